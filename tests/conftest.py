@@ -1,7 +1,7 @@
 """What every test gets."""
 
 import asyncio
-import gc
+import fcntl
 import math
 import shutil
 import subprocess
@@ -11,11 +11,12 @@ from typing import Any
 
 import hypothesis
 import pytest
+from django.conf import settings
 from django.core.management.commands import migrate as migrate_command
 from django.db import connection, transaction
 from django.template import Context, RequestContext, Template
 from django.test import TransactionTestCase
-from django.test.utils import instrumented_test_render
+from django.test.utils import instrumented_test_render, override_settings
 from pytest_django import DjangoDbBlocker
 from whitenoise.middleware import WhiteNoiseMiddleware
 from xdist.remote import Producer
@@ -33,6 +34,7 @@ from mcp_bridge.authentication import forget_pauses
 from mcp_bridge.tokens import forget_tokens
 from mcp_bridge.tool_lists import forget_tool_lists
 from mcp_bridge.toolset_costs import forget_costs
+from tests.isolation import WHOLE_PRODUCTS
 from tests.migrated import keep, kept_database
 from tests.processes import ExampleEngine, running_example_engine
 from tests.warm_starts import run_warm, warm_server
@@ -112,6 +114,14 @@ def _static_files_found_once() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def _quick_passwords(django_test_environment: None) -> Iterator[None]:
+    """Hashing one as the product does takes 0.3 s of CPU; one that was hashed so can still be checked."""
+    quick = "django.contrib.auth.hashers.MD5PasswordHasher"
+    with override_settings(PASSWORD_HASHERS=[quick, *settings.PASSWORD_HASHERS]):
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def _contexts_of_pages_only(django_test_environment: None) -> Iterator[None]:
     """The test client copies every template's context: a sixth of the time of a page of the admin."""
 
@@ -155,11 +165,15 @@ def _migrated_once() -> Iterator[None]:
 
     def migrate_or_copy(command: migrate_command.Command, *args: Any, **options: Any) -> None:
         database = Path(connection.settings_dict["NAME"])
-        if kept_database().exists():
-            shutil.copyfile(kept_database(), database)
-            return
-        migrate(command, *args, **options)
-        keep(database)
+        kept_database().parent.mkdir(parents=True, exist_ok=True)
+        with kept_database().with_name("lock").open("w") as lock:
+            # Of several workers one migrates, and the others wait for its result.
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if kept_database().exists():
+                shutil.copyfile(kept_database(), database)
+                return
+            migrate(command, *args, **options)
+            keep(database)
 
     with pytest.MonkeyPatch.context() as patch:
         if connection.vendor == "sqlite":
@@ -191,16 +205,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """`make test` leaves out what starts many processes; which tests do so is told by their fixtures."""
     for item in items:
         fixtures = set(getattr(item, "fixturenames", ()))
-        if fixtures & WHOLE_PRODUCT:
+        if fixtures & WHOLE_PRODUCT or item.path.is_relative_to(WHOLE_PRODUCTS):
             item.add_marker("e2e")
         elif fixtures & FOREIGN_SERVERS and item.get_closest_marker("e2e") is None:
             item.add_marker("engines")
-
-
-def pytest_collection_finish() -> None:
-    """Modules and tests live as long as the process; collecting garbage need not look at them each time."""
-    gc.collect()
-    gc.freeze()
 
 
 SHARED_PRODUCT = {
@@ -214,6 +222,9 @@ SHARED_PRODUCT = {
 }
 """Modules of tests/e2e that use one running product."""
 THE_SHARED_PRODUCT = "the shared product"
+READ_SOURCES = {"test_private_names", "test_contributing", "test_databases_marked"}
+"""Modules of tests/config that parse the whole product."""
+THE_PARSED_PRODUCT = "the parsed product"
 LONGEST_FIRST = (
     THE_SHARED_PRODUCT,
     "test_pages_in_a_browser",
@@ -252,8 +263,10 @@ class ByModule(LoadScopeScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         module = nodeid.partition("::")[0]
-        shares = "/e2e/" in module and Path(module).stem in SHARED_PRODUCT
-        return THE_SHARED_PRODUCT if shares else module
+        folder, name = Path(module).parent.name, Path(module).stem
+        if folder == "e2e" and name in SHARED_PRODUCT:
+            return THE_SHARED_PRODUCT
+        return THE_PARSED_PRODUCT if folder == "config" and name in READ_SOURCES else module
 
     def _assign_work_unit(self, node: WorkerController) -> None:
         """The queue is in the order of numbers of tests, which says little of those that start servers."""

@@ -4,6 +4,7 @@ Only DATABASE_URL and CELERY_BROKER_URL are taken over: they choose the stack th
 """
 
 import atexit
+import gc
 import os
 import shutil
 import sys
@@ -14,11 +15,16 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+from _pytest.unraisableexception import gc_collect_iterations_key
 
 ROOT = Path(__file__).resolve().parents[1]
 PRODUCT_VARIABLES = ("SECRET_KEY", "PORT", "LOG_LEVEL", "LOG_FORMAT")
 PREFIXES = ("CATALOGUE_", "OPENAI_")
 """Whoever has a model configured must not have it asked by tests."""
+WHOLE_PRODUCTS = ROOT / "tests" / "e2e"
+"""Each test there gets the mark `e2e`."""
+THRESHOLDS = 20_000, 20, 20
+"""Of the garbage collector, which takes 2 % of the CPU of all tests with these and 4 % with Python's."""
 
 
 def _folder() -> str:
@@ -42,8 +48,25 @@ def isolate() -> None:
     os.environ["LOG_LEVEL"] = "WARNING"
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """At the very end once is enough, not five times: tests.leaks has looked after each test."""
+    config.stash[gc_collect_iterations_key] = 1
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection(session: pytest.Session) -> Iterator[object]:
+    _import_in_turn(session)
+    try:
+        return (yield)
+    finally:
+        # Modules and tests live as long as the process; collecting garbage need not look at them each time.
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(*THRESHOLDS)
+        gc.enable()
+
+
+def _import_in_turn(session: pytest.Session) -> None:
     """Begin elsewhere than the other workers, and find compiled what they have imported by then.
 
     In a fresh clone each would compile all modules of tests otherwise, at the same time: 10 s of CPU.
@@ -51,13 +74,24 @@ def pytest_collection(session: pytest.Session) -> Iterator[object]:
     count = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 1))
     if count > 1 and session.config.args_source is pytest.Config.ArgsSource.TESTPATHS:
         number = int(os.environ["PYTEST_XDIST_WORKER"].removeprefix("gw"))
-        modules = sorted(ROOT.glob("tests/**/test_*.py"))
+        modules = [
+            path for path in sorted(ROOT.glob("tests/**/test_*.py")) if not _is_left_out(path, session.config)
+        ]
         begin = len(modules) * number // count
         for path in modules[begin:] + modules[:begin]:
             # One that cannot be imported is imported once more by pytest, which says so.
             with suppress(Exception, pytest.skip.Exception):
                 import_module(".".join(path.relative_to(ROOT).with_suffix("").parts))
-    return (yield)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """What `-m` leaves out as a whole need not be imported: half a second of CPU for each worker."""
+    return _is_left_out(collection_path, config) or None
+
+
+def _is_left_out(path: Path, config: pytest.Config) -> bool:
+    expression = config.option.markexpr
+    return "not e2e" in expression and " or " not in expression and path.is_relative_to(WHOLE_PRODUCTS)
 
 
 def pytest_keyboard_interrupt() -> None:
@@ -68,4 +102,6 @@ def pytest_keyboard_interrupt() -> None:
 
 
 isolate()
+# What is imported and collected stays; looking for garbage among it takes a fifth of that time.
+gc.disable()
 pytest.register_assert_rewrite("connectors.testing")

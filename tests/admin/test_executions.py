@@ -23,7 +23,7 @@ from executions.models import Execution, ExecutionPayload, Retention, State
 from executions.starting import create_execution
 from tests import plain_http
 from tests.admin.conftest import StaffWith
-from tests.admin.pages import add_url, form_values, list_url, page_url, press, text_of, told
+from tests.admin.pages import add_url, form_values, list_url, listed, page_url, press, text_of, told
 from tests.factories import make_event, make_execution, make_source, make_workflow
 from tests.processes import ExampleEngine
 
@@ -34,7 +34,7 @@ AGENT = Caller(key="token:1", name="an agent")
 
 
 def found(client: Client, **query: str) -> list[Execution]:
-    return list(client.get(list_url(Execution), query).context["cl"].result_list)
+    return list(listed(client, list_url(Execution), query).result_list)
 
 
 # The list

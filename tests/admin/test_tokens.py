@@ -16,7 +16,7 @@ from django.utils import timezone
 from catalogue.models import HistoryEntry
 from catalogue.scopes import Scope
 from executions.models import Execution
-from mcp_bridge.calls import patience_of
+from mcp_bridge.calls import known_patience
 from mcp_bridge.client_configuration import HttpServer, McpClient
 from mcp_bridge.models import AccessToken, default_scopes
 from mcp_bridge.tokens import Access, authenticate, create_token, forget_tokens, note_given_up
@@ -130,7 +130,7 @@ def patience_of_token(text: str) -> int | None:
     forget_tokens()
     token = authenticate(text)
     assert token is not None
-    return async_to_sync(patience_of)(Access.by_token(token))
+    return async_to_sync(known_patience)(Access.by_token(token))
 
 
 def test_a_token_can_say_how_long_its_client_waits(admin_client: Client) -> None:

@@ -18,7 +18,7 @@ from catalogue.models import HistoryEntry, Review, Workflow
 from executions.models import Execution
 from mcp_bridge.tokens import create_token
 from tests.admin.conftest import StaffWith
-from tests.admin.pages import list_url, page_url, run_action, text_of
+from tests.admin.pages import list_url, listed, page_url, run_action, text_of
 from tests.factories import (
     make_execution,
     make_source,
@@ -37,9 +37,7 @@ LONG_AGO = {
 
 
 def shown_rows(client: Client, model: type[Model], **query: str) -> list[str]:
-    page = client.get(list_url(model), query)
-    assert page.status_code == 200
-    return [str(row) for row in page.context["cl"].result_list]
+    return [str(row) for row in listed(client, list_url(model), query).result_list]
 
 
 def links_of(page: Any) -> dict[str, str]:
@@ -57,7 +55,7 @@ def assert_numbers_lead_to_their_rows(client: Client, page: Any) -> int:
     """Each number that is a link says how many rows there are behind it. Returns how many such links."""
     links = links_of(page)
     for url, number in links.items():
-        assert client.get(url).context["cl"].result_count == int(number.replace(",", "")), url
+        assert listed(client, url).result_count == int(number.replace(",", "")), url
     return len(links)
 
 

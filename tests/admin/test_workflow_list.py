@@ -15,7 +15,7 @@ from catalogue.exposure import confirmed_catalogue, load_exposed_catalogue
 from catalogue.models import HistoryEntry, Revision, Workflow
 from mcp_bridge.toolset_costs import cost_of_catalogue
 from tests.admin.conftest import StaffWith
-from tests.admin.pages import list_url, run_action, text_of, told
+from tests.admin.pages import list_url, listed, run_action, text_of, told
 from tests.factories import make_filter, make_source, make_toolset, make_workflow, make_workflows
 
 pytestmark = pytest.mark.django_db
@@ -24,9 +24,7 @@ LIST = list_url(Workflow)
 
 
 def found(client: Client, **query: str) -> set[str]:
-    response = client.get(LIST, query)
-    assert response.status_code == 200, response.headers
-    return {row.tool_name for row in response.context["cl"].result_list}
+    return {row.tool_name for row in listed(client, LIST, query).result_list}
 
 
 def test_the_list_is_narrowed_by_the_reason_why_agents_do_not_see_a_workflow(admin_client: Client) -> None:

@@ -13,7 +13,7 @@ from catalogue.exposure import forget_catalogue
 from executions.models import Execution
 from orchestration.models import Stage, StageState, WorkflowRequest
 from tests.admin.conftest import StaffWith
-from tests.admin.pages import add_url, list_url, page_url, text_of
+from tests.admin.pages import add_url, list_url, listed, page_url, text_of
 from tests.factories import make_execution, make_workflow, make_workflow_request, stage_entry
 
 pytestmark = pytest.mark.django_db
@@ -36,7 +36,7 @@ LONG = ("http_spec", "arguments", "reason", "formatted_response", "stages", "err
 
 
 def found(client: Client, **query: str) -> list[WorkflowRequest]:
-    return list(client.get(list_url(WorkflowRequest), query).context["cl"].result_list)
+    return list(listed(client, list_url(WorkflowRequest), query).result_list)
 
 
 def shown(client: Client, record: WorkflowRequest) -> str:

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.syntax_trees import nodes_of, tree_of
+
 ROOT = Path(__file__).resolve().parents[2]
 ROOMS = ("connectors", "catalogue", "executions", "orchestration", "mcp_bridge", "config")
 TEXT = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
@@ -17,8 +19,8 @@ WALKS = TEXT.partition("## Four walks through the code")[2].partition("\n## ")[0
 def names_in_the_product() -> frozenset[str]:
     definition = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
     files = (file for room in ROOMS for file in (ROOT / room).rglob("*.py"))
-    trees = (ast.parse(file.read_text(encoding="utf-8")) for file in files)
-    return frozenset(node.name for tree in trees for node in ast.walk(tree) if isinstance(node, definition))
+    nodes = (node for file in files for node in nodes_of(tree_of(file)))
+    return frozenset(node.name for node in nodes if isinstance(node, definition))
 
 
 def is_there(name: str, rooms: set[str]) -> bool:

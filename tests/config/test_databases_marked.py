@@ -6,6 +6,7 @@ from functools import cache
 from pathlib import Path
 
 from tests.processes import ROOT
+from tests.syntax_trees import nodes_of, tree_of
 
 ROOMS = ("catalogue", "config", "executions", "mcp_bridge", "orchestration")
 METHODS = {
@@ -37,7 +38,7 @@ def test_every_module_that_depends_on_the_database_is_shown_on_postgresql() -> N
         f"{module}, line {line}: {what}"
         for module, path in _product().items()
         if module not in shown
-        for line, what in _dependences(_tree(path))
+        for line, what in _dependences(tree_of(path))
     ]
     assert not missing, "\n".join(["Name these in the mark `databases` of a test that shows it:", *missing])
 
@@ -58,7 +59,7 @@ def test_every_test_module_that_asks_which_database_it_has_runs_on_both() -> Non
         f"{path}, line {line}: {what}"
         for path in _test_modules_with("connection")
         if path not in marked
-        for line, what in _uses_of_connection(_tree(ROOT / path))
+        for line, what in _uses_of_connection(tree_of(ROOT / path))
     ]
     assert not unmarked, "\n".join(["Only with a mark `databases` do these run on PostgreSQL:", *unmarked])
 
@@ -85,16 +86,11 @@ def _test_modules_with(word: str) -> list[Path]:
 
 
 @cache
-def _tree(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"))
-
-
-@cache
 def _marks_of_tests() -> dict[Path, set[str]]:
     """What the marks `databases` of each test module name, for those modules that have any."""
     marks: dict[Path, set[str]] = {}
     for path in _test_modules_with("databases"):
-        for node in ast.walk(_tree(ROOT / path)):
+        for node in nodes_of(tree_of(ROOT / path)):
             match node:
                 case ast.Attribute(attr="databases"):
                     marks.setdefault(path, set())
@@ -105,7 +101,7 @@ def _marks_of_tests() -> dict[Path, set[str]]:
 
 def _dependences(tree: ast.Module) -> Iterator[tuple[int, str]]:
     """The lines that depend on the database, and how."""
-    nodes = list(ast.walk(tree))
+    nodes = nodes_of(tree)
     unused = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
     for node in nodes:
         if isinstance(node, ast.Call) and _name_of(node.func) == "update" and id(node) not in unused:
@@ -165,7 +161,7 @@ def _is_connection(node: ast.expr) -> bool:
 
 def _uses_of_connection(tree: ast.Module) -> Iterator[tuple[int, str]]:
     """Where a test module asks its connection itself, but for leaving out what is of SQLite alone."""
-    nodes = list(ast.walk(tree))
+    nodes = nodes_of(tree)
     skips = [node for node in nodes if isinstance(node, ast.Call) and _name_of(node.func) == "skipif"]
     of_sqlite_alone = {
         id(part)

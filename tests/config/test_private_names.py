@@ -17,6 +17,7 @@ from psycopg_pool import ConnectionPool
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from tests.processes import ROOT
+from tests.syntax_trees import nodes_of, tree_of
 
 ROOMS = ("connectors", "catalogue", "executions", "mcp_bridge", "orchestration", "config")
 DOCUMENTED = {"_base_manager", "_default_manager", "_fields", "_meta", "_state"}
@@ -24,7 +25,7 @@ DOCUMENTED = {"_base_manager", "_default_manager", "_fields", "_meta", "_state"}
 
 
 def private_imports(tree: ast.AST) -> Iterator[str]:
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         if isinstance(node, ast.ImportFrom) and not node.level and node.module:
             names = [f"{node.module}.{alias.name}" for alias in node.names]
         elif isinstance(node, ast.Import):
@@ -40,7 +41,7 @@ def private_imports(tree: ast.AST) -> Iterator[str]:
 def private_attributes(tree: ast.AST, *, inherited: Callable[[str], bool]) -> Iterator[str]:
     """Of objects whose private names this module does not define; `inherited`: another class of ours does."""
     own = Counter(defined_in(tree))
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         match node:
             case ast.Attribute(attr=name, value=ast.Call(func=ast.Name(id="super"))):
                 is_foreign = own[name] < 2 and not inherited(name)
@@ -61,7 +62,7 @@ def private_attributes(tree: ast.AST, *, inherited: Callable[[str], bool]) -> It
 
 def defined_in(tree: ast.AST) -> Iterator[str]:
     """Private methods, fields and attributes of `self` that the module gives its own classes."""
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         match node:
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
                 yield name
@@ -78,7 +79,7 @@ def is_private(name: str) -> bool:
 @cache
 def product() -> dict[Path, ast.Module]:
     files = (file for room in ROOMS for file in (ROOT / room).rglob("*.py"))
-    return {file: ast.parse(file.read_bytes()) for file in files}
+    return {file: tree_of(file) for file in files}
 
 
 def names_outside_compat(names_in: Callable[[Path, ast.Module], Iterator[str]]) -> set[str]:

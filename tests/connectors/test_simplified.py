@@ -199,6 +199,17 @@ async def test_a_run_is_found_in_every_usual_answer_to_a_lookup(answer: Any) -> 
     assert found is not None and found.run_id == RUN.run_id
 
 
+async def test_a_run_that_is_found_keeps_the_engines_own_correlation_id() -> None:
+    """B10."""
+    answer = [{"id": RUN.run_id, "correlation_id": "2724_8f496b6a"}]
+    async with (
+        ScriptedEngine(replies(200, answer)) as engine,
+        connected(engine, run_lookup_path=LOOKUP) as connector,
+    ):
+        found = await connector.find_run(REPORT, {}, key=KEY)
+    assert found is not None and found.correlation_id == "2724_8f496b6a"
+
+
 @pytest.mark.parametrize(
     ("status", "answer"), [(200, []), (200, {"runs": [], "total": 0}), (404, {"error": "no such key"})]
 )
@@ -314,6 +325,14 @@ async def test_a_listing_that_leads_nowhere_good_is_invalid(link: Any, complaint
     async with ScriptedEngine(replies(200, {"workflows": [], "next": link})) as engine:
         with pytest.raises(InvalidAnswer, match=complaint):
             await discovered(engine)
+
+
+@pytest.mark.parametrize("name", ["next", "next_cursor", "nextCursor"])
+async def test_the_next_page_goes_by_any_of_three_names(name: str) -> None:
+    """B10, A1.1."""
+    pages = {LIST: {"workflows": listed("1"), name: "?page=2"}, f"{LIST}?page=2": {"workflows": listed("2")}}
+    async with ScriptedEngine(routes(pages)) as engine:
+        assert [getattr(item, "id", None) for item in await discovered(engine)] == ["1", "2"]
 
 
 async def test_endless_pages_end(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -69,6 +69,7 @@ async def test_the_same_call_is_answered_without_the_engine(engine: WireEngine, 
     assert [await in_database(output_of, run) for run in (first, again)] == [{"run": 1}, {"run": 1}]
     assert engine.count("start") == 1
     assert await in_database(counts, cached) == {"entries": 1, "hits": 1, "misses": 1, "stored": 1}
+    assert (await in_database(CachedResult.objects.get)).hits == 1
 
 
 async def test_a_hit_is_recorded_like_a_run_and_says_where_its_result_is_from(
