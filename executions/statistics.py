@@ -217,15 +217,17 @@ def _read_by_days(
 ) -> tuple[Read | None, Read]:
     """What `read` makes of `rows` between `start` and today, if that is a day or more, and of today's.
 
-    The past is remembered until a row of it is added or removed, which the database tells from an index
-    alone: folding, late ends, counting again and pruning all do one of these.
+    The past is remembered until `StatisticsState` or its rows that are not folded yet say that it changed:
+    neither takes longer with more rows.
     """
     today = timezone.now().replace(hour=0, minute=0, second=0, microsecond=0)
     if today - start < DAY:
         return None, read(rows.filter(hour__gte=start))
     past = rows.filter(hour__gte=start, hour__lt=today)
-    counted = usage_since(start, today).order_by().aggregate(rows=Count("pk"), keys=Sum("pk"), last=Max("pk"))
-    key, state = (name, *past.query.sql_with_params()), tuple(counted.values())
+    changes = StatisticsState.objects.values_list("past_changes", flat=True).first()
+    single = HourlyUsage.objects.filter(is_folded=False, hour__lt=today).order_by()
+    late = single.aggregate(rows=Count("pk"), keys=Sum("pk"))
+    key, state = (name, *past.query.sql_with_params()), (changes, *late.values())
     with _past_lock:
         known = _past.get(key)
     if known is None or known[0] != state:
@@ -367,6 +369,7 @@ def _fold_batch() -> int:
     if taken:
         insert_usage(_in_order(_sum_up((row.key, row.sums) for row in taken)), folded=True)
         HourlyUsage.objects.filter(pk__in=[row.pk for row in taken]).delete()
+        StatisticsState.note_change(min(row.hour for row in taken))
     return len(taken)
 
 
@@ -392,6 +395,7 @@ def prune_statistics(before: datetime) -> int:
         keys = list(old.select_for_update(skip_locked=True).values_list("pk", flat=True)[:PRUNED_AT_ONCE])
         if keys:
             HourlyUsage.objects.filter(pk__in=keys).delete()
+            StatisticsState.note_change(before - DAY)
     return len(keys)
 
 
@@ -455,6 +459,7 @@ def _recount_hour(hour: datetime) -> bool:
         if removed_until is not None and hour < removed_until:
             return False
         HourlyUsage.objects.filter(hour=hour).delete()
+        StatisticsState.note_change(hour)
         rows = _in_order(ended)
         for start in range(0, len(rows), FOLDED_AT_ONCE):
             insert_usage(rows[start : start + FOLDED_AT_ONCE], folded=True)

@@ -16,6 +16,7 @@ from django.contrib.admin.models import CHANGE, LogEntry
 from django.contrib.admin.utils import quote, unquote
 from django.contrib.admin.views.main import ORDER_VAR, PAGE_VAR
 from django.core.exceptions import PermissionDenied
+from django.core.paginator import Paginator
 from django.db import models
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseBase, HttpResponseRedirect
@@ -78,7 +79,9 @@ KEY = "the-key-of-the-row"
 if TYPE_CHECKING:
     UnfoldAdmin = admin.ModelAdmin[Any]
     CatalogueForm = forms.ModelForm[Any]
+    RowPaginator = Paginator[Any]
 else:
+    RowPaginator = Paginator
     from unfold.admin import ModelAdmin as UnfoldAdmin
 
     CatalogueForm = forms.ModelForm
@@ -97,6 +100,48 @@ class CatalogueChangeList(ChangeList):  # type: ignore[misc]
         return f"{before}{percent_encoded(str(quote(getattr(result, self.pk_attname))))}{after}"
 
 
+class BoundedPaginator(RowPaginator):
+    """For tables that grow with every call: counts so far only, and goes on from there by time."""
+
+    MOST = 10_000
+    template_name = "catalogue/admin/bounded_pages.html"
+    """Unfold shows this below the list."""
+
+    @cached_property
+    def _found(self) -> int:
+        rows: Any = self.object_list
+        found: int = rows.order_by()[: self.MOST + 1].count()
+        return found
+
+    @cached_property
+    def count(self) -> int:
+        return min(self._found, self.MOST)
+
+    @property
+    def has_more(self) -> bool:
+        return self._found > self.MOST
+
+    @property
+    def told_count(self) -> str:
+        return f"{'more than ' if self.has_more else ''}{self.count:,}"
+
+
+class BoundedChangeList(CatalogueChangeList):
+    """The newest first, by the column `model_admin.since`."""
+
+    @property
+    def older(self) -> str:
+        """The address of what follows the last page; empty where that is the end, or another order chosen."""
+        last_page = self.page_num == self.paginator.num_pages
+        if not (last_page and self.paginator.has_more) or self.params.get(ORDER_VAR):
+            return ""
+        last = getattr(list(self.result_list)[-1], self.model_admin.since)
+        # With the last one's own moment: others may have the same.
+        older = {f"{self.model_admin.since}__lte": last.isoformat()}
+        address: str = self.get_query_string(older, remove=[PAGE_VAR])
+        return address
+
+
 @cache
 def _checkbox() -> str:
     """Each row's, but for its key: Unfold renders two templates for one."""
@@ -106,6 +151,8 @@ def _checkbox() -> str:
 class CatalogueAdmin(UnfoldAdmin):
     list_filter_submit = True
     """Unfold's drop-down filters apply only with a submit button."""
+    since = ""
+    """Of a table that grows with every call: the column that it is sorted by, the newest first."""
     history_model: type[models.Model] | None = None
     """Shows the history of this model's object with the same key."""
 
@@ -114,7 +161,12 @@ class CatalogueAdmin(UnfoldAdmin):
         return SafeString(_checkbox().replace(KEY, escape(obj.pk)))
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[CatalogueChangeList]:
-        return CatalogueChangeList
+        return BoundedChangeList if self.since else CatalogueChangeList
+
+    def get_paginator(self, request: HttpRequest, queryset: Any, *args: Any, **kwargs: Any) -> Any:
+        bounded = self.since and queryset.model is self.model
+        paginator = BoundedPaginator if bounded else Paginator
+        return paginator(queryset, *args, **kwargs)
 
     def changelist_view(
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None

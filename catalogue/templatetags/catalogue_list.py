@@ -9,7 +9,7 @@ from django.db import models
 from django.template import Library
 from django.template.context import Context
 from django.utils.html import conditional_escape, escape
-from django.utils.safestring import SafeString, mark_safe
+from django.utils.safestring import SafeString
 from unfold.templatetags import unfold_list
 from unfold.utils import display_for_field, display_for_value
 
