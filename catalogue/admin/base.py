@@ -127,7 +127,7 @@ class BoundedPaginator(RowPaginator):
 
 
 class BoundedChangeList(CatalogueChangeList):
-    """The newest first, by the column `model_admin.since`."""
+    """The newest first, by the column `model_admin.newest_by`."""
 
     @property
     def older(self) -> str:
@@ -135,9 +135,9 @@ class BoundedChangeList(CatalogueChangeList):
         last_page = self.page_num == self.paginator.num_pages
         if not (last_page and self.paginator.has_more) or self.params.get(ORDER_VAR):
             return ""
-        last = getattr(list(self.result_list)[-1], self.model_admin.since)
+        last = getattr(list(self.result_list)[-1], self.model_admin.newest_by)
         # With the last one's own moment: others may have the same.
-        older = {f"{self.model_admin.since}__lte": last.isoformat()}
+        older = {f"{self.model_admin.newest_by}__lte": last.isoformat()}
         address: str = self.get_query_string(older, remove=[PAGE_VAR])
         return address
 
@@ -151,7 +151,7 @@ def _checkbox() -> str:
 class CatalogueAdmin(UnfoldAdmin):
     list_filter_submit = True
     """Unfold's drop-down filters apply only with a submit button."""
-    since = ""
+    newest_by = ""
     """Of a table that grows with every call: the column that it is sorted by, the newest first."""
     history_model: type[models.Model] | None = None
     """Shows the history of this model's object with the same key."""
@@ -161,10 +161,10 @@ class CatalogueAdmin(UnfoldAdmin):
         return SafeString(_checkbox().replace(KEY, escape(obj.pk)))
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[CatalogueChangeList]:
-        return BoundedChangeList if self.since else CatalogueChangeList
+        return BoundedChangeList if self.newest_by else CatalogueChangeList
 
     def get_paginator(self, request: HttpRequest, queryset: Any, *args: Any, **kwargs: Any) -> Any:
-        bounded = self.since and queryset.model is self.model
+        bounded = self.newest_by and queryset.model is self.model
         paginator = BoundedPaginator if bounded else Paginator
         return paginator(queryset, *args, **kwargs)
 

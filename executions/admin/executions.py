@@ -280,7 +280,7 @@ class ExecutionAdmin(ReadOnlyMixin, RunningMixin, InteractionsMixin):
         EndedFilter,
     )  # fmt: skip
     list_per_page = 50
-    since = "created_at"
+    newest_by = "created_at"
     # Also behind a chosen column, as the indexes have it.
     ordering = ("-created_at", "-id")
     show_full_result_count = False

@@ -166,7 +166,7 @@ class StatisticsState(models.Model):
     def note_change(cls, hour: datetime) -> None:
         """In the transaction that changes sums of this hour, or of it and later ones."""
         if hour < timezone.now().replace(hour=0, minute=0, second=0, microsecond=0):
-            cls.objects.bulk_create([cls()], ignore_conflicts=True)
+            StatisticsState.objects.bulk_create([StatisticsState()], ignore_conflicts=True)
             cls.objects.filter(pk=cls.ONLY).update(past_changes=models.F("past_changes") + 1)
 
 

@@ -112,7 +112,7 @@ def test_an_old_execution_is_found_by_its_whole_tool_name_or_id(
         assert found(admin_client, q=query) == [old], query
     assert found(admin_client, q="pay") == []
     assert [each.error for each in found(admin_client, q="second BOT")] == ["Second refusal"]
-    assert "Words in the newest" in text_of(admin_client.get(list_url(Execution)))
+    assert "Words in the newest" in admin_client.get(list_url(Execution)).content.decode()
 
 
 @pytest.mark.databases("executions.admin.filters")
