@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 from cachetools import LRUCache
 from django.db import connection, transaction
-from django.db.models import Count, Exists, Max, Min, OuterRef, QuerySet, Sum, TextField
+from django.db.models import Exists, Max, Min, OuterRef, QuerySet, Sum, TextField
 from django.db.models.functions import Cast, Substr
 from django.utils import timezone
 from loguru import logger
@@ -225,9 +225,10 @@ def _read_by_days(
         return None, read(rows.filter(hour__gte=start))
     past = rows.filter(hour__gte=start, hour__lt=today)
     changes = StatisticsState.objects.values_list("past_changes", flat=True).first()
-    single = HourlyUsage.objects.filter(is_folded=False, hour__lt=today).order_by()
-    late = single.aggregate(rows=Count("pk"), keys=Sum("pk"))
-    key, state = (name, *past.query.sql_with_params()), (changes, *late.values())
+    # Not by the hour as well, for which SQLite would leave the index of these few rows.
+    single = HourlyUsage.objects.filter(is_folded=False).order_by("pk").values_list("pk", "hour")
+    late = tuple(key for key, hour in single if hour < today)
+    key, state = (name, *past.query.sql_with_params()), (changes, late)
     with _past_lock:
         known = _past.get(key)
     if known is None or known[0] != state:
