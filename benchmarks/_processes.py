@@ -6,7 +6,7 @@ import secrets
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -163,27 +163,34 @@ def running_worker(folder: Path, **environment: str) -> Iterator[psutil.Process]
 
 
 @contextmanager
-def own_database(url: str = "") -> Iterator[str]:
+def own_database(url: str = "", *, kept_as: str = "") -> Iterator[str]:
     """SQLite in the data folder, or a database created beside the one that a PostgreSQL URL names.
 
     Sets DATABASE_URL for this process and those it starts, so use it before Django is set up.
+    With `kept_as` it stays for the next run, as .cache/NAME or as the database bench_NAME.
     """
     if not url.startswith("postgres"):
         os.environ.pop("DATABASE_URL", None)
+        if kept_as:
+            folder = Path(__file__).parent.parent / ".cache" / kept_as
+            folder.mkdir(parents=True, exist_ok=True)
+            os.environ["CATALOGUE_DATA_DIR"] = str(folder)
         _migrate()
         yield "SQLite"
         return
     import psycopg
 
-    name = f"bench_{os.getpid()}"
+    name = f"bench_{kept_as or os.getpid()}"
     with psycopg.connect(url, autocommit=True) as connection:
-        connection.execute(f'CREATE DATABASE "{name}"')
+        with suppress(psycopg.errors.DuplicateDatabase):
+            connection.execute(f'CREATE DATABASE "{name}"')
         try:
             os.environ["DATABASE_URL"] = _with_name(url, name)
             _migrate()
             yield "PostgreSQL"
         finally:
-            connection.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
+            if not kept_as:
+                connection.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
 
 
 def _with_name(url: str, name: str) -> str:

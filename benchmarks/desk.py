@@ -29,7 +29,7 @@ SIMPLEST = "/admin/password_change/"
 """What the others are compared with: the frame of the admin around two fields."""
 
 
-def fill_executions() -> None:
+def fill_executions(count: int = EXECUTIONS) -> None:
     """With their sums, in one transaction: a recount would take longer than all that is measured."""
     from django.db import transaction
     from django.utils import timezone
@@ -67,7 +67,7 @@ def fill_executions() -> None:
 
     sums: dict[Key, Sums] = {}
     with transaction.atomic():
-        for _ in range(EXECUTIONS // 1000):
+        for _ in range(count // 1000):
             batch = Execution.objects.bulk_create([execution() for _ in range(1000)])
             ExecutionPayload.objects.bulk_create(
                 [ExecutionPayload(execution=each, input={}, output={"answer": 42}) for each in batch]

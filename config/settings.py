@@ -73,6 +73,7 @@ INSTALLED_APPS = [
     "django.contrib.messages",
     "whitenoise.runserver_nostatic",
     "django.contrib.staticfiles",
+    "django.forms",
     "rest_framework",
     "django_filters",
     "drf_spectacular",
@@ -116,6 +117,9 @@ TEMPLATES = [
         },
     }
 ]
+
+# Widgets too are looked for among these.
+FORM_RENDERER = "django.forms.renderers.TemplatesSetting"
 
 SQLITE_OPTIONS: dict[str, Any] = {
     # Writers queue up at BEGIN instead of failing in mid-transaction, readers never block them.

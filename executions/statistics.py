@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 from cachetools import LRUCache
 from django.db import connection, transaction
-from django.db.models import Count, Exists, Max, Min, OuterRef, QuerySet, Sum, TextField
+from django.db.models import Exists, Max, Min, OuterRef, QuerySet, Sum, TextField
 from django.db.models.functions import Cast, Substr
 from django.utils import timezone
 from loguru import logger
@@ -211,15 +211,18 @@ def _read_by_days(
 ) -> tuple[Read | None, Read]:
     """What `read` makes of `rows` between `start` and today, if that is a day or more, and of today's.
 
-    The past is remembered until a row of it is added or removed, which the database tells from an index
-    alone: folding, late ends, counting again and pruning all do one of these.
+    The past is remembered until `StatisticsState` or its rows that are not folded yet say that it changed:
+    neither takes longer with more rows.
     """
     today = timezone.now().replace(hour=0, minute=0, second=0, microsecond=0)
     if today - start < DAY:
         return None, read(rows.filter(hour__gte=start))
     past = rows.filter(hour__gte=start, hour__lt=today)
-    counted = usage_since(start, today).order_by().aggregate(rows=Count("pk"), keys=Sum("pk"), last=Max("pk"))
-    key, state = (name, *past.query.sql_with_params()), tuple(counted.values())
+    changes = StatisticsState.objects.values_list("past_changes", flat=True).first()
+    # Not by the hour as well, for which SQLite would leave the index of these few rows.
+    single = HourlyUsage.objects.filter(is_folded=False).order_by("pk").values_list("pk", "hour")
+    late = tuple(key for key, hour in single if hour < today)
+    key, state = (name, *past.query.sql_with_params()), (changes, late)
     with _past_lock:
         known = _past.get(key)
     if known is None or known[0] != state:
@@ -354,6 +357,7 @@ def _fold_batch() -> int:
     if taken:
         add_usage(_in_order(_sum_up((row.key, row.sums) for row in taken)))
         HourlyUsage.objects.filter(pk__in=[row.pk for row in taken]).delete()
+        StatisticsState.note_change(min(row.hour for row in taken))
     return len(taken)
 
 
@@ -379,6 +383,7 @@ def prune_statistics(before: datetime) -> int:
         keys = list(old.select_for_update(skip_locked=True).values_list("pk", flat=True)[:PRUNED_AT_ONCE])
         if keys:
             HourlyUsage.objects.filter(pk__in=keys).delete()
+            StatisticsState.note_change(before - DAY)
     return len(keys)
 
 
@@ -439,6 +444,7 @@ def _recount_hour(hour: datetime) -> bool:
         if removed_until is not None and hour < removed_until:
             return False
         HourlyUsage.objects.filter(hour=hour).delete()
+        StatisticsState.note_change(hour)
         rows = _in_order(ended)
         for start in range(0, len(rows), FOLDED_AT_ONCE):
             add_usage(rows[start : start + FOLDED_AT_ONCE])

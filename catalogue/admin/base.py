@@ -2,11 +2,12 @@
 rows."""
 
 import json
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from urllib.parse import parse_qsl
+from urllib.parse import quote as percent_encoded
 
 from django import forms
 from django.contrib import admin
@@ -15,12 +16,17 @@ from django.contrib.admin.models import CHANGE, LogEntry
 from django.contrib.admin.utils import quote, unquote
 from django.contrib.admin.views.main import ORDER_VAR, PAGE_VAR
 from django.core.exceptions import PermissionDenied
+from django.core.paginator import Paginator
 from django.db import models
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseBase, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
+from django.utils.functional import cached_property
+from django.utils.html import escape
 from django.utils.http import urlencode
+from django.utils.safestring import SafeString
+from unfold.admin import checkbox
 from unfold.contrib.filters.admin import DropdownFilter
 from unfold.views import ChangeList
 
@@ -68,40 +74,99 @@ def field_label(entry: HistoryEntry, name: str) -> str:
 HISTORY_PAGE = 100
 RELATED = "__id__exact"
 """How lists name the filter by a related object."""
+KEY = "the-key-of-the-row"
 
 if TYPE_CHECKING:
     UnfoldAdmin = admin.ModelAdmin[Any]
     CatalogueForm = forms.ModelForm[Any]
+    RowPaginator = Paginator[Any]
 else:
+    RowPaginator = Paginator
     from unfold.admin import ModelAdmin as UnfoldAdmin
 
     CatalogueForm = forms.ModelForm
 
 
 class CatalogueChangeList(ChangeList):  # type: ignore[misc]
-    """Builds the link of each heading once: Unfold asks for all of them with every row."""
+    @cached_property
+    def _address_of_rows(self) -> tuple[str, str]:
+        """What precedes and follows the key: resolving an address for each row takes long."""
+        name = f"admin:{self.opts.app_label}_{self.opts.model_name}_change"
+        before, _, after = reverse(name, args=[KEY]).rpartition(KEY)
+        return before, after
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self._links: dict[Hashable, str] = {}
-        super().__init__(*args, **kwargs)
+    def url_for_result(self, result: Any) -> str:
+        before, after = self._address_of_rows
+        return f"{before}{percent_encoded(str(quote(getattr(result, self.pk_attname))))}{after}"
 
-    def get_query_string(
-        self, new_params: dict[str, Any] | None = None, remove: list[str] | None = None
-    ) -> str:
-        key = (str(self.filter_params), str(new_params), str(remove))
-        if key not in self._links:
-            self._links[key] = super().get_query_string(new_params, remove)
-        return self._links[key]
+
+class BoundedPaginator(RowPaginator):
+    """For tables that grow with every call: counts so far only, and goes on from there by time."""
+
+    MOST = 10_000
+    template_name = "catalogue/admin/bounded_pages.html"
+    """Unfold shows this below the list."""
+
+    @cached_property
+    def _found(self) -> int:
+        rows: Any = self.object_list
+        found: int = rows.order_by()[: self.MOST + 1].count()
+        return found
+
+    @cached_property
+    def count(self) -> int:
+        return min(self._found, self.MOST)
+
+    @property
+    def has_more(self) -> bool:
+        return self._found > self.MOST
+
+    @property
+    def told_count(self) -> str:
+        return f"{'more than ' if self.has_more else ''}{self.count:,}"
+
+
+class BoundedChangeList(CatalogueChangeList):
+    """The newest first, by the column `model_admin.newest_by`."""
+
+    @property
+    def older(self) -> str:
+        """The address of what follows the last page; empty where that is the end, or another order chosen."""
+        last_page = self.page_num == self.paginator.num_pages
+        if not (last_page and self.paginator.has_more) or self.params.get(ORDER_VAR):
+            return ""
+        last = getattr(list(self.result_list)[-1], self.model_admin.newest_by)
+        # With the last one's own moment: others may have the same.
+        older = {f"{self.model_admin.newest_by}__lte": last.isoformat()}
+        address: str = self.get_query_string(older, remove=[PAGE_VAR])
+        return address
+
+
+@cache
+def _checkbox() -> str:
+    """Each row's, but for its key: Unfold renders two templates for one."""
+    return str(checkbox.render(ACTION_CHECKBOX_NAME, KEY))
 
 
 class CatalogueAdmin(UnfoldAdmin):
     list_filter_submit = True
     """Unfold's drop-down filters apply only with a submit button."""
+    newest_by = ""
+    """Of a table that grows with every call: the column that it is sorted by, the newest first."""
     history_model: type[models.Model] | None = None
     """Shows the history of this model's object with the same key."""
 
+    @admin.display(description=UnfoldAdmin.action_checkbox.short_description)  # type: ignore[attr-defined]
+    def action_checkbox(self, obj: Any) -> SafeString:
+        return SafeString(_checkbox().replace(KEY, escape(obj.pk)))
+
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[CatalogueChangeList]:
-        return CatalogueChangeList
+        return BoundedChangeList if self.newest_by else CatalogueChangeList
+
+    def get_paginator(self, request: HttpRequest, queryset: Any, *args: Any, **kwargs: Any) -> Any:
+        bounded = self.newest_by and queryset.model is self.model
+        paginator = BoundedPaginator if bounded else Paginator
+        return paginator(queryset, *args, **kwargs)
 
     def changelist_view(
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None

@@ -50,6 +50,7 @@ from executions.admin.usage import show_uncalled, show_usage
 from executions.cancelling import CancelOutcome, cancel_execution
 from executions.interacting import InteractionRefused, query_execution, signal_execution, why_not_now
 from executions.models import Execution, State
+from executions.models.record import SEARCHED, TEXTS
 from executions.reading import UnknownExecution
 from executions.resolving import (
     EngineSilent,
@@ -279,11 +280,15 @@ class ExecutionAdmin(ReadOnlyMixin, RunningMixin, InteractionsMixin):
         EndedFilter,
     )  # fmt: skip
     list_per_page = 50
-    # The largest table: count its rows as little as possible.
+    newest_by = "created_at"
+    # Also behind a chosen column, as the indexes have it.
+    ordering = ("-created_at", "-id")
     show_full_result_count = False
     show_facets = admin.ShowFacets.NEVER
-    search_fields = ("tool_name", "=run_id", "=correlation_id", "caller_name", "=caller", "=idempotency_key")
-    search_help_text = "Tool, caller, execution id, run id, correlation id, idempotency key"
+    search_fields = TEXTS
+    search_help_text = (
+        f"Words in the newest {SEARCHED:,}: tools, callers, errors, keys; whole ids and tool names in all"
+    )
     buttons = ("cancel",)
     change_form_outer_before_template = "executions/admin/execution.html"
 
@@ -314,13 +319,8 @@ class ExecutionAdmin(ReadOnlyMixin, RunningMixin, InteractionsMixin):
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Execution], search_term: str
     ) -> tuple[QuerySet[Execution], bool]:
-        try:
-            key = uuid.UUID(search_term.strip())
-        except ValueError:
-            return super().get_search_results(request, queryset, search_term)
-        same = search_term.strip()
-        named = queryset.filter(run_id__iexact=same) | queryset.filter(idempotency_key__iexact=same)
-        return queryset.filter(pk=key) | named, False
+        words = search_term.split()
+        return queryset.matching(*words) if words else queryset, False  # type: ignore[attr-defined]
 
     @admin.display(description="tool name", ordering="tool_name")
     def tool(self, execution: Execution) -> SafeString:
@@ -330,7 +330,7 @@ class ExecutionAdmin(ReadOnlyMixin, RunningMixin, InteractionsMixin):
     def state_shown(self, execution: Execution) -> SafeString:
         return state_badge(execution)
 
-    @admin.display(description="caller", ordering="caller_name")
+    @admin.display(description="caller")
     def caller_shown(self, execution: Execution) -> str:
         return execution.caller_name or execution.caller
 
@@ -342,7 +342,7 @@ class ExecutionAdmin(ReadOnlyMixin, RunningMixin, InteractionsMixin):
     def took(self, execution: Execution) -> str:
         return duration(execution.duration_ms)
 
-    @admin.display(description="progress", ordering="progress")
+    @admin.display(description="progress")
     def progress_shown(self, execution: Execution) -> str:
         return DASH if execution.progress_percent is None else f"{execution.progress_percent:g} %"
 

@@ -14,6 +14,7 @@ from operator import attrgetter
 from typing import Any, ClassVar, NamedTuple
 
 from django.db import connection, models
+from django.utils import timezone
 
 from catalogue.models import Workflow
 from executions.callers import Caller
@@ -145,6 +146,9 @@ class StatisticsState(models.Model):
     counted_from_rows_at = models.DateTimeField(
         null=True, help_text="When what had ended before there were statistics was counted."
     )
+    past_changes = models.PositiveBigIntegerField(
+        default=0, help_text="How often sums of past days were changed, which are remembered until then."
+    )
 
     class Meta:
         constraints = [models.CheckConstraint(condition=models.Q(id=1), name="one_statistics_state")]
@@ -158,6 +162,13 @@ class StatisticsState(models.Model):
         StatisticsState.objects.bulk_create([StatisticsState()], ignore_conflicts=True)
         earlier = models.Q(removed_until=None) | models.Q(removed_until__lt=ended_before)
         cls.objects.filter(earlier, pk=cls.ONLY).update(removed_until=ended_before)
+
+    @classmethod
+    def note_change(cls, hour: datetime) -> None:
+        """In the transaction that changes sums of this hour, or of it and later ones."""
+        if hour < timezone.now().replace(hour=0, minute=0, second=0, microsecond=0):
+            StatisticsState.objects.bulk_create([StatisticsState()], ignore_conflicts=True)
+            cls.objects.filter(pk=cls.ONLY).update(past_changes=models.F("past_changes") + 1)
 
 
 def duration_class_of(milliseconds: int) -> int:

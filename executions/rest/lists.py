@@ -1,11 +1,14 @@
 """A list of executions as pages of JSON or as CSV."""
 
 import csv
+import re
 from collections.abc import Iterator
 from io import StringIO
 from typing import Any
 
+from django.core.paginator import EmptyPage, Page, Paginator
 from django.db.models import QuerySet
+from django.utils.functional import cached_property
 from drf_spectacular.utils import OpenApiParameter
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -30,9 +33,57 @@ CURSOR_DESCRIPTION = (
 )
 
 
+COUNTED = 10_000
+
+
+class BoundedCount(Paginator):  # type: ignore[type-arg]
+    """Counts up to 10,000, and finds later pages all the same."""
+
+    @cached_property
+    def count(self) -> int:
+        return min(self._found, COUNTED)
+
+    @property
+    def is_exact(self) -> bool:
+        return self._found <= COUNTED
+
+    @cached_property
+    def _found(self) -> int:
+        rows: Any = self.object_list
+        found: int = rows.order_by()[: COUNTED + 1].count()
+        return found
+
+    def validate_number(self, number: Any) -> int:
+        if self.is_exact:
+            return super().validate_number(number)
+        if not re.fullmatch("[1-9][0-9]{0,8}", str(number)):
+            raise EmptyPage("That page contains no results.")
+        return int(number)
+
+    def page(self, number: Any) -> "Page[Any]":
+        if self.is_exact:
+            return super().page(number)
+        asked = self.validate_number(number)
+        begin = (asked - 1) * self.per_page
+        rows = list(self.object_list[begin : begin + self.per_page + 1])
+        if not rows:
+            raise EmptyPage("That page contains no results.")
+        page = OnePage(rows[: self.per_page], asked, self)
+        page.is_last = len(rows) <= self.per_page
+        return page
+
+
+class OnePage(Page):  # type: ignore[type-arg]
+    is_last = False
+
+    def has_next(self) -> bool:
+        return not self.is_last
+
+
 class PagesOrCursor(Pages):
     """The parameter `cursor` pages by position, without a count."""
 
+    django_paginator_class = BoundedCount
     _by_cursor = False
     _next_cursor: str | None = None
     _address = ""
@@ -58,7 +109,10 @@ class PagesOrCursor(Pages):
 
     def get_paginated_response(self, data: Any) -> Response:
         if not self._by_cursor:
-            return super().get_paginated_response(data)
+            numbered: Response = super().get_paginated_response(data)
+            page: Any = self.page
+            numbered.data = {"count_is_exact": page.paginator.is_exact, **numbered.data}
+            return numbered
         following = None
         if self._next_cursor is not None:
             following = replace_query_param(self._address, CURSOR, self._next_cursor)
@@ -70,6 +124,11 @@ class PagesOrCursor(Pages):
     def get_paginated_response_schema(self, schema: dict[str, Any]) -> dict[str, Any]:
         told: dict[str, Any] = super().get_paginated_response_schema(schema)
         told["required"] = ["results"]
+        told["properties"]["count"]["description"] = f"At most {COUNTED:,}; absent with `cursor`."
+        told["properties"]["count_is_exact"] = {
+            "type": "boolean",
+            "description": "False: there are more than `count`. `next` leads to all of them.",
+        }
         return told
 
 

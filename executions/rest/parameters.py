@@ -52,7 +52,9 @@ def wants_fresh(request: Request) -> bool:
 
 class ExecutionFilters(django_filters.FilterSet):  # type: ignore[misc]
     state = django_filters.MultipleChoiceFilter(
-        choices=State.choices, label="Several may be named: `state=running&state=failed`."
+        choices=State.choices,
+        label="Several may be named: `state=running&state=failed`.",
+        distinct=False,  # No join multiplies the rows.
     )
     tool = django_filters.CharFilter(field_name="tool_name", label="The tool's name at the time.")
     source = django_filters.CharFilter(field_name="source_name", label="The source's name at the time.")
@@ -74,8 +76,8 @@ class ExecutionFilters(django_filters.FilterSet):  # type: ignore[misc]
         label="Has this text, in any case of letters, in the name of its tool, workflow, source or caller, "
         "in its error or last progress message, or in an id of the engine's or a key. Looks at the newest "
         "20,000 that the other parameters leave, and gives the newest 1,000 of what it finds; "
-        "`created_before` reaches older ones. The whole id of an execution or a run is found however old it "
-        "is. Payloads are not searched.",
+        "`created_before` reaches older ones. The whole id of an execution or a run, and the whole name of a "
+        "tool, are found however old they are. Payloads are not searched.",
     )
     ordering = StableOrdering(
         fields=["created_at", "finished_at", "state", ("tool_name", "tool"), ("source_name", "source")]

@@ -12,6 +12,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
+from catalogue.admin.base import BoundedPaginator
 from catalogue.curation import enable_workflows
 from catalogue.discovery import refresh_source
 from catalogue.history import command, record_change
@@ -19,7 +20,7 @@ from catalogue.models import HistoryEntry, Workflow
 from executions.advancing import advance_due_executions
 from executions.callers import Caller
 from executions.creating import StartRequest
-from executions.models import Execution, ExecutionPayload, Retention, State
+from executions.models import Execution, ExecutionPayload, Retention, State, record
 from executions.starting import create_execution
 from tests import plain_http
 from tests.admin.conftest import StaffWith
@@ -74,6 +75,44 @@ def test_executions_are_found_by_caller(admin_client: Client) -> None:
     wanted = make_execution(caller="token:7", caller_name="support-bot")
     make_execution()
     assert found(admin_client, q="support") == found(admin_client, q="token:7") == [wanted]
+
+
+@pytest.mark.databases("catalogue.admin.base")
+def test_a_long_list_is_counted_so_far_and_leads_to_older_rows(
+    admin_client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B3: its price does not grow with what has run, and no row is out of reach."""
+    monkeypatch.setattr(BoundedPaginator, "MOST", 50)
+    now = timezone.now()
+    made = {make_execution(created_at=now - timedelta(seconds=number // 2)).pk for number in range(120)}
+    address, seen, costs = list_url(Execution), set(), set()
+    while address:
+        with CaptureQueriesContext(connection) as queries:
+            page = admin_client.get(address)
+        costs.add(len(queries))
+        rows, told_more = page.context["cl"], "more than 50 executions" in text_of(page)
+        seen |= {row.pk for row in rows.result_list}
+        address = rows.older and list_url(Execution) + rows.older
+        assert told_more == bool(address) == ("Older ones" in text_of(page))
+    assert seen == made
+    assert len(costs) == 1 and costs.pop() < 10
+
+
+@pytest.mark.databases("executions.models.record")
+def test_an_old_execution_is_found_by_its_whole_tool_name_or_id(
+    admin_client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B3: other words are looked for in the newest only, which the search says."""
+    monkeypatch.setattr(record, "SEARCHED", 3)
+    now = timezone.now()
+    old = make_execution(make_workflow(name="pay_all"), run_id="run-1", created_at=now - timedelta(days=3))
+    for error in ("First refusal", "Second refusal", "Third refusal"):
+        make_execution(caller_name="bot", error=error, created_at=now)
+    for query in ("pay_all", "run-1", str(old.pk)):
+        assert found(admin_client, q=query) == [old], query
+    assert found(admin_client, q="pay") == []
+    assert [each.error for each in found(admin_client, q="second BOT")] == ["Second refusal"]
+    assert "Words in the newest" in admin_client.get(list_url(Execution)).content.decode()
 
 
 @pytest.mark.databases("executions.admin.filters")

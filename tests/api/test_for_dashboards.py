@@ -12,6 +12,7 @@ from rest_framework.test import APIClient
 from catalogue.models import Source
 from catalogue.scopes import Scope
 from executions.models import Execution
+from executions.rest import lists
 from mcp_bridge.models import AccessToken
 from mcp_bridge.tokens import create_token
 from tests.api.clients import TokenClient, administrator, agent, problem_paths, staff_session
@@ -193,7 +194,30 @@ def test_cursor_pages_lead_through_all_executions_while_others_are_added() -> No
     assert problem_paths(client.get("/api/executions/?cursor=x")) == ["?cursor"]
     assert problem_paths(client.get("/api/executions/?cursor=&page=2")) == ["?page"]
     assert problem_paths(client.get("/api/executions/?cursor=&ordering=state")) == ["?ordering"]
-    assert set(client.get("/api/executions/").json()) == {"count", "next", "previous", "results"}
+    numbered = {"count", "count_is_exact", "next", "previous", "results"}
+    assert set(client.get("/api/executions/").json()) == numbered
+
+
+def test_more_executions_than_are_counted_come_on_numbered_pages_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The count says that there are more, and `next` leads to the last of them."""
+    client = administrator()
+    made = [str(make_execution().pk) for _ in range(8)]
+    exact = client.get("/api/executions/?page_size=3").json()
+    assert (exact["count"], exact["count_is_exact"]) == (8, True)
+    monkeypatch.setattr(lists, "COUNTED", 5)
+    seen, previous, address = [], [], "/api/executions/?page_size=3&fields=id"
+    while address:
+        page = client.get(address).json()
+        assert (page["count"], page["count_is_exact"]) == (5, False)
+        seen += [row["id"] for row in page["results"]]
+        previous.append(page["previous"])
+        address = page["next"]
+    assert sorted(seen) == sorted(made) and len(previous) == 3
+    assert previous[0] is None and previous[2].endswith("page=2&page_size=3")
+    for beyond in ("4", "0", "-1", "x", "9" * 5000):
+        assert client.get(f"/api/executions/?page_size=3&page={beyond}").status_code == 404
 
 
 def table(client: APIClient, address: str) -> list[dict[str, str]]:
