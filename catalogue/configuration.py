@@ -108,7 +108,7 @@ WORKFLOW = Curated(
             *LISTED.values(), *LISTED_BESIDES,
         }
     ),
-    left_out=frozenset({"id", "content_hash", "first_seen_at", "changed_at"}),
+    left_out=frozenset({"id", "content_hash", "first_seen_at", "changed_at", "row_version"}),
 )  # fmt: skip
 TOOLSET = Curated(
     model=Toolset,

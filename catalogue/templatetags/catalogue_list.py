@@ -69,7 +69,8 @@ def _reader(cl: Any, name: Any) -> Callable[[Any], tuple[Any, bool]]:
     try:
         field = cl.lookup_opts.get_field(name)
     except FieldDoesNotExist:
-        compute = name if callable(name) else getattr(cl.model_admin, name, None)
+        of_admin = None if name == "__str__" else getattr(cl.model_admin, str(name), None)
+        compute = name if callable(name) else of_admin
         boolean = getattr(compute, "boolean", False)
 
         def read_method(row: Any) -> tuple[Any, bool]:

@@ -15,9 +15,11 @@ from mcp_bridge.builtin_tools import BUILT_IN_TOOLS
 from mcp_bridge.tokens import create_token
 from tests.connectors.scripted import ScriptedEngine
 from tests.engines.hostile_servers import result, server
+from tests.executions.engines import until
 from tests.factories import make_filter, make_source, make_workflow
 from tests.mcp_bridge.conftest import Connect
 from tests.mcp_bridge.database import in_database
+from tests.mcp_bridge.test_tasks import is_free
 from tests.processes import ExampleEngine
 
 USUAL = [name for name, tool in BUILT_IN_TOOLS.items() if tool.takes_part_in is None]
@@ -270,19 +272,10 @@ async def test_a_run_that_outlasts_the_wait_answers_with_a_handle_and_goes_on(
         assert handle.structured_content["next"]["tool"] == "get_execution_status"
         status = await client.call_tool("get_execution_status", {"execution_id": execution_id})
         assert status.structured_content["state"] in ("starting", "running")
-        await _until_running(client, execution_id)
+        await until(is_free, "the request that started it has let go of it")
         cancelled = await client.call_tool("cancel_execution", {"execution_id": execution_id})
         assert cancelled.structured_content["outcome"] in ("cancelled", "cancel requested")
     assert [run["status"] for run in example_engine.runs(idempotency_key=execution_id)] == ["CANCELLED"]
-
-
-async def _until_running(client: Client, execution_id: str) -> None:
-    async with asyncio.timeout(5.0):
-        while True:
-            status = await client.call_tool("get_execution_status", {"execution_id": execution_id})
-            if status.structured_content["state"] == "running":
-                return
-            await asyncio.sleep(0.05)
 
 
 async def test_after_completion_the_status_holds_the_result(connect: Connect, source: Source):

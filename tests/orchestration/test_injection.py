@@ -14,6 +14,7 @@ from catalogue.models import Workflow
 from tests.engines.model_answers import proposes
 from tests.engines.model_server import KEY, ModelServer
 from tests.engines.target_api import Reply, TargetApi, running_target_api
+from tests.logs import with_fields
 from tests.orchestration.injections import EXFILTRATIONS, OVERRIDES
 from tests.orchestration.shop import (
     API_TOKEN,
@@ -42,7 +43,7 @@ def foreign() -> Iterator[TargetApi]:
 @pytest.fixture
 def logged() -> Iterator[list[str]]:
     lines: list[str] = []
-    sink = logger.add(lines.append, level="TRACE", format="{message}{extra[fields]}", diagnose=True)
+    sink = logger.add(lines.append, level="TRACE", format=with_fields, diagnose=True)
     yield lines
     logger.remove(sink)
 

@@ -32,6 +32,7 @@ from tests.engines.model_answers import (
 )
 from tests.engines.model_server import KEY, ModelServer
 from tests.engines.target_api import Reply, TargetApi
+from tests.logs import with_fields
 from tests.orchestration.shop import (
     EVERY_TOOL,
     GET_ORDER,
@@ -61,7 +62,7 @@ READ_A7 = proposes("get_order", {"order_id": "A-7"})
 def logged() -> Iterator[list[str]]:
     """What is logged meanwhile, with stack traces."""
     lines: list[str] = []
-    sink = logger.add(lines.append, level="DEBUG", format="{level} {message}{extra[fields]}", diagnose=False)
+    sink = logger.add(lines.append, level="DEBUG", format=with_fields, diagnose=False)
     yield lines
     logger.remove(sink)
 

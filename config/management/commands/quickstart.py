@@ -321,10 +321,7 @@ def run_everything(*, data_dir: Path, port: int) -> None:
     """Runs until interrupted. Raises CommandError if it cannot start or ends by itself."""
     with claimed(data_dir, port=port), claimed_port(port), chosen_engine(data_dir) as (before, engine):
         print(f"Starting on port {port}, with the data in {data_dir} ...", flush=True)
-        try:
-            bring_up_to_date(partial(print, flush=True))
-        except OperationalError as error:
-            raise CommandError(f"The database cannot be used: {error}") from None
+        migrate()
         with supervised(_variables(data_dir, port, engine)) as supervisor:
             wait_for(supervisor, f"{engine.base_url}/healthz", "the example engine")
             connect_engine(engine, before=before, first=is_first_start())
@@ -337,6 +334,13 @@ def run_everything(*, data_dir: Path, port: int) -> None:
                     close_pool()
             code = supervisor.process.wait()
         raise CommandError(f"The supervisor ended by itself, with code {code}.")
+
+
+def migrate() -> None:
+    try:
+        bring_up_to_date(partial(print, flush=True))
+    except OperationalError as error:
+        raise CommandError(f"The database cannot be used: {error}") from None
 
 
 def wait_for(supervisor: Supervisor, url: str, what: str) -> None:

@@ -46,7 +46,7 @@ class TemporalHarness(EngineHarness):
         return self._connector(self.gateway.port, WRONG_KEY)
 
     def connector_at(self, port: int) -> Connector:
-        return self._connector(port, RIGHT_KEY, timeout_seconds=0.2)
+        return self._connector(port, RIGHT_KEY, timeout_seconds=0.5)
 
     @asynccontextmanager
     async def connector_without_answers(self) -> AsyncIterator[Connector]:
