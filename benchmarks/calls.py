@@ -1,4 +1,4 @@
-"""Calls of workflows that are over at once, on one core, against the SDK (goals: CPU of a call)."""
+"""Calls of workflows that are over at once, on one core, against the SDK (goals: calls a second)."""
 
 import asyncio
 import os
@@ -23,11 +23,12 @@ GOALS = {
     "SQLite": {POLLED: 9.0, AT_ONCE: 8.0, CACHED: 2.0},
     "PostgreSQL": {POLLED: 14.0, AT_ONCE: 10.0, CACHED: 2.0},
 }
-"""How many times the SDK's CPU a call may take, at 8 connections."""
+"""How many times as many calls as the product's the SDK may answer in the same time."""
 CONNECTIONS = (1, 8, 64)
-MEASURED = 8
-REQUESTS = {1: 60, 8: 300, 64: 600}
-WARM_UP, ROUNDS = 100, 3
+MEASURED = {POLLED: 64, AT_ONCE: 8, CACHED: 8}
+"""Connections. With few of them a polled call waits for its first poll."""
+REQUESTS = {"product": {1: 100, 8: 300, 64: 600}, "SDK": {1: 500, 8: 2_000, 64: 2_000}}
+WARM_UP, ROUNDS = 150, 3
 VERSION = "2026-07-28"
 META = {
     "io.modelcontextprotocol/protocolVersion": VERSION,
@@ -82,28 +83,29 @@ def burst(server: McpServer, tool: str, *, clients: int, requests: int) -> Figur
 
 
 def measure(servers: dict[str, McpServer], tool: str, *, clients: int) -> dict[str, Figures]:
-    """The round of each that took the least CPU; they take turns, so that a busy machine disturbs both."""
+    """The fastest round of each; they take turns, so that a busy machine disturbs both."""
     rounds: dict[str, list[Figures]] = {name: [] for name in servers}
     for server in servers.values():
         burst(server, tool, clients=clients, requests=WARM_UP)
     for _ in range(ROUNDS):
         for name, server in servers.items():
-            rounds[name].append(burst(server, tool, clients=clients, requests=REQUESTS[clients]))
-    return {name: min(figures, key=lambda found: found.cpu_seconds) for name, figures in rounds.items()}
+            rounds[name].append(burst(server, tool, clients=clients, requests=REQUESTS[name][clients]))
+    return {name: max(figures, key=lambda found: found.per_second) for name, figures in rounds.items()}
 
 
 def report(found: dict[tuple[str, int], dict[str, Figures]]) -> None:
     table(
-        ("", "connections", "a second", "p50", "p99", "CPU of a call", "the SDK's", "times the SDK"),
+        ("", "connections", "a second", "the SDK", "times", "p50", "p99", "CPU", "the SDK's"),
         *(
             (
                 TITLES[tool],
                 str(clients),
                 f"{(product := figures['product']).per_second:,.0f}",
+                f"{figures['SDK'].per_second:,.0f}",
+                f"{times_the_sdk(figures):.1f}",
                 *(milliseconds(percentile(product.latencies, percent)) for percent in (50, 99)),
                 f"{product.cpu_seconds * 1000:.2f} ms",
                 f"{figures['SDK'].cpu_seconds * 1000:.2f} ms",
-                f"{times_the_sdk(figures):.1f}",
             )
             for (tool, clients), figures in found.items()
         ),
@@ -111,13 +113,13 @@ def report(found: dict[tuple[str, int], dict[str, Figures]]) -> None:
 
 
 def times_the_sdk(figures: dict[str, Figures]) -> float:
-    return figures["product"].cpu_seconds / figures["SDK"].cpu_seconds
+    return figures["SDK"].per_second / figures["product"].per_second
 
 
 def missed_goals(found: dict[tuple[str, int], dict[str, Figures]], database: str) -> list[str]:
     missed = []
     for tool, goal in GOALS[database].items():
-        if (times := times_the_sdk(found[tool, MEASURED])) > goal:
+        if (times := times_the_sdk(found[tool, MEASURED[tool]])) > goal:
             missed.append(f"{TITLES[tool]}: {times:.1f} times the SDK, goal {goal:g}")
     return missed
 
@@ -137,7 +139,7 @@ def main() -> None:
             for thread in server.process.threads():
                 os.sched_setaffinity(thread.id, cores[:1])
         os.sched_setaffinity(0, cores[-1:])
-        print(f"  {database}, one core for the web process; of {ROUNDS} rounds that with the least CPU")
+        print(f"  {database}, one core for the web process; of {ROUNDS} rounds the fastest")
         found = {
             (tool, clients): measure(servers, tool, clients=clients)
             for tool in TITLES
