@@ -20,8 +20,7 @@ from executions.runner.follow import follow, record_timeout
 from executions.runner.lease import LANE_ROOM, LEASE, Lane, claim_due_executions, keep
 from executions.runner.start import start, start_again
 
-LAST_STEPS_SECONDS = 8.0
-"""Supervisors kill after 10 s."""
+LAST_STEPS_SECONDS = 8.0  # Supervisors kill after 10 s
 RUN_LOST = (
     "Its workflow was deleted with its source while it ran; it may go on at the engine. "
     "Do not start it again before it has been checked there."
@@ -136,10 +135,8 @@ def _record_deleted_workflow(execution: Execution) -> None:
 MAX_IN_FLIGHT = 1000
 """Executions that one process advances at a time; it takes twenty dead engines to fill it."""
 CLAIM = 200
-REFILL = 25
-"""A claim costs milliseconds, so it waits for this many steps to end ..."""
-REFILL_SECONDS = 0.05
-"""... or for so long after the first."""
+REFILL = 25  # A claim costs milliseconds, so it waits for this many steps to end ..
+REFILL_SECONDS = 0.05  # ... or for so long after the first.
 
 
 class _Drain:

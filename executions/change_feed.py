@@ -19,14 +19,11 @@ from executions.models import Execution, State
 from executions.reading import find_execution
 from executions.wakeups import request_poll_if_stale, woken_by
 
-LOOK_SECONDS = 1.0
-"""Between two queries; changes made by this process are seen at once."""
+LOOK_SECONDS = 1.0  # Between two queries; changes made by this process are seen at once
 LOOKS_PER_REFRESH = 2
 """At every so many looks, workers are asked to poll watched executions with a stale status."""
-OLDEST = timedelta(seconds=10)
-"""A status may be as old as a twentieth of the run, up to this."""
-AT_A_TIME = 500
-"""Databases limit the parameters of a query."""
+OLDEST = timedelta(seconds=10)  # A status may be as old as a twentieth of the run, up to this
+AT_A_TIME = 500  # Databases limit the parameters of a query
 SHOWN = ("state", "admitted_at", "progress", "progress_message", "cancel_requested_at")
 """The fields whose changes count."""
 

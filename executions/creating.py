@@ -23,16 +23,12 @@ class StartRequest:
     arguments: dict[str, Any]
     caller: Caller
     door: Execution.Door
-    idempotency_key: str = ""
-    """Requests of one caller with the same key are one request; empty: none."""
-    may_reattach: bool = False
-    """Whether it may be a retry after a lost connection."""
-    fresh: bool = False
-    """Whether a cached result may not answer."""
+    idempotency_key: str = ""  # Requests of one caller with the same key are one request; empty: none
+    may_reattach: bool = False  # Whether it may be a retry after a lost connection
+    fresh: bool = False  # Whether a cached result may not answer
     may_be_hidden: bool = False
     """Whether a workflow may run that is hidden from agents, as for a curator who tries it."""
-    client: dict[str, Any] = field(default_factory=dict)
-    """The client's description of itself."""
+    client: dict[str, Any] = field(default_factory=dict)  # The client's description of itself
     id: uuid.UUID = field(default_factory=uuid.uuid4)
     """Of the execution, unless the request repeats an existing one."""
 

@@ -40,8 +40,7 @@ class Card:
     title: str
     number: int
     url: str
-    badges: list[tuple[str, str, str]] = field(default_factory=list)
-    """Text, kind, and an address or ""."""
+    badges: list[tuple[str, str, str]] = field(default_factory=list)  # Text, kind, and an address or ""
 
     @property
     def told(self) -> str:
@@ -68,14 +67,11 @@ class Step:
     permission: str
 
 
-further_cards: dict[str, tuple[Callable[[], Card], ...]] = {}
-"""By permission; the rooms above add theirs."""
+further_cards: dict[str, tuple[Callable[[], Card], ...]] = {}  # By permission; the rooms above add theirs
 further_needs: dict[str, tuple[Callable[[], Need], ...]] = {}
 """By permission, likewise; a need of 0 is not shown."""
-further_steps: list[Callable[[], Step]] = []
-"""Between exposing a workflow and the first call."""
-addresses: list[Callable[[], str]] = []
-"""Where clients connect."""
+further_steps: list[Callable[[], Step]] = []  # Between exposing a workflow and the first call
+addresses: list[Callable[[], str]] = []  # Where clients connect
 
 
 def add_dashboard(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
@@ -279,8 +275,7 @@ def _outcome_badges(
 class Chart:
     title: str
     kind: str
-    description: str
-    """For screen readers."""
+    description: str  # For screen readers
     data: str
     options: str
 

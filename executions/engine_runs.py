@@ -20,8 +20,7 @@ LARGEST_PAGE = 200
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EngineRun:
     listed: ListedRun
-    execution: Execution | None
-    """None if another client started the run or the record is gone."""
+    execution: Execution | None  # None if another client started the run or the record is gone
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -23,8 +23,7 @@ from executions.queue import admit_queued
 from executions.wakeups import poll_in_this_process
 
 TICK_SECONDS = 1.0
-LAST_STEPS_SECONDS = 2.0
-"""Clients kill a server that takes much longer to stop."""
+LAST_STEPS_SECONDS = 2.0  # Clients kill a server that takes much longer to stop
 
 _stands_in = threading.Event()
 

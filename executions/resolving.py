@@ -47,12 +47,10 @@ class EngineSilent(ResolutionRefused):
 class Traces:
     """What a start of unknown outcome may have left at the engine."""
 
-    run_may_be_named: bool
-    """The engine keeps runs."""
+    run_may_be_named: bool  # The engine keeps runs
     run_may_be_missing: bool
     """The answer to the start was the result, and the engine keeps no run that could be named."""
-    key: str
-    """Sent with the start; empty if the engine did not get one, or that is not known."""
+    key: str  # Sent with the start; empty if the engine did not get one, or that is not known
 
 
 NO_WORKFLOW = Traces(run_may_be_named=False, run_may_be_missing=True, key="")

@@ -33,8 +33,7 @@ from executions.models.result_cache import BATCH, cache_key, evict_excess, remov
 if TYPE_CHECKING:
     from connectors.temporal.declarations import CacheBlock
 
-COPIED_BYTES = 64 * 1024
-"""A hit does not copy a larger output: its record refers to the original run."""
+COPIED_BYTES = 64 * 1024  # A hit does not copy a larger output: its record refers to the original run
 
 
 class _Gone(Exception):

@@ -26,8 +26,7 @@ from executions.models import (
 from executions.result_cache import forget_results
 from executions.statistics import prune_statistics
 
-BATCH = 50
-"""Rows per transaction: SQLite has one writer."""
+BATCH = 50  # Rows per transaction: SQLite has one writer
 LONGEST_REST_SECONDS = 0.5
 NEVER_PRUNED = (*ACTIVE, State.UNCONFIRMED)
 
@@ -40,10 +39,8 @@ class Pruned:
     timelines: int = 0
     discovery_runs: int = 0
     statistics: int = 0
-    others: Mapping[str, int] = field(default_factory=dict)
-    """Of other rooms, by name; without zeros."""
-    all_done: bool = True
-    """False if the time was up first."""
+    others: Mapping[str, int] = field(default_factory=dict)  # Of other rooms, by name; without zeros
+    all_done: bool = True  # False if the time was up first
 
     def __str__(self) -> str:
         counts = {
@@ -58,8 +55,7 @@ class Pruned:
         return ", ".join(f"{count} {name}" for name, count in counts.items())
 
 
-PruneBatch = Callable[[datetime], int]
-"""Removes a batch of what ended before the moment. Returns how many."""
+PruneBatch = Callable[[datetime], int]  # Removes a batch of what ended before the moment. Returns how many.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -52,8 +52,7 @@ from executions.refusals import (
 from executions.result_cache import answer_from_cache, count_run, mark_for_cache
 from executions.runner.lease import LEASE
 
-MAX_AGE_SECONDS = 0.2
-"""How long a process relies on its last count of all processes' admissions."""
+MAX_AGE_SECONDS = 0.2  # How long a process relies on its last count of all processes' admissions
 RESERVE = 100
 MINUTE = timedelta(seconds=60)
 

@@ -79,10 +79,8 @@ class Figures:
     input_characters: int = 0
     output_characters: int = 0
     last_at: datetime | None = None
-    milliseconds: int = 0
-    """Total duration of the timed calls."""
-    timed: int = 0
-    """Calls that ran to an end."""
+    milliseconds: int = 0  # Total duration of the timed calls
+    timed: int = 0  # Calls that ran to an end
     by_duration: dict[int, tuple[int, int]] = field(default_factory=dict)
     """For each duration class, the number of timed calls and their milliseconds."""
 
@@ -191,8 +189,7 @@ def figures_over_time(
     }
 
 
-REMEMBERED_FIGURES = 50_000
-"""Of all readings together; about a kilobyte each."""
+REMEMBERED_FIGURES = 50_000  # Of all readings together; about a kilobyte each
 _past: LRUCache[Hashable, tuple[Hashable, Any]] = LRUCache(
     REMEMBERED_FIGURES, getsizeof=lambda remembered: len(remembered[1]) + 1
 )
@@ -275,13 +272,10 @@ COLUMN_OF = {
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    name: str
-    """For people: a tool's present name; empty for the address of all tools."""
-    key: str
-    """As executions store it."""
+    name: str  # For people: a tool's present name; empty for the address of all tools
+    key: str  # As executions store it
     figures: Figures
-    workflow_id: int | None = None
-    """Of a tool whose workflow exists."""
+    workflow_id: int | None = None  # Of a tool whose workflow exists
 
 
 def usage_by(subject: Subject, period: Period) -> list[Use]:
@@ -389,12 +383,9 @@ def prune_statistics(before: datetime) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Recount:
-    hours: int
-    """Hours counted."""
-    differed: int
-    """Hours that differed and were corrected."""
-    since: datetime | None
-    """The first hour with all its executions; None without any."""
+    hours: int  # Hours counted
+    differed: int  # Hours that differed and were corrected
+    since: datetime | None  # The first hour with all its executions; None without any
 
 
 def recount() -> Recount:

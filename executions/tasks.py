@@ -11,8 +11,7 @@ from executions.queue import admit_queued
 from executions.wakeups import POLL_TASK
 
 _note_worker = at_most_every(RENEWAL_SECONDS, note_worker)
-PRUNING_SECONDS = 20.0
-"""It occupies a thread of the worker, whose shutdown may wait for a batch."""
+PRUNING_SECONDS = 20.0  # It occupies a thread of the worker, whose shutdown may wait for a batch
 
 
 @shared_task(name=POLL_TASK)

@@ -25,10 +25,8 @@ SOUNDS = frozenset(
     {"audio/wav", "audio/x-wav", "audio/mpeg", "audio/mp3", "audio/mp4", "audio/ogg", "audio/flac"}
     | {"audio/aac", "audio/webm"}
 )
-SHOWN_BYTES = 4 * 1024 * 1024
-"""Pictures and sounds of one page."""
-SHOWN_CHARACTERS = 100_000
-"""Texts of one page."""
+SHOWN_BYTES = 4 * 1024 * 1024  # Pictures and sounds of one page
+SHOWN_CHARACTERS = 100_000  # Texts of one page
 SHOWN_BLOCKS = 100
 
 

@@ -36,8 +36,7 @@ from executions.wakeups import request_poll
 
 PREFIX = "argument"
 SCALARS = {"string", "integer", "number", "boolean"}
-SHORT = 100
-"""Longest text with a single-line field."""
+SHORT = 100  # Longest text with a single-line field
 MOST_CHOICES = 200
 
 
@@ -135,8 +134,7 @@ class MomentField(ArgumentField):
 class RunForm(forms.Form):
     """The arguments of a run. `mode` says whether the fields or the JSON text apply."""
 
-    key = forms.UUIDField(widget=forms.HiddenInput)
-    """Of this form: submitted twice, it runs once."""
+    key = forms.UUIDField(widget=forms.HiddenInput)  # Of this form: submitted twice, it runs once
     mode = forms.ChoiceField(choices=[("form", "Form"), ("json", "JSON")], widget=forms.HiddenInput)
     json = forms.CharField(
         label="Arguments, as a JSON object",

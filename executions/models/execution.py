@@ -450,8 +450,7 @@ def _started_event(run_id: str) -> Event:
     return "started", f"The engine runs it as {run_id}."
 
 
-Block = dict[str, Any]
-"""An MCP content block."""
+Block = dict[str, Any]  # An MCP content block
 
 
 def manual_result(

@@ -12,8 +12,7 @@ from django.db import models
 from catalogue.fields import JSONTextField
 from executions.models.record import ExecutionRecord
 
-SAID_BY = "said_by"
-"""The name in `metadata` of the administrator who resolved the run by hand."""
+SAID_BY = "said_by"  # The name in `metadata` of the administrator who resolved the run by hand
 
 
 class ExecutionPayload(models.Model):

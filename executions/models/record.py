@@ -355,8 +355,7 @@ SOURCE_NAMES = (
 )
 
 
-SEARCHED = 20_000
-"""The newest executions, in which a text is searched without an index."""
+SEARCHED = 20_000  # The newest executions, in which a text is searched without an index
 MOST_FOUND = 1_000
 TEXTS = (
     "tool_name", "workflow_name", "upstream_id", "source_name", "caller", "caller_name", "error",

@@ -27,8 +27,7 @@ from executions.models.record import ExecutionRecord
 from executions.models.statements import adapt_key, adapt_time, carry_out, update
 
 MEGABYTE = 1024 * 1024
-SHARE_OF_ONE = 10
-"""The largest cached result is a tenth of the limit, so that one cannot evict all others."""
+SHARE_OF_ONE = 10  # The largest cached result is a tenth of the limit, so that one cannot evict all others
 
 
 class CachePolicy(Recorded):
@@ -223,8 +222,7 @@ def cache_key(workflow: Workflow, arguments_hash: str) -> str:
     return hashlib.sha256(json.dumps(same).encode()).hexdigest()
 
 
-BATCH = 200
-"""Results per transaction: SQLite has one writer."""
+BATCH = 200  # Results per transaction: SQLite has one writer
 READ = (
     "cache_seconds", "upstream_cache_seconds", "content_hash", "output_schema", "metadata",
     "source__kind", "source__config", "source__encrypted_credentials",

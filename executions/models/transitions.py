@@ -27,8 +27,7 @@ from executions.models.statements import (
 from executions.models.states import ACTIVE, FINAL, Aftermath, ErrorKind, State
 from executions.models.usage import end_of, usage_insertion
 
-Event = tuple[str, str]
-"""A line for the timeline: its kind and what it says."""
+Event = tuple[str, str]  # A line for the timeline: its kind and what it says
 
 
 class Transitions(ExecutionRecord):

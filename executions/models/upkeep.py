@@ -9,8 +9,7 @@ from django.utils import timezone
 from catalogue.models import Recorded
 
 LONGEST_DAYS = 36_500
-SHORTEST = timedelta(minutes=5)
-"""The minimum, also for 0 days: a waiting caller has to get its result."""
+SHORTEST = timedelta(minutes=5)  # The minimum, also for 0 days: a waiting caller has to get its result
 
 
 def _days(

@@ -91,10 +91,8 @@ class ExecutionFilters(django_filters.FilterSet):  # type: ignore[misc]
         return executions.filter(waiting if wanted else ~waiting)
 
 
-MOST = 128
-"""Concurrent waits of one web process, which has twice as many threads."""
-MOST_OF_ONE = 64
-"""Of one caller."""
+MOST = 128  # Concurrent waits of one web process, which has twice as many threads
+MOST_OF_ONE = 64  # Of one caller
 
 
 class WaitingPlaces:

@@ -19,8 +19,7 @@ from executions.models.usage import Outcome
 from executions.rest.parameters import caller_of
 from executions.statistics import COLUMN_OF, DAY, HOUR, Period, Subject, figures_since
 
-LONGEST = {"hour": 35 * DAY, "day": 400 * DAY, "": 800 * DAY}
-"""The longest time of one answer, by bucket."""
+LONGEST = {"hour": 35 * DAY, "day": 400 * DAY, "": 800 * DAY}  # The longest time of one answer, by bucket
 NUMBERS = (
     "calls", "failures", "cancelled", "cached", "mean_ms", "p50_ms", "p95_ms", "input_tokens",
     "output_tokens", "last_at",

@@ -15,12 +15,9 @@ from catalogue.database import THREADS, run_in_database
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
-AT_A_TIME = 50
-"""Bounded, so that no step waits long for others."""
-LINGER_SECONDS = 0.02
-"""How long records that no request waits for are collected."""
-MOST_HOPS = THREADS // 2
-"""Per event loop; claims and requests need threads too."""
+AT_A_TIME = 50  # Bounded, so that no step waits long for others
+LINGER_SECONDS = 0.02  # How long records that no request waits for are collected
+MOST_HOPS = THREADS // 2  # Per event loop; claims and requests need threads too
 
 
 async def record(

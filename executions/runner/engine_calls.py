@@ -17,10 +17,8 @@ from executions.models import Execution
 
 Answer = TypeVar("Answer")
 
-START_SECONDS = 60.0
-"""The longest start, whatever the connector allows."""
-READ_SECONDS = 30.0
-"""The longest poll or cancel."""
+START_SECONDS = 60.0  # The longest start, whatever the connector allows
+READ_SECONDS = 30.0  # The longest poll or cancel
 LONGEST_INTERVAL_SECONDS = 60.0
 
 

@@ -115,12 +115,9 @@ def _update_each(rows: Sequence[dict[str, Any]]) -> None:
 SHORTEST_WAIT_SECONDS = 2.0
 LONGEST_WAIT_SECONDS = 10.0
 """Bounds of one waiting request to an engine, which otherwise takes a fifth of the run's age."""
-FORGIVEN_NOT_FOUND = 3
-"""Engines that record a start late answer "not found" at first."""
-CANCELLATION_GRACE = timedelta(seconds=20)
-"""How long a run past its timeout may go on after the cancellation."""
-TERMINATION_GRACE = timedelta(seconds=10)
-"""The same after the termination."""
+FORGIVEN_NOT_FOUND = 3  # Engines that record a start late answer "not found" at first
+CANCELLATION_GRACE = timedelta(seconds=20)  # How long a run past its timeout may go on after the cancellation
+TERMINATION_GRACE = timedelta(seconds=10)  # The same after the termination
 
 
 @dataclass(frozen=True, slots=True)

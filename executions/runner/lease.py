@@ -18,12 +18,9 @@ from catalogue.database import run_in_database
 from catalogue.models import Workflow
 from executions.models import ACTIVE, Execution, State
 
-LEASE = timedelta(seconds=20)
-"""How long a killed process blocks its executions."""
-RENEWAL_SECONDS = 5.0
-"""Three renewals may fail before another process takes over."""
-AT_A_TIME = 500
-"""Databases limit the parameters of a query."""
+LEASE = timedelta(seconds=20)  # How long a killed process blocks its executions
+RENEWAL_SECONDS = 5.0  # Three renewals may fail before another process takes over
+AT_A_TIME = 500  # Databases limit the parameters of a query
 
 
 Held = tuple[uuid.UUID, str]
@@ -94,8 +91,7 @@ def _extend(held: Sequence[Held], awaited: Sequence[uuid.UUID]) -> None:
         waited_for.filter(awaited_until__gt=now).update(awaited_until=until)
 
 
-LANE_ROOM = 50
-"""Concurrent steps of one lane in a process: the size of an engine's connection pool."""
+LANE_ROOM = 50  # Concurrent steps of one lane in a process: the size of an engine's connection pool
 
 
 class Lane(NamedTuple):

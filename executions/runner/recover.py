@@ -12,8 +12,7 @@ from connectors.protocol import Connector, Started
 from executions.models import Execution
 from executions.runner.engine_calls import READ_SECONDS, ask, capabilities_of, connector_of, log_of
 
-LOOKING_UP = timedelta(seconds=60)
-"""How long a start that the engine does not know may still be on its way."""
+LOOKING_UP = timedelta(seconds=60)  # How long a start that the engine does not know may still be on its way
 FEWEST_LOOKS = 3
 """Consecutive empty answers that are needed: an engine that has just restarted may not know yet."""
 LONGEST_PAUSE_SECONDS = 30.0

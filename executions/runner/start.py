@@ -44,8 +44,7 @@ from executions.wakeups import woken_by
 FIRST_POLL = timedelta(milliseconds=200)
 """After a start, where runs of the workflow have taught nothing. B2's interval applies between two polls."""
 
-LAST_WORD_SECONDS = 2.0
-"""How long after the deadline a connector may take for its last answer."""
+LAST_WORD_SECONDS = 2.0  # How long after the deadline a connector may take for its last answer
 DATABASE_RETRY_SECONDS = 0.5
 DATABASE_PATIENCE = timedelta(seconds=90)
 """How long the answer to a start is kept in memory while the database is down."""
@@ -304,10 +303,8 @@ def _aftermath_of(error: ConnectorError) -> Aftermath | None:
     return None if error.depends_on_arguments else Aftermath.NO_OTHER_ARGUMENTS
 
 
-LOOK_SECONDS = 1.0
-"""Between two reads of the record, and between two records of progress."""
-BREAK_OFF_SECONDS = 5.0
-"""How long a connector may take to cancel at the engine."""
+LOOK_SECONDS = 1.0  # Between two reads of the record, and between two records of progress
+BREAK_OFF_SECONDS = 5.0  # How long a connector may take to cancel at the engine
 
 
 class BrokenOff(Exception):
