@@ -135,8 +135,8 @@ def _record_deleted_workflow(execution: Execution) -> None:
 MAX_IN_FLIGHT = 1000
 """Executions that one process advances at a time; it takes twenty dead engines to fill it."""
 CLAIM = 200
-REFILL = 25  # A claim costs milliseconds, so it waits for this many steps to end ..
-REFILL_SECONDS = 0.05  # ... or for so long after the first.
+REFILL = 25  # A claim costs milliseconds, so it waits for this many steps to end ...
+REFILL_SECONDS = 0.05  # ... or for so long after the first
 
 
 class _Drain:

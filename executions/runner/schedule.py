@@ -28,14 +28,14 @@ REMEMBERED_RUNS = 100  # Of each workflow
 FEWEST_RUNS = 5
 GROUPS = 20
 FRESH_SHARE = 10  # What was worked out holds until a tenth of the runs behind it are new
-GOOD_WAIT_SHARE = 0.1  # Of a run's duration: a wait for its poll that costs one, ..
-GOOD_WAIT_SECONDS = 0.06  # ... or this, where it is longer.
+GOOD_WAIT_SHARE = 0.1  # Of a run's duration: a wait for its poll that costs one, ...
+GOOD_WAIT_SECONDS = 0.06  # ... or this, where it is longer
 POLL_COST = 0.05
 OVERTIME_COST = 2.0  # Of a run that goes on where all others were over
 MARGIN_SECONDS = 0.005
 LONGEST_PAUSE_SECONDS = 60.0
-PROGRESS_SECONDS = 10.0  # The least time between two polls that only look at the progress ..
-PROGRESS_POLLS = 8  # ... of which there are about so many before the end can be expected.
+PROGRESS_SECONDS = 10.0  # The least time between two polls that only look at the progress ...
+PROGRESS_POLLS = 8  # ... of which there are about so many before the end can be expected
 
 
 class UsualDurations:
