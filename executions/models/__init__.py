@@ -2,10 +2,9 @@
 
 from executions.models.execution import Execution
 from executions.models.payload import ExecutionPayload
-from executions.models.record import ExecutionEvent
+from executions.models.record import ExecutionEvent, Retention, WorkerPresence
 from executions.models.result_cache import CachedOutput, CachedResult, CachePolicy, CacheUse
 from executions.models.states import ACTIVE, FINAL, Aftermath, CancelProgress, ErrorKind, State
-from executions.models.upkeep import Retention, WorkerPresence
 from executions.models.usage import HourlyUsage, StatisticsState
 
 __all__ = [

@@ -30,13 +30,18 @@ from executions.creating import StartRequest
 from executions.models import Execution
 from executions.reading import UnknownExecution
 from executions.refusals import Busy, IdempotencyConflict, InvalidArguments, StartRefused, UnknownTool
-from executions.rest.lists import CSV, FORMAT, FURTHER_PARAMETERS, PagesOrCursor, wants_csv, write_csv
 from executions.rest.parameters import (
+    CSV,
+    FORMAT,
+    FURTHER_PARAMETERS,
     ExecutionFilters,
+    PagesOrCursor,
     caller_of,
     idempotency_key_of,
     waiting_places,
+    wants_csv,
     wants_fresh,
+    write_csv,
 )
 from executions.rest.serializers import (
     AnyJSONField,
