@@ -25,9 +25,7 @@ RUN_LOST = (
     "Its workflow was deleted with its source while it ran; it may go on at the engine. "
     "Do not start it again before it has been checked there."
 )
-
-_under_way: set[asyncio.Task[None]] = set()
-"""Keeps tasks alive until they are done; the loop holds them weakly."""
+_under_way: set[asyncio.Task[None]] = set()  # Keeps tasks alive: the loop holds them weakly
 
 
 def begin(steps: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -132,8 +130,7 @@ def _record_deleted_workflow(execution: Execution) -> None:
             log_of(execution).warning("Its workflow was deleted: its run cannot be followed")
 
 
-MAX_IN_FLIGHT = 1000
-"""Executions that one process advances at a time; it takes twenty dead engines to fill it."""
+MAX_IN_FLIGHT = 1000  # Executions that one process advances at a time; twenty dead engines fill it
 CLAIM = 200
 REFILL = 25  # A claim costs milliseconds, so it waits for this many steps to end ...
 REFILL_SECONDS = 0.05  # ... or for so long after the first

@@ -20,13 +20,11 @@ from executions.reading import find_execution
 from executions.wakeups import request_poll_if_stale, woken_by
 
 LOOK_SECONDS = 1.0  # Between two queries; changes made by this process are seen at once
-LOOKS_PER_REFRESH = 2
-"""At every so many looks, workers are asked to poll watched executions with a stale status."""
+LOOKS_PER_REFRESH = 2  # Between two requests to workers to poll what has a stale status
 OLDEST = timedelta(seconds=10)  # A status may be as old as a twentieth of the run, up to this
 AT_A_TIME = 500  # Databases limit the parameters of a query
+# The fields whose changes count.
 SHOWN = ("state", "admitted_at", "progress", "progress_message", "cancel_requested_at")
-"""The fields whose changes count."""
-
 Look = tuple[Any, ...]
 
 
@@ -36,8 +34,7 @@ class Watch:
     def __init__(self, executions: Iterable[uuid.UUID], *, stirred: asyncio.Event | None = None) -> None:
         self._seen: dict[uuid.UUID, Look | None] = dict.fromkeys(executions)
         self._changed = set(self._seen)
-        self.stirred = stirred or asyncio.Event()
-        """Set on a change; its owner may set it as well."""
+        self.stirred = stirred or asyncio.Event()  # Set on a change; its owner may set it as well
         self.stirred.set()
 
     @property

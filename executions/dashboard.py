@@ -68,8 +68,7 @@ class Step:
 
 
 further_cards: dict[str, tuple[Callable[[], Card], ...]] = {}  # By permission; the rooms above add theirs
-further_needs: dict[str, tuple[Callable[[], Need], ...]] = {}
-"""By permission, likewise; a need of 0 is not shown."""
+further_needs: dict[str, tuple[Callable[[], Need], ...]] = {}  # Likewise; a need of 0 is not shown
 further_steps: list[Callable[[], Step]] = []  # Between exposing a workflow and the first call
 addresses: list[Callable[[], str]] = []  # Where clients connect
 

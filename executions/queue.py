@@ -40,8 +40,6 @@ class Room(NamedTuple):
 
 PRODUCT = Room()
 CALLER, SOURCE, WORKFLOW = "caller", "workflow__source", "workflow"
-
-
 Limits = Mapping[Room, int]  # The most concurrent executions; a room without an entry has no limit
 
 

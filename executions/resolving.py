@@ -48,8 +48,7 @@ class Traces:
     """What a start of unknown outcome may have left at the engine."""
 
     run_may_be_named: bool  # The engine keeps runs
-    run_may_be_missing: bool
-    """The answer to the start was the result, and the engine keeps no run that could be named."""
+    run_may_be_missing: bool  # The start's answer was the result: there is no run that could be named
     key: str  # Sent with the start; empty if the engine did not get one, or that is not known
 
 

@@ -81,8 +81,8 @@ class Figures:
     last_at: datetime | None = None
     milliseconds: int = 0  # Total duration of the timed calls
     timed: int = 0  # Calls that ran to an end
+    # For each duration class, the number of timed calls and their milliseconds.
     by_duration: dict[int, tuple[int, int]] = field(default_factory=dict)
-    """For each duration class, the number of timed calls and their milliseconds."""
 
     @property
     def failures(self) -> int:
@@ -190,10 +190,10 @@ def figures_over_time(
 
 
 REMEMBERED_FIGURES = 50_000  # Of all readings together; about a kilobyte each
+# By query and what was read: the state of the rows it was read from, and what was read.
 _past: LRUCache[Hashable, tuple[Hashable, Any]] = LRUCache(
     REMEMBERED_FIGURES, getsizeof=lambda remembered: len(remembered[1]) + 1
 )
-"""By query and what was read: the state of the rows it was read from, and what was read."""
 _past_lock = Lock()
 
 

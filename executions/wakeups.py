@@ -58,8 +58,8 @@ def is_awaited_besides(event: asyncio.Event, execution_id: uuid.UUID) -> bool:
 
 POLL_TASK = "executions.poll_due_executions"
 MESSAGE_LIFETIME_SECONDS = 5
+# In a thread of its own, since connecting to a dead broker takes seconds.
 _publisher = ThreadPoolExecutor(max_workers=1, thread_name_prefix="dispatch")
-"""In a thread of its own, since connecting to a dead broker takes seconds."""
 _on_its_way = threading.Event()
 _here: list[Callable[[], None]] = []  # The poll of this process, if it stands in for the workers
 

@@ -183,8 +183,8 @@ def _shown(one: DeclaredInteraction, form: InteractionForm) -> dict[str, Any]:
     }
 
 
+# For unusable source settings: naming a run then shows why it cannot be looked up.
 UNREACHABLE = Traces(run_may_be_named=True, run_may_be_missing=False, key="")
-"""For unusable source settings: naming a run then shows why it cannot be looked up."""
 
 
 class RunIdForm(forms.Form):
@@ -248,12 +248,9 @@ CANCEL_MESSAGES = {
     CancelOutcome.ALREADY_FINISHED: messages.warning,
     CancelOutcome.NOT_SUPPORTED: messages.error,
 }
-
-
 SIGNED_OUT = '<p role="alert" class="mb-6">You are signed out: reload the page to see the latest state.</p>'
 GONE = '<p role="alert" class="mb-6">The record of this execution has been removed.</p>'
-POLL_SECONDS = ((60, 1), (600, 3), (86_400, 10))
-"""Age in seconds up to which the page polls at this interval; older ones once a minute."""
+POLL_SECONDS = ((60, 1), (600, 3), (86_400, 10))  # Up to this age, every so many seconds
 
 
 def _poll_seconds(execution: Execution) -> int:

@@ -21,8 +21,7 @@ def caller_of(request: HttpRequest) -> Caller:
     return Caller(key=f"user:{request.user.pk}", name=request.user.get_username(), sees_everything=True)
 
 
-caller_pages = {"user": "auth_user_change"}
-"""The admin page for each kind of caller key; the rooms above add theirs."""
+caller_pages = {"user": "auth_user_change"}  # By kind of caller key; the rooms above add theirs
 
 
 def show_caller(request: HttpRequest, *, key: str, name: str) -> Any:
@@ -42,8 +41,6 @@ AGES = {
     "in the last 7 days": timedelta(days=7),
     "in the last 30 days": timedelta(days=30),
 }
-
-
 UNDER_WAY, UNSUCCESSFUL = "under_way", "unsuccessful"
 ALL_TOOLS = "*"
 

@@ -19,8 +19,7 @@ from connectors.http_tools.tool import HTTPRequestSpec, HTTPResponseSpec
 from executions.models import ExecutionPayload
 from executions.reading import decode_base64
 
-PICTURES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
-"""Without SVG, which may contain scripts."""
+PICTURES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})  # SVG may contain scripts
 SOUNDS = frozenset(
     {"audio/wav", "audio/x-wav", "audio/mpeg", "audio/mp3", "audio/mp4", "audio/ogg", "audio/flac"}
     | {"audio/aac", "audio/webm"}
@@ -92,7 +91,6 @@ STATUS_BADGES = {1: "", 2: "success", 3: "info", 4: "warning", 5: "danger"}
 
 class HttpExchange(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
-
     request: HTTPRequestSpec
     response: HTTPResponseSpec
 

@@ -41,7 +41,6 @@ TABS = {
     statistics.Subject.TOOLSET: "Toolsets",
     statistics.Subject.CALLER: "Callers",
 }
-
 ORDERS: dict[str, tuple[str, Callable[[statistics.Use], Any]]] = {
     "name": ("Name", lambda use: use.name.casefold()),
     "calls": ("Calls", lambda use: use.figures.calls),

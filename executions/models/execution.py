@@ -24,8 +24,7 @@ from executions.models.statements import adapt_time
 from executions.models.states import ACTIVE, Aftermath, ErrorKind, State
 from executions.models.transitions import Event, Transitions, engine_times, no_lease, progress_message
 
-LONG_PAST = timedelta(seconds=30)
-"""A statement may wait for the database this long, and compares with the time at which it was built."""
+LONG_PAST = timedelta(seconds=30)  # Statements may run so long after the time that they compare with
 
 
 class Execution(Transitions):

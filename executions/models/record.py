@@ -152,12 +152,10 @@ class ExecutionRecord(models.Model):
     )
     cancel_refusal = models.TextField(blank=True, help_text="Why the engine refused to cancel it.")
 
-    is_reattached = False
-    """Not stored: it was begun by an earlier, identical call that ended without an answer."""
-    awaited_here = False
-    """Not stored: a request of this process waits for it, and answers with what it becomes."""
-    raised: Exception | None = None
-    """Not stored: why its start failed, as the connector raised it in this process."""
+    # Not stored.
+    is_reattached = False  # An earlier, identical call that ended without an answer began it
+    awaited_here = False  # A request of this process waits for it, and answers with what it becomes
+    raised: Exception | None = None  # Why its start failed, as the connector raised it in this process
 
     class Meta:
         abstract = True
@@ -344,7 +342,6 @@ ABANDONED = (
     "SELECT 1 FROM executions_execution"
     " WHERE caller = %s AND arguments_hash = %s AND awaited_until < %s LIMIT 1"
 )
-
 # Steps through the index from name to name: many rows, few names.
 SOURCE_NAMES = (
     "WITH RECURSIVE known(name) AS ("
@@ -354,16 +351,12 @@ SOURCE_NAMES = (
     " FROM known WHERE known.name IS NOT NULL"
     ") SELECT name FROM known WHERE name IS NOT NULL LIMIT %s"
 )
-
-
 SEARCHED = 20_000  # The newest executions, in which a text is searched without an index
 MOST_FOUND = 1_000
 TEXTS = (
     "tool_name", "workflow_name", "upstream_id", "source_name", "caller", "caller_name", "error",
     "progress_message", "run_id", "correlation_id", "idempotency_key",
 )  # fmt: skip
-
-
 RecordT = TypeVar("RecordT", bound=ExecutionRecord)
 
 
@@ -465,7 +458,6 @@ class Retention(Recorded):
     """How long finished records are kept; unfinished and unconfirmed ones are never removed."""
 
     ONLY = 1
-
     id = models.PositiveSmallIntegerField(primary_key=True, default=ONLY, editable=False)
     keep_records_days = _days(
         90,
@@ -521,7 +513,6 @@ class WorkerPresence(models.Model):
     """One row, renewed by workers at each tick, or by the one process that stands in for them."""
 
     ONLY = 1
-
     id = models.PositiveSmallIntegerField(primary_key=True, default=ONLY, editable=False)
     seen_at = models.DateTimeField(default=timezone.now, help_text="When the due work was last done.")
     process = models.CharField(

@@ -34,7 +34,6 @@ class CachePolicy(Recorded):
     """The settings of the result cache: one row."""
 
     ONLY = 1
-
     id = models.PositiveSmallIntegerField(primary_key=True, default=ONLY, editable=False)
     enabled = models.BooleanField(
         default=True,
@@ -128,7 +127,6 @@ class CachedResult(models.Model):
     expires_at = models.DateTimeField(db_index=True)
     last_used_at = models.DateTimeField(db_index=True)
     hits = models.PositiveBigIntegerField(default=0)
-
     objects: ClassVar[models.Manager[CachedResult]] = models.Manager()
 
     class Meta:

@@ -69,7 +69,6 @@ REFUSALS = {
 UNCERTAIN = OpenApiResponse(
     ProblemSerializer, "It is not known whether the engine took the signal. Do not send it again blindly."
 )
-
 Result = TypeVar("Result")
 
 
@@ -124,7 +123,6 @@ CANCEL_CODES = {
     CancelOutcome.ALREADY_FINISHED: status.HTTP_409_CONFLICT,
     CancelOutcome.NOT_SUPPORTED: status.HTTP_409_CONFLICT,
 }
-
 IDEMPOTENCY_KEY = OpenApiParameter(
     "Idempotency-Key",
     location=OpenApiParameter.HEADER,

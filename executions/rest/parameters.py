@@ -141,8 +141,6 @@ class WaitingPlaces:
 
 
 waiting_places = WaitingPlaces()
-
-
 CURSOR = "cursor"
 FORMAT = OpenApiParameter(
     "format",
@@ -154,8 +152,6 @@ CURSOR_DESCRIPTION = (
     "Empty for the first page, the newest; `next` of each page leads to the next. Not together with `page` "
     "and `ordering`."
 )
-
-
 COUNTED = 10_000
 
 
@@ -268,8 +264,7 @@ def refuse_together_with(request: Request, name: str, others: tuple[str, ...]) -
 
 CSV = "text/csv"
 AT_A_TIME = 500
-FORMULA_BEGINS = ("=", "+", "-", "@", "\t", "\r")
-"""Texts that spreadsheets would evaluate; engines and agents may have written them."""
+FORMULA_BEGINS = ("=", "+", "-", "@", "\t", "\r")  # Spreadsheets would evaluate an engine's or agent's text
 NESTED = {"error": ("error_kind", "error")}
 
 

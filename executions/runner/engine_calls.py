@@ -16,7 +16,6 @@ from connectors.protocol import Capabilities, Connector, capabilities_for
 from executions.models import Execution
 
 Answer = TypeVar("Answer")
-
 START_SECONDS = 60.0  # The longest start, whatever the connector allows
 READ_SECONDS = 30.0  # The longest poll or cancel
 LONGEST_INTERVAL_SECONDS = 60.0

@@ -42,7 +42,6 @@ from executions.wakeups import woken_by
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
-
 AT_A_TIME = 50  # Bounded, so that no step waits long for others
 LINGER_SECONDS = 0.02  # How long records that no request waits for are collected
 MOST_HOPS = THREADS // 2  # Per event loop; claims and requests need threads too
@@ -243,9 +242,8 @@ def _update_each(rows: Sequence[dict[str, Any]]) -> None:
         cursor.execute(sql, values)
 
 
-SHORTEST_WAIT_SECONDS = 2.0
-LONGEST_WAIT_SECONDS = 10.0
-"""Bounds of one waiting request to an engine, which otherwise takes a fifth of the run's age."""
+SHORTEST_WAIT_SECONDS = 2.0  # Bounds of one waiting request to an engine,
+LONGEST_WAIT_SECONDS = 10.0  # which otherwise takes a fifth of the run's age
 FORGIVEN_NOT_FOUND = 3  # Engines that record a start late answer "not found" at first
 CANCELLATION_GRACE = timedelta(seconds=20)  # How long a run past its timeout may go on after the cancellation
 TERMINATION_GRACE = timedelta(seconds=10)  # The same after the termination

@@ -21,8 +21,6 @@ from executions.models import ACTIVE, Execution, State
 LEASE = timedelta(seconds=20)  # How long a killed process blocks its executions
 RENEWAL_SECONDS = 5.0  # Three renewals may fail before another process takes over
 AT_A_TIME = 500  # Databases limit the parameters of a query
-
-
 Held = tuple[uuid.UUID, str]
 
 

@@ -45,13 +45,10 @@ from executions.runner.lease import LEASE
 from executions.runner.schedule import learnt_pause
 from executions.wakeups import woken_by
 
-FIRST_POLL = timedelta(milliseconds=200)
-"""After a start, where runs of the workflow have taught nothing. B2's interval applies between two polls."""
-
+FIRST_POLL = timedelta(milliseconds=200)  # If nothing was learnt. B2's interval applies between two polls
 LAST_WORD_SECONDS = 2.0  # How long after the deadline a connector may take for its last answer
 DATABASE_RETRY_SECONDS = 0.5
-DATABASE_PATIENCE = timedelta(seconds=90)
-"""How long the answer to a start is kept in memory while the database is down."""
+DATABASE_PATIENCE = timedelta(seconds=90)  # How long a start's answer is kept while the database is down
 
 
 async def start(execution: Execution) -> None:
@@ -385,8 +382,7 @@ async def _break_off(task: asyncio.Task[Started]) -> Started:
 
 
 LOOKING_UP = timedelta(seconds=60)  # How long a start that the engine does not know may still be on its way
-FEWEST_LOOKS = 3
-"""Consecutive empty answers that are needed: an engine that has just restarted may not know yet."""
+FEWEST_LOOKS = 3  # Consecutive empty answers that are needed: a restarted engine may not know yet
 LONGEST_PAUSE_SECONDS = 30.0
 
 
