@@ -26,29 +26,12 @@ from catalogue.exposure import current_catalogue, find_named
 from catalogue.models import Workflow
 from catalogue.naming import find_similar_names
 from catalogue.schemas import ArgumentProblem
+from executions import queue, refusals
 from executions.callers import Caller
 from executions.creating import StartRequest, insert_execution, new_execution
 from executions.models import ACTIVE, Execution, State
 from executions.models.execution import LONG_PAST
 from executions.models.record import has_abandoned
-from executions.queue import (
-    Limits,
-    Occupancy,
-    Place,
-    admit_batch,
-    expected,
-    has_room,
-    lock_admissions,
-    read_occupancy,
-)
-from executions.refusals import (
-    LONGEST_KEY,
-    Busy,
-    IdempotencyConflict,
-    InvalidArguments,
-    InvalidIdempotencyKey,
-    UnknownTool,
-)
 from executions.result_cache import answer_from_cache, count_run, mark_for_cache
 from executions.runner.lease import LEASE
 
@@ -57,23 +40,23 @@ RESERVE = 100
 MINUTE = timedelta(seconds=60)
 
 
-def admit(tight: Limits, place: Place, caller: Caller) -> bool:
+def admit(tight: queue.Limits, place: queue.Place, caller: Caller) -> bool:
     """In the transaction that records it: True: admitted, False: queued. Raises Busy."""
-    lock_admissions()
-    if has_room(tight) and _nobody_was_first(tight):
+    queue.lock_admissions()
+    if queue.has_room(tight) and _nobody_was_first(tight):
         remembered.take(place)
         return True
     _check_queue(caller)
-    expected.add(tight)
+    queue.expected.add(tight)
     return False
 
 
-def _nobody_was_first(tight: Limits) -> bool:
+def _nobody_was_first(tight: queue.Limits) -> bool:
     """Queued executions get a slot that has just become free before this one."""
     if not Execution.objects.queued().exists():
         return True
-    _, is_more = admit_batch()
-    return not is_more and has_room(tight)
+    _, is_more = queue.admit_batch()
+    return not is_more and queue.has_room(tight)
 
 
 class _Remembered:
@@ -90,10 +73,10 @@ class _Remembered:
         self.forget()
 
     def forget(self) -> None:
-        self._occupancy = Occupancy()
+        self._occupancy = queue.Occupancy()
         self._read_at = -math.inf
 
-    def take_unless_tight(self, place: Place) -> Limits:
+    def take_unless_tight(self, place: queue.Place) -> queue.Limits:
         """Returns the limits too near to rely on memory; if there are none, the slot is taken."""
         limits = place.limits
         if not limits:
@@ -110,16 +93,16 @@ class _Remembered:
                 self._occupancy.take(place)
         return tight
 
-    def take(self, place: Place) -> None:
+    def take(self, place: queue.Place) -> None:
         with self._lock:
             self._occupancy.take(place)
 
     def _look(self) -> None:
         read_at = time.monotonic()
-        self._occupancy = read_occupancy()
+        self._occupancy = queue.read_occupancy()
         self._read_at = read_at
         if Execution.objects.queued().exists():
-            expected.suspect()
+            queue.expected.suspect()
 
 
 remembered = _Remembered()
@@ -127,7 +110,7 @@ remembered = _Remembered()
 
 def forget_admissions() -> None:
     remembered.forget()
-    expected.forget()
+    queue.expected.forget()
 
 
 def _check_queue(caller: Caller) -> None:
@@ -140,13 +123,13 @@ def _check_queue(caller: Caller) -> None:
     queued = Execution.objects.queued().order_by()
     number = queued.aggregate(all=Count("pk"), own=Count("pk", filter=Q(caller=caller.key)))
     if not most or not most_of_one:
-        raise Busy("all places are taken, and no queue is allowed.", retry_after=_pause())
+        raise refusals.Busy("all places are taken, and no queue is allowed.", retry_after=_pause())
     if number["own"] >= most_of_one:
         why = f"all places are taken, and your share of the queue is full, with {number['own']} waiting."
-        raise Busy(why, retry_after=_pause(caller=caller.key))
+        raise refusals.Busy(why, retry_after=_pause(caller=caller.key))
     if number["own"] and number["all"] >= most:
         why = f"all places are taken, and the queue is full, with {number['all']} waiting."
-        raise Busy(why, retry_after=_pause())
+        raise refusals.Busy(why, retry_after=_pause())
 
 
 def _pause(**whose: str) -> int:
@@ -158,10 +141,10 @@ def _pause(**whose: str) -> int:
 
 def read_idempotency_key(sent: Any) -> str:
     """A valid key. Raises InvalidIdempotencyKey, also for an empty one: the client relies on it."""
-    if not isinstance(sent, str) or not 0 < len(sent) <= LONGEST_KEY:
-        raise InvalidIdempotencyKey
+    if not isinstance(sent, str) or not 0 < len(sent) <= refusals.LONGEST_KEY:
+        raise refusals.InvalidIdempotencyKey
     if not (sent.isascii() and sent.isprintable() and sent.strip()):
-        raise InvalidIdempotencyKey
+        raise refusals.InvalidIdempotencyKey
     return sent
 
 
@@ -170,7 +153,7 @@ def exposed_workflow(tool_name: str, *, caller: Caller) -> Workflow:
     shown = current_catalogue().seen_through(caller.toolset)
     if (workflow := find_named(shown, tool_name)) is None:
         renamed = [name for name, other in shown.items() if tool_name in other.former_tool_names]
-        raise UnknownTool(tool_name, renamed=renamed, similar=find_similar_names(tool_name, shown))
+        raise refusals.UnknownTool(tool_name, renamed=renamed, similar=find_similar_names(tool_name, shown))
     return workflow
 
 
@@ -196,7 +179,7 @@ def create_execution(request: StartRequest, *, holder: str = "") -> Execution:
     digest = _hash_of(written, workflow)
     settled = settle_arguments(workflow.input_schema, workflow.argument_overrides, request.arguments)
     if settled.problems:
-        raise InvalidArguments(request.tool_name, settled.problems)
+        raise refusals.InvalidArguments(request.tool_name, settled.problems)
     request = replace(request, arguments=settled.arguments)
     if holder and (abandoned := _reattach(request, workflow, digest)) is not None:
         return abandoned
@@ -209,7 +192,7 @@ def create_execution(request: StartRequest, *, holder: str = "") -> Execution:
         if (asked_before := _find_by_key(written)) is not None:
             return asked_before
         # Deleted since the catalogue was cached.
-        raise UnknownTool(request.tool_name) from None
+        raise refusals.UnknownTool(request.tool_name) from None
     logger.bind(
         execution=execution.pk, tool=request.tool_name, caller=request.caller.key, door=request.door.value
     ).info("Execution created" if execution.admitted_at else "Execution queued")
@@ -224,11 +207,11 @@ def _hash_of(request: StartRequest, workflow: Workflow | None) -> str:
         canonical = json.dumps(arguments, sort_keys=True, separators=(",", ":"), allow_nan=False)
     except ValueError:
         problem = ArgumentProblem("", "JSON has no infinite numbers and no NaN")
-        raise InvalidArguments(request.tool_name, [problem]) from None
+        raise refusals.InvalidArguments(request.tool_name, [problem]) from None
     # Not cut like an engine's answer: a repeated start sends it again.
     if (size := len(canonical)) > (limit := settings.CATALOGUE["max_payload_bytes"]):
         problem = ArgumentProblem("", f"{size} bytes are over the limit of {limit}")
-        raise InvalidArguments(request.tool_name, [problem])
+        raise refusals.InvalidArguments(request.tool_name, [problem])
     return hashlib.sha256(canonical.encode()).hexdigest()
 
 
@@ -249,7 +232,7 @@ def _find_by_key(request: StartRequest) -> Execution | None:
     names = [] if workflow is None else [workflow.tool_name, *workflow.former_tool_names]
     is_same_tool = request.tool_name in {known.tool_name, *names}
     if not is_same_tool or known.arguments_hash != _hash_of(request, workflow):
-        raise IdempotencyConflict(known, tool_name=request.tool_name)
+        raise refusals.IdempotencyConflict(known, tool_name=request.tool_name)
     return known
 
 
@@ -296,7 +279,7 @@ def _reattach(request: StartRequest, workflow: Workflow, digest: str) -> Executi
 def _record(
     request: StartRequest, workflow: Workflow, digest: str, holder: str, *, is_cached: bool
 ) -> Execution:
-    now, place = timezone.now(), Place.of(workflow, request.caller.key)
+    now, place = timezone.now(), queue.Place.of(workflow, request.caller.key)
     tight = remembered.take_unless_tight(place)
     with transaction.atomic() if tight or is_cached else contextlib.nullcontext():
         admitted = not tight or admit(tight, place, request.caller)

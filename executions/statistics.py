@@ -29,19 +29,7 @@ from loguru import logger
 from catalogue.describing import tokens_for
 from catalogue.models import Workflow
 from catalogue.models.workflow import WorkflowQuerySet
-from executions.models import FINAL, Execution, HourlyUsage, StatisticsState
-from executions.models.usage import (
-    ADDED,
-    CACHED,
-    FAILURES,
-    TIMED,
-    Key,
-    Outcome,
-    Sums,
-    UsageQuerySet,
-    add_usage,
-    end_of,
-)
+from executions.models import FINAL, Execution, HourlyUsage, StatisticsState, usage
 
 HOUR = timedelta(hours=1)
 DAY = timedelta(days=1)
@@ -86,15 +74,15 @@ class Figures:
 
     @property
     def failures(self) -> int:
-        return sum(self.by_outcome.get(outcome, 0) for outcome in FAILURES)
+        return sum(self.by_outcome.get(outcome, 0) for outcome in usage.FAILURES)
 
     @property
     def cancelled(self) -> int:
-        return self.by_outcome.get(Outcome.CANCELLED, 0)
+        return self.by_outcome.get(usage.Outcome.CANCELLED, 0)
 
     @property
     def cached(self) -> int:
-        return self.by_outcome.get(CACHED, 0)
+        return self.by_outcome.get(usage.CACHED, 0)
 
     @property
     def input_tokens(self) -> int:
@@ -135,13 +123,13 @@ class Figures:
         self.input_characters += row["input_characters"]
         self.output_characters += row["output_characters"]
         self.by_outcome[outcome] = self.by_outcome.get(outcome, 0) + row["calls"]
-        if outcome in TIMED:
+        if outcome in usage.TIMED:
             self.timed += row["calls"]
             self.milliseconds += row["milliseconds"]
             self._add_durations(duration_class, row["calls"], row["milliseconds"])
 
     def include(self, other: Figures) -> None:
-        for name in ("timed", *ADDED):
+        for name in ("timed", *usage.ADDED):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for outcome, count in other.by_outcome.items():
             self.by_outcome[outcome] = self.by_outcome.get(outcome, 0) + count
@@ -154,7 +142,7 @@ class Figures:
         self.by_duration[duration_class] = (known[0] + count, known[1] + milliseconds)
 
 
-def usage_since(start: datetime, end: datetime | None = None) -> UsageQuerySet:
+def usage_since(start: datetime, end: datetime | None = None) -> usage.UsageQuerySet:
     """The sums of whole hours from `start` up to `end`."""
     rows = HourlyUsage.objects.filter(hour__gte=start)
     return rows if end is None else rows.filter(hour__lt=end)
@@ -165,7 +153,7 @@ def figures_by(rows: QuerySet[HourlyUsage], *by: str) -> dict[tuple[Any, ...], F
     figures: defaultdict[tuple[Any, ...], Figures] = defaultdict(Figures)
     lasts: defaultdict[tuple[Any, ...], str] = defaultdict(str)
     # As text in UTC: parsing a time takes longer than everything else about a row.
-    sums = {name: Sum(name) for name in ADDED} | {"last": Cast(Max("last_at"), TextField())}
+    sums = {name: Sum(name) for name in usage.ADDED} | {"last": Cast(Max("last_at"), TextField())}
     for row in rows.order_by().values(*by, "outcome", "duration_class").annotate(**sums):
         key = tuple(row[name] for name in by)
         figures[key].add(row["outcome"], row["duration_class"], row)
@@ -349,14 +337,14 @@ def _fold_batch() -> int:
     single = HourlyUsage.objects.filter(is_folded=False).order_by("pk").select_for_update(skip_locked=True)
     taken = list(single[:FOLDED_AT_ONCE])
     if taken:
-        add_usage(_in_order(_sum_up((row.key, row.sums) for row in taken)))
+        usage.add_usage(_in_order(_sum_up((row.key, row.sums) for row in taken)))
         HourlyUsage.objects.filter(pk__in=[row.pk for row in taken]).delete()
         StatisticsState.note_change(min(row.hour for row in taken))
     return len(taken)
 
 
-def _sum_up(ends: Iterable[tuple[Key, Sums]]) -> dict[Key, Sums]:
-    total: dict[Key, Sums] = {}
+def _sum_up(ends: Iterable[tuple[usage.Key, usage.Sums]]) -> dict[usage.Key, usage.Sums]:
+    total: dict[usage.Key, usage.Sums] = {}
     for key, sums in ends:
         if key in total:
             total[key].add(sums)
@@ -365,7 +353,7 @@ def _sum_up(ends: Iterable[tuple[Key, Sums]]) -> dict[Key, Sums]:
     return total
 
 
-def _in_order(sums: dict[Key, Sums]) -> list[tuple[Key, Sums]]:
+def _in_order(sums: dict[usage.Key, usage.Sums]) -> list[tuple[usage.Key, usage.Sums]]:
     """The same in every process, which rules out deadlocks."""
     return sorted(sums.items(), key=lambda row: tuple(str(part) for part in row[0]))
 
@@ -438,7 +426,7 @@ def _recount_hour(hour: datetime) -> bool:
         StatisticsState.note_change(hour)
         rows = _in_order(ended)
         for start in range(0, len(rows), FOLDED_AT_ONCE):
-            add_usage(rows[start : start + FOLDED_AT_ONCE])
+            usage.add_usage(rows[start : start + FOLDED_AT_ONCE])
     return True
 
 
@@ -450,22 +438,22 @@ def _lock_out_writers() -> None:
             cursor.execute(f"LOCK TABLE {table} IN EXCLUSIVE MODE")
 
 
-def _ended_in(hour: datetime) -> dict[Key, Sums]:
+def _ended_in(hour: datetime) -> dict[usage.Key, usage.Sums]:
     # Without the state, by which SQLite would read the whole history.
     finished = Execution.objects.filter(finished_at__gte=hour, finished_at__lt=hour + HOUR).order_by()
     rows = finished.defer("error", "poll_failure").iterator()
-    return _sum_up(end_of(execution, {}) for execution in rows if execution.state in FINAL)
+    return _sum_up(usage.end_of(execution, {}) for execution in rows if execution.state in FINAL)
 
 
-def _counted_in(hour: datetime) -> dict[Key, Sums]:
+def _counted_in(hour: datetime) -> dict[usage.Key, usage.Sums]:
     return _sum_up((row.key, row.sums) for row in HourlyUsage.objects.filter(hour=hour))
 
 
-def _same(counted: dict[Key, Sums], ended: dict[Key, Sums]) -> bool:
+def _same(counted: dict[usage.Key, usage.Sums], ended: dict[usage.Key, usage.Sums]) -> bool:
     return {key: _numbers(sums) for key, sums in counted.items()} == {
         key: _numbers(sums) for key, sums in ended.items()
     }
 
 
-def _numbers(sums: Sums) -> Sequence[int]:
-    return [getattr(sums, name) for name in ADDED]
+def _numbers(sums: usage.Sums) -> Sequence[int]:
+    return [getattr(sums, name) for name in usage.ADDED]

@@ -13,15 +13,7 @@ from loguru import logger
 
 from catalogue.database import run_in_database
 from catalogue.models import Workflow
-from executions.advancing import (
-    admit_next,
-    advance,
-    begin,
-    hold_and_read,
-    read_execution,
-    recorded_errors,
-    release_lease,
-)
+from executions import advancing
 from executions.cancelling import CancelOutcome, cancel_execution
 from executions.change_feed import watching
 from executions.creating import StartRequest
@@ -104,7 +96,7 @@ class _Follower:
         self._stirred = asyncio.Event()
         self._owns = self._is_released = self._is_abandoned = self._was_stirred = False
         self._begun_at = timezone.now()
-        self._task = begin(self._run())
+        self._task = advancing.begin(self._run())
 
     async def release(self, *, answered: bool) -> None:
         """End the wait: the step under way finishes, then the lease is released."""
@@ -117,7 +109,7 @@ class _Follower:
             is_noted = execution.awaited_here and execution.is_settled
             if execution.cached_at is not None or (is_noted and timezone.now() < self._begun_at + LEASE):
                 return
-        concluding = begin(self._conclude(answered=answered))
+        concluding = advancing.begin(self._conclude(answered=answered))
         if not answered:
             # A closing loop lets cancelled tasks finish, but starts no new ones.
             await asyncio.wait({concluding}, timeout=NOTING_SECONDS)
@@ -197,7 +189,7 @@ class _Follower:
     async def _drive(self, execution: Execution) -> None:
         try:
             if execution.lease_holder == self._holder:
-                async with recorded_errors(execution):
+                async with advancing.recorded_errors(execution):
                     await send_start(execution, execution.payload.input, on_progress=self._news.set)
             elif execution.is_queued:
                 await self._queue_up(execution)
@@ -206,8 +198,8 @@ class _Follower:
             # The record exists: the caller gets it, and a worker continues.
             logger.bind(execution=execution.pk).exception("Following the execution failed")
         finally:
-            await release_lease(self._execution or execution, holder=self._holder)
-            admit_next(self._execution or execution)
+            await advancing.release_lease(self._execution or execution, holder=self._holder)
+            advancing.admit_next(self._execution or execution)
 
     async def _queue_up(self, execution: Execution) -> None:
         """Wait for admission; all queued requests share one look per second."""
@@ -219,7 +211,7 @@ class _Follower:
                     async with asyncio.timeout(QUEUE_NEWS_SECONDS):
                         await watch.changes()
                 try:
-                    execution = await run_in_database(read_execution, execution.pk)
+                    execution = await run_in_database(advancing.read_execution, execution.pk)
                     watch.saw(execution)
                 except (OperationalError, InterfaceError) as error:
                     await _wait_for_database(error, execution)
@@ -241,10 +233,10 @@ class _Follower:
         """Take a step if the lease is free, and return the row."""
         fresh = execution
         if not self._knows(execution):
-            fresh = await run_in_database(hold_and_read, execution, holder=self._holder)
+            fresh = await run_in_database(advancing.hold_and_read, execution, holder=self._holder)
         fresh.awaited_here = self._owns and not fresh.is_settled
         if fresh.lease_holder == self._holder and fresh.next_attempt_at <= timezone.now():
-            await advance(fresh, waited_for=True)
+            await advancing.advance(fresh, waited_for=True)
         return fresh
 
     def _knows(self, execution: Execution) -> bool:

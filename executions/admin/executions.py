@@ -33,15 +33,8 @@ from catalogue.database import run_without_connection
 from catalogue.inputs import summarise_inputs
 from catalogue.interactions import DeclaredInteraction, InteractionKind, interactions_of
 from connectors.formats.json import UnreadableJSON, parse_json
-from executions.admin.filters import (
-    CacheFilter,
-    CreatedFilter,
-    EndedFilter,
-    SourceFilter,
-    StateFilter,
-    ToolsetFilter,
-    caller_of,
-)
+from executions import resolving
+from executions.admin import filters
 from executions.admin.page import describe_page, state_badge
 from executions.admin.payloads import send_payload
 from executions.admin.running import RunningMixin, run_again
@@ -52,15 +45,6 @@ from executions.interacting import InteractionRefused, query_execution, signal_e
 from executions.models import Execution, State
 from executions.models.record import SEARCHED, TEXTS
 from executions.reading import UnknownExecution
-from executions.resolving import (
-    EngineSilent,
-    ResolutionRefused,
-    Traces,
-    find_traces,
-    resolve_as_not_started,
-    resolve_as_ran,
-    resolve_as_started,
-)
 from executions.wakeups import request_poll_if_stale
 
 LABELS = {InteractionKind.QUERY: "Query", InteractionKind.SIGNAL: "Send"}
@@ -134,7 +118,7 @@ class InteractionsMixin(ButtonsMixin):
         name, arguments, caller = (
             form.cleaned_data["name"],
             form.cleaned_data["arguments"],
-            caller_of(request),
+            filters.caller_of(request),
         )
         if kind == InteractionKind.QUERY:
             asked = query_execution(str(execution.pk), name, arguments, caller=caller)
@@ -184,7 +168,7 @@ def _shown(one: DeclaredInteraction, form: InteractionForm) -> dict[str, Any]:
 
 
 # For unusable source settings: naming a run then shows why it cannot be looked up.
-UNREACHABLE = Traces(run_may_be_named=True, run_may_be_missing=False, key="")
+UNREACHABLE = resolving.Traces(run_may_be_named=True, run_may_be_missing=False, key="")
 
 
 class RunIdForm(forms.Form):
@@ -212,23 +196,23 @@ def describe_resolution(execution: Execution) -> dict[str, Any]:
     }
 
 
-def _traces_of(execution: Execution) -> Traces:
+def _traces_of(execution: Execution) -> resolving.Traces:
     # With all rows at hand: the connectors' loop cannot query.
     at_hand = Execution.objects.select_related("workflow__source").get(pk=execution.pk)
     try:
-        return run_without_connection(find_traces(at_hand))
-    except EngineSilent:
+        return run_without_connection(resolving.find_traces(at_hand))
+    except resolving.EngineSilent:
         return UNREACHABLE
 
 
 def resolve_as_said(request: HttpRequest, execution_id: str) -> tuple[Execution, str]:
     """Returns the execution and a message. Raises UnknownExecution or ResolutionRefused."""
-    caller, run_id = caller_of(request), request.POST.get("run_id", "").strip()
+    caller, run_id = filters.caller_of(request), request.POST.get("run_id", "").strip()
     if run_id or "output" not in request.POST:
-        started = resolve_as_started(execution_id, run_id, caller=caller)
+        started = resolving.resolve_as_started(execution_id, run_id, caller=caller)
         return run_without_connection(started), f"Resolved: the engine runs it as {run_id}."
     output = _read_output(request.POST["output"])
-    ran = resolve_as_ran(execution_id, output, caller=caller)
+    ran = resolving.resolve_as_ran(execution_id, output, caller=caller)
     known = "its output is not known" if output is None else "with the output that you gave"
     return run_without_connection(ran), f"Resolved: it ran, {known}."
 
@@ -239,7 +223,9 @@ def _read_output(written: str) -> Any:
     try:
         return parse_json(written.encode(errors="replace"))
     except UnreadableJSON as error:
-        raise ResolutionRefused(f"The answer is not valid JSON; nothing was changed. {error}") from None
+        raise resolving.ResolutionRefused(
+            f"The answer is not valid JSON; nothing was changed. {error}"
+        ) from None
 
 
 CANCEL_MESSAGES = {
@@ -273,8 +259,8 @@ class ExecutionAdmin(ReadOnlyMixin, RunningMixin, InteractionsMixin):
         "created", "took", "progress_shown",
     )  # fmt: skip
     list_filter = (
-        StateFilter, SourceFilter, ToolsetFilter, ("door", ChoicesDropdownFilter), CacheFilter, CreatedFilter,
-        EndedFilter,
+        filters.StateFilter, filters.SourceFilter, filters.ToolsetFilter, ("door", ChoicesDropdownFilter),
+        filters.CacheFilter, filters.CreatedFilter, filters.EndedFilter,
     )  # fmt: skip
     list_per_page = 50
     newest_by = "created_at"
@@ -348,7 +334,9 @@ class ExecutionAdmin(ReadOnlyMixin, RunningMixin, InteractionsMixin):
 
     @button("Cancel", icon="cancel", variant="danger", confirm="Cancel this execution?")
     def cancel(self, request: HttpRequest, execution: Execution) -> None:
-        cancellation = run_without_connection(cancel_execution(str(execution.pk), caller=caller_of(request)))
+        cancellation = run_without_connection(
+            cancel_execution(str(execution.pk), caller=filters.caller_of(request))
+        )
         CANCEL_MESSAGES[cancellation.outcome](request, cancellation.message)
 
     def panel(self, request: HttpRequest, obj: Execution) -> dict[str, Any]:
@@ -383,7 +371,7 @@ class ExecutionAdmin(ReadOnlyMixin, RunningMixin, InteractionsMixin):
 
     def _it_did_not_run(self, request: HttpRequest, key: uuid.UUID) -> HttpResponseBase:
         def resolve() -> tuple[Execution, str]:
-            resolved = resolve_as_not_started(str(key), caller=caller_of(request))
+            resolved = resolving.resolve_as_not_started(str(key), caller=filters.caller_of(request))
             return resolved, "Resolved: the engine did not start it."
 
         return self._resolve(request, key, resolve)
@@ -399,7 +387,7 @@ class ExecutionAdmin(ReadOnlyMixin, RunningMixin, InteractionsMixin):
             execution, done = resolve()
         except UnknownExecution as error:
             raise Http404(str(error)) from None
-        except ResolutionRefused as error:
+        except resolving.ResolutionRefused as error:
             messages.error(request, str(error))
         else:
             self.log_change(request, execution, done)

@@ -30,19 +30,7 @@ from executions.creating import StartRequest
 from executions.models import Execution
 from executions.reading import UnknownExecution
 from executions.refusals import Busy, IdempotencyConflict, InvalidArguments, StartRefused, UnknownTool
-from executions.rest.parameters import (
-    CSV,
-    FORMAT,
-    FURTHER_PARAMETERS,
-    ExecutionFilters,
-    PagesOrCursor,
-    caller_of,
-    idempotency_key_of,
-    waiting_places,
-    wants_csv,
-    wants_fresh,
-    write_csv,
-)
+from executions.rest import parameters
 from executions.rest.serializers import (
     AnyJSONField,
     CancellationSerializer,
@@ -161,10 +149,10 @@ RETRY_AFTER = OpenApiParameter(
         "own. With `cursor`, which begins empty, the last page is as quick as the first, "
         "and none repeats or misses a row while others are added; they have no `count`. With `format=csv` "
         "all of them come as one table.",
-        parameters=[FORMAT],
+        parameters=[parameters.FORMAT],
         responses={
             (200, "application/json"): ExecutionSerializer(many=True),
-            (200, CSV): OpenApiTypes.STR,
+            (200, parameters.CSV): OpenApiTypes.STR,
         },
     ),
     retrieve=extend_schema(
@@ -178,9 +166,9 @@ RETRY_AFTER = OpenApiParameter(
 @extend_schema(tags=["Executions"])
 class ExecutionViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet[Execution]):
     queryset = Execution.objects.none()
-    filterset_class = ExecutionFilters
-    pagination_class = PagesOrCursor
-    further_parameters = FURTHER_PARAMETERS
+    filterset_class = parameters.ExecutionFilters
+    pagination_class = parameters.PagesOrCursor
+    further_parameters = parameters.FURTHER_PARAMETERS
     lookup_value_regex = "[0-9a-fA-F-]{36}"
     access = {
         "list": Access(Scope.READ, "executions.view_execution"),
@@ -194,17 +182,19 @@ class ExecutionViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiView
     }
 
     def get_queryset(self) -> QuerySet[Execution]:
-        visible = Execution.objects.visible_to(caller_of(self.request))
+        visible = Execution.objects.visible_to(parameters.caller_of(self.request))
         if self.action == "list":
             return visible.order_by("-created_at", "-id")
         return visible.select_related("payload").prefetch_related("events")
 
     def list(self, request: Request, *args: Any, **kwargs: Any) -> Any:
-        if not wants_csv(request):
+        if not parameters.wants_csv(request):
             return super().list(request, *args, **kwargs)
         rows = self.filter_queryset(self.get_queryset())
         shown: Any = self.get_serializer(many=True)
-        response = StreamingHttpResponse(write_csv(rows, shown.child), content_type=f"{CSV}; charset=utf-8")
+        response = StreamingHttpResponse(
+            parameters.write_csv(rows, shown.child), content_type=f"{parameters.CSV}; charset=utf-8"
+        )
         response["Content-Disposition"] = 'attachment; filename="executions.csv"'
         return response
 
@@ -254,10 +244,10 @@ class ExecutionViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiView
         wanted = StartRequest(
             tool_name=asked.validated_data["tool"],
             arguments=asked.validated_data["arguments"],
-            caller=caller_of(request),
+            caller=parameters.caller_of(request),
             door=Execution.Door.REST,
-            idempotency_key=idempotency_key_of(request),
-            fresh=wants_fresh(request),
+            idempotency_key=parameters.idempotency_key_of(request),
+            fresh=parameters.wants_fresh(request),
         )
         try:
             started = _start(wanted, wait_seconds=asked.validated_data["wait_seconds"])
@@ -290,7 +280,7 @@ class ExecutionViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiView
     @action(detail=True, methods=["post"])
     def cancel(self, request: Request, pk: str) -> Response:
         try:
-            cancellation = run_without_connection(cancel_execution(pk, caller=caller_of(request)))
+            cancellation = run_without_connection(cancel_execution(pk, caller=parameters.caller_of(request)))
         except UnknownExecution as error:
             raise NotFound(str(error)) from None
         execution = self.get_queryset().get(pk=cancellation.execution.pk)
@@ -336,7 +326,7 @@ class ExecutionViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiView
         asked = ResolveSerializer(data=request.data)
         asked.is_valid(raise_exception=True)
         try:
-            resolved = _resolve(pk, asked.validated_data, caller=caller_of(request))
+            resolved = _resolve(pk, asked.validated_data, caller=parameters.caller_of(request))
         except UnknownExecution as error:
             raise NotFound(str(error)) from None
         except resolving.ResolutionRefused as error:
@@ -355,7 +345,9 @@ class ExecutionViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiView
     @action(detail=True, methods=["post"])
     def query(self, request: Request, pk: str) -> Response:
         name, arguments = _asked(request)
-        answer = _interact(interacting.query_execution(pk, name, arguments, caller=caller_of(request)))
+        answer = _interact(
+            interacting.query_execution(pk, name, arguments, caller=parameters.caller_of(request))
+        )
         return Response(AnswerSerializer(answer).data)
 
     @extend_schema(
@@ -374,13 +366,15 @@ class ExecutionViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiView
     @action(detail=True, methods=["post"])
     def signal(self, request: Request, pk: str) -> Response:
         name, arguments = _asked(request)
-        told = _interact(interacting.signal_execution(pk, name, arguments, caller=caller_of(request)))
+        told = _interact(
+            interacting.signal_execution(pk, name, arguments, caller=parameters.caller_of(request))
+        )
         shown = Execution.objects.select_related("payload").prefetch_related("events").get(pk=told.pk)
         return Response(ExecutionDetailSerializer(shown).data)
 
 
 def _start(request: StartRequest, *, wait_seconds: int) -> Execution:
-    with waiting_places.one_for(request.caller.key) as has_place:
+    with parameters.waiting_places.one_for(request.caller.key) as has_place:
         if wait_seconds and has_place:
             return run_without_connection(start_and_wait(request, seconds=wait_seconds))
     execution = create_execution(request)

@@ -23,15 +23,7 @@ from rest_framework.views import APIView
 
 from catalogue.database import lend_connection
 from catalogue.permissions import is_administrator
-from catalogue.rest.base import (
-    REFUSED,
-    Pages,
-    Problem,
-    Refusal,
-    StableOrdering,
-    StrictBooleanFilter,
-    text_parameter,
-)
+from catalogue.rest import base
 from executions.callers import Caller
 from executions.models import Execution, State
 from executions.models.record import ExecutionQuerySet
@@ -60,7 +52,7 @@ def idempotency_key_of(request: Request) -> str:
     try:
         return "" if sent is None else read_idempotency_key(sent)
     except InvalidIdempotencyKey as error:
-        raise Refusal(status.HTTP_400_BAD_REQUEST, str(error), kind="validation") from None
+        raise base.Refusal(status.HTTP_400_BAD_REQUEST, str(error), kind="validation") from None
 
 
 def wants_fresh(request: Request) -> bool:
@@ -79,8 +71,8 @@ class ExecutionFilters(django_filters.FilterSet):  # type: ignore[misc]
     source = django_filters.CharFilter(field_name="source_name", label="The source's name at the time.")
     caller = django_filters.CharFilter(label="Who started it, such as `token:7` or `user:1`.")
     idempotency_key = django_filters.CharFilter(label="The key that its caller gave it.")
-    queued = StrictBooleanFilter(method="by_queue", label="Whether it waits in the queue.")
-    cached = StrictBooleanFilter(
+    queued = base.StrictBooleanFilter(method="by_queue", label="Whether it waits in the queue.")
+    cached = base.StrictBooleanFilter(
         field_name="cached_at",
         lookup_expr="isnull",
         exclude=True,
@@ -98,7 +90,7 @@ class ExecutionFilters(django_filters.FilterSet):  # type: ignore[misc]
         "`created_before` reaches older ones. The whole id of an execution or a run, and the whole name of a "
         "tool, are found however old they are. Payloads are not searched.",
     )
-    ordering = StableOrdering(
+    ordering = base.StableOrdering(
         fields=["created_at", "finished_at", "state", ("tool_name", "tool"), ("source_name", "source")]
     )
 
@@ -199,7 +191,7 @@ class OnePage(Page):  # type: ignore[type-arg]
         return not self.is_last
 
 
-class PagesOrCursor(Pages):
+class PagesOrCursor(base.Pages):
     """The parameter `cursor` pages by position, without a count."""
 
     django_paginator_class = BoundedCount
@@ -219,8 +211,8 @@ class PagesOrCursor(Pages):
         try:
             page = page_of(queryset, limit=size, cursor=request.query_params[CURSOR])
         except UnknownCursor as error:
-            raise Refusal(
-                400, REFUSED, kind="validation", errors=[Problem(f"?{CURSOR}", str(error))]
+            raise base.Refusal(
+                400, base.REFUSED, kind="validation", errors=[base.Problem(f"?{CURSOR}", str(error))]
             ) from None
         self._next_cursor = page.next_cursor
         found: list[Execution] = page.executions
@@ -238,7 +230,10 @@ class PagesOrCursor(Pages):
         return Response({"next": following, "results": data})
 
     def get_schema_operation_parameters(self, view: APIView) -> list[dict[str, Any]]:
-        return [*super().get_schema_operation_parameters(view), text_parameter(CURSOR, CURSOR_DESCRIPTION)]
+        return [
+            *super().get_schema_operation_parameters(view),
+            base.text_parameter(CURSOR, CURSOR_DESCRIPTION),
+        ]
 
     def get_paginated_response_schema(self, schema: dict[str, Any]) -> dict[str, Any]:
         told: dict[str, Any] = super().get_paginated_response_schema(schema)
@@ -254,12 +249,12 @@ class PagesOrCursor(Pages):
 def refuse_together_with(request: Request, name: str, others: tuple[str, ...]) -> None:
     """Raises Refusal for parameters that exclude `name`."""
     problems = [
-        Problem(f"?{other}", f"This does not go together with `{name}`.")
+        base.Problem(f"?{other}", f"This does not go together with `{name}`.")
         for other in others
         if other in request.query_params
     ]
     if problems:
-        raise Refusal(400, REFUSED, kind="validation", errors=problems)
+        raise base.Refusal(400, base.REFUSED, kind="validation", errors=problems)
 
 
 CSV = "text/csv"
@@ -274,11 +269,11 @@ def wants_csv(request: Request) -> bool:
     beside = [name for name in ("page", "page_size", "cursor", "ordering") if name in request.query_params]
     problems = []
     if wanted not in ("json", "csv"):
-        problems = [Problem(f"?{FORMAT.name}", "Use json or csv.")]
+        problems = [base.Problem(f"?{FORMAT.name}", "Use json or csv.")]
     elif wanted == "csv":
-        problems = [Problem(f"?{name}", "A table is whole, the newest first.") for name in beside]
+        problems = [base.Problem(f"?{name}", "A table is whole, the newest first.") for name in beside]
     if problems:
-        raise Refusal(400, REFUSED, kind="validation", errors=problems)
+        raise base.Refusal(400, base.REFUSED, kind="validation", errors=problems)
     return wanted == "csv"
 
 
