@@ -1,5 +1,3 @@
-"""Advances executions: one step of one, and the steps that are due."""
-
 import asyncio
 import contextlib
 import uuid
@@ -137,8 +135,6 @@ REFILL_SECONDS = 0.05  # ... or for so long after the first
 
 
 class _Drain:
-    """Claims due executions and begins their steps, again as steps end, until none is left."""
-
     def __init__(self) -> None:
         self._in_flight: dict[asyncio.Task[None], Lane] = {}
         self._ended = 0
@@ -200,17 +196,14 @@ _drain = _Drain()
 
 
 def poll_due_executions() -> None:
-    """Begin to advance what is due, without waiting for it."""
     run_in_background_loop(_drain.stir())
 
 
 def advance_due_executions() -> int:
-    """Advance what is due and wait for it. Returns the number of executions."""
     return run_in_background_loop(_advance_due())
 
 
 async def finish_polling() -> None:
-    """Claim no more and wait for the steps under way."""
     await _drain.stop()
     await finish_steps()
 

@@ -1,5 +1,3 @@
-"""The identity on whose behalf the product acts."""
-
 from dataclasses import dataclass
 
 

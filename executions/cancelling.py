@@ -1,5 +1,3 @@
-"""Cancelling an execution, and reporting how far that got."""
-
 import asyncio
 import uuid
 from dataclasses import dataclass

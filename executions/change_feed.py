@@ -50,7 +50,6 @@ class Watch:
         return changed
 
     def saw(self, execution: Execution) -> bool:
-        """Record what the watcher has seen. Returns whether it is news."""
         look = _look_of(execution)
         self._changed.discard(execution.pk)
         known, self._seen[execution.pk] = self._seen.get(execution.pk), look
@@ -60,7 +59,6 @@ class Watch:
         self._seen.pop(execution_id, None)
 
     def compare(self, looks: dict[uuid.UUID, Look]) -> None:
-        """A deleted execution counts as changed too."""
         changed = {key for key, seen in self._seen.items() if looks.get(key) != seen}
         if changed:
             self._changed |= changed

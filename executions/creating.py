@@ -1,5 +1,3 @@
-"""A request to start a workflow, and the first rows of its record."""
-
 import uuid
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -17,8 +15,6 @@ from executions.models.usage import end_of, usage_insertion
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StartRequest:
-    """What a door asks to run."""
-
     tool_name: str
     arguments: dict[str, Any]
     caller: Caller

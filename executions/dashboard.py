@@ -1,5 +1,3 @@
-"""The admin's first page: first steps, what needs attention, usage and totals."""
-
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field

@@ -130,7 +130,6 @@ def _begin_clearing(workflows: Collection[int] | None) -> list[int]:
 
 
 def clean_if_due() -> None:
-    """Clean if the interval has passed, in one process only."""
     now = timezone.now()
     policy, _ = CachePolicy.objects.get_or_create(pk=CachePolicy.ONLY)
     due_at = policy.cleaned_at and policy.cleaned_at + timedelta(seconds=policy.cleanup_seconds)
@@ -160,7 +159,6 @@ def _shortened(now: datetime) -> Iterator[QuerySet[CachedResult]]:
 
 
 def forget_results(*, older_than: datetime) -> int:
-    """Remove a batch of outputs past their retention. Returns how many."""
     old = CachedResult.objects.filter(created_at__lt=older_than).order_by("created_at")
     return remove_results(old.values_list("pk", flat=True)[:BATCH], counted_as="expired")
 
@@ -198,7 +196,6 @@ COUNTED = [field.name for field in fields(CacheFigures) if field.name not in ("e
 
 
 def cache_figures(workflow: int | None = None) -> CacheFigures:
-    """Read from the database, so the same in every process."""
     uses = CacheUse.objects.all() if workflow is None else CacheUse.objects.filter(pk=workflow)
     sums = uses.aggregate(**{name: Sum(name, default=0) for name in COUNTED})
     policy = CachePolicy.current()

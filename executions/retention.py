@@ -60,8 +60,6 @@ PruneBatch = Callable[[datetime], int]  # Removes a batch of what ended before t
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KeptAlike:
-    """Records and payloads of another room, kept as long as those of executions."""
-
     name: str
     prune_records: PruneBatch
     payloads: str
@@ -115,7 +113,6 @@ def _what_is_due(retention: Retention, now: datetime) -> dict[str, Callable[[], 
 
 
 def _prune_and_rest(prune_batch: Callable[[], int]) -> int:
-    """Rests for as long as the batch took, for other writers."""
     begun = time.monotonic()
     if removed := prune_batch():
         time.sleep(min(time.monotonic() - begun, LONGEST_REST_SECONDS))
@@ -177,6 +174,5 @@ def _ended(before: datetime) -> models.QuerySet[Execution]:
 
 
 def take_batch(due: models.QuerySet[Any]) -> list[Any]:
-    """Lock a batch, the oldest first. Returns the keys."""
     oldest = due.order_by("finished_at").select_for_update(skip_locked=True)
     return list(oldest.values_list("pk", flat=True)[:BATCH])

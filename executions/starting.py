@@ -133,7 +133,6 @@ def _check_queue(caller: Caller) -> None:
 
 
 def _pause(**whose: str) -> int:
-    """Seconds until the next admission from the queue, at the pace of the last minute."""
     came_through = Execution.objects.filter(admitted_at__gt=F("created_at"), **whose)
     lately = came_through.filter(admitted_at__gte=timezone.now() - MINUTE).count()
     return math.ceil(MINUTE.total_seconds() / max(lately, 1))
@@ -158,7 +157,6 @@ def exposed_workflow(tool_name: str, *, caller: Caller) -> Workflow:
 
 
 def _find_hidden(tool_name: str) -> Workflow | None:
-    """Any workflow of an enabled source, whether agents see it or not."""
     enabled = Workflow.objects.select_related("source").filter(source__enabled=True)
     return enabled.filter(tool_name=tool_name).first()
 

@@ -143,7 +143,6 @@ class Figures:
 
 
 def usage_since(start: datetime, end: datetime | None = None) -> usage.UsageQuerySet:
-    """The sums of whole hours from `start` up to `end`."""
     rows = HourlyUsage.objects.filter(hour__gte=start)
     return rows if end is None else rows.filter(hour__lt=end)
 
@@ -237,7 +236,6 @@ def figures_since(
 
 
 def figures_in(period: Period, *by: str, bucket: timedelta | None = None) -> dict[tuple[Any, ...], Figures]:
-    """`figures_since` of all calls in the period."""
     return figures_since(HourlyUsage.objects.all(), period.start(), *by, bucket=bucket)
 
 
@@ -387,7 +385,6 @@ def recount() -> Recount:
 
 
 def recount_once() -> None:
-    """After an upgrade: counts what ended before there were statistics."""
     if not StatisticsState.objects.filter(counted_from_rows_at__isnull=False).exists():
         recount()
 
@@ -412,7 +409,6 @@ def _countable_hours(removed_until: datetime | None) -> Iterator[datetime]:
 
 
 def _recount_hour(hour: datetime) -> bool:
-    """Returns whether it differed."""
     if _same(_counted_in(hour), _ended_in(hour)):
         return False
     with transaction.atomic():

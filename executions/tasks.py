@@ -24,7 +24,6 @@ def poll_due_executions() -> None:
 
 @shared_task(name="executions.prune_executions")
 def prune_executions() -> None:
-    """The next run removes the rest."""
     retention.prune(seconds=PRUNING_SECONDS)
 
 

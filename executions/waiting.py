@@ -1,5 +1,3 @@
-"""Starting a workflow and waiting for it; the wait may end before the run."""
-
 import asyncio
 import contextlib
 import uuid
@@ -115,7 +113,6 @@ class _Follower:
             await asyncio.wait({concluding}, timeout=NOTING_SECONDS)
 
     async def created(self) -> Execution:
-        """The execution once its record is committed. Raises what creating it raised."""
         await self._created.wait()
         if self._failure is not None:
             raise self._failure
@@ -230,7 +227,6 @@ class _Follower:
                 await _wait_for_database(error, self._execution)
 
     async def _take_step(self, execution: Execution) -> Execution:
-        """Take a step if the lease is free, and return the row."""
         fresh = execution
         if not self._knows(execution):
             fresh = await run_in_database(advancing.hold_and_read, execution, holder=self._holder)

@@ -1,5 +1,3 @@
-"""Waking those that wait for an execution: requests of this process, and workers through the broker."""
-
 import asyncio
 import contextlib
 import threading

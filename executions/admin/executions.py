@@ -248,7 +248,6 @@ def _poll_seconds(execution: Execution) -> int:
 
 
 def _page_state(execution: Execution) -> str:
-    """Differs between states with different buttons and forms."""
     return f"{execution.state} {'queued' if execution.is_queued else ''}".strip()
 
 
@@ -296,7 +295,6 @@ class ExecutionAdmin(ReadOnlyMixin, RunningMixin, InteractionsMixin):
         ]
 
     def get_fieldsets(self, request: HttpRequest, obj: Execution | None = None) -> Any:
-        """The panel shows the record instead."""
         return []
 
     def get_search_results(
@@ -351,7 +349,6 @@ class ExecutionAdmin(ReadOnlyMixin, RunningMixin, InteractionsMixin):
         }
 
     def _live(self, request: HttpRequest, key: uuid.UUID) -> HttpResponseBase:
-        """The part of the page that changes."""
         if not (self.admin_site.has_permission(request) and self.has_view_permission(request)):
             return HttpResponse(SIGNED_OUT)
         execution = Execution.objects.select_related("workflow__source").filter(pk=key).first()

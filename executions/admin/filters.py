@@ -1,5 +1,3 @@
-"""The filters of the list of executions, and its callers."""
-
 from datetime import timedelta
 from typing import Any
 
@@ -25,7 +23,6 @@ caller_pages = {"user": "auth_user_change"}  # By kind of caller key; the rooms 
 
 
 def show_caller(request: HttpRequest, *, key: str, name: str) -> Any:
-    """As a link if the person may view the caller's page."""
     told = f"{name} ({key})"
     kind, _, number = key.partition(":")
     if kind not in caller_pages or not number.isdecimal():

@@ -1,5 +1,3 @@
-"""The payloads of an execution in the admin: content blocks, HTTP exchanges and downloads."""
-
 import base64
 import json
 import uuid
@@ -127,7 +125,6 @@ def show_response(spec: HTTPResponseSpec, *, whole: str = "", is_output: bool = 
 
 
 def _rows(named: dict[str, Any]) -> list[tuple[str, str]]:
-    """A line for each value, as sent; booleans as in JSON."""
     return [
         (name, str(one).lower() if isinstance(one, bool) else str(one))
         for name, value in named.items()

@@ -1,5 +1,3 @@
-"""Running a workflow from its page, or again from the page of an execution."""
-
 import json
 import uuid
 from collections.abc import Iterable, Mapping
@@ -203,7 +201,6 @@ class RunForm(forms.Form):
         return arguments
 
     def blame(self, path: str, message: str) -> None:
-        """Attach a problem with the arguments to their field."""
         name, *steps = steps_of(path) or ("",)
         if self.cleaned_data.get("mode") == "form" and name in self.names:
             inner = pointer_of(steps)[1:]
@@ -360,7 +357,6 @@ def _may_see(request: HttpRequest) -> bool:
 
 
 def _arguments_of(request: HttpRequest, workflow: Workflow) -> dict[str, Any]:
-    """The arguments of the execution to run again."""
     if not request.GET.get("again"):
         return {}
     if not request.user.has_perm("executions.view_execution"):

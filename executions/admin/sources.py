@@ -1,5 +1,3 @@
-"""Additions to the pages of sources: runs at the engine, and consequences of deleting."""
-
 from typing import Any
 
 from django import forms
@@ -70,7 +68,6 @@ class RunFilterForm(forms.Form):
 
 
 def show_engine_runs(request: HttpRequest, key: int) -> HttpResponse:
-    """Shows an engine's error on the page."""
     if not request.user.has_perm(MAY_LOOK):
         raise PermissionDenied
     source = get_object_or_404(Source, pk=key)
@@ -130,7 +127,6 @@ def _details(run: ListedRun) -> SafeString | str:
 
 
 def engine_runs_fact(request: HttpRequest, source: Source) -> tuple[str, Any]:
-    """For the page of a source whose engine lists its runs."""
     if not (request.user.has_perm(MAY_LOOK) and can_list_runs(source)):
         return ("Runs at the engine", "")
     address = reverse("admin:executions_engine_runs", args=[source.pk])

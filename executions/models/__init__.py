@@ -1,5 +1,3 @@
-"""One durable record for every execution."""
-
 from executions.models.execution import Execution
 from executions.models.payload import ExecutionPayload
 from executions.models.record import ExecutionEvent, Retention, WorkerPresence

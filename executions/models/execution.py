@@ -120,7 +120,6 @@ class Execution(Transitions):
         )
 
     def finish_start(self, started: Started, snapshot: RunSnapshot) -> bool:
-        """The engine answered the start with the result."""
         # Most engines send it once, with the start.
         told = {"status_answer": snapshot.raw} if snapshot.raw not in ({}, started.raw) else {}
         return self._finish_as_reported(
@@ -228,7 +227,6 @@ class Execution(Transitions):
         return moved
 
     def record_start_progress(self, snapshot: RunSnapshot) -> bool:
-        """Progress of a run whose start is still being answered."""
         now = timezone.now()
         news = self.news_in(snapshot, now)
         noted = {"progress_noted_at": now} if news else {}
@@ -243,7 +241,6 @@ class Execution(Transitions):
         return moved
 
     def shown_by(self, snapshot: RunSnapshot) -> dict[str, Any]:
-        """The fields that mirror the engine's latest answer."""
         progress = {"progress": snapshot.progress, "progress_message": progress_message(snapshot)}
         return progress | engine_times(snapshot)
 
@@ -376,7 +373,6 @@ class Execution(Transitions):
         )
 
     def give_up_queued(self, why: str, *, kind: ErrorKind) -> bool:
-        """End a queued execution that cannot start."""
         state = State.TIMED_OUT if kind == ErrorKind.TIMEOUT else State.FAILED
         return self._move(
             [State.PENDING],
@@ -430,7 +426,6 @@ class Execution(Transitions):
         )
 
     def mark_answered(self) -> bool:
-        """The waiting caller has its result, or knows how to get it."""
         return self._move(State, when=models.Q(awaited_until__isnull=False), awaited_until=None)
 
     def mark_unanswered(self, why: str = "") -> bool:
@@ -441,7 +436,6 @@ class Execution(Transitions):
 
 
 def log_progress(execution: Execution, news: str) -> None:
-    """As often as the timeline records it."""
     logger.bind(execution=execution.pk, tool=execution.tool_name).info("Progress: {}", printable(news))
 
 

@@ -1,5 +1,3 @@
-"""The payloads of an execution: input, output and the engine's answers."""
-
 from __future__ import annotations
 
 import json
@@ -40,7 +38,6 @@ class ExecutionPayload(models.Model):
 
     @property
     def is_reported_by_hand(self) -> bool:
-        """An administrator reported that it ran, and perhaps its output."""
         return SAID_BY in self.metadata
 
     @classmethod

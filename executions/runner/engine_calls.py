@@ -1,5 +1,3 @@
-"""Common to all calls to an engine about an execution: limits, timeouts and back-off."""
-
 import asyncio
 from collections.abc import Awaitable
 from contextlib import AbstractAsyncContextManager

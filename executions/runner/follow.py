@@ -76,8 +76,6 @@ class _Failure:
 
 
 class _Queue:
-    """The pending units of one event loop."""
-
     def __init__(self) -> None:
         self._waiting: deque[tuple[Unit, asyncio.Future[Any]]] = deque()
         self._hops: set[asyncio.Task[None]] = set()
@@ -251,8 +249,6 @@ TERMINATION_GRACE = timedelta(seconds=10)  # The same after the termination
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """The engine's answer, and the interval to the next poll."""
-
     snapshot: RunSnapshot
     interval: timedelta
 
@@ -383,7 +379,6 @@ def _given_up_at(execution: Execution, capabilities: Capabilities) -> datetime |
 
 
 def _next_turn(execution: Execution, capabilities: Capabilities) -> datetime:
-    """When a step is due even without news from the engine."""
     given_up_at = _given_up_at(execution, capabilities) or execution.deadline_at
     terminated_at = _terminated_at(execution, capabilities)
     # A termination that failed is repeated at the next step.
@@ -415,7 +410,6 @@ async def _send_cancel(connector: Connector, execution: Execution) -> None:
 
 
 def _goes_on(execution: Execution, snapshot: RunSnapshot, interval: timedelta) -> bool:
-    """Running and far from its end, like most polls of long runs."""
     return (
         snapshot.state == RunState.RUNNING
         and execution.cancel_requested_at is None

@@ -90,8 +90,6 @@ class UsualDurations:
 
 
 class _LatestRuns:
-    """Of one workflow."""
-
     def __init__(self) -> None:
         self._durations: deque[float] = deque(maxlen=REMEMBERED_RUNS)
         self._new = 0

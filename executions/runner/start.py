@@ -313,8 +313,6 @@ class BrokenOff(Exception):
 
 
 class _Heard:
-    """The engine's latest progress, until it is recorded."""
-
     def __init__(self) -> None:
         self._latest: RunSnapshot | None = None
 
