@@ -86,8 +86,6 @@ class Place:
 
 
 class Occupancy(Counter[Room]):
-    """The number of executions in each room."""
-
     def take(self, place: Place, number: int = 1) -> None:
         for room in place.rooms:
             self[room] += number

@@ -1,13 +1,3 @@
-"""Why a start was refused.
-
-StartRefused
-├── UnknownTool              no exposed workflow has this name
-├── InvalidArguments         they do not match its input schema
-├── InvalidIdempotencyKey    it is not a valid key
-├── IdempotencyConflict      it was used for another call
-└── Busy                     the limits and the queue are full
-"""
-
 from collections.abc import Iterator, Sequence
 
 from catalogue.schemas import ArgumentProblem

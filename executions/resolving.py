@@ -1,10 +1,4 @@
-"""Resolving an execution whose start has an unknown outcome.
-
-ResolutionRefused
-├── NotUnconfirmed    it is not unconfirmed (any more)
-├── UnknownRun        the named run is not this execution's, or none was named
-└── EngineSilent      the engine could not be asked; trying again may help
-"""
+"""Resolving an execution whose start has an unknown outcome."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -36,11 +30,11 @@ class NotUnconfirmed(ResolutionRefused):
 
 
 class UnknownRun(ResolutionRefused):
-    pass
+    """The named run is not this execution's, or none was named."""
 
 
 class EngineSilent(ResolutionRefused):
-    pass
+    """The engine could not be asked; trying again may help."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

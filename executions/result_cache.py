@@ -122,7 +122,6 @@ def clear_results(workflows: Collection[int] | None = None) -> int:
 
 @transaction.atomic
 def _begin_clearing(workflows: Collection[int] | None) -> list[int]:
-    """The workflows for which a result was ever cached or is about to be."""
     used = set(CacheUse.objects.values_list("pk", flat=True))
     locked = [use.pk for use in CacheUse.lock(used if workflows is None else used & set(workflows))]
     CacheUse.objects.filter(pk__in=locked).update(clearings=F("clearings") + 1, cleared_at=timezone.now())
@@ -139,7 +138,6 @@ def clean_if_due() -> None:
 
 
 def clean() -> int:
-    """Remove expired results and those beyond the limit. Returns how many."""
     now, expired = timezone.now(), 0
     for results in (CachedResult.objects.filter(expires_at__lte=now), *_shortened(now)):
         for batch in _batches(results):

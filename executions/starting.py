@@ -114,10 +114,7 @@ def forget_admissions() -> None:
 
 
 def _check_queue(caller: Caller) -> None:
-    """Raises Busy if the queue is full for this caller; a caller's first call may always wait.
-
-    So no caller can fill the queue for others. With a bound of 0 nothing may wait.
-    """
+    """Raises Busy if the queue is full for this caller, whose first call may wait unless a bound is 0."""
     most = settings.CATALOGUE["max_queued_executions"]
     most_of_one = settings.CATALOGUE["max_queued_per_caller"]
     queued = Execution.objects.queued().order_by()
@@ -156,11 +153,6 @@ def exposed_workflow(tool_name: str, *, caller: Caller) -> Workflow:
     return workflow
 
 
-def _find_hidden(tool_name: str) -> Workflow | None:
-    enabled = Workflow.objects.select_related("source").filter(source__enabled=True)
-    return enabled.filter(tool_name=tool_name).first()
-
-
 def create_execution(request: StartRequest, *, holder: str = "") -> Execution:
     """Commit the record of a run that is about to start, or find the one that the request repeats.
 
@@ -171,7 +163,10 @@ def create_execution(request: StartRequest, *, holder: str = "") -> Execution:
     written = request
     if (asked_before := _find_by_key(written)) is not None:
         return asked_before
-    workflow = _find_hidden(request.tool_name) if request.may_be_hidden else None
+    workflow = None
+    if request.may_be_hidden:
+        enabled = Workflow.objects.select_related("source").filter(source__enabled=True)
+        workflow = enabled.filter(tool_name=request.tool_name).first()
     workflow = workflow or exposed_workflow(request.tool_name, caller=request.caller)
     # Repeated requests are identified by the arguments as written, plus the curator's overrides.
     digest = _hash_of(written, workflow)

@@ -148,7 +148,6 @@ def usage_since(start: datetime, end: datetime | None = None) -> usage.UsageQuer
 
 
 def figures_by(rows: QuerySet[HourlyUsage], *by: str) -> dict[tuple[Any, ...], Figures]:
-    """The figures for each combination of these columns, in one query."""
     figures: defaultdict[tuple[Any, ...], Figures] = defaultdict(Figures)
     lasts: defaultdict[tuple[Any, ...], str] = defaultdict(str)
     # As text in UTC: parsing a time takes longer than everything else about a row.
@@ -321,7 +320,6 @@ def uncalled_workflows(*, days: int) -> WorkflowQuerySet:
 
 
 def fold() -> int:
-    """Fold new rows into the sums. Returns how many."""
     folded = 0
     while batch := _fold_batch():
         folded += batch
@@ -375,7 +373,6 @@ class Recount:
 
 
 def recount() -> Recount:
-    """Recount the statistics from the executions, for all hours without removed executions."""
     state, _ = StatisticsState.objects.get_or_create(pk=StatisticsState.ONLY)
     hours = list(_countable_hours(state.removed_until))
     differed = sum(_recount_hour(hour) for hour in hours)
@@ -409,7 +406,8 @@ def _countable_hours(removed_until: datetime | None) -> Iterator[datetime]:
 
 
 def _recount_hour(hour: datetime) -> bool:
-    if _same(_counted_in(hour), _ended_in(hour)):
+    counted = _sum_up((row.key, row.sums) for row in HourlyUsage.objects.filter(hour=hour))
+    if _same(counted, _ended_in(hour)):
         return False
     with transaction.atomic():
         _lock_out_writers()
@@ -439,10 +437,6 @@ def _ended_in(hour: datetime) -> dict[usage.Key, usage.Sums]:
     finished = Execution.objects.filter(finished_at__gte=hour, finished_at__lt=hour + HOUR).order_by()
     rows = finished.defer("error", "poll_failure").iterator()
     return _sum_up(usage.end_of(execution, {}) for execution in rows if execution.state in FINAL)
-
-
-def _counted_in(hour: datetime) -> dict[usage.Key, usage.Sums]:
-    return _sum_up((row.key, row.sums) for row in HourlyUsage.objects.filter(hour=hour))
 
 
 def _same(counted: dict[usage.Key, usage.Sums], ended: dict[usage.Key, usage.Sums]) -> bool:

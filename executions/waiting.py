@@ -129,10 +129,7 @@ class _Follower:
         *,
         again_once_admitted: bool = False,
     ) -> Execution:
-        """The execution when it is settled or the time is up.
-
-        `again_once_admitted` restarts the time when it leaves the queue, as its timeout starts then.
-        """
+        """Until it is settled or the time is up; `again_once_admitted`: that restarts behind the queue."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds) as patience:
                 while not self._task.done():
@@ -265,7 +262,6 @@ class _Follower:
         return not self._is_released
 
     async def _conclude(self, *, answered: bool) -> None:
-        """Record whether the caller was answered; if not, apply the workflow's `on_disconnect`."""
         await self._created.wait()
         execution = self._execution
         if execution is None or not self._owns:

@@ -51,8 +51,6 @@ LABELS = {InteractionKind.QUERY: "Query", InteractionKind.SIGNAL: "Send"}
 
 
 class InteractionForm(forms.Form):
-    """The arguments as a JSON object; the interaction's schema checks them."""
-
     name = forms.CharField(widget=forms.HiddenInput)
     arguments = forms.JSONField(
         required=False,
@@ -228,6 +226,13 @@ def _read_output(written: str) -> Any:
         ) from None
 
 
+def resolve_as_not_run(request: HttpRequest, execution_id: str) -> tuple[Execution, str]:
+    resolved = resolving.resolve_as_not_started(execution_id, caller=filters.caller_of(request))
+    return resolved, "Resolved: the engine did not start it."
+
+
+Resolve = Callable[[HttpRequest, str], tuple[Execution, str]]
+RESOLUTIONS: dict[str, Resolve] = {"it_ran": resolve_as_said, "it_did_not_run": resolve_as_not_run}
 CANCEL_MESSAGES = {
     CancelOutcome.CANCELLED: messages.success,
     CancelOutcome.REQUESTED: messages.info,
@@ -278,7 +283,6 @@ class ExecutionAdmin(ReadOnlyMixin, RunningMixin, InteractionsMixin):
         guarded = self.admin_site.admin_view
         # Not guarded: a signed-out person gets a message instead of the login page as a fragment.
         live = path("<uuid:key>/live/", never_cache(self._live), name="executions_execution_live")
-        views = {"it_ran": self._it_ran, "it_did_not_run": self._it_did_not_run}
         return [
             live,
             path("at-engine/<int:key>/", guarded(show_engine_runs), name="executions_engine_runs"),
@@ -288,8 +292,12 @@ class ExecutionAdmin(ReadOnlyMixin, RunningMixin, InteractionsMixin):
                 "<uuid:key>/payload/<slug:name>/", guarded(send_payload), name="executions_execution_payload"
             ),
             *(
-                path(f"<uuid:key>/{name}/", guarded(view), name=f"executions_execution_{name}")
-                for name, view in views.items()
+                path(
+                    f"<uuid:key>/{name}/",
+                    guarded(partial(self._resolve, resolve=resolve)),
+                    name=f"executions_execution_{name}",
+                )
+                for name, resolve in RESOLUTIONS.items()
             ),
             *super().get_urls(),
         ]
@@ -363,25 +371,13 @@ class ExecutionAdmin(ReadOnlyMixin, RunningMixin, InteractionsMixin):
         }
         return TemplateResponse(request, "executions/admin/live.html", context)
 
-    def _it_ran(self, request: HttpRequest, key: uuid.UUID) -> HttpResponseBase:
-        return self._resolve(request, key, lambda: resolve_as_said(request, str(key)))
-
-    def _it_did_not_run(self, request: HttpRequest, key: uuid.UUID) -> HttpResponseBase:
-        def resolve() -> tuple[Execution, str]:
-            resolved = resolving.resolve_as_not_started(str(key), caller=filters.caller_of(request))
-            return resolved, "Resolved: the engine did not start it."
-
-        return self._resolve(request, key, resolve)
-
-    def _resolve(
-        self, request: HttpRequest, key: uuid.UUID, resolve: Callable[[], tuple[Execution, str]]
-    ) -> HttpResponseBase:
+    def _resolve(self, request: HttpRequest, key: uuid.UUID, resolve: Resolve) -> HttpResponseBase:
         if not self.may_press_buttons(request):
             raise PermissionDenied
         if request.method != "POST":
             return HttpResponseNotAllowed(["POST"])
         try:
-            execution, done = resolve()
+            execution, done = resolve(request, str(key))
         except UnknownExecution as error:
             raise Http404(str(error)) from None
         except resolving.ResolutionRefused as error:

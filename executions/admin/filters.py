@@ -43,8 +43,6 @@ ALL_TOOLS = "*"
 
 
 class StateFilter(DropdownFilter):  # type: ignore[misc]
-    """With queued executions apart from those about to start."""
-
     title = "state"
     parameter_name = "state__exact"
 

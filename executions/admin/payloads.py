@@ -29,8 +29,6 @@ SHOWN_BLOCKS = 100
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A block for the template: a description, and at most one of the others."""
-
     line: str
     text: str = ""
     picture: str = ""

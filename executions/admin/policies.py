@@ -153,8 +153,6 @@ class WorkflowDropdown(RelatedDropdownFilter):  # type: ignore[misc]
 
 @admin.register(CachedResult)
 class CachedResultAdmin(ReadOnlyMixin, CatalogueAdmin):
-    """Outputs are shown only on the pages of executions."""
-
     list_display = ("workflow_shown", "size_shown", "age", "expires", "used", "hits", "run")
     list_display_links = None
     list_filter = (("workflow", WorkflowDropdown),)

@@ -220,7 +220,6 @@ def initial_values(workflow: Workflow, arguments: Mapping[str, Any]) -> dict[str
 
 
 def in_order(schema: Mapping[str, Any], inputs: Inputs) -> list[str]:
-    """Required arguments first, then the engine's order."""
     properties = schema.get("properties")
     order = {name: number for number, name in enumerate(properties if isinstance(properties, dict) else ())}
     return sorted(

@@ -6,21 +6,7 @@ from executions.models.states import ACTIVE, FINAL, Aftermath, CancelProgress, E
 from executions.models.usage import HourlyUsage, StatisticsState
 
 __all__ = [
-    "ACTIVE",
-    "FINAL",
-    "Aftermath",
-    "CachePolicy",
-    "CacheUse",
-    "CachedOutput",
-    "CachedResult",
-    "CancelProgress",
-    "ErrorKind",
-    "Execution",
-    "ExecutionEvent",
-    "ExecutionPayload",
-    "HourlyUsage",
-    "Retention",
-    "State",
-    "StatisticsState",
-    "WorkerPresence",
-]
+    "ACTIVE", "FINAL", "Aftermath", "CachePolicy", "CacheUse", "CachedOutput", "CachedResult",
+    "CancelProgress", "ErrorKind", "Execution", "ExecutionEvent", "ExecutionPayload", "HourlyUsage",
+    "Retention", "State", "StatisticsState", "WorkerPresence",
+]  # fmt: skip

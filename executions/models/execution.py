@@ -35,7 +35,6 @@ class Execution(Transitions):
 
     @property
     def aftermath(self) -> Aftermath | None:
-        """None if unknown or resolved since."""
         known = self.events.filter(kind__in=Aftermath.values).values_list("kind", flat=True).last()
         return None if known is None else Aftermath(known)
 
@@ -100,7 +99,6 @@ class Execution(Transitions):
         )
 
     def conclude_not_started(self, why: str) -> bool:
-        """The engine has no run for the key: the interrupted start did not happen."""
         ended = State.FAILED if self.cancel_requested_at is None else State.CANCELLED
         return self._finish(ended, kind=ErrorKind.EXECUTION, why=why, allowed=[State.STARTING])
 
@@ -245,10 +243,7 @@ class Execution(Transitions):
         return progress | engine_times(snapshot)
 
     def news_in(self, snapshot: RunSnapshot, now: datetime) -> str:
-        """The line for the timeline of a running execution; empty for no news, or too soon after the last.
-
-        So the timeline grows with the logarithm of the run's age.
-        """
+        """A line for the timeline, or empty: the timeline grows with the logarithm of the run's age."""
         spacing = (now - (self.started_at or self.created_at)) / 20
         if self.progress_noted_at is not None and now - self.progress_noted_at < spacing:
             return ""
@@ -300,7 +295,6 @@ class Execution(Transitions):
         return moved
 
     def record_internal_error(self, why: str, *, next_attempt_at: datetime) -> bool:
-        """An internal error ended a step; the next one starts from the row."""
         return self._move(
             ACTIVE,
             *([("internal_error", why)] if self.attempts == 0 else []),
@@ -399,7 +393,6 @@ class Execution(Transitions):
         )
 
     def mark_terminate_sent(self, outcome: str) -> bool:
-        """Sent once, after a cancellation without effect."""
         return self._move([State.RUNNING], ("terminate_sent", outcome), terminate_sent_at=timezone.now())
 
     def mark_cancel_refused(self, why: str) -> bool:
@@ -412,10 +405,7 @@ class Execution(Transitions):
         )
 
     def reattach(self, *, until: datetime) -> bool:
-        """Take over an execution whose caller left without its result.
-
-        Not one that is cancelled or about to be, unless it ended before the request.
-        """
+        """Take over an execution whose caller left without its result; not one cancelled before it ended."""
         abandoned = models.Q(awaited_until__lt=timezone.now())
         wanted = models.Q(cancel_requested_at=None) | ~models.Q(state__in=ACTIVE)
         return self._move(

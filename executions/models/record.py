@@ -124,10 +124,7 @@ class ExecutionRecord(models.Model):
     attempts = models.PositiveIntegerField(
         default=0, help_text="Failed attempts in a row to reach the engine."
     )
-    not_found = models.PositiveIntegerField(
-        default=0,
-        help_text="Consecutive polls that found no such run.",
-    )
+    not_found = models.PositiveIntegerField(default=0, help_text="Consecutive polls that found no such run.")
     poll_failure = models.TextField(blank=True, help_text="Why the last poll failed. Empty: it did not.")
     looked_up_since = models.DateTimeField(
         null=True,
@@ -223,9 +220,7 @@ class ExecutionRecord(models.Model):
             models.Index(fields=["toolset", "-created_at"], name="execution_by_toolset"),
             models.Index(fields=["door", "-created_at"], name="execution_by_door"),
             models.Index(
-                fields=["-created_at"],
-                name="execution_cached",
-                condition=models.Q(cached_at__isnull=False),
+                fields=["-created_at"], name="execution_cached", condition=models.Q(cached_at__isnull=False)
             ),
             models.Index(fields=["run_id"], name="execution_by_run"),
         ]
@@ -234,7 +229,7 @@ class ExecutionRecord(models.Model):
                 fields=["caller", "idempotency_key"],
                 name="one_execution_per_key",
                 condition=~models.Q(idempotency_key=""),
-            ),
+            )
         ]
 
     def note(self, kind: str, message: str) -> None:
@@ -261,7 +256,6 @@ class ExecutionRecord(models.Model):
 
     @property
     def is_unanswered(self) -> bool:
-        """Its caller left without an answer and has not asked again."""
         return self.awaited_until is not None and self.awaited_until < timezone.now()
 
     @property
@@ -294,7 +288,6 @@ class ExecutionRecord(models.Model):
 
     @property
     def progress_percent(self) -> float | None:
-        """Percent; engines rarely report that of a completed run."""
         return 100.0 if self.state == State.COMPLETED else self.progress
 
     @property
@@ -379,7 +372,6 @@ class ExecutionQuerySet(models.QuerySet[RecordT]):
         return self.filter(state__in=["pending", "starting", "running"])
 
     def due(self, now: datetime) -> Self:
-        """Active, due and without a lease."""
         free = Q(lease_expires_at=None) | Q(lease_expires_at__lt=now)
         queued = Q(state="pending", admitted_at=None)
         due = self.filter(_IsActive("state"), free, ~queued, next_attempt_at__lte=now)
@@ -395,10 +387,7 @@ class ExecutionQuerySet(models.QuerySet[RecordT]):
         return self.active().filter(admitted_at__isnull=False, finished_at=None)
 
     def matching(self, *texts: str) -> Self:
-        """The newest with each text in a name, an id or an error, and all with one whole id or tool name.
-
-        Queries at once.
-        """
+        """Queries at once: the newest with each text in a name, id or error; all with that id or tool."""
         anywhere = Q()
         for text in texts:
             anywhere &= Q(*((f"{field}__icontains", text) for field in TEXTS), _connector=Q.OR)

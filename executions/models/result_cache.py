@@ -36,8 +36,7 @@ class CachePolicy(Recorded):
     ONLY = 1
     id = models.PositiveSmallIntegerField(primary_key=True, default=ONLY, editable=False)
     enabled = models.BooleanField(
-        default=True,
-        help_text="Off: no result is stored or used; existing ones stay until they expire.",
+        default=True, help_text="Off: no result is stored or used; existing ones stay until they expire."
     )
     max_bytes = models.PositiveBigIntegerField(
         "limit",

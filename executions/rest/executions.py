@@ -49,8 +49,7 @@ REFUSALS = {
         "The workflow declares no such query or signal, or the arguments do not match its schema.",
     ),
     409: OpenApiResponse(
-        ProblemSerializer,
-        "The run is not running (yet, or any more), or the engine cannot do it or refused.",
+        ProblemSerializer, "The run is not running (yet, or any more), or the engine cannot do it or refused."
     ),
     503: OpenApiResponse(ProblemSerializer, "The engine did not answer. Nothing happened; try again later."),
 }

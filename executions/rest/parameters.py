@@ -56,7 +56,6 @@ def idempotency_key_of(request: Request) -> str:
 
 
 def wants_fresh(request: Request) -> bool:
-    """Whether a cached result may not answer."""
     directives = request.headers.get(CACHE_CONTROL, "").split(",")
     return "no-cache" in [directive.strip().lower() for directive in directives]
 
@@ -148,8 +147,6 @@ COUNTED = 10_000
 
 
 class BoundedCount(Paginator):  # type: ignore[type-arg]
-    """Counts up to 10,000, and finds later pages all the same."""
-
     @cached_property
     def count(self) -> int:
         return min(self._found, COUNTED)

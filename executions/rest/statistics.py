@@ -30,8 +30,7 @@ class StatisticsFilters(django_filters.FilterSet):  # type: ignore[misc]
     """What is counted and how it is grouped."""
 
     ended_after = django_filters.IsoDateTimeFilter(
-        method="by_start",
-        label="The first hour, by any moment in it. Left out: the last 24 hours are told.",
+        method="by_start", label="The first hour, by any moment in it. Left out: the last 24 hours are told."
     )
     ended_before = django_filters.IsoDateTimeFilter(
         method="by_end", label="The end: the hour that this moment is in is left out. Left out: now."

@@ -363,10 +363,7 @@ def _terminated_at(execution: Execution, capabilities: Capabilities) -> datetime
 
 
 def _given_up_at(execution: Execution, capabilities: Capabilities) -> datetime | None:
-    """Until when a run past its timeout is polled; None before that.
-
-    From the detection, or from the first possible cancellation, whichever is later.
-    """
+    """Until when a run past its timeout is polled, by its detection or cancellation; None before that."""
     if (begun := execution.overdue_since) is None:
         return None
     begun = max(begun, execution.cancel_sent_at or begun)
@@ -438,7 +435,6 @@ def _record_snapshot(execution: Execution, look: _Look, capabilities: Capabiliti
 
 
 def _is_our_cancellation(execution: Execution) -> bool:
-    """Cancelled for its timeout, not by an earlier request."""
     overdue_since, asked_at = execution.overdue_since, execution.cancel_requested_at
     return overdue_since is not None and (asked_at is None or asked_at > overdue_since)
 
@@ -466,7 +462,6 @@ def _record_failed_poll(
 
 
 def _cannot_report_runs(execution: Execution, error: ConnectorError, capabilities: Capabilities) -> bool:
-    """Whether the engine has never been able to report runs."""
     if isinstance(error, Unsupported) and not error.details:
         # By the settings, not an answer of the engine.
         return True
@@ -477,7 +472,6 @@ def _cannot_report_runs(execution: Execution, error: ConnectorError, capabilitie
 
 
 def _has_reported_runs(execution: Execution) -> bool:
-    """Whether the engine has reported a run that was started with the source's present settings."""
     assert execution.workflow is not None, "advance() ends executions without a workflow"
     if execution.polls > execution.attempts:
         return True

@@ -26,8 +26,6 @@ Held = tuple[uuid.UUID, str]
 
 @dataclass(slots=True)
 class _Kept:
-    """The leases held on one event loop, counted by the steps that need them."""
-
     held: Counter[Held] = field(default_factory=Counter)
     awaited: Counter[uuid.UUID] = field(default_factory=Counter)
     renewing: asyncio.Task[None] | None = None
