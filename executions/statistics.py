@@ -293,12 +293,6 @@ def _usage_by_tool(period: Period) -> list[Use]:
     return [Use(name, name, figures, workflow) for (workflow, name), figures in merged.items()]
 
 
-def figures_of_workflows(keys: Iterable[int], *, start: datetime) -> dict[int, Figures]:
-    """Without workflows that were not called; one query."""
-    rows = usage_since(start).filter(workflow__in=list(keys))
-    return {workflow: figures for (workflow,), figures in figures_by(rows, "workflow").items()}
-
-
 def last_calls_of(keys: Iterable[int]) -> dict[int, datetime]:
     """Workflows that were never called are missing."""
     rows = HourlyUsage.objects.filter(workflow__in=list(keys)).order_by()
@@ -379,11 +373,6 @@ def recount() -> Recount:
     StatisticsState.objects.update(counted_from_rows_at=timezone.now())
     logger.info("Counted {} hours again; {} differed", len(hours), differed)
     return Recount(hours=len(hours), differed=differed, since=min(hours, default=None))
-
-
-def recount_once() -> None:
-    if not StatisticsState.objects.filter(counted_from_rows_at__isnull=False).exists():
-        recount()
 
 
 def _countable_hours(removed_until: datetime | None) -> Iterator[datetime]:

@@ -154,7 +154,7 @@ class _Follower:
             self._owns = created.pk == self._request.id or not self._request.idempotency_key
             is_over = created.is_settled
             created.awaited_here = self._owns and not is_over
-        except Exception as error:  # noqa: BLE001 - raised in `created`, for whoever waits
+        except Exception as error:  # noqa: BLE001 - raised in `created`
             self._failure = error
             if self._is_abandoned and not isinstance(error, StartRefused):
                 logger.opt(exception=error).error("Creating an execution failed, and its caller is gone")

@@ -351,9 +351,8 @@ def _usage_section(request: HttpRequest, workflow: Workflow) -> tuple[str, Any]:
         return ("Usage", "")
     query, rows = {"workflow__id__exact": str(workflow.pk)}, []
     for period in reversed(statistics.Period):
-        figures = statistics.figures_of_workflows([workflow.pk], start=period.start()).get(
-            workflow.pk, statistics.Figures()
-        )
+        ended = statistics.usage_since(period.start()).filter(workflow=workflow)
+        figures = statistics.figures_by(ended).get((), statistics.Figures())
         rows.append([f"Last {period.words}", *shown_figures(figures, period, query)])
         if not figures.calls:
             break

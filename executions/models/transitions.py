@@ -99,7 +99,7 @@ class Transitions(ExecutionRecord):
         return {**changes, **ended, **self._answer(), **no_lease()}
 
     def _answer(self) -> dict[str, Any]:
-        """Whoever waits for it in this process answers with what it has become."""
+        """A request of this process that waits for it answers with its new state."""
         if not self.awaited_here:
             return {}
         # Empty from now on, except where its caller has gone away in the meantime.

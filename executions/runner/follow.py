@@ -159,7 +159,7 @@ def _outcome_of(unit: Callable[[], Any]) -> Any:
 
 def _tell(future: asyncio.Future[Any], outcome: Any) -> None:
     if future.done():
-        return  # Whoever asked was cancelled.
+        return  # The caller was cancelled.
     if isinstance(outcome, _Failure):
         future.set_exception(outcome.error)
     else:

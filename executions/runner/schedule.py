@@ -1,6 +1,6 @@
 """When to ask an engine about a run: learnt from how long runs of its workflow take.
 
-Each process learns from the ends that it sees, without a statement, and begins anew when it starts. A poll
+Each process learns from the ends that it sees, without a query, and starts from nothing. A poll
 comes at the age that costs least: the wait of a run that is over costs in proportion to how long the run
 took, and each poll costs too. Where an engine does not say when a run ended, that counts as halfway between
 its last two polls, so that a run found over by its first poll is asked about earlier the next time.
@@ -35,7 +35,7 @@ OVERTIME_COST = 2.0  # Of a run that goes on where all others were over
 MARGIN_SECONDS = 0.005
 LONGEST_PAUSE_SECONDS = 60.0
 PROGRESS_SECONDS = 10.0  # The least time between two polls that only look at the progress ...
-PROGRESS_POLLS = 8  # ... of which there are about so many before the end can be expected
+PROGRESS_POLLS = 8  # ... and about how many of them come before the end can be expected
 
 
 class UsualDurations:
