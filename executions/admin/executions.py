@@ -1,7 +1,6 @@
 """The admin's list of executions, which reads no payloads, and the page of one execution."""
 
 import uuid
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -113,11 +112,8 @@ class InteractionsMixin(ButtonsMixin):
     def _carry_out(
         self, request: HttpRequest, execution: Execution, kind: InteractionKind, form: InteractionForm
     ) -> HttpResponseBase:
-        name, arguments, caller = (
-            form.cleaned_data["name"],
-            form.cleaned_data["arguments"],
-            filters.caller_of(request),
-        )
+        name, arguments = form.cleaned_data["name"], form.cleaned_data["arguments"]
+        caller = filters.caller_of(request)
         if kind == InteractionKind.QUERY:
             asked = query_execution(str(execution.pk), name, arguments, caller=caller)
             answer = pretty_json(run_without_connection(asked).value)
@@ -203,16 +199,19 @@ def _traces_of(execution: Execution) -> resolving.Traces:
         return UNREACHABLE
 
 
-def resolve_as_said(request: HttpRequest, execution_id: str) -> tuple[Execution, str]:
+def resolve_as_said(request: HttpRequest, execution_id: str, *, ran: bool) -> tuple[Execution, str]:
     """Returns the execution and a message. Raises UnknownExecution or ResolutionRefused."""
     caller, run_id = filters.caller_of(request), request.POST.get("run_id", "").strip()
+    if not ran:
+        resolved = resolving.resolve_as_not_started(execution_id, caller=caller)
+        return resolved, "Resolved: the engine did not start it."
     if run_id or "output" not in request.POST:
         started = resolving.resolve_as_started(execution_id, run_id, caller=caller)
         return run_without_connection(started), f"Resolved: the engine runs it as {run_id}."
     output = _read_output(request.POST["output"])
-    ran = resolving.resolve_as_ran(execution_id, output, caller=caller)
+    resolving_it = resolving.resolve_as_ran(execution_id, output, caller=caller)
     known = "its output is not known" if output is None else "with the output that you gave"
-    return run_without_connection(ran), f"Resolved: it ran, {known}."
+    return run_without_connection(resolving_it), f"Resolved: it ran, {known}."
 
 
 def _read_output(written: str) -> Any:
@@ -221,18 +220,10 @@ def _read_output(written: str) -> Any:
     try:
         return parse_json(written.encode(errors="replace"))
     except UnreadableJSON as error:
-        raise resolving.ResolutionRefused(
-            f"The answer is not valid JSON; nothing was changed. {error}"
-        ) from None
+        why = f"The answer is not valid JSON; nothing was changed. {error}"
+        raise resolving.ResolutionRefused(why) from None
 
 
-def resolve_as_not_run(request: HttpRequest, execution_id: str) -> tuple[Execution, str]:
-    resolved = resolving.resolve_as_not_started(execution_id, caller=filters.caller_of(request))
-    return resolved, "Resolved: the engine did not start it."
-
-
-Resolve = Callable[[HttpRequest, str], tuple[Execution, str]]
-RESOLUTIONS: dict[str, Resolve] = {"it_ran": resolve_as_said, "it_did_not_run": resolve_as_not_run}
 CANCEL_MESSAGES = {
     CancelOutcome.CANCELLED: messages.success,
     CancelOutcome.REQUESTED: messages.info,
@@ -294,10 +285,10 @@ class ExecutionAdmin(ReadOnlyMixin, RunningMixin, InteractionsMixin):
             *(
                 path(
                     f"<uuid:key>/{name}/",
-                    guarded(partial(self._resolve, resolve=resolve)),
+                    guarded(partial(self._resolve, ran=ran)),
                     name=f"executions_execution_{name}",
                 )
-                for name, resolve in RESOLUTIONS.items()
+                for name, ran in (("it_ran", True), ("it_did_not_run", False))
             ),
             *super().get_urls(),
         ]
@@ -340,9 +331,8 @@ class ExecutionAdmin(ReadOnlyMixin, RunningMixin, InteractionsMixin):
 
     @button("Cancel", icon="cancel", variant="danger", confirm="Cancel this execution?")
     def cancel(self, request: HttpRequest, execution: Execution) -> None:
-        cancellation = run_without_connection(
-            cancel_execution(str(execution.pk), caller=filters.caller_of(request))
-        )
+        cancelling = cancel_execution(str(execution.pk), caller=filters.caller_of(request))
+        cancellation = run_without_connection(cancelling)
         CANCEL_MESSAGES[cancellation.outcome](request, cancellation.message)
 
     def panel(self, request: HttpRequest, obj: Execution) -> dict[str, Any]:
@@ -371,13 +361,13 @@ class ExecutionAdmin(ReadOnlyMixin, RunningMixin, InteractionsMixin):
         }
         return TemplateResponse(request, "executions/admin/live.html", context)
 
-    def _resolve(self, request: HttpRequest, key: uuid.UUID, resolve: Resolve) -> HttpResponseBase:
+    def _resolve(self, request: HttpRequest, key: uuid.UUID, ran: bool) -> HttpResponseBase:
         if not self.may_press_buttons(request):
             raise PermissionDenied
         if request.method != "POST":
             return HttpResponseNotAllowed(["POST"])
         try:
-            execution, done = resolve(request, str(key))
+            execution, done = resolve_as_said(request, str(key), ran=ran)
         except UnknownExecution as error:
             raise Http404(str(error)) from None
         except resolving.ResolutionRefused as error:

@@ -107,12 +107,11 @@ def _row(run: EngineRun) -> list[Any]:
         ours = rendering.link(run.execution.tool_name, "executions_execution_change", run.execution.pk)
     if listed.started_at is not None and listed.finished_at is not None:
         took = rendering.duration(round((listed.finished_at - listed.started_at).total_seconds() * 1000))
+    state = rendering.badge(listed.told_state or listed.state.value, BADGES[listed.state])
     return [
         rendering.ago(listed.started_at),
         rendering.shortened(listed.workflow, 40),
-        rendering.side_by_side(
-            [rendering.badge(listed.told_state or listed.state.value, BADGES[listed.state])]
-        ),
+        rendering.side_by_side([state]),
         took,
         ours,
         format_html('<div class="min-w-0">{}{}</div>', rendering.chip(listed.run_id), _details(listed)),

@@ -31,8 +31,6 @@ SHARE_OF_ONE = 10  # The largest cached result is a tenth of the limit, so that 
 
 
 class CachePolicy(Recorded):
-    """The settings of the result cache: one row."""
-
     ONLY = 1
     id = models.PositiveSmallIntegerField(primary_key=True, default=ONLY, editable=False)
     enabled = models.BooleanField(

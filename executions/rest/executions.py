@@ -343,11 +343,8 @@ class ExecutionViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiView
     )
     @action(detail=True, methods=["post"])
     def query(self, request: Request, pk: str) -> Response:
-        name, arguments = _asked(request)
-        answer = _interact(
-            interacting.query_execution(pk, name, arguments, caller=parameters.caller_of(request))
-        )
-        return Response(AnswerSerializer(answer).data)
+        asking = interacting.query_execution(pk, *_asked(request), caller=parameters.caller_of(request))
+        return Response(AnswerSerializer(_interact(asking)).data)
 
     @extend_schema(
         operation_id="executions_signal",
@@ -364,11 +361,9 @@ class ExecutionViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiView
     )
     @action(detail=True, methods=["post"])
     def signal(self, request: Request, pk: str) -> Response:
-        name, arguments = _asked(request)
-        told = _interact(
-            interacting.signal_execution(pk, name, arguments, caller=parameters.caller_of(request))
-        )
-        shown = Execution.objects.select_related("payload").prefetch_related("events").get(pk=told.pk)
+        sending = interacting.signal_execution(pk, *_asked(request), caller=parameters.caller_of(request))
+        sent = _interact(sending)
+        shown = Execution.objects.select_related("payload").prefetch_related("events").get(pk=sent.pk)
         return Response(ExecutionDetailSerializer(shown).data)
 
 
