@@ -1,7 +1,4 @@
-"""Starting a run at the engine: once, or again where that cannot make a second run.
-
-A start whose answer was lost is recovered at engines that can find runs by key.
-"""
+"""Starting a run at the engine: once, again where that makes no second run, or by finding a lost one."""
 
 import asyncio
 import contextlib
@@ -420,10 +417,7 @@ async def _find_run(connector: Connector, execution: Execution) -> Started | Non
 
 
 async def _find_run_missed(connector: Connector, execution: Execution) -> Execution | None:
-    """A known run that the lookup misses too: then an empty answer proves nothing.
-
-    Guards against a faulty lookup path. A run that the engine has forgotten altogether proves nothing.
-    """
+    """A known run that a faulty lookup misses too; one that the engine has forgotten proves nothing."""
     known = await run_in_database(_latest_with_run, execution)
     if known is None or await _find_run(connector, known) is not None:
         return None
