@@ -1,5 +1,3 @@
-"""Advances executions: one step of one, and the steps that are due."""
-
 import asyncio
 import contextlib
 import uuid
@@ -20,15 +18,12 @@ from executions.runner.follow import follow, record_timeout
 from executions.runner.lease import LANE_ROOM, LEASE, Lane, claim_due_executions, keep
 from executions.runner.start import start, start_again
 
-LAST_STEPS_SECONDS = 8.0
-"""Supervisors kill after 10 s."""
+LAST_STEPS_SECONDS = 8.0  # Supervisors kill after 10 s
 RUN_LOST = (
     "Its workflow was deleted with its source while it ran; it may go on at the engine. "
     "Do not start it again before it has been checked there."
 )
-
-_under_way: set[asyncio.Task[None]] = set()
-"""Keeps tasks alive until they are done; the loop holds them weakly."""
+_under_way: set[asyncio.Task[None]] = set()  # Keeps tasks alive: the loop holds them weakly
 
 
 def begin(steps: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -133,18 +128,13 @@ def _record_deleted_workflow(execution: Execution) -> None:
             log_of(execution).warning("Its workflow was deleted: its run cannot be followed")
 
 
-MAX_IN_FLIGHT = 1000
-"""Executions that one process advances at a time; it takes twenty dead engines to fill it."""
+MAX_IN_FLIGHT = 1000  # Executions that one process advances at a time; twenty dead engines fill it
 CLAIM = 200
-REFILL = 25
-"""A claim costs milliseconds, so it waits for this many steps to end ..."""
-REFILL_SECONDS = 0.05
-"""... or for so long after the first."""
+REFILL = 25  # A claim costs milliseconds, so it waits for this many steps to end ...
+REFILL_SECONDS = 0.05  # ... or for so long after the first
 
 
 class _Drain:
-    """Claims due executions and begins their steps, again as steps end, until none is left."""
-
     def __init__(self) -> None:
         self._in_flight: dict[asyncio.Task[None], Lane] = {}
         self._ended = 0
@@ -206,17 +196,14 @@ _drain = _Drain()
 
 
 def poll_due_executions() -> None:
-    """Begin to advance what is due, without waiting for it."""
     run_in_background_loop(_drain.stir())
 
 
 def advance_due_executions() -> int:
-    """Advance what is due and wait for it. Returns the number of executions."""
     return run_in_background_loop(_advance_due())
 
 
 async def finish_polling() -> None:
-    """Claim no more and wait for the steps under way."""
     await _drain.stop()
     await finish_steps()
 

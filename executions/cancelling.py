@@ -1,5 +1,3 @@
-"""Cancelling an execution, and reporting how far that got."""
-
 import asyncio
 import uuid
 from dataclasses import dataclass
@@ -70,7 +68,6 @@ async def _why_not_cancellable(execution: Execution) -> str | None:
 
 
 async def _try_now(execution: Execution) -> None:
-    """Take one step unless another process holds the lease; its holder will see the request."""
     holder = uuid.uuid4().hex
     fresh = await run_in_database(hold_and_read, execution, holder=holder)
     if fresh.lease_holder == holder:

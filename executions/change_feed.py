@@ -19,17 +19,12 @@ from executions.models import Execution, State
 from executions.reading import find_execution
 from executions.wakeups import request_poll_if_stale, woken_by
 
-LOOK_SECONDS = 1.0
-"""Between two queries; changes made by this process are seen at once."""
-LOOKS_PER_REFRESH = 2
-"""At every so many looks, workers are asked to poll watched executions with a stale status."""
-OLDEST = timedelta(seconds=10)
-"""A status may be as old as a twentieth of the run, up to this."""
-AT_A_TIME = 500
-"""Databases limit the parameters of a query."""
+LOOK_SECONDS = 1.0  # Between two queries; changes made by this process are seen at once
+LOOKS_PER_REFRESH = 2  # Between two requests to workers to poll what has a stale status
+OLDEST = timedelta(seconds=10)  # A status may be as old as a twentieth of the run, up to this
+AT_A_TIME = 500  # Databases limit the parameters of a query
+# The fields whose changes count.
 SHOWN = ("state", "admitted_at", "progress", "progress_message", "cancel_requested_at")
-"""The fields whose changes count."""
-
 Look = tuple[Any, ...]
 
 
@@ -39,8 +34,7 @@ class Watch:
     def __init__(self, executions: Iterable[uuid.UUID], *, stirred: asyncio.Event | None = None) -> None:
         self._seen: dict[uuid.UUID, Look | None] = dict.fromkeys(executions)
         self._changed = set(self._seen)
-        self.stirred = stirred or asyncio.Event()
-        """Set on a change; its owner may set it as well."""
+        self.stirred = stirred or asyncio.Event()  # Set on a change; its owner may set it as well
         self.stirred.set()
 
     @property
@@ -56,7 +50,6 @@ class Watch:
         return changed
 
     def saw(self, execution: Execution) -> bool:
-        """Record what the watcher has seen. Returns whether it is news."""
         look = _look_of(execution)
         self._changed.discard(execution.pk)
         known, self._seen[execution.pk] = self._seen.get(execution.pk), look
@@ -66,7 +59,6 @@ class Watch:
         self._seen.pop(execution_id, None)
 
     def compare(self, looks: dict[uuid.UUID, Look]) -> None:
-        """A deleted execution counts as changed too."""
         changed = {key for key, seen in self._seen.items() if looks.get(key) != seen}
         if changed:
             self._changed |= changed

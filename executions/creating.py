@@ -1,5 +1,3 @@
-"""A request to start a workflow, and the first rows of its record."""
-
 import uuid
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -17,24 +15,16 @@ from executions.models.usage import end_of, usage_insertion
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StartRequest:
-    """What a door asks to run."""
-
     tool_name: str
     arguments: dict[str, Any]
     caller: Caller
     door: Execution.Door
-    idempotency_key: str = ""
-    """Requests of one caller with the same key are one request; empty: none."""
-    may_reattach: bool = False
-    """Whether it may be a retry after a lost connection."""
-    fresh: bool = False
-    """Whether a cached result may not answer."""
-    may_be_hidden: bool = False
-    """Whether a workflow may run that is hidden from agents, as for a curator who tries it."""
-    client: dict[str, Any] = field(default_factory=dict)
-    """The client's description of itself."""
-    id: uuid.UUID = field(default_factory=uuid.uuid4)
-    """Of the execution, unless the request repeats an existing one."""
+    idempotency_key: str = ""  # Requests of one caller with the same key are one request; empty: none
+    may_reattach: bool = False  # Whether it may be a retry after a lost connection
+    fresh: bool = False  # Whether a cached result may not answer
+    may_be_hidden: bool = False  # Whether a workflow may run that is hidden from agents
+    client: dict[str, Any] = field(default_factory=dict)  # The client's description of itself
+    id: uuid.UUID = field(default_factory=uuid.uuid4)  # Of the execution, unless it repeats another
 
 
 def new_execution(
@@ -63,11 +53,7 @@ def new_execution(
 
 
 def insert_execution(
-    execution: Execution,
-    request: StartRequest,
-    workflow: Workflow,
-    *events: Event,
-    **payload: Any,
+    execution: Execution, request: StartRequest, workflow: Workflow, *events: Event, **payload: Any
 ) -> None:
     """The row with its payload, its first events and, if it has ended, its line in the statistics."""
     metadata: dict[str, Any] = {"version": workflow.version, "content_hash": workflow.content_hash}

@@ -1,5 +1,3 @@
-"""The admin's first page: first steps, what needs attention, usage and totals."""
-
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -40,8 +38,7 @@ class Card:
     title: str
     number: int
     url: str
-    badges: list[tuple[str, str, str]] = field(default_factory=list)
-    """Text, kind, and an address or ""."""
+    badges: list[tuple[str, str, str]] = field(default_factory=list)  # Text, kind, and an address or ""
 
     @property
     def told(self) -> str:
@@ -68,14 +65,10 @@ class Step:
     permission: str
 
 
-further_cards: dict[str, tuple[Callable[[], Card], ...]] = {}
-"""By permission; the rooms above add theirs."""
-further_needs: dict[str, tuple[Callable[[], Need], ...]] = {}
-"""By permission, likewise; a need of 0 is not shown."""
-further_steps: list[Callable[[], Step]] = []
-"""Between exposing a workflow and the first call."""
-addresses: list[Callable[[], str]] = []
-"""Where clients connect."""
+further_cards: dict[str, tuple[Callable[[], Card], ...]] = {}  # By permission; the rooms above add theirs
+further_needs: dict[str, tuple[Callable[[], Need], ...]] = {}  # Likewise; a need of 0 is not shown
+further_steps: list[Callable[[], Step]] = []  # Between exposing a workflow and the first call
+addresses: list[Callable[[], str]] = []  # Where clients connect
 
 
 def add_dashboard(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
@@ -279,8 +272,7 @@ def _outcome_badges(
 class Chart:
     title: str
     kind: str
-    description: str
-    """For screen readers."""
+    description: str  # For screen readers
     data: str
     options: str
 

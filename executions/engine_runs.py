@@ -1,5 +1,3 @@
-"""Runs that an engine lists, with their executions (E10). Nothing is stored."""
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -20,8 +18,7 @@ LARGEST_PAGE = 200
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EngineRun:
     listed: ListedRun
-    execution: Execution | None
-    """None if another client started the run or the record is gone."""
+    execution: Execution | None  # None if another client started the run or the record is gone
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,8 +45,6 @@ async def list_engine_runs(
 
 
 def can_list_runs(source: Source) -> bool:
-    """False also for a source that cannot be used."""
-
     async def look() -> bool:
         async with connector_for(source) as connector:
             return connector.capabilities.can_list_runs

@@ -1,14 +1,4 @@
-"""Queries to running executions, and signals (E10).
-
-InteractionRefused
-├── UnknownInteraction    the workflow declares no such query or signal
-├── UnfitArguments        they do not match its schema
-├── NotNow                the execution's state does not allow it
-├── NotSupported          the engine has no queries or signals
-├── EngineRefused         the engine refused
-├── EngineUnavailable     the engine could not be asked; trying again is safe
-└── SignalUncertain       the engine may have taken the signal; it is not sent again
-"""
+"""Queries to running executions, and signals (E10)."""
 
 import asyncio
 import json
@@ -70,10 +60,12 @@ class EngineRefused(InteractionRefused):
 
 
 class EngineUnavailable(InteractionRefused):
-    pass
+    """It could not be asked; trying again is safe."""
 
 
 class SignalUncertain(InteractionRefused):
+    """The engine may have taken the signal; it is not sent again."""
+
     def __init__(self, name: str, why: str) -> None:
         super().__init__(
             f"It is not known whether the run was told {name}: {why} Do not send it again unless being told "

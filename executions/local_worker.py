@@ -23,9 +23,7 @@ from executions.queue import admit_queued
 from executions.wakeups import poll_in_this_process
 
 TICK_SECONDS = 1.0
-LAST_STEPS_SECONDS = 2.0
-"""Clients kill a server that takes much longer to stop."""
-
+LAST_STEPS_SECONDS = 2.0  # Clients kill a server that takes much longer to stop
 _stands_in = threading.Event()
 
 
@@ -43,11 +41,11 @@ class LocalWorker:
         self._due: dict[str, float] = {}
         self._under_way: dict[object, threading.Thread] = {}
         self._has_listed = False
+        # In place of the Celery tasks of these names, which report or need a worker.
         self._own_jobs: dict[str, Callable[[], None]] = {
             "executions.poll_due_executions": self._poll,
             "catalogue.refresh_due_sources": self._list_due_sources,
         }
-        """In place of the Celery tasks of these names, which report or need a worker."""
 
     def begin(self) -> None:
         """Returns once it is decided which process does the work."""
@@ -149,8 +147,7 @@ class LocalWorker:
             self._begin(source_id, partial(refresh_one_source, source_id, trigger.value))
 
 
-SILENCE = timedelta(seconds=10)
-"""No tick for this long: no worker is alive. Ticks come each second, late on a busy machine."""
+SILENCE = timedelta(seconds=10)  # Of all workers: none is alive. Ticks come late on a busy machine
 RENEWAL_SECONDS = 2.0
 
 

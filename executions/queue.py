@@ -40,17 +40,13 @@ class Room(NamedTuple):
 
 PRODUCT = Room()
 CALLER, SOURCE, WORKFLOW = "caller", "workflow__source", "workflow"
-
-
-Limits = Mapping[Room, int]
-"""The most concurrent executions; a room without an entry has no limit."""
+Limits = Mapping[Room, int]  # The most concurrent executions; a room without an entry has no limit
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Place:
     caller: str
-    workflow: int | None
-    """None once the workflow is deleted; its run may go on."""
+    workflow: int | None  # None once the workflow is deleted; its run may go on
     source: int | None
     workflow_limit: int | None = None
     source_limit: int | None = None
@@ -90,8 +86,6 @@ class Place:
 
 
 class Occupancy(Counter[Room]):
-    """The number of executions in each room."""
-
     def take(self, place: Place, number: int = 1) -> None:
         for room in place.rooms:
             self[room] += number
@@ -123,8 +117,7 @@ def _number_in(room: Room, *, at_most: int) -> int:
     return Execution.objects.admitted().filter(**there).order_by()[:at_most].count()
 
 
-STALE_SECONDS = 1.0
-"""How long a process relies on its last look at the queue: the tick looks again by then."""
+STALE_SECONDS = 1.0  # How long a process relies on its last look at the queue: the tick looks again by then
 
 
 class _Expectation:
@@ -173,8 +166,7 @@ class Waiting:
 class Choice:
     chosen: list[uuid.UUID] = field(default_factory=list)
     full: set[Room] = field(default_factory=set)
-    is_cut: bool = False
-    """It reached `at_most`; more might be admitted."""
+    is_cut: bool = False  # It reached `at_most`; more might be admitted
 
 
 def choose(queue: Iterable[Waiting], occupancy: Occupancy, *, at_most: int) -> Choice:
@@ -208,10 +200,8 @@ def _turn(line: deque[tuple[int, Waiting]], occupancy: Occupancy) -> tuple[int, 
     return occupancy[waiting.place.callers_room], position, waiting.place.caller
 
 
-AT_A_TIME = 100
-"""Admissions in one transaction, during which no other process can admit."""
-ADMISSIONS = 0x7763_6164
-"""PostgreSQL's advisory lock; any number that nothing else uses in this database."""
+AT_A_TIME = 100  # Admissions in one transaction, during which no other process can admit
+ADMISSIONS = 0x7763_6164  # PostgreSQL's advisory lock; any number that nothing else uses in this database
 
 
 def lock_admissions() -> None:

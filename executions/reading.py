@@ -1,5 +1,3 @@
-"""Executions as every door shows them (A8.2, B3)."""
-
 import base64
 import binascii
 import contextlib

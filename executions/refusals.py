@@ -1,13 +1,3 @@
-"""Why a start was refused.
-
-StartRefused
-├── UnknownTool              no exposed workflow has this name
-├── InvalidArguments         they do not match its input schema
-├── InvalidIdempotencyKey    it is not a valid key
-├── IdempotencyConflict      it was used for another call
-└── Busy                     the limits and the queue are full
-"""
-
 from collections.abc import Iterator, Sequence
 
 from catalogue.schemas import ArgumentProblem
@@ -15,11 +5,11 @@ from executions.models import Execution
 
 LONGEST_KEY = 255
 LONGEST_LISTING = 20_000
+# Added where an engine refuses arguments by a schema that differs from the exposed one.
 HELD_CHANGE = (
     "The engine has changed this workflow since a curator accepted it, which may be why: a curator has to "
     "review the change."
 )
-"""Added where an engine refuses arguments by a schema that differs from the exposed one."""
 
 
 class StartRefused(Exception):
@@ -82,5 +72,4 @@ class IdempotencyConflict(StartRefused):
 class Busy(StartRefused):
     def __init__(self, why: str, *, retry_after: int) -> None:
         super().__init__(f"Busy: {why} Nothing was started; try again in {retry_after} s.")
-        self.retry_after = retry_after
-        """Seconds."""
+        self.retry_after = retry_after  # Seconds

@@ -1,10 +1,4 @@
-"""Resolving an execution whose start has an unknown outcome.
-
-ResolutionRefused
-├── NotUnconfirmed    it is not unconfirmed (any more)
-├── UnknownRun        the named run is not this execution's, or none was named
-└── EngineSilent      the engine could not be asked; trying again may help
-"""
+"""Resolving an execution whose start has an unknown outcome."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -36,23 +30,20 @@ class NotUnconfirmed(ResolutionRefused):
 
 
 class UnknownRun(ResolutionRefused):
-    pass
+    """The named run is not this execution's, or none was named."""
 
 
 class EngineSilent(ResolutionRefused):
-    pass
+    """The engine could not be asked; trying again may help."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Traces:
     """What a start of unknown outcome may have left at the engine."""
 
-    run_may_be_named: bool
-    """The engine keeps runs."""
-    run_may_be_missing: bool
-    """The answer to the start was the result, and the engine keeps no run that could be named."""
-    key: str
-    """Sent with the start; empty if the engine did not get one, or that is not known."""
+    run_may_be_named: bool  # The engine keeps runs
+    run_may_be_missing: bool  # The start's answer was the result: there is no run that could be named
+    key: str  # Sent with the start; empty if the engine did not get one, or that is not known
 
 
 NO_WORKFLOW = Traces(run_may_be_named=False, run_may_be_missing=True, key="")

@@ -33,8 +33,7 @@ from executions.models.result_cache import BATCH, cache_key, evict_excess, remov
 if TYPE_CHECKING:
     from connectors.temporal.declarations import CacheBlock
 
-COPIED_BYTES = 64 * 1024
-"""A hit does not copy a larger output: its record refers to the original run."""
+COPIED_BYTES = 64 * 1024  # A hit does not copy a larger output: its record refers to the original run
 
 
 class _Gone(Exception):
@@ -123,7 +122,6 @@ def clear_results(workflows: Collection[int] | None = None) -> int:
 
 @transaction.atomic
 def _begin_clearing(workflows: Collection[int] | None) -> list[int]:
-    """The workflows for which a result was ever cached or is about to be."""
     used = set(CacheUse.objects.values_list("pk", flat=True))
     locked = [use.pk for use in CacheUse.lock(used if workflows is None else used & set(workflows))]
     CacheUse.objects.filter(pk__in=locked).update(clearings=F("clearings") + 1, cleared_at=timezone.now())
@@ -131,7 +129,6 @@ def _begin_clearing(workflows: Collection[int] | None) -> list[int]:
 
 
 def clean_if_due() -> None:
-    """Clean if the interval has passed, in one process only."""
     now = timezone.now()
     policy, _ = CachePolicy.objects.get_or_create(pk=CachePolicy.ONLY)
     due_at = policy.cleaned_at and policy.cleaned_at + timedelta(seconds=policy.cleanup_seconds)
@@ -141,7 +138,6 @@ def clean_if_due() -> None:
 
 
 def clean() -> int:
-    """Remove expired results and those beyond the limit. Returns how many."""
     now, expired = timezone.now(), 0
     for results in (CachedResult.objects.filter(expires_at__lte=now), *_shortened(now)):
         for batch in _batches(results):
@@ -161,7 +157,6 @@ def _shortened(now: datetime) -> Iterator[QuerySet[CachedResult]]:
 
 
 def forget_results(*, older_than: datetime) -> int:
-    """Remove a batch of outputs past their retention. Returns how many."""
     old = CachedResult.objects.filter(created_at__lt=older_than).order_by("created_at")
     return remove_results(old.values_list("pk", flat=True)[:BATCH], counted_as="expired")
 
@@ -199,7 +194,6 @@ COUNTED = [field.name for field in fields(CacheFigures) if field.name not in ("e
 
 
 def cache_figures(workflow: int | None = None) -> CacheFigures:
-    """Read from the database, so the same in every process."""
     uses = CacheUse.objects.all() if workflow is None else CacheUse.objects.filter(pk=workflow)
     sums = uses.aggregate(**{name: Sum(name, default=0) for name in COUNTED})
     policy = CachePolicy.current()

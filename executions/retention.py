@@ -26,8 +26,7 @@ from executions.models import (
 from executions.result_cache import forget_results
 from executions.statistics import prune_statistics
 
-BATCH = 50
-"""Rows per transaction: SQLite has one writer."""
+BATCH = 50  # Rows per transaction: SQLite has one writer
 LONGEST_REST_SECONDS = 0.5
 NEVER_PRUNED = (*ACTIVE, State.UNCONFIRMED)
 
@@ -40,10 +39,8 @@ class Pruned:
     timelines: int = 0
     discovery_runs: int = 0
     statistics: int = 0
-    others: Mapping[str, int] = field(default_factory=dict)
-    """Of other rooms, by name; without zeros."""
-    all_done: bool = True
-    """False if the time was up first."""
+    others: Mapping[str, int] = field(default_factory=dict)  # Of other rooms, by name; without zeros
+    all_done: bool = True  # False if the time was up first
 
     def __str__(self) -> str:
         counts = {
@@ -58,14 +55,11 @@ class Pruned:
         return ", ".join(f"{count} {name}" for name, count in counts.items())
 
 
-PruneBatch = Callable[[datetime], int]
-"""Removes a batch of what ended before the moment. Returns how many."""
+PruneBatch = Callable[[datetime], int]  # Removes a batch of what ended before the moment. Returns how many.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KeptAlike:
-    """Records and payloads of another room, kept as long as those of executions."""
-
     name: str
     prune_records: PruneBatch
     payloads: str
@@ -119,7 +113,6 @@ def _what_is_due(retention: Retention, now: datetime) -> dict[str, Callable[[], 
 
 
 def _prune_and_rest(prune_batch: Callable[[], int]) -> int:
-    """Rests for as long as the batch took, for other writers."""
     begun = time.monotonic()
     if removed := prune_batch():
         time.sleep(min(time.monotonic() - begun, LONGEST_REST_SECONDS))
@@ -181,6 +174,5 @@ def _ended(before: datetime) -> models.QuerySet[Execution]:
 
 
 def take_batch(due: models.QuerySet[Any]) -> list[Any]:
-    """Lock a batch, the oldest first. Returns the keys."""
     oldest = due.order_by("finished_at").select_for_update(skip_locked=True)
     return list(oldest.values_list("pk", flat=True)[:BATCH])

@@ -26,55 +26,37 @@ from catalogue.exposure import current_catalogue, find_named
 from catalogue.models import Workflow
 from catalogue.naming import find_similar_names
 from catalogue.schemas import ArgumentProblem
+from executions import queue, refusals
 from executions.callers import Caller
 from executions.creating import StartRequest, insert_execution, new_execution
 from executions.models import ACTIVE, Execution, State
 from executions.models.execution import LONG_PAST
 from executions.models.record import has_abandoned
-from executions.queue import (
-    Limits,
-    Occupancy,
-    Place,
-    admit_batch,
-    expected,
-    has_room,
-    lock_admissions,
-    read_occupancy,
-)
-from executions.refusals import (
-    LONGEST_KEY,
-    Busy,
-    IdempotencyConflict,
-    InvalidArguments,
-    InvalidIdempotencyKey,
-    UnknownTool,
-)
 from executions.result_cache import answer_from_cache, count_run, mark_for_cache
 from executions.runner.lease import LEASE
 
-MAX_AGE_SECONDS = 0.2
-"""How long a process relies on its last count of all processes' admissions."""
+MAX_AGE_SECONDS = 0.2  # How long a process relies on its last count of all processes' admissions
 RESERVE = 100
 MINUTE = timedelta(seconds=60)
 
 
-def admit(tight: Limits, place: Place, caller: Caller) -> bool:
+def admit(tight: queue.Limits, place: queue.Place, caller: Caller) -> bool:
     """In the transaction that records it: True: admitted, False: queued. Raises Busy."""
-    lock_admissions()
-    if has_room(tight) and _nobody_was_first(tight):
+    queue.lock_admissions()
+    if queue.has_room(tight) and _nobody_was_first(tight):
         remembered.take(place)
         return True
     _check_queue(caller)
-    expected.add(tight)
+    queue.expected.add(tight)
     return False
 
 
-def _nobody_was_first(tight: Limits) -> bool:
+def _nobody_was_first(tight: queue.Limits) -> bool:
     """Queued executions get a slot that has just become free before this one."""
     if not Execution.objects.queued().exists():
         return True
-    _, is_more = admit_batch()
-    return not is_more and has_room(tight)
+    _, is_more = queue.admit_batch()
+    return not is_more and queue.has_room(tight)
 
 
 class _Remembered:
@@ -91,10 +73,10 @@ class _Remembered:
         self.forget()
 
     def forget(self) -> None:
-        self._occupancy = Occupancy()
+        self._occupancy = queue.Occupancy()
         self._read_at = -math.inf
 
-    def take_unless_tight(self, place: Place) -> Limits:
+    def take_unless_tight(self, place: queue.Place) -> queue.Limits:
         """Returns the limits too near to rely on memory; if there are none, the slot is taken."""
         limits = place.limits
         if not limits:
@@ -111,16 +93,16 @@ class _Remembered:
                 self._occupancy.take(place)
         return tight
 
-    def take(self, place: Place) -> None:
+    def take(self, place: queue.Place) -> None:
         with self._lock:
             self._occupancy.take(place)
 
     def _look(self) -> None:
         read_at = time.monotonic()
-        self._occupancy = read_occupancy()
+        self._occupancy = queue.read_occupancy()
         self._read_at = read_at
         if Execution.objects.queued().exists():
-            expected.suspect()
+            queue.expected.suspect()
 
 
 remembered = _Remembered()
@@ -128,30 +110,26 @@ remembered = _Remembered()
 
 def forget_admissions() -> None:
     remembered.forget()
-    expected.forget()
+    queue.expected.forget()
 
 
 def _check_queue(caller: Caller) -> None:
-    """Raises Busy if the queue is full for this caller; a caller's first call may always wait.
-
-    So no caller can fill the queue for others. With a bound of 0 nothing may wait.
-    """
+    """Raises Busy if the queue is full for this caller, whose first call may wait unless a bound is 0."""
     most = settings.CATALOGUE["max_queued_executions"]
     most_of_one = settings.CATALOGUE["max_queued_per_caller"]
     queued = Execution.objects.queued().order_by()
     number = queued.aggregate(all=Count("pk"), own=Count("pk", filter=Q(caller=caller.key)))
     if not most or not most_of_one:
-        raise Busy("all places are taken, and no queue is allowed.", retry_after=_pause())
+        raise refusals.Busy("all places are taken, and no queue is allowed.", retry_after=_pause())
     if number["own"] >= most_of_one:
         why = f"all places are taken, and your share of the queue is full, with {number['own']} waiting."
-        raise Busy(why, retry_after=_pause(caller=caller.key))
+        raise refusals.Busy(why, retry_after=_pause(caller=caller.key))
     if number["own"] and number["all"] >= most:
         why = f"all places are taken, and the queue is full, with {number['all']} waiting."
-        raise Busy(why, retry_after=_pause())
+        raise refusals.Busy(why, retry_after=_pause())
 
 
 def _pause(**whose: str) -> int:
-    """Seconds until the next admission from the queue, at the pace of the last minute."""
     came_through = Execution.objects.filter(admitted_at__gt=F("created_at"), **whose)
     lately = came_through.filter(admitted_at__gte=timezone.now() - MINUTE).count()
     return math.ceil(MINUTE.total_seconds() / max(lately, 1))
@@ -159,10 +137,10 @@ def _pause(**whose: str) -> int:
 
 def read_idempotency_key(sent: Any) -> str:
     """A valid key. Raises InvalidIdempotencyKey, also for an empty one: the client relies on it."""
-    if not isinstance(sent, str) or not 0 < len(sent) <= LONGEST_KEY:
-        raise InvalidIdempotencyKey
+    if not isinstance(sent, str) or not 0 < len(sent) <= refusals.LONGEST_KEY:
+        raise refusals.InvalidIdempotencyKey
     if not (sent.isascii() and sent.isprintable() and sent.strip()):
-        raise InvalidIdempotencyKey
+        raise refusals.InvalidIdempotencyKey
     return sent
 
 
@@ -171,14 +149,8 @@ def exposed_workflow(tool_name: str, *, caller: Caller) -> Workflow:
     shown = current_catalogue().seen_through(caller.toolset)
     if (workflow := find_named(shown, tool_name)) is None:
         renamed = [name for name, other in shown.items() if tool_name in other.former_tool_names]
-        raise UnknownTool(tool_name, renamed=renamed, similar=find_similar_names(tool_name, shown))
+        raise refusals.UnknownTool(tool_name, renamed=renamed, similar=find_similar_names(tool_name, shown))
     return workflow
-
-
-def _find_hidden(tool_name: str) -> Workflow | None:
-    """Any workflow of an enabled source, whether agents see it or not."""
-    enabled = Workflow.objects.select_related("source").filter(source__enabled=True)
-    return enabled.filter(tool_name=tool_name).first()
 
 
 def create_execution(request: StartRequest, *, holder: str = "") -> Execution:
@@ -191,13 +163,16 @@ def create_execution(request: StartRequest, *, holder: str = "") -> Execution:
     written = request
     if (asked_before := _find_by_key(written)) is not None:
         return asked_before
-    workflow = _find_hidden(request.tool_name) if request.may_be_hidden else None
+    workflow = None
+    if request.may_be_hidden:
+        enabled = Workflow.objects.select_related("source").filter(source__enabled=True)
+        workflow = enabled.filter(tool_name=request.tool_name).first()
     workflow = workflow or exposed_workflow(request.tool_name, caller=request.caller)
     # Repeated requests are identified by the arguments as written, plus the curator's overrides.
     digest = _hash_of(written, workflow)
     settled = settle_arguments(workflow.input_schema, workflow.argument_overrides, request.arguments)
     if settled.problems:
-        raise InvalidArguments(request.tool_name, settled.problems)
+        raise refusals.InvalidArguments(request.tool_name, settled.problems)
     request = replace(request, arguments=settled.arguments)
     if holder and (abandoned := _reattach(request, workflow, digest)) is not None:
         return abandoned
@@ -210,7 +185,7 @@ def create_execution(request: StartRequest, *, holder: str = "") -> Execution:
         if (asked_before := _find_by_key(written)) is not None:
             return asked_before
         # Deleted since the catalogue was cached.
-        raise UnknownTool(request.tool_name) from None
+        raise refusals.UnknownTool(request.tool_name) from None
     logger.bind(
         execution=execution.pk, tool=request.tool_name, caller=request.caller.key, door=request.door.value
     ).info("Execution created" if execution.admitted_at else "Execution queued")
@@ -225,11 +200,11 @@ def _hash_of(request: StartRequest, workflow: Workflow | None) -> str:
         canonical = json.dumps(arguments, sort_keys=True, separators=(",", ":"), allow_nan=False)
     except ValueError:
         problem = ArgumentProblem("", "JSON has no infinite numbers and no NaN")
-        raise InvalidArguments(request.tool_name, [problem]) from None
+        raise refusals.InvalidArguments(request.tool_name, [problem]) from None
     # Not cut like an engine's answer: a repeated start sends it again.
     if (size := len(canonical)) > (limit := settings.CATALOGUE["max_payload_bytes"]):
         problem = ArgumentProblem("", f"{size} bytes are over the limit of {limit}")
-        raise InvalidArguments(request.tool_name, [problem])
+        raise refusals.InvalidArguments(request.tool_name, [problem])
     return hashlib.sha256(canonical.encode()).hexdigest()
 
 
@@ -250,7 +225,7 @@ def _find_by_key(request: StartRequest) -> Execution | None:
     names = [] if workflow is None else [workflow.tool_name, *workflow.former_tool_names]
     is_same_tool = request.tool_name in {known.tool_name, *names}
     if not is_same_tool or known.arguments_hash != _hash_of(request, workflow):
-        raise IdempotencyConflict(known, tool_name=request.tool_name)
+        raise refusals.IdempotencyConflict(known, tool_name=request.tool_name)
     return known
 
 
@@ -297,7 +272,7 @@ def _reattach(request: StartRequest, workflow: Workflow, digest: str) -> Executi
 def _record(
     request: StartRequest, workflow: Workflow, digest: str, holder: str, *, is_cached: bool
 ) -> Execution:
-    now, place = timezone.now(), Place.of(workflow, request.caller.key)
+    now, place = timezone.now(), queue.Place.of(workflow, request.caller.key)
     tight = remembered.take_unless_tight(place)
     with transaction.atomic() if tight or is_cached else contextlib.nullcontext():
         admitted = not tight or admit(tight, place, request.caller)

@@ -29,19 +29,7 @@ from loguru import logger
 from catalogue.describing import tokens_for
 from catalogue.models import Workflow
 from catalogue.models.workflow import WorkflowQuerySet
-from executions.models import FINAL, Execution, HourlyUsage, StatisticsState
-from executions.models.usage import (
-    ADDED,
-    CACHED,
-    FAILURES,
-    TIMED,
-    Key,
-    Outcome,
-    Sums,
-    UsageQuerySet,
-    add_usage,
-    end_of,
-)
+from executions.models import FINAL, Execution, HourlyUsage, StatisticsState, usage
 
 HOUR = timedelta(hours=1)
 DAY = timedelta(days=1)
@@ -79,24 +67,22 @@ class Figures:
     input_characters: int = 0
     output_characters: int = 0
     last_at: datetime | None = None
-    milliseconds: int = 0
-    """Total duration of the timed calls."""
-    timed: int = 0
-    """Calls that ran to an end."""
+    milliseconds: int = 0  # Total duration of the timed calls
+    timed: int = 0  # Calls that ran to an end
+    # For each duration class, the number of timed calls and their milliseconds.
     by_duration: dict[int, tuple[int, int]] = field(default_factory=dict)
-    """For each duration class, the number of timed calls and their milliseconds."""
 
     @property
     def failures(self) -> int:
-        return sum(self.by_outcome.get(outcome, 0) for outcome in FAILURES)
+        return sum(self.by_outcome.get(outcome, 0) for outcome in usage.FAILURES)
 
     @property
     def cancelled(self) -> int:
-        return self.by_outcome.get(Outcome.CANCELLED, 0)
+        return self.by_outcome.get(usage.Outcome.CANCELLED, 0)
 
     @property
     def cached(self) -> int:
-        return self.by_outcome.get(CACHED, 0)
+        return self.by_outcome.get(usage.CACHED, 0)
 
     @property
     def input_tokens(self) -> int:
@@ -137,13 +123,13 @@ class Figures:
         self.input_characters += row["input_characters"]
         self.output_characters += row["output_characters"]
         self.by_outcome[outcome] = self.by_outcome.get(outcome, 0) + row["calls"]
-        if outcome in TIMED:
+        if outcome in usage.TIMED:
             self.timed += row["calls"]
             self.milliseconds += row["milliseconds"]
             self._add_durations(duration_class, row["calls"], row["milliseconds"])
 
     def include(self, other: Figures) -> None:
-        for name in ("timed", *ADDED):
+        for name in ("timed", *usage.ADDED):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for outcome, count in other.by_outcome.items():
             self.by_outcome[outcome] = self.by_outcome.get(outcome, 0) + count
@@ -156,18 +142,16 @@ class Figures:
         self.by_duration[duration_class] = (known[0] + count, known[1] + milliseconds)
 
 
-def usage_since(start: datetime, end: datetime | None = None) -> UsageQuerySet:
-    """The sums of whole hours from `start` up to `end`."""
+def usage_since(start: datetime, end: datetime | None = None) -> usage.UsageQuerySet:
     rows = HourlyUsage.objects.filter(hour__gte=start)
     return rows if end is None else rows.filter(hour__lt=end)
 
 
 def figures_by(rows: QuerySet[HourlyUsage], *by: str) -> dict[tuple[Any, ...], Figures]:
-    """The figures for each combination of these columns, in one query."""
     figures: defaultdict[tuple[Any, ...], Figures] = defaultdict(Figures)
     lasts: defaultdict[tuple[Any, ...], str] = defaultdict(str)
     # As text in UTC: parsing a time takes longer than everything else about a row.
-    sums = {name: Sum(name) for name in ADDED} | {"last": Cast(Max("last_at"), TextField())}
+    sums = {name: Sum(name) for name in usage.ADDED} | {"last": Cast(Max("last_at"), TextField())}
     for row in rows.order_by().values(*by, "outcome", "duration_class").annotate(**sums):
         key = tuple(row[name] for name in by)
         figures[key].add(row["outcome"], row["duration_class"], row)
@@ -191,12 +175,11 @@ def figures_over_time(
     }
 
 
-REMEMBERED_FIGURES = 50_000
-"""Of all readings together; about a kilobyte each."""
+REMEMBERED_FIGURES = 50_000  # Of all readings together; about a kilobyte each
+# By query and what was read: the state of the rows it was read from, and what was read.
 _past: LRUCache[Hashable, tuple[Hashable, Any]] = LRUCache(
     REMEMBERED_FIGURES, getsizeof=lambda remembered: len(remembered[1]) + 1
 )
-"""By query and what was read: the state of the rows it was read from, and what was read."""
 _past_lock = Lock()
 
 
@@ -252,7 +235,6 @@ def figures_since(
 
 
 def figures_in(period: Period, *by: str, bucket: timedelta | None = None) -> dict[tuple[Any, ...], Figures]:
-    """`figures_since` of all calls in the period."""
     return figures_since(HourlyUsage.objects.all(), period.start(), *by, bucket=bucket)
 
 
@@ -275,13 +257,10 @@ COLUMN_OF = {
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    name: str
-    """For people: a tool's present name; empty for the address of all tools."""
-    key: str
-    """As executions store it."""
+    name: str  # For people: a tool's present name; empty for the address of all tools
+    key: str  # As executions store it
     figures: Figures
-    workflow_id: int | None = None
-    """Of a tool whose workflow exists."""
+    workflow_id: int | None = None  # Of a tool whose workflow exists
 
 
 def usage_by(subject: Subject, period: Period) -> list[Use]:
@@ -314,12 +293,6 @@ def _usage_by_tool(period: Period) -> list[Use]:
     return [Use(name, name, figures, workflow) for (workflow, name), figures in merged.items()]
 
 
-def figures_of_workflows(keys: Iterable[int], *, start: datetime) -> dict[int, Figures]:
-    """Without workflows that were not called; one query."""
-    rows = usage_since(start).filter(workflow__in=list(keys))
-    return {workflow: figures for (workflow,), figures in figures_by(rows, "workflow").items()}
-
-
 def last_calls_of(keys: Iterable[int]) -> dict[int, datetime]:
     """Workflows that were never called are missing."""
     rows = HourlyUsage.objects.filter(workflow__in=list(keys)).order_by()
@@ -341,7 +314,6 @@ def uncalled_workflows(*, days: int) -> WorkflowQuerySet:
 
 
 def fold() -> int:
-    """Fold new rows into the sums. Returns how many."""
     folded = 0
     while batch := _fold_batch():
         folded += batch
@@ -355,14 +327,14 @@ def _fold_batch() -> int:
     single = HourlyUsage.objects.filter(is_folded=False).order_by("pk").select_for_update(skip_locked=True)
     taken = list(single[:FOLDED_AT_ONCE])
     if taken:
-        add_usage(_in_order(_sum_up((row.key, row.sums) for row in taken)))
+        usage.add_usage(_in_order(_sum_up((row.key, row.sums) for row in taken)))
         HourlyUsage.objects.filter(pk__in=[row.pk for row in taken]).delete()
         StatisticsState.note_change(min(row.hour for row in taken))
     return len(taken)
 
 
-def _sum_up(ends: Iterable[tuple[Key, Sums]]) -> dict[Key, Sums]:
-    total: dict[Key, Sums] = {}
+def _sum_up(ends: Iterable[tuple[usage.Key, usage.Sums]]) -> dict[usage.Key, usage.Sums]:
+    total: dict[usage.Key, usage.Sums] = {}
     for key, sums in ends:
         if key in total:
             total[key].add(sums)
@@ -371,7 +343,7 @@ def _sum_up(ends: Iterable[tuple[Key, Sums]]) -> dict[Key, Sums]:
     return total
 
 
-def _in_order(sums: dict[Key, Sums]) -> list[tuple[Key, Sums]]:
+def _in_order(sums: dict[usage.Key, usage.Sums]) -> list[tuple[usage.Key, usage.Sums]]:
     """The same in every process, which rules out deadlocks."""
     return sorted(sums.items(), key=lambda row: tuple(str(part) for part in row[0]))
 
@@ -389,28 +361,18 @@ def prune_statistics(before: datetime) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Recount:
-    hours: int
-    """Hours counted."""
-    differed: int
-    """Hours that differed and were corrected."""
-    since: datetime | None
-    """The first hour with all its executions; None without any."""
+    hours: int  # Hours counted
+    differed: int  # Hours that differed and were corrected
+    since: datetime | None  # The first hour with all its executions; None without any
 
 
 def recount() -> Recount:
-    """Recount the statistics from the executions, for all hours without removed executions."""
     state, _ = StatisticsState.objects.get_or_create(pk=StatisticsState.ONLY)
     hours = list(_countable_hours(state.removed_until))
     differed = sum(_recount_hour(hour) for hour in hours)
     StatisticsState.objects.update(counted_from_rows_at=timezone.now())
     logger.info("Counted {} hours again; {} differed", len(hours), differed)
     return Recount(hours=len(hours), differed=differed, since=min(hours, default=None))
-
-
-def recount_once() -> None:
-    """After an upgrade: counts what ended before there were statistics."""
-    if not StatisticsState.objects.filter(counted_from_rows_at__isnull=False).exists():
-        recount()
 
 
 def _countable_hours(removed_until: datetime | None) -> Iterator[datetime]:
@@ -433,8 +395,8 @@ def _countable_hours(removed_until: datetime | None) -> Iterator[datetime]:
 
 
 def _recount_hour(hour: datetime) -> bool:
-    """Returns whether it differed."""
-    if _same(_counted_in(hour), _ended_in(hour)):
+    counted = _sum_up((row.key, row.sums) for row in HourlyUsage.objects.filter(hour=hour))
+    if _same(counted, _ended_in(hour)):
         return False
     with transaction.atomic():
         _lock_out_writers()
@@ -447,7 +409,7 @@ def _recount_hour(hour: datetime) -> bool:
         StatisticsState.note_change(hour)
         rows = _in_order(ended)
         for start in range(0, len(rows), FOLDED_AT_ONCE):
-            add_usage(rows[start : start + FOLDED_AT_ONCE])
+            usage.add_usage(rows[start : start + FOLDED_AT_ONCE])
     return True
 
 
@@ -459,22 +421,18 @@ def _lock_out_writers() -> None:
             cursor.execute(f"LOCK TABLE {table} IN EXCLUSIVE MODE")
 
 
-def _ended_in(hour: datetime) -> dict[Key, Sums]:
+def _ended_in(hour: datetime) -> dict[usage.Key, usage.Sums]:
     # Without the state, by which SQLite would read the whole history.
     finished = Execution.objects.filter(finished_at__gte=hour, finished_at__lt=hour + HOUR).order_by()
     rows = finished.defer("error", "poll_failure").iterator()
-    return _sum_up(end_of(execution, {}) for execution in rows if execution.state in FINAL)
+    return _sum_up(usage.end_of(execution, {}) for execution in rows if execution.state in FINAL)
 
 
-def _counted_in(hour: datetime) -> dict[Key, Sums]:
-    return _sum_up((row.key, row.sums) for row in HourlyUsage.objects.filter(hour=hour))
-
-
-def _same(counted: dict[Key, Sums], ended: dict[Key, Sums]) -> bool:
+def _same(counted: dict[usage.Key, usage.Sums], ended: dict[usage.Key, usage.Sums]) -> bool:
     return {key: _numbers(sums) for key, sums in counted.items()} == {
         key: _numbers(sums) for key, sums in ended.items()
     }
 
 
-def _numbers(sums: Sums) -> Sequence[int]:
-    return [getattr(sums, name) for name in ADDED]
+def _numbers(sums: usage.Sums) -> Sequence[int]:
+    return [getattr(sums, name) for name in usage.ADDED]

@@ -7,12 +7,12 @@ from catalogue.product_settings import overrides
 from connectors.background import run_in_background_loop
 from executions import advancing, result_cache, retention, statistics
 from executions.local_worker import RENEWAL_SECONDS, at_most_every, note_worker
+from executions.models import StatisticsState
 from executions.queue import admit_queued
 from executions.wakeups import POLL_TASK
 
 _note_worker = at_most_every(RENEWAL_SECONDS, note_worker)
-PRUNING_SECONDS = 20.0
-"""It occupies a thread of the worker, whose shutdown may wait for a batch."""
+PRUNING_SECONDS = 20.0  # It occupies a thread of the worker, whose shutdown may wait for a batch
 
 
 @shared_task(name=POLL_TASK)
@@ -25,7 +25,6 @@ def poll_due_executions() -> None:
 
 @shared_task(name="executions.prune_executions")
 def prune_executions() -> None:
-    """The next run removes the rest."""
     retention.prune(seconds=PRUNING_SECONDS)
 
 
@@ -37,7 +36,9 @@ def clean_result_cache() -> None:
 
 @shared_task(name="executions.fold_statistics")
 def fold_statistics() -> None:
-    statistics.recount_once()
+    # After an upgrade, what ended before there were statistics.
+    if not StatisticsState.objects.filter(counted_from_rows_at__isnull=False).exists():
+        statistics.recount()
     statistics.fold()
 
 

@@ -1,5 +1,3 @@
-"""Starting a workflow and waiting for it; the wait may end before the run."""
-
 import asyncio
 import contextlib
 import uuid
@@ -13,15 +11,7 @@ from loguru import logger
 
 from catalogue.database import run_in_database
 from catalogue.models import Workflow
-from executions.advancing import (
-    admit_next,
-    advance,
-    begin,
-    hold_and_read,
-    read_execution,
-    recorded_errors,
-    release_lease,
-)
+from executions import advancing
 from executions.cancelling import CancelOutcome, cancel_execution
 from executions.change_feed import watching
 from executions.creating import StartRequest
@@ -34,14 +24,10 @@ from executions.starting import create_execution
 from executions.wakeups import is_awaited_besides, wake, woken_by
 
 ProgressListener = Callable[[Execution], Awaitable[None]]
-LOOK_AGAIN_SECONDS = 1.0
-"""How often a waiting request reads the row, which others may have changed."""
-GRACE_SECONDS = CANCELLATION_GRACE.total_seconds() + 5.0
-"""How long a patient caller waits beyond the run's timeout: for as long as the run is usually followed."""
-QUEUE_NEWS_SECONDS = 10.0
-"""Interval of progress for a client in the queue; many time out after 60 s."""
-NOTING_SECONDS = 1.0
-"""How long a cancelled request stays to record that it ended."""
+LOOK_AGAIN_SECONDS = 1.0  # How often a waiting request reads the row, which others may have changed
+GRACE_SECONDS = CANCELLATION_GRACE.total_seconds() + 5.0  # For a patient caller, beyond the run's timeout
+QUEUE_NEWS_SECONDS = 10.0  # Interval of progress for a client in the queue; many time out after 60 s
+NOTING_SECONDS = 1.0  # How long a cancelled request stays to record that it ended
 CALLER_GONE = "The caller's connection ended before it had an answer."
 
 
@@ -108,7 +94,7 @@ class _Follower:
         self._stirred = asyncio.Event()
         self._owns = self._is_released = self._is_abandoned = self._was_stirred = False
         self._begun_at = timezone.now()
-        self._task = begin(self._run())
+        self._task = advancing.begin(self._run())
 
     async def release(self, *, answered: bool) -> None:
         """End the wait: the step under way finishes, then the lease is released."""
@@ -121,13 +107,12 @@ class _Follower:
             is_noted = execution.awaited_here and execution.is_settled
             if execution.cached_at is not None or (is_noted and timezone.now() < self._begun_at + LEASE):
                 return
-        concluding = begin(self._conclude(answered=answered))
+        concluding = advancing.begin(self._conclude(answered=answered))
         if not answered:
             # A closing loop lets cancelled tasks finish, but starts no new ones.
             await asyncio.wait({concluding}, timeout=NOTING_SECONDS)
 
     async def created(self) -> Execution:
-        """The execution once its record is committed. Raises what creating it raised."""
         await self._created.wait()
         if self._failure is not None:
             raise self._failure
@@ -144,10 +129,7 @@ class _Follower:
         *,
         again_once_admitted: bool = False,
     ) -> Execution:
-        """The execution when it is settled or the time is up.
-
-        `again_once_admitted` restarts the time when it leaves the queue, as its timeout starts then.
-        """
+        """Until it is settled or the time is up; `again_once_admitted`: that restarts behind the queue."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds) as patience:
                 while not self._task.done():
@@ -172,7 +154,7 @@ class _Follower:
             self._owns = created.pk == self._request.id or not self._request.idempotency_key
             is_over = created.is_settled
             created.awaited_here = self._owns and not is_over
-        except Exception as error:  # noqa: BLE001 - raised in `created`, for whoever waits
+        except Exception as error:  # noqa: BLE001 - raised in `created`
             self._failure = error
             if self._is_abandoned and not isinstance(error, StartRefused):
                 logger.opt(exception=error).error("Creating an execution failed, and its caller is gone")
@@ -201,7 +183,7 @@ class _Follower:
     async def _drive(self, execution: Execution) -> None:
         try:
             if execution.lease_holder == self._holder:
-                async with recorded_errors(execution):
+                async with advancing.recorded_errors(execution):
                     await send_start(execution, execution.payload.input, on_progress=self._news.set)
             elif execution.is_queued:
                 await self._queue_up(execution)
@@ -210,8 +192,8 @@ class _Follower:
             # The record exists: the caller gets it, and a worker continues.
             logger.bind(execution=execution.pk).exception("Following the execution failed")
         finally:
-            await release_lease(self._execution or execution, holder=self._holder)
-            admit_next(self._execution or execution)
+            await advancing.release_lease(self._execution or execution, holder=self._holder)
+            advancing.admit_next(self._execution or execution)
 
     async def _queue_up(self, execution: Execution) -> None:
         """Wait for admission; all queued requests share one look per second."""
@@ -223,7 +205,7 @@ class _Follower:
                     async with asyncio.timeout(QUEUE_NEWS_SECONDS):
                         await watch.changes()
                 try:
-                    execution = await run_in_database(read_execution, execution.pk)
+                    execution = await run_in_database(advancing.read_execution, execution.pk)
                     watch.saw(execution)
                 except (OperationalError, InterfaceError) as error:
                     await _wait_for_database(error, execution)
@@ -242,13 +224,12 @@ class _Follower:
                 await _wait_for_database(error, self._execution)
 
     async def _take_step(self, execution: Execution) -> Execution:
-        """Take a step if the lease is free, and return the row."""
         fresh = execution
         if not self._knows(execution):
-            fresh = await run_in_database(hold_and_read, execution, holder=self._holder)
+            fresh = await run_in_database(advancing.hold_and_read, execution, holder=self._holder)
         fresh.awaited_here = self._owns and not fresh.is_settled
         if fresh.lease_holder == self._holder and fresh.next_attempt_at <= timezone.now():
-            await advance(fresh, waited_for=True)
+            await advancing.advance(fresh, waited_for=True)
         return fresh
 
     def _knows(self, execution: Execution) -> bool:
@@ -281,7 +262,6 @@ class _Follower:
         return not self._is_released
 
     async def _conclude(self, *, answered: bool) -> None:
-        """Record whether the caller was answered; if not, apply the workflow's `on_disconnect`."""
         await self._created.wait()
         execution = self._execution
         if execution is None or not self._owns:

@@ -1,5 +1,3 @@
-"""Waking those that wait for an execution: requests of this process, and workers through the broker."""
-
 import asyncio
 import contextlib
 import threading
@@ -20,8 +18,7 @@ _Waiting = tuple[asyncio.AbstractEventLoop, asyncio.Event]
 _Places = dict[uuid.UUID, Counter[_Waiting]]
 _waiting: _Places = {}
 _looking_on: _Places = {}
-_changing = threading.Lock()
-"""A process has several event loops, each in its own thread."""
+_changing = threading.Lock()  # A process has several event loops, each in its own thread
 
 
 @contextlib.contextmanager
@@ -59,11 +56,10 @@ def is_awaited_besides(event: asyncio.Event, execution_id: uuid.UUID) -> bool:
 
 POLL_TASK = "executions.poll_due_executions"
 MESSAGE_LIFETIME_SECONDS = 5
+# In a thread of its own, since connecting to a dead broker takes seconds.
 _publisher = ThreadPoolExecutor(max_workers=1, thread_name_prefix="dispatch")
-"""In a thread of its own, since connecting to a dead broker takes seconds."""
 _on_its_way = threading.Event()
-_here: list[Callable[[], None]] = []
-"""The poll of this process, if it stands in for the workers."""
+_here: list[Callable[[], None]] = []  # The poll of this process, if it stands in for the workers
 
 
 def poll_in_this_process(poll: Callable[[], None] | None) -> None:
@@ -94,8 +90,7 @@ def _publish() -> None:
         logger.warning("The broker cannot be reached; the schedule starts what is due: {}", error)
 
 
-FRESH_SECONDS = 2.0
-"""A younger status is fresh enough for every reader."""
+FRESH_SECONDS = 2.0  # A younger status is fresh enough for every reader
 
 
 def request_poll_if_stale(execution: Execution) -> None:

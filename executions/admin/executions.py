@@ -1,7 +1,6 @@
 """The admin's list of executions, which reads no payloads, and the page of one execution."""
 
 import uuid
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -33,15 +32,8 @@ from catalogue.database import run_without_connection
 from catalogue.inputs import summarise_inputs
 from catalogue.interactions import DeclaredInteraction, InteractionKind, interactions_of
 from connectors.formats.json import UnreadableJSON, parse_json
-from executions.admin.filters import (
-    CacheFilter,
-    CreatedFilter,
-    EndedFilter,
-    SourceFilter,
-    StateFilter,
-    ToolsetFilter,
-    caller_of,
-)
+from executions import resolving
+from executions.admin import filters
 from executions.admin.page import describe_page, state_badge
 from executions.admin.payloads import send_payload
 from executions.admin.running import RunningMixin, run_again
@@ -52,23 +44,12 @@ from executions.interacting import InteractionRefused, query_execution, signal_e
 from executions.models import Execution, State
 from executions.models.record import SEARCHED, TEXTS
 from executions.reading import UnknownExecution
-from executions.resolving import (
-    EngineSilent,
-    ResolutionRefused,
-    Traces,
-    find_traces,
-    resolve_as_not_started,
-    resolve_as_ran,
-    resolve_as_started,
-)
 from executions.wakeups import request_poll_if_stale
 
 LABELS = {InteractionKind.QUERY: "Query", InteractionKind.SIGNAL: "Send"}
 
 
 class InteractionForm(forms.Form):
-    """The arguments as a JSON object; the interaction's schema checks them."""
-
     name = forms.CharField(widget=forms.HiddenInput)
     arguments = forms.JSONField(
         required=False,
@@ -131,11 +112,8 @@ class InteractionsMixin(ButtonsMixin):
     def _carry_out(
         self, request: HttpRequest, execution: Execution, kind: InteractionKind, form: InteractionForm
     ) -> HttpResponseBase:
-        name, arguments, caller = (
-            form.cleaned_data["name"],
-            form.cleaned_data["arguments"],
-            caller_of(request),
-        )
+        name, arguments = form.cleaned_data["name"], form.cleaned_data["arguments"]
+        caller = filters.caller_of(request)
         if kind == InteractionKind.QUERY:
             asked = query_execution(str(execution.pk), name, arguments, caller=caller)
             answer = pretty_json(run_without_connection(asked).value)
@@ -183,8 +161,8 @@ def _shown(one: DeclaredInteraction, form: InteractionForm) -> dict[str, Any]:
     }
 
 
-UNREACHABLE = Traces(run_may_be_named=True, run_may_be_missing=False, key="")
-"""For unusable source settings: naming a run then shows why it cannot be looked up."""
+# For unusable source settings: naming a run then shows why it cannot be looked up.
+UNREACHABLE = resolving.Traces(run_may_be_named=True, run_may_be_missing=False, key="")
 
 
 class RunIdForm(forms.Form):
@@ -212,25 +190,28 @@ def describe_resolution(execution: Execution) -> dict[str, Any]:
     }
 
 
-def _traces_of(execution: Execution) -> Traces:
+def _traces_of(execution: Execution) -> resolving.Traces:
     # With all rows at hand: the connectors' loop cannot query.
     at_hand = Execution.objects.select_related("workflow__source").get(pk=execution.pk)
     try:
-        return run_without_connection(find_traces(at_hand))
-    except EngineSilent:
+        return run_without_connection(resolving.find_traces(at_hand))
+    except resolving.EngineSilent:
         return UNREACHABLE
 
 
-def resolve_as_said(request: HttpRequest, execution_id: str) -> tuple[Execution, str]:
+def resolve_as_said(request: HttpRequest, execution_id: str, *, ran: bool) -> tuple[Execution, str]:
     """Returns the execution and a message. Raises UnknownExecution or ResolutionRefused."""
-    caller, run_id = caller_of(request), request.POST.get("run_id", "").strip()
+    caller, run_id = filters.caller_of(request), request.POST.get("run_id", "").strip()
+    if not ran:
+        resolved = resolving.resolve_as_not_started(execution_id, caller=caller)
+        return resolved, "Resolved: the engine did not start it."
     if run_id or "output" not in request.POST:
-        started = resolve_as_started(execution_id, run_id, caller=caller)
+        started = resolving.resolve_as_started(execution_id, run_id, caller=caller)
         return run_without_connection(started), f"Resolved: the engine runs it as {run_id}."
     output = _read_output(request.POST["output"])
-    ran = resolve_as_ran(execution_id, output, caller=caller)
+    resolving_it = resolving.resolve_as_ran(execution_id, output, caller=caller)
     known = "its output is not known" if output is None else "with the output that you gave"
-    return run_without_connection(ran), f"Resolved: it ran, {known}."
+    return run_without_connection(resolving_it), f"Resolved: it ran, {known}."
 
 
 def _read_output(written: str) -> Any:
@@ -239,7 +220,8 @@ def _read_output(written: str) -> Any:
     try:
         return parse_json(written.encode(errors="replace"))
     except UnreadableJSON as error:
-        raise ResolutionRefused(f"The answer is not valid JSON; nothing was changed. {error}") from None
+        why = f"The answer is not valid JSON; nothing was changed. {error}"
+        raise resolving.ResolutionRefused(why) from None
 
 
 CANCEL_MESSAGES = {
@@ -248,12 +230,9 @@ CANCEL_MESSAGES = {
     CancelOutcome.ALREADY_FINISHED: messages.warning,
     CancelOutcome.NOT_SUPPORTED: messages.error,
 }
-
-
 SIGNED_OUT = '<p role="alert" class="mb-6">You are signed out: reload the page to see the latest state.</p>'
 GONE = '<p role="alert" class="mb-6">The record of this execution has been removed.</p>'
-POLL_SECONDS = ((60, 1), (600, 3), (86_400, 10))
-"""Age in seconds up to which the page polls at this interval; older ones once a minute."""
+POLL_SECONDS = ((60, 1), (600, 3), (86_400, 10))  # Up to this age, every so many seconds
 
 
 def _poll_seconds(execution: Execution) -> int:
@@ -265,7 +244,6 @@ def _poll_seconds(execution: Execution) -> int:
 
 
 def _page_state(execution: Execution) -> str:
-    """Differs between states with different buttons and forms."""
     return f"{execution.state} {'queued' if execution.is_queued else ''}".strip()
 
 
@@ -276,8 +254,8 @@ class ExecutionAdmin(ReadOnlyMixin, RunningMixin, InteractionsMixin):
         "created", "took", "progress_shown",
     )  # fmt: skip
     list_filter = (
-        StateFilter, SourceFilter, ToolsetFilter, ("door", ChoicesDropdownFilter), CacheFilter, CreatedFilter,
-        EndedFilter,
+        filters.StateFilter, filters.SourceFilter, filters.ToolsetFilter, ("door", ChoicesDropdownFilter),
+        filters.CacheFilter, filters.CreatedFilter, filters.EndedFilter,
     )  # fmt: skip
     list_per_page = 50
     newest_by = "created_at"
@@ -296,7 +274,6 @@ class ExecutionAdmin(ReadOnlyMixin, RunningMixin, InteractionsMixin):
         guarded = self.admin_site.admin_view
         # Not guarded: a signed-out person gets a message instead of the login page as a fragment.
         live = path("<uuid:key>/live/", never_cache(self._live), name="executions_execution_live")
-        views = {"it_ran": self._it_ran, "it_did_not_run": self._it_did_not_run}
         return [
             live,
             path("at-engine/<int:key>/", guarded(show_engine_runs), name="executions_engine_runs"),
@@ -306,14 +283,17 @@ class ExecutionAdmin(ReadOnlyMixin, RunningMixin, InteractionsMixin):
                 "<uuid:key>/payload/<slug:name>/", guarded(send_payload), name="executions_execution_payload"
             ),
             *(
-                path(f"<uuid:key>/{name}/", guarded(view), name=f"executions_execution_{name}")
-                for name, view in views.items()
+                path(
+                    f"<uuid:key>/{name}/",
+                    guarded(partial(self._resolve, ran=ran)),
+                    name=f"executions_execution_{name}",
+                )
+                for name, ran in (("it_ran", True), ("it_did_not_run", False))
             ),
             *super().get_urls(),
         ]
 
     def get_fieldsets(self, request: HttpRequest, obj: Execution | None = None) -> Any:
-        """The panel shows the record instead."""
         return []
 
     def get_search_results(
@@ -351,7 +331,8 @@ class ExecutionAdmin(ReadOnlyMixin, RunningMixin, InteractionsMixin):
 
     @button("Cancel", icon="cancel", variant="danger", confirm="Cancel this execution?")
     def cancel(self, request: HttpRequest, execution: Execution) -> None:
-        cancellation = run_without_connection(cancel_execution(str(execution.pk), caller=caller_of(request)))
+        cancelling = cancel_execution(str(execution.pk), caller=filters.caller_of(request))
+        cancellation = run_without_connection(cancelling)
         CANCEL_MESSAGES[cancellation.outcome](request, cancellation.message)
 
     def panel(self, request: HttpRequest, obj: Execution) -> dict[str, Any]:
@@ -366,7 +347,6 @@ class ExecutionAdmin(ReadOnlyMixin, RunningMixin, InteractionsMixin):
         }
 
     def _live(self, request: HttpRequest, key: uuid.UUID) -> HttpResponseBase:
-        """The part of the page that changes."""
         if not (self.admin_site.has_permission(request) and self.has_view_permission(request)):
             return HttpResponse(SIGNED_OUT)
         execution = Execution.objects.select_related("workflow__source").filter(pk=key).first()
@@ -381,28 +361,16 @@ class ExecutionAdmin(ReadOnlyMixin, RunningMixin, InteractionsMixin):
         }
         return TemplateResponse(request, "executions/admin/live.html", context)
 
-    def _it_ran(self, request: HttpRequest, key: uuid.UUID) -> HttpResponseBase:
-        return self._resolve(request, key, lambda: resolve_as_said(request, str(key)))
-
-    def _it_did_not_run(self, request: HttpRequest, key: uuid.UUID) -> HttpResponseBase:
-        def resolve() -> tuple[Execution, str]:
-            resolved = resolve_as_not_started(str(key), caller=caller_of(request))
-            return resolved, "Resolved: the engine did not start it."
-
-        return self._resolve(request, key, resolve)
-
-    def _resolve(
-        self, request: HttpRequest, key: uuid.UUID, resolve: Callable[[], tuple[Execution, str]]
-    ) -> HttpResponseBase:
+    def _resolve(self, request: HttpRequest, key: uuid.UUID, ran: bool) -> HttpResponseBase:
         if not self.may_press_buttons(request):
             raise PermissionDenied
         if request.method != "POST":
             return HttpResponseNotAllowed(["POST"])
         try:
-            execution, done = resolve()
+            execution, done = resolve_as_said(request, str(key), ran=ran)
         except UnknownExecution as error:
             raise Http404(str(error)) from None
-        except ResolutionRefused as error:
+        except resolving.ResolutionRefused as error:
             messages.error(request, str(error))
         else:
             self.log_change(request, execution, done)

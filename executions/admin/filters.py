@@ -1,5 +1,3 @@
-"""The filters of the list of executions, and its callers."""
-
 from datetime import timedelta
 from typing import Any
 
@@ -21,12 +19,10 @@ def caller_of(request: HttpRequest) -> Caller:
     return Caller(key=f"user:{request.user.pk}", name=request.user.get_username(), sees_everything=True)
 
 
-caller_pages = {"user": "auth_user_change"}
-"""The admin page for each kind of caller key; the rooms above add theirs."""
+caller_pages = {"user": "auth_user_change"}  # By kind of caller key; the rooms above add theirs
 
 
 def show_caller(request: HttpRequest, *, key: str, name: str) -> Any:
-    """As a link if the person may view the caller's page."""
     told = f"{name} ({key})"
     kind, _, number = key.partition(":")
     if kind not in caller_pages or not number.isdecimal():
@@ -42,15 +38,11 @@ AGES = {
     "in the last 7 days": timedelta(days=7),
     "in the last 30 days": timedelta(days=30),
 }
-
-
 UNDER_WAY, UNSUCCESSFUL = "under_way", "unsuccessful"
 ALL_TOOLS = "*"
 
 
 class StateFilter(DropdownFilter):  # type: ignore[misc]
-    """With queued executions apart from those about to start."""
-
     title = "state"
     parameter_name = "state__exact"
 

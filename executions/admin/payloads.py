@@ -1,5 +1,3 @@
-"""The payloads of an execution in the admin: content blocks, HTTP exchanges and downloads."""
-
 import base64
 import json
 import uuid
@@ -19,23 +17,18 @@ from connectors.http_tools.tool import HTTPRequestSpec, HTTPResponseSpec
 from executions.models import ExecutionPayload
 from executions.reading import decode_base64
 
-PICTURES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
-"""Without SVG, which may contain scripts."""
+PICTURES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})  # SVG may contain scripts
 SOUNDS = frozenset(
     {"audio/wav", "audio/x-wav", "audio/mpeg", "audio/mp3", "audio/mp4", "audio/ogg", "audio/flac"}
     | {"audio/aac", "audio/webm"}
 )
-SHOWN_BYTES = 4 * 1024 * 1024
-"""Pictures and sounds of one page."""
-SHOWN_CHARACTERS = 100_000
-"""Texts of one page."""
+SHOWN_BYTES = 4 * 1024 * 1024  # Pictures and sounds of one page
+SHOWN_CHARACTERS = 100_000  # Texts of one page
 SHOWN_BLOCKS = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A block for the template: a description, and at most one of the others."""
-
     line: str
     text: str = ""
     picture: str = ""
@@ -94,7 +87,6 @@ STATUS_BADGES = {1: "", 2: "success", 3: "info", 4: "warning", 5: "danger"}
 
 class HttpExchange(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
-
     request: HTTPRequestSpec
     response: HTTPResponseSpec
 
@@ -131,7 +123,6 @@ def show_response(spec: HTTPResponseSpec, *, whole: str = "", is_output: bool = 
 
 
 def _rows(named: dict[str, Any]) -> list[tuple[str, str]]:
-    """A line for each value, as sent; booleans as in JSON."""
     return [
         (name, str(one).lower() if isinstance(one, bool) else str(one))
         for name, value in named.items()

@@ -26,8 +26,6 @@ RESULTS = "executions_cachedresult_changelist"
 
 
 class OnlyRowAdmin(CatalogueAdmin):
-    """For a table of one row; the list redirects to it."""
-
     def changelist_view(
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
@@ -148,8 +146,6 @@ class CacheUseAdmin(ReadOnlyMixin, CatalogueAdmin):
 
 
 class WorkflowDropdown(RelatedDropdownFilter):  # type: ignore[misc]
-    """Only workflows with results: most have none."""
-
     def field_choices(self, field: Any, request: HttpRequest, model_admin: Any) -> list[tuple[Any, str]]:
         with_results = Workflow.objects.filter(pk__in=CachedResult.objects.order_by().values("workflow"))
         return list(with_results.order_by("tool_name").values_list("pk", "tool_name"))
@@ -157,8 +153,6 @@ class WorkflowDropdown(RelatedDropdownFilter):  # type: ignore[misc]
 
 @admin.register(CachedResult)
 class CachedResultAdmin(ReadOnlyMixin, CatalogueAdmin):
-    """Outputs are shown only on the pages of executions."""
-
     list_display = ("workflow_shown", "size_shown", "age", "expires", "used", "hits", "run")
     list_display_links = None
     list_filter = (("workflow", WorkflowDropdown),)

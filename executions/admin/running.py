@@ -1,5 +1,3 @@
-"""Running a workflow from its page, or again from the page of an execution."""
-
 import json
 import uuid
 from collections.abc import Iterable, Mapping
@@ -36,8 +34,7 @@ from executions.wakeups import request_poll
 
 PREFIX = "argument"
 SCALARS = {"string", "integer", "number", "boolean"}
-SHORT = 100
-"""Longest text with a single-line field."""
+SHORT = 100  # Longest text with a single-line field
 MOST_CHOICES = 200
 
 
@@ -135,8 +132,7 @@ class MomentField(ArgumentField):
 class RunForm(forms.Form):
     """The arguments of a run. `mode` says whether the fields or the JSON text apply."""
 
-    key = forms.UUIDField(widget=forms.HiddenInput)
-    """Of this form: submitted twice, it runs once."""
+    key = forms.UUIDField(widget=forms.HiddenInput)  # Of this form: submitted twice, it runs once
     mode = forms.ChoiceField(choices=[("form", "Form"), ("json", "JSON")], widget=forms.HiddenInput)
     json = forms.CharField(
         label="Arguments, as a JSON object",
@@ -205,7 +201,6 @@ class RunForm(forms.Form):
         return arguments
 
     def blame(self, path: str, message: str) -> None:
-        """Attach a problem with the arguments to their field."""
         name, *steps = steps_of(path) or ("",)
         if self.cleaned_data.get("mode") == "form" and name in self.names:
             inner = pointer_of(steps)[1:]
@@ -225,7 +220,6 @@ def initial_values(workflow: Workflow, arguments: Mapping[str, Any]) -> dict[str
 
 
 def in_order(schema: Mapping[str, Any], inputs: Inputs) -> list[str]:
-    """Required arguments first, then the engine's order."""
     properties = schema.get("properties")
     order = {name: number for number, name in enumerate(properties if isinstance(properties, dict) else ())}
     return sorted(
@@ -362,7 +356,6 @@ def _may_see(request: HttpRequest) -> bool:
 
 
 def _arguments_of(request: HttpRequest, workflow: Workflow) -> dict[str, Any]:
-    """The arguments of the execution to run again."""
     if not request.GET.get("again"):
         return {}
     if not request.user.has_perm("executions.view_execution"):

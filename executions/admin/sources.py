@@ -1,5 +1,3 @@
-"""Additions to the pages of sources: runs at the engine, and consequences of deleting."""
-
 from typing import Any
 
 from django import forms
@@ -13,18 +11,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget
 
-from catalogue.admin.rendering import (
-    DASH,
-    ago,
-    badge,
-    chip,
-    duration,
-    link,
-    pretty_json,
-    shortened,
-    side_by_side,
-    table,
-)
+from catalogue.admin import rendering
 from catalogue.admin.sources import SourceAdmin
 from catalogue.database import run_without_connection
 from catalogue.models import Source
@@ -81,7 +68,6 @@ class RunFilterForm(forms.Form):
 
 
 def show_engine_runs(request: HttpRequest, key: int) -> HttpResponse:
-    """Shows an engine's error on the page."""
     if not request.user.has_perm(MAY_LOOK):
         raise PermissionDenied
     source = get_object_or_404(Source, pk=key)
@@ -92,7 +78,7 @@ def show_engine_runs(request: HttpRequest, key: int) -> HttpResponse:
         "source": source,
         "form": form,
         "problem": problem,
-        "runs": None if page is None else table(HEADERS, map(_row, page.runs)),
+        "runs": None if page is None else rendering.table(HEADERS, map(_row, page.runs)),
         "is_later_page": form.is_bound and bool(form["cursor"].value()),
         "next_page": _address_of_next(request, page),
     }
@@ -116,18 +102,19 @@ def _address_of_next(request: HttpRequest, page: EngineRunPage | None) -> str:
 
 
 def _row(run: EngineRun) -> list[Any]:
-    listed, ours, took = run.listed, DASH, DASH
+    listed, ours, took = run.listed, rendering.DASH, rendering.DASH
     if run.execution is not None:
-        ours = link(run.execution.tool_name, "executions_execution_change", run.execution.pk)
+        ours = rendering.link(run.execution.tool_name, "executions_execution_change", run.execution.pk)
     if listed.started_at is not None and listed.finished_at is not None:
-        took = duration(round((listed.finished_at - listed.started_at).total_seconds() * 1000))
+        took = rendering.duration(round((listed.finished_at - listed.started_at).total_seconds() * 1000))
+    state = rendering.badge(listed.told_state or listed.state.value, BADGES[listed.state])
     return [
-        ago(listed.started_at),
-        shortened(listed.workflow, 40),
-        side_by_side([badge(listed.told_state or listed.state.value, BADGES[listed.state])]),
+        rendering.ago(listed.started_at),
+        rendering.shortened(listed.workflow, 40),
+        rendering.side_by_side([state]),
         took,
         ours,
-        format_html('<div class="min-w-0">{}{}</div>', chip(listed.run_id), _details(listed)),
+        format_html('<div class="min-w-0">{}{}</div>', rendering.chip(listed.run_id), _details(listed)),
     ]
 
 
@@ -135,11 +122,10 @@ def _details(run: ListedRun) -> SafeString | str:
     if not run.details:
         return ""
     folded = '<details class="mt-1"><summary class="cursor-pointer text-link">Details</summary>{}</details>'
-    return format_html(folded, pretty_json(run.details))
+    return format_html(folded, rendering.pretty_json(run.details))
 
 
 def engine_runs_fact(request: HttpRequest, source: Source) -> tuple[str, Any]:
-    """For the page of a source whose engine lists its runs."""
     if not (request.user.has_perm(MAY_LOOK) and can_list_runs(source)):
         return ("Runs at the engine", "")
     address = reverse("admin:executions_engine_runs", args=[source.pk])

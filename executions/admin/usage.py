@@ -41,7 +41,6 @@ TABS = {
     statistics.Subject.TOOLSET: "Toolsets",
     statistics.Subject.CALLER: "Callers",
 }
-
 ORDERS: dict[str, tuple[str, Callable[[statistics.Use], Any]]] = {
     "name": ("Name", lambda use: use.name.casefold()),
     "calls": ("Calls", lambda use: use.figures.calls),
@@ -84,13 +83,11 @@ def query_of(subject: statistics.Subject, use: statistics.Use) -> dict[str, str]
 
 
 def linked(number: int, period: statistics.Period, /, **query: str) -> Any:
-    """A number of ended executions, as a link to them."""
     address = "?" + urlencode(query | {"ended": period.value})
     return link(f"{number:,}", EXECUTIONS, query=address) if number else DASH
 
 
 def shown_figures(figures: statistics.Figures, period: statistics.Period, query: dict[str, str]) -> list[Any]:
-    """Calls, failures, median, 95th percentile, tokens in and out, and the last call."""
     return [
         linked(figures.calls, period, **query),
         linked(figures.failures, period, **query, state__exact=UNSUCCESSFUL),
@@ -134,7 +131,6 @@ def show_usage(request: HttpRequest) -> HttpResponse:
 
 
 def _choices(chosen: dict[str, str], name: str, values: dict[str, str]) -> list[tuple[str, str, bool]]:
-    """Address, label, and whether it is chosen."""
     return [
         (f"{reverse(PAGE)}?{urlencode(chosen | {name: value})}", label, chosen[name] == value)
         for value, label in values.items()
@@ -142,7 +138,6 @@ def _choices(chosen: dict[str, str], name: str, values: dict[str, str]) -> list[
 
 
 def _header(chosen: dict[str, str], name: str, heading: str) -> dict[str, Any]:
-    """Sorts by the column, descending first."""
     present = chosen["order"]
     order = f"-{name}" if name != "name" and present != f"-{name}" else name
     if name == "name" and present == "name":
@@ -352,14 +347,12 @@ class UseFilter(DropdownFilter):  # type: ignore[misc]
 
 
 def _usage_section(request: HttpRequest, workflow: Workflow) -> tuple[str, Any]:
-    """One query for each period of the page *Usage*."""
     if not request.user.has_perm("executions.view_execution"):
         return ("Usage", "")
     query, rows = {"workflow__id__exact": str(workflow.pk)}, []
     for period in reversed(statistics.Period):
-        figures = statistics.figures_of_workflows([workflow.pk], start=period.start()).get(
-            workflow.pk, statistics.Figures()
-        )
+        ended = statistics.usage_since(period.start()).filter(workflow=workflow)
+        figures = statistics.figures_by(ended).get((), statistics.Figures())
         rows.append([f"Last {period.words}", *shown_figures(figures, period, query)])
         if not figures.calls:
             break

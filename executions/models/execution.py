@@ -24,8 +24,7 @@ from executions.models.statements import adapt_time
 from executions.models.states import ACTIVE, Aftermath, ErrorKind, State
 from executions.models.transitions import Event, Transitions, engine_times, no_lease, progress_message
 
-LONG_PAST = timedelta(seconds=30)
-"""A statement may wait for the database this long, and compares with the time at which it was built."""
+LONG_PAST = timedelta(seconds=30)  # Statements may run so long after the time that they compare with
 
 
 class Execution(Transitions):
@@ -36,7 +35,6 @@ class Execution(Transitions):
 
     @property
     def aftermath(self) -> Aftermath | None:
-        """None if unknown or resolved since."""
         known = self.events.filter(kind__in=Aftermath.values).values_list("kind", flat=True).last()
         return None if known is None else Aftermath(known)
 
@@ -101,7 +99,6 @@ class Execution(Transitions):
         )
 
     def conclude_not_started(self, why: str) -> bool:
-        """The engine has no run for the key: the interrupted start did not happen."""
         ended = State.FAILED if self.cancel_requested_at is None else State.CANCELLED
         return self._finish(ended, kind=ErrorKind.EXECUTION, why=why, allowed=[State.STARTING])
 
@@ -121,7 +118,6 @@ class Execution(Transitions):
         )
 
     def finish_start(self, started: Started, snapshot: RunSnapshot) -> bool:
-        """The engine answered the start with the result."""
         # Most engines send it once, with the start.
         told = {"status_answer": snapshot.raw} if snapshot.raw not in ({}, started.raw) else {}
         return self._finish_as_reported(
@@ -229,7 +225,6 @@ class Execution(Transitions):
         return moved
 
     def record_start_progress(self, snapshot: RunSnapshot) -> bool:
-        """Progress of a run whose start is still being answered."""
         now = timezone.now()
         news = self.news_in(snapshot, now)
         noted = {"progress_noted_at": now} if news else {}
@@ -244,15 +239,11 @@ class Execution(Transitions):
         return moved
 
     def shown_by(self, snapshot: RunSnapshot) -> dict[str, Any]:
-        """The fields that mirror the engine's latest answer."""
         progress = {"progress": snapshot.progress, "progress_message": progress_message(snapshot)}
         return progress | engine_times(snapshot)
 
     def news_in(self, snapshot: RunSnapshot, now: datetime) -> str:
-        """The line for the timeline of a running execution; empty for no news, or too soon after the last.
-
-        So the timeline grows with the logarithm of the run's age.
-        """
+        """A line for the timeline, or empty: the timeline grows with the logarithm of the run's age."""
         spacing = (now - (self.started_at or self.created_at)) / 20
         if self.progress_noted_at is not None and now - self.progress_noted_at < spacing:
             return ""
@@ -304,7 +295,6 @@ class Execution(Transitions):
         return moved
 
     def record_internal_error(self, why: str, *, next_attempt_at: datetime) -> bool:
-        """An internal error ended a step; the next one starts from the row."""
         return self._move(
             ACTIVE,
             *([("internal_error", why)] if self.attempts == 0 else []),
@@ -377,7 +367,6 @@ class Execution(Transitions):
         )
 
     def give_up_queued(self, why: str, *, kind: ErrorKind) -> bool:
-        """End a queued execution that cannot start."""
         state = State.TIMED_OUT if kind == ErrorKind.TIMEOUT else State.FAILED
         return self._move(
             [State.PENDING],
@@ -404,7 +393,6 @@ class Execution(Transitions):
         )
 
     def mark_terminate_sent(self, outcome: str) -> bool:
-        """Sent once, after a cancellation without effect."""
         return self._move([State.RUNNING], ("terminate_sent", outcome), terminate_sent_at=timezone.now())
 
     def mark_cancel_refused(self, why: str) -> bool:
@@ -417,10 +405,7 @@ class Execution(Transitions):
         )
 
     def reattach(self, *, until: datetime) -> bool:
-        """Take over an execution whose caller left without its result.
-
-        Not one that is cancelled or about to be, unless it ended before the request.
-        """
+        """Take over an execution whose caller left without its result; not one cancelled before it ended."""
         abandoned = models.Q(awaited_until__lt=timezone.now())
         wanted = models.Q(cancel_requested_at=None) | ~models.Q(state__in=ACTIVE)
         return self._move(
@@ -431,7 +416,6 @@ class Execution(Transitions):
         )
 
     def mark_answered(self) -> bool:
-        """The waiting caller has its result, or knows how to get it."""
         return self._move(State, when=models.Q(awaited_until__isnull=False), awaited_until=None)
 
     def mark_unanswered(self, why: str = "") -> bool:
@@ -442,7 +426,6 @@ class Execution(Transitions):
 
 
 def log_progress(execution: Execution, news: str) -> None:
-    """As often as the timeline records it."""
     logger.bind(execution=execution.pk, tool=execution.tool_name).info("Progress: {}", printable(news))
 
 
@@ -450,8 +433,7 @@ def _started_event(run_id: str) -> Event:
     return "started", f"The engine runs it as {run_id}."
 
 
-Block = dict[str, Any]
-"""An MCP content block."""
+Block = dict[str, Any]  # An MCP content block
 
 
 def manual_result(

@@ -1,5 +1,3 @@
-"""The payloads of an execution: input, output and the engine's answers."""
-
 from __future__ import annotations
 
 import json
@@ -12,8 +10,7 @@ from django.db import models
 from catalogue.fields import JSONTextField
 from executions.models.record import ExecutionRecord
 
-SAID_BY = "said_by"
-"""The name in `metadata` of the administrator who resolved the run by hand."""
+SAID_BY = "said_by"  # The name in `metadata` of the administrator who resolved the run by hand
 
 
 class ExecutionPayload(models.Model):
@@ -41,7 +38,6 @@ class ExecutionPayload(models.Model):
 
     @property
     def is_reported_by_hand(self) -> bool:
-        """An administrator reported that it ran, and perhaps its output."""
         return SAID_BY in self.metadata
 
     @classmethod

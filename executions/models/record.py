@@ -1,18 +1,19 @@
-"""The row of an execution, the lines of its timeline, and the queries that repeat."""
+"""The row of an execution, its timeline, the queries that repeat, and the rows that upkeep goes by."""
 
 from __future__ import annotations
 
 import contextlib
 import uuid
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Self, TypeVar
 
+from django.core.validators import MaxValueValidator
 from django.db import connection, models
 from django.db.models import Q
 from django.utils import timezone
 
-from catalogue.models import Workflow
+from catalogue.models import Recorded, Workflow
 from connectors.network.redaction import printable
 from connectors.protocol import RunRef
 from executions.callers import Caller
@@ -123,10 +124,7 @@ class ExecutionRecord(models.Model):
     attempts = models.PositiveIntegerField(
         default=0, help_text="Failed attempts in a row to reach the engine."
     )
-    not_found = models.PositiveIntegerField(
-        default=0,
-        help_text="Consecutive polls that found no such run.",
-    )
+    not_found = models.PositiveIntegerField(default=0, help_text="Consecutive polls that found no such run.")
     poll_failure = models.TextField(blank=True, help_text="Why the last poll failed. Empty: it did not.")
     looked_up_since = models.DateTimeField(
         null=True,
@@ -151,12 +149,10 @@ class ExecutionRecord(models.Model):
     )
     cancel_refusal = models.TextField(blank=True, help_text="Why the engine refused to cancel it.")
 
-    is_reattached = False
-    """Not stored: it was begun by an earlier, identical call that ended without an answer."""
-    awaited_here = False
-    """Not stored: a request of this process waits for it, and answers with what it becomes."""
-    raised: Exception | None = None
-    """Not stored: why its start failed, as the connector raised it in this process."""
+    # Not stored.
+    is_reattached = False  # An earlier, identical call that ended without an answer began it
+    awaited_here = False  # A request of this process waits for it, and answers with what it becomes
+    raised: Exception | None = None  # Why its start failed, as the connector raised it in this process
 
     class Meta:
         abstract = True
@@ -224,9 +220,7 @@ class ExecutionRecord(models.Model):
             models.Index(fields=["toolset", "-created_at"], name="execution_by_toolset"),
             models.Index(fields=["door", "-created_at"], name="execution_by_door"),
             models.Index(
-                fields=["-created_at"],
-                name="execution_cached",
-                condition=models.Q(cached_at__isnull=False),
+                fields=["-created_at"], name="execution_cached", condition=models.Q(cached_at__isnull=False)
             ),
             models.Index(fields=["run_id"], name="execution_by_run"),
         ]
@@ -235,7 +229,7 @@ class ExecutionRecord(models.Model):
                 fields=["caller", "idempotency_key"],
                 name="one_execution_per_key",
                 condition=~models.Q(idempotency_key=""),
-            ),
+            )
         ]
 
     def note(self, kind: str, message: str) -> None:
@@ -262,7 +256,6 @@ class ExecutionRecord(models.Model):
 
     @property
     def is_unanswered(self) -> bool:
-        """Its caller left without an answer and has not asked again."""
         return self.awaited_until is not None and self.awaited_until < timezone.now()
 
     @property
@@ -295,7 +288,6 @@ class ExecutionRecord(models.Model):
 
     @property
     def progress_percent(self) -> float | None:
-        """Percent; engines rarely report that of a completed run."""
         return 100.0 if self.state == State.COMPLETED else self.progress
 
     @property
@@ -343,7 +335,6 @@ ABANDONED = (
     "SELECT 1 FROM executions_execution"
     " WHERE caller = %s AND arguments_hash = %s AND awaited_until < %s LIMIT 1"
 )
-
 # Steps through the index from name to name: many rows, few names.
 SOURCE_NAMES = (
     "WITH RECURSIVE known(name) AS ("
@@ -353,17 +344,12 @@ SOURCE_NAMES = (
     " FROM known WHERE known.name IS NOT NULL"
     ") SELECT name FROM known WHERE name IS NOT NULL LIMIT %s"
 )
-
-
-SEARCHED = 20_000
-"""The newest executions, in which a text is searched without an index."""
+SEARCHED = 20_000  # The newest executions, in which a text is searched without an index
 MOST_FOUND = 1_000
 TEXTS = (
     "tool_name", "workflow_name", "upstream_id", "source_name", "caller", "caller_name", "error",
     "progress_message", "run_id", "correlation_id", "idempotency_key",
 )  # fmt: skip
-
-
 RecordT = TypeVar("RecordT", bound=ExecutionRecord)
 
 
@@ -386,7 +372,6 @@ class ExecutionQuerySet(models.QuerySet[RecordT]):
         return self.filter(state__in=["pending", "starting", "running"])
 
     def due(self, now: datetime) -> Self:
-        """Active, due and without a lease."""
         free = Q(lease_expires_at=None) | Q(lease_expires_at__lt=now)
         queued = Q(state="pending", admitted_at=None)
         due = self.filter(_IsActive("state"), free, ~queued, next_attempt_at__lte=now)
@@ -402,10 +387,7 @@ class ExecutionQuerySet(models.QuerySet[RecordT]):
         return self.active().filter(admitted_at__isnull=False, finished_at=None)
 
     def matching(self, *texts: str) -> Self:
-        """The newest with each text in a name, an id or an error, and all with one whole id or tool name.
-
-        Queries at once.
-        """
+        """Queries at once: the newest with each text in a name, id or error; all with that id or tool."""
         anywhere = Q()
         for text in texts:
             anywhere &= Q(*((f"{field}__icontains", text) for field in TEXTS), _connector=Q.OR)
@@ -441,3 +423,93 @@ def recorded_source_names(*, limit: int) -> list[str]:
     with connection.cursor() as cursor:
         cursor.execute(SOURCE_NAMES, [limit])
         return [name for (name,) in cursor.fetchall()]
+
+
+LONGEST_DAYS = 36_500
+SHORTEST = timedelta(minutes=5)  # The minimum, also for 0 days: a waiting caller has to get its result
+
+
+def _days(
+    default: int, verbose_name: str, help_text: str
+) -> models.PositiveIntegerField[int | None, int | None]:
+    return models.PositiveIntegerField(
+        verbose_name,
+        default=default,
+        null=True,
+        blank=True,
+        validators=[MaxValueValidator(LONGEST_DAYS)],
+        help_text=f"{help_text} In days; 0 = not kept: removed within a quarter of an hour; empty = kept for "
+        "ever.",
+    )
+
+
+class Retention(Recorded):
+    """How long finished records are kept; unfinished and unconfirmed ones are never removed."""
+
+    ONLY = 1
+    id = models.PositiveSmallIntegerField(primary_key=True, default=ONLY, editable=False)
+    keep_records_days = _days(
+        90,
+        "keep executions for",
+        "After this an execution that has ended is removed with all that belongs to it: who ran what, "
+        "when, and how it ended, with the engine's words for an error. Natural-language requests go at the "
+        "same age.",
+    )
+    keep_payloads_days = _days(
+        30,
+        "keep payloads for",
+        "After this the input, the output and the engine's raw answers are removed, and the texts of "
+        "natural-language requests; the record stays and says so.",
+    )
+    keep_events_days = _days(
+        30, "keep timelines for", "After this the timeline is removed; the execution stays and says so."
+    )
+    keep_discovery_runs_days = _days(
+        30, "keep discovery runs for", "After this the record of a listing of a source is removed."
+    )
+    keep_statistics_days = _days(
+        730,
+        "keep statistics for",
+        "After this the hourly sums behind charts, usage and REST's statistics are removed. They are small, "
+        "without arguments, results or errors, and outlast the executions.",
+    )
+
+    class Meta:
+        verbose_name_plural = "retention"
+        constraints = [models.CheckConstraint(condition=models.Q(id=1), name="one_retention")]
+
+    def __str__(self) -> str:
+        return "Retention"
+
+    def keeps_for(self, kind: str) -> timedelta | None:
+        """Of "records", "payloads", "events", "discovery_runs" or "statistics"; None: for ever."""
+        days: int | None = getattr(self, f"keep_{kind}_days")
+        return None if days is None else max(timedelta(days=days), SHORTEST)
+
+    @property
+    def keeps_results_for(self) -> timedelta | None:
+        """The shorter of payloads and records."""
+        limits = (self.keeps_for("payloads"), self.keeps_for("records"))
+        return min((limit for limit in limits if limit is not None), default=None)
+
+    @classmethod
+    def current(cls) -> Retention:
+        """The defaults before the first change."""
+        return cls.objects.filter(pk=cls.ONLY).first() or cls()
+
+
+class WorkerPresence(models.Model):
+    """One row, renewed by workers at each tick, or by the one process that stands in for them."""
+
+    ONLY = 1
+    id = models.PositiveSmallIntegerField(primary_key=True, default=ONLY, editable=False)
+    seen_at = models.DateTimeField(default=timezone.now, help_text="When the due work was last done.")
+    process = models.CharField(
+        max_length=64, blank=True, help_text="Of a process that stands in for the workers. Empty: a worker."
+    )
+
+    class Meta:
+        constraints = [models.CheckConstraint(condition=models.Q(id=1), name="one_worker_presence")]
+
+    def __str__(self) -> str:
+        return f"{self.process or 'a worker'} at {self.seen_at}"

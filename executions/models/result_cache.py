@@ -27,19 +27,14 @@ from executions.models.record import ExecutionRecord
 from executions.models.statements import adapt_key, adapt_time, carry_out, update
 
 MEGABYTE = 1024 * 1024
-SHARE_OF_ONE = 10
-"""The largest cached result is a tenth of the limit, so that one cannot evict all others."""
+SHARE_OF_ONE = 10  # The largest cached result is a tenth of the limit, so that one cannot evict all others
 
 
 class CachePolicy(Recorded):
-    """The settings of the result cache: one row."""
-
     ONLY = 1
-
     id = models.PositiveSmallIntegerField(primary_key=True, default=ONLY, editable=False)
     enabled = models.BooleanField(
-        default=True,
-        help_text="Off: no result is stored or used; existing ones stay until they expire.",
+        default=True, help_text="Off: no result is stored or used; existing ones stay until they expire."
     )
     max_bytes = models.PositiveBigIntegerField(
         "limit",
@@ -129,7 +124,6 @@ class CachedResult(models.Model):
     expires_at = models.DateTimeField(db_index=True)
     last_used_at = models.DateTimeField(db_index=True)
     hits = models.PositiveBigIntegerField(default=0)
-
     objects: ClassVar[models.Manager[CachedResult]] = models.Manager()
 
     class Meta:
@@ -223,8 +217,7 @@ def cache_key(workflow: Workflow, arguments_hash: str) -> str:
     return hashlib.sha256(json.dumps(same).encode()).hexdigest()
 
 
-BATCH = 200
-"""Results per transaction: SQLite has one writer."""
+BATCH = 200  # Results per transaction: SQLite has one writer
 READ = (
     "cache_seconds", "upstream_cache_seconds", "content_hash", "output_schema", "metadata",
     "source__kind", "source__config", "source__encrypted_credentials",

@@ -1,5 +1,3 @@
-"""The states of an execution, and the kinds of its errors."""
-
 from django.db import models
 
 
@@ -19,8 +17,6 @@ FINAL = (State.COMPLETED, State.FAILED, State.CANCELLED, State.TIMED_OUT)
 
 
 class CancelProgress(models.TextChoices):
-    """The outcome of a cancel request, as recorded."""
-
     REQUESTED = "requested", "requested; not sent to the engine yet"
     SENT = "sent", "sent to the engine; not confirmed yet"
     CONFIRMED = "confirmed", "cancelled"

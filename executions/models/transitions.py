@@ -27,8 +27,7 @@ from executions.models.statements import (
 from executions.models.states import ACTIVE, FINAL, Aftermath, ErrorKind, State
 from executions.models.usage import end_of, usage_insertion
 
-Event = tuple[str, str]
-"""A line for the timeline: its kind and what it says."""
+Event = tuple[str, str]  # A line for the timeline: its kind and what it says
 
 
 class Transitions(ExecutionRecord):
@@ -100,7 +99,7 @@ class Transitions(ExecutionRecord):
         return {**changes, **ended, **self._answer(), **no_lease()}
 
     def _answer(self) -> dict[str, Any]:
-        """Whoever waits for it in this process answers with what it has become."""
+        """A request of this process that waits for it answers with its new state."""
         if not self.awaited_here:
             return {}
         # Empty from now on, except where its caller has gone away in the meantime.

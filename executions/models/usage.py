@@ -92,7 +92,6 @@ class HourlyUsage(models.Model):
     door = models.CharField(max_length=10)
     outcome = models.CharField(max_length=12, choices=Outcome.choices)
     duration_class = models.PositiveSmallIntegerField(help_text="See `duration_class_of`.")
-
     calls = models.PositiveIntegerField()
     milliseconds = models.PositiveBigIntegerField()
     input_characters = models.PositiveBigIntegerField()
@@ -102,7 +101,6 @@ class HourlyUsage(models.Model):
     is_folded = models.BooleanField(
         default=False, help_text="It is the one row of its key. Otherwise it will be added to that one."
     )
-
     objects: ClassVar[models.Manager[HourlyUsage]] = UsageQuerySet.as_manager()
 
     class Meta:
@@ -138,7 +136,6 @@ class StatisticsState(models.Model):
     """One row: which hours can be counted again."""
 
     ONLY = 1
-
     id = models.PositiveSmallIntegerField(primary_key=True, default=ONLY, editable=False)
     removed_until = models.DateTimeField(
         null=True, help_text="Executions that ended before this may have been removed by the retention."

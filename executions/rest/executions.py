@@ -30,14 +30,7 @@ from executions.creating import StartRequest
 from executions.models import Execution
 from executions.reading import UnknownExecution
 from executions.refusals import Busy, IdempotencyConflict, InvalidArguments, StartRefused, UnknownTool
-from executions.rest.lists import CSV, FORMAT, FURTHER_PARAMETERS, PagesOrCursor, wants_csv, write_csv
-from executions.rest.parameters import (
-    ExecutionFilters,
-    caller_of,
-    idempotency_key_of,
-    waiting_places,
-    wants_fresh,
-)
+from executions.rest import parameters
 from executions.rest.serializers import (
     AnyJSONField,
     CancellationSerializer,
@@ -56,15 +49,13 @@ REFUSALS = {
         "The workflow declares no such query or signal, or the arguments do not match its schema.",
     ),
     409: OpenApiResponse(
-        ProblemSerializer,
-        "The run is not running (yet, or any more), or the engine cannot do it or refused.",
+        ProblemSerializer, "The run is not running (yet, or any more), or the engine cannot do it or refused."
     ),
     503: OpenApiResponse(ProblemSerializer, "The engine did not answer. Nothing happened; try again later."),
 }
 UNCERTAIN = OpenApiResponse(
     ProblemSerializer, "It is not known whether the engine took the signal. Do not send it again blindly."
 )
-
 Result = TypeVar("Result")
 
 
@@ -119,7 +110,6 @@ CANCEL_CODES = {
     CancelOutcome.ALREADY_FINISHED: status.HTTP_409_CONFLICT,
     CancelOutcome.NOT_SUPPORTED: status.HTTP_409_CONFLICT,
 }
-
 IDEMPOTENCY_KEY = OpenApiParameter(
     "Idempotency-Key",
     location=OpenApiParameter.HEADER,
@@ -158,10 +148,10 @@ RETRY_AFTER = OpenApiParameter(
         "own. With `cursor`, which begins empty, the last page is as quick as the first, "
         "and none repeats or misses a row while others are added; they have no `count`. With `format=csv` "
         "all of them come as one table.",
-        parameters=[FORMAT],
+        parameters=[parameters.FORMAT],
         responses={
             (200, "application/json"): ExecutionSerializer(many=True),
-            (200, CSV): OpenApiTypes.STR,
+            (200, parameters.CSV): OpenApiTypes.STR,
         },
     ),
     retrieve=extend_schema(
@@ -175,9 +165,9 @@ RETRY_AFTER = OpenApiParameter(
 @extend_schema(tags=["Executions"])
 class ExecutionViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet[Execution]):
     queryset = Execution.objects.none()
-    filterset_class = ExecutionFilters
-    pagination_class = PagesOrCursor
-    further_parameters = FURTHER_PARAMETERS
+    filterset_class = parameters.ExecutionFilters
+    pagination_class = parameters.PagesOrCursor
+    further_parameters = parameters.FURTHER_PARAMETERS
     lookup_value_regex = "[0-9a-fA-F-]{36}"
     access = {
         "list": Access(Scope.READ, "executions.view_execution"),
@@ -191,17 +181,19 @@ class ExecutionViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiView
     }
 
     def get_queryset(self) -> QuerySet[Execution]:
-        visible = Execution.objects.visible_to(caller_of(self.request))
+        visible = Execution.objects.visible_to(parameters.caller_of(self.request))
         if self.action == "list":
             return visible.order_by("-created_at", "-id")
         return visible.select_related("payload").prefetch_related("events")
 
     def list(self, request: Request, *args: Any, **kwargs: Any) -> Any:
-        if not wants_csv(request):
+        if not parameters.wants_csv(request):
             return super().list(request, *args, **kwargs)
         rows = self.filter_queryset(self.get_queryset())
         shown: Any = self.get_serializer(many=True)
-        response = StreamingHttpResponse(write_csv(rows, shown.child), content_type=f"{CSV}; charset=utf-8")
+        response = StreamingHttpResponse(
+            parameters.write_csv(rows, shown.child), content_type=f"{parameters.CSV}; charset=utf-8"
+        )
         response["Content-Disposition"] = 'attachment; filename="executions.csv"'
         return response
 
@@ -251,10 +243,10 @@ class ExecutionViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiView
         wanted = StartRequest(
             tool_name=asked.validated_data["tool"],
             arguments=asked.validated_data["arguments"],
-            caller=caller_of(request),
+            caller=parameters.caller_of(request),
             door=Execution.Door.REST,
-            idempotency_key=idempotency_key_of(request),
-            fresh=wants_fresh(request),
+            idempotency_key=parameters.idempotency_key_of(request),
+            fresh=parameters.wants_fresh(request),
         )
         try:
             started = _start(wanted, wait_seconds=asked.validated_data["wait_seconds"])
@@ -287,7 +279,7 @@ class ExecutionViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiView
     @action(detail=True, methods=["post"])
     def cancel(self, request: Request, pk: str) -> Response:
         try:
-            cancellation = run_without_connection(cancel_execution(pk, caller=caller_of(request)))
+            cancellation = run_without_connection(cancel_execution(pk, caller=parameters.caller_of(request)))
         except UnknownExecution as error:
             raise NotFound(str(error)) from None
         execution = self.get_queryset().get(pk=cancellation.execution.pk)
@@ -333,7 +325,7 @@ class ExecutionViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiView
         asked = ResolveSerializer(data=request.data)
         asked.is_valid(raise_exception=True)
         try:
-            resolved = _resolve(pk, asked.validated_data, caller=caller_of(request))
+            resolved = _resolve(pk, asked.validated_data, caller=parameters.caller_of(request))
         except UnknownExecution as error:
             raise NotFound(str(error)) from None
         except resolving.ResolutionRefused as error:
@@ -351,9 +343,8 @@ class ExecutionViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiView
     )
     @action(detail=True, methods=["post"])
     def query(self, request: Request, pk: str) -> Response:
-        name, arguments = _asked(request)
-        answer = _interact(interacting.query_execution(pk, name, arguments, caller=caller_of(request)))
-        return Response(AnswerSerializer(answer).data)
+        asking = interacting.query_execution(pk, *_asked(request), caller=parameters.caller_of(request))
+        return Response(AnswerSerializer(_interact(asking)).data)
 
     @extend_schema(
         operation_id="executions_signal",
@@ -370,14 +361,14 @@ class ExecutionViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiView
     )
     @action(detail=True, methods=["post"])
     def signal(self, request: Request, pk: str) -> Response:
-        name, arguments = _asked(request)
-        told = _interact(interacting.signal_execution(pk, name, arguments, caller=caller_of(request)))
-        shown = Execution.objects.select_related("payload").prefetch_related("events").get(pk=told.pk)
+        sending = interacting.signal_execution(pk, *_asked(request), caller=parameters.caller_of(request))
+        sent = _interact(sending)
+        shown = Execution.objects.select_related("payload").prefetch_related("events").get(pk=sent.pk)
         return Response(ExecutionDetailSerializer(shown).data)
 
 
 def _start(request: StartRequest, *, wait_seconds: int) -> Execution:
-    with waiting_places.one_for(request.caller.key) as has_place:
+    with parameters.waiting_places.one_for(request.caller.key) as has_place:
         if wait_seconds and has_place:
             return run_without_connection(start_and_wait(request, seconds=wait_seconds))
     execution = create_execution(request)

@@ -1,22 +1,33 @@
-"""What a request has besides its body: caller, headers and filters, and whether it may wait."""
+"""What a request has besides its body: caller, headers, filters, a place to wait; lists as pages or CSV."""
 
+import csv
+import re
 import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from io import StringIO
 from typing import Any
 
 import django_filters  # type: ignore[import-untyped]
+from django.core.paginator import EmptyPage, Page, Paginator
 from django.db.models import Q, QuerySet
+from django.utils.functional import cached_property
+from drf_spectacular.utils import OpenApiParameter
 from rest_framework import status
 from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.utils.urls import replace_query_param
+from rest_framework.views import APIView
 
+from catalogue.database import lend_connection
 from catalogue.permissions import is_administrator
-from catalogue.rest.base import Refusal, StableOrdering, StrictBooleanFilter
+from catalogue.rest import base
 from executions.callers import Caller
 from executions.models import Execution, State
 from executions.models.record import ExecutionQuerySet
+from executions.reading import UnknownCursor, all_of, page_of
 from executions.refusals import InvalidIdempotencyKey
 from executions.starting import read_idempotency_key
 
@@ -41,11 +52,10 @@ def idempotency_key_of(request: Request) -> str:
     try:
         return "" if sent is None else read_idempotency_key(sent)
     except InvalidIdempotencyKey as error:
-        raise Refusal(status.HTTP_400_BAD_REQUEST, str(error), kind="validation") from None
+        raise base.Refusal(status.HTTP_400_BAD_REQUEST, str(error), kind="validation") from None
 
 
 def wants_fresh(request: Request) -> bool:
-    """Whether a cached result may not answer."""
     directives = request.headers.get(CACHE_CONTROL, "").split(",")
     return "no-cache" in [directive.strip().lower() for directive in directives]
 
@@ -60,8 +70,8 @@ class ExecutionFilters(django_filters.FilterSet):  # type: ignore[misc]
     source = django_filters.CharFilter(field_name="source_name", label="The source's name at the time.")
     caller = django_filters.CharFilter(label="Who started it, such as `token:7` or `user:1`.")
     idempotency_key = django_filters.CharFilter(label="The key that its caller gave it.")
-    queued = StrictBooleanFilter(method="by_queue", label="Whether it waits in the queue.")
-    cached = StrictBooleanFilter(
+    queued = base.StrictBooleanFilter(method="by_queue", label="Whether it waits in the queue.")
+    cached = base.StrictBooleanFilter(
         field_name="cached_at",
         lookup_expr="isnull",
         exclude=True,
@@ -79,7 +89,7 @@ class ExecutionFilters(django_filters.FilterSet):  # type: ignore[misc]
         "`created_before` reaches older ones. The whole id of an execution or a run, and the whole name of a "
         "tool, are found however old they are. Payloads are not searched.",
     )
-    ordering = StableOrdering(
+    ordering = base.StableOrdering(
         fields=["created_at", "finished_at", "state", ("tool_name", "tool"), ("source_name", "source")]
     )
 
@@ -91,10 +101,8 @@ class ExecutionFilters(django_filters.FilterSet):  # type: ignore[misc]
         return executions.filter(waiting if wanted else ~waiting)
 
 
-MOST = 128
-"""Concurrent waits of one web process, which has twice as many threads."""
-MOST_OF_ONE = 64
-"""Of one caller."""
+MOST = 128  # Concurrent waits of one web process, which has twice as many threads
+MOST_OF_ONE = 64  # Of one caller
 
 
 class WaitingPlaces:
@@ -124,3 +132,177 @@ class WaitingPlaces:
 
 
 waiting_places = WaitingPlaces()
+CURSOR = "cursor"
+FORMAT = OpenApiParameter(
+    "format",
+    enum=["json", "csv"],
+    description="`csv`: all executions that the other parameters leave, the newest first, as one table.",
+)
+FURTHER_PARAMETERS = (CURSOR, FORMAT.name)
+CURSOR_DESCRIPTION = (
+    "Empty for the first page, the newest; `next` of each page leads to the next. Not together with `page` "
+    "and `ordering`."
+)
+COUNTED = 10_000
+
+
+class BoundedCount(Paginator):  # type: ignore[type-arg]
+    @cached_property
+    def count(self) -> int:
+        return min(self._found, COUNTED)
+
+    @property
+    def is_exact(self) -> bool:
+        return self._found <= COUNTED
+
+    @cached_property
+    def _found(self) -> int:
+        rows: Any = self.object_list
+        found: int = rows.order_by()[: COUNTED + 1].count()
+        return found
+
+    def validate_number(self, number: Any) -> int:
+        if self.is_exact:
+            return super().validate_number(number)
+        if not re.fullmatch("[1-9][0-9]{0,8}", str(number)):
+            raise EmptyPage("That page contains no results.")
+        return int(number)
+
+    def page(self, number: Any) -> "Page[Any]":
+        if self.is_exact:
+            return super().page(number)
+        asked = self.validate_number(number)
+        begin = (asked - 1) * self.per_page
+        rows = list(self.object_list[begin : begin + self.per_page + 1])
+        if not rows:
+            raise EmptyPage("That page contains no results.")
+        page = OnePage(rows[: self.per_page], asked, self)
+        page.is_last = len(rows) <= self.per_page
+        return page
+
+
+class OnePage(Page):  # type: ignore[type-arg]
+    is_last = False
+
+    def has_next(self) -> bool:
+        return not self.is_last
+
+
+class PagesOrCursor(base.Pages):
+    """The parameter `cursor` pages by position, without a count."""
+
+    django_paginator_class = BoundedCount
+    _by_cursor = False
+    _next_cursor: str | None = None
+    _address = ""
+
+    def paginate_queryset(
+        self, queryset: Any, request: Request, view: APIView | None = None
+    ) -> list[Any] | None:
+        self._by_cursor = CURSOR in request.query_params
+        if not self._by_cursor:
+            return super().paginate_queryset(queryset, request, view)
+        self._address = request.build_absolute_uri()
+        refuse_together_with(request, CURSOR, ("page", "ordering"))
+        size = self.get_page_size(request) or self.page_size
+        try:
+            page = page_of(queryset, limit=size, cursor=request.query_params[CURSOR])
+        except UnknownCursor as error:
+            raise base.Refusal(
+                400, base.REFUSED, kind="validation", errors=[base.Problem(f"?{CURSOR}", str(error))]
+            ) from None
+        self._next_cursor = page.next_cursor
+        found: list[Execution] = page.executions
+        return found
+
+    def get_paginated_response(self, data: Any) -> Response:
+        if not self._by_cursor:
+            numbered: Response = super().get_paginated_response(data)
+            page: Any = self.page
+            numbered.data = {"count_is_exact": page.paginator.is_exact, **numbered.data}
+            return numbered
+        following = None
+        if self._next_cursor is not None:
+            following = replace_query_param(self._address, CURSOR, self._next_cursor)
+        return Response({"next": following, "results": data})
+
+    def get_schema_operation_parameters(self, view: APIView) -> list[dict[str, Any]]:
+        return [
+            *super().get_schema_operation_parameters(view),
+            base.text_parameter(CURSOR, CURSOR_DESCRIPTION),
+        ]
+
+    def get_paginated_response_schema(self, schema: dict[str, Any]) -> dict[str, Any]:
+        told: dict[str, Any] = super().get_paginated_response_schema(schema)
+        told["required"] = ["results"]
+        told["properties"]["count"]["description"] = f"At most {COUNTED:,}; absent with `cursor`."
+        told["properties"]["count_is_exact"] = {
+            "type": "boolean",
+            "description": "False: there are more than `count`. `next` leads to all of them.",
+        }
+        return told
+
+
+def refuse_together_with(request: Request, name: str, others: tuple[str, ...]) -> None:
+    """Raises Refusal for parameters that exclude `name`."""
+    problems = [
+        base.Problem(f"?{other}", f"This does not go together with `{name}`.")
+        for other in others
+        if other in request.query_params
+    ]
+    if problems:
+        raise base.Refusal(400, base.REFUSED, kind="validation", errors=problems)
+
+
+CSV = "text/csv"
+AT_A_TIME = 500
+FORMULA_BEGINS = ("=", "+", "-", "@", "\t", "\r")  # Spreadsheets would evaluate an engine's or agent's text
+NESTED = {"error": ("error_kind", "error")}
+
+
+def wants_csv(request: Request) -> bool:
+    """Raises Refusal for an unknown format, and for parameters of pages."""
+    wanted = request.query_params.get(FORMAT.name, "json")
+    beside = [name for name in ("page", "page_size", "cursor", "ordering") if name in request.query_params]
+    problems = []
+    if wanted not in ("json", "csv"):
+        problems = [base.Problem(f"?{FORMAT.name}", "Use json or csv.")]
+    elif wanted == "csv":
+        problems = [base.Problem(f"?{name}", "A table is whole, the newest first.") for name in beside]
+    if problems:
+        raise base.Refusal(400, base.REFUSED, kind="validation", errors=problems)
+    return wanted == "csv"
+
+
+def write_csv(executions: QuerySet[Execution], serializer: Any) -> Iterator[bytes]:
+    names = list(serializer.fields)
+    yield _write([[column for name in names for column in NESTED.get(name, (name,))]])
+    for page in all_of(executions, at_a_time=AT_A_TIME):
+        yield _write(_cells(serializer.to_representation(row), names) for row in page)
+        # A slow reader keeps no connection.
+        lend_connection()
+
+
+def _cells(row: dict[str, Any], names: list[str]) -> list[Any]:
+    cells: list[Any] = []
+    for name in names:
+        if name in NESTED:
+            cells += list((row[name] or dict.fromkeys(NESTED[name])).values())
+        else:
+            cells.append(row[name])
+    return [_harmless(cell) for cell in cells]
+
+
+def _harmless(cell: Any) -> Any:
+    """Empty for None, `true` and `false`, and no formulas."""
+    if isinstance(cell, bool):
+        return "true" if cell else "false"
+    if isinstance(cell, str) and cell.startswith(FORMULA_BEGINS):
+        return f"'{cell}"
+    return cell
+
+
+def _write(rows: Any) -> bytes:
+    text = StringIO()
+    csv.writer(text).writerows(rows)
+    return text.getvalue().encode("utf-8", "replace")

@@ -19,8 +19,7 @@ from executions.models.usage import Outcome
 from executions.rest.parameters import caller_of
 from executions.statistics import COLUMN_OF, DAY, HOUR, Period, Subject, figures_since
 
-LONGEST = {"hour": 35 * DAY, "day": 400 * DAY, "": 800 * DAY}
-"""The longest time of one answer, by bucket."""
+LONGEST = {"hour": 35 * DAY, "day": 400 * DAY, "": 800 * DAY}  # The longest time of one answer, by bucket
 NUMBERS = (
     "calls", "failures", "cancelled", "cached", "mean_ms", "p50_ms", "p95_ms", "input_tokens",
     "output_tokens", "last_at",
@@ -31,8 +30,7 @@ class StatisticsFilters(django_filters.FilterSet):  # type: ignore[misc]
     """What is counted and how it is grouped."""
 
     ended_after = django_filters.IsoDateTimeFilter(
-        method="by_start",
-        label="The first hour, by any moment in it. Left out: the last 24 hours are told.",
+        method="by_start", label="The first hour, by any moment in it. Left out: the last 24 hours are told."
     )
     ended_before = django_filters.IsoDateTimeFilter(
         method="by_end", label="The end: the hour that this moment is in is left out. Left out: now."

@@ -1,1 +1,0 @@
-"""Runs at their engines: starting one, following it, ending it, and being alone at that."""

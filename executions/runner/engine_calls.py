@@ -1,5 +1,3 @@
-"""Common to all calls to an engine about an execution: limits, timeouts and back-off."""
-
 import asyncio
 from collections.abc import Awaitable
 from contextlib import AbstractAsyncContextManager
@@ -16,11 +14,8 @@ from connectors.protocol import Capabilities, Connector, capabilities_for
 from executions.models import Execution
 
 Answer = TypeVar("Answer")
-
-START_SECONDS = 60.0
-"""The longest start, whatever the connector allows."""
-READ_SECONDS = 30.0
-"""The longest poll or cancel."""
+START_SECONDS = 60.0  # The longest start, whatever the connector allows
+READ_SECONDS = 30.0  # The longest poll or cancel
 LONGEST_INTERVAL_SECONDS = 60.0
 
 

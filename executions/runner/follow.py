@@ -1,23 +1,26 @@
-"""Following a run at the engine: polls, cancels and the deadline.
+"""Following a run at the engine: polls, cancels and the deadline; results are recorded in batches.
 
 A run past its timeout is cancelled and given a grace period. If it goes on, it is terminated where its
 source allows that, and the engine's last answer is recorded.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections import defaultdict, deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from math import ceil
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
+from weakref import WeakKeyDictionary
 
 from django.conf import settings
-from django.db import connection, transaction
+from django.db import close_old_connections, connection, transaction
 from django.db.models import F, Value
 from django.db.models.functions import Coalesce
 from django.utils import timezone
 
-from catalogue.database import run_in_database
+from catalogue.database import THREADS, run_in_database
 from connectors.errors import ConnectorError, NotFound, Rejected, Unreachable, Unsupported
 from connectors.network.redaction import printable
 from connectors.protocol import Capabilities, Connector, RunSnapshot, RunState
@@ -25,7 +28,6 @@ from executions.models import ErrorKind, Execution
 from executions.models.execution import log_progress
 from executions.models.record import ExecutionEvent, ExecutionQuerySet
 from executions.models.states import State
-from executions.runner.batch import record, record_together
 from executions.runner.engine_calls import (
     LONGEST_INTERVAL_SECONDS,
     READ_SECONDS,
@@ -37,6 +39,132 @@ from executions.runner.engine_calls import (
 )
 from executions.runner.schedule import learn_from_end, learnt_pause
 from executions.wakeups import woken_by
+
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
+AT_A_TIME = 50  # Bounded, so that no step waits long for others
+LINGER_SECONDS = 0.02  # How long records that no request waits for are collected
+MOST_HOPS = THREADS // 2  # Per event loop; claims and requests need threads too
+
+
+async def record(
+    unit: Callable[Parameters, Result], *args: Parameters.args, **kwargs: Parameters.kwargs
+) -> Result:
+    """Like `run_in_database`, batched: each unit is a transaction of its own and fails alone."""
+    outcome: Result = await _queue().put(partial(unit, *args, **kwargs))
+    return outcome
+
+
+async def record_together(unit: Callable[..., None], item: Any, **arguments: Any) -> None:
+    """Call `unit` once with all waiting items of the same arguments; if that fails, once for each."""
+    await _queue().put(_Shared(unit, tuple(arguments.items()), item))
+
+
+@dataclass(frozen=True, slots=True)
+class _Shared:
+    unit: Callable[..., None]
+    arguments: tuple[tuple[str, Any], ...]
+    item: Any
+
+
+Unit = Callable[[], Any] | _Shared
+
+
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    error: Exception
+
+
+class _Queue:
+    def __init__(self) -> None:
+        self._waiting: deque[tuple[Unit, asyncio.Future[Any]]] = deque()
+        self._hops: set[asyncio.Task[None]] = set()
+        self._lingers = False
+
+    def put(self, unit: Unit) -> asyncio.Future[Any]:
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Any] = loop.create_future()
+        self._waiting.append((unit, future))
+        if not isinstance(unit, _Shared):
+            self._begin_hop()
+        elif not self._lingers:
+            self._lingers = True
+            loop.call_later(LINGER_SECONDS, self._end_lingering)
+        return future
+
+    def _end_lingering(self) -> None:
+        self._lingers = False
+        self._begin_hop()
+
+    def _begin_hop(self) -> None:
+        if self._waiting and len(self._hops) < MOST_HOPS:
+            self._hops.add(asyncio.get_running_loop().create_task(self._carry_out_all()))
+
+    async def _carry_out_all(self) -> None:
+        try:
+            while self._waiting:
+                together = [self._waiting.popleft() for _ in range(min(AT_A_TIME, len(self._waiting)))]
+                await _carry_out_and_tell(together)
+        finally:
+            # Not in a callback of the task, which runs later: a unit added in between would wait for ever.
+            if (hop := asyncio.current_task()) is not None:
+                self._hops.discard(hop)
+
+
+async def _carry_out_and_tell(together: list[tuple[Unit, asyncio.Future[Any]]]) -> None:
+    try:
+        outcomes: Sequence[Any] = await run_in_database(_carry_out, [unit for unit, _ in together])
+    except Exception as error:  # noqa: BLE001 - each step gets it
+        outcomes = [_Failure(error)] * len(together)
+    for (_, future), outcome in zip(together, outcomes, strict=True):
+        _tell(future, outcome)
+
+
+_queues: WeakKeyDictionary[asyncio.AbstractEventLoop, _Queue] = WeakKeyDictionary()
+
+
+def _queue() -> _Queue:
+    return _queues.setdefault(asyncio.get_running_loop(), _Queue())
+
+
+def _carry_out(units: Sequence[Unit]) -> list[Any]:
+    outcomes: dict[int, Any] = {}
+    shared: dict[Any, dict[int, Any]] = defaultdict(dict)
+    for number, unit in enumerate(units):
+        if isinstance(unit, _Shared):
+            shared[unit.unit, unit.arguments][number] = unit.item
+        else:
+            outcomes[number] = _outcome_of(unit)
+    for (call, arguments), items in shared.items():
+        outcomes |= _outcomes_of(partial(call, **dict(arguments)), items)
+    return [outcomes[number] for number in range(len(units))]
+
+
+def _outcomes_of(call: Callable[[Sequence[Any]], None], items: Mapping[int, Any]) -> dict[int, Any]:
+    outcome = _outcome_of(partial(call, list(items.values())))
+    if isinstance(outcome, _Failure) and len(items) > 1:
+        # One item may spoil the batch.
+        return {number: _outcome_of(partial(call, [item])) for number, item in items.items()}
+    return dict.fromkeys(items, outcome)
+
+
+def _outcome_of(unit: Callable[[], Any]) -> Any:
+    try:
+        return unit()
+    except Exception as error:  # noqa: BLE001 - the step that it belongs to gets it
+        # A broken connection would fail the other units.
+        close_old_connections()
+        return _Failure(error)
+
+
+def _tell(future: asyncio.Future[Any], outcome: Any) -> None:
+    if future.done():
+        return  # The caller was cancelled.
+    if isinstance(outcome, _Failure):
+        future.set_exception(outcome.error)
+    else:
+        future.set_result(outcome)
+
 
 Poll = tuple[Execution, RunSnapshot]
 
@@ -112,21 +240,15 @@ def _update_each(rows: Sequence[dict[str, Any]]) -> None:
         cursor.execute(sql, values)
 
 
-SHORTEST_WAIT_SECONDS = 2.0
-LONGEST_WAIT_SECONDS = 10.0
-"""Bounds of one waiting request to an engine, which otherwise takes a fifth of the run's age."""
-FORGIVEN_NOT_FOUND = 3
-"""Engines that record a start late answer "not found" at first."""
-CANCELLATION_GRACE = timedelta(seconds=20)
-"""How long a run past its timeout may go on after the cancellation."""
-TERMINATION_GRACE = timedelta(seconds=10)
-"""The same after the termination."""
+SHORTEST_WAIT_SECONDS = 2.0  # Bounds of one waiting request to an engine,
+LONGEST_WAIT_SECONDS = 10.0  # which otherwise takes a fifth of the run's age
+FORGIVEN_NOT_FOUND = 3  # Engines that record a start late answer "not found" at first
+CANCELLATION_GRACE = timedelta(seconds=20)  # How long a run past its timeout may go on after the cancellation
+TERMINATION_GRACE = timedelta(seconds=10)  # The same after the termination
 
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """The engine's answer, and the interval to the next poll."""
-
     snapshot: RunSnapshot
     interval: timedelta
 
@@ -241,10 +363,7 @@ def _terminated_at(execution: Execution, capabilities: Capabilities) -> datetime
 
 
 def _given_up_at(execution: Execution, capabilities: Capabilities) -> datetime | None:
-    """Until when a run past its timeout is polled; None before that.
-
-    From the detection, or from the first possible cancellation, whichever is later.
-    """
+    """Until when a run past its timeout is polled, by its detection or cancellation; None before that."""
     if (begun := execution.overdue_since) is None:
         return None
     begun = max(begun, execution.cancel_sent_at or begun)
@@ -257,7 +376,6 @@ def _given_up_at(execution: Execution, capabilities: Capabilities) -> datetime |
 
 
 def _next_turn(execution: Execution, capabilities: Capabilities) -> datetime:
-    """When a step is due even without news from the engine."""
     given_up_at = _given_up_at(execution, capabilities) or execution.deadline_at
     terminated_at = _terminated_at(execution, capabilities)
     # A termination that failed is repeated at the next step.
@@ -289,7 +407,6 @@ async def _send_cancel(connector: Connector, execution: Execution) -> None:
 
 
 def _goes_on(execution: Execution, snapshot: RunSnapshot, interval: timedelta) -> bool:
-    """Running and far from its end, like most polls of long runs."""
     return (
         snapshot.state == RunState.RUNNING
         and execution.cancel_requested_at is None
@@ -318,7 +435,6 @@ def _record_snapshot(execution: Execution, look: _Look, capabilities: Capabiliti
 
 
 def _is_our_cancellation(execution: Execution) -> bool:
-    """Cancelled for its timeout, not by an earlier request."""
     overdue_since, asked_at = execution.overdue_since, execution.cancel_requested_at
     return overdue_since is not None and (asked_at is None or asked_at > overdue_since)
 
@@ -346,7 +462,6 @@ def _record_failed_poll(
 
 
 def _cannot_report_runs(execution: Execution, error: ConnectorError, capabilities: Capabilities) -> bool:
-    """Whether the engine has never been able to report runs."""
     if isinstance(error, Unsupported) and not error.details:
         # By the settings, not an answer of the engine.
         return True
@@ -357,7 +472,6 @@ def _cannot_report_runs(execution: Execution, error: ConnectorError, capabilitie
 
 
 def _has_reported_runs(execution: Execution) -> bool:
-    """Whether the engine has reported a run that was started with the source's present settings."""
     assert execution.workflow is not None, "advance() ends executions without a workflow"
     if execution.polls > execution.attempts:
         return True

@@ -18,21 +18,14 @@ from catalogue.database import run_in_database
 from catalogue.models import Workflow
 from executions.models import ACTIVE, Execution, State
 
-LEASE = timedelta(seconds=20)
-"""How long a killed process blocks its executions."""
-RENEWAL_SECONDS = 5.0
-"""Three renewals may fail before another process takes over."""
-AT_A_TIME = 500
-"""Databases limit the parameters of a query."""
-
-
+LEASE = timedelta(seconds=20)  # How long a killed process blocks its executions
+RENEWAL_SECONDS = 5.0  # Three renewals may fail before another process takes over
+AT_A_TIME = 500  # Databases limit the parameters of a query
 Held = tuple[uuid.UUID, str]
 
 
 @dataclass(slots=True)
 class _Kept:
-    """The leases held on one event loop, counted by the steps that need them."""
-
     held: Counter[Held] = field(default_factory=Counter)
     awaited: Counter[uuid.UUID] = field(default_factory=Counter)
     renewing: asyncio.Task[None] | None = None
@@ -94,8 +87,7 @@ def _extend(held: Sequence[Held], awaited: Sequence[uuid.UUID]) -> None:
         waited_for.filter(awaited_until__gt=now).update(awaited_until=until)
 
 
-LANE_ROOM = 50
-"""Concurrent steps of one lane in a process: the size of an engine's connection pool."""
+LANE_ROOM = 50  # Concurrent steps of one lane in a process: the size of an engine's connection pool
 
 
 class Lane(NamedTuple):

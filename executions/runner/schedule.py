@@ -1,6 +1,6 @@
 """When to ask an engine about a run: learnt from how long runs of its workflow take.
 
-Each process learns from the ends that it sees, without a statement, and begins anew when it starts. A poll
+Each process learns from the ends that it sees, without a query, and starts from nothing. A poll
 comes at the age that costs least: the wait of a run that is over costs in proportion to how long the run
 took, and each poll costs too. Where an engine does not say when a run ended, that counts as halfway between
 its last two polls, so that a run found over by its first poll is asked about earlier the next time.
@@ -24,25 +24,18 @@ if TYPE_CHECKING:
     from executions.models import Execution
 
 REMEMBERED_WORKFLOWS = 5_000
-REMEMBERED_RUNS = 100
-"""Of each workflow."""
+REMEMBERED_RUNS = 100  # Of each workflow
 FEWEST_RUNS = 5
 GROUPS = 20
-FRESH_SHARE = 10
-"""What was worked out holds until a tenth of the runs behind it are new."""
-GOOD_WAIT_SHARE = 0.1
-"""Of a run's duration: a wait for its poll that costs one, ..."""
-GOOD_WAIT_SECONDS = 0.06
-"""... or this, where it is longer."""
+FRESH_SHARE = 10  # What was worked out holds until a tenth of the runs behind it are new
+GOOD_WAIT_SHARE = 0.1  # Of a run's duration: a wait for its poll that costs one, ...
+GOOD_WAIT_SECONDS = 0.06  # ... or this, where it is longer
 POLL_COST = 0.05
-OVERTIME_COST = 2.0
-"""Of a run that goes on where all others were over."""
+OVERTIME_COST = 2.0  # Of a run that goes on where all others were over
 MARGIN_SECONDS = 0.005
 LONGEST_PAUSE_SECONDS = 60.0
-PROGRESS_SECONDS = 10.0
-"""The least time between two polls that only look at the progress ..."""
-PROGRESS_POLLS = 8
-"""... of which there are about so many before the end can be expected."""
+PROGRESS_SECONDS = 10.0  # The least time between two polls that only look at the progress ...
+PROGRESS_POLLS = 8  # ... and about how many of them come before the end can be expected
 
 
 class UsualDurations:
@@ -97,8 +90,6 @@ class UsualDurations:
 
 
 class _LatestRuns:
-    """Of one workflow."""
-
     def __init__(self) -> None:
         self._durations: deque[float] = deque(maxlen=REMEMBERED_RUNS)
         self._new = 0

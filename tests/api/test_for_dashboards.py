@@ -12,7 +12,7 @@ from rest_framework.test import APIClient
 from catalogue.models import Source
 from catalogue.scopes import Scope
 from executions.models import Execution
-from executions.rest import lists
+from executions.rest import parameters
 from mcp_bridge.models import AccessToken
 from mcp_bridge.tokens import create_token
 from tests.api.clients import TokenClient, administrator, agent, problem_paths, staff_session
@@ -206,7 +206,7 @@ def test_more_executions_than_are_counted_come_on_numbered_pages_all_the_same(
     made = [str(make_execution().pk) for _ in range(8)]
     exact = client.get("/api/executions/?page_size=3").json()
     assert (exact["count"], exact["count_is_exact"]) == (8, True)
-    monkeypatch.setattr(lists, "COUNTED", 5)
+    monkeypatch.setattr(parameters, "COUNTED", 5)
     seen, previous, address = [], [], "/api/executions/?page_size=3&fields=id"
     while address:
         page = client.get(address).json()

@@ -13,7 +13,7 @@ from connectors.background import run_in_background_loop
 from executions import advancing
 from executions.advancing import advance_due_executions, finish_polling, poll_due_executions
 from executions.models import Execution, State
-from executions.runner.batch import record
+from executions.runner.follow import record
 from executions.runner.lease import LANE_ROOM, Lane, claim_due_executions
 from executions.tasks import finish_steps_of_worker
 from tests.connectors.scripted import replies

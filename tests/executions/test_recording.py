@@ -9,14 +9,14 @@ import pytest
 from catalogue.models import Workflow
 from executions.advancing import poll_due_executions
 from executions.models import Execution, State
-from executions.runner.batch import record, record_together
+from executions.runner.follow import record, record_together
 from tests.connectors.scripted import Received, response
 from tests.executions.engines import Gate, WireEngine, status, wait_until
 from tests.executions.steps import make_active, read, told
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
-    pytest.mark.databases("executions.runner.batch", "executions.runner.follow"),
+    pytest.mark.databases("executions.runner.follow"),
 ]
 
 
