@@ -11,6 +11,7 @@ from connectors.protocol import RunSnapshot, RunState, Started
 
 MAX_PAGES = 1_000
 MAX_ITEMS = 10_000
+MOST_WORKFLOWS = 50_000
 NEXT_KEYS = ("next", "next_cursor", "nextCursor")
 STATES = {
     "RUNNING": RunState.RUNNING,
@@ -30,7 +31,12 @@ KEY_KEYS = ("idempotency_key", "idempotencyKey", "key")
 
 
 async def walk_listing(
-    fetch_page: Callable[[str], Awaitable[tuple[list[Any], str]]], first: str = "", *, listing: str, of: str
+    fetch_page: Callable[[str], Awaitable[tuple[list[Any], str]]],
+    first: str = "",
+    *,
+    listing: str,
+    of: str,
+    most: int = MAX_ITEMS,
 ) -> AsyncGenerator[tuple[int, Any]]:
     """The items of all pages with their positions. Raises InvalidAnswer for an endless listing. `fetch_page`
     returns a page's items and the next page, empty on the last. `listing` and `of` name them in errors."""
@@ -43,8 +49,8 @@ async def walk_listing(
         visited.add(target)
         items, target = await fetch_page(target)
         for item in items:
-            if position == MAX_ITEMS:
-                raise InvalidAnswer(f"{listing} has more than {MAX_ITEMS:,} {of}.")
+            if position == most:
+                raise InvalidAnswer(f"{listing} has more than {most:,} {of}.")
             yield position, item
             position += 1
         if not target:

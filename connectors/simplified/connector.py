@@ -77,7 +77,11 @@ class SimplifiedConnector:
 
     async def discover(self) -> AsyncIterator[WorkflowDefinition | RejectedDefinition]:
         items = answers.walk_listing(
-            self._page, self._config.list_path, listing="The engine's listing", of="workflows"
+            self._page,
+            self._config.list_path,
+            listing="The engine's listing",
+            of="workflows",
+            most=answers.MOST_WORKFLOWS,
         )
         async with aclosing(items):
             async for position, item in items:
