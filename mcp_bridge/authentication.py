@@ -102,8 +102,7 @@ def checking_password() -> Iterator[None]:
         _checks.release()
 
 
-_paused: dict[str, float] = {}
-"""Until when (monotonic) wrong tokens are refused without a query, by caller."""
+_paused: dict[str, float] = {}  # Until when (monotonic) wrong tokens are refused without a query, by caller
 
 
 def note_wrong_token(text: str, *, address: str) -> None:

@@ -48,8 +48,7 @@ class ToolCall:
     takes_tasks: bool = False
     report: Report | None = None
     """Sends a progress notification (value, total, message); None when the client asked for none."""
-    stays_for_progress: bool = False
-    """Whether progress keeps the client waiting for as long as a run takes."""
+    stays_for_progress: bool = False  # Whether progress keeps the client waiting for as long as a run takes
     may_give_up_soon: bool = False
     """Whether the client is of a kind whose default timeout is 5 s and that does not say when it is up."""
 
@@ -189,8 +188,7 @@ USUAL_PATIENCE_STEP = 5
 """Clients that only close the connection tell nothing; their limits are round numbers of seconds."""
 EARLY_SECONDS = 0.3
 """How much later than its client a server may begin to count; it learns of the end within the second."""
-Client = tuple[Any, ...]
-"""As well as a client can be told from others of the same caller."""
+Client = tuple[Any, ...]  # As well as a client can be told from others of the same caller
 
 
 @dataclass

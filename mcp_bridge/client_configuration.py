@@ -13,8 +13,7 @@ from catalogue.portable_schemas import server_name
 from mcp_bridge.tokens import resource_url
 
 TOKEN_HERE = "YOUR-TOKEN"  # noqa: S105 - stands for one
-HOSTS_WITHOUT_TLS = ("localhost", "127.0.0.1")
-"""mcp-remote accepts plain HTTP to these."""
+HOSTS_WITHOUT_TLS = ("localhost", "127.0.0.1")  # mcp-remote accepts plain HTTP to these
 
 
 class McpClient(StrEnum):

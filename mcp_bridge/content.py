@@ -110,8 +110,7 @@ Pictured = types.ImageContent | types.AudioContent
 FIRST_VERSIONS = {"audio": "2025-03-26", "resource_link": "2025-06-18"}
 """Protocol versions that introduced a type of block; clients of older ones refuse the whole result."""
 OLDEST_VERSION = "2024-11-05"
-DISPENSABLE = ("annotations", "_meta")
-"""A block is shown without them if they are invalid."""
+DISPENSABLE = ("annotations", "_meta")  # A block is shown without them if they are invalid
 SHOWN_NAME = 200
 BLOCKS: TypeAdapter[types.ContentBlock] = TypeAdapter(types.ContentBlock)
 
@@ -228,8 +227,7 @@ def _without_data(raw: dict[str, Any]) -> dict[str, Any]:
 
 
 MOST_BLOCKS = 500
-MOST_STAND_INS = 20
-"""Blocks that are too large, each replaced by its beginning or address."""
+MOST_STAND_INS = 20  # Blocks that are too large, each replaced by its beginning or address
 
 
 @dataclass

@@ -17,22 +17,17 @@ Context = ServerRequestContext[Any, Any]
 TASKS = "io.modelcontextprotocol/tasks"
 IDEMPOTENCY_KEY = "workflow-catalogue/idempotency-key"
 FRESH = "workflow-catalogue/fresh"
-CACHED_AT = "workflow-catalogue/cached-at"
-"""In `_meta` of a cached result: when its run ended."""
+CACHED_AT = "workflow-catalogue/cached-at"  # In `_meta` of a cached result: when its run ended
 REATTACHED = "workflow-catalogue/reattached-to"
 """In `_meta` of the result of a run that an earlier, identical call started: when that call came."""
 RENAMED_TO = "workflow-catalogue/renamed-to"
 """In `_meta` of the result of a call by a former name: the present name."""
-NOTE = "workflow-catalogue/note"
-"""In `_meta` of a text about the result that is not part of it: true."""
-EXECUTION_ID = "workflow-catalogue/execution-id"
-"""In `_meta` of every result of a run."""
+NOTE = "workflow-catalogue/note"  # In `_meta` of a text about the result that is not part of it: true
+EXECUTION_ID = "workflow-catalogue/execution-id"  # In `_meta` of every result of a run
 KEPT_CHARACTERS = 100
-UNNAMED = "mcp"
-"""The name of all clients on the Python SDK that were given none of their own."""
+UNNAMED = "mcp"  # The name of all clients on the Python SDK that were given none of their own
 SESSION_HEADER = "mcp-session-id"
-UNNAMED_SESSION = "unnamed-"
-"""How the session ids of these begin, over HTTP with a handshake."""
+UNNAMED_SESSION = "unnamed-"  # How the session ids of these begin, over HTTP with a handshake
 
 
 def is_modern(context: Context) -> bool:

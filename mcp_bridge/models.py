@@ -117,8 +117,7 @@ class AccessToken(Recorded):
 class FailureCount(models.Model):
     """Failed attempts of one caller within one window."""
 
-    key = models.CharField(max_length=64, primary_key=True)
-    """A digest of the limit and the caller."""
+    key = models.CharField(max_length=64, primary_key=True)  # A digest of the limit and the caller
     failures = models.PositiveIntegerField(default=0)
     ends_at = models.DateTimeField(db_index=True)
 

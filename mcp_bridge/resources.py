@@ -41,8 +41,7 @@ class UnknownResource(Exception):
 class Reading:
     access: Access
     uri: str
-    variables: Mapping[str, str]
-    """Of the template, decoded; those of the query are optional."""
+    variables: Mapping[str, str]  # Of the template, decoded; those of the query are optional
 
     def holds(self, text: str, *, mime_type: str = JSON) -> "Found":
         return Found([types.TextResourceContents(uri=self.uri, mime_type=mime_type, text=text)])
@@ -54,8 +53,7 @@ Contents = types.TextResourceContents | types.BlobResourceContents
 @dataclass(frozen=True, slots=True)
 class Found:
     contents: Sequence[Contents]
-    changes: bool = False
-    """Whether clients must not cache it."""
+    changes: bool = False  # Whether clients must not cache it
 
 
 Suggest = Callable[[Access, str], Iterable[str]]
@@ -69,12 +67,9 @@ class ResourceKind:
     title: str
     description: str
     mime_type: str | None = JSON
-    scopes: frozenset[Scope]
-    """Any of them suffices."""
-    read: Callable[[Reading], Found]
-    """May query the database. Raises UnknownResource."""
-    suggestions: Mapping[str, Suggest] = field(default_factory=dict)
-    """By variable; may query the database."""
+    scopes: frozenset[Scope]  # Any of them suffices
+    read: Callable[[Reading], Found]  # May query the database. Raises UnknownResource.
+    suggestions: Mapping[str, Suggest] = field(default_factory=dict)  # By variable; may query the database
 
     def is_open_to(self, scopes: Iterable[str]) -> bool:
         return not self.scopes.isdisjoint(scopes)
@@ -196,8 +191,7 @@ WORKFLOW_RESOURCES = (
 )
 
 
-SUGGESTED = 200
-"""Newest executions of a caller."""
+SUGGESTED = 200  # Newest executions of a caller
 
 
 def _read_execution(reading: Reading) -> Found:
@@ -414,8 +408,7 @@ EXECUTION_RESOURCES = (
 )
 
 
-RESOURCE_NOT_FOUND = -32002
-"""Of handshake versions; later ones use -32602."""
+RESOURCE_NOT_FOUND = -32002  # Of handshake versions; later ones use -32602
 
 
 class ResourceMethods:

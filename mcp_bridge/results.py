@@ -57,8 +57,7 @@ def _says_the_same(blocks: list[content.Block], output: Any) -> bool:
         return False
 
 
-ToolAnswer = CallToolResult | dict[str, Any]
-"""A result or a task."""
+ToolAnswer = CallToolResult | dict[str, Any]  # A result or a task
 PROPOSED_WAIT_SECONDS = 25
 """For `get_execution_status`; the least patient of the common clients wait for 30 s."""
 

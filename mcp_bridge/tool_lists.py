@@ -200,8 +200,7 @@ MOST_VIEWS = 64
 class View:
     toolset: str | None
     scopes: frozenset[str]
-    version: str
-    """Of the protocol; handshake versions share one wire format."""
+    version: str  # Of the protocol; handshake versions share one wire format
 
     @classmethod
     def of(cls, access: Access, version: str) -> "View":
@@ -213,14 +212,12 @@ class View:
 class ToolList:
     view: View
     catalogue: exposure.ExposedCatalogue
-    positions: list[str]
-    """Sorted; cursors are positions."""
+    positions: list[str]  # Sorted; cursors are positions
     tools: list[bytes]
     server_info: dict[str, Any]
     current_at: float = field(default_factory=time.monotonic)
     """Monotonic; when its catalogue was last confirmed."""
-    _pages: dict[int, bytes] = field(default_factory=dict)
-    """By their begin."""
+    _pages: dict[int, bytes] = field(default_factory=dict)  # By their begin
 
     def closed_page(self, cursor: str | None) -> bytes:
         """The JSON of a result and the closing brace of the answer. Raises MCPError for a bad cursor."""

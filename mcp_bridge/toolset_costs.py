@@ -36,8 +36,7 @@ class ToolsetCost:
     full: ListCost
     compact: ListCost
     is_compact: bool
-    budget: int | None
-    """Tokens; None: no limit."""
+    budget: int | None  # Tokens; None: no limit
 
     @property
     def served(self) -> ListCost:

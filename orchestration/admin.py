@@ -56,8 +56,7 @@ Titled = tuple[str, Any]
 
 
 class SendForm(forms.Form):
-    id = forms.UUIDField(widget=forms.HiddenInput)
-    """Of the new request."""
+    id = forms.UUIDField(widget=forms.HiddenInput)  # Of the new request
 
 
 def outcome_badge(record: WorkflowRequest) -> SafeString:
@@ -201,8 +200,7 @@ STATE_BADGES = {
     StageState.FAILED: "danger",
     StageState.SKIPPED: "",
 }
-NARROWEST = 0.5
-"""Percent, to keep short stages visible."""
+NARROWEST = 0.5  # Percent, to keep short stages visible
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -211,10 +209,8 @@ class StageLine:
     state: SafeString
     took: str = ""
     message: str = ""
-    begins: float = 0
-    """Of its bar, in percent of the whole width."""
-    width: float = 0
-    """Likewise; 0: no bar."""
+    begins: float = 0  # Of its bar, in percent of the whole width
+    width: float = 0  # Likewise; 0: no bar
 
 
 def stage_lines(record: WorkflowRequest) -> list[StageLine]:
@@ -342,8 +338,7 @@ def blank_form(known: WorkflowRequest | None) -> TryForm:
 class ToolChoice:
     name: str
     description: str
-    words: str
-    """Searched, but not shown."""
+    words: str  # Searched, but not shown
     is_picked: bool
 
 

@@ -22,11 +22,9 @@ from connectors.http_tools.request import build_request
 from connectors.http_tools.tool import HttpOperation, HTTPRequestSpec
 from connectors.network.redaction import shorten
 
-LONGEST_PROPOSAL = 100_000
-"""Characters."""
+LONGEST_PROPOSAL = 100_000  # Characters
 LONGEST_REASON = 2_000
-MOST_PROBLEMS = 5
-"""In one error message."""
+MOST_PROBLEMS = 5  # In one error message
 
 
 class Proposal(BaseModel):
@@ -34,12 +32,10 @@ class Proposal(BaseModel):
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
-    tool: str | None
-    """None: no tool fits."""
+    tool: str | None  # None: no tool fits
     reason: str = Field(default="", max_length=LONGEST_REASON)
     arguments: dict[str, Any] | None = None
-    http_request: HTTPRequestSpec | None = None
-    """What the model would send, for comparison."""
+    http_request: HTTPRequestSpec | None = None  # What the model would send, for comparison
 
 
 class UnreadableProposal(ValueError):

@@ -63,8 +63,7 @@ class StageFailed(Exception):
         self.message = message
         self.failure = failure
         self.invalid_tool_ids = invalid_tool_ids or []
-        self.retry_after = retry_after
-        """Seconds."""
+        self.retry_after = retry_after  # Seconds
         self.execution_id = execution_id
 
     def preceded_by(self, sentence: str) -> "StageFailed":

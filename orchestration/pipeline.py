@@ -31,8 +31,7 @@ from orchestration.selection import Selection, approve_anew, choose_call
 OURS = "An error of ours, not of the request; the server's log has the details."
 GIVEN_UP = "The request was given up, as it took longer than its limits allow."
 NOT_FORMATTED = "response_format_instructions had no effect, as format_response is not true."
-GRACE = timedelta(seconds=60)
-"""Added to a stage's own limits; after that the request counts as interrupted."""
+GRACE = timedelta(seconds=60)  # Added to a stage's own limits; after that the request counts as interrupted
 
 
 class Pipeline:

@@ -69,8 +69,7 @@ Rules:
 - Answer with the text for the person alone: no preface, no JSON unless it was asked for.
 """
 
-LONGEST_REPEATED = 4_000
-"""Characters of an unusable answer in the repair prompt."""
+LONGEST_REPEATED = 4_000  # Characters of an unusable answer in the repair prompt
 
 
 def shortlist_prompt(instructions: str, names: str) -> list[Message]:

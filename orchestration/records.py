@@ -18,8 +18,7 @@ from executions.retention import KeptAlike, kept_alike, take_batch
 from orchestration.models import Failure, Stage, WorkflowRequest, started_stage
 from orchestration.request_types import IdempotencyConflict, RequestInput, RequestOutcome, StillRunning
 
-OPENING_SECONDS = 60
-"""For the first stage."""
+OPENING_SECONDS = 60  # For the first stage
 
 
 def open_request(asked: RequestInput) -> WorkflowRequest:
@@ -108,8 +107,7 @@ def _look_again(request_id: uuid.UUID) -> WorkflowRequest:
     return WorkflowRequest.objects.get(pk=request_id)
 
 
-WITH_RUN = ("execution__payload", "execution__cached_from__payload")
-"""Relations that `answer_of` reads."""
+WITH_RUN = ("execution__payload", "execution__cached_from__payload")  # Relations that `answer_of` reads
 
 
 def read_answer(request_id: uuid.UUID, *, retry_after: int | None = None) -> RequestOutcome:

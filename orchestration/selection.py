@@ -29,10 +29,8 @@ from orchestration.retrieval import (
 )
 
 LONGEST_OBJECTION = 4_000
-PROMPT_TOKENS = 2_500
-"""The length of our own prompts, the repair of a first proposal included."""
-LONGEST_SHORTLIST = 10_000
-"""Characters."""
+PROMPT_TOKENS = 2_500  # The length of our own prompts, the repair of a first proposal included
+LONGEST_SHORTLIST = 10_000  # Characters
 LEFT_OUT_SHOWN = 20
 
 

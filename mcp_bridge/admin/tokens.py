@@ -41,8 +41,7 @@ CHANGEABLE = ("inline_wait_seconds",)
 
 
 class AccessTokenForm(AccessTokenModelForm):
-    maker: Any = None
-    """The current user, who can grant only scopes of their own."""
+    maker: Any = None  # The current user, who can grant only scopes of their own
     scopes = forms.MultipleChoiceField(widget=UnfoldAdminCheckboxSelectMultipleWidget())
 
     class Meta:

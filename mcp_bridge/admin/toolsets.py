@@ -35,8 +35,7 @@ else:
 
 SHOWN_NAMES = 20
 POSITIONS_APART = 10
-NARROWEST = {"action": "7rem", "syntax": "11rem"}
-"""Columns of rules whose choices would be cut."""
+NARROWEST = {"action": "7rem", "syntax": "11rem"}  # Columns of rules whose choices would be cut
 Group = tuple[str, int, list[SafeString], int]
 
 
@@ -349,8 +348,7 @@ class Choice:
     name: str
     description: str
     source: str
-    tokens: int | None
-    """None if its row is invalid."""
+    tokens: int | None  # None if its row is invalid
     is_exposed: bool
     is_picked: bool
 

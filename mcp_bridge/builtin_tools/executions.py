@@ -18,11 +18,9 @@ from mcp_bridge.builtin_tools.tool import Arguments, BuiltInTool, answer_with
 from mcp_bridge.calls import UNNAMED_WAIT_SECONDS, ProgressNotifications, ToolCall, known_patience
 from mcp_bridge.results import describe_within_bounds, document_result, next_step, result_text
 
-LONGEST_WAIT_SECONDS = 50
-"""Common clients give up after 60 s."""
+LONGEST_WAIT_SECONDS = 50  # Common clients give up after 60 s
 USUAL_PAGE = 10
-ANY = "any"
-"""A state, for models that fill in every argument."""
+ANY = "any"  # A state, for models that fill in every argument
 EXECUTION_ID = {"type": "string", "minLength": 1, "description": "The execution_id that the call returned."}
 
 

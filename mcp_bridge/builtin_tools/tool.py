@@ -30,8 +30,7 @@ class BuiltInTool:
     required: tuple[str, ...] = ()
     read_only: bool = True
     starts: bool = False
-    hints: ToolAnnotations | None = None
-    """Default: from `read_only`."""
+    hints: ToolAnnotations | None = None  # Default: from `read_only`
     takes_part_in: InteractionKind | None = None
     """Listed only for callers who see a workflow that declares some; can always be called."""
     names_workflow: str = ""

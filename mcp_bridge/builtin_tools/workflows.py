@@ -27,8 +27,7 @@ from mcp_bridge.results import ToolAnswer, text_result
 LIST_NAME = "list_workflows"
 USUAL_LIMIT = 200
 MOST_AT_A_TIME = 500
-RANKED = "?"
-"""Prefix of positions in ranked lists, which no tool name has."""
+RANKED = "?"  # Prefix of positions in ranked lists, which no tool name has
 DEPRECATED = (
     "list_workflows was called with the argument `detailed`, which is deprecated and goes in 1.0.0: use "
     '`mode`, "detailed" for true and "standard" for false (docs/MIGRATION.md).'

@@ -23,8 +23,7 @@ from mcp_bridge.notifications.notifier import (
 from mcp_bridge.tokens import Access
 
 EVENT_STREAM = "text/event-stream"
-PING_SECONDS = 15.0
-"""Between comments, which keep proxies from closing the connection."""
+PING_SECONDS = 15.0  # Between comments, which keep proxies from closing the connection
 RECONNECT_MILLISECONDS = 3000
 """After which clients reconnect when the server ends the stream, as at a restart."""
 RETRY_SECONDS = 60

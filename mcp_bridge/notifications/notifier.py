@@ -41,18 +41,14 @@ SCOPES: Mapping[subscriptions.ServerEvent, tuple[Scope, ...]] = {
 """Any of them suffices; without them the list is always empty."""
 STATE, *RESULTS = EXECUTION_RESOURCES
 
-Addresses = Mapping[uuid.UUID, Collection[str]]
-"""As the listener wrote them, by execution."""
+Addresses = Mapping[uuid.UUID, Collection[str]]  # As the listener wrote them, by execution
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Interests:
-    events: tuple[subscriptions.ServerEvent, ...] = ()
-    """About the catalogue."""
-    states: Addresses = field(default_factory=dict)
-    """Resources with an execution's state."""
-    results: Addresses = field(default_factory=dict)
-    """Resources that exist once it has ended."""
+    events: tuple[subscriptions.ServerEvent, ...] = ()  # About the catalogue
+    states: Addresses = field(default_factory=dict)  # Resources with an execution's state
+    results: Addresses = field(default_factory=dict)  # Resources that exist once it has ended
     tasks: tuple[uuid.UUID, ...] = ()
 
     @property
@@ -134,8 +130,7 @@ def _execution_key(text: str) -> uuid.UUID | None:
 @dataclass(frozen=True, slots=True)
 class ListSnapshot:
     catalogue: exposure.ExposedCatalogue
-    seen: Mapping[subscriptions.ServerEvent, Any]
-    """By event: a value that changes with what is served."""
+    seen: Mapping[subscriptions.ServerEvent, Any]  # By event: a value that changes with what is served
 
 
 @dataclass(slots=True)
@@ -221,12 +216,9 @@ def _read(uri: str, access: Access) -> Any:
 
 SETTLING_SECONDS = exposure.MAX_AGE_SECONDS + STALE_SECONDS
 """From noticing a revision to the notification: by then every process serves the new lists."""
-MOST_STREAMS = 20
-"""Per caller and process."""
-LOOK_SECONDS = 0.5
-"""Interval of checks whether the process has to end."""
-LOOKS_PER_GRANTS = 4
-"""Number of these checks per check of all streams' tokens, which is one query."""
+MOST_STREAMS = 20  # Per caller and process
+LOOK_SECONDS = 0.5  # Interval of checks whether the process has to end
+LOOKS_PER_GRANTS = 4  # Number of these checks per check of all streams' tokens, which is one query
 
 
 class TooManyStreams(Exception):
@@ -242,8 +234,7 @@ class Stream:
     access: Access
     stirred: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when there may be news or the stream has to end."""
-    is_over: bool = False
-    """The process ends, or the token is revoked or expired."""
+    is_over: bool = False  # The process ends, or the token is revoked or expired
 
     def end(self) -> None:
         self.is_over = True
@@ -337,8 +328,7 @@ class Notifier:
         self._interests = interests
         self._version = version
         self._snapshots = snapshots
-        self._settled: dict[subscriptions.ServerEvent, None] = {}
-        """Events to send now, in order."""
+        self._settled: dict[subscriptions.ServerEvent, None] = {}  # Events to send now, in order
         self._ends_with_toolset = ends_with_toolset
         self._toolset_is_gone = False
 

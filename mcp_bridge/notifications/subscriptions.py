@@ -33,8 +33,7 @@ from mcp_bridge.resources import RESOURCE_NOT_FOUND
 from mcp_bridge.tokens import Access
 
 MOST_TASKS = 100
-MOST_RESOURCES = 100
-"""In one subscription."""
+MOST_RESOURCES = 100  # In one subscription
 
 
 class TaskNotification(types.Notification[dict[str, Any], Literal["notifications/tasks"]]):
@@ -162,8 +161,7 @@ class PushedChanges:
         self._streams = streams
         self._snapshots = snapshots
         self._is_pushing = False
-        self._subscribed: dict[str, asyncio.Task[None]] = {}
-        """By address."""
+        self._subscribed: dict[str, asyncio.Task[None]] = {}  # By address
 
     def register(self, server: Server[None]) -> None:
         server.add_notification_handler(

@@ -27,10 +27,8 @@ UNCACHED_BYTES = tuple(part.encode() for part in UNCACHED)
 MEMBERS = {"jsonrpc", "id", "method", "params"}
 ACCEPTED = ("application/json", "text/event-stream")
 VERSION_HEADER = "mcp-protocol-version"
-ASSUMED_VERSION = "2025-03-26"
-"""Of requests without the header, by the specification of Streamable HTTP."""
-LARGEST_ID = 2**63
-"""Python converts no integer of more than 4,300 digits."""
+ASSUMED_VERSION = "2025-03-26"  # Of requests without the header, by the specification of Streamable HTTP
+LARGEST_ID = 2**63  # Python converts no integer of more than 4,300 digits
 REMEMBERED_REQUESTS = 4096
 LARGEST_REMEMBERED_BODY = 4096
 METHOD_BYTES = METHOD.encode()

@@ -35,8 +35,7 @@ if TYPE_CHECKING:
 SENT_HEADERS = ("host", "accept", "content-type", "content-length")
 CONNECT_SECONDS = 5.0
 CLOSING_SECONDS = 2.0
-NO_KEY = "the transport has it"
-"""The SDK requires one."""
+NO_KEY = "the transport has it"  # The SDK requires one
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,8 +43,7 @@ class ModelSettings:
     base_url: str
     api_key: SecretStr
     model: str
-    seconds: float
-    """For one answer, including retries."""
+    seconds: float  # For one answer, including retries
     retries: int
     answer_tokens: int
 
@@ -198,10 +196,8 @@ def _not_configured(sentence: str) -> ModelError:
     return ModelError(sentence, problem=ModelProblem.NOT_CONFIGURED)
 
 
-FIRST_WAIT, LONGEST_WAIT = 0.5, 8.0
-"""Seconds before a retry if the server names none; doubled each time."""
-NOT_CONNECTED = 0
-"""In place of a status: no complete answer."""
+FIRST_WAIT, LONGEST_WAIT = 0.5, 8.0  # Seconds before a retry if the server names none; doubled each time
+NOT_CONNECTED = 0  # In place of a status: no complete answer
 
 
 async def ask_model(messages: Sequence[Message], *, schema: dict[str, Any] | None = None) -> Reply:
@@ -244,8 +240,7 @@ class _Question:
     wanted: ModelSettings
     messages: list[Message]
     schema: dict[str, Any] | None
-    deadline: float
-    """By the event loop's clock."""
+    deadline: float  # By the event loop's clock
 
     async def until_answered(self) -> Reply:
         server = self.wanted.base_url, self.wanted.model
@@ -320,10 +315,8 @@ class _Question:
         return refusal(answer.status, answer.body, self.wanted)
 
 
-WORDS_LIMIT = 300
-"""Characters of the server's message that an error quotes."""
-NO_QUOTA = "insufficient_quota"
-"""A code with status 429 that does not pass with time."""
+WORDS_LIMIT = 300  # Characters of the server's message that an error quotes
+NO_QUOTA = "insufficient_quota"  # A code with status 429 that does not pass with time
 
 USED_UP = "The quota at the model server is used up. Whoever pays for OPENAI_API_KEY has to look at it."
 ABOUT_MODEL = re.compile(
@@ -372,8 +365,7 @@ def _meaning(status: int, words: str, wanted: ModelSettings) -> tuple[ModelProbl
     return ModelProblem.REFUSED, f"The model server refuses the request ({status})."
 
 
-MOST_AT_ONCE = 50
-"""Concurrent calls of one process; each holds a request and most a thread."""
+MOST_AT_ONCE = 50  # Concurrent calls of one process; each holds a request and most a thread
 BUSY_SECONDS = 5
 
 FAILURES = {
@@ -395,8 +387,7 @@ class MeteredModel:
 
     def __init__(self) -> None:
         self.usage = TokenUsage()
-        self.model = ""
-        """As the server names it; empty before its answer."""
+        self.model = ""  # As the server names it; empty before its answer
 
     async def ask(self, messages: Sequence[Message], *, schema: dict[str, Any] | None = None) -> Reply:
         """Raises StageFailed."""
