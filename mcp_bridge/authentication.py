@@ -103,6 +103,7 @@ def checking_password() -> Iterator[None]:
 
 
 _paused: dict[str, float] = {}  # Until when (monotonic) wrong tokens are refused without a query, by caller
+forget_pauses = _paused.clear
 
 
 def note_wrong_token(text: str, *, address: str) -> None:
@@ -118,10 +119,6 @@ def note_wrong_token(text: str, *, address: str) -> None:
             _paused.clear()
         _paused[key] = time.monotonic() + seconds
         raise TooManyFailures(seconds)
-
-
-def forget_pauses() -> None:
-    _paused.clear()
 
 
 def client_address(peer: str | None, forwarded_for: str) -> str:

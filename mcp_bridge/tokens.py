@@ -31,12 +31,11 @@ from mcp_bridge.models import AccessToken, default_scopes
 TOKEN_START = "wfc_"  # noqa: S105 - a prefix by which secret scanners recognise a leaked token
 SHOWN_CHARACTERS = 12
 METADATA_PATH = "/.well-known/oauth-protected-resource"
-REMEMBERED_SECONDS = 0.5
-"""How long a process trusts a token without a query; a revoked one is refused within a second."""
+REMEMBERED_SECONDS = 0.5  # Without a query; so a revoked token is refused within a second
 REMEMBERED_TOKENS = 10_000
 USE_NOTED_EVERY = timedelta(minutes=1)
-
 _remembered: dict[str, tuple[float, AccessToken]] = {}
+forget_tokens = _remembered.clear
 
 
 def create_token(
@@ -99,10 +98,6 @@ def recognise(digest: str) -> AccessToken | None:
     """A token authenticated within REMEMBERED_SECONDS; no query."""
     asked_at, token = _remembered.get(digest, (0.0, None))
     return token if token is not None and time.monotonic() - asked_at < REMEMBERED_SECONDS else None
-
-
-def forget_tokens() -> None:
-    _remembered.clear()
 
 
 def describe_wrong_token(text: str) -> str:
@@ -210,17 +205,14 @@ class Access:
     caller: Caller
     scopes: frozenset[str]
     token_id: int | None = None
-    inline_wait_seconds: int | None = None
-    """As set for the token; None: as set for the toolset or the product."""
-    learned_wait_seconds: int | None = None
-    """Learned from the calls that its clients gave up; applies where none is set."""
+    inline_wait_seconds: int | None = None  # As set for the token; None: for the toolset or the product
+    learned_wait_seconds: int | None = None  # From calls that its clients gave up; applies where none is set
 
     def allows(self, scope: Scope) -> bool:
         return scope in self.scopes
 
     @property
     def toolset(self) -> str | None:
-        """The slug of the caller's toolset; None: everything that is exposed."""
         return self.caller.toolset
 
     @classmethod

@@ -93,16 +93,12 @@ class RulesInline(RuleInline):
     def _may(request: HttpRequest, *verbs: str) -> bool:
         return any(request.user.has_perm(f"catalogue.{verb}_toolset") for verb in verbs)
 
-    def formfield_for_choice_field(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
-        field = super().formfield_for_choice_field(db_field, request, **kwargs)
-        if field is not None and db_field.name in NARROWEST:
-            field.widget.attrs["style"] = f"min-width: {NARROWEST[db_field.name]}"
-        return field
-
     def formfield_for_dbfield(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
         """With a label for screen readers."""
         field = super().formfield_for_dbfield(db_field, request, **kwargs)
         if field is not None:
+            if db_field.name in NARROWEST:
+                field.widget.attrs["style"] = f"min-width: {NARROWEST[db_field.name]}"
             field.widget.attrs["aria-label"] = f"{db_field.verbose_name} of the rule".capitalize()
         return field
 
