@@ -32,6 +32,10 @@ PURGED_AT_ONCE = 1_000
 PASSWORD_CHECKS = 1
 """Concurrent checks in one process: each takes a core for most of a second, and tool calls need the rest."""
 PATIENCE_SECONDS = 10.0
+_checks = threading.BoundedSemaphore(PASSWORD_CHECKS)
+_paused: dict[str, float] = {}  # Until when (monotonic) wrong tokens are refused without a query, by caller
+forget_pauses = _paused.clear
+REFUSED = "The access token is unknown, expired or revoked; an administrator can make a new one."
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +92,6 @@ class SignInAttempt:
         logger.warning("Refused a sign-in as {!r} from {}: {}.", self._username, self._address, why)
 
 
-_checks = threading.BoundedSemaphore(PASSWORD_CHECKS)
-
-
 @contextmanager
 def checking_password() -> Iterator[None]:
     """Raises TooBusy."""
@@ -100,10 +101,6 @@ def checking_password() -> Iterator[None]:
         yield
     finally:
         _checks.release()
-
-
-_paused: dict[str, float] = {}  # Until when (monotonic) wrong tokens are refused without a query, by caller
-forget_pauses = _paused.clear
 
 
 def note_wrong_token(text: str, *, address: str) -> None:
@@ -170,9 +167,6 @@ def _count(key: str, limit: Limit) -> int:
     if count is None or count.failures <= limit.failures:
         return 0
     return max(1, int((count.ends_at - now).total_seconds()))
-
-
-REFUSED = "The access token is unknown, expired or revoked; an administrator can make a new one."
 
 
 class AccessTokenAuthentication(BaseAuthentication):

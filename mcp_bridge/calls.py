@@ -33,6 +33,12 @@ from mcp_bridge.tokens import Access, note_given_up
 
 MOST_RENDERED_AT_ONCE = 10_000  # Characters of a result; rendering more would keep other requests waiting
 Report = Callable[[float, float | None, str | None], Awaitable[None]]
+UNNAMED_WAIT_SECONDS = 4  # For unknown clients: OpenAI Agents, the least patient of them, waits for 5 s
+SAYS_TIME_IS_UP = re.compile(r"time[d ]*[- ]?out|deadline", re.IGNORECASE)  # Not if a person stops a call
+SHORTEST_PATIENCE = 2
+USUAL_PATIENCE_STEP = 5  # Clients that only close the connection give no reason; their limits are round
+EARLY_SECONDS = 0.3  # How much later than its client a server may begin to count
+Client = tuple[Any, ...]  # As well as a client can be told from others of the same caller
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -99,9 +105,6 @@ def _is_at_hand(execution: Execution, called: str) -> bool:
         and "payload" in execution._state.fields_cache
         and execution.output_characters <= MOST_RENDERED_AT_ONCE
     )
-
-
-UNNAMED_WAIT_SECONDS = 4  # For unknown clients: OpenAI Agents, the least patient of them, waits for 5 s
 
 
 async def known_patience(access: Access) -> int | None:
@@ -173,13 +176,6 @@ class ProgressNotifications:
         self.last = max(percent or 0.0, self.last + step)
         message = execution.progress_message or execution.state_label
         await self._report(self.last, 100.0 if known and self.last <= 100.0 else None, message)
-
-
-SAYS_TIME_IS_UP = re.compile(r"time[d ]*[- ]?out|deadline", re.IGNORECASE)  # Not if a person stops a call
-SHORTEST_PATIENCE = 2
-USUAL_PATIENCE_STEP = 5  # Clients that only close the connection give no reason; their limits are round
-EARLY_SECONDS = 0.3  # How much later than its client a server may begin to count
-Client = tuple[Any, ...]  # As well as a client can be told from others of the same caller
 
 
 @dataclass

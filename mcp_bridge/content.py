@@ -18,6 +18,15 @@ from executions.reading import decode_base64
 from mcp_bridge.declarations import NOTE
 
 BEGINNING = 2_000
+Pictured = types.ImageContent | types.AudioContent
+FIRST_VERSIONS = {"audio": "2025-03-26", "resource_link": "2025-06-18"}
+"""Protocol versions that introduced a type of block; clients of older ones refuse the whole result."""
+OLDEST_VERSION = "2024-11-05"
+DISPENSABLE = ("annotations", "_meta")  # A block is shown without them if they are invalid
+SHOWN_NAME = 200
+BLOCKS: TypeAdapter[types.ContentBlock] = TypeAdapter(types.ContentBlock)
+MOST_BLOCKS = 500
+MOST_STAND_INS = 20  # Blocks that are too large, each replaced by its beginning or address
 
 
 class NoSuchPart(Exception):
@@ -104,15 +113,6 @@ def what_was_cut(execution: Execution) -> str:
     cut = {entry["payload"]: entry["bytes"] for entry in execution.payload.cut}
     lost = [f"{words} ({cut[name]:,} bytes)" for name, words in names.items() if name in cut]
     return f"Too large to keep, and so missing here: its {' and its '.join(lost)}." if lost else ""
-
-
-Pictured = types.ImageContent | types.AudioContent
-FIRST_VERSIONS = {"audio": "2025-03-26", "resource_link": "2025-06-18"}
-"""Protocol versions that introduced a type of block; clients of older ones refuse the whole result."""
-OLDEST_VERSION = "2024-11-05"
-DISPENSABLE = ("annotations", "_meta")  # A block is shown without them if they are invalid
-SHOWN_NAME = 200
-BLOCKS: TypeAdapter[types.ContentBlock] = TypeAdapter(types.ContentBlock)
 
 
 class Block:
@@ -224,10 +224,6 @@ def _without_data(raw: dict[str, Any]) -> dict[str, Any]:
     if isinstance(held, dict):
         return raw | {"resource": {name: value for name, value in held.items() if name != "blob"}}
     return {name: value for name, value in raw.items() if name != "data"}
-
-
-MOST_BLOCKS = 500
-MOST_STAND_INS = 20  # Blocks that are too large, each replaced by its beginning or address
 
 
 @dataclass

@@ -31,6 +31,13 @@ from mcp_bridge.tool_lists import icons_of
 
 JSON = "application/json"
 TEXT = "text/plain"
+Contents = types.TextResourceContents | types.BlobResourceContents
+Suggest = Callable[[Access, str], Iterable[str]]  # Values, best first, for a caller and the typed text
+LIST = "workflow://list"
+SCHEMAS = ("input_schema", "output_schema")
+META = "workflow-catalogue/"
+BINARY = "application/octet-stream"
+LONGEST_NUMBER = 15
 
 
 class UnknownResource(Exception):
@@ -47,16 +54,10 @@ class Reading:
         return Found([types.TextResourceContents(uri=self.uri, mime_type=mime_type, text=text)])
 
 
-Contents = types.TextResourceContents | types.BlobResourceContents
-
-
 @dataclass(frozen=True, slots=True)
 class Found:
     contents: Sequence[Contents]
     changes: bool = False  # Whether clients must not cache it
-
-
-Suggest = Callable[[Access, str], Iterable[str]]  # Values, best first, for a caller and the typed text
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,10 +83,6 @@ class ResourceKind:
             description=self.description,
             mime_type=self.mime_type,
         )
-
-
-LIST = "workflow://list"
-SCHEMAS = ("input_schema", "output_schema")
 
 
 def _read_list(reading: Reading) -> Found:
@@ -254,11 +251,6 @@ def _id(reading: Reading) -> str:
 def _suggest_newest(access: Access, typed: str, *, state: str = "") -> Iterable[str]:
     page = list_own_executions(access.caller, state=state, limit=SUGGESTED)
     return [str(execution.pk) for execution in page.executions]
-
-
-META = "workflow-catalogue/"
-BINARY = "application/octet-stream"
-LONGEST_NUMBER = 15
 
 
 def _read_block(reading: Reading) -> Found:

@@ -25,6 +25,7 @@ from mcp_bridge.tokens import Access
 
 SHORTEST_POLL_MS = 1_000
 LONGEST_POLL_MS = 10_000
+ACKNOWLEDGED: dict[str, Any] = {"resultType": "complete"}
 
 
 def describe_task(execution: Execution, *, protocol_version: str) -> dict[str, Any]:
@@ -84,9 +85,6 @@ def _ttl_ms(execution: Execution) -> int | None:
         return None
     lifetime = execution.finished_at - execution.created_at + limit
     return lifetime // timedelta(milliseconds=1)
-
-
-ACKNOWLEDGED: dict[str, Any] = {"resultType": "complete"}
 
 
 class TaskParams(RequestParams):

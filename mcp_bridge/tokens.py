@@ -36,6 +36,7 @@ REMEMBERED_TOKENS = 10_000
 USE_NOTED_EVERY = timedelta(minutes=1)
 _remembered: dict[str, tuple[float, AccessToken]] = {}
 forget_tokens = _remembered.clear
+NAMED_TOKENS = 10
 
 
 def create_token(
@@ -166,9 +167,6 @@ async def is_known(scope: dict[str, Any]) -> bool:
         return await run_in_database(authenticate, token.strip()) is not None
     store = import_module(settings.SESSION_ENGINE).SessionStore(session)
     return bool(session) and await run_in_database(store.__contains__, SESSION_KEY)
-
-
-NAMED_TOKENS = 10
 
 
 class ToolsetInUse(Exception):

@@ -30,6 +30,14 @@ from mcp_bridge.portability import PortableView, portable_view
 from mcp_bridge.tokens import Access
 
 Made = TypeVar("Made")
+_logged_at: dict[int, int] = {}
+"""The revision at which a workflow's error was logged, to log it once for each."""
+forget_left_out = _logged_at.clear
+METHOD = "tools/list"
+STALE_SECONDS = 0.9 - exposure.MAX_AGE_SECONDS
+"""How long a stale list is served while the next is made; agents see changes within 1 s."""
+MOST_VIEWS = 64
+_all_lists: "WeakSet[ToolLists]" = WeakSet()
 
 
 def visible_tools(catalogue: exposure.ExposedCatalogue, access: Access) -> list[Tool]:
@@ -86,11 +94,6 @@ def make_of_each(
             yield workflow, made
 
 
-_logged_at: dict[int, int] = {}
-"""The revision at which a workflow's error was logged, to log it once for each."""
-forget_left_out = _logged_at.clear
-
-
 def workflow_tool(workflow: Workflow, *, portable: PortableView | None = None) -> Tool:
     hints = workflow.effective_hints
     tool = Tool(
@@ -107,9 +110,6 @@ def workflow_tool(workflow: Workflow, *, portable: PortableView | None = None) -
 
 def icons_of(workflow: Workflow) -> list[Icon] | None:
     return [Icon.model_validate(icon) for icon in workflow.shown_icons] or None
-
-
-METHOD = "tools/list"
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,11 +191,6 @@ def write_json(value: Any) -> bytes:
     return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
 
 
-STALE_SECONDS = 0.9 - exposure.MAX_AGE_SECONDS
-"""How long a stale list is served while the next is made; agents see changes within 1 s."""
-MOST_VIEWS = 64
-
-
 @dataclass(frozen=True, slots=True)
 class View:
     toolset: str | None
@@ -242,9 +237,6 @@ class ToolList:
             wire |= {"resultType": "complete", "_meta": {SERVER_INFO_META_KEY: self.server_info}}
         members = write_json(wire)[1:-1]
         return b"{" + (members + b"," if members else b"") + b'"tools":['
-
-
-_all_lists: "WeakSet[ToolLists]" = WeakSet()
 
 
 class ToolLists:

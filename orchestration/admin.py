@@ -53,6 +53,24 @@ STATUS_BADGES = {
 SHOWN_TOOLS = 30
 Facts = list[tuple[str, Any]]
 Titled = tuple[str, Any]
+STATE_BADGES = {
+    StageState.RUNNING: "info",
+    StageState.DONE: "success",
+    StageState.FAILED: "danger",
+    StageState.SKIPPED: "",
+}
+NARROWEST = 0.5  # Percent, to keep short stages visible
+MAY_TRY = "orchestration.add_workflowrequest"
+PROGRESS = "admin:orchestration_workflowrequest_progress"
+TRY_IT = "admin:orchestration_workflowrequest_try_it"
+NO_MODEL = (
+    "No language model is set up, so that nothing can be asked. Set OPENAI_MODEL to the model's name, "
+    "OPENAI_API_KEY, and for another server than OpenAI's OPENAI_BASE_URL; then start the product again."
+)
+SHOWN_DESCRIPTION = 140
+LONG_TEXTS = ("http_spec", "arguments", "reason", "formatted_response", "format_instructions", "tool_ids")
+REQUESTS = "admin:orchestration_workflowrequest_changelist"
+LAST_DAY = {"created": "in the last 24 hours"}
 
 
 class SendForm(forms.Form):
@@ -194,15 +212,6 @@ def _show_result(execution: Execution, payload: ExecutionPayload | None) -> Safe
     return format_html('<div class="flex flex-col gap-4">{}</div>', parts)
 
 
-STATE_BADGES = {
-    StageState.RUNNING: "info",
-    StageState.DONE: "success",
-    StageState.FAILED: "danger",
-    StageState.SKIPPED: "",
-}
-NARROWEST = 0.5  # Percent, to keep short stages visible
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StageLine:
     label: str
@@ -247,18 +256,6 @@ def _line(record: WorkflowRequest, stage: Stage, entry: Mapping[str, Any], end: 
         begins=min(round(begins, 2), 100 - NARROWEST),
         width=0 if state == StageState.SKIPPED else width,
     )
-
-
-MAY_TRY = "orchestration.add_workflowrequest"
-PROGRESS = "admin:orchestration_workflowrequest_progress"
-TRY_IT = "admin:orchestration_workflowrequest_try_it"
-NO_MODEL = (
-    "No language model is set up, so that nothing can be asked. Set OPENAI_MODEL to the model's name, "
-    "OPENAI_API_KEY, and for another server than OpenAI's OPENAI_BASE_URL; then start the product again."
-)
-
-
-SHOWN_DESCRIPTION = 140
 
 
 class ToolNames(forms.MultipleChoiceField):
@@ -482,9 +479,6 @@ def _wants_json(request: HttpRequest) -> bool:
     return request.accepts("application/json") and not request.accepts("text/html")
 
 
-LONG_TEXTS = ("http_spec", "arguments", "reason", "formatted_response", "format_instructions", "tool_ids")
-
-
 class ToolFilter(DropdownFilter):  # type: ignore[misc]
     """Tools chosen in the newest requests; the search finds others."""
 
@@ -594,10 +588,6 @@ class WorkflowRequestAdmin(ReadOnlyMixin, TryItMixin, ButtonsMixin):
 
     def panel(self, request: HttpRequest, obj: WorkflowRequest) -> dict[str, Any]:
         return describe_request(request, obj) | {"asked": describe_input(obj)}
-
-
-REQUESTS = "admin:orchestration_workflowrequest_changelist"
-LAST_DAY = {"created": "in the last 24 hours"}
 
 
 def _requests() -> Card:

@@ -25,6 +25,20 @@ from connectors.network.redaction import shorten
 LONGEST_PROPOSAL = 100_000  # Characters
 LONGEST_REASON = 2_000
 MOST_PROBLEMS = 5  # In one error message
+REQUEST_SCHEMA = {
+    "type": "object",
+    "properties": {
+        "method": {"type": "string"},
+        "url": {"type": "string"},
+        "headers": {"type": "object"},
+        "query_params": {"type": "object"},
+        "body": {},
+    },
+    "required": ["method", "url"],
+}
+TOKEN = re.compile(r'"(?:[^"\\]++|\\.)*+"?|[{}]', re.DOTALL)
+"""Possessive, so that an unclosed string is scanned only once."""
+SHOWN_NAME = 100
 
 
 class Proposal(BaseModel):
@@ -49,19 +63,6 @@ def read_proposal(text: str) -> Proposal:
         return Proposal.model_validate(written)
     except ValidationError as error:
         raise UnreadableProposal(_sentence(error)) from None
-
-
-REQUEST_SCHEMA = {
-    "type": "object",
-    "properties": {
-        "method": {"type": "string"},
-        "url": {"type": "string"},
-        "headers": {"type": "object"},
-        "query_params": {"type": "object"},
-        "body": {},
-    },
-    "required": ["method", "url"],
-}
 
 
 def proposal_schema(tool_names: list[str], *, has_endpoints: bool = True) -> dict[str, Any]:
@@ -129,10 +130,6 @@ def _sentence(error: ValidationError) -> str:
     return "The proposal has not the shape that was asked for. " + "; ".join(listed[:MOST_PROBLEMS])
 
 
-TOKEN = re.compile(r'"(?:[^"\\]++|\\.)*+"?|[{}]', re.DOTALL)
-"""Possessive, so that an unclosed string is scanned only once."""
-
-
 def objects_in(text: str) -> Iterator[dict[str, Any]]:
     """Outermost objects; skips braces without valid JSON, including their contents."""
     for span in _braces(text):
@@ -157,9 +154,6 @@ def _braces(text: str) -> Iterator[str]:
             return
         yield text[begin : token.end()]
         begin = text.find("{", token.end())
-
-
-SHOWN_NAME = 100
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -19,6 +19,31 @@ from orchestration.models import Failure, Stage, WorkflowRequest, started_stage
 from orchestration.request_types import IdempotencyConflict, RequestInput, RequestOutcome, StillRunning
 
 OPENING_SECONDS = 60  # For the first stage
+LOOK_AGAIN_SECONDS = 0.5
+WITH_RUN = ("execution__payload", "execution__cached_from__payload")  # Relations that `answer_of` reads
+BATCH = 100
+UNREAD = (
+    "instructions", "format_instructions", "tool_ids", "reason", "arguments", "http_spec",
+    "formatted_response", "error", "stages",
+)  # fmt: skip
+"""Deferred; ending a request reads its stages."""
+NOT_IN_WORDS = (
+    "The run took longer than the answer could wait for it, so its response was not put into words."
+)
+RUN_GONE = "The record of its run was removed before the request had ended."
+FAILURES = {State.TIMED_OUT: Failure.RUN_TIMED_OUT, State.UNCONFIRMED: Failure.UNCONFIRMED}
+"""Failures of runs other than RUN_FAILED."""
+DO_NOT_REPEAT = (
+    "It may have run: asking again may do it twice. An administrator has to find out and say whether it ran."
+)
+EMPTIED: dict[str, Any] = {
+    "instructions": "",
+    "format_instructions": "",
+    "reason": "",
+    "arguments": None,
+    "http_spec": None,
+    "formatted_response": "",
+}
 
 
 def open_request(asked: RequestInput) -> WorkflowRequest:
@@ -85,9 +110,6 @@ def _hash_of(asked: RequestInput) -> str:
     return hashlib.sha256(json.dumps(meant).encode()).hexdigest()
 
 
-LOOK_AGAIN_SECONDS = 0.5
-
-
 async def wait_for_original(request: WorkflowRequest) -> None:
     """At most `inline_wait` seconds. Raises StillRunning unless only the run continues."""
     loop = asyncio.get_running_loop()
@@ -107,9 +129,6 @@ def _look_again(request_id: uuid.UUID) -> WorkflowRequest:
     return WorkflowRequest.objects.get(pk=request_id)
 
 
-WITH_RUN = ("execution__payload", "execution__cached_from__payload")  # Relations that `answer_of` reads
-
-
 def read_answer(request_id: uuid.UUID, *, retry_after: int | None = None) -> RequestOutcome:
     request = WorkflowRequest.objects.select_related(*WITH_RUN).get(pk=request_id)
     settle_with_run(request)
@@ -122,18 +141,6 @@ def answer_of(request: WorkflowRequest, *, retry_after: int | None = None) -> Re
         return RequestOutcome(request=request, raw_response=None, retry_after=retry_after)
     raw = raw_response_of(execution, of_http_tool=request.http_spec is not None)
     return RequestOutcome(request=request, raw_response=raw)
-
-
-BATCH = 100
-UNREAD = (
-    "instructions", "format_instructions", "tool_ids", "reason", "arguments", "http_spec",
-    "formatted_response", "error", "stages",
-)  # fmt: skip
-"""Deferred; ending a request reads its stages."""
-NOT_IN_WORDS = (
-    "The run took longer than the answer could wait for it, so its response was not put into words."
-)
-RUN_GONE = "The record of its run was removed before the request had ended."
 
 
 def settle_with_runs() -> int:
@@ -190,13 +197,6 @@ def _why(request: WorkflowRequest, *, has_run: bool) -> str:
     return "The process that worked on it is gone. Nothing was started; ask again."
 
 
-FAILURES = {State.TIMED_OUT: Failure.RUN_TIMED_OUT, State.UNCONFIRMED: Failure.UNCONFIRMED}
-"""Failures of runs other than RUN_FAILED."""
-DO_NOT_REPEAT = (
-    "It may have run: asking again may do it twice. An administrator has to find out and say whether it ran."
-)
-
-
 def describe_failure(execution: Execution) -> tuple[str, Failure]:
     failure = FAILURES.get(State(execution.state), Failure.RUN_FAILED)
     why = execution.error or "No reason was given."
@@ -225,16 +225,6 @@ def _recorded_response(execution: Execution) -> dict[str, Any] | None:
             response: dict[str, Any] = answer["response"]
             return response
     return None
-
-
-EMPTIED: dict[str, Any] = {
-    "instructions": "",
-    "format_instructions": "",
-    "reason": "",
-    "arguments": None,
-    "http_spec": None,
-    "formatted_response": "",
-}
 
 
 @transaction.atomic

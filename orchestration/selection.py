@@ -32,6 +32,11 @@ LONGEST_OBJECTION = 4_000
 PROMPT_TOKENS = 2_500  # The length of our own prompts, the repair of a first proposal included
 LONGEST_SHORTLIST = 10_000  # Characters
 LEFT_OUT_SHOWN = 20
+SHORTLIST_SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {"words": {"type": "string"}, "tools": {"type": "array", "items": {"type": "string"}}},
+    "required": ["words", "tools"],
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -92,13 +97,6 @@ async def _describe_wanted(
     ranked = await run_in_database(rank, _read_wanted(reply.text))
     context = await run_in_database(partial(describe_likeliest, ranked, tokens=room))
     return context, [name for name in tools if name not in named and name not in context.described]
-
-
-SHORTLIST_SCHEMA: dict[str, Any] = {
-    "type": "object",
-    "properties": {"words": {"type": "string"}, "tools": {"type": "array", "items": {"type": "string"}}},
-    "required": ["words", "tools"],
-}
 
 
 def _read_wanted(text: str) -> Wanted:

@@ -37,6 +37,9 @@ SHOWN_NAMES = 20
 POSITIONS_APART = 10
 NARROWEST = {"action": "7rem", "syntax": "11rem"}  # Columns of rules whose choices would be cut
 Group = tuple[str, int, list[SafeString], int]
+CHOICES = "mcp_bridge/admin/workflow_choices.html"
+MOST_SHOWN = 50
+SHOWN_DESCRIPTION = 140
 
 
 class RuleForm(RuleModelForm):
@@ -331,11 +334,6 @@ def _contents(toolset: Toolset, catalogue: ExposedCatalogue) -> list[Group]:
 
 def _group(heading: str, names: list[str]) -> Group:
     return heading, len(names), list(map(chip, names[:SHOWN_NAMES])), max(0, len(names) - SHOWN_NAMES)
-
-
-CHOICES = "mcp_bridge/admin/workflow_choices.html"
-MOST_SHOWN = 50
-SHOWN_DESCRIPTION = 140
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

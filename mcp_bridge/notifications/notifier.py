@@ -42,6 +42,11 @@ SCOPES: Mapping[subscriptions.ServerEvent, tuple[Scope, ...]] = {
 STATE, *RESULTS = EXECUTION_RESOURCES
 
 Addresses = Mapping[uuid.UUID, Collection[str]]  # As the listener wrote them, by execution
+SETTLING_SECONDS = exposure.MAX_AGE_SECONDS + STALE_SECONDS
+"""From noticing a revision to the notification: by then every process serves the new lists."""
+MOST_STREAMS = 20  # Per caller and process
+LOOK_SECONDS = 0.5  # Interval of checks whether the process has to end
+LOOKS_PER_GRANTS = 4  # Number of these checks per check of all streams' tokens, which is one query
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -212,13 +217,6 @@ def _read(uri: str, access: Access) -> Any:
         return kind.read(Reading(access, uri, variables)).contents
     except UnknownResource:
         return None
-
-
-SETTLING_SECONDS = exposure.MAX_AGE_SECONDS + STALE_SECONDS
-"""From noticing a revision to the notification: by then every process serves the new lists."""
-MOST_STREAMS = 20  # Per caller and process
-LOOK_SECONDS = 0.5  # Interval of checks whether the process has to end
-LOOKS_PER_GRANTS = 4  # Number of these checks per check of all streams' tokens, which is one query
 
 
 class TooManyStreams(Exception):

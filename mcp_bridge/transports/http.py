@@ -37,6 +37,17 @@ NOT_ONE_MESSAGE = "The body has to be one JSON-RPC request or notification; batc
 SHOWN_SLUG = 64
 # No process keeps anything of a session, so that there is nothing to end with DELETE.
 METHOD_NOT_ALLOWED = Response(status_code=405, headers={"Allow": "GET, POST"})
+ONCE = frozenset({b"host", b"origin", b"authorization", b"content-type", b"content-encoding"})
+"""Headers that may not be repeated: a proxy may read the first one, and this server the last."""
+LOCAL_ORIGIN = re.compile(r"http://(localhost|127\.0\.0\.1|\[::1\])(:[0-9]{1,5})?")
+LONGEST_HOST = 300
+SHOWN_CHARACTERS = 100
+NOT_OUR_HOST = (
+    "The Host header names no address of this server. Its operator lists them in CATALOGUE_ALLOWED_HOSTS."
+)
+NOT_OUR_PAGE = "Web pages of other origins may not use this server."
+NOT_JSON = "Send the message as Content-Type: application/json."
+ENCODED = "Send the body as it is: Content-Encoding is not supported."
 
 
 class McpEndpoint:
@@ -248,20 +259,6 @@ def _opening_session(send: Send) -> Send:
         await send(message)
 
     return send_with_id
-
-
-ONCE = frozenset({b"host", b"origin", b"authorization", b"content-type", b"content-encoding"})
-"""Headers that may not be repeated: a proxy may read the first one, and this server the last."""
-LOCAL_ORIGIN = re.compile(r"http://(localhost|127\.0\.0\.1|\[::1\])(:[0-9]{1,5})?")
-LONGEST_HOST = 300
-SHOWN_CHARACTERS = 100
-
-NOT_OUR_HOST = (
-    "The Host header names no address of this server. Its operator lists them in CATALOGUE_ALLOWED_HOSTS."
-)
-NOT_OUR_PAGE = "Web pages of other origins may not use this server."
-NOT_JSON = "Send the message as Content-Type: application/json."
-ENCODED = "Send the body as it is: Content-Encoding is not supported."
 
 
 def refusal(

@@ -36,6 +36,14 @@ SENT_HEADERS = ("host", "accept", "content-type", "content-length")
 CONNECT_SECONDS = 5.0
 CLOSING_SECONDS = 2.0
 NO_KEY = "the transport has it"  # The SDK requires one
+FIRST_WAIT, LONGEST_WAIT = 0.5, 8.0  # Seconds before a retry if the server names none; doubled each time
+NOT_CONNECTED = 0  # In place of a status: no complete answer
+WORDS_LIMIT = 300  # Characters of the server's message that an error quotes
+NO_QUOTA = "insufficient_quota"  # A code with status 429 that does not pass with time
+USED_UP = "The quota at the model server is used up. Whoever pays for OPENAI_API_KEY has to look at it."
+ABOUT_MODEL = re.compile(
+    r"\b(?:invalid|unknown|no such) model\b|\bmodel\b.{0,100}\b(?:does not exist|not found)", re.IGNORECASE
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -196,10 +204,6 @@ def _not_configured(sentence: str) -> ModelError:
     return ModelError(sentence, problem=ModelProblem.NOT_CONFIGURED)
 
 
-FIRST_WAIT, LONGEST_WAIT = 0.5, 8.0  # Seconds before a retry if the server names none; doubled each time
-NOT_CONNECTED = 0  # In place of a status: no complete answer
-
-
 async def ask_model(messages: Sequence[Message], *, schema: dict[str, Any] | None = None) -> Reply:
     """With retries. `schema`: of the answer's JSON, as far as the server enforces it. Raises ModelError."""
     wanted = ModelSettings.configured()
@@ -313,15 +317,6 @@ class _Question:
         if answer.status == 429 or answer.wait is not None:
             return busy(answer.wait)
         return refusal(answer.status, answer.body, self.wanted)
-
-
-WORDS_LIMIT = 300  # Characters of the server's message that an error quotes
-NO_QUOTA = "insufficient_quota"  # A code with status 429 that does not pass with time
-
-USED_UP = "The quota at the model server is used up. Whoever pays for OPENAI_API_KEY has to look at it."
-ABOUT_MODEL = re.compile(
-    r"\b(?:invalid|unknown|no such) model\b|\bmodel\b.{0,100}\b(?:does not exist|not found)", re.IGNORECASE
-)
 
 
 def words_of_refusal(body: bytes, wanted: ModelSettings) -> str:
