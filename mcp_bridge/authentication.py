@@ -1,5 +1,3 @@
-"""Access tokens of REST requests, and rate limits on failed authentication."""
-
 import hashlib
 import ipaddress
 import threading
@@ -24,13 +22,11 @@ from rest_framework.request import Request
 from mcp_bridge.models import AccessToken, FailureCount
 from mcp_bridge.tokens import authenticate, describe_wrong_token
 
-NEIGHBOURS = {4: 32, 6: 64}
-"""Prefix length by IP version: one subscriber has a whole network of IPv6 addresses."""
+NEIGHBOURS = {4: 32, 6: 64}  # Prefix lengths: one subscriber has a whole network of IPv6 addresses
 SHOWN_NAME = 100
 REMEMBERED_CALLERS = 10_000
 PURGED_AT_ONCE = 1_000
-PASSWORD_CHECKS = 1
-"""Concurrent checks in one process: each takes a core for most of a second, and tool calls need the rest."""
+PASSWORD_CHECKS = 1  # At once in a process: each takes a core for most of a second, which tool calls need
 PATIENCE_SECONDS = 10.0
 _checks = threading.BoundedSemaphore(PASSWORD_CHECKS)
 _paused: dict[str, float] = {}  # Until when (monotonic) wrong tokens are refused without a query, by caller
@@ -178,7 +174,16 @@ class AccessTokenAuthentication(BaseAuthentication):
             return None
         token = authenticate(text.strip())
         if token is None:
-            _note_wrong_token(request, text.strip())
+            forwarded = request.META.get("HTTP_X_FORWARDED_FOR", "")
+            try:
+                note_wrong_token(
+                    text.strip(), address=client_address(request.META.get("REMOTE_ADDR"), forwarded)
+                )
+            except TooManyFailures as problem:
+                throttled = Throttled(detail=str(problem))
+                # For `Retry-After`: as an argument, REST framework would append it to the text.
+                throttled.wait = problem.seconds  # type: ignore[attr-defined]
+                raise throttled from None
             raise AuthenticationFailed(REFUSED)
         return AnonymousUser(), token
 
@@ -197,17 +202,6 @@ class AccessTokenDescription(OpenApiAuthenticationExtension):  # type: ignore[no
             "scheme": "bearer",
             "description": "An access token, made in the admin or with `manage.py create_mcp_token`.",
         }
-
-
-def _note_wrong_token(request: Request, text: str) -> None:
-    address = client_address(request.META.get("REMOTE_ADDR"), request.META.get("HTTP_X_FORWARDED_FOR", ""))
-    try:
-        note_wrong_token(text, address=address)
-    except TooManyFailures as problem:
-        throttled = Throttled(detail=str(problem))
-        # For `Retry-After`: as an argument, REST framework would append it to the text.
-        throttled.wait = problem.seconds  # type: ignore[attr-defined]
-        raise throttled from None
 
 
 def _authorization(request: Request) -> str:

@@ -1,5 +1,3 @@
-"""Running a workflow for a tool call: start, tell progress, wait, render."""
-
 import math
 import re
 import time
@@ -157,11 +155,7 @@ def _name_instead_of(called: str, access: Access) -> str:
 
 
 class ProgressNotifications:
-    """Turns what polls find into progress values that always rise, as MCP demands.
-
-    Every poll sends one, also when the engine reports nothing new: they keep the client patient. A run that
-    ends before the first poll has one of its end, since the client asked for progress.
-    """
+    """Values that always rise, as MCP demands. Every poll sends one: that keeps clients patient."""
 
     SMALLEST_STEP = 0.001
 
@@ -240,10 +234,10 @@ class OpenCalls:
 
 
 def _learn_patience(access: Access, seconds: float, *, said: bool) -> None:
-    """From a call that was given up after so long; `said`: the client's own word that the time was up.
+    """`seconds`: until the call was given up; `said`: the client's own word that the time was up.
 
-    Of that word, a round number of seconds and a second such call it takes two. A person who stops a call
-    gives no such word, and a network that fails does not do so twice after the same round time.
+    Two of these are required: that word, a round number, a second such call. A person who stops a call gives
+    no such word, and a network that fails does not do so twice after the same round time.
     """
     patience = math.floor(seconds + EARLY_SECONDS)
     is_round = patience % USUAL_PATIENCE_STEP == 0

@@ -17,8 +17,6 @@ HOSTS_WITHOUT_TLS = ("localhost", "127.0.0.1")  # mcp-remote accepts plain HTTP 
 
 
 class McpClient(StrEnum):
-    """Most other clients take the generic form."""
-
     CLAUDE_CODE = "claude-code"
     CLAUDE_DESKTOP = "claude-desktop"
     VS_CODE = "vscode"
@@ -80,8 +78,7 @@ class StdioServer:
     toolset: str | None = None
     python: str = sys.executable
     manage: str = field(default_factory=lambda: str(settings.BASE_DIR / "manage.py"))
-    variables: Mapping[str, str] = field(default_factory=_variables)
-    """Environment variables that the client has to set."""
+    variables: Mapping[str, str] = field(default_factory=_variables)  # Of the environment, set by the client
 
     def configure(self, client: McpClient) -> str:
         name = server_name(self.toolset)

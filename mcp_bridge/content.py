@@ -19,8 +19,8 @@ from mcp_bridge.declarations import NOTE
 
 BEGINNING = 2_000
 Pictured = types.ImageContent | types.AudioContent
+# Protocol versions that introduced a type of block; clients of older ones refuse the whole result.
 FIRST_VERSIONS = {"audio": "2025-03-26", "resource_link": "2025-06-18"}
-"""Protocol versions that introduced a type of block; clients of older ones refuse the whole result."""
 OLDEST_VERSION = "2024-11-05"
 DISPENSABLE = ("annotations", "_meta")  # A block is shown without them if they are invalid
 SHOWN_NAME = 200
@@ -199,7 +199,6 @@ def text_of(block: types.ContentBlock) -> str | None:
 
 
 def is_note(block: types.ContentBlock) -> bool:
-    """Whether it is a note about the result, added by the product."""
     return bool((block.meta or {}).get(NOTE))
 
 
@@ -211,7 +210,6 @@ def encoded_data(block: types.ContentBlock) -> str | None:
 
 
 def describe(block: types.ContentBlock) -> str:
-    """A block that is not text, in a few words."""
     if isinstance(block, types.ResourceLink):
         return f"Link to {(block.title or block.name)[:SHOWN_NAME]}: {block.uri[:SHOWN_NAME]}"
     held = block.resource if isinstance(block, types.EmbeddedResource) else block
@@ -240,7 +238,6 @@ class Room:
 
     @classmethod
     def boundless(cls) -> "Room":
-        """For terminals and pipes."""
         return cls(sys.maxsize, sys.maxsize, sys.maxsize, sys.maxsize)
 
     def share_out(self, blocks: Iterable[Block]) -> Iterator[tuple[Block, bool]]:
@@ -315,7 +312,6 @@ def _outline(execution: Execution, block: Block, fits: bool) -> dict[str, Any]:
 
 
 def _stand_in(execution: Execution, block: Block, protocol_version: str) -> Iterator[types.ContentBlock]:
-    """Size, beginning and address of a block that is too large."""
     if block.text is None:
         yield types.TextContent(text=f"Too large to be shown here: {block.words}")
     else:

@@ -348,7 +348,6 @@ def _find_block(reading: Reading, execution: Execution) -> content.Block:
 
 
 def _number(text: str, what: str) -> int:
-    """Raises UnknownResource."""
     if not (text.isascii() and text.isdigit() and len(text) <= LONGEST_NUMBER):
         raise UnknownResource(f"{what} has to be a whole number, 0 or more.")
     return int(text)

@@ -193,7 +193,6 @@ def _structured(execution: Execution, protocol_version: str) -> Any:
 
 
 def _failure_result(execution: Execution, protocol_version: str, may_be_large: bool) -> CallToolResult:
-    """The engine's content blocks unchanged, then our own text."""
     if execution.state != State.FAILED or not execution.payload.content:
         return text_result(_failure_text(execution, execution.error), is_error=True)
     shown = _engine_blocks(execution, protocol_version, may_be_large)

@@ -83,8 +83,7 @@ def _ttl_ms(execution: Execution) -> int | None:
         return None
     if (limit := Retention.current().keeps_results_for) is None:
         return None
-    lifetime = execution.finished_at - execution.created_at + limit
-    return lifetime // timedelta(milliseconds=1)
+    return (execution.finished_at - execution.created_at + limit) // timedelta(milliseconds=1)
 
 
 class TaskParams(RequestParams):

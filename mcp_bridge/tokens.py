@@ -1,5 +1,3 @@
-"""Access tokens: creation, authentication, and what a caller may see and do."""
-
 import getpass
 import hashlib
 import secrets
@@ -48,10 +46,8 @@ def create_token(
     inline_wait_seconds: int | None = None,
     created_by: User | None = None,
 ) -> tuple[AccessToken, str]:
-    """A token and its text, which is not stored. Raises ValidationError keyed by field.
-
-    The permissions of `created_by` limit the scopes; None: the operator.
-    """
+    """A token and its text, which is not stored. Raises ValidationError keyed by field. The permissions of
+    `created_by` limit the scopes; None: the operator."""
     text = TOKEN_START + secrets.token_urlsafe(32)
     chosen = default_scopes() if scopes is None else sorted(set(scopes))
     if unknown := [scope for scope in chosen if scope not in Scope.values] or not chosen:
@@ -118,11 +114,8 @@ def digest_of(text: str) -> str:
 
 @transaction.atomic
 def note_given_up(token_id: int, *, after_seconds: int, begun_at: datetime, is_certain: bool) -> None:
-    """Remember the shortest patience of a token's clients.
-
-    An uncertain one has to be seen twice, in calls that do not overlap: one network failure or restart
-    ends any number of calls.
-    """
+    """Remember the shortest patience of a token's clients. An uncertain one has to be seen in two calls that
+    do not overlap: one network failure or restart ends any number of calls."""
     token = AccessToken.objects.select_for_update().get(pk=token_id)
     known = token.patience_seconds
     if token.inline_wait_seconds is not None or (known is not None and known <= after_seconds):

@@ -1,7 +1,4 @@
-"""The admin of natural-language requests.
-
-Their texts come from callers, models and APIs, so everything is shown as text.
-"""
+"""Texts of requests come from callers, models and APIs, so everything is shown as text."""
 
 import uuid
 from collections.abc import Iterable, Mapping
@@ -92,11 +89,13 @@ def outcome_badge(record: WorkflowRequest) -> SafeString:
 
 def describe_request(request: HttpRequest, record: WorkflowRequest) -> dict[str, Any]:
     can_be_sent = may_run(request) and can_be_replayed(record, caller=caller_of(request))
+    known = {entry.get("stage"): entry for entry in record.stages if isinstance(entry, dict)}
+    end = record.finished_at or max(timezone.now(), record.created_at)
     return {
         "record": record,
         "headline": _headline(record),
         "facts": [*_origin_facts(record), *_choice_facts(record), *_model_facts(record)],
-        "stages": stage_lines(record),
+        "stages": [_line(record, Stage(stage), known.get(stage, {}), end) for stage in Stage.values],
         "send_form": SendForm(initial={"id": uuid.uuid4()}, auto_id=False) if can_be_sent else None,
         "cards": [(title, shown) for title, shown in _cards(request, record) if shown],
     }
@@ -220,19 +219,6 @@ class StageLine:
     message: str = ""
     begins: float = 0  # Of its bar, in percent of the whole width
     width: float = 0  # Likewise; 0: no bar
-
-
-def stage_lines(record: WorkflowRequest) -> list[StageLine]:
-    known = {entry.get("stage"): entry for entry in record.stages if isinstance(entry, dict)}
-    end = record.finished_at or max(timezone.now(), record.created_at)
-    return [_line(record, Stage(stage), known.get(stage, {}), end) for stage in Stage.values]
-
-
-def progress_sentence(record: WorkflowRequest) -> str:
-    if record.status != WorkflowRequest.Status.RUNNING:
-        return f"Ended: {record.get_status_display()}."
-    reached = [entry for entry in record.stages if entry.get("state") == StageState.RUNNING]
-    return f"{Stage(reached[-1]['stage']).label.capitalize()} …" if reached else "Begun …"
 
 
 def _line(record: WorkflowRequest, stage: Stage, entry: Mapping[str, Any], end: datetime) -> StageLine:
@@ -447,10 +433,14 @@ class TryItMixin(ButtonsMixin):
         if (record := self._visible(request, key)) is None:
             raise http.Http404
         context = describe_request(request, record)
+        sentence = f"Ended: {record.get_status_display()}."
+        if record.is_running:
+            reached = [entry for entry in record.stages if entry.get("state") == StageState.RUNNING]
+            sentence = f"{Stage(reached[-1]['stage']).label.capitalize()} …" if reached else "Begun …"
         return http.JsonResponse(
             {
                 "is_running": record.is_running,
-                "told": progress_sentence(record),
+                "told": sentence,
                 "shown": render_to_string("orchestration/admin/record.html", context, request),
             }
         )

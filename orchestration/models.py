@@ -86,9 +86,6 @@ class WorkflowRequestQuerySet(models.QuerySet["WorkflowRequest"]):
         waiting = self.filter(finished_at=None, deadline_at=None)
         return waiting.exclude(execution__state__in=ACTIVE)
 
-    def overdue(self, now: datetime) -> Self:
-        return self.filter(finished_at=None, deadline_at__lt=now)
-
 
 class WorkflowRequest(models.Model):
     """Each transition is one UPDATE of a running request, and returns False if it had ended."""

@@ -179,7 +179,8 @@ def settle_with_run(request: WorkflowRequest) -> bool:
 def reap_overdue() -> int:
     """End requests past their deadline, one batch at most; their runs continue. Returns their number."""
     ended = 0
-    for request in WorkflowRequest.objects.overdue(timezone.now())[:BATCH]:
+    overdue = WorkflowRequest.objects.filter(finished_at=None, deadline_at__lt=timezone.now())
+    for request in overdue[:BATCH]:
         # An execution has its request's id.
         execution = Execution.objects.filter(pk=request.pk).values_list("pk", flat=True).first()
         why = _why(request, has_run=execution is not None)

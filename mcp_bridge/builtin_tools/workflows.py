@@ -1,5 +1,3 @@
-"""Built-in tools for workflows: `list_workflows` (D1 to D6), `get_workflow_info`, `execute_workflow`."""
-
 import json
 import zlib
 from collections.abc import Sequence

@@ -1,5 +1,3 @@
-"""MCP over Streamable HTTP: access control in front of the SDK."""
-
 import re
 import secrets
 from functools import lru_cache
@@ -125,10 +123,7 @@ class McpEndpoint:
         await self.session_manager.handle_request(scope, replay, send)
 
     async def _own_answer(self, scope: Scope, body: bytes, message: Any) -> ASGIApp | None:
-        """None for what the SDK has to answer.
-
-        What is no message is refused before the SDK does, which would recite its validator.
-        """
+        """None for what the SDK has to answer; to what is no message, it would recite its validator."""
         if _is_malformed(message):
             return refusal(400, NOT_ONE_MESSAGE)
         access = scope["state"]["access"]
@@ -269,7 +264,6 @@ def refusal(
     request_id: RequestId | None = None,
     headers: dict[str, str] | None = None,
 ) -> Response:
-    """An HTTP error with a JSON-RPC error as its body."""
     document = {"jsonrpc": "2.0", "id": request_id, "error": {"code": code, "message": message}}
     return JSONResponse(document, status_code=status, headers=headers)
 

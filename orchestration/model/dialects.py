@@ -72,7 +72,4 @@ class Fallback:
 
 
 known_dialects: dict[tuple[str, str], Dialect] = {}  # By base URL and model
-
-
-def forget_dialects() -> None:
-    known_dialects.clear()
+forget_dialects = known_dialects.clear
