@@ -127,15 +127,12 @@ def _render(execution: Execution, call: ToolCall, patience: int | None, called: 
         and not execution.is_settled
         and (workflow is None or workflow.effective_execution_type != Workflow.ExecutionType.SYNC)
     ):
-        described = describe_task(execution, protocol_version=call.protocol_version)
-        task = {"resultType": "task", **described}
+        task = {"resultType": "task", **describe_task(execution, protocol_version=call.protocol_version)}
         return task | {"_meta": {RENAMED_TO: present}} if present else task
     is_for_a_terminal = call.door == Execution.Door.COMMAND
+    version = call.protocol_version
     result = execution_result(
-        execution,
-        protocol_version=call.protocol_version,
-        may_be_large=is_for_a_terminal,
-        patience=patience,
+        execution, protocol_version=version, may_be_large=is_for_a_terminal, patience=patience
     )
     if present:
         note = f"({called} is now called {present}; the former name will stop working.)"

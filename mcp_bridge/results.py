@@ -72,11 +72,7 @@ def document_result(document: dict[str, Any]) -> CallToolResult:
 
 
 def execution_result(
-    execution: Execution,
-    *,
-    protocol_version: str,
-    may_be_large: bool = False,
-    patience: int | None = None,
+    execution: Execution, *, protocol_version: str, may_be_large: bool = False, patience: int | None = None
 ) -> CallToolResult:
     """The output, the error with advice, or the handle of an unfinished run. `patience`: see `next_step`."""
     if execution.state == State.COMPLETED:

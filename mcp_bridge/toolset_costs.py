@@ -80,9 +80,7 @@ def cost_of_catalogue(catalogue: ExposedCatalogue) -> ToolsetCost:
 def cost_of_toolset(toolset: Toolset, catalogue: ExposedCatalogue) -> ToolsetCost:
     """For a disabled toolset as if it were enabled, which queries rules and picks unless prefetched."""
     return _remembered.cost(
-        catalogue,
-        toolset.pk,
-        lambda: cost_of_proposal(toolset, shown_by(toolset, catalogue), catalogue),
+        catalogue, toolset.pk, lambda: cost_of_proposal(toolset, shown_by(toolset, catalogue), catalogue)
     )
 
 

@@ -10,7 +10,7 @@ from django.utils import timezone
 from catalogue.fields import JSONTextField
 from connectors.network.redaction import printable
 from executions.callers import Caller
-from executions.models import ACTIVE, Execution
+from executions.models import Execution
 
 
 class Stage(models.TextChoices):
@@ -80,11 +80,6 @@ class WorkflowRequestQuerySet(models.QuerySet["WorkflowRequest"]):
     def visible_to(self, caller: Caller) -> Self:
         """The caller's own requests, or all of them for a caller that sees everything."""
         return self.all() if caller.sees_everything else self.filter(caller=caller.key)
-
-    def with_ended_run(self) -> Self:
-        """Answered before their run ended; it has ended since or its record is gone."""
-        waiting = self.filter(finished_at=None, deadline_at=None)
-        return waiting.exclude(execution__state__in=ACTIVE)
 
 
 class WorkflowRequest(models.Model):

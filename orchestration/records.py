@@ -13,7 +13,7 @@ from django.utils import timezone
 from loguru import logger
 
 from catalogue.database import run_in_database
-from executions.models import Execution, State
+from executions.models import ACTIVE, Execution, State
 from executions.retention import KeptAlike, kept_alike, take_batch
 from orchestration.models import Failure, Stage, WorkflowRequest, started_stage
 from orchestration.request_types import IdempotencyConflict, RequestInput, RequestOutcome, StillRunning
@@ -144,11 +144,12 @@ def answer_of(request: WorkflowRequest, *, retry_after: int | None = None) -> Re
 
 
 def settle_with_runs() -> int:
-    """End answered requests whose run has ended, one batch at most. Returns their number.
+    """End answered requests whose run has ended or is gone, one batch at most. Returns their number.
 
     Called by the schedule and before each read, so that a status is never behind its run.
     """
-    waiting = WorkflowRequest.objects.with_ended_run().select_related("execution").order_by()
+    answered = WorkflowRequest.objects.filter(finished_at=None, deadline_at=None)
+    waiting = answered.exclude(execution__state__in=ACTIVE).select_related("execution").order_by()
     return sum(settle_with_run(request) for request in waiting.defer(*UNREAD)[:BATCH])
 
 
