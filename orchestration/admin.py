@@ -408,7 +408,6 @@ class TryItMixin(ButtonsMixin):
         return TemplateResponse(request, "orchestration/admin/try_it.html", context)
 
     def _send(self, request: HttpRequest, key: uuid.UUID) -> HttpResponse:
-        """Carry out a dry run."""
         if not may_run(request):
             raise PermissionDenied
         if request.method != "POST":

@@ -1,5 +1,3 @@
-"""The record of a natural-language request."""
-
 import uuid
 from datetime import datetime, timedelta
 from typing import Any, ClassVar, Self

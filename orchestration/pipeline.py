@@ -1,5 +1,3 @@
-"""A natural-language request, from its tools to its answer."""
-
 import asyncio
 import uuid
 from collections.abc import AsyncIterator, Mapping
