@@ -91,9 +91,10 @@ def _page(
     if wish.query:
         places = [f"{ranked_by}{rank:06}" for rank in range(len(found))]
     try:
-        place = None if cursor is None else read_cursor(cursor)
-        if place is not None and place.startswith(ranked_by if wish.query else RANKED) != bool(wish.query):
-            raise _unknown_cursor()
+        if cursor is not None:
+            place = read_cursor(cursor)
+            if not (place.startswith(ranked_by) if wish.query else not place.startswith(RANKED)):
+                raise _unknown_cursor()
         return page_bounds(places, cursor, limit)
     except MCPError:
         raise _unknown_cursor() from None
