@@ -1,5 +1,3 @@
-"""Access tokens of REST requests, and rate limits on failed authentication."""
-
 import hashlib
 import ipaddress
 import threading
@@ -24,14 +22,16 @@ from rest_framework.request import Request
 from mcp_bridge.models import AccessToken, FailureCount
 from mcp_bridge.tokens import authenticate, describe_wrong_token
 
-NEIGHBOURS = {4: 32, 6: 64}
-"""Prefix length by IP version: one subscriber has a whole network of IPv6 addresses."""
+NEIGHBOURS = {4: 32, 6: 64}  # Prefix lengths: one subscriber has a whole network of IPv6 addresses
 SHOWN_NAME = 100
 REMEMBERED_CALLERS = 10_000
 PURGED_AT_ONCE = 1_000
-PASSWORD_CHECKS = 1
-"""Concurrent checks in one process: each takes a core for most of a second, and tool calls need the rest."""
+PASSWORD_CHECKS = 1  # At once in a process: each takes a core for most of a second, which tool calls need
 PATIENCE_SECONDS = 10.0
+_checks = threading.BoundedSemaphore(PASSWORD_CHECKS)
+_paused: dict[str, float] = {}  # Until when (monotonic) wrong tokens are refused without a query, by caller
+forget_pauses = _paused.clear
+REFUSED = "The access token is unknown, expired or revoked; an administrator can make a new one."
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +88,6 @@ class SignInAttempt:
         logger.warning("Refused a sign-in as {!r} from {}: {}.", self._username, self._address, why)
 
 
-_checks = threading.BoundedSemaphore(PASSWORD_CHECKS)
-
-
 @contextmanager
 def checking_password() -> Iterator[None]:
     """Raises TooBusy."""
@@ -100,10 +97,6 @@ def checking_password() -> Iterator[None]:
         yield
     finally:
         _checks.release()
-
-
-_paused: dict[str, float] = {}
-"""Until when (monotonic) wrong tokens are refused without a query, by caller."""
 
 
 def note_wrong_token(text: str, *, address: str) -> None:
@@ -119,10 +112,6 @@ def note_wrong_token(text: str, *, address: str) -> None:
             _paused.clear()
         _paused[key] = time.monotonic() + seconds
         raise TooManyFailures(seconds)
-
-
-def forget_pauses() -> None:
-    _paused.clear()
 
 
 def client_address(peer: str | None, forwarded_for: str) -> str:
@@ -176,9 +165,6 @@ def _count(key: str, limit: Limit) -> int:
     return max(1, int((count.ends_at - now).total_seconds()))
 
 
-REFUSED = "The access token is unknown, expired or revoked; an administrator can make a new one."
-
-
 class AccessTokenAuthentication(BaseAuthentication):
     """`request.auth` is the token of `Authorization: Bearer <token>`; there is no Django user."""
 
@@ -188,7 +174,16 @@ class AccessTokenAuthentication(BaseAuthentication):
             return None
         token = authenticate(text.strip())
         if token is None:
-            _note_wrong_token(request, text.strip())
+            forwarded = request.META.get("HTTP_X_FORWARDED_FOR", "")
+            try:
+                note_wrong_token(
+                    text.strip(), address=client_address(request.META.get("REMOTE_ADDR"), forwarded)
+                )
+            except TooManyFailures as problem:
+                throttled = Throttled(detail=str(problem))
+                # For `Retry-After`: as an argument, REST framework would append it to the text.
+                throttled.wait = problem.seconds  # type: ignore[attr-defined]
+                raise throttled from None
             raise AuthenticationFailed(REFUSED)
         return AnonymousUser(), token
 
@@ -207,17 +202,6 @@ class AccessTokenDescription(OpenApiAuthenticationExtension):  # type: ignore[no
             "scheme": "bearer",
             "description": "An access token, made in the admin or with `manage.py create_mcp_token`.",
         }
-
-
-def _note_wrong_token(request: Request, text: str) -> None:
-    address = client_address(request.META.get("REMOTE_ADDR"), request.META.get("HTTP_X_FORWARDED_FOR", ""))
-    try:
-        note_wrong_token(text, address=address)
-    except TooManyFailures as problem:
-        throttled = Throttled(detail=str(problem))
-        # For `Retry-After`: as an argument, REST framework would append it to the text.
-        throttled.wait = problem.seconds  # type: ignore[attr-defined]
-        raise throttled from None
 
 
 def _authorization(request: Request) -> str:

@@ -1,5 +1,3 @@
-"""Running a workflow for a tool call: start, tell progress, wait, render."""
-
 import math
 import re
 import time
@@ -15,7 +13,7 @@ import anyio
 from django.utils import timezone
 from mcp import MCPError
 from mcp.server.streamable_http import REQUEST_CANCELLED
-from mcp_types import CancelledNotificationParams, RequestId
+from mcp_types import CancelledNotificationParams, RequestId, TextContent
 
 from catalogue.database import run_in_database
 from catalogue.exposure import current_catalogue, find_by_alias, fresh_catalogue
@@ -25,15 +23,20 @@ from executions.creating import StartRequest
 from executions.models import Execution
 from executions.refusals import InvalidArguments, StartRefused, UnknownTool
 from executions.waiting import start_and_wait
-from mcp_bridge.declarations import RENAMED_TO, Context, is_modern
+from mcp_bridge.declarations import NOTE, RENAMED_TO, Context, is_modern
 from mcp_bridge.portability import find_portable_view, portable_view
-from mcp_bridge.results import ToolAnswer, execution_result, tell_renamed, text_result
-from mcp_bridge.tasks import describe_created_task
+from mcp_bridge.results import ToolAnswer, execution_result, text_result
+from mcp_bridge.tasks import describe_task
 from mcp_bridge.tokens import Access, note_given_up
 
-MOST_RENDERED_AT_ONCE = 10_000
-"""Characters of a result that is rendered without a thread, which would keep other requests waiting less."""
+MOST_RENDERED_AT_ONCE = 10_000  # Characters of a result; rendering more would keep other requests waiting
 Report = Callable[[float, float | None, str | None], Awaitable[None]]
+UNNAMED_WAIT_SECONDS = 4  # For unknown clients: OpenAI Agents, the least patient of them, waits for 5 s
+SAYS_TIME_IS_UP = re.compile(r"time[d ]*[- ]?out|deadline", re.IGNORECASE)  # Not if a person stops a call
+SHORTEST_PATIENCE = 2
+USUAL_PATIENCE_STEP = 5  # Clients that only close the connection give no reason; their limits are round
+EARLY_SECONDS = 0.3  # How much later than its client a server may begin to count
+Client = tuple[Any, ...]  # As well as a client can be told from others of the same caller
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,22 +46,15 @@ class ToolCall:
     door: Execution.Door = Execution.Door.MCP
     idempotency_key: str = ""
     fresh: bool = False
-    client: dict[str, Any] = field(default_factory=dict)
-    """The client's own name and version, and the protocol's."""
+    client: dict[str, Any] = field(default_factory=dict)  # See `describe_client`
     takes_tasks: bool = False
-    report: Report | None = None
-    """Sends a progress notification (value, total, message); None when the client asked for none."""
-    stays_for_progress: bool = False
-    """Whether progress keeps the client waiting for as long as a run takes."""
-    may_give_up_soon: bool = False
-    """Whether the client is of a kind whose default timeout is 5 s and that does not say when it is up."""
+    report: Report | None = None  # Sends progress (value, total, message); None: the client asked for none
+    stays_for_progress: bool = False  # Whether progress keeps the client waiting for as long as a run takes
+    may_give_up_soon: bool = False  # Its kind waits for 5 s by default and does not say when that is over
 
 
 async def run_workflow(call: ToolCall, tool_name: str, arguments: dict[str, Any]) -> ToolAnswer:
-    """Run it and wait. Raises UnknownTool; everything else that goes wrong is told in the result.
-
-    A run that goes on is a task to clients that take tasks, which serves them better than a long wait.
-    """
+    """Run it and wait. Raises UnknownTool; the result reports everything else that goes wrong."""
     progress = ProgressNotifications(call.report) if call.report else None
     portable = await find_portable_view(call.access)
     name = tool_name if portable is None else portable.meant_name(tool_name)
@@ -91,7 +87,7 @@ async def run_workflow(call: ToolCall, tool_name: str, arguments: dict[str, Any]
         if isinstance(error, InvalidArguments) and portable is not None and schema is not None:
             error = portable.tell_invalid(tool_name, schema, error)
         return text_result(str(error), is_error=True)
-    if progress is not None and not progress.has_told:
+    if progress is not None and not progress.last:
         await progress.tell(execution)
     if _is_at_hand(execution, name):
         return _render(execution, call, patience, name)
@@ -99,7 +95,7 @@ async def run_workflow(call: ToolCall, tool_name: str, arguments: dict[str, Any]
 
 
 def _is_at_hand(execution: Execution, called: str) -> bool:
-    """Whether a result is rendered from memory, and soon."""
+    """Whether rendering a result takes no query and little time."""
     return (
         execution.succeeded
         and execution.workflow is not None
@@ -107,10 +103,6 @@ def _is_at_hand(execution: Execution, called: str) -> bool:
         and "payload" in execution._state.fields_cache
         and execution.output_characters <= MOST_RENDERED_AT_ONCE
     )
-
-
-UNNAMED_WAIT_SECONDS = 4
-"""Where nothing is known of an unnamed client: OpenAI Agents, the least patient of them, waits for 5 s."""
 
 
 async def known_patience(access: Access) -> int | None:
@@ -126,19 +118,27 @@ async def known_patience(access: Access) -> int | None:
 
 
 def _render(execution: Execution, call: ToolCall, patience: int | None, called: str) -> ToolAnswer:
-    is_present = execution.workflow is not None and execution.workflow.tool_name == called
+    """A run that goes on is a task to clients that take tasks: better for them than a long wait."""
+    workflow = execution.workflow
+    is_present = workflow is not None and workflow.tool_name == called
     present = "" if is_present else _name_instead_of(called, call.access)
-    if call.takes_tasks and not execution.is_settled and not _is_synchronous(execution):
-        task = describe_created_task(execution)
+    if (
+        call.takes_tasks
+        and not execution.is_settled
+        and (workflow is None or workflow.effective_execution_type != Workflow.ExecutionType.SYNC)
+    ):
+        task = {"resultType": "task", **describe_task(execution, protocol_version=call.protocol_version)}
         return task | {"_meta": {RENAMED_TO: present}} if present else task
     is_for_a_terminal = call.door == Execution.Door.COMMAND
+    version = call.protocol_version
     result = execution_result(
-        execution,
-        protocol_version=call.protocol_version,
-        may_be_large=is_for_a_terminal,
-        patience=patience,
+        execution, protocol_version=version, may_be_large=is_for_a_terminal, patience=patience
     )
-    return tell_renamed(result, called, present) if present else result
+    if present:
+        note = f"({called} is now called {present}; the former name will stop working.)"
+        result.content.append(TextContent(text=note, _meta={NOTE: True}))
+        result.meta = {**(result.meta or {}), RENAMED_TO: present}
+    return result
 
 
 def _name_instead_of(called: str, access: Access) -> str:
@@ -151,46 +151,22 @@ def _name_instead_of(called: str, access: Access) -> str:
     return workflow.tool_name if portable is None else portable.shown_name(workflow.tool_name)
 
 
-def _is_synchronous(execution: Execution) -> bool:
-    workflow = execution.workflow
-    return workflow is not None and workflow.effective_execution_type == Workflow.ExecutionType.SYNC
-
-
 class ProgressNotifications:
-    """Turns what polls find into progress values that always rise, as MCP demands.
-
-    Every poll sends one, also when the engine reports nothing new: they keep the client patient. A run that
-    ends before the first poll has one of its end, since the client asked for progress.
-    """
+    """Values that always rise, as MCP demands. Every poll sends one: that keeps clients patient."""
 
     SMALLEST_STEP = 0.001
 
     def __init__(self, report: Report) -> None:
         self._report = report
-        self._last = 0.0
-
-    @property
-    def has_told(self) -> bool:
-        return self._last > 0.0
+        self.last = 0.0
 
     async def tell(self, execution: Execution) -> None:
         percent = 100.0 if execution.succeeded else execution.progress
         known = percent is not None
         step = self.SMALLEST_STEP if known else 1.0
-        self._last = max(percent or 0.0, self._last + step)
+        self.last = max(percent or 0.0, self.last + step)
         message = execution.progress_message or execution.state_label
-        await self._report(self._last, 100.0 if known and self._last <= 100.0 else None, message)
-
-
-SAYS_TIME_IS_UP = re.compile(r"time[d ]*[- ]?out|deadline", re.IGNORECASE)
-"""In the reason of a cancellation, which for a call that a person stops is another."""
-SHORTEST_PATIENCE = 2
-USUAL_PATIENCE_STEP = 5
-"""Clients that only close the connection tell nothing; their limits are round numbers of seconds."""
-EARLY_SECONDS = 0.3
-"""How much later than its client a server may begin to count; it learns of the end within the second."""
-Client = tuple[Any, ...]
-"""As well as a client can be told from others of the same caller."""
+        await self._report(self.last, 100.0 if known and self.last <= 100.0 else None, message)
 
 
 @dataclass
@@ -255,10 +231,10 @@ class OpenCalls:
 
 
 def _learn_patience(access: Access, seconds: float, *, said: bool) -> None:
-    """From a call that was given up after so long; `said`: the client's own word that the time was up.
+    """`seconds`: until the call was given up; `said`: the client's own word that the time was up.
 
-    Of that word, a round number of seconds and a second such call it takes two. A person who stops a call
-    gives no such word, and a network that fails does not do so twice after the same round time.
+    Two of these are required: that word, a round number, a second such call. A person who stops a call gives
+    no such word, and a network that fails does not do so twice after the same round time.
     """
     patience = math.floor(seconds + EARLY_SECONDS)
     is_round = patience % USUAL_PATIENCE_STEP == 0

@@ -13,13 +13,10 @@ from catalogue.portable_schemas import server_name
 from mcp_bridge.tokens import resource_url
 
 TOKEN_HERE = "YOUR-TOKEN"  # noqa: S105 - stands for one
-HOSTS_WITHOUT_TLS = ("localhost", "127.0.0.1")
-"""mcp-remote accepts plain HTTP to these."""
+HOSTS_WITHOUT_TLS = ("localhost", "127.0.0.1")  # mcp-remote accepts plain HTTP to these
 
 
 class McpClient(StrEnum):
-    """Most other clients take the generic form."""
-
     CLAUDE_CODE = "claude-code"
     CLAUDE_DESKTOP = "claude-desktop"
     VS_CODE = "vscode"
@@ -81,8 +78,7 @@ class StdioServer:
     toolset: str | None = None
     python: str = sys.executable
     manage: str = field(default_factory=lambda: str(settings.BASE_DIR / "manage.py"))
-    variables: Mapping[str, str] = field(default_factory=_variables)
-    """Environment variables that the client has to set."""
+    variables: Mapping[str, str] = field(default_factory=_variables)  # Of the environment, set by the client
 
     def configure(self, client: McpClient) -> str:
         name = server_name(self.toolset)

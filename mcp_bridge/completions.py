@@ -1,15 +1,11 @@
 """`completion/complete`, for variables of resource templates and arguments of prompts."""
 
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Iterable
 
 import mcp_types as types
 from mcp import MCPError
-from mcp.server.lowlevel import Server
 
-from catalogue.database import run_in_database
 from catalogue.inputs import describe_inputs
-from mcp_bridge.declarations import Context
 from mcp_bridge.prompts import find_offered, values_of_argument
 from mcp_bridge.resources import RESOURCES
 from mcp_bridge.tokens import Access
@@ -18,14 +14,7 @@ MOST_VALUES = 100
 SHOWN = 100
 
 
-def register_completions(server: Server[Any], access_of: Callable[[Context], Access]) -> None:
-    async def complete(context: Context, params: types.CompleteRequestParams) -> types.CompleteResult:
-        return types.CompleteResult(completion=await run_in_database(_complete, params, access_of(context)))
-
-    server.add_request_handler("completion/complete", types.CompleteRequestParams, complete)
-
-
-def _complete(params: types.CompleteRequestParams, access: Access) -> types.Completion:
+def complete(params: types.CompleteRequestParams, access: Access) -> types.CompleteResult:
     """Raises MCPError for unknown references and arguments."""
     if isinstance(params.ref, types.PromptReference):
         name, workflow = params.ref.name, find_offered(access, params.ref.name)
@@ -34,7 +23,7 @@ def _complete(params: types.CompleteRequestParams, access: Access) -> types.Comp
         values: Iterable[str] = values_of_argument(workflow, params.argument.name)
     else:
         values = _values_for_resource(params.ref.uri, params.argument, access)
-    return _choose(values, params.argument.value)
+    return types.CompleteResult(completion=_choose(values, params.argument.value))
 
 
 def _values_for_resource(uri: str, argument: types.CompletionArgument, access: Access) -> Iterable[str]:
@@ -51,7 +40,7 @@ def _values_for_resource(uri: str, argument: types.CompletionArgument, access: A
 
 
 def _choose(values: Iterable[str], typed: str) -> types.Completion:
-    """Prefix matches first, then other matches."""
+    """Prefix matches come first."""
     wanted = typed.casefold()
     containing = [value for value in values if wanted in value.casefold()]
     found = sorted(containing, key=lambda value: not value.casefold().startswith(wanted))

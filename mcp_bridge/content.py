@@ -18,6 +18,15 @@ from executions.reading import decode_base64
 from mcp_bridge.declarations import NOTE
 
 BEGINNING = 2_000
+Pictured = types.ImageContent | types.AudioContent
+# Protocol versions that introduced a type of block; clients of older ones refuse the whole result.
+FIRST_VERSIONS = {"audio": "2025-03-26", "resource_link": "2025-06-18"}
+OLDEST_VERSION = "2024-11-05"
+DISPENSABLE = ("annotations", "_meta")  # A block is shown without them if they are invalid
+SHOWN_NAME = 200
+BLOCKS: TypeAdapter[types.ContentBlock] = TypeAdapter(types.ContentBlock)
+MOST_BLOCKS = 500
+MOST_STAND_INS = 20  # Blocks that are too large, each replaced by its beginning or address
 
 
 class NoSuchPart(Exception):
@@ -106,16 +115,6 @@ def what_was_cut(execution: Execution) -> str:
     return f"Too large to keep, and so missing here: its {' and its '.join(lost)}." if lost else ""
 
 
-Pictured = types.ImageContent | types.AudioContent
-FIRST_VERSIONS = {"audio": "2025-03-26", "resource_link": "2025-06-18"}
-"""Protocol versions that introduced a type of block; clients of older ones refuse the whole result."""
-OLDEST_VERSION = "2024-11-05"
-DISPENSABLE = ("annotations", "_meta")
-"""A block is shown without them if they are invalid."""
-SHOWN_NAME = 200
-BLOCKS: TypeAdapter[types.ContentBlock] = TypeAdapter(types.ContentBlock)
-
-
 class Block:
     def __init__(self, raw: dict[str, Any], *, number: int, address: str) -> None:
         self.raw = raw
@@ -200,7 +199,6 @@ def text_of(block: types.ContentBlock) -> str | None:
 
 
 def is_note(block: types.ContentBlock) -> bool:
-    """Whether it is a note about the result, added by the product."""
     return bool((block.meta or {}).get(NOTE))
 
 
@@ -212,7 +210,6 @@ def encoded_data(block: types.ContentBlock) -> str | None:
 
 
 def describe(block: types.ContentBlock) -> str:
-    """A block that is not text, in a few words."""
     if isinstance(block, types.ResourceLink):
         return f"Link to {(block.title or block.name)[:SHOWN_NAME]}: {block.uri[:SHOWN_NAME]}"
     held = block.resource if isinstance(block, types.EmbeddedResource) else block
@@ -225,11 +222,6 @@ def _without_data(raw: dict[str, Any]) -> dict[str, Any]:
     if isinstance(held, dict):
         return raw | {"resource": {name: value for name, value in held.items() if name != "blob"}}
     return {name: value for name, value in raw.items() if name != "data"}
-
-
-MOST_BLOCKS = 500
-MOST_STAND_INS = 20
-"""Blocks that are too large, each replaced by its beginning or address."""
 
 
 @dataclass
@@ -246,7 +238,6 @@ class Room:
 
     @classmethod
     def boundless(cls) -> "Room":
-        """For terminals and pipes."""
         return cls(sys.maxsize, sys.maxsize, sys.maxsize, sys.maxsize)
 
     def share_out(self, blocks: Iterable[Block]) -> Iterator[tuple[Block, bool]]:
@@ -321,7 +312,6 @@ def _outline(execution: Execution, block: Block, fits: bool) -> dict[str, Any]:
 
 
 def _stand_in(execution: Execution, block: Block, protocol_version: str) -> Iterator[types.ContentBlock]:
-    """Size, beginning and address of a block that is too large."""
     if block.text is None:
         yield types.TextContent(text=f"Too large to be shown here: {block.words}")
     else:

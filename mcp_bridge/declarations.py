@@ -17,22 +17,16 @@ Context = ServerRequestContext[Any, Any]
 TASKS = "io.modelcontextprotocol/tasks"
 IDEMPOTENCY_KEY = "workflow-catalogue/idempotency-key"
 FRESH = "workflow-catalogue/fresh"
-CACHED_AT = "workflow-catalogue/cached-at"
-"""In `_meta` of a cached result: when its run ended."""
-REATTACHED = "workflow-catalogue/reattached-to"
-"""In `_meta` of the result of a run that an earlier, identical call started: when that call came."""
-RENAMED_TO = "workflow-catalogue/renamed-to"
-"""In `_meta` of the result of a call by a former name: the present name."""
-NOTE = "workflow-catalogue/note"
-"""In `_meta` of a text about the result that is not part of it: true."""
-EXECUTION_ID = "workflow-catalogue/execution-id"
-"""In `_meta` of every result of a run."""
+CACHED_AT = "workflow-catalogue/cached-at"  # In `_meta` of a cached result: when its run ended
+REATTACHED = "workflow-catalogue/reattached-to"  # Likewise, of an earlier, identical call: when that came
+RENAMED_TO = "workflow-catalogue/renamed-to"  # Likewise, of a call by a former name: the present name
+NOTE = "workflow-catalogue/note"  # In `_meta` of a text about the result that is not part of it: true
+EXECUTION_ID = "workflow-catalogue/execution-id"  # In `_meta` of every result of a run
 KEPT_CHARACTERS = 100
-UNNAMED = "mcp"
-"""The name of all clients on the Python SDK that were given none of their own."""
+LONGEST_CURSOR = 2000
+UNNAMED = "mcp"  # The name of all clients on the Python SDK that were given none of their own
 SESSION_HEADER = "mcp-session-id"
-UNNAMED_SESSION = "unnamed-"
-"""How the session ids of these begin, over HTTP with a handshake."""
+UNNAMED_SESSION = "unnamed-"  # How the session ids of these begin, over HTTP with a handshake
 
 
 def is_modern(context: Context) -> bool:
@@ -60,10 +54,6 @@ def takes_tasks(context: Context) -> bool:
     return TASKS in ((capabilities and capabilities.extensions) or {}) and is_modern(context)
 
 
-def wants_progress(context: Context) -> bool:
-    return context.meta is not None and context.meta.get("progress_token") is not None
-
-
 def idempotency_key(context: Context) -> str:
     """Empty if the client sent none. Raises MCPError for a malformed one."""
     key: Any = (context.meta or {}).get(IDEMPOTENCY_KEY)
@@ -82,19 +72,13 @@ def wants_fresh(context: Context) -> bool:
 
 
 def describe_client(context: Context) -> dict[str, Any]:
-    """Name and version as the client tells them, else what its HTTP library says, and the protocol's version.
-
-    A request of the handshake era over HTTP does not tell who sent it.
-    """
+    """The client's name and version, or its HTTP library in the handshake era, and the protocol's version."""
     described = {"protocol_version": context.protocol_version}
     if (client := context.session.client_params) is not None:
         described |= {"name": client.client_info.name, "version": client.client_info.version}
     elif context.request is not None:
         described["user_agent"] = context.request.headers.get("user-agent", "")
     return {name: text[:KEPT_CHARACTERS] for name, text in described.items() if text}
-
-
-LONGEST_CURSOR = 2000
 
 
 def make_cursor(last: str) -> str:

@@ -13,8 +13,7 @@ from catalogue.models.toolset import LONGEST_INLINE_WAIT
 from catalogue.scopes import Scope
 from executions.callers import Caller
 
-MARGIN_OF_PATIENCE = 5
-"""Calls are answered a fifth of their client's patience before it ends, and a second at least."""
+MARGIN_OF_PATIENCE = 5  # Calls are answered a fifth of their client's patience before it ends, at least 1 s
 DEFAULT_SCOPES = (Scope.READ, Scope.RUN)
 
 
@@ -60,8 +59,9 @@ class AccessToken(Recorded):
         editable=False,
         help_text="After how many seconds its clients were seen to give calls up; the shortest.",
     )
-    gave_up_after = models.PositiveIntegerField(null=True, editable=False)
-    """Seconds of the last call whose connection its client closed: a patience if that happens again."""
+    gave_up_after = models.PositiveIntegerField(
+        null=True, editable=False
+    )  # Seconds; a patience once repeated
     gave_up_at = models.DateTimeField(null=True, editable=False)
     created_at = models.DateTimeField(auto_now_add=True)
     created_by = models.ForeignKey(
@@ -117,8 +117,7 @@ class AccessToken(Recorded):
 class FailureCount(models.Model):
     """Failed attempts of one caller within one window."""
 
-    key = models.CharField(max_length=64, primary_key=True)
-    """A digest of the limit and the caller."""
+    key = models.CharField(max_length=64, primary_key=True)  # A digest of the limit and the caller
     failures = models.PositiveIntegerField(default=0)
     ends_at = models.DateTimeField(db_index=True)
 

@@ -23,19 +23,22 @@ from mcp_bridge.portability import portable_view
 from mcp_bridge.tokens import Access
 from mcp_bridge.tool_lists import icons_of, listed_workflows, make_of_each
 
-WRITTEN_AS_THEY_ARE = frozenset({"string", "any"})
-"""Types whose text is the value itself; other arguments are JSON."""
+WRITTEN_AS_THEY_ARE = frozenset({"string", "any"})  # Types whose text is the value; others are JSON
 
 
 def register_prompts(server: Server[Any], access_of: Callable[[Context], Access]) -> None:
-    async def list_prompts(context: Context, params: types.PaginatedRequestParams) -> types.ListPromptsResult:
-        return await run_in_database(_list, access_of(context), params.cursor)
-
-    async def get_prompt(context: Context, params: types.GetPromptRequestParams) -> types.GetPromptResult:
-        return await run_in_database(_get, access_of(context), params.name, params.arguments or {})
-
-    server.add_request_handler("prompts/list", types.PaginatedRequestParams, list_prompts)
-    server.add_request_handler("prompts/get", types.GetPromptRequestParams, get_prompt)
+    server.add_request_handler(
+        "prompts/list",
+        types.PaginatedRequestParams,
+        lambda context, params: run_in_database(_list, access_of(context), params.cursor),
+    )
+    server.add_request_handler(
+        "prompts/get",
+        types.GetPromptRequestParams,
+        lambda context, params: run_in_database(
+            _get, access_of(context), params.name, params.arguments or {}
+        ),
+    )
 
 
 def offered_workflows(

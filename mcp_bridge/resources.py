@@ -31,6 +31,13 @@ from mcp_bridge.tool_lists import icons_of
 
 JSON = "application/json"
 TEXT = "text/plain"
+Contents = types.TextResourceContents | types.BlobResourceContents
+Suggest = Callable[[Access, str], Iterable[str]]  # Values, best first, for a caller and the typed text
+LIST = "workflow://list"
+SCHEMAS = ("input_schema", "output_schema")
+META = "workflow-catalogue/"
+BINARY = "application/octet-stream"
+LONGEST_NUMBER = 15
 
 
 class UnknownResource(Exception):
@@ -41,25 +48,16 @@ class UnknownResource(Exception):
 class Reading:
     access: Access
     uri: str
-    variables: Mapping[str, str]
-    """Of the template, decoded; those of the query are optional."""
+    variables: Mapping[str, str]  # Of the template, decoded; those of the query are optional
 
     def holds(self, text: str, *, mime_type: str = JSON) -> "Found":
         return Found([types.TextResourceContents(uri=self.uri, mime_type=mime_type, text=text)])
 
 
-Contents = types.TextResourceContents | types.BlobResourceContents
-
-
 @dataclass(frozen=True, slots=True)
 class Found:
     contents: Sequence[Contents]
-    changes: bool = False
-    """Whether clients must not cache it."""
-
-
-Suggest = Callable[[Access, str], Iterable[str]]
-"""Values of a template's variable, best first, for a caller and what they have typed."""
+    changes: bool = False  # Whether clients must not cache it
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,12 +67,9 @@ class ResourceKind:
     title: str
     description: str
     mime_type: str | None = JSON
-    scopes: frozenset[Scope]
-    """Any of them suffices."""
-    read: Callable[[Reading], Found]
-    """May query the database. Raises UnknownResource."""
-    suggestions: Mapping[str, Suggest] = field(default_factory=dict)
-    """By variable; may query the database."""
+    scopes: frozenset[Scope]  # Any of them suffices
+    read: Callable[[Reading], Found]  # May query the database. Raises UnknownResource.
+    suggestions: Mapping[str, Suggest] = field(default_factory=dict)  # By variable; may query the database
 
     def is_open_to(self, scopes: Iterable[str]) -> bool:
         return not self.scopes.isdisjoint(scopes)
@@ -90,12 +85,7 @@ class ResourceKind:
         )
 
 
-LIST = "workflow://list"
-SCHEMAS = ("input_schema", "output_schema")
-
-
 def _read_list(reading: Reading) -> Found:
-    """Names only (D8)."""
     catalogue, toolset = current_catalogue(), reading.access.toolset
     wish = WorkflowQuery(tags=_split(reading.variables.get("tags", "")))
     selection = select_workflows(catalogue, wish, toolset=toolset)
@@ -194,10 +184,7 @@ WORKFLOW_RESOURCES = (
         suggestions={"name": _suggest_names},
     ),
 )
-
-
-SUGGESTED = 200
-"""Newest executions of a caller."""
+SUGGESTED = 200  # Newest executions of a caller
 
 
 def _read_execution(reading: Reading) -> Found:
@@ -264,11 +251,6 @@ def _id(reading: Reading) -> str:
 def _suggest_newest(access: Access, typed: str, *, state: str = "") -> Iterable[str]:
     page = list_own_executions(access.caller, state=state, limit=SUGGESTED)
     return [str(execution.pk) for execution in page.executions]
-
-
-META = "workflow-catalogue/"
-BINARY = "application/octet-stream"
-LONGEST_NUMBER = 15
 
 
 def _read_block(reading: Reading) -> Found:
@@ -353,10 +335,8 @@ def _blob(
 
 
 def _find_block(reading: Reading, execution: Execution) -> content.Block:
-    number, blocks = (
-        _number(reading.variables["number"], "The number of a block"),
-        content.blocks_of(execution),
-    )
+    number = _number(reading.variables["number"], "The number of a block")
+    blocks = content.blocks_of(execution)
     if number < len(blocks):
         return blocks[number]
     if execution.state == State.COMPLETED and (problem := content.why_no_output(execution)):
@@ -368,7 +348,6 @@ def _find_block(reading: Reading, execution: Execution) -> content.Block:
 
 
 def _number(text: str, what: str) -> int:
-    """Raises UnknownResource."""
     if not (text.isascii() and text.isdigit() and len(text) <= LONGEST_NUMBER):
         raise UnknownResource(f"{what} has to be a whole number, 0 or more.")
     return int(text)
@@ -412,33 +391,28 @@ EXECUTION_RESOURCES = (
         suggestions={"id": partial(_suggest_newest, state=State.COMPLETED)},
     ),
 )
+RESOURCE_NOT_FOUND = -32002  # Of handshake versions; later ones use -32602
 
 
-RESOURCE_NOT_FOUND = -32002
-"""Of handshake versions; later ones use -32602."""
-
-
+@dataclass(frozen=True)
 class ResourceMethods:
-    def __init__(self, access_of: Callable[[Context], Access]) -> None:
-        self._access_of = access_of
+    access_of: Callable[[Context], Access]
 
     def register(self, server: Server[Any]) -> None:
-        server.add_request_handler("resources/list", types.PaginatedRequestParams, self.list_resources)
+        server.add_request_handler(
+            "resources/list",
+            types.PaginatedRequestParams,
+            lambda context, params: run_in_database(_list, self.access_of(context), params.cursor),
+        )
         server.add_request_handler(
             "resources/templates/list", types.PaginatedRequestParams, self.list_templates
         )
         server.add_request_handler("resources/read", types.ReadResourceRequestParams, self.read_resource)
 
-    async def list_resources(
-        self, context: Context, params: types.PaginatedRequestParams
-    ) -> types.ListResourcesResult:
-        access = self._access_of(context)
-        return await run_in_database(_list, access.toolset, access.scopes, params.cursor)
-
     async def list_templates(
         self, context: Context, params: types.PaginatedRequestParams
     ) -> types.ListResourceTemplatesResult:
-        scopes = self._access_of(context).scopes
+        scopes = self.access_of(context).scopes
         shown = [kind.as_template for kind in RESOURCES if kind.is_open_to(scopes)]
         positions = [f"{number:03}" for number in range(len(shown))]
         begin, end, following = page_bounds(positions, params.cursor, settings.CATALOGUE["page_size"])
@@ -450,7 +424,7 @@ class ResourceMethods:
         self, context: Context, params: types.ReadResourceRequestParams
     ) -> types.ReadResourceResult:
         try:
-            found = await run_in_database(_read, params.uri, self._access_of(context))
+            found = await run_in_database(_read, params.uri, self.access_of(context))
         except UnknownResource as error:
             code = types.INVALID_PARAMS if is_modern(context) else RESOURCE_NOT_FOUND
             raise MCPError(code, str(error), data={"uri": params.uri[:LONGEST_ADDRESS]}) from None
@@ -474,8 +448,9 @@ def list_ttl_ms() -> int:
     return round(settings.CATALOGUE["list_ttl"] * 1000)
 
 
-def _list(toolset: str | None, scopes: frozenset[str], cursor: str | None) -> types.ListResourcesResult:
-    listed = list(listed_resources(current_catalogue(), toolset=toolset, scopes=scopes).items())
+def _list(access: Access, cursor: str | None) -> types.ListResourcesResult:
+    shown = listed_resources(current_catalogue(), toolset=access.toolset, scopes=access.scopes)
+    listed = list(shown.items())
     positions = ["0" if workflow is None else f"1{workflow.tool_name}" for _, workflow in listed]
     begin, end, following = page_bounds(positions, cursor, settings.CATALOGUE["page_size"])
     resources = [_resource(uri, workflow) for uri, workflow in listed[begin:end]]
@@ -515,7 +490,7 @@ SHOWN = 100
 
 
 def find_kind(uri: str) -> tuple[ResourceKind, Mapping[str, str]]:
-    """The kind, and the variables of its template. Raises UnknownResource."""
+    """With the variables of its template. Raises UnknownResource."""
     if len(uri) > LONGEST_ADDRESS:
         raise UnknownResource(
             f"The address has {len(uri):,} characters; none of ours has more than {LONGEST_ADDRESS:,}."

@@ -12,7 +12,7 @@ from executions.models import Aftermath, ErrorKind, Execution, State
 from executions.reading import describe_execution
 from executions.refusals import HELD_CHANGE
 from mcp_bridge import content
-from mcp_bridge.declarations import CACHED_AT, EXECUTION_ID, NOTE, REATTACHED, RENAMED_TO
+from mcp_bridge.declarations import CACHED_AT, EXECUTION_ID, NOTE, REATTACHED
 
 
 def describe_within_bounds(execution: Execution) -> dict[str, Any]:
@@ -57,10 +57,8 @@ def _says_the_same(blocks: list[content.Block], output: Any) -> bool:
         return False
 
 
-ToolAnswer = CallToolResult | dict[str, Any]
-"""A result or a task."""
-PROPOSED_WAIT_SECONDS = 25
-"""For `get_execution_status`; the least patient of the common clients wait for 30 s."""
+ToolAnswer = CallToolResult | dict[str, Any]  # A result or a task
+PROPOSED_WAIT_SECONDS = 25  # The least patient of the common clients wait for 30 s
 
 
 def text_result(text: str, *, structured: Any = None, is_error: bool = False) -> CallToolResult:
@@ -74,11 +72,7 @@ def document_result(document: dict[str, Any]) -> CallToolResult:
 
 
 def execution_result(
-    execution: Execution,
-    *,
-    protocol_version: str,
-    may_be_large: bool = False,
-    patience: int | None = None,
+    execution: Execution, *, protocol_version: str, may_be_large: bool = False, patience: int | None = None
 ) -> CallToolResult:
     """The output, the error with advice, or the handle of an unfinished run. `patience`: see `next_step`."""
     if execution.state == State.COMPLETED:
@@ -93,20 +87,11 @@ def execution_result(
     if execution.is_reattached:
         result.meta[REATTACHED] = execution.created_at.isoformat()
     if execution.cached_at is not None or execution.is_reattached:
-        note = _origin(execution)
-        result.content.append(TextContent(text=note, _meta={NOTE: True}))
-    return result
-
-
-def tell_renamed(result: CallToolResult, called: str, present: str) -> CallToolResult:
-    note = f"({called} is now called {present}; the former name will stop working.)"
-    result.content.append(TextContent(text=note, _meta={NOTE: True}))
-    result.meta = {**(result.meta or {}), RENAMED_TO: present}
+        result.content.append(TextContent(text=_origin(execution), _meta={NOTE: True}))
     return result
 
 
 def _origin(execution: Execution) -> str:
-    """For a result of a run that this call did not start."""
     if execution.cached_at is not None:
         return f"(From the result cache: the workflow ran before, until {_moment(execution.cached_at)}.)"
     ended = f" It ended at {_moment(execution.finished_at)}." if execution.finished_at else ""
@@ -195,7 +180,6 @@ def _links(execution: Execution, text: str, protocol_version: str) -> list[Resou
 
 
 def _structured(execution: Execution, protocol_version: str) -> Any:
-    """None if the engine sent only content blocks."""
     output = execution.payload.output
     if not content.has_structure(execution):
         return None
@@ -205,7 +189,6 @@ def _structured(execution: Execution, protocol_version: str) -> Any:
 
 
 def _failure_result(execution: Execution, protocol_version: str, may_be_large: bool) -> CallToolResult:
-    """The engine's content blocks unchanged, then our own text."""
     if execution.state != State.FAILED or not execution.payload.content:
         return text_result(_failure_text(execution, execution.error), is_error=True)
     shown = _engine_blocks(execution, protocol_version, may_be_large)
@@ -231,7 +214,6 @@ def _failure_text(execution: Execution, why: str) -> str:
 
 
 def _advice(execution: Execution) -> str:
-    """For models, which would otherwise just call again."""
     if execution.state == State.FAILED:
         return _advice_on_failure(execution)
     return {
@@ -281,10 +263,7 @@ def _closed(words: str) -> str:
 
 
 def next_step(execution: Execution, *, patience: float | None) -> dict[str, Any]:
-    """How to go on with a run that goes on, for programs, by a call that its client survives.
-
-    `patience`: the seconds that the client waits, where they are known.
-    """
+    """The next call of a program, which its client survives: `patience` is for how many seconds it waits."""
     seconds = PROPOSED_WAIT_SECONDS if patience is None else min(PROPOSED_WAIT_SECONDS, patience)
     arguments = {"execution_id": str(execution.pk), "wait_seconds": seconds}
     return {"next": {"tool": "get_execution_status", "arguments": arguments}}

@@ -2,6 +2,7 @@ import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any
 
 import anyio
@@ -20,19 +21,11 @@ from catalogue.models import Toolset
 from executions.advancing import finish_steps
 from executions.local_worker import LocalWorker, stands_in_for_workers
 from executions.refusals import UnknownTool
+from mcp_bridge import declarations
 from mcp_bridge.builtin_tools import call_tool, describe_missing_scope, missing_scope
 from mcp_bridge.calls import OpenCalls, ToolCall
-from mcp_bridge.completions import register_completions
-from mcp_bridge.declarations import (
-    Context,
-    describe_client,
-    idempotency_key,
-    is_modern,
-    is_unnamed,
-    takes_tasks,
-    wants_fresh,
-    wants_progress,
-)
+from mcp_bridge.completions import complete
+from mcp_bridge.declarations import Context, is_modern, takes_tasks
 from mcp_bridge.notifications.notifier import ListSnapshots, OpenStreams
 from mcp_bridge.notifications.subscriptions import PushedChanges, Subscriptions
 from mcp_bridge.prompts import register_prompts
@@ -71,7 +64,11 @@ class CatalogueServer(Server[None]):
             PushedChanges(bridge.access_of, self.streams, self.snapshots).register(self)
         ResourceMethods(bridge.access_of).register(self)
         register_prompts(self, bridge.access_of)
-        register_completions(self, bridge.access_of)
+        self.add_request_handler(
+            "completion/complete",
+            types.CompleteRequestParams,
+            lambda context, params: run_in_database(complete, params, bridge.access_of(context)),
+        )
         Instructions(bridge.access_of).register(self)
         self.add_request_handler("logging/setLevel", types.SetLevelRequestParams, bridge.set_level)
 
@@ -151,17 +148,18 @@ class _Bridge:
         return access
 
     def _call(self, context: Context) -> ToolCall:
-        reports, gets_tasks = wants_progress(context), takes_tasks(context)
+        gets_tasks = takes_tasks(context)
+        reports = context.meta is not None and context.meta.get("progress_token") is not None
         return ToolCall(
             access=self.access_of(context),
             protocol_version=context.protocol_version,
-            idempotency_key=idempotency_key(context),
-            fresh=wants_fresh(context),
-            client=describe_client(context),
+            idempotency_key=declarations.idempotency_key(context),
+            fresh=declarations.wants_fresh(context),
+            client=declarations.describe_client(context),
             takes_tasks=gets_tasks,
             report=context.session.report_progress if reports else None,
             stays_for_progress=reports and is_modern(context),
-            may_give_up_soon=is_unnamed(context) and not reports and not gets_tasks,
+            may_give_up_soon=declarations.is_unnamed(context) and not reports and not gets_tasks,
         )
 
 
@@ -233,11 +231,11 @@ def _about_outage(outage: Outage) -> str:
     )
 
 
+@dataclass(frozen=True)
 class Instructions:
     """Written for each caller; the SDK has one text for all."""
 
-    def __init__(self, access_of: Callable[[Context], Access]) -> None:
-        self._access_of = access_of
+    access_of: Callable[[Context], Access]
 
     def register(self, server: Server[None]) -> None:
         server.middleware.append(self._answer)
@@ -250,4 +248,4 @@ class Instructions:
         result = await answer
         if not isinstance(result, dict):
             return result
-        return {**result, "instructions": await instructions_for(self._access_of(ctx))}
+        return {**result, "instructions": await instructions_for(self.access_of(ctx))}

@@ -1,6 +1,7 @@
 """An execution as a task of the extension `io.modelcontextprotocol/tasks` (SEP-2663)."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -24,17 +25,11 @@ from mcp_bridge.tokens import Access
 
 SHORTEST_POLL_MS = 1_000
 LONGEST_POLL_MS = 10_000
-
-
-def describe_created_task(execution: Execution) -> dict[str, Any]:
-    return {"resultType": "task", **_describe_state(execution, "working")}
+ACKNOWLEDGED: dict[str, Any] = {"resultType": "complete"}
 
 
 def describe_task(execution: Execution, *, protocol_version: str) -> dict[str, Any]:
-    """DetailedTask. Failed and unconfirmed runs are `completed`, with an error as their result.
-
-    `failed` is for failures of the protocol.
-    """
+    """DetailedTask. Failed runs are `completed` with an error: `failed` is for failures of the protocol."""
     if execution.state == State.CANCELLED:
         return _describe_state(execution, "cancelled")
     if not execution.is_settled:
@@ -88,11 +83,7 @@ def _ttl_ms(execution: Execution) -> int | None:
         return None
     if (limit := Retention.current().keeps_results_for) is None:
         return None
-    lifetime = execution.finished_at - execution.created_at + limit
-    return lifetime // timedelta(milliseconds=1)
-
-
-ACKNOWLEDGED: dict[str, Any] = {"resultType": "complete"}
+    return (execution.finished_at - execution.created_at + limit) // timedelta(milliseconds=1)
 
 
 class TaskParams(RequestParams):
@@ -102,9 +93,9 @@ class TaskParams(RequestParams):
     input_responses: Any = None
 
 
+@dataclass(frozen=True)
 class TaskMethods:
-    def __init__(self, access_of: Callable[[Context], Access]) -> None:
-        self._access_of = access_of
+    access_of: Callable[[Context], Access]
 
     def register(self, server: Server[None]) -> None:
         server.extensions[TASKS] = {}
@@ -154,7 +145,7 @@ class TaskMethods:
                 HEADER_MISMATCH,
                 f"{MCP_NAME_HEADER} header does not match the request body's 'taskId' parameter",
             )
-        access = self._access_of(context)
+        access = self.access_of(context)
         if not any(access.allows(scope) for scope in scopes):
             needed = " or ".join(scope.value for scope in scopes)
             raise MCPError(

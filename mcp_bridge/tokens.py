@@ -1,5 +1,3 @@
-"""Access tokens: creation, authentication, and what a caller may see and do."""
-
 import getpass
 import hashlib
 import secrets
@@ -31,12 +29,12 @@ from mcp_bridge.models import AccessToken, default_scopes
 TOKEN_START = "wfc_"  # noqa: S105 - a prefix by which secret scanners recognise a leaked token
 SHOWN_CHARACTERS = 12
 METADATA_PATH = "/.well-known/oauth-protected-resource"
-REMEMBERED_SECONDS = 0.5
-"""How long a process trusts a token without a query; a revoked one is refused within a second."""
+REMEMBERED_SECONDS = 0.5  # Without a query; so a revoked token is refused within a second
 REMEMBERED_TOKENS = 10_000
 USE_NOTED_EVERY = timedelta(minutes=1)
-
 _remembered: dict[str, tuple[float, AccessToken]] = {}
+forget_tokens = _remembered.clear
+NAMED_TOKENS = 10
 
 
 def create_token(
@@ -48,10 +46,8 @@ def create_token(
     inline_wait_seconds: int | None = None,
     created_by: User | None = None,
 ) -> tuple[AccessToken, str]:
-    """A token and its text, which is not stored. Raises ValidationError keyed by field.
-
-    The permissions of `created_by` limit the scopes; None: the operator.
-    """
+    """A token and its text, which is not stored. Raises ValidationError keyed by field. The permissions of
+    `created_by` limit the scopes; None: the operator."""
     text = TOKEN_START + secrets.token_urlsafe(32)
     chosen = default_scopes() if scopes is None else sorted(set(scopes))
     if unknown := [scope for scope in chosen if scope not in Scope.values] or not chosen:
@@ -101,10 +97,6 @@ def recognise(digest: str) -> AccessToken | None:
     return token if token is not None and time.monotonic() - asked_at < REMEMBERED_SECONDS else None
 
 
-def forget_tokens() -> None:
-    _remembered.clear()
-
-
 def describe_wrong_token(text: str) -> str:
     """For the log, without secrets."""
     token = AccessToken.objects.filter(digest=digest_of(text)).first()
@@ -122,11 +114,8 @@ def digest_of(text: str) -> str:
 
 @transaction.atomic
 def note_given_up(token_id: int, *, after_seconds: int, begun_at: datetime, is_certain: bool) -> None:
-    """Remember the shortest patience of a token's clients.
-
-    An uncertain one has to be seen twice, in calls that do not overlap: one network failure or restart
-    ends any number of calls.
-    """
+    """Remember the shortest patience of a token's clients. An uncertain one has to be seen in two calls that
+    do not overlap: one network failure or restart ends any number of calls."""
     token = AccessToken.objects.select_for_update().get(pk=token_id)
     known = token.patience_seconds
     if token.inline_wait_seconds is not None or (known is not None and known <= after_seconds):
@@ -173,9 +162,6 @@ async def is_known(scope: dict[str, Any]) -> bool:
     return bool(session) and await run_in_database(store.__contains__, SESSION_KEY)
 
 
-NAMED_TOKENS = 10
-
-
 class ToolsetInUse(Exception):
     def __init__(self, toolset: Toolset, names: list[str]) -> None:
         more = f" and {len(names) - NAMED_TOKENS} more" if len(names) > NAMED_TOKENS else ""
@@ -210,17 +196,14 @@ class Access:
     caller: Caller
     scopes: frozenset[str]
     token_id: int | None = None
-    inline_wait_seconds: int | None = None
-    """As set for the token; None: as set for the toolset or the product."""
-    learned_wait_seconds: int | None = None
-    """Learned from the calls that its clients gave up; applies where none is set."""
+    inline_wait_seconds: int | None = None  # As set for the token; None: for the toolset or the product
+    learned_wait_seconds: int | None = None  # From calls that its clients gave up; applies where none is set
 
     def allows(self, scope: Scope) -> bool:
         return scope in self.scopes
 
     @property
     def toolset(self) -> str | None:
-        """The slug of the caller's toolset; None: everything that is exposed."""
         return self.caller.toolset
 
     @classmethod

@@ -30,6 +30,12 @@ from mcp_bridge.portability import PortableView, portable_view
 from mcp_bridge.tokens import Access
 
 Made = TypeVar("Made")
+_logged_at: dict[int, int] = {}  # The last revision at which a workflow's error was logged
+forget_left_out = _logged_at.clear
+METHOD = "tools/list"
+STALE_SECONDS = 0.9 - exposure.MAX_AGE_SECONDS  # While the next list is made; agents see changes within 1 s
+MOST_VIEWS = 64
+_all_lists: "WeakSet[ToolLists]" = WeakSet()
 
 
 def visible_tools(catalogue: exposure.ExposedCatalogue, access: Access) -> list[Tool]:
@@ -86,11 +92,6 @@ def make_of_each(
             yield workflow, made
 
 
-_logged_at: dict[int, int] = {}
-"""The revision at which a workflow's error was logged, to log it once for each."""
-forget_left_out = _logged_at.clear
-
-
 def workflow_tool(workflow: Workflow, *, portable: PortableView | None = None) -> Tool:
     hints = workflow.effective_hints
     tool = Tool(
@@ -109,9 +110,6 @@ def icons_of(workflow: Workflow) -> list[Icon] | None:
     return [Icon.model_validate(icon) for icon in workflow.shown_icons] or None
 
 
-METHOD = "tools/list"
-
-
 @dataclass(frozen=True, slots=True)
 class SerialisedTool:
     workflow: Workflow
@@ -125,8 +123,8 @@ class SerialisedTools:
     """Tools of workflows, shared by all lists of a process; most stay the same at a new revision."""
 
     def __init__(self) -> None:
+        # By protocol version and slug of a portable toolset.
         self._by_version: defaultdict[tuple[str, str], dict[int, SerialisedTool]] = defaultdict(dict)
-        """By protocol version and slug of a portable toolset."""
         self._changing = threading.Lock()
 
     def of(self, workflow: Workflow, version: str, portable: PortableView | None = None) -> SerialisedTool:
@@ -191,17 +189,11 @@ def write_json(value: Any) -> bytes:
     return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
 
 
-STALE_SECONDS = 0.9 - exposure.MAX_AGE_SECONDS
-"""How long a stale list is served while the next is made; agents see changes within 1 s."""
-MOST_VIEWS = 64
-
-
 @dataclass(frozen=True, slots=True)
 class View:
     toolset: str | None
     scopes: frozenset[str]
-    version: str
-    """Of the protocol; handshake versions share one wire format."""
+    version: str  # Of the protocol; handshake versions share one wire format
 
     @classmethod
     def of(cls, access: Access, version: str) -> "View":
@@ -213,14 +205,11 @@ class View:
 class ToolList:
     view: View
     catalogue: exposure.ExposedCatalogue
-    positions: list[str]
-    """Sorted; cursors are positions."""
+    positions: list[str]  # Sorted; cursors are positions
     tools: list[bytes]
     server_info: dict[str, Any]
-    current_at: float = field(default_factory=time.monotonic)
-    """Monotonic; when its catalogue was last confirmed."""
-    _pages: dict[int, bytes] = field(default_factory=dict)
-    """By their begin."""
+    current_at: float = field(default_factory=time.monotonic)  # When its catalogue was last confirmed
+    _pages: dict[int, bytes] = field(default_factory=dict)  # By their begin
 
     def closed_page(self, cursor: str | None) -> bytes:
         """The JSON of a result and the closing brace of the answer. Raises MCPError for a bad cursor."""
@@ -235,7 +224,6 @@ class ToolList:
         return made
 
     def _before_tools(self, following: str | None) -> bytes:
-        """The result up to the tools."""
         ttl = round(settings.CATALOGUE["list_ttl"] * 1000)
         wire = list_on_the_wire(
             [], self.view.version, next_cursor=following, ttl_ms=ttl, cache_scope="private"
@@ -245,9 +233,6 @@ class ToolList:
             wire |= {"resultType": "complete", "_meta": {SERVER_INFO_META_KEY: self.server_info}}
         members = write_json(wire)[1:-1]
         return b"{" + (members + b"," if members else b"") + b'"tools":['
-
-
-_all_lists: "WeakSet[ToolLists]" = WeakSet()
 
 
 class ToolLists:
@@ -266,7 +251,6 @@ class ToolLists:
         _all_lists.add(self)
 
     async def closed_page(self, access: Access, version: str, cursor: str | None) -> bytes:
-        """See `ToolList.closed_page`."""
         view = View.of(access, version)
         known = self._lists.get(view)
         if known is None or not self._is_usable(known):

@@ -1,5 +1,3 @@
-"""Size of `tools/list` in a client's context, and token budgets of toolsets."""
-
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -9,8 +7,8 @@ from loguru import logger
 from mcp_types import LATEST_PROTOCOL_VERSION, Tool
 
 from catalogue.describing import tokens_for
-from catalogue.exposure import ExposedCatalogue, Workflows, expose, shown_by
-from catalogue.models import Toolset
+from catalogue.exposure import ExposedCatalogue, Workflows, confirmed_catalogue, expose, shown_by
+from catalogue.models import Toolset, Workflow
 from mcp_bridge.builtin_tools import BUILT_IN_TOOLS
 from mcp_bridge.models import default_scopes
 from mcp_bridge.portability import PortableView
@@ -36,8 +34,7 @@ class ToolsetCost:
     full: ListCost
     compact: ListCost
     is_compact: bool
-    budget: int | None
-    """Tokens; None: no limit."""
+    budget: int | None  # Tokens; None: no limit
 
     @property
     def served(self) -> ListCost:
@@ -83,15 +80,21 @@ def cost_of_catalogue(catalogue: ExposedCatalogue) -> ToolsetCost:
 def cost_of_toolset(toolset: Toolset, catalogue: ExposedCatalogue) -> ToolsetCost:
     """For a disabled toolset as if it were enabled, which queries rules and picks unless prefetched."""
     return _remembered.cost(
-        catalogue,
-        toolset.pk,
-        lambda: cost_of_proposal(toolset, shown_by(toolset, catalogue), catalogue),
+        catalogue, toolset.pk, lambda: cost_of_proposal(toolset, shown_by(toolset, catalogue), catalogue)
     )
 
 
 def cost_of_proposal(toolset: Toolset, workflows: Workflows, catalogue: ExposedCatalogue) -> ToolsetCost:
     portable = PortableView(expose(toolset, workflows)) if toolset.portable else None
     return _weigh(workflows, catalogue, mode=toolset.mode, budget=toolset.token_budget, portable=portable)
+
+
+def tokens_by_key(keys: Iterable[int]) -> dict[int, int]:
+    """Tokens of each workflow's tool in a full list, without invalid rows."""
+    whole = Workflow.objects.select_related("source").filter(pk__in=keys)
+    serialise = partial(serialised_tools.of, version=LATEST_PROTOCOL_VERSION)
+    made = make_of_each(serialise, whole, confirmed_catalogue())
+    return {workflow.pk: tokens_for(tool.characters) for workflow, tool in made}
 
 
 def _weigh(

@@ -1,7 +1,4 @@
-"""The admin of natural-language requests.
-
-Their texts come from callers, models and APIs, so everything is shown as text.
-"""
+"""Texts of requests come from callers, models and APIs, so everything is shown as text."""
 
 import uuid
 from collections.abc import Iterable, Mapping
@@ -53,11 +50,28 @@ STATUS_BADGES = {
 SHOWN_TOOLS = 30
 Facts = list[tuple[str, Any]]
 Titled = tuple[str, Any]
+STATE_BADGES = {
+    StageState.RUNNING: "info",
+    StageState.DONE: "success",
+    StageState.FAILED: "danger",
+    StageState.SKIPPED: "",
+}
+NARROWEST = 0.5  # Percent, to keep short stages visible
+MAY_TRY = "orchestration.add_workflowrequest"
+PROGRESS = "admin:orchestration_workflowrequest_progress"
+TRY_IT = "admin:orchestration_workflowrequest_try_it"
+NO_MODEL = (
+    "No language model is set up, so that nothing can be asked. Set OPENAI_MODEL to the model's name, "
+    "OPENAI_API_KEY, and for another server than OpenAI's OPENAI_BASE_URL; then start the product again."
+)
+SHOWN_DESCRIPTION = 140
+LONG_TEXTS = ("http_spec", "arguments", "reason", "formatted_response", "format_instructions", "tool_ids")
+REQUESTS = "admin:orchestration_workflowrequest_changelist"
+LAST_DAY = {"created": "in the last 24 hours"}
 
 
 class SendForm(forms.Form):
-    id = forms.UUIDField(widget=forms.HiddenInput)
-    """Of the new request."""
+    id = forms.UUIDField(widget=forms.HiddenInput)  # Of the new request
 
 
 def outcome_badge(record: WorkflowRequest) -> SafeString:
@@ -75,11 +89,13 @@ def outcome_badge(record: WorkflowRequest) -> SafeString:
 
 def describe_request(request: HttpRequest, record: WorkflowRequest) -> dict[str, Any]:
     can_be_sent = may_run(request) and can_be_replayed(record, caller=caller_of(request))
+    known = {entry.get("stage"): entry for entry in record.stages if isinstance(entry, dict)}
+    end = record.finished_at or max(timezone.now(), record.created_at)
     return {
         "record": record,
         "headline": _headline(record),
         "facts": [*_origin_facts(record), *_choice_facts(record), *_model_facts(record)],
-        "stages": stage_lines(record),
+        "stages": [_line(record, Stage(stage), known.get(stage, {}), end) for stage in Stage.values],
         "send_form": SendForm(initial={"id": uuid.uuid4()}, auto_id=False) if can_be_sent else None,
         "cards": [(title, shown) for title, shown in _cards(request, record) if shown],
     }
@@ -195,39 +211,14 @@ def _show_result(execution: Execution, payload: ExecutionPayload | None) -> Safe
     return format_html('<div class="flex flex-col gap-4">{}</div>', parts)
 
 
-STATE_BADGES = {
-    StageState.RUNNING: "info",
-    StageState.DONE: "success",
-    StageState.FAILED: "danger",
-    StageState.SKIPPED: "",
-}
-NARROWEST = 0.5
-"""Percent, to keep short stages visible."""
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StageLine:
     label: str
     state: SafeString
     took: str = ""
     message: str = ""
-    begins: float = 0
-    """Of its bar, in percent of the whole width."""
-    width: float = 0
-    """Likewise; 0: no bar."""
-
-
-def stage_lines(record: WorkflowRequest) -> list[StageLine]:
-    known = {entry.get("stage"): entry for entry in record.stages if isinstance(entry, dict)}
-    end = record.finished_at or max(timezone.now(), record.created_at)
-    return [_line(record, Stage(stage), known.get(stage, {}), end) for stage in Stage.values]
-
-
-def progress_sentence(record: WorkflowRequest) -> str:
-    if record.status != WorkflowRequest.Status.RUNNING:
-        return f"Ended: {record.get_status_display()}."
-    reached = [entry for entry in record.stages if entry.get("state") == StageState.RUNNING]
-    return f"{Stage(reached[-1]['stage']).label.capitalize()} …" if reached else "Begun …"
+    begins: float = 0  # Of its bar, in percent of the whole width
+    width: float = 0  # Likewise; 0: no bar
 
 
 def _line(record: WorkflowRequest, stage: Stage, entry: Mapping[str, Any], end: datetime) -> StageLine:
@@ -251,18 +242,6 @@ def _line(record: WorkflowRequest, stage: Stage, entry: Mapping[str, Any], end: 
         begins=min(round(begins, 2), 100 - NARROWEST),
         width=0 if state == StageState.SKIPPED else width,
     )
-
-
-MAY_TRY = "orchestration.add_workflowrequest"
-PROGRESS = "admin:orchestration_workflowrequest_progress"
-TRY_IT = "admin:orchestration_workflowrequest_try_it"
-NO_MODEL = (
-    "No language model is set up, so that nothing can be asked. Set OPENAI_MODEL to the model's name, "
-    "OPENAI_API_KEY, and for another server than OpenAI's OPENAI_BASE_URL; then start the product again."
-)
-
-
-SHOWN_DESCRIPTION = 140
 
 
 class ToolNames(forms.MultipleChoiceField):
@@ -342,8 +321,7 @@ def blank_form(known: WorkflowRequest | None) -> TryForm:
 class ToolChoice:
     name: str
     description: str
-    words: str
-    """Searched, but not shown."""
+    words: str  # Searched, but not shown
     is_picked: bool
 
 
@@ -430,7 +408,6 @@ class TryItMixin(ButtonsMixin):
         return TemplateResponse(request, "orchestration/admin/try_it.html", context)
 
     def _send(self, request: HttpRequest, key: uuid.UUID) -> HttpResponse:
-        """Carry out a dry run."""
         if not may_run(request):
             raise PermissionDenied
         if request.method != "POST":
@@ -455,10 +432,14 @@ class TryItMixin(ButtonsMixin):
         if (record := self._visible(request, key)) is None:
             raise http.Http404
         context = describe_request(request, record)
+        sentence = f"Ended: {record.get_status_display()}."
+        if record.is_running:
+            reached = [entry for entry in record.stages if entry.get("state") == StageState.RUNNING]
+            sentence = f"{Stage(reached[-1]['stage']).label.capitalize()} …" if reached else "Begun …"
         return http.JsonResponse(
             {
                 "is_running": record.is_running,
-                "told": progress_sentence(record),
+                "told": sentence,
                 "shown": render_to_string("orchestration/admin/record.html", context, request),
             }
         )
@@ -485,9 +466,6 @@ def _redirect_to(request: HttpRequest, key: uuid.UUID) -> HttpResponse:
 def _wants_json(request: HttpRequest) -> bool:
     """From the page's script."""
     return request.accepts("application/json") and not request.accepts("text/html")
-
-
-LONG_TEXTS = ("http_spec", "arguments", "reason", "formatted_response", "format_instructions", "tool_ids")
 
 
 class ToolFilter(DropdownFilter):  # type: ignore[misc]
@@ -599,10 +577,6 @@ class WorkflowRequestAdmin(ReadOnlyMixin, TryItMixin, ButtonsMixin):
 
     def panel(self, request: HttpRequest, obj: WorkflowRequest) -> dict[str, Any]:
         return describe_request(request, obj) | {"asked": describe_input(obj)}
-
-
-REQUESTS = "admin:orchestration_workflowrequest_changelist"
-LAST_DAY = {"created": "in the last 24 hours"}
 
 
 def _requests() -> Card:

@@ -17,12 +17,9 @@ from orchestration.model.replies import Message, Reply
 from orchestration.prompts import formatting_prompt
 from orchestration.request_types import RequestInput
 
-LONGEST_TEXT = 50_000
-"""Characters."""
-FEWEST_TOKENS = 250
-"""Minimum of the response that the model sees, however long the prompt is."""
-SHARE_OF_BEGINNING = 0.8
-"""Of a cut response; the rest is its end, where totals are."""
+LONGEST_TEXT = 50_000  # Characters
+FEWEST_TOKENS = 250  # Minimum of the response that the model sees, however long the prompt is
+SHARE_OF_BEGINNING = 0.8  # Of a cut response; the rest is its end, where totals are
 
 
 async def format_response(

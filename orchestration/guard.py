@@ -22,11 +22,23 @@ from connectors.http_tools.request import build_request
 from connectors.http_tools.tool import HttpOperation, HTTPRequestSpec
 from connectors.network.redaction import shorten
 
-LONGEST_PROPOSAL = 100_000
-"""Characters."""
+LONGEST_PROPOSAL = 100_000  # Characters
 LONGEST_REASON = 2_000
-MOST_PROBLEMS = 5
-"""In one error message."""
+MOST_PROBLEMS = 5  # In one error message
+REQUEST_SCHEMA = {
+    "type": "object",
+    "properties": {
+        "method": {"type": "string"},
+        "url": {"type": "string"},
+        "headers": {"type": "object"},
+        "query_params": {"type": "object"},
+        "body": {},
+    },
+    "required": ["method", "url"],
+}
+TOKEN = re.compile(r'"(?:[^"\\]++|\\.)*+"?|[{}]', re.DOTALL)
+"""Possessive, so that an unclosed string is scanned only once."""
+SHOWN_NAME = 100
 
 
 class Proposal(BaseModel):
@@ -34,12 +46,10 @@ class Proposal(BaseModel):
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
-    tool: str | None
-    """None: no tool fits."""
+    tool: str | None  # None: no tool fits
     reason: str = Field(default="", max_length=LONGEST_REASON)
     arguments: dict[str, Any] | None = None
-    http_request: HTTPRequestSpec | None = None
-    """What the model would send, for comparison."""
+    http_request: HTTPRequestSpec | None = None  # What the model would send, for comparison
 
 
 class UnreadableProposal(ValueError):
@@ -53,19 +63,6 @@ def read_proposal(text: str) -> Proposal:
         return Proposal.model_validate(written)
     except ValidationError as error:
         raise UnreadableProposal(_sentence(error)) from None
-
-
-REQUEST_SCHEMA = {
-    "type": "object",
-    "properties": {
-        "method": {"type": "string"},
-        "url": {"type": "string"},
-        "headers": {"type": "object"},
-        "query_params": {"type": "object"},
-        "body": {},
-    },
-    "required": ["method", "url"],
-}
 
 
 def proposal_schema(tool_names: list[str], *, has_endpoints: bool = True) -> dict[str, Any]:
@@ -133,10 +130,6 @@ def _sentence(error: ValidationError) -> str:
     return "The proposal has not the shape that was asked for. " + "; ".join(listed[:MOST_PROBLEMS])
 
 
-TOKEN = re.compile(r'"(?:[^"\\]++|\\.)*+"?|[{}]', re.DOTALL)
-"""Possessive, so that an unclosed string is scanned only once."""
-
-
 def objects_in(text: str) -> Iterator[dict[str, Any]]:
     """Outermost objects; skips braces without valid JSON, including their contents."""
     for span in _braces(text):
@@ -161,9 +154,6 @@ def _braces(text: str) -> Iterator[str]:
             return
         yield text[begin : token.end()]
         begin = text.find("{", token.end())
-
-
-SHOWN_NAME = 100
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,5 +1,3 @@
-"""The record of a natural-language request."""
-
 import uuid
 from datetime import datetime, timedelta
 from typing import Any, ClassVar, Self
@@ -10,7 +8,7 @@ from django.utils import timezone
 from catalogue.fields import JSONTextField
 from connectors.network.redaction import printable
 from executions.callers import Caller
-from executions.models import ACTIVE, Execution
+from executions.models import Execution
 
 
 class Stage(models.TextChoices):
@@ -63,8 +61,7 @@ class StageFailed(Exception):
         self.message = message
         self.failure = failure
         self.invalid_tool_ids = invalid_tool_ids or []
-        self.retry_after = retry_after
-        """Seconds."""
+        self.retry_after = retry_after  # Seconds
         self.execution_id = execution_id
 
     def preceded_by(self, sentence: str) -> "StageFailed":
@@ -81,14 +78,6 @@ class WorkflowRequestQuerySet(models.QuerySet["WorkflowRequest"]):
     def visible_to(self, caller: Caller) -> Self:
         """The caller's own requests, or all of them for a caller that sees everything."""
         return self.all() if caller.sees_everything else self.filter(caller=caller.key)
-
-    def with_ended_run(self) -> Self:
-        """Answered before their run ended; it has ended since or its record is gone."""
-        waiting = self.filter(finished_at=None, deadline_at=None)
-        return waiting.exclude(execution__state__in=ACTIVE)
-
-    def overdue(self, now: datetime) -> Self:
-        return self.filter(finished_at=None, deadline_at__lt=now)
 
 
 class WorkflowRequest(models.Model):

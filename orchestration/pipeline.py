@@ -1,5 +1,3 @@
-"""A natural-language request, from its tools to its answer."""
-
 import asyncio
 import uuid
 from collections.abc import AsyncIterator, Mapping
@@ -31,8 +29,8 @@ from orchestration.selection import Selection, approve_anew, choose_call
 OURS = "An error of ours, not of the request; the server's log has the details."
 GIVEN_UP = "The request was given up, as it took longer than its limits allow."
 NOT_FORMATTED = "response_format_instructions had no effect, as format_response is not true."
-GRACE = timedelta(seconds=60)
-"""Added to a stage's own limits; after that the request counts as interrupted."""
+GRACE = timedelta(seconds=60)  # Added to a stage's own limits; after that the request counts as interrupted
+NEW_DRY_RUN = "Nothing was sent; make a new dry run."
 
 
 class Pipeline:
@@ -234,9 +232,6 @@ async def run_call(approved: Approved, *, caller: Caller, key: uuid.UUID, fresh:
         raise StageFailed(str(error), failure=Failure.BUSY, retry_after=error.retry_after) from error
     except StartRefused as error:
         raise StageFailed(str(error), failure=Failure.RUN_FAILED) from error
-
-
-NEW_DRY_RUN = "Nothing was sent; make a new dry run."
 
 
 def can_be_replayed(record: WorkflowRequest, *, caller: Caller) -> bool:

@@ -69,8 +69,10 @@ Rules:
 - Answer with the text for the person alone: no preface, no JSON unless it was asked for.
 """
 
-LONGEST_REPEATED = 4_000
-"""Characters of an unusable answer in the repair prompt."""
+LONGEST_REPEATED = 4_000  # Characters of an unusable answer in the repair prompt
+Block = Literal["tools", "instructions", "response", "format"]
+LOOKS_LIKE_OURS = re.compile(r"<(?=[\s/\\]*(?:tools|instructions|response|format)\b)", re.IGNORECASE)
+BROKEN = r"<\\"
 
 
 def shortlist_prompt(instructions: str, names: str) -> list[Message]:
@@ -115,11 +117,6 @@ def formatting_prompt(response: str, *, instructions: str, format_instructions: 
 
 def _system(text: str) -> Message:
     return {"role": "system", "content": text}
-
-
-Block = Literal["tools", "instructions", "response", "format"]
-LOOKS_LIKE_OURS = re.compile(r"<(?=[\s/\\]*(?:tools|instructions|response|format)\b)", re.IGNORECASE)
-BROKEN = r"<\\"
 
 
 def data_block(name: Block, text: str) -> str:

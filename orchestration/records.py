@@ -13,13 +13,37 @@ from django.utils import timezone
 from loguru import logger
 
 from catalogue.database import run_in_database
-from executions.models import Execution, State
+from executions.models import ACTIVE, Execution, State
 from executions.retention import KeptAlike, kept_alike, take_batch
 from orchestration.models import Failure, Stage, WorkflowRequest, started_stage
 from orchestration.request_types import IdempotencyConflict, RequestInput, RequestOutcome, StillRunning
 
-OPENING_SECONDS = 60
-"""For the first stage."""
+OPENING_SECONDS = 60  # For the first stage
+LOOK_AGAIN_SECONDS = 0.5
+WITH_RUN = ("execution__payload", "execution__cached_from__payload")  # Relations that `answer_of` reads
+BATCH = 100
+UNREAD = (
+    "instructions", "format_instructions", "tool_ids", "reason", "arguments", "http_spec",
+    "formatted_response", "error", "stages",
+)  # fmt: skip
+"""Deferred; ending a request reads its stages."""
+NOT_IN_WORDS = (
+    "The run took longer than the answer could wait for it, so its response was not put into words."
+)
+RUN_GONE = "The record of its run was removed before the request had ended."
+FAILURES = {State.TIMED_OUT: Failure.RUN_TIMED_OUT, State.UNCONFIRMED: Failure.UNCONFIRMED}
+"""Failures of runs other than RUN_FAILED."""
+DO_NOT_REPEAT = (
+    "It may have run: asking again may do it twice. An administrator has to find out and say whether it ran."
+)
+EMPTIED: dict[str, Any] = {
+    "instructions": "",
+    "format_instructions": "",
+    "reason": "",
+    "arguments": None,
+    "http_spec": None,
+    "formatted_response": "",
+}
 
 
 def open_request(asked: RequestInput) -> WorkflowRequest:
@@ -86,9 +110,6 @@ def _hash_of(asked: RequestInput) -> str:
     return hashlib.sha256(json.dumps(meant).encode()).hexdigest()
 
 
-LOOK_AGAIN_SECONDS = 0.5
-
-
 async def wait_for_original(request: WorkflowRequest) -> None:
     """At most `inline_wait` seconds. Raises StillRunning unless only the run continues."""
     loop = asyncio.get_running_loop()
@@ -108,10 +129,6 @@ def _look_again(request_id: uuid.UUID) -> WorkflowRequest:
     return WorkflowRequest.objects.get(pk=request_id)
 
 
-WITH_RUN = ("execution__payload", "execution__cached_from__payload")
-"""Relations that `answer_of` reads."""
-
-
 def read_answer(request_id: uuid.UUID, *, retry_after: int | None = None) -> RequestOutcome:
     request = WorkflowRequest.objects.select_related(*WITH_RUN).get(pk=request_id)
     settle_with_run(request)
@@ -126,24 +143,13 @@ def answer_of(request: WorkflowRequest, *, retry_after: int | None = None) -> Re
     return RequestOutcome(request=request, raw_response=raw)
 
 
-BATCH = 100
-UNREAD = (
-    "instructions", "format_instructions", "tool_ids", "reason", "arguments", "http_spec",
-    "formatted_response", "error", "stages",
-)  # fmt: skip
-"""Deferred; ending a request reads its stages."""
-NOT_IN_WORDS = (
-    "The run took longer than the answer could wait for it, so its response was not put into words."
-)
-RUN_GONE = "The record of its run was removed before the request had ended."
-
-
 def settle_with_runs() -> int:
-    """End answered requests whose run has ended, one batch at most. Returns their number.
+    """End answered requests whose run has ended or is gone, one batch at most. Returns their number.
 
     Called by the schedule and before each read, so that a status is never behind its run.
     """
-    waiting = WorkflowRequest.objects.with_ended_run().select_related("execution").order_by()
+    answered = WorkflowRequest.objects.filter(finished_at=None, deadline_at=None)
+    waiting = answered.exclude(execution__state__in=ACTIVE).select_related("execution").order_by()
     return sum(settle_with_run(request) for request in waiting.defer(*UNREAD)[:BATCH])
 
 
@@ -174,7 +180,8 @@ def settle_with_run(request: WorkflowRequest) -> bool:
 def reap_overdue() -> int:
     """End requests past their deadline, one batch at most; their runs continue. Returns their number."""
     ended = 0
-    for request in WorkflowRequest.objects.overdue(timezone.now())[:BATCH]:
+    overdue = WorkflowRequest.objects.filter(finished_at=None, deadline_at__lt=timezone.now())
+    for request in overdue[:BATCH]:
         # An execution has its request's id.
         execution = Execution.objects.filter(pk=request.pk).values_list("pk", flat=True).first()
         why = _why(request, has_run=execution is not None)
@@ -190,13 +197,6 @@ def _why(request: WorkflowRequest, *, has_run: bool) -> str:
     if request.stage == Stage.API_EXECUTION:
         return "The process that worked on it is gone; nothing shows that the tool was started."
     return "The process that worked on it is gone. Nothing was started; ask again."
-
-
-FAILURES = {State.TIMED_OUT: Failure.RUN_TIMED_OUT, State.UNCONFIRMED: Failure.UNCONFIRMED}
-"""Failures of runs other than RUN_FAILED."""
-DO_NOT_REPEAT = (
-    "It may have run: asking again may do it twice. An administrator has to find out and say whether it ran."
-)
 
 
 def describe_failure(execution: Execution) -> tuple[str, Failure]:
@@ -227,16 +227,6 @@ def _recorded_response(execution: Execution) -> dict[str, Any] | None:
             response: dict[str, Any] = answer["response"]
             return response
     return None
-
-
-EMPTIED: dict[str, Any] = {
-    "instructions": "",
-    "format_instructions": "",
-    "reason": "",
-    "arguments": None,
-    "http_spec": None,
-    "formatted_response": "",
-}
 
 
 @transaction.atomic

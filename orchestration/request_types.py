@@ -14,10 +14,8 @@ from executions.callers import Caller
 from orchestration.models import WorkflowRequest
 
 LONGEST_INSTRUCTIONS = 20_000
-LONGEST_FORMAT_INSTRUCTIONS = 5_000
-"""Characters."""
-MOST_TOOLS = 200
-"""In one request."""
+LONGEST_FORMAT_INSTRUCTIONS = 5_000  # Characters
+MOST_TOOLS = 200  # In one request
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,12 +26,9 @@ class RequestInput:
     format_response: bool = False
     response_format_instructions: str = ""
     dry_run: bool = False
-    idempotency_key: str = ""
-    """One request per caller and key; empty: no key. See `read_idempotency_key`."""
-    fresh: bool = False
-    """Bypasses the result cache."""
-    replayed_dry_run: uuid.UUID | None = None
-    """The dry run whose call is made instead of asking the model."""
+    idempotency_key: str = ""  # One request per caller and key; empty: no key. See `read_idempotency_key`.
+    fresh: bool = False  # Bypasses the result cache
+    replayed_dry_run: uuid.UUID | None = None  # The dry run whose call is made instead of asking the model
     id: uuid.UUID = field(default_factory=uuid.uuid4)
     """Of the record and the execution, unless the key belongs to an existing request."""
 
@@ -43,8 +38,7 @@ class RequestOutcome:
     request: WorkflowRequest
     raw_response: dict[str, Any] | None
     """An HTTPResponseSpec of HTTP tools; of others `{"execution_id", "state", "output", "error"}`."""
-    retry_after: int | None = None
-    """Seconds; None if a retry is of no use."""
+    retry_after: int | None = None  # Seconds; None if a retry is of no use
 
     @property
     def goes_on(self) -> bool:
@@ -74,8 +68,7 @@ class RequestRefused(Exception):
 
     def __init__(self, message: str, request: WorkflowRequest) -> None:
         super().__init__(message)
-        self.request = request
-        """The existing one."""
+        self.request = request  # The existing one
 
 
 class IdempotencyConflict(RequestRefused):

@@ -219,10 +219,8 @@ CODES = {
 }
 OURS = (Failure.INTERNAL, Failure.INTERRUPTED)
 NOT_LISTED = ("arguments", "http_spec", "formatted_response", "stages", "instructions", "format_instructions")
-MAY_RUN = "executions.add_execution"
-"""Required of staff unless it is a dry run."""
-RETRY_AFTER_SECONDS = 5
-"""For repetitions of a request that still runs."""
+MAY_RUN = "executions.add_execution"  # Required of staff unless it is a dry run
+RETRY_AFTER_SECONDS = 5  # For repetitions of a request that still runs
 
 IDEMPOTENCY = OpenApiParameter(
     parameters.IDEMPOTENCY_KEY,

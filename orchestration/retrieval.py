@@ -21,18 +21,14 @@ from executions.callers import Caller
 from orchestration.models import Failure, StageFailed
 
 LONGEST_TITLE = 200
-LONGEST_SHOWN_TITLE = 80
-"""Where only names and titles are given."""
-MOST_LIKELY = 40
-"""Tools that are described once the model has said what it looks for."""
+LONGEST_SHOWN_TITLE = 80  # Where only names and titles are given
+MOST_LIKELY = 40  # Tools that are described once the model has said what it looks for
 LONGEST_ENDPOINT = 2_000
 BETWEEN = "\n\n"
-REMEMBERED_ENTRIES = 2_000
-"""Texts of tools, a few kilobytes each."""
+REMEMBERED_ENTRIES = 2_000  # Texts of tools, a few kilobytes each
 SHOWN_ID = 100
 LONGEST_NAME = 120
-LONGEST_VALUE = 80
-"""Characters of a default and of each value of an enumeration."""
+LONGEST_VALUE = 80  # Characters of a default and of each value of an enumeration
 MOST_VALUES = 20
 LIMITS = ("format", "pattern", "minimum", "maximum", "maxLength")
 """Keywords that models tend to violate unless they are stated."""
@@ -59,25 +55,20 @@ def find_tools(tool_ids: list[str], *, caller: Caller) -> dict[str, Workflow]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Detail:
-    description: int
-    """Characters of each description."""
-    depth: int
-    """Levels of nesting."""
-    lines: int
-    """Required ones come first."""
+    description: int  # Characters of each description
+    depth: int  # Levels of nesting
+    lines: int  # Required ones come first
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ToolContext:
     text: str
-    described: Sequence[str]
-    """Tool names, in the order in which they are described."""
+    described: Sequence[str]  # Tool names, in the order in which they are described
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Depth:
-    description: int
-    """Characters."""
+    description: int  # Characters
     parameters: Detail
     output: Detail
 
@@ -155,8 +146,7 @@ class Wanted:
     """What the model looks for, after it has read the tools' names."""
 
     words: str = ""
-    tools: Sequence[str] = ()
-    """Names, the likeliest first."""
+    tools: Sequence[str] = ()  # Names, the likeliest first
 
 
 def rank_tools(

@@ -15,25 +15,20 @@ from catalogue.http_tools import is_http_tool
 from catalogue.models import Workflow
 from connectors.network.redaction import printable, shorten
 from executions.callers import Caller
-from orchestration import guard
+from orchestration import guard, retrieval
 from orchestration.model.client import MeteredModel
 from orchestration.models import Failure, StageFailed
 from orchestration.prompts import repair_prompt, selection_prompt, shortlist_prompt
-from orchestration.retrieval import (
-    ToolContext,
-    Wanted,
-    describe_all,
-    describe_likeliest,
-    name_tools,
-    rank_tools,
-)
 
 LONGEST_OBJECTION = 4_000
-PROMPT_TOKENS = 2_500
-"""The length of our own prompts, the repair of a first proposal included."""
-LONGEST_SHORTLIST = 10_000
-"""Characters."""
+PROMPT_TOKENS = 2_500  # The length of our own prompts, the repair of a first proposal included
+LONGEST_SHORTLIST = 10_000  # Characters
 LEFT_OUT_SHOWN = 20
+SHORTLIST_SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {"words": {"type": "string"}, "tools": {"type": "array", "items": {"type": "string"}}},
+    "required": ["words", "tools"],
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,7 +48,9 @@ async def choose_call(instructions: str, tools: Mapping[str, Workflow], *, model
     """Raises StageFailed. `model` adds up the costs, also of failures."""
     # Hundreds of tools take most of a second, which would block the event loop.
     unknown: list[str] = []
-    context = await run_in_database(_describe_all, tools, instructions)
+    context = await run_in_database(
+        retrieval.describe_all, list(tools.values()), tokens=_room_for_tools(instructions)
+    )
     if context is None:
         context, unknown = await _describe_wanted(instructions, tools, model)
     has_endpoints = any(map(is_http_tool, tools.values()))
@@ -75,44 +72,33 @@ async def choose_call(instructions: str, tools: Mapping[str, Workflow], *, model
     return Selection(approved=second, rounds=2, warnings=_warnings(unknown))
 
 
-def _describe_all(tools: Mapping[str, Workflow], instructions: str) -> ToolContext | None:
-    return describe_all(list(tools.values()), tokens=_room_for_tools(instructions))
-
-
 async def _describe_wanted(
     instructions: str, tools: Mapping[str, Workflow], model: MeteredModel
-) -> tuple[ToolContext, list[str]]:
+) -> tuple[retrieval.ToolContext, list[str]]:
     """The likeliest tools by what the model looks for, and those that it has not heard of at all."""
     room = _room_for_tools(instructions)
 
-    def rank(wanted: Wanted) -> list[Workflow]:
-        return rank_tools(list(tools.values()), instructions, current_catalogue(), wanted)
+    def rank(wanted: retrieval.Wanted) -> list[Workflow]:
+        return retrieval.rank_tools(list(tools.values()), instructions, current_catalogue(), wanted)
 
-    named = name_tools(await run_in_database(rank, Wanted()), tokens=room)
+    named = retrieval.name_tools(await run_in_database(rank, retrieval.Wanted()), tokens=room)
     asked = shortlist_prompt(instructions, "\n".join(named.values()))
     reply = await model.ask(asked, schema=SHORTLIST_SCHEMA)
     ranked = await run_in_database(rank, _read_wanted(reply.text))
-    context = await run_in_database(partial(describe_likeliest, ranked, tokens=room))
+    context = await run_in_database(partial(retrieval.describe_likeliest, ranked, tokens=room))
     return context, [name for name in tools if name not in named and name not in context.described]
 
 
-SHORTLIST_SCHEMA: dict[str, Any] = {
-    "type": "object",
-    "properties": {"words": {"type": "string"}, "tools": {"type": "array", "items": {"type": "string"}}},
-    "required": ["words", "tools"],
-}
-
-
-def _read_wanted(text: str) -> Wanted:
+def _read_wanted(text: str) -> retrieval.Wanted:
     """Nothing where the answer cannot be read: the instructions alone rank the tools as well as they can."""
     answers = [
         found for found in guard.objects_in(text[:LONGEST_SHORTLIST]) if "words" in found or "tools" in found
     ]
     if not answers:
         logger.info("The model did not say which tools to describe; the instructions decide")
-        return Wanted()
+        return retrieval.Wanted()
     words, tools = answers[0].get("words"), answers[0].get("tools")
-    return Wanted(
+    return retrieval.Wanted(
         words=words if isinstance(words, str) else "",
         tools=[name for name in tools if isinstance(name, str)] if isinstance(tools, list) else [],
     )

@@ -1,3 +1,5 @@
-from mcp_bridge.admin import tokens, toolsets, workflows
+from importlib import import_module
+from pkgutil import iter_modules
 
-__all__ = ["tokens", "toolsets", "workflows"]
+for _page in iter_modules(__path__):
+    import_module(f"{__name__}.{_page.name}")

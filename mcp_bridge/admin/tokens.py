@@ -18,14 +18,12 @@ from unfold.widgets import UnfoldAdminCheckboxSelectMultipleWidget
 from catalogue.admin import rendering
 from catalogue.admin.base import Button, ButtonsMixin, CatalogueAdmin, CatalogueForm, button
 from catalogue.history import Actor, actor_of, record_change
-from catalogue.models import Toolset
 from catalogue.permissions import grantable_scopes, tell_missing
 from catalogue.reverting import RevertRefused, reverters
 from catalogue.scopes import Scope
 from executions.admin.filters import caller_pages
-from executions.dashboard import Need, Step, address, addresses, further_needs, further_steps
+from executions.dashboard import Step, addresses, further_steps
 from mcp_bridge import authentication
-from mcp_bridge.admin.toolsets import over_budget
 from mcp_bridge.client_configuration import HttpServer, configurations_of
 from mcp_bridge.models import AccessToken, default_scopes
 from mcp_bridge.tokens import create_token, resource_url
@@ -35,14 +33,12 @@ if TYPE_CHECKING:
 else:
     AccessTokenModelForm = forms.ModelForm
 
-
 FIELDS = ("name", "scopes", "toolset", "inline_wait_seconds", "expires_at")
 CHANGEABLE = ("inline_wait_seconds",)
 
 
 class AccessTokenForm(AccessTokenModelForm):
-    maker: Any = None
-    """The current user, who can grant only scopes of their own."""
+    maker: Any = None  # The current user, who can grant only scopes of their own
     scopes = forms.MultipleChoiceField(widget=UnfoldAdminCheckboxSelectMultipleWidget())
 
     class Meta:
@@ -257,16 +253,7 @@ def _make_a_token() -> Step:
     )
 
 
-def _toolsets_over_budget() -> Need:
-    return Need(
-        number=len(over_budget(Toolset.objects.all())),
-        words="Toolsets over their token budget",
-        url=address("admin:catalogue_toolset_changelist", budget="over"),
-    )
-
-
 further_steps.append(_make_a_token)
-further_needs["catalogue.view_toolset"] = (_toolsets_over_budget,)
 addresses.append(resource_url)
 
 
@@ -275,8 +262,6 @@ admin.site.unregister(Group)
 
 
 class SignInForm(AuthenticationForm):  # type: ignore[misc]
-    """Limits concurrent password checks and failed attempts."""
-
     def clean(self) -> Any:
         request, username = self.request, self.cleaned_data.get("username")
         if not (username and self.cleaned_data.get("password")):
@@ -326,7 +311,6 @@ class UserAdmin(OwnPermissionsMixin, auth_admin.UserAdmin):  # type: ignore[type
     add_form = UserCreationForm
     add_fieldsets = auth_admin.UserAdmin.add_fieldsets  # Missing in Unfold's class.
     change_password_form = AdminPasswordChangeForm
-
     list_filter = (
         ("is_active", BooleanRadioFilter), ("is_staff", BooleanRadioFilter),
         ("is_superuser", BooleanRadioFilter), ("groups", RelatedDropdownFilter),

@@ -17,12 +17,12 @@ from catalogue.admin.base import ButtonsMixin, CatalogueChangeList
 from catalogue.admin.rendering import badge, chip, cut_short, link, side_by_side
 from catalogue.exposure import ExposedCatalogue, choose, confirmed_catalogue, shown_by
 from catalogue.models import Toolset, ToolsetRule, Workflow
-from mcp_bridge.admin.workflows import tokens_by_key
+from executions.dashboard import Need, address, further_needs
+from mcp_bridge import toolset_costs
 from mcp_bridge.client_configuration import HttpServer, configurations_of
 from mcp_bridge.compat import formsets_of
 from mcp_bridge.portability import find_refused
 from mcp_bridge.tokens import ToolsetInUse, delete_toolset, resource_url, tokens_bound_to
-from mcp_bridge.toolset_costs import ToolsetCost, cost_of_catalogue, cost_of_proposal, cost_of_toolset
 
 if TYPE_CHECKING:
     RuleInline = admin.TabularInline[ToolsetRule, Toolset]
@@ -35,9 +35,11 @@ else:
 
 SHOWN_NAMES = 20
 POSITIONS_APART = 10
-NARROWEST = {"action": "7rem", "syntax": "11rem"}
-"""Columns of rules whose choices would be cut."""
+NARROWEST = {"action": "7rem", "syntax": "11rem"}  # Columns of rules whose choices would be cut
 Group = tuple[str, int, list[SafeString], int]
+CHOICES = "mcp_bridge/admin/workflow_choices.html"
+MOST_SHOWN = 50
+SHOWN_DESCRIPTION = 140
 
 
 class RuleForm(RuleModelForm):
@@ -76,8 +78,6 @@ class RulesInline(RuleInline):
     verbose_name = "rule"
     verbose_name_plural = "Rules: which exposed workflows are in it besides those picked by hand"
 
-    # Permissions of the toolset apply, as in REST.
-
     def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return self._may(request, "view", "change")
 
@@ -92,27 +92,34 @@ class RulesInline(RuleInline):
 
     @staticmethod
     def _may(request: HttpRequest, *verbs: str) -> bool:
+        """Permissions of the toolset apply, as in REST."""
         return any(request.user.has_perm(f"catalogue.{verb}_toolset") for verb in verbs)
 
-    def formfield_for_choice_field(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
-        field = super().formfield_for_choice_field(db_field, request, **kwargs)
-        if field is not None and db_field.name in NARROWEST:
-            field.widget.attrs["style"] = f"min-width: {NARROWEST[db_field.name]}"
-        return field
-
     def formfield_for_dbfield(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
-        """With a label for screen readers."""
         field = super().formfield_for_dbfield(db_field, request, **kwargs)
         if field is not None:
+            if db_field.name in NARROWEST:
+                field.widget.attrs["style"] = f"min-width: {NARROWEST[db_field.name]}"
             field.widget.attrs["aria-label"] = f"{db_field.verbose_name} of the rule".capitalize()
         return field
 
 
-def over_budget(toolsets: QuerySet[Toolset]) -> list[int]:
+def over_budget() -> list[int]:
     """Keys of enabled toolsets over their token budget."""
-    budgeted = toolsets.filter(token_budget__isnull=False, enabled=True)
-    catalogue = confirmed_catalogue()
-    return [toolset.pk for toolset in budgeted if cost_of_toolset(toolset, catalogue).is_over_budget]
+    budgeted = Toolset.objects.filter(token_budget__isnull=False, enabled=True)
+    catalogue, cost_of = confirmed_catalogue(), toolset_costs.cost_of_toolset
+    return [toolset.pk for toolset in budgeted if cost_of(toolset, catalogue).is_over_budget]
+
+
+def _needs_smaller_lists() -> Need:
+    return Need(
+        number=len(over_budget()),
+        words="Toolsets over their token budget",
+        url=address("admin:catalogue_toolset_changelist", budget="over"),
+    )
+
+
+further_needs["catalogue.view_toolset"] = (_needs_smaller_lists,)
 
 
 class BudgetFilter(DropdownFilter):  # type: ignore[misc]
@@ -125,18 +132,16 @@ class BudgetFilter(DropdownFilter):  # type: ignore[misc]
     def queryset(self, request: HttpRequest, queryset: QuerySet[Toolset]) -> QuerySet[Toolset]:
         if self.value() != "over":
             return queryset
-        return queryset.filter(pk__in=over_budget(Toolset.objects.all()))
+        return queryset.filter(pk__in=over_budget())
 
 
 class ToolsetChangeList(CatalogueChangeList):
-    """Reads the exposed catalogue once for all rows."""
-
     def get_results(self, request: HttpRequest) -> None:
         super().get_results(request)
         catalogue = confirmed_catalogue()
         for toolset in self.result_list:
             toolset.shown = shown_by(toolset, catalogue)
-            toolset.cost = cost_of_toolset(toolset, catalogue)
+            toolset.cost = toolset_costs.cost_of_toolset(toolset, catalogue)
 
 
 @admin.register(Toolset)
@@ -175,7 +180,7 @@ class ToolsetAdmin(ButtonsMixin):
     def changelist_view(
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
-        whole = {"whole_url": resource_url(), "whole": cost_of_catalogue(confirmed_catalogue())}
+        whole = {"whole_url": resource_url(), "whole": toolset_costs.cost_of_catalogue(confirmed_catalogue())}
         return super().changelist_view(request, (extra_context or {}) | whole)
 
     @admin.display(description="address")
@@ -192,7 +197,7 @@ class ToolsetAdmin(ButtonsMixin):
 
     @admin.display(description="tokens of its list")
     def tokens_of_list(self, toolset: Any) -> SafeString:
-        cost: ToolsetCost = toolset.cost
+        cost: toolset_costs.ToolsetCost = toolset.cost
         return side_by_side([f"about {cost.served.tokens:,}", _budget_badge(cost)])
 
     @admin.display(description="bound tokens", ordering="bound_count")
@@ -238,7 +243,7 @@ class ToolsetAdmin(ButtonsMixin):
         ordered = sorted(rules, key=lambda rule: (rule.position, rule.pk is None, rule.pk))
         shown = choose(catalogue.workflows.values(), rules=ordered, picked=picked)
         before = shown_by(Toolset.objects.get(pk=stored.pk), catalogue) if stored is not None else {}
-        cost = cost_of_proposal(form.instance, shown, catalogue)
+        cost = toolset_costs.cost_of_proposal(form.instance, shown, catalogue)
         problems = [problem for line in formset.forms for found in line.errors.values() for problem in found]
         context = {
             "groups": [
@@ -271,7 +276,7 @@ class ToolsetAdmin(ButtonsMixin):
 
     def panel(self, request: HttpRequest, obj: Toolset) -> dict[str, Any]:
         catalogue = confirmed_catalogue()
-        cost, count = cost_of_toolset(obj, catalogue), len(shown_by(obj, catalogue))
+        cost, count = toolset_costs.cost_of_toolset(obj, catalogue), len(shown_by(obj, catalogue))
         return {
             "headline": [_state_badges(obj, cost), cost.warning],
             "facts": [
@@ -305,13 +310,13 @@ class ToolsetAdmin(ButtonsMixin):
             delete_toolset(toolset)
 
 
-def _state_badges(toolset: Toolset, cost: ToolsetCost) -> SafeString:
+def _state_badges(toolset: Toolset, cost: toolset_costs.ToolsetCost) -> SafeString:
     switched = badge("on", "success") if toolset.enabled else badge("off: its address answers 404")
     portable = badge("portable", "info") if toolset.portable else ""
     return side_by_side([switched, badge(toolset.mode, "info"), portable, _budget_badge(cost)])
 
 
-def _budget_badge(cost: ToolsetCost) -> str:
+def _budget_badge(cost: toolset_costs.ToolsetCost) -> str:
     if cost.budget is None:
         return ""
     if cost.is_over_budget:
@@ -338,26 +343,18 @@ def _group(heading: str, names: list[str]) -> Group:
     return heading, len(names), list(map(chip, names[:SHOWN_NAMES])), max(0, len(names) - SHOWN_NAMES)
 
 
-CHOICES = "mcp_bridge/admin/workflow_choices.html"
-MOST_SHOWN = 50
-SHOWN_DESCRIPTION = 140
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Choice:
     key: int
     name: str
     description: str
     source: str
-    tokens: int | None
-    """None if its row is invalid."""
+    tokens: int | None  # None if its row is invalid
     is_exposed: bool
     is_picked: bool
 
 
 class WorkflowPicker(forms.SelectMultiple):
-    """Checkboxes of picked workflows, and a search for more."""
-
     template_name = "mcp_bridge/admin/workflow_picker.html"
 
     def get_context(self, name: str, value: Any, attrs: dict[str, Any] | None) -> dict[str, Any]:
@@ -392,7 +389,10 @@ def find_choices(text: str) -> dict[str, Any]:
 
 
 def _choices_of(workflows: list[Workflow], *, are_picked: bool) -> list[Choice]:
-    costs, exposed = tokens_by_key([workflow.pk for workflow in workflows]), confirmed_catalogue().workflows
+    costs, exposed = (
+        toolset_costs.tokens_by_key([workflow.pk for workflow in workflows]),
+        confirmed_catalogue().workflows,
+    )
     return [
         Choice(
             key=workflow.pk,

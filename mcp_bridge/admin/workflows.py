@@ -1,8 +1,4 @@
-"""Additions to the pages of workflows: their entry in `tools/list`, and its cost."""
-
 import json
-from collections.abc import Iterable
-from functools import partial
 from typing import Any
 
 from django.contrib import admin
@@ -13,10 +9,10 @@ from pydantic import ValidationError
 
 from catalogue.admin.rendering import DASH, pretty_json
 from catalogue.admin.workflows import WorkflowAdmin
-from catalogue.describing import estimate_tokens, tokens_for
-from catalogue.exposure import confirmed_catalogue
+from catalogue.describing import estimate_tokens
 from catalogue.models import Workflow
-from mcp_bridge.tool_lists import make_of_each, serialise_tool, serialised_tools, workflow_tool
+from mcp_bridge.tool_lists import serialise_tool, workflow_tool
+from mcp_bridge.toolset_costs import tokens_by_key
 
 
 def _token_cost(request: HttpRequest, workflow: Workflow) -> tuple[str, Any]:
@@ -43,14 +39,6 @@ def _entry_of(workflow: Workflow) -> str:
         return serialise_tool(workflow_tool(workflow), LATEST_PROTOCOL_VERSION).decode()
     except ValidationError:
         return ""
-
-
-def tokens_by_key(keys: Iterable[int]) -> dict[int, int]:
-    """Tokens of each workflow's tool in a full list, without invalid rows."""
-    whole = Workflow.objects.select_related("source").filter(pk__in=keys)
-    serialise = partial(serialised_tools.of, version=LATEST_PROTOCOL_VERSION)
-    made = make_of_each(serialise, whole, confirmed_catalogue())
-    return {workflow.pk: tokens_for(tool.characters) for workflow, tool in made}
 
 
 def _weigh(rows: list[Workflow]) -> None:

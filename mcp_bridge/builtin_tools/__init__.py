@@ -1,5 +1,3 @@
-"""Tools of the product itself, beside those of workflows."""
-
 from collections.abc import Awaitable, Collection
 from typing import Any
 
@@ -16,9 +14,7 @@ from mcp_bridge.results import ToolAnswer
 BUILT_IN_TOOLS = {
     tool.name: tool for tool in (*WORKFLOW_TOOLS, *EXECUTION_TOOLS, *CACHING_TOOLS, *INTERACTION_TOOLS)
 }
-
-OTHER_SPELLINGS = {"clear_cache": "ClearCache"}
-"""Other names of built-in tools, where no workflow has that name."""
+OTHER_SPELLINGS = {"clear_cache": "ClearCache"}  # Of built-in tools, where no workflow has that name
 
 
 def call_tool(call: ToolCall, name: str, arguments: dict[str, Any]) -> Awaitable[ToolAnswer]:

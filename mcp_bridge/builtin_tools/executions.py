@@ -8,7 +8,7 @@ from catalogue.interactions import InteractionKind
 from catalogue.scopes import Scope
 from executions.cancelling import cancel_execution
 from executions.change_feed import watch_until_settled
-from executions.interacting import Answer, query_execution, signal_execution
+from executions.interacting import query_execution, signal_execution
 from executions.models import Execution, State
 from executions.reading import MOST_AT_A_TIME, describe_execution, list_own_executions, summarise_execution
 from executions.result_cache import clear_results
@@ -18,11 +18,9 @@ from mcp_bridge.builtin_tools.tool import Arguments, BuiltInTool, answer_with
 from mcp_bridge.calls import UNNAMED_WAIT_SECONDS, ProgressNotifications, ToolCall, known_patience
 from mcp_bridge.results import describe_within_bounds, document_result, next_step, result_text
 
-LONGEST_WAIT_SECONDS = 50
-"""Common clients give up after 60 s."""
+LONGEST_WAIT_SECONDS = 50  # Common clients give up after 60 s
 USUAL_PAGE = 10
-ANY = "any"
-"""A state, for models that fill in every argument."""
+ANY = "any"  # A state, for models that fill in every argument
 EXECUTION_ID = {"type": "string", "minLength": 1, "description": "The execution_id that the call returned."}
 
 
@@ -220,15 +218,12 @@ async def _query_execution(call: ToolCall, arguments: Arguments) -> CallToolResu
         arguments.get("arguments", {}),
         caller=call.access.caller,
     )
-    return document_result(_describe_answer(answer))
-
-
-def _describe_answer(answer: Answer) -> dict[str, Any]:
-    """Only the beginning of a large answer."""
     described = {"execution_id": str(answer.execution.pk), "query": answer.query}
     if content.fits_inline(text := content.write_output(answer.value)):
-        return described | {"answer": answer.value}
-    return described | {"answer_beginning": text[: content.BEGINNING], "answer_characters": len(text)}
+        return document_result(described | {"answer": answer.value})
+    return document_result(
+        described | {"answer_beginning": text[: content.BEGINNING], "answer_characters": len(text)}
+    )
 
 
 async def _signal_execution(call: ToolCall, arguments: Arguments) -> CallToolResult:

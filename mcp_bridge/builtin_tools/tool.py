@@ -30,10 +30,8 @@ class BuiltInTool:
     required: tuple[str, ...] = ()
     read_only: bool = True
     starts: bool = False
-    hints: ToolAnnotations | None = None
-    """Default: from `read_only`."""
-    takes_part_in: InteractionKind | None = None
-    """Listed only for callers who see a workflow that declares some; can always be called."""
+    hints: ToolAnnotations | None = None  # Default: from `read_only`
+    takes_part_in: InteractionKind | None = None  # Listed only where a workflow declares some
     names_workflow: str = ""
     call: Callable[[ToolCall, Arguments], Awaitable[ToolAnswer]]
 

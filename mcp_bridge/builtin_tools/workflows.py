@@ -1,5 +1,3 @@
-"""Built-in tools for workflows: `list_workflows` (D1 to D6), `get_workflow_info`, `execute_workflow`."""
-
 import json
 import zlib
 from collections.abc import Sequence
@@ -15,20 +13,19 @@ from catalogue.exposure import current_catalogue
 from catalogue.models import Workflow
 from catalogue.schemas import ArgumentProblem
 from catalogue.scopes import Scope
-from catalogue.search import Selection, WorkflowQuery, select_workflows
+from catalogue.search import WorkflowQuery, select_workflows
 from executions.refusals import InvalidArguments
 from executions.starting import exposed_workflow
 from mcp_bridge.builtin_tools.tool import Arguments, BuiltInTool, answer_with
 from mcp_bridge.calls import ToolCall, run_workflow
 from mcp_bridge.declarations import page_bounds, read_cursor
 from mcp_bridge.portability import portable_view
-from mcp_bridge.results import ToolAnswer, text_result
+from mcp_bridge.results import text_result
 
 LIST_NAME = "list_workflows"
 USUAL_LIMIT = 200
 MOST_AT_A_TIME = 500
-RANKED = "?"
-"""Prefix of positions in ranked lists, which no tool name has."""
+RANKED = "?"  # Prefix of positions in ranked lists, which no tool name has
 DEPRECATED = (
     "list_workflows was called with the argument `detailed`, which is deprecated and goes in 1.0.0: use "
     '`mode`, "detailed" for true and "standard" for false (docs/MIGRATION.md).'
@@ -66,7 +63,9 @@ def list_for(call: ToolCall, arguments: Arguments) -> dict[str, Any]:
         "workflows": entries,
         "total": len(selection.workflows),
         "next_cursor": following,
-        **_instead(selection),
+        "hint": selection.hint,
+        "known_tags": list(selection.known_tags),
+        "known_sources": list(selection.known_sources),
         "unavailable_sources": unavailable_sources(catalogue, toolset=toolset),
     }
     # Empty values cost tokens.
@@ -80,43 +79,25 @@ def _mode(arguments: Arguments) -> Mode:
     return Mode(arguments.get("mode", Mode.COMPACT))
 
 
-def _instead(selection: Selection) -> dict[str, Any]:
-    return {
-        "hint": selection.hint,
-        "known_tags": list(selection.known_tags),
-        "known_sources": list(selection.known_sources),
-    }
-
-
 def _page(
     found: Sequence[Workflow], wish: WorkflowQuery, arguments: Arguments
 ) -> tuple[int, int, str | None]:
     """Begin, end and next cursor. Raises InvalidArguments for a cursor of another list."""
     cursor, limit = arguments.get("cursor"), int(arguments.get("limit", USUAL_LIMIT))
-    places = _places(found, wish)
+    ranking = json.dumps([wish.query, sorted(wish.tags), wish.source])
+    ranked_by = f"{RANKED}{zlib.crc32(ranking.encode()):08x}"
+    # Sorted positions for cursors: names, or ranks in search results.
+    places = [workflow.tool_name for workflow in found]
+    if wish.query:
+        places = [f"{ranked_by}{rank:06}" for rank in range(len(found))]
     try:
-        if cursor is not None and not _is_of_this_list(read_cursor(cursor), wish):
-            raise _unknown_cursor()
+        if cursor is not None:
+            place = read_cursor(cursor)
+            if not (place.startswith(ranked_by) if wish.query else not place.startswith(RANKED)):
+                raise _unknown_cursor()
         return page_bounds(places, cursor, limit)
     except MCPError:
         raise _unknown_cursor() from None
-
-
-def _places(found: Sequence[Workflow], wish: WorkflowQuery) -> list[str]:
-    """Sorted positions for cursors: names, or ranks in search results."""
-    if not wish.query:
-        return [workflow.tool_name for workflow in found]
-    return [f"{_ranked_by(wish)}{rank:06}" for rank in range(len(found))]
-
-
-def _is_of_this_list(place: str, wish: WorkflowQuery) -> bool:
-    return place.startswith(_ranked_by(wish)) if wish.query else not place.startswith(RANKED)
-
-
-def _ranked_by(wish: WorkflowQuery) -> str:
-    """The prefix of ranks in this ranking."""
-    ranking = json.dumps([wish.query, sorted(wish.tags), wish.source])
-    return f"{RANKED}{zlib.crc32(ranking.encode()):08x}"
 
 
 def _unknown_cursor() -> InvalidArguments:
@@ -185,10 +166,6 @@ def _get_workflow_info(call: ToolCall, arguments: Arguments) -> dict[str, Any]:
     return described if portable is None else described | {"name": portable.shown_name(described["name"])}
 
 
-async def _execute_workflow(call: ToolCall, arguments: Arguments) -> ToolAnswer:
-    return await run_workflow(call, arguments["name"], arguments.get("arguments", {}))
-
-
 WORKFLOW_TOOLS = (
     LIST_WORKFLOWS,
     BuiltInTool(
@@ -223,6 +200,6 @@ WORKFLOW_TOOLS = (
         names_workflow="name",
         read_only=False,
         starts=True,
-        call=_execute_workflow,
+        call=lambda call, arguments: run_workflow(call, arguments["name"], arguments.get("arguments", {})),
     ),
 )

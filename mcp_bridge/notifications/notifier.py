@@ -20,15 +20,8 @@ from catalogue.scopes import Scope
 from executions.change_feed import Watch, watching
 from executions.models import Execution
 from executions.reading import UnknownExecution, find_execution
+from mcp_bridge import resources
 from mcp_bridge.prompts import offered_workflows, workflow_prompt
-from mcp_bridge.resources import (
-    EXECUTION_RESOURCES,
-    Reading,
-    ResourceKind,
-    UnknownResource,
-    find_kind,
-    listed_resources,
-)
 from mcp_bridge.tasks import describe_task
 from mcp_bridge.tokens import Access, granted_tokens
 from mcp_bridge.tool_lists import STALE_SECONDS, ToolLists, View
@@ -39,20 +32,21 @@ SCOPES: Mapping[subscriptions.ServerEvent, tuple[Scope, ...]] = {
     subscriptions.ResourcesListChanged(): (Scope.READ,),
 }
 """Any of them suffices; without them the list is always empty."""
-STATE, *RESULTS = EXECUTION_RESOURCES
+STATE, *RESULTS = resources.EXECUTION_RESOURCES
 
-Addresses = Mapping[uuid.UUID, Collection[str]]
-"""As the listener wrote them, by execution."""
+Found = tuple[resources.ResourceKind, resources.Reading]
+Addresses = Mapping[uuid.UUID, Collection[str]]  # As the listener wrote them, by execution
+SETTLING_SECONDS = exposure.MAX_AGE_SECONDS + STALE_SECONDS  # By then every process serves the new lists
+MOST_STREAMS = 20  # Per caller and process
+LOOK_SECONDS = 0.5  # Interval of checks whether the process has to end
+LOOKS_PER_GRANTS = 4  # Number of these checks per check of all streams' tokens, which is one query
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Interests:
     events: tuple[subscriptions.ServerEvent, ...] = ()
-    """About the catalogue."""
-    states: Addresses = field(default_factory=dict)
-    """Resources with an execution's state."""
-    results: Addresses = field(default_factory=dict)
-    """Resources that exist once it has ended."""
+    states: Addresses = field(default_factory=dict)  # Resources with an execution's state
+    results: Addresses = field(default_factory=dict)  # Resources that exist once it has ended
     tasks: tuple[uuid.UUID, ...] = ()
 
     @property
@@ -79,8 +73,8 @@ def admit_interests(
     tasks: Iterable[str] = (),
 ) -> Interests:
     """Without what is unknown or invisible to the caller."""
-    resources = list(_find_resources(access, addresses))
-    states, results = _addresses_of([STATE], resources), _addresses_of(RESULTS, resources)
+    readings = list(_find_resources(access, addresses))
+    states, results = _addresses_of([STATE], readings), _addresses_of(RESULTS, readings)
     keys = [key for text in dict.fromkeys(tasks) if (key := _execution_key(text)) is not None]
     visible: set[uuid.UUID] = set()
     if (wanted := {*states, *results, *keys}) and (access.allows(Scope.READ) or access.allows(Scope.RUN)):
@@ -89,7 +83,7 @@ def admit_interests(
     return Interests(
         events=(
             *(event for event in admissible_lists(access) if event in lists),
-            *(subscriptions.ResourceUpdated(uri) for uri in _readable_of_catalogue(resources)),
+            *(subscriptions.ResourceUpdated(uri) for uri in _readable_of_catalogue(readings)),
         ),
         states={key: found for key, found in states.items() if key in visible},
         results={key: found for key, found in results.items() if key in visible},
@@ -97,27 +91,25 @@ def admit_interests(
     )
 
 
-def _find_resources(access: Access, addresses: Iterable[str]) -> Iterator[tuple[ResourceKind, Reading]]:
+def _find_resources(access: Access, addresses: Iterable[str]) -> Iterator[Found]:
     for uri in addresses:
-        with contextlib.suppress(UnknownResource):
-            kind, variables = find_kind(uri)
+        with contextlib.suppress(resources.UnknownResource):
+            kind, variables = resources.find_kind(uri)
             if kind.is_open_to(access.scopes):
-                yield kind, Reading(access, uri, variables)
+                yield kind, resources.Reading(access, uri, variables)
 
 
-def _readable_of_catalogue(resources: Iterable[tuple[ResourceKind, Reading]]) -> Iterator[str]:
-    for kind, reading in resources:
-        if kind not in EXECUTION_RESOURCES:
-            with contextlib.suppress(UnknownResource):
+def _readable_of_catalogue(readings: Iterable[Found]) -> Iterator[str]:
+    for kind, reading in readings:
+        if kind not in resources.EXECUTION_RESOURCES:
+            with contextlib.suppress(resources.UnknownResource):
                 kind.read(reading)
                 yield reading.uri
 
 
-def _addresses_of(
-    wanted: Collection[ResourceKind], resources: Iterable[tuple[ResourceKind, Reading]]
-) -> Addresses:
+def _addresses_of(wanted: Collection[resources.ResourceKind], readings: Iterable[Found]) -> Addresses:
     found: defaultdict[uuid.UUID, list[str]] = defaultdict(list)
-    for kind, reading in resources:
+    for kind, reading in readings:
         if kind in wanted and (key := _execution_key(reading.variables["id"].lower())) is not None:
             found[key].append(reading.uri)
     return found
@@ -134,8 +126,7 @@ def _execution_key(text: str) -> uuid.UUID | None:
 @dataclass(frozen=True, slots=True)
 class ListSnapshot:
     catalogue: exposure.ExposedCatalogue
-    seen: Mapping[subscriptions.ServerEvent, Any]
-    """By event: a value that changes with what is served."""
+    seen: Mapping[subscriptions.ServerEvent, Any]  # By event: a value that changes with what is served
 
 
 @dataclass(slots=True)
@@ -197,36 +188,22 @@ class ListSnapshots:
                 offered = offered_workflows(catalogue, toolset=access.toolset, scopes=access.scopes)
                 return [workflow_prompt(workflow) for workflow in offered.values()]
             case subscriptions.ResourcesListChanged():
-                return _see_resources(access, catalogue)
+                listed = resources.listed_resources(catalogue, toolset=access.toolset, scopes=access.scopes)
+                return [
+                    (uri, workflow and (workflow.title, workflow.shown_description, workflow.shown_icons))
+                    for uri, workflow in listed.items()
+                ]
             case subscriptions.ResourceUpdated():
                 return _read(event.uri, access)
-
-
-def _see_resources(access: Access, catalogue: exposure.ExposedCatalogue) -> Any:
-    listed = listed_resources(catalogue, toolset=access.toolset, scopes=access.scopes)
-    return [
-        (uri, workflow and (workflow.title, workflow.shown_description, workflow.shown_icons))
-        for uri, workflow in listed.items()
-    ]
 
 
 def _read(uri: str, access: Access) -> Any:
     """The contents of a resource of the catalogue, the same for all callers with this view."""
     try:
-        kind, variables = find_kind(uri)
-        return kind.read(Reading(access, uri, variables)).contents
-    except UnknownResource:
+        kind, variables = resources.find_kind(uri)
+        return kind.read(resources.Reading(access, uri, variables)).contents
+    except resources.UnknownResource:
         return None
-
-
-SETTLING_SECONDS = exposure.MAX_AGE_SECONDS + STALE_SECONDS
-"""From noticing a revision to the notification: by then every process serves the new lists."""
-MOST_STREAMS = 20
-"""Per caller and process."""
-LOOK_SECONDS = 0.5
-"""Interval of checks whether the process has to end."""
-LOOKS_PER_GRANTS = 4
-"""Number of these checks per check of all streams' tokens, which is one query."""
 
 
 class TooManyStreams(Exception):
@@ -240,10 +217,8 @@ class TooManyStreams(Exception):
 @dataclass(slots=True, eq=False)
 class Stream:
     access: Access
-    stirred: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when there may be news or the stream has to end."""
-    is_over: bool = False
-    """The process ends, or the token is revoked or expired."""
+    stirred: asyncio.Event = field(default_factory=asyncio.Event)  # There may be news, or it has to end
+    is_over: bool = False  # The process ends, or the token is revoked or expired
 
     def end(self) -> None:
         self.is_over = True
@@ -322,37 +297,27 @@ class TaskChanged:
 Send = Callable[[subscriptions.ServerEvent | TaskChanged], Awaitable[None]]
 
 
+@dataclass(kw_only=True, eq=False)
 class Notifier:
-    def __init__(
-        self,
-        *,
-        stream: Stream,
-        interests: Interests,
-        version: str,
-        snapshots: ListSnapshots,
-        ends_with_toolset: bool = True,
-    ) -> None:
-        """`ends_with_toolset`: whether the listener can reconnect when its toolset is back."""
-        self._stream = stream
-        self._interests = interests
-        self._version = version
-        self._snapshots = snapshots
-        self._settled: dict[subscriptions.ServerEvent, None] = {}
-        """Events to send now, in order."""
-        self._ends_with_toolset = ends_with_toolset
-        self._toolset_is_gone = False
+    stream: Stream
+    interests: Interests
+    version: str
+    snapshots: ListSnapshots
+    ends_with_toolset: bool = True  # Whether the listener can reconnect when its toolset is back
+    _settled: dict[subscriptions.ServerEvent, None] = field(default_factory=dict)  # To send now, in order
+    _toolset_is_gone: bool = False
 
     async def run(self, send: Send, *, begin: Callable[[], Awaitable[None]]) -> None:
         """Until nothing more can change. Calls `begin` once no later change can be missed."""
         with self._watching() as (revisions, watch):
             snapshot = await self._look()
             await begin()
-            while not self._stream.is_over and self._something_can_come(watch):
+            while not self.stream.is_over and self._something_can_come(watch):
                 changed = await watch.changes()
                 if revisions.moved:
                     revisions.moved = False
                     snapshot = await self._compare(snapshot)
-                if not self._stream.is_over:
+                if not self.stream.is_over:
                     await self._send_executions(changed, watch, send)
                     settled, self._settled = self._settled, {}
                     for event in settled:
@@ -361,7 +326,7 @@ class Notifier:
     @contextlib.contextmanager
     def _watching(self) -> Iterator[tuple[exposure.RevisionWatch, Watch]]:
         """Watches executions only if there are some: the watch polls."""
-        stirred, executions = self._stream.stirred, self._interests.executions
+        stirred, executions = self.stream.stirred, self.interests.executions
         idle = contextlib.nullcontext(Watch((), stirred=stirred))
         with (
             exposure.watching_revisions(stirred) as revisions,
@@ -371,10 +336,10 @@ class Notifier:
 
     def _something_can_come(self, watch: Watch) -> bool:
         """Lists can always change, ended executions cannot."""
-        return not self._toolset_is_gone and bool(self._interests.events or list(watch.executions))
+        return not self._toolset_is_gone and bool(self.interests.events or list(watch.executions))
 
     async def _look(self) -> ListSnapshot:
-        return await self._snapshots.look(self._stream.access, self._version, self._interests.events)
+        return await self.snapshots.look(self.stream.access, self.version, self.interests.events)
 
     async def _compare(self, before: ListSnapshot) -> ListSnapshot:
         """The present snapshot; differences are sent once every process serves it."""
@@ -388,11 +353,11 @@ class Notifier:
     def _settle(self, changed: list[subscriptions.ServerEvent], has_gone: bool) -> None:
         self._settled |= dict.fromkeys(changed)
         self._toolset_is_gone |= has_gone
-        self._stream.stirred.set()
+        self.stream.stirred.set()
 
     def _has_toolset(self, catalogue: exposure.ExposedCatalogue) -> bool:
-        toolset = self._stream.access.toolset
-        return toolset is None or toolset in catalogue.toolsets or not self._ends_with_toolset
+        toolset = self.stream.access.toolset
+        return toolset is None or toolset in catalogue.toolsets or not self.ends_with_toolset
 
     async def _send_executions(self, changed: list[uuid.UUID], watch: Watch, send: Send) -> None:
         """Stops watching those that have ended or are gone."""
@@ -405,18 +370,18 @@ class Notifier:
             if watch.saw(execution):
                 if task is not None:
                     await send(TaskChanged(task))
-                results = self._interests.results.get(key, ()) if execution.is_settled else ()
-                for uri in (*self._interests.states.get(key, ()), *results):
+                results = self.interests.results.get(key, ()) if execution.is_settled else ()
+                for uri in (*self.interests.states.get(key, ()), *results):
                     await send(subscriptions.ResourceUpdated(uri))
             if execution.is_settled:
                 watch.forget(key)
 
     def _read(self, key: uuid.UUID) -> tuple[Execution, dict[str, Any] | None]:
         """Raises UnknownExecution, also if the token is no longer usable."""
-        access = self._stream.access
+        access = self.stream.access
         if access.token_id is not None and not granted_tokens({access.token_id}):
             raise UnknownExecution(str(key))
         execution = find_execution(str(key), caller=access.caller)
-        if key not in self._interests.tasks:
+        if key not in self.interests.tasks:
             return execution, None
-        return execution, describe_task(execution, protocol_version=self._version)
+        return execution, describe_task(execution, protocol_version=self.version)

@@ -1,40 +1,22 @@
-"""`subscriptions/listen`, and notifications pushed over stdio."""
-
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import mcp_types as types
 from mcp import MCPError
 from mcp.server.lowlevel import Server
 from mcp.server.mcpserver import require_client_extension
-from mcp.shared.subscriptions import (
-    SUBSCRIPTION_ID_META_KEY,
-    PromptsListChanged,
-    ResourcesListChanged,
-    ServerEvent,
-    ToolsListChanged,
-    event_to_notification,
-)
+from mcp.shared import subscriptions
 
 from catalogue.database import run_in_database
 from mcp_bridge.declarations import TASKS, Context, is_modern
-from mcp_bridge.notifications.notifier import (
-    Interests,
-    ListSnapshots,
-    Notifier,
-    OpenStreams,
-    TaskChanged,
-    TooManyStreams,
-    admissible_lists,
-    admit_interests,
-)
+from mcp_bridge.notifications import notifier
 from mcp_bridge.resources import RESOURCE_NOT_FOUND
 from mcp_bridge.tokens import Access
 
 MOST_TASKS = 100
-MOST_RESOURCES = 100
-"""In one subscription."""
+MOST_RESOURCES = 100  # In one subscription
 
 
 class TaskNotification(types.Notification[dict[str, Any], Literal["notifications/tasks"]]):
@@ -44,13 +26,11 @@ class TaskNotification(types.Notification[dict[str, Any], Literal["notifications
     params: dict[str, Any]
 
 
+@dataclass(frozen=True)
 class Subscriptions:
-    def __init__(
-        self, access_of: Callable[[Context], Access], streams: OpenStreams, snapshots: ListSnapshots
-    ) -> None:
-        self._access_of = access_of
-        self._streams = streams
-        self._snapshots = snapshots
+    access_of: Callable[[Context], Access]
+    streams: notifier.OpenStreams
+    snapshots: notifier.ListSnapshots
 
     def register(self, server: Server[Any]) -> None:
         server.add_request_handler(
@@ -63,75 +43,77 @@ class Subscriptions:
         """Ends when either side ends it or nothing more can change."""
         if (subscription_id := context.request_id) is None:
             raise MCPError(types.INVALID_REQUEST, "subscriptions/listen needs a request id.")
-        access, requested = self._access_of(context), params.notifications
+        access, requested = self.access_of(context), params.notifications
         tasks = _wanted_tasks(context, requested)
         if len(uris := requested.resource_subscriptions or []) > MOST_RESOURCES:
             raise _too_many("resourceSubscriptions", len(uris), MOST_RESOURCES)
         uris = list(dict.fromkeys(uris))
         try:
-            with self._streams.opened(access) as stream:
+            with self.streams.opened(access) as stream:
                 interests = await run_in_database(
-                    admit_interests, access, lists=_wanted_lists(requested), addresses=uris, tasks=tasks
+                    notifier.admit_interests,
+                    access,
+                    lists=_wanted_lists(requested),
+                    addresses=uris,
+                    tasks=tasks,
                 )
                 listener = _Listener(context, subscription_id, _honoured(interests, uris))
-                notifier = Notifier(
+                changes = notifier.Notifier(
                     stream=stream,
                     interests=interests,
                     version=context.protocol_version,
-                    snapshots=self._snapshots,
+                    snapshots=self.snapshots,
                 )
-                await notifier.run(listener.notify, begin=listener.acknowledge)
-        except TooManyStreams as error:
+                await changes.run(listener.notify, begin=listener.acknowledge)
+        except notifier.TooManyStreams as error:
             raise MCPError(types.INVALID_REQUEST, str(error)) from None
         return types.SubscriptionsListenResult(_meta=listener.tag)
 
 
+@dataclass(frozen=True)
 class _Listener:
-    def __init__(
-        self, context: Context, subscription_id: types.RequestId, honoured: types.SubscriptionFilter
-    ) -> None:
-        self._context = context
-        self._id = subscription_id
-        self._honoured = honoured
+    context: Context
+    subscription_id: types.RequestId
+    honoured: types.SubscriptionFilter
 
     @property
     def tag(self) -> dict[str, Any]:
-        return {SUBSCRIPTION_ID_META_KEY: self._id}
+        return {subscriptions.SUBSCRIPTION_ID_META_KEY: self.subscription_id}
 
     async def acknowledge(self) -> None:
         params = types.SubscriptionsAcknowledgedNotificationParams(
-            notifications=self._honoured, _meta=self.tag
+            notifications=self.honoured, _meta=self.tag
         )
         await self._send(types.SubscriptionsAcknowledgedNotification(params=params))
 
-    async def notify(self, news: ServerEvent | TaskChanged) -> None:
-        if isinstance(news, TaskChanged):
+    async def notify(self, news: subscriptions.ServerEvent | notifier.TaskChanged) -> None:
+        if isinstance(news, notifier.TaskChanged):
             await self._send(TaskNotification(params={**news.task, "_meta": self.tag}))
         else:
-            await self._send(event_to_notification(news, self.tag))
+            await self._send(subscriptions.event_to_notification(news, self.tag))
 
     async def _send(self, notification: Any) -> None:
-        await self._context.session.send_notification(notification, self._id)
+        await self.context.session.send_notification(notification, self.subscription_id)
 
 
-def _honoured(interests: Interests, uris: list[str]) -> types.SubscriptionFilter:
+def _honoured(interests: notifier.Interests, uris: list[str]) -> types.SubscriptionFilter:
     """Without what is not honoured, not even as false."""
     addresses = interests.addresses
     extra: dict[str, Any] = {"taskIds": [str(key) for key in interests.tasks]} if interests.tasks else {}
     return types.SubscriptionFilter(
-        tools_list_changed=ToolsListChanged() in interests.events or None,
-        prompts_list_changed=PromptsListChanged() in interests.events or None,
-        resources_list_changed=ResourcesListChanged() in interests.events or None,
+        tools_list_changed=subscriptions.ToolsListChanged() in interests.events or None,
+        prompts_list_changed=subscriptions.PromptsListChanged() in interests.events or None,
+        resources_list_changed=subscriptions.ResourcesListChanged() in interests.events or None,
         resource_subscriptions=[uri for uri in uris if uri in addresses] or None,
         **extra,
     )
 
 
-def _wanted_lists(requested: types.SubscriptionFilter) -> list[ServerEvent]:
-    wanted: dict[ServerEvent, bool | None] = {
-        ToolsListChanged(): requested.tools_list_changed,
-        PromptsListChanged(): requested.prompts_list_changed,
-        ResourcesListChanged(): requested.resources_list_changed,
+def _wanted_lists(requested: types.SubscriptionFilter) -> list[subscriptions.ServerEvent]:
+    wanted: dict[subscriptions.ServerEvent, bool | None] = {
+        subscriptions.ToolsListChanged(): requested.tools_list_changed,
+        subscriptions.PromptsListChanged(): requested.prompts_list_changed,
+        subscriptions.ResourcesListChanged(): requested.resources_list_changed,
     }
     return [event for event, is_wanted in wanted.items() if is_wanted]
 
@@ -154,16 +136,13 @@ def _too_many(name: str, count: int, most: int) -> MCPError:
     )
 
 
+@dataclass(eq=False)
 class PushedChanges:
-    def __init__(
-        self, access_of: Callable[[Context], Access], streams: OpenStreams, snapshots: ListSnapshots
-    ) -> None:
-        self._access_of = access_of
-        self._streams = streams
-        self._snapshots = snapshots
-        self._is_pushing = False
-        self._subscribed: dict[str, asyncio.Task[None]] = {}
-        """By address."""
+    access_of: Callable[[Context], Access]
+    streams: notifier.OpenStreams
+    snapshots: notifier.ListSnapshots
+    _is_pushing: bool = False
+    _subscribed: dict[str, asyncio.Task[None]] = field(default_factory=dict)  # By address
 
     def register(self, server: Server[None]) -> None:
         server.add_notification_handler(
@@ -177,57 +156,59 @@ class PushedChanges:
         if self._is_pushing or is_modern(context):
             return
         self._is_pushing = True
-        interests = Interests(events=admissible_lists(self._access_of(context)))
+        interests = notifier.Interests(events=notifier.admissible_lists(self.access_of(context)))
         await self._push(context, interests, asyncio.Event())
 
     async def subscribe(self, context: Context, params: types.SubscribeRequestParams) -> types.EmptyResult:
         """Returns once no later change can be missed."""
-        interests = await run_in_database(admit_interests, self._access_of(context), addresses=[params.uri])
+        interests = await run_in_database(
+            notifier.admit_interests, self.access_of(context), addresses=[params.uri]
+        )
         if not interests.addresses:
             raise MCPError(RESOURCE_NOT_FOUND, f"There is no resource {params.uri[:100]!r} to subscribe to.")
         if params.uri not in self._subscribed:
             begun = asyncio.Event()
-            notifier = asyncio.create_task(self._push(context, interests, begun))
-            self._subscribed[params.uri] = notifier
-            notifier.add_done_callback(lambda _: self._forget(params.uri, notifier))
+            pushing = asyncio.create_task(self._push(context, interests, begun))
+            self._subscribed[params.uri] = pushing
+            pushing.add_done_callback(lambda _: self._forget(params.uri, pushing))
             await begun.wait()
-            if notifier.done():
-                notifier.result()
+            if pushing.done():
+                pushing.result()
         return types.EmptyResult()
 
     async def unsubscribe(
         self, context: Context, params: types.UnsubscribeRequestParams
     ) -> types.EmptyResult:
-        if (notifier := self._subscribed.pop(params.uri, None)) is not None:
-            notifier.cancel()
+        if (pushing := self._subscribed.pop(params.uri, None)) is not None:
+            pushing.cancel()
         return types.EmptyResult()
 
-    def _forget(self, uri: str, notifier: asyncio.Task[None]) -> None:
+    def _forget(self, uri: str, pushing: asyncio.Task[None]) -> None:
         """Unless there is a new subscription by now."""
-        if self._subscribed.get(uri) is notifier:
+        if self._subscribed.get(uri) is pushing:
             del self._subscribed[uri]
 
-    async def _push(self, context: Context, interests: Interests, begun: asyncio.Event) -> None:
+    async def _push(self, context: Context, interests: notifier.Interests, begun: asyncio.Event) -> None:
         """Sets `begun` when no later change can be missed, or on failure."""
 
-        async def notify(news: ServerEvent | TaskChanged) -> None:
-            if not isinstance(news, TaskChanged):
-                await context.session.send_notification(event_to_notification(news, {}))
+        async def notify(news: subscriptions.ServerEvent | notifier.TaskChanged) -> None:
+            if not isinstance(news, notifier.TaskChanged):
+                await context.session.send_notification(subscriptions.event_to_notification(news, {}))
 
         async def begin() -> None:
             begun.set()
 
         try:
-            with self._streams.opened(self._access_of(context)) as stream:
-                notifier = Notifier(
+            with self.streams.opened(self.access_of(context)) as stream:
+                changes = notifier.Notifier(
                     stream=stream,
                     interests=interests,
                     version=context.protocol_version,
-                    snapshots=self._snapshots,
+                    snapshots=self.snapshots,
                     ends_with_toolset=False,
                 )
-                await notifier.run(notify, begin=begin)
-        except TooManyStreams as error:
+                await changes.run(notify, begin=begin)
+        except notifier.TooManyStreams as error:
             raise MCPError(types.INVALID_REQUEST, str(error)) from None
         finally:
             begun.set()

@@ -1,7 +1,6 @@
 """Well-formed `tools/list` requests over HTTP, answered from memory before the SDK's dispatcher.
 
-Anything unusual is left to the SDK. Digests of well-formed requests are remembered, so that repeated bytes
-are not validated again; access is checked every time.
+The digest of such a request spares its repetitions the validation; access is checked every time.
 """
 
 import hashlib
@@ -27,10 +26,8 @@ UNCACHED_BYTES = tuple(part.encode() for part in UNCACHED)
 MEMBERS = {"jsonrpc", "id", "method", "params"}
 ACCEPTED = ("application/json", "text/event-stream")
 VERSION_HEADER = "mcp-protocol-version"
-ASSUMED_VERSION = "2025-03-26"
-"""Of requests without the header, by the specification of Streamable HTTP."""
-LARGEST_ID = 2**63
-"""Python converts no integer of more than 4,300 digits."""
+ASSUMED_VERSION = "2025-03-26"  # Of requests without the header, by the specification of Streamable HTTP
+LARGEST_ID = 2**63  # Python converts no integer of more than 4,300 digits
 REMEMBERED_REQUESTS = 4096
 LARGEST_REMEMBERED_BODY = 4096
 METHOD_BYTES = METHOD.encode()
@@ -116,22 +113,22 @@ class DirectAnswers:
         return None if closed_page is None else DirectAnswer(request, closed_page)
 
 
+@dataclass(frozen=True)
 class Shortcut:
     """ASGI middleware in front of everything; passes on what it cannot answer."""
 
-    def __init__(self, app: ASGIApp, *, answers: DirectAnswers) -> None:
-        self._app = app
-        self._answers = answers
+    app: ASGIApp
+    answers: DirectAnswers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["method"] != "POST" or not scope["path"].startswith("/mcp"):
-            await self._app(scope, receive, send)
+            await self.app(scope, receive, send)
             return
         first: list[Message] = [await receive()]
         body = first[0].get("body", b"")
         is_whole = not first[0].get("more_body") and len(body) <= LARGEST_REMEMBERED_BODY
         if is_whole and METHOD_BYTES in body:
-            answer = self._answers.recall(scope, body)
+            answer = self.answers.recall(scope, body)
             if answer is not None:
                 await answer(scope, receive, send)
                 return
@@ -139,7 +136,7 @@ class Shortcut:
         async def replay() -> Message:
             return first.pop() if first else await receive()
 
-        await self._app(scope, replay, send)
+        await self.app(scope, replay, send)
 
 
 def _digest(scope: Scope, body: bytes) -> bytes:

@@ -1,5 +1,3 @@
-"""MCP over Streamable HTTP: access control in front of the SDK."""
-
 import re
 import secrets
 from functools import lru_cache
@@ -37,6 +35,17 @@ NOT_ONE_MESSAGE = "The body has to be one JSON-RPC request or notification; batc
 SHOWN_SLUG = 64
 # No process keeps anything of a session, so that there is nothing to end with DELETE.
 METHOD_NOT_ALLOWED = Response(status_code=405, headers={"Allow": "GET, POST"})
+ONCE = frozenset({b"host", b"origin", b"authorization", b"content-type", b"content-encoding"})
+"""Headers that may not be repeated: a proxy may read the first one, and this server the last."""
+LOCAL_ORIGIN = re.compile(r"http://(localhost|127\.0\.0\.1|\[::1\])(:[0-9]{1,5})?")
+LONGEST_HOST = 300
+SHOWN_CHARACTERS = 100
+NOT_OUR_HOST = (
+    "The Host header names no address of this server. Its operator lists them in CATALOGUE_ALLOWED_HOSTS."
+)
+NOT_OUR_PAGE = "Web pages of other origins may not use this server."
+NOT_JSON = "Send the message as Content-Type: application/json."
+ENCODED = "Send the body as it is: Content-Encoding is not supported."
 
 
 class McpEndpoint:
@@ -114,10 +123,7 @@ class McpEndpoint:
         await self.session_manager.handle_request(scope, replay, send)
 
     async def _own_answer(self, scope: Scope, body: bytes, message: Any) -> ASGIApp | None:
-        """None for what the SDK has to answer.
-
-        What is no message is refused before the SDK does, which would recite its validator.
-        """
+        """None for what the SDK has to answer; to what is no message, it would recite its validator."""
         if _is_malformed(message):
             return refusal(400, NOT_ONE_MESSAGE)
         access = scope["state"]["access"]
@@ -250,20 +256,6 @@ def _opening_session(send: Send) -> Send:
     return send_with_id
 
 
-ONCE = frozenset({b"host", b"origin", b"authorization", b"content-type", b"content-encoding"})
-"""Headers that may not be repeated: a proxy may read the first one, and this server the last."""
-LOCAL_ORIGIN = re.compile(r"http://(localhost|127\.0\.0\.1|\[::1\])(:[0-9]{1,5})?")
-LONGEST_HOST = 300
-SHOWN_CHARACTERS = 100
-
-NOT_OUR_HOST = (
-    "The Host header names no address of this server. Its operator lists them in CATALOGUE_ALLOWED_HOSTS."
-)
-NOT_OUR_PAGE = "Web pages of other origins may not use this server."
-NOT_JSON = "Send the message as Content-Type: application/json."
-ENCODED = "Send the body as it is: Content-Encoding is not supported."
-
-
 def refusal(
     status: int,
     message: str,
@@ -272,7 +264,6 @@ def refusal(
     request_id: RequestId | None = None,
     headers: dict[str, str] | None = None,
 ) -> Response:
-    """An HTTP error with a JSON-RPC error as its body."""
     document = {"jsonrpc": "2.0", "id": request_id, "error": {"code": code, "message": message}}
     return JSONResponse(document, status_code=status, headers=headers)
 

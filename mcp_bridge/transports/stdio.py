@@ -1,5 +1,3 @@
-"""MCP over standard input and output; everything else goes to standard error."""
-
 import os
 import signal
 from contextlib import suppress
@@ -13,10 +11,8 @@ from mcp_bridge.tokens import Access
 
 
 async def serve_stdio(access: Access, *, worker: LocalWorker | None = None) -> None:
-    """Serve until the client closes standard input or disconnects; then end `worker`.
-
-    At a signal it cleans up, then lets the signal take effect, and does not return.
-    """
+    """Serve until the client closes standard input or disconnects; then end `worker`. At a signal, clean up
+    and let the signal take effect instead of returning."""
     try:
         async with stdio_server() as (read_stream, write_stream):
             server = CatalogueServer(local_access=access, worker=worker)

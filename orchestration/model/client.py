@@ -35,8 +35,15 @@ if TYPE_CHECKING:
 SENT_HEADERS = ("host", "accept", "content-type", "content-length")
 CONNECT_SECONDS = 5.0
 CLOSING_SECONDS = 2.0
-NO_KEY = "the transport has it"
-"""The SDK requires one."""
+NO_KEY = "the transport has it"  # The SDK requires one
+FIRST_WAIT, LONGEST_WAIT = 0.5, 8.0  # Seconds before a retry if the server names none; doubled each time
+NOT_CONNECTED = 0  # In place of a status: no complete answer
+WORDS_LIMIT = 300  # Characters of the server's message that an error quotes
+NO_QUOTA = "insufficient_quota"  # A code with status 429 that does not pass with time
+USED_UP = "The quota at the model server is used up. Whoever pays for OPENAI_API_KEY has to look at it."
+ABOUT_MODEL = re.compile(
+    r"\b(?:invalid|unknown|no such) model\b|\bmodel\b.{0,100}\b(?:does not exist|not found)", re.IGNORECASE
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,8 +51,7 @@ class ModelSettings:
     base_url: str
     api_key: SecretStr
     model: str
-    seconds: float
-    """For one answer, including retries."""
+    seconds: float  # For one answer, including retries
     retries: int
     answer_tokens: int
 
@@ -198,12 +204,6 @@ def _not_configured(sentence: str) -> ModelError:
     return ModelError(sentence, problem=ModelProblem.NOT_CONFIGURED)
 
 
-FIRST_WAIT, LONGEST_WAIT = 0.5, 8.0
-"""Seconds before a retry if the server names none; doubled each time."""
-NOT_CONNECTED = 0
-"""In place of a status: no complete answer."""
-
-
 async def ask_model(messages: Sequence[Message], *, schema: dict[str, Any] | None = None) -> Reply:
     """With retries. `schema`: of the answer's JSON, as far as the server enforces it. Raises ModelError."""
     wanted = ModelSettings.configured()
@@ -244,8 +244,7 @@ class _Question:
     wanted: ModelSettings
     messages: list[Message]
     schema: dict[str, Any] | None
-    deadline: float
-    """By the event loop's clock."""
+    deadline: float  # By the event loop's clock
 
     async def until_answered(self) -> Reply:
         server = self.wanted.base_url, self.wanted.model
@@ -320,17 +319,6 @@ class _Question:
         return refusal(answer.status, answer.body, self.wanted)
 
 
-WORDS_LIMIT = 300
-"""Characters of the server's message that an error quotes."""
-NO_QUOTA = "insufficient_quota"
-"""A code with status 429 that does not pass with time."""
-
-USED_UP = "The quota at the model server is used up. Whoever pays for OPENAI_API_KEY has to look at it."
-ABOUT_MODEL = re.compile(
-    r"\b(?:invalid|unknown|no such) model\b|\bmodel\b.{0,100}\b(?:does not exist|not found)", re.IGNORECASE
-)
-
-
 def words_of_refusal(body: bytes, wanted: ModelSettings) -> str:
     """Without the key."""
     words = Redactor([wanted.api_key.get_secret_value()]).text(words_of(body))
@@ -372,8 +360,7 @@ def _meaning(status: int, words: str, wanted: ModelSettings) -> tuple[ModelProbl
     return ModelProblem.REFUSED, f"The model server refuses the request ({status})."
 
 
-MOST_AT_ONCE = 50
-"""Concurrent calls of one process; each holds a request and most a thread."""
+MOST_AT_ONCE = 50  # Concurrent calls of one process; each holds a request and most a thread
 BUSY_SECONDS = 5
 
 FAILURES = {
@@ -395,8 +382,7 @@ class MeteredModel:
 
     def __init__(self) -> None:
         self.usage = TokenUsage()
-        self.model = ""
-        """As the server names it; empty before its answer."""
+        self.model = ""  # As the server names it; empty before its answer
 
     async def ask(self, messages: Sequence[Message], *, schema: dict[str, Any] | None = None) -> Reply:
         """Raises StageFailed."""

@@ -68,13 +68,8 @@ class Dialect:
 @dataclass(frozen=True, slots=True)
 class Fallback:
     dialect: Dialect
-    is_named: bool
-    """Whether the refusal names the dropped parameter; otherwise that is a guess."""
+    is_named: bool  # Whether the refusal names the dropped parameter; otherwise that is a guess
 
 
-known_dialects: dict[tuple[str, str], Dialect] = {}
-"""By base URL and model."""
-
-
-def forget_dialects() -> None:
-    known_dialects.clear()
+known_dialects: dict[tuple[str, str], Dialect] = {}  # By base URL and model
+forget_dialects = known_dialects.clear

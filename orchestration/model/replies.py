@@ -33,8 +33,7 @@ NO_TOKENS = TokenUsage()
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reply:
     text: str
-    model: str
-    """As the server names it."""
+    model: str  # As the server names it
     usage: TokenUsage
 
 
@@ -43,10 +42,8 @@ class ModelProblem(StrEnum):
     UNREACHABLE = "unreachable"
     TIMEOUT = "timeout"
     BUSY = "busy"
-    REFUSED = "refused"
-    """The server refuses this request, or the model declines to answer."""
-    UNUSABLE = "unusable"
-    """The configuration is wrong: key, quota, model name, prompt length."""
+    REFUSED = "refused"  # The server refuses this request, or the model declines to answer
+    UNUSABLE = "unusable"  # The configuration is wrong: key, quota, model name, prompt length
     CUT_OFF = "cut off"
     EMPTY = "empty"
 

@@ -11,8 +11,7 @@ from mcp_bridge.management import add_toolset_option, chosen_toolset
 from mcp_bridge.models import AccessToken
 from mcp_bridge.tokens import Access, OtherToolset, digest_of
 
-CONNECTION_SETTINGS = ("DATABASE_URL", "CELERY_BROKER_URL", "SECRET_KEY")
-"""Named but not printed: they contain secrets."""
+CONNECTION_SETTINGS = ("DATABASE_URL", "CELERY_BROKER_URL", "SECRET_KEY")  # Named, not printed: secrets
 
 
 class Command(CatalogueCommand):

@@ -29,7 +29,6 @@ class Command(CatalogueCommand):
         parser.add_argument(
             "--expires", type=int, metavar="DAYS", help="stop accepting it after this many days"
         )
-
         parser.add_argument(
             "--inline-wait",
             type=int,

@@ -16,7 +16,6 @@ class Command(CatalogueCommand):
         parser.add_argument(
             "--json", action="store_true", help="whole definitions, as in the answer to tools/list"
         )
-
         add_toolset_option(parser, what="those that this toolset shows")
 
     def handle(self, *args: Any, **options: Any) -> None:
