@@ -46,8 +46,7 @@ class ExposedCatalogue:
     toolsets: Mapping[str, ExposedToolset] = field(default_factory=dict)  # Enabled ones, by slug
     runnable: Mapping[int, Workflow] = field(default_factory=dict, repr=False, compare=False)
     """By key, also those that filters hide."""
-    filtered_by: Any = field(default=None, repr=False, compare=False)
-    """The values of the filters."""
+    filtered_by: Any = field(default=None, repr=False, compare=False)  # The values of the filters
 
     def seen_through(self, slug: str | None) -> Workflows:
         """What callers of this toolset may see; None: everything exposed. Empty for an unknown toolset."""
@@ -150,8 +149,7 @@ def _follow(before: Workflows, *, without: Set[str], chosen: Workflows) -> Workf
     return MappingProxyType(dict(sorted({**kept, **chosen}.items())))
 
 
-FEW = 500
-"""Rows that are read by their keys; databases limit the parameters of a query."""
+FEW = 500  # Rows that are read by their keys; databases limit the parameters of a query
 
 
 def _read_runnable(known: Mapping[int, Workflow]) -> dict[int, Workflow]:

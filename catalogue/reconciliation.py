@@ -645,12 +645,9 @@ class Change(StrEnum):
     ADDED = "added"
     UPDATED = "updated"
     UNCHANGED = "unchanged"
-    RETURNED = "returned"
-    """Listed again after it was missing."""
-    REMOVED = "removed"
-    """Removed from the list; its executions stay on record."""
-    KEPT = "kept"
-    """Declared earlier, and not mentioned this time."""
+    RETURNED = "returned"  # Listed again after it was missing
+    REMOVED = "removed"  # Removed from the list; its executions stay on record
+    KEPT = "kept"  # Declared earlier, and not mentioned this time
 
 
 def foresee_changes(source: Source | None, listing: Listing) -> dict[str, Change]:

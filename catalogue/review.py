@@ -22,10 +22,9 @@ Offers = Mapping[int, str]  # By the workflow's key, the hash of the offer that 
 RUN_BY = ("name", "input_schema", "metadata")  # What starts a run, for engines that start by metadata
 NOTED_WITH = {"input_schema": ("schema_problem",), "name": ("resembles",), "upstream_title": ("resembles",)}
 """Findings that are accepted together with the field."""
-ACCEPTABLE = tuple(
+ACCEPTABLE = tuple(  # The fields that can be accepted alone
     name for name in LAYER_FIELDS if name not in ("content_hash", "schema_problem", "resembles")
 )
-"""The fields that can be accepted alone."""
 
 
 class UnknownFields(ValueError):

@@ -30,13 +30,12 @@ ACCENTS = re.compile("[\u0300-\u036f]")
 UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff]+")
 """Scripts without spaces between words: Thai, Lao, Burmese, Khmer, Japanese, Chinese."""
 MOST_JOINED = 4
-PLURALS = (
+PLURALS = (  # English only; other languages rely on beginnings of words
     (re.compile(r"(?<=[^ea])ies$"), "y"),
     (re.compile(r"(?<=ss|sh)es$|(?<=tch)es$|(?<=x)es$"), ""),
     (re.compile(r"(?<=[^aeo])es$"), "e"),
     (re.compile(r"(?<=[^us])s$"), ""),
 )
-"""English only; other languages rely on beginnings of words."""
 
 
 def split_words(text: str) -> list[str]:
@@ -88,8 +87,7 @@ def _pairs(piece: str) -> list[str]:
     return [piece[start : start + 2] for start in range(len(piece) - 1)]
 
 
-LONGEST_QUERY = 1_000
-"""Characters; the rest is ignored."""
+LONGEST_QUERY = 1_000  # Characters; the rest is ignored
 MOST_QUERY_WORDS = 24
 NAME_WEIGHT, TAG_WEIGHT, TEXT_WEIGHT = 4, 2, 1
 K1, B = 1.2, 0.6
@@ -99,24 +97,18 @@ ideograph of scripts in which that says as much."""
 MOST_ENDINGS = 50
 SHORTEST_INFLECTED = 5
 """Letters from which it also matches words that share most of its beginning: approval, approve."""
-STEM = 0.6
-"""The share of the word that counts as most."""
-BEGINNING_WORTH, INFLECTION_WORTH = 0.5, 0.3
-"""Relative to the word itself."""
-NEEDED_SHARE = 0.5
-"""Of the weight of the query's words; results with less are dropped."""
-MOST_UNUSED = 0.1
-"""Of the documents of an index: more that changed or were replaced, and it is built again."""
-NAMED_WORTH = 1.0
-"""The bonus of a tool whose name's words all occur in the sentences."""
+STEM = 0.6  # The share of the word that counts as most
+BEGINNING_WORTH, INFLECTION_WORTH = 0.5, 0.3  # Relative to the word itself
+NEEDED_SHARE = 0.5  # Of the weight of the query's words; results with less are dropped
+MOST_UNUSED = 0.1  # Of the documents of an index: more that changed or were replaced, and it is built again
+NAMED_WORTH = 1.0  # The bonus of a tool whose name's words all occur in the sentences
 QUOTED = re.compile(
     r"\"[^\"\n]{1,300}\"|\u201c[^\u201d\n]{1,300}\u201d|`[^`\n]{1,300}`"
     r"|(?<!\w)['\u2018][^'\u2019\n]{1,300}['\u2019](?!\w)"
 )
 OF_VALUES = re.compile(r"[/@#_\\\d]")
 """Digits and signs of addresses, which mark values of arguments."""
-LONGEST_INSTRUCTIONS = 4_000
-"""Characters; the rest is ignored."""
+LONGEST_INSTRUCTIONS = 4_000  # Characters; the rest is ignored
 PUNCTUATION = ".,;:!?()'\""
 SMALL_WORDS = frozenset({
     "a", "about", "again", "all", "also", "am", "an", "and", "any", "are", "as", "ask", "at", "be",
@@ -344,8 +336,7 @@ MOST_KNOWN = 50
 class WorkflowQuery:
     """The criteria of a list; empty ones do not narrow it."""
 
-    tags: Sequence[str] = ()
-    """A workflow has to carry all of them."""
+    tags: Sequence[str] = ()  # A workflow has to carry all of them
     source: str = ""
     query: str = ""
 
@@ -354,11 +345,9 @@ class WorkflowQuery:
 class Selection:
     """The workflows found; where there are none, a hint and alternatives."""
 
-    workflows: list[Workflow]
-    """The best first with a query, else by name."""
+    workflows: list[Workflow]  # The best first with a query, else by name
     hint: str = ""
-    known_tags: Sequence[str] = ()
-    """The most used first."""
+    known_tags: Sequence[str] = ()  # The most used first
     known_sources: Sequence[str] = ()
 
 

@@ -10,9 +10,8 @@ from typing import Any
 
 from loguru import logger
 
-CONTINUED = "    "
-"""Indents tracebacks, which may quote engines: only an entry begins with its time."""
-QUIET_LOGGERS = {
+CONTINUED = "    "  # Indents tracebacks, which may quote engines: only an entry begins with its time
+QUIET_LOGGERS = {  # They would log a line per request, task and tick
     "httpx2": "WARNING",
     "httpcore2": "WARNING",
     "mcp": "WARNING",
@@ -28,14 +27,11 @@ QUIET_LOGGERS = {
     "kombu.connection": "ERROR",
     "amqp": "WARNING",
 }
-"""They would log a line per request, task and tick."""
 OWN_HANDLERS = ("uvicorn", "uvicorn.error", "uvicorn.access")
 """These got handlers before our settings were read."""
-WITHOUT_TRACEBACK = ("django.security.DisallowedHost",)
-"""Network scans trigger these; the message suffices."""
+WITHOUT_TRACEBACK = ("django.security.DisallowedHost",)  # Network scans trigger these; the message suffices
 KNOWN_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
-NO_FIELDS = ("process", "line")
-"""Extra values that are none of `logger.bind(execution=...)`."""
+NO_FIELDS = ("process", "line")  # Extra values that are none of `logger.bind(execution=...)`
 
 
 class _ToLoguru(logging.Handler):

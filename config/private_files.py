@@ -5,8 +5,7 @@ import uuid
 from contextlib import suppress
 from pathlib import Path
 
-OTHERS = 0o007
-"""A group may have been granted access on purpose."""
+OTHERS = 0o007  # A group may have been granted access on purpose
 COMPANIONS = ("", "-wal", "-shm", "-journal")
 """Files that SQLite makes beside a database, with its permissions."""
 

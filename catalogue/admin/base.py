@@ -72,8 +72,7 @@ def field_label(entry: HistoryEntry, name: str) -> str:
 
 
 HISTORY_PAGE = 100
-RELATED = "__id__exact"
-"""How lists name the filter by a related object."""
+RELATED = "__id__exact"  # How lists name the filter by a related object
 KEY = "the-key-of-the-row"
 
 if TYPE_CHECKING:
@@ -104,8 +103,7 @@ class BoundedPaginator(RowPaginator):
     """For tables that grow with every call: counts so far only, and goes on from there by time."""
 
     MOST = 10_000
-    template_name = "catalogue/admin/bounded_pages.html"
-    """Unfold shows this below the list."""
+    template_name = "catalogue/admin/bounded_pages.html"  # Unfold shows this below the list
 
     @cached_property
     def _found(self) -> int:
@@ -149,10 +147,8 @@ def _checkbox() -> str:
 
 
 class CatalogueAdmin(UnfoldAdmin):
-    list_filter_submit = True
-    """Unfold's drop-down filters apply only with a submit button."""
-    newest_by = ""
-    """Of a table that grows with every call: the column that it is sorted by, the newest first."""
+    list_filter_submit = True  # Unfold's drop-down filters apply only with a submit button
+    newest_by = ""  # Of a table that grows with every call: the column that it is sorted by, the newest first
     history_model: type[models.Model] | None = None
     """Shows the history of this model's object with the same key."""
 
@@ -259,18 +255,15 @@ class Button:
     label: str
     icon: str
     variant: str = "default"
-    confirm: str = ""
-    """A question to answer first."""
+    confirm: str = ""  # A question to answer first
     values: tuple[tuple[str, str], ...] = ()
-    records: bool = False
-    """The method records the history itself."""
+    records: bool = False  # The method records the history itself
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Link:
     label: str
-    icon: str
-    """A Material symbol."""
+    icon: str  # A Material symbol
     address: str
 
 

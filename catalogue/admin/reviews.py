@@ -85,8 +85,7 @@ class ReviewAdmin(ReadOnlyMixin, ButtonsMixin):
     )
     list_select_related = ("workflow__source",)
     list_per_page = SHOWN_AT_ONCE
-    list_disable_select_all = True
-    """Rows of other pages are never selected."""
+    list_disable_select_all = True  # Rows of other pages are never selected
     search_fields = ("workflow__tool_name", "workflow__name", "workflow__upstream_id")
     search_help_text = "Names and ids"
     actions = ("accept_selected", "keep_selected")

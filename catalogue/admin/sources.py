@@ -60,8 +60,7 @@ class SourceForm(CatalogueForm):
     """Made for one kind by `source_form`; secrets are only written, never shown."""
 
     settings: ClassVar[dict[str, Setting]] = {}
-    sealed_for: ClassVar[str] = ""
-    """The user and the source; sealed entries open in no other form."""
+    sealed_for: ClassVar[str] = ""  # The user and the source; sealed entries open in no other form
     kept_entries = forms.CharField(required=False, widget=forms.HiddenInput)
 
     class Meta:

@@ -175,8 +175,7 @@ class WorkflowAdmin(ToolPagesMixin):
         declaration_fact,
     ]
     """Facts from the rooms above, which register themselves."""
-    further_columns: ClassVar[list[Callable[[Workflow], Any]]] = []
-    """Columns from the rooms above."""
+    further_columns: ClassVar[list[Callable[[Workflow], Any]]] = []  # Columns from the rooms above
     prepare_rows: ClassVar[list[Callable[[list[Workflow]], None]]] = []
     """Prepare their columns for all rows of a page, in a constant number of queries."""
     further_orders: ClassVar[list[Callable[[], dict[str, Any]]]] = []

@@ -367,7 +367,7 @@ def free_source_name(base_url: str, taken: Set[str]) -> str:
     return name
 
 
-SETTING_PLACES = {
+SETTING_PLACES = {  # Where a ToolConfig has the value of a source's setting
     "base_url": "/api/endpoint",
     "api_key": "/api/authentication/key",
     "api_key_name": "/api/authentication/name",
@@ -378,7 +378,6 @@ SETTING_PLACES = {
     "oauth_client_id": "/api/authentication/client_id",
     "oauth_client_secret": "/api/authentication/client_secret",
 }
-"""Where a ToolConfig has the value of a source's setting."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -14,8 +14,7 @@ Row = TypeVar("Row", bound=models.Model)
 class Recorded(models.Model):
     """Remembers its values as read from the database; `catalogue.history` compares them with the new ones."""
 
-    recorded_besides: ClassVar[Sequence[str]] = ()
-    """Columns that change although no form edits them."""
+    recorded_besides: ClassVar[Sequence[str]] = ()  # Columns that change although no form edits them
     recorded_as_secret: ClassVar[Sequence[str]] = ()
     """Columns of which the history records only that they changed."""
     as_read: tuple[Sequence[str], Sequence[Any]] | None = None

@@ -29,14 +29,13 @@ TOOL_NAME = RegexValidator(
     r"\A[A-Za-z0-9_.-]{1,64}\Z", "A tool name has 1 to 64 letters, digits, underscores, dots or hyphens."
 )
 
-OVERRIDES: dict[str, Any] = {
+OVERRIDES: dict[str, Any] = {  # The columns of a curator's decisions, with their values where there is none
     **dict.fromkeys(("title_override", "description_override", "icon_override"), ""),
     **dict.fromkeys(("tags_override", "timeout_seconds", "max_concurrent", "cache_seconds")),
     **dict.fromkeys(CURATORS_HINTS),
     "former_tool_names": [],
     "execution_type_override": "",
 }
-"""The columns of a curator's decisions, with their values where there is none."""
 
 
 def new_row_version() -> int:

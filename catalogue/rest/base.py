@@ -55,10 +55,8 @@ class Refusal(exceptions.APIException):
         self.status_code = status_code
         self.kind = kind
         self.errors = list(errors)[:MAX_PROBLEMS]
-        self.wait: int | None = None
-        """Seconds, for `Retry-After`."""
-        self.more = more
-        """Further fields of the answer."""
+        self.wait: int | None = None  # Seconds, for `Retry-After`
+        self.more = more  # Further fields of the answer
 
     @classmethod
     def of_settings(cls, error: ModelValidationError) -> "Refusal":

@@ -39,21 +39,16 @@ from connectors.upstream_mcp.rate_limits import (
     without_depth,
 )
 
-MAX_CONNECTIONS = 500
-"""Each running call holds one."""
-STREAM_BYTES_PER_SECOND = 64_000
-"""Growth of an event stream beyond the largest answer."""
+MAX_CONNECTIONS = 500  # Each running call holds one
+STREAM_BYTES_PER_SECOND = 64_000  # Growth of an event stream beyond the largest answer
 DATA_LINE = re.compile(rb"^data:([^\r\n]*)(?:\r\n|\r|\n)?", re.MULTILINE)
-NO_MESSAGE = b"\nevent: cut\n\n"
-"""Ends an incomplete event, so that it is not read as a message."""
+NO_MESSAGE = b"\nevent: cut\n\n"  # Ends an incomplete event, so that it is not read as a message
 NOTIFICATION_SECONDS = 10.0
 METHOD = re.compile(rb'"method":\s*"([a-z/]+)"')
 CALLS = (b"tools/call", b"tasks/result", b"subscriptions/listen")
-EXPLAINED_BY_STATUS = (401, 403, 408, 429, 503)
-"""Statuses that explain the failure, whatever the body says."""
+EXPLAINED_BY_STATUS = (401, 403, 408, 429, 503)  # Statuses that explain the failure, whatever the body says
 COMES_BACK = {408, 425, 429, 500, 502, 503, 504}
-RESUMING_SECONDS = 15.0
-"""For resuming a broken stream, as a call may wait for it."""
+RESUMING_SECONDS = 15.0  # For resuming a broken stream, as a call may wait for it
 SECONDS_BEFORE_RESUMING = 0.2
 LAST_EVENT, SESSION = "last-event-id", "mcp-session-id"
 NOT_BEGUN = re.compile(r"\bnot initialized\b", re.IGNORECASE)
@@ -64,8 +59,7 @@ LONG_ENOUGH_SECONDS = 30.0
 
 
 class StreamNews(Enum):
-    BACK = auto()
-    """Open again; notifications in between are lost."""
+    BACK = auto()  # Open again; notifications in between are lost
     SESSION_GONE = auto()
 
 
@@ -321,11 +315,9 @@ class ServerStreams:
     ) -> None:
         self._carry_out = carry_out
         self._report = report
-        self._in_a_row = 0
-        """Consecutive failures and short streams."""
+        self._in_a_row = 0  # Consecutive failures and short streams
         self._opened_at = 0.0
-        self._heard_session = ""
-        """The last session with a stream; servers without streams keep sessions, too."""
+        self._heard_session = ""  # The last session with a stream; servers without streams keep sessions, too
 
     async def open(self, request: httpx2.Request) -> httpx2.Response:
         began, was_away, resumes = time.monotonic(), False, LAST_EVENT in request.headers

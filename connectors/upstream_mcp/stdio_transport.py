@@ -34,12 +34,10 @@ from connectors.upstream_mcp.rate_limits import (
 Streams = tuple[MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]]
 
 CHUNK_BYTES = 65_536
-KEPT_BYTES = 300
-"""Bytes of both ends of an oversized message, to find its request's id."""
+KEPT_BYTES = 300  # Bytes of both ends of an oversized message, to find its request's id
 ID_AT_START = re.compile(rb'\A\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?"id"\s*:\s*(\d{1,15})\b')
 ID_AT_END = re.compile(rb'"id"\s*:\s*(\d{1,15})\s*\}\s*\Z')
-EXIT_SECONDS = 2.0
-"""After its input closes, and again after SIGTERM."""
+EXIT_SECONDS = 2.0  # After its input closes, and again after SIGTERM
 STDERR_SECONDS = 0.5
 LOGGED_CHARACTERS = 500
 LOGGED_LINES_A_MINUTE = 100
