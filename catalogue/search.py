@@ -1,7 +1,7 @@
 """Ranked search over what is exposed: one index in memory, the same on every database.
 
 Words are weighed by BM25 (k1, b) over three fields as if they were one text, in which a word of a name counts
-as often as its field's weight says. docs/decisions/0016-search.md tells why it is not the database's.
+as often as its field's weight says. docs/decisions/0016-search.md says why it is not the database's.
 """
 
 from __future__ import annotations
@@ -129,13 +129,8 @@ def search_workflows(catalogue: ExposedCatalogue, query: str, *, toolset: str | 
 
     Words may be in any order; unknown ones are ignored. There are no operators.
     """
-    return search_among(catalogue, query, catalogue.seen_through(toolset))
-
-
-def search_among(catalogue: ExposedCatalogue, query: str, names: Iterable[str]) -> list[str]:
-    """The same among these tools; unexposed ones are ignored."""
     with _remembered.index_of(catalogue) as index:
-        return index.search(query, among=names)
+        return index.search(query, among=catalogue.seen_through(toolset))
 
 
 def rank_for_instructions(catalogue: ExposedCatalogue, instructions: str, names: Iterable[str]) -> list[str]:
@@ -190,7 +185,7 @@ class SearchIndex:
         self._vocabulary = sorted(self._postings)
 
     def follow(self, workflows: Mapping[str, Workflow]) -> bool:
-        """Index what is new, or another object, by tool name. False if a new index would cost less."""
+        """Index new and replaced workflows, by tool name. False if a new index would cost less."""
         changed = [
             workflow for name, workflow in workflows.items() if self._indexed.get(name) is not workflow
         ]
@@ -207,7 +202,7 @@ class SearchIndex:
         return True
 
     def _add(self, name: str, counts: Counter[str]) -> list[str]:
-        """The words that were not known before."""
+        """Returns the words that were not known before."""
         document = self._numbers[name] = len(self._names)
         self._names.append(name)
         damping = K1 * (1 - B + B * counts.total() / self._usual_length)

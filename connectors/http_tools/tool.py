@@ -31,8 +31,9 @@ BodyFormat = Literal["json", "form", "multipart"]
 IN = AliasChoices("in", "place")
 PARTS = re.compile(r"(?P<origin>[A-Za-z][A-Za-z0-9+.\-]*://[^/?#]*)(?P<path>[^?#]*)(?P<rest>.*)", re.DOTALL)
 WITHOUT_BODY = frozenset({"GET", "HEAD", "DELETE"})
+# A source's settings by the fields of a tool's authentication; the others have the same names.
 SETTINGS = {"type": "authentication", "where": "api_key_in", "name": "api_key_name", "key": "api_key"}
-SETTINGS |= {  # A source's settings by the fields of a tool's authentication; the others have the same names
+SETTINGS |= {
     name: f"oauth_{name}" for name in ("token_url", "client_id", "client_secret", "scope", "audience")
 }
 

@@ -42,7 +42,7 @@ LOGGED_CHARACTERS = 1_000
 CREDENTIALS_REFUSED = (401, 403)  # By which servers of both eras refuse credentials
 CLOSED = "Connection closed"
 LOST_CONNECTION = (CLOSED, "SSE stream", "read stream")
-UNREADABLE = "Failed to parse"  # Beginnings of the SDK's messages, whose codes servers use as well
+UNREADABLE = "Failed to parse"  # So the SDK's messages begin, whose codes servers use as well
 
 OnProgress = Callable[[float, float | None, str | None], None]
 MOST_UNREAD = 1_000  # Failures that are kept for requests whose callers have left
