@@ -146,20 +146,14 @@ class Source(Exposing):
         except CredentialsUnreadable:
             return False
 
-    def has_settings_of(self, other: "Source") -> bool:
-        """Whether all columns are the same but those of its listings."""
-        return self._columns() == other._columns()
+    def settings_values(self) -> list[Any]:
+        """Of all columns but those of its listings."""
+        settled = [field for field in self._meta.concrete_fields if field.name not in LISTING_STATE]
+        return [getattr(self, field.attname) for field in settled]
 
     def take_listing_state(self, other: "Source") -> None:
         for name in LISTING_STATE:
             setattr(self, name, getattr(other, name))
-
-    def _columns(self) -> list[Any]:
-        return [
-            getattr(self, field.attname)
-            for field in self._meta.concrete_fields
-            if field.name not in LISTING_STATE
-        ]
 
     @property
     def effective_refresh_interval(self) -> int:
