@@ -28,16 +28,9 @@ from connectors.network.transport import (
     failure_reason,
     tls_context,
 )
+from connectors.upstream_mcp import rate_limits
 from connectors.upstream_mcp.config import McpConfig
 from connectors.upstream_mcp.conversation import TransportFailures
-from connectors.upstream_mcp.rate_limits import (
-    MAX_DEPTH,
-    Events,
-    TooDeepAnswer,
-    TooManyMessages,
-    cut_deep_tools,
-    without_depth,
-)
 
 MAX_CONNECTIONS = 500  # Each running call holds one
 STREAM_BYTES_PER_SECOND = 64_000  # Growth of an event stream beyond the largest answer
@@ -186,7 +179,7 @@ class LimitedTransport(httpx2.AsyncBaseTransport):
         finally:
             await response.aclose()
         if not exchange.truncated and _method_of(request) == b"tools/list":
-            exchange.body[:] = cut_deep_tools(bytes(exchange.body))
+            exchange.body[:] = rate_limits.cut_deep_tools(bytes(exchange.body))
         if failure := self._failure_in(request, exchange):
             return self._failed(request, failure)
         headers = {
@@ -245,7 +238,7 @@ class _BoundedStream(httpx2.AsyncByteStream):
         self._exchange = exchange
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        received, began, events = 0, time.monotonic(), Events(self._fit)
+        received, began, events = 0, time.monotonic(), rate_limits.Events(self._fit)
         async for chunk in unbroken(self._response):
             received += len(chunk)
             if received > self._most + STREAM_BYTES_PER_SECOND * (time.monotonic() - began):
@@ -253,7 +246,7 @@ class _BoundedStream(httpx2.AsyncByteStream):
                 return
             try:
                 admitted = events.feed(chunk)
-            except TooManyMessages:
+            except rate_limits.TooManyMessages:
                 yield self._end("the server sends messages faster than they can be read.")
                 return
             if admitted:
@@ -263,12 +256,12 @@ class _BoundedStream(httpx2.AsyncByteStream):
     def _fit(self, event: bytes) -> bytes:
         """The event, with what can be used of its message."""
         data = b"\n".join(line.removeprefix(b" ") for line in DATA_LINE.findall(event))
-        if not is_nested_deeper(data, MAX_DEPTH):
+        if not is_nested_deeper(data, rate_limits.MAX_DEPTH):
             return event
         # The other fields stay: a stream is resumed after the last id.
         try:
-            message = without_depth(data)
-        except TooDeepAnswer as answer:
+            message = rate_limits.without_depth(data)
+        except rate_limits.TooDeepAnswer as answer:
             failure = HttpFailure(self._exchange, problem=str(answer))
             message = self._failures.write(failure, request_id=answer.request_id)
         return b"data: " + message + b"\n" + DATA_LINE.sub(b"", event).lstrip(b"\r\n")
@@ -386,7 +379,7 @@ def _is_lost(exchange: Exchange, message: dict[str, Any], *, has_session: bool) 
 def _message_in(exchange: Exchange) -> tuple[dict[str, Any], str]:
     """The body's message or empty, and why the body cannot be read."""
     try:
-        message = parse_json(bytes(exchange.body), max_depth=MAX_DEPTH)
+        message = parse_json(bytes(exchange.body), max_depth=rate_limits.MAX_DEPTH)
     except UnreadableJSON as error:
         return {}, str(error)
     return message if isinstance(message, dict) else {}, ""
