@@ -35,8 +35,7 @@ class ExposedToolset:
     toolset: Toolset
     workflows: Workflows
     aliases: Mapping[str, str] = field(default_factory=dict)  # Portable names of tools that need one
-    chosen_by: Any = field(default=None, repr=False, compare=False)
-    """The values of its rules, and the keys of what is picked."""
+    chosen_by: Any = field(default=None, repr=False, compare=False)  # Its rules' values, and the picked keys
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,8 +98,7 @@ class StoredTool(ToolConfig):
     hidden_because: str  # Why they do not; empty where they do
     updated_at: datetime  # When its declaration last changed
 
-    READ_ONLY: ClassVar = ("id", "source", "exposed", "hidden_because", "updated_at")
-    """Fields beside the declaration."""
+    READ_ONLY: ClassVar = ("id", "source", "exposed", "hidden_because", "updated_at")  # Not declared
 
 
 def stored_tool_of(workflow: Workflow, chain: FilterChain[WorkflowFilter]) -> StoredTool:

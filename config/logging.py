@@ -27,8 +27,7 @@ QUIET_LOGGERS = {  # They would log a line per request, task and tick
     "kombu.connection": "ERROR",
     "amqp": "WARNING",
 }
-OWN_HANDLERS = ("uvicorn", "uvicorn.error", "uvicorn.access")
-"""These got handlers before our settings were read."""
+OWN_HANDLERS = ("uvicorn", "uvicorn.error", "uvicorn.access")  # With handlers before our settings are read
 WITHOUT_TRACEBACK = ("django.security.DisallowedHost",)  # Network scans trigger these; the message suffices
 KNOWN_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 NO_FIELDS = ("process", "line")  # Extra values that are none of `logger.bind(execution=...)`

@@ -34,8 +34,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCy
 from config.compat import AnnouncingProtocol, note_handler
 
 APPLICATION = "config.asgi:application"
-KEEP_ALIVE_SECONDS = 75
-"""Longer than proxies and clients keep idle connections, so none is closed under a request."""
+KEEP_ALIVE_SECONDS = 75  # Longer than proxies and clients keep idle ones, so none is closed under a request
 MOST_CONNECTIONS = 5_000  # Per process, mostly of clients that wait for a run
 FEWEST_CONNECTIONS = 100
 RESET = struct.pack("ii", 1, 0)  # SO_LINGER: close at once and drop unsent data

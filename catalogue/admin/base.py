@@ -148,8 +148,7 @@ def _checkbox() -> str:
 class CatalogueAdmin(UnfoldAdmin):
     list_filter_submit = True  # Unfold's drop-down filters apply only with a submit button
     newest_by = ""  # The column by which a table that grows with every call is sorted, newest first
-    history_model: type[models.Model] | None = None
-    """Shows the history of this model's object with the same key."""
+    history_model: type[models.Model] | None = None  # Shows the history of its object with the same key
 
     @admin.display(description=UnfoldAdmin.action_checkbox.short_description)  # type: ignore[attr-defined]
     def action_checkbox(self, obj: Any) -> SafeString:

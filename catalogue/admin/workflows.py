@@ -99,8 +99,7 @@ class WorkflowForm(CatalogueForm):
         widget=widgets.UnfoldAdminIntegerFieldWidget,
     )
 
-    seen = forms.CharField(required=False, widget=forms.HiddenInput)
-    """The content hash on display, which enabling compares."""
+    seen = forms.CharField(required=False, widget=forms.HiddenInput)  # The displayed content hash
 
     class Meta:
         model = Workflow
@@ -178,10 +177,8 @@ class WorkflowAdmin(ToolPagesMixin):
     further_columns: ClassVar[list[Callable[[Workflow], Any]]] = []  # Columns from the rooms above
     prepare_rows: ClassVar[list[Callable[[list[Workflow]], None]]] = []
     """Prepare their columns for all rows of a page, in a constant number of queries."""
-    further_orders: ClassVar[list[Callable[[], dict[str, Any]]]] = []
-    """Expressions by name to sort their columns by."""
-    further_links: ClassVar[list[Callable[[HttpRequest, Workflow], list[Link]]]] = []
-    """Links from the rooms above."""
+    further_orders: ClassVar[list[Callable[[], dict[str, Any]]]] = []  # Expressions to sort their columns by
+    further_links: ClassVar[list[Callable[[HttpRequest, Workflow], list[Link]]]] = []  # From the rooms above
     further_sections: ClassVar[list[Callable[[HttpRequest, Workflow], tuple[str, Any]]]] = []
     """Cards below the form, from the rooms above: a title with a text or a table; empty: none."""
     form = WorkflowForm
