@@ -38,12 +38,12 @@ SHOWN_CHANGES, SHOWN_VALUE = 4, 50
 
 def describe_changes(entry: HistoryEntry) -> list[str]:
     """`title: empty → Report`, a line for each of the first fields."""
-    told = [
+    lines = [
         f"{field_label(entry, name)}: {_in_short(old)} → {_in_short(new)}"
         for name, (old, new) in entry.changes.items()
     ]
-    more = len(told) - SHOWN_CHANGES
-    return told[:SHOWN_CHANGES] + ([f"and {more} more"] if more > 0 else [])
+    more = len(lines) - SHOWN_CHANGES
+    return lines[:SHOWN_CHANGES] + ([f"and {more} more"] if more > 0 else [])
 
 
 def _in_short(value: Any) -> str:

@@ -265,9 +265,9 @@ class _ShownDifference:
             self.old, self.new = _shown_value(old), _shown_value(new)
 
 
-def _with_code(told: str) -> SafeString:
+def _with_code(text: str) -> SafeString:
     """Names between backticks become chips."""
-    parts = told.split("`")
+    parts = text.split("`")
     return format_html_join(
         "", "{}", ((html.chip(part) if at % 2 else part,) for at, part in enumerate(parts))
     )
@@ -388,9 +388,9 @@ def review_fact(request: HttpRequest, workflow: Workflow) -> tuple[str, Any]:
     review = Review.objects.filter(pk=workflow.pk).defer("offered").first()
     if review is None:
         return "Review", ""
-    told = "turned down" if review.kept_at else "waits for a decision"
+    state = "turned down" if review.kept_at else "waits for a decision"
     what = "a change of the engine" if review.kind == Review.Kind.CHANGED else "a new workflow"
-    return "Review", html.link(f"{what}, {told}", "catalogue_review_change", review.pk)
+    return "Review", html.link(f"{what}, {state}", "catalogue_review_change", review.pk)
 
 
 def reviews_fact(request: HttpRequest, source: Source) -> tuple[str, Any]:
@@ -404,5 +404,5 @@ def held_listing_fact(request: HttpRequest, source: Source) -> tuple[str, Any]:
     if run is None:
         return "Held listing", ""
     gone = "1 workflow is" if run.missing == 1 else f"{run.missing:,} workflows are"
-    told = f"{gone} gone from it: look and confirm"
-    return "Held listing", html.link_if_allowed(request, told, "catalogue_discoveryrun_change", run.pk)
+    advice = f"{gone} gone from it: look and confirm"
+    return "Held listing", html.link_if_allowed(request, advice, "catalogue_discoveryrun_change", run.pk)

@@ -230,9 +230,9 @@ def source_form(kind: str, *, sealed_for: str) -> type[SourceForm]:
     return cast(type[SourceForm], cast(Any, type(SourceForm))("SourceForm", (SourceForm,), fields))
 
 
-def _mark_as_known(field: forms.Field, told: str) -> None:
+def _mark_as_known(field: forms.Field, placeholder: str) -> None:
     field.required = False
-    field.widget.attrs["placeholder"] = told
+    field.widget.attrs["placeholder"] = placeholder
     # An empty field keeps the stored secret, unlike what the help text of new sources says.
     field.help_text = mark_safe(WITHOUT_ONE.sub("", str(field.help_text)))  # noqa: S308 - escaped
 
@@ -266,8 +266,8 @@ def shown_settings(source: Source) -> list[tuple[str, str]]:
     stored = stored_credentials(source)
     rows = []
     for name, setting in known_settings(source.kind).items():
-        told = ("stored" if stored.get(name) else "not stored") if setting.secret else ""
-        rows.append((setting.title, told or str(source.config.get(name, setting.default))))
+        state = ("stored" if stored.get(name) else "not stored") if setting.secret else ""
+        rows.append((setting.title, state or str(source.config.get(name, setting.default))))
     return rows
 
 

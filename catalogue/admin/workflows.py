@@ -422,7 +422,7 @@ class WorkflowAdmin(ToolPagesMixin):
 
     def labels(self, workflow: Workflow) -> SafeString:
         hints = workflow.effective_hints
-        told = [
+        badges = [
             html.badge(words[0], HINT_BADGES.get(name, ""))
             for name, words in HINT_WORDS.items()
             if hints.get(name)
@@ -431,14 +431,14 @@ class WorkflowAdmin(ToolPagesMixin):
         more = workflow.shown_tags[SHOWN_TAGS:]
         if more:
             tags.append(format_html('<span title="{}">+{}</span>', ", ".join(more), len(more)))
-        return html.side_by_side([*told, *tags])
+        return html.side_by_side([*badges, *tags])
 
     @admin.display(description="source, category", ordering="source__name")
     def origin(self, workflow: Workflow) -> SafeString:
         look = "overflow-wrap: anywhere; white-space: normal; min-width: 5.5rem"
         kind = Workflow.ExecutionType(workflow.effective_execution_type).label
-        told = workflow.source, f"{workflow.category}, {kind}"
-        return format_html('<div style="{}">{}<div class="text-xs">{}</div></div>', look, *told)
+        lines = workflow.source, f"{workflow.category}, {kind}"
+        return format_html('<div style="{}">{}<div class="text-xs">{}</div></div>', look, *lines)
 
     @admin.display(description="changed", ordering="changed_at")
     def changed(self, workflow: Workflow) -> str:

@@ -367,7 +367,7 @@ Rights = Callable[[str], bool]  # Whether the actor has a permission such as `ca
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CatalogueImportRequest:
-    file: CatalogueFile  # Parsed anew for each import, which consumes it
+    file: CatalogueFile  # Parsed again for each import, which consumes it
     secrets: Mapping[str, Mapping[str, str]] = field(default_factory=dict, repr=False)
     """By source and setting; others stay as stored."""
     prune: bool = False  # Remove objects that the file's sections do not have

@@ -31,7 +31,7 @@ LISTING_STATE = (
 
 class SourceQuerySet(ExposingQuerySet["Source"]):
     def due(self, now: datetime) -> "SourceQuerySet":
-        """Enabled sources that are due for a listing and that no process is listing."""
+        """Enabled sources that are due for a listing and not being listed."""
         free = Q(refresh_lease_expires_at=None) | Q(refresh_lease_expires_at__lt=now)
         return self.filter(free, enabled=True, next_refresh_at__lte=now)
 
@@ -157,7 +157,7 @@ class Source(Exposing):
 
     @property
     def effective_refresh_interval(self) -> int:
-        """Seconds between two listings; 0: never by itself."""
+        """Seconds between two listings; 0: never automatically."""
         default: int = settings.CATALOGUE["discovery_interval"]
         return default if self.refresh_interval is None else self.refresh_interval
 
@@ -174,13 +174,13 @@ class DiscoveryRunQuerySet(models.QuerySet["DiscoveryRun"]):
         return self.defer("skipped", "flagged", "changes")
 
     def held(self) -> "DiscoveryRunQuerySet":
-        """Held listings that are the latest of their sources."""
+        """Held listings that are their source's latest."""
         of_source = DiscoveryRun.objects.filter(source=models.OuterRef("source"))
         newest = of_source.filter(outcome__in=("succeeded", "held")).order_by("-pk").values("pk")[:1]
         return self.filter(outcome="held", pk=models.Subquery(newest))
 
     def confirmed_since_success(self, source: Source) -> "DiscoveryRunQuerySet":
-        """Held listings of the source that were confirmed and that no later good listing has replaced."""
+        """The source's held listings that were confirmed since its last successful one."""
         succeeded = self.filter(source=source, outcome="succeeded").order_by("-pk").values("pk")[:1]
         later = self.filter(source=source, outcome="held").exclude(confirmed_at=None)
         return later.filter(pk__gt=Coalesce(models.Subquery(succeeded), 0))
@@ -251,7 +251,7 @@ class DiscoveryRun(models.Model):
         return self.added + self.updated + self.unchanged + self.returned + self.held
 
     def finish(self, *, outcome: "DiscoveryRun.Outcome", error: str = "") -> Self:
-        """Write the outcome and all counts once; a run that is finished or deleted already stays as it is."""
+        """Write the outcome and all counts once; does nothing if the run is already finished or deleted."""
         self.outcome, self.error, self.finished_at = outcome, error, timezone.now()
         fields = [field.attname for field in self._meta.concrete_fields if not field.primary_key]
         values = {name: getattr(self, name) for name in fields}
