@@ -136,7 +136,6 @@ GROUP = Curated(
     model=Group, fields=(), otherwise=frozenset({"name", "permissions"}), left_out=frozenset({"id"})
 )
 ALL = (SOURCE, WORKFLOW, TOOLSET, FILTER, TOOLSET_RULE, SETTINGS, GROUP)
-
 HEADER = "# The curation of a Workflow Catalogue. `manage.py import_catalogue --plan FILE` compares it.\n"
 MEDIA_TYPE = "application/yaml"
 FILE_NAME = "catalogue.yaml"

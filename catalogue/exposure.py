@@ -24,7 +24,6 @@ from catalogue.models import Revision, Source, Toolset, ToolsetRule, Workflow, W
 from catalogue.portable_schemas import alias_tools, limit_for_tools
 
 MAX_AGE_SECONDS = 0.5  # How old the revision known to a process may be; agents see a change after at most 1 s
-
 Workflows = Mapping[str, Workflow]  # By tool name, in alphabetical order
 NOTHING: Workflows = MappingProxyType({})
 Derived = TypeVar("Derived")

@@ -311,8 +311,6 @@ class _Remembered:
 
 
 _remembered = _Remembered()
-
-
 MOST_KNOWN = 50
 
 

@@ -33,7 +33,6 @@ GROUPS = (
     ),
 )
 WIDE = {"description", "endpoint", "input_schema"}
-
 NO_ARGUMENTS = {"type": "object", "properties": {}}
 
 PLACES = {  # In a ToolConfig, by the form's field

@@ -162,9 +162,7 @@ DECIDED = (*WORKFLOW.fields, "enabled", "former_tool_names")
 DECLARED = (*LISTED.values(), *LISTED_BESIDES, "missing_since", "changed_at", "content_hash")
 UNCHECKED = ["source", "former_tool_names", *DECLARED]  # Columns that are validated elsewhere
 NAMES = {column: name for name, column in WORKFLOW.names.items()}
-
 LISTED_PREFIX = "listed "
-
 Layer = Mapping[str, Any]  # The engine's fields of a workflow, by the model's names
 
 

@@ -132,7 +132,6 @@ def _steps_of(loc: tuple[str | int, ...], written: Any, *, is_absent: bool) -> I
 
 
 LONGEST_HOST = 60  # Leaves room for a number in a source's name of at most 64 characters
-
 SAY_WHICH = 'Name one: send {"source": ..., "tools": [...]}, or use `add_tools --source`.'
 
 

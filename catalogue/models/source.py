@@ -180,7 +180,7 @@ class DiscoveryRunQuerySet(models.QuerySet["DiscoveryRun"]):
         return self.filter(outcome="held", pk=models.Subquery(newest))
 
     def confirmed_since_success(self, source: Source) -> "DiscoveryRunQuerySet":
-        """The source's held listings that were confirmed since its last successful one."""
+        """The source's confirmed held listings that are newer than its last successful one."""
         succeeded = self.filter(source=source, outcome="succeeded").order_by("-pk").values("pk")[:1]
         later = self.filter(source=source, outcome="held").exclude(confirmed_at=None)
         return later.filter(pk__gt=Coalesce(models.Subquery(succeeded), 0))

@@ -20,7 +20,6 @@ OTHER_INTEGER = re.compile(r"0(?:x[0-9A-Fa-f]+|o[0-7]+)\Z")
 NUMBER = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?\Z")
 NO_NUMBER = re.compile(r"(?:[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))\Z")
 MAX_PROBLEMS = 20
-
 UNCLOSED = "a quotation that begins here is never closed"
 SYNTAX = (  # PyYAML's messages, which may quote the text, and ours, which do not
     (r"found character '\t'", "a tab; YAML wants spaces there"),

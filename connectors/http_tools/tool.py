@@ -20,7 +20,6 @@ from connectors.settings import HeaderSecret
 
 Method = Literal["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"]
 SAFE_METHODS = frozenset({"GET", "HEAD"})  # They change nothing, so they may be repeated
-
 Scalar = str | int | float | bool
 PARAMETER = re.compile(r"\{([^{}/]+)\}")
 LITERAL = re.compile(r"(?:[A-Za-z0-9\-._~!$&'()*+,;=:@/]|%[0-9A-Fa-f]{2})*")

@@ -43,7 +43,6 @@ CREDENTIALS_REFUSED = (401, 403)  # By which servers of both eras refuse credent
 CLOSED = "Connection closed"
 LOST_CONNECTION = (CLOSED, "SSE stream", "read stream")
 UNREADABLE = "Failed to parse"  # So the SDK's messages begin, whose codes servers use as well
-
 OnProgress = Callable[[float, float | None, str | None], None]
 MOST_UNREAD = 1_000  # Failures that are kept for requests whose callers have left
 

@@ -30,7 +30,6 @@ LAST_WORDS_SECONDS = 1.0
 FIRST_PAUSE_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 300.0
 REFUSED = 100  # Failures that lead to the longest pause
-
 OpenTransport = Callable[[], Transport]
 FIRST_BACKOFF_SECONDS = 0.5
 LONGEST_BACKOFF_SECONDS = 60.0

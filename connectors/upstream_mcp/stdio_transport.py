@@ -26,7 +26,6 @@ from connectors.upstream_mcp.config import McpConfig, variables
 from connectors.upstream_mcp.conversation import TransportFailures
 
 Streams = tuple[MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]]
-
 CHUNK_BYTES = 65_536
 KEPT_BYTES = 300  # Bytes of both ends of an oversized message, to find its request's id
 ID_AT_START = re.compile(rb'\A\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?"id"\s*:\s*(\d{1,15})\b')
