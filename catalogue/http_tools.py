@@ -92,11 +92,15 @@ def authentication_of(config: dict[str, Any]) -> Authentication:
 class StoredTool(ToolConfig):
     """A declared tool as it is kept."""
 
-    id: str  # Its name as a tool: unique, and its own for ever
+    id: str
+    """Its name as a tool: unique, and its own for ever."""
     source: str
-    exposed: bool  # Whether agents see it and may call it
-    hidden_because: str  # Why they do not; empty where they do
-    updated_at: datetime  # When its declaration last changed
+    exposed: bool
+    """Whether agents see it and may call it."""
+    hidden_because: str
+    """Why they do not; empty where they do."""
+    updated_at: datetime
+    """When its declaration last changed."""
 
     READ_ONLY: ClassVar = ("id", "source", "exposed", "hidden_because", "updated_at")  # Not declared
 
