@@ -15,16 +15,8 @@ from django.utils.html import escape, format_html, format_html_join
 from django.utils.safestring import SafeString, mark_safe
 from unfold.contrib.filters.admin import ChoicesDropdownFilter, DropdownFilter, RelatedDropdownFilter
 
+from catalogue.admin import base
 from catalogue.admin import rendering as html
-from catalogue.admin.base import (
-    Button,
-    ButtonsMixin,
-    CatalogueAdmin,
-    CatalogueChangeList,
-    ReadOnlyMixin,
-    ask_for_selected,
-    button,
-)
 from catalogue.drift import Difference, describe_differences, find_suspicious, show_unseen
 from catalogue.exposure import Placement
 from catalogue.history import actor_of
@@ -59,7 +51,7 @@ class DecisionFilter(DropdownFilter):  # type: ignore[misc]
         return queryset.filter(pk__in=Review.objects.awaiting().values("pk"))
 
 
-class ReviewChangeList(CatalogueChangeList):
+class ReviewChangeList(base.CatalogueChangeList):
     """Reads the data for the differences of all rows once."""
 
     result_list: Any
@@ -73,7 +65,7 @@ class ReviewChangeList(CatalogueChangeList):
 
 
 @admin.register(Review)
-class ReviewAdmin(ReadOnlyMixin, ButtonsMixin):
+class ReviewAdmin(base.ReadOnlyMixin, base.ButtonsMixin):
     class Media:
         css: ClassVar[dict[str, tuple[str, ...]]] = {"all": ("catalogue/admin/reviews.css",)}
 
@@ -143,14 +135,14 @@ class ReviewAdmin(ReadOnlyMixin, ButtonsMixin):
 
     # The page of one
 
-    def get_buttons(self, request: HttpRequest, obj: Review) -> list[Button]:
+    def get_buttons(self, request: HttpRequest, obj: Review) -> list[base.Button]:
         return [
             replace(one, values=((OFFER, obj.offer_hash),), label=_label(one, obj))
             for one in super().get_buttons(request, obj)
             if one.name != "keep" or obj.kept_at is None
         ]
 
-    @button("Accept", icon="check", variant="primary", records=True)
+    @base.button("Accept", icon="check", variant="primary", records=True)
     def accept(self, request: HttpRequest, review: Review) -> None:
         """All fields, or those chosen below the differences."""
         offers, fields = {review.pk: request.POST.get(OFFER, "")}, request.POST.getlist(FIELD)
@@ -164,7 +156,7 @@ class ReviewAdmin(ReadOnlyMixin, ButtonsMixin):
         else:
             _report(request, decided, "Accepted in part" if fields else "Accepted")
 
-    @button("Keep", icon="block", records=True)
+    @base.button("Keep", icon="block", records=True)
     def keep(self, request: HttpRequest, review: Review) -> None:
         offers = {review.pk: request.POST.get(OFFER, "")}
         _report(request, keep_accepted(offers, by=actor_of(request)), "Kept")
@@ -220,7 +212,7 @@ def _with_offer(review: Review, placement: Placement) -> SafeString:
     return format_html("<div>{}{}</div>", seen, _summary(review, placement))
 
 
-def _label(one: Button, review: Review) -> str:
+def _label(one: base.Button, review: Review) -> str:
     if review.kind == Review.Kind.NEW:
         return {"accept": "Accept and enable", "keep": "Leave hidden"}[one.name]
     return {"accept": "Accept the change", "keep": "Keep what was accepted"}[one.name]
@@ -351,7 +343,7 @@ def review_badge(workflow: Any) -> SafeString:
 
 
 def accept_for_workflows(
-    pages: CatalogueAdmin, request: HttpRequest, workflows: QuerySet[Workflow]
+    pages: base.CatalogueAdmin, request: HttpRequest, workflows: QuerySet[Workflow]
 ) -> HttpResponse | None:
     """The page that shows the held changes of these workflows; once it is sent, they are accepted."""
     reviews = Review.objects.awaiting().filter(workflow__in=workflows.order_by().values("pk"))
@@ -379,7 +371,7 @@ def accept_for_workflows(
         )
         for review in held
     )
-    return ask_for_selected(
+    return base.ask_for_selected(
         pages, request, workflows, forms.Form, "Accept changes", accept, note=note, shown=shown
     )
 
