@@ -1,5 +1,3 @@
-"""The history of changes by people, tokens and commands, with reverts."""
-
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any

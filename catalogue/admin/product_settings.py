@@ -1,5 +1,3 @@
-"""The product's settings: a single page without a list."""
-
 from typing import Any
 
 from django import forms

@@ -1,5 +1,3 @@
-"""Changes to review: changed and new workflows that await a curator's decision."""
-
 import json
 from collections.abc import Iterable
 from dataclasses import replace

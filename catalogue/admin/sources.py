@@ -1,5 +1,3 @@
-"""Sources: connect an engine, test it, refresh it, watch its health."""
-
 import json
 import re
 from collections.abc import Callable

@@ -1,5 +1,3 @@
-"""Declaring HTTP tools in the admin: add one, change it, remove it."""
-
 from typing import Any, get_args
 
 from django import forms

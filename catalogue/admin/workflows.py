@@ -1,5 +1,3 @@
-"""Workflows: find and enable them, and override the engine's words."""
-
 import json
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar

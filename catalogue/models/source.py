@@ -1,5 +1,3 @@
-"""A connection to one engine."""
-
 import hashlib
 import json
 from datetime import datetime
@@ -21,8 +19,6 @@ SOURCE_NAME = RegexValidator(
     "A source's name has 1 to 64 letters, digits, underscores, dots or hyphens, and starts with no sign.",
 )
 TOLERATED_LOSS = 20  # Percent
-
-
 LISTING_STATE = (
     "health_state", "health_message", "failing_since", "failures", "last_refreshed_at", "next_refresh_at",
     "refresh_lease_expires_at",
