@@ -20,7 +20,6 @@ from connectors.formats.json_schema import pointer_of
 
 Schema = dict[str, Any]
 Overrides = Mapping[str, Mapping[str, Any]]
-
 MEMBERS = {"description", "constant", "default"}
 LONGEST_DESCRIPTION = 4_000
 LONGEST_VALUE = 10_000  # Characters of the JSON

@@ -136,7 +136,6 @@ GROUP = Curated(
     model=Group, fields=(), otherwise=frozenset({"name", "permissions"}), left_out=frozenset({"id"})
 )
 ALL = (SOURCE, WORKFLOW, TOOLSET, FILTER, TOOLSET_RULE, SETTINGS, GROUP)
-
 HEADER = "# The curation of a Workflow Catalogue. `manage.py import_catalogue --plan FILE` compares it.\n"
 MEDIA_TYPE = "application/yaml"
 FILE_NAME = "catalogue.yaml"
@@ -256,8 +255,7 @@ _WRITERS: dict[str, Callable[[], Any]] = {
     "listed": lambda: _by_source(_describe_listed),
 }
 
-LIMITS = Limits(bytes=16 * 1024 * 1024, depth=250, parts=600_000, integer=10**40)
-"""Enough for 5,000 workflows with their schemas."""
+LIMITS = Limits(bytes=16 * 1024 * 1024, depth=250, parts=600_000, integer=10**40)  # Fits 5,000 workflows
 CAREFUL_BYTES = 256 * 1024  # Smaller files are read by a slower parser, which explains mistakes better
 TYPES: Mapping[type, str] = {bool: "true or false", int: "a whole number", str: "a text", list: "a list"}
 

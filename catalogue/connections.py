@@ -30,7 +30,6 @@ from connectors.registry import connector_class
 from connectors.settings import FieldProblem
 
 CLOSING_SECONDS = 8.0
-
 FEWEST_SECONDS = 5.0  # Minimum between two listings after notifications
 FEWEST_SECONDS_WHILE_FAILING = 15.0
 PAUSE_SECONDS = 1.0  # Minimum between two notifications that a process handles

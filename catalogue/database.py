@@ -20,7 +20,6 @@ from connectors.background import run_in_background_loop
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
-
 THREADS = 2 if connection.vendor == "sqlite" else 6
 """SQLite has one writer. PostgreSQL gains from threads that bridge its waits until Python's lock makes them
 slower: docs/decisions/0009-call-path.md has the figures."""

@@ -17,7 +17,6 @@ from catalogue.models import Source, Workflow
 SHORT_DESCRIPTION = 150
 SHORTEST_START = 40  # Characters from which a short description ends with a whole sentence
 SENTENCE_END = re.compile(r"(?<![ .(]\w)[.!?](?= [^a-z])")  # Skips the full stops of "e.g." and of initials
-
 MAX_AGE_SECONDS = 0.5  # How old the outages of a process may be, as for the catalogue itself
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from copy import copy
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from functools import cached_property
+from functools import cached_property, wraps
 from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -24,7 +24,6 @@ from catalogue.models import Revision, Source, Toolset, ToolsetRule, Workflow, W
 from catalogue.portable_schemas import alias_tools, limit_for_tools
 
 MAX_AGE_SECONDS = 0.5  # How old the revision known to a process may be; agents see a change after at most 1 s
-
 Workflows = Mapping[str, Workflow]  # By tool name, in alphabetical order
 NOTHING: Workflows = MappingProxyType({})
 Derived = TypeVar("Derived")
@@ -35,8 +34,7 @@ class ExposedToolset:
     toolset: Toolset
     workflows: Workflows
     aliases: Mapping[str, str] = field(default_factory=dict)  # Portable names of tools that need one
-    chosen_by: Any = field(default=None, repr=False, compare=False)
-    """The values of its rules, and the keys of what is picked."""
+    chosen_by: Any = field(default=None, repr=False, compare=False)  # Its rules' values, and the picked keys
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +44,10 @@ class ExposedCatalogue:
     toolsets: Mapping[str, ExposedToolset] = field(default_factory=dict)  # Enabled ones, by slug
     runnable: Mapping[int, Workflow] = field(default_factory=dict, repr=False, compare=False)
     """By key, also those that filters hide."""
-    filtered_by: Any = field(default=None, repr=False, compare=False)
-    """The values of the filters."""
+    filtered_by: Any = field(default=None, repr=False, compare=False)  # The values of the filters
 
     def seen_through(self, slug: str | None) -> Workflows:
-        """What callers of this toolset may see; None: everything exposed. Empty for an unknown toolset."""
+        """What callers of the toolset see; None: everything exposed. Empty for an unknown toolset."""
         if slug is None:
             return self.workflows
         return self.toolsets[slug].workflows if slug in self.toolsets else NOTHING
@@ -83,7 +80,7 @@ class Placement:
         return {slug: FilterChain(rules) for slug, rules in with_rules.items() if rules}
 
     def describe_move(self, old: Workflow, new: Workflow) -> str:
-        """How the change to `new` moves it, such as "it would come into the toolset finance"; or empty."""
+        """How the change to `new` moves it: "it would come into the toolset finance"; empty if it stays."""
         was_shown, is_shown = self._filters.lets_through(old), self._filters.lets_through(new)
         if was_shown != is_shown:
             return "agents would see it" if is_shown else "agents would no longer see it"
@@ -101,18 +98,16 @@ class Placement:
 
 
 def load_exposed_catalogue(known: ExposedCatalogue | None = None) -> ExposedCatalogue:
-    """A bounded number of queries, whatever the size; what has not changed is taken from `known`.
-
-    So a workflow is another object when, and only when, its row or its source's is another.
-    """
+    """In a bounded number of queries, whatever the size. What has not changed is taken from `known`, so a
+    workflow is a new object if and only if its row or its source's has changed."""
     known = ExposedCatalogue(0, NOTHING) if known is None else known
-    # The revision first: rows that change while we read then belong to a later one, which is noticed.
+    # The revision first: rows that change during the read belong to a later one, which is noticed.
     revision = Revision.current()
     filters = list(WorkflowFilter.objects.filter(enabled=True))
     runnable, filtered_by = _read_runnable(known.runnable), _values_of(filters)
     judged = known.runnable if filtered_by == known.filtered_by else {}
     chain = FilterChain(filters)
-    # Not by the database, whose alphabet depends on its locale: cursors compare names.
+    # Not sorted by the database, whose order depends on its locale: cursors compare names.
     shown = {
         workflow.tool_name: workflow
         for workflow in sorted(runnable.values(), key=attrgetter("tool_name"))
@@ -150,8 +145,7 @@ def _follow(before: Workflows, *, without: Set[str], chosen: Workflows) -> Workf
     return MappingProxyType(dict(sorted({**kept, **chosen}.items())))
 
 
-FEW = 500
-"""Rows that are read by their keys; databases limit the parameters of a query."""
+FEW = 500  # Rows to read by their keys; databases limit the parameters of a query
 
 
 def _read_runnable(known: Mapping[int, Workflow]) -> dict[int, Workflow]:
@@ -166,7 +160,7 @@ def _read_runnable(known: Mapping[int, Workflow]) -> dict[int, Workflow]:
     sources = _sources_of_now({row.source_id: row.source for row in kept})
     current = {}
     for row in [*read, *(copy(row) if row.source is not sources.get(row.source_id) else row for row in kept)]:
-        # One that was added since is not there yet, or one was deleted with its workflows.
+        # A source may have been added or deleted since the rows were read.
         if (source := sources.get(row.source_id)) is not None:
             row.source = source
             current[row.pk] = row
@@ -174,10 +168,11 @@ def _read_runnable(known: Mapping[int, Workflow]) -> dict[int, Workflow]:
 
 
 def _sources_of_now(known: Mapping[int, Source]) -> dict[int, Source]:
-    """The known objects where no setting has changed, with the present state of their listings."""
+    """The known objects where no setting has changed, with the current state of their listings."""
     sources = Source.objects.in_bulk()
     for key, source in known.items():
-        if (present := sources.get(key)) is not None and present.has_settings_of(source):
+        present = sources.get(key)
+        if present is not None and present.settings_values() == source.settings_values():
             source.take_listing_state(present)
             sources[key] = source
     return sources
@@ -264,31 +259,6 @@ def explain_exposure(workflow: Workflow, chain: FilterChain[WorkflowFilter]) -> 
     return Explanation(Visibility.EXPOSED if shown else Visibility.FILTERED, chain.deciding_filter(workflow))
 
 
-def explain_all() -> Mapping[int, Explanation]:
-    """By workflow key: one query, and three more after a new revision."""
-    return _remembered.at_present("verdicts", _explain_all)
-
-
-def members_of_toolsets() -> Mapping[str, set[int]]:
-    """Workflow keys by slug, exposed or not; queries as for `explain_all`."""
-    return _remembered.at_present("members", _members_of_toolsets)
-
-
-def _explain_all() -> dict[int, Explanation]:
-    chain = FilterChain(WorkflowFilter.objects.filter(enabled=True))
-    return {workflow.pk: explain_exposure(workflow, chain) for workflow in _light_workflows()}
-
-
-def _members_of_toolsets() -> dict[str, set[int]]:
-    workflows, picked = list(_light_workflows()), _picked_workflows()
-    return {
-        toolset.slug: {
-            workflow.pk for workflow in choose_for(toolset, workflows, picked[toolset.pk]).values()
-        }
-        for toolset in Toolset.objects.prefetch_related("rules")
-    }
-
-
 LIGHT = (
     "source", "tool_name", "name", "upstream_id", "category", "tags", "tags_override", "enabled",
     "missing_since",
@@ -298,7 +268,7 @@ LIGHT = (
 def _light_workflows() -> Iterator[Workflow]:
     sources = Source.objects.only("name", "enabled").in_bulk()
     for workflow in Workflow.objects.only(*LIGHT).order_by():
-        # A workflow of a source that was added after the query above.
+        # The source may have been added after the query above.
         if (source := sources.get(workflow.source_id)) is not None:
             workflow.source = source
             yield workflow
@@ -333,7 +303,7 @@ def effect_of_filter(rule: WorkflowFilter) -> FilterPreview:
 
 
 def match_rule(rule: WorkflowFilter) -> tuple[list[str], list[str]]:
-    """Tool names that it matches: enabled workflows of enabled sources, and the others."""
+    """Names of the matching tools: enabled workflows of enabled sources, and the others."""
     chain, enabled, others = FilterChain([rule], whether_enabled=False), list[str](), list[str]()
     for workflow in _light_workflows():
         if workflow.missing_since is None and chain.deciding_filter(workflow):
@@ -358,16 +328,19 @@ class _Remembered:
         self._lock = threading.Lock()
         self._catalogue: ExposedCatalogue | None = None
         self._confirmed_at = 0.0
-        self._derived: dict[str, tuple[int, Any]] = {}
+        self._derived: dict[Callable[[], Any], tuple[int, Any]] = {}
 
-    def at_present(self, name: str, derive: Callable[[], Derived]) -> Derived:
-        """A value derived once for each revision."""
-        revision = Revision.current()
-        known = self._derived.get(name)
-        if known is None or known[0] != revision:
-            self._derived[name] = known = (revision, derive())
-        derived: Derived = known[1]
-        return derived
+    def once_per_revision(self, derive: Callable[[], Derived]) -> Callable[[], Derived]:
+        @wraps(derive)
+        def at_present() -> Derived:
+            revision = Revision.current()
+            known = self._derived.get(derive)
+            if known is None or known[0] != revision:
+                self._derived[derive] = known = (revision, derive())
+            derived: Derived = known[1]
+            return derived
+
+        return at_present
 
     def fresh(self) -> ExposedCatalogue | None:
         """Without the database; None when it has to be queried."""
@@ -401,6 +374,26 @@ fresh_catalogue = _remembered.fresh
 current_catalogue = _remembered.current
 confirmed_catalogue = _remembered.confirmed
 forget_catalogue = _remembered.forget
+
+
+@_remembered.once_per_revision
+def explain_all() -> Mapping[int, Explanation]:
+    """By workflow key: one query, and three more after a new revision."""
+    chain = FilterChain(WorkflowFilter.objects.filter(enabled=True))
+    return {workflow.pk: explain_exposure(workflow, chain) for workflow in _light_workflows()}
+
+
+@_remembered.once_per_revision
+def members_of_toolsets() -> Mapping[str, set[int]]:
+    """Workflow keys by slug, exposed or not; queries as for `explain_all`."""
+    workflows, picked = list(_light_workflows()), _picked_workflows()
+    return {
+        toolset.slug: {
+            workflow.pk for workflow in choose_for(toolset, workflows, picked[toolset.pk]).values()
+        }
+        for toolset in Toolset.objects.prefetch_related("rules")
+    }
+
 
 LOOK_SECONDS = 0.25
 

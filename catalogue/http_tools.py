@@ -102,8 +102,7 @@ class StoredTool(ToolConfig):
     updated_at: datetime
     """When its declaration last changed."""
 
-    READ_ONLY: ClassVar = ("id", "source", "exposed", "hidden_because", "updated_at")
-    """Fields beside the declaration."""
+    READ_ONLY: ClassVar = ("id", "source", "exposed", "hidden_because", "updated_at")  # Not declared
 
 
 def stored_tool_of(workflow: Workflow, chain: FilterChain[WorkflowFilter]) -> StoredTool:

@@ -10,7 +10,7 @@ MAX_LENGTH = 64  # Clients are stricter than MCP's own 128
 SIMILAR = 0.55  # The least share of letter pairs that two similar names have in common
 MOST_SIMILAR = 3
 
-BUILT_IN_TOOLS = {
+BUILT_IN_TOOLS = {  # MCP's built-in tools with their titles; no workflow may have or resemble these names
     "list_workflows": "List workflows",
     "get_workflow_info": "Get everything about a workflow",
     "execute_workflow": "Execute a workflow",
@@ -21,7 +21,6 @@ BUILT_IN_TOOLS = {
     "signal_execution": "Tell a run",
     "ClearCache": "Clear the result cache",
 }
-"""MCP's built-in tools with their titles; no workflow may have or resemble these names."""
 
 RESERVED = frozenset({*BUILT_IN_TOOLS, "enable", "disable"})
 """Built-in tools, and REST's addresses beside the tools'; a workflow of such a name gets its id added."""

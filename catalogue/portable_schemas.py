@@ -80,14 +80,13 @@ SHOWN_KEYS = 3
 LONGEST_SHOWN = 40
 OTHERS = "other_arguments"
 Schema = dict[str, Any]
-OWN_TYPE = {
+OWN_TYPE = {  # The likely type of a schema without one
     "properties": "object", "required": "object", "additionalProperties": "object",
     "patternProperties": "object",
     "items": "array", "prefixItems": "array", "minItems": "array", "maxItems": "array",
     "pattern": "string", "format": "string", "minLength": "string", "maxLength": "string",
     "minimum": "number", "maximum": "number", "multipleOf": "number",
 }  # fmt: skip
-"""The likely type of a schema without one."""
 WORDS = {
     "format": "format {}", "pattern": "matches {}", "minLength": "at least {} characters",
     "maxLength": "at most {} characters", "minimum": "at least {}", "exclusiveMinimum": "more than {}",

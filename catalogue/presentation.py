@@ -7,18 +7,16 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlsplit
 
-CURATORS_HINTS = {
+CURATORS_HINTS = {  # The fields of a workflow with the curator's value, and MCP's names
     "read_only_hint": "readOnlyHint",
     "destructive_hint": "destructiveHint",
     "idempotent_hint": "idempotentHint",
     "open_world_hint": "openWorldHint",
 }
-"""The fields of a workflow with the curator's value, and MCP's names."""
 MAX_ICONS = 8
 MAX_ICON_CHARACTERS = 20_000  # Of all icons of a workflow together; every list of tools carries them
 MAX_ADDRESS_CHARACTERS = 2_000
-RASTER = re.compile(r"data:image/(?:png|jpeg|webp|gif);base64,([A-Za-z0-9+/]+={0,2})")
-"""Without SVG, which may hold scripts."""
+RASTER = re.compile(r"data:image/(?:png|jpeg|webp|gif);base64,([A-Za-z0-9+/]+={0,2})")  # SVG may hold scripts
 MEDIA_TYPE = re.compile(r"image/[a-z0-9.+-]{1,80}")
 SIZE = re.compile(r"any|[1-9][0-9]{0,4}x[1-9][0-9]{0,4}")
 

@@ -30,12 +30,11 @@ RECORDED_OBJECTS = 1000
 BATCH = 500
 NO_DESCRIPTION = "It has no description, by which agents choose: it needs one from a curator."
 
-LAYER_FIELDS = (
+LAYER_FIELDS = (  # The fields that are accepted of a workflow, or offered in their place
     "name", "upstream_title", "description", "category", "version", "author", "tags", "execution_type",
     "input_schema", "output_schema", "schema_problem", "resembles", "hints", "icons",
     "upstream_timeout_seconds", "upstream_cache_seconds", "queries", "signals", "metadata", "content_hash",
 )  # fmt: skip
-"""The fields that are accepted of a workflow, or offered in their place."""
 UPSTREAM_FIELDS = (*LAYER_FIELDS, "changed_at", "missing_since")
 COPIED_FIELDS = (
     "name", "description", "category", "version", "author", "tags", "execution_type", "metadata",
@@ -645,12 +644,9 @@ class Change(StrEnum):
     ADDED = "added"
     UPDATED = "updated"
     UNCHANGED = "unchanged"
-    RETURNED = "returned"
-    """Listed again after it was missing."""
-    REMOVED = "removed"
-    """Removed from the list; its executions stay on record."""
-    KEPT = "kept"
-    """Declared earlier, and not mentioned this time."""
+    RETURNED = "returned"  # Listed again after it was missing
+    REMOVED = "removed"  # Removed from the list; its executions stay on record
+    KEPT = "kept"  # Declared earlier, and not mentioned this time
 
 
 def foresee_changes(source: Source | None, listing: Listing) -> dict[str, Change]:

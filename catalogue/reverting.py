@@ -161,13 +161,12 @@ def _write_settings(row: ProductSettings, wanted: dict[str, Any], by: history.Ac
     change_settings({**dict.fromkeys(row.overrides), **wanted["overrides"]}, by=by.name)
 
 
-reverters: dict[type[models.Model], Reverter] = {
+reverters: dict[type[models.Model], Reverter] = {  # Not written field by field; rooms above add theirs
     Workflow: _write_workflow,
     Source: _write_source,
     Toolset: _write_toolset,
     ProductSettings: _write_settings,
 }
-"""Models that are not written field by field; rooms above register theirs."""
 
 
 def _restore(key: str, values: dict[str, Any]) -> Any:
@@ -205,9 +204,8 @@ removers: dict[type[models.Model], Callable[[Any], None]] = {
     Toolset: _remove,
     Source: _remove_source,
 }
-restorers: dict[type[models.Model], Callable[[str, dict[str, Any]], Any]] = {
+restorers: dict[type[models.Model], Callable[[str, dict[str, Any]], Any]] = {  # By key and values
     WorkflowFilter: _restore,
     Toolset: lambda key, values: write_toolset(Toolset(pk=int(key)), **values),
     Source: _restore_source,
 }
-"""By the object's key and its values."""

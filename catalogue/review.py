@@ -18,14 +18,12 @@ from catalogue.models import DiscoveryRun, Review, Revision, Source, Workflow
 from catalogue.reconciliation import BATCH, LAYER_FIELDS, hash_layer, judge_offer, layer_of, serve_layers
 
 Offers = Mapping[int, str]  # By the workflow's key, the hash of the offer that was seen
-
 RUN_BY = ("name", "input_schema", "metadata")  # What starts a run, for engines that start by metadata
 NOTED_WITH = {"input_schema": ("schema_problem",), "name": ("resembles",), "upstream_title": ("resembles",)}
 """Findings that are accepted together with the field."""
-ACCEPTABLE = tuple(
+ACCEPTABLE = tuple(  # The fields that can be accepted alone
     name for name in LAYER_FIELDS if name not in ("content_hash", "schema_problem", "resembles")
 )
-"""The fields that can be accepted alone."""
 
 
 class UnknownFields(ValueError):

@@ -1,8 +1,6 @@
-"""Ranked search over what is exposed: one index in memory, the same on every database.
-
-Words are weighed by BM25 (k1, b) over three fields as if they were one text, in which a word of a name counts
-as often as its field's weight says. docs/decisions/0016-search.md tells why it is not the database's.
-"""
+"""Ranked search over the exposed workflows: one index in memory, the same with every database. BM25 (k1, b)
+weighs the words of three fields as one text, in which a word counts as often as its field's weight says.
+docs/decisions/0016-search.md says why the database's own search is not used."""
 
 from __future__ import annotations
 
@@ -22,21 +20,19 @@ from catalogue.exposure import ExposedCatalogue
 from catalogue.models import Workflow
 
 MARKS = "\u0591-\u05bd\u064b-\u065f\u0900-\u0963\u0981-\u0dff\u0e31\u0e34-\u0e3a\u0e47-\u0e4e"
-"""Vowels and tones of Hebrew, Arabic, Indian scripts and Thai, which are no letters to Python."""
+"""Vowels and tones of Hebrew, Arabic, Indian scripts and Thai, which Python does not count as letters."""
 WORD = re.compile(rf"(?:[^\W_]|[{MARKS}])+")
-HUMPS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
-"""Word boundaries of camelCase and HTTPServer."""
+HUMPS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")  # Of camelCase and HTTPServer
 ACCENTS = re.compile("[\u0300-\u036f]")
 UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff]+")
 """Scripts without spaces between words: Thai, Lao, Burmese, Khmer, Japanese, Chinese."""
 MOST_JOINED = 4
-PLURALS = (
+PLURALS = (  # English only; other languages rely on beginnings of words
     (re.compile(r"(?<=[^ea])ies$"), "y"),
     (re.compile(r"(?<=ss|sh)es$|(?<=tch)es$|(?<=x)es$"), ""),
     (re.compile(r"(?<=[^aeo])es$"), "e"),
     (re.compile(r"(?<=[^us])s$"), ""),
 )
-"""English only; other languages rely on beginnings of words."""
 
 
 def split_words(text: str) -> list[str]:
@@ -88,37 +84,28 @@ def _pairs(piece: str) -> list[str]:
     return [piece[start : start + 2] for start in range(len(piece) - 1)]
 
 
-LONGEST_QUERY = 1_000
-"""Characters; the rest is ignored."""
+LONGEST_QUERY = 1_000  # Characters; the rest is ignored
 MOST_QUERY_WORDS = 24
 NAME_WEIGHT, TAG_WEIGHT, TEXT_WEIGHT = 4, 2, 1
 K1, B = 1.2, 0.6
 SHORTEST_BEGINNING = 3
 """Bytes of a query's word from which it also matches as a beginning: three letters, or one syllable or
-ideograph of scripts in which that says as much."""
+ideograph in scripts where one carries as much meaning."""
 MOST_ENDINGS = 50
-SHORTEST_INFLECTED = 5
-"""Letters from which it also matches words that share most of its beginning: approval, approve."""
-STEM = 0.6
-"""The share of the word that counts as most."""
-BEGINNING_WORTH, INFLECTION_WORTH = 0.5, 0.3
-"""Relative to the word itself."""
-NEEDED_SHARE = 0.5
-"""Of the weight of the query's words; results with less are dropped."""
-MOST_UNUSED = 0.1
-"""Of the documents of an index: more that changed or were replaced, and it is built again."""
-NAMED_WORTH = 1.0
-"""The bonus of a tool whose name's words all occur in the sentences."""
+SHORTEST_INFLECTED = 5  # Letters from which it also matches words with the same stem: approval, approve
+STEM = 0.6  # The share of the word that counts as most
+BEGINNING_WORTH, INFLECTION_WORTH = 0.5, 0.3  # Relative to the word itself
+NEEDED_SHARE = 0.5  # Of the weight of the query's words; results with less are dropped
+MOST_UNUSED = 0.1  # Of the documents of an index: more that changed or were replaced, and it is built again
+NAMED_WORTH = 1.0  # The bonus of a tool whose name's words all occur in the sentences
 QUOTED = re.compile(
     r"\"[^\"\n]{1,300}\"|\u201c[^\u201d\n]{1,300}\u201d|`[^`\n]{1,300}`"
     r"|(?<!\w)['\u2018][^'\u2019\n]{1,300}['\u2019](?!\w)"
 )
-OF_VALUES = re.compile(r"[/@#_\\\d]")
-"""Digits and signs of addresses, which mark values of arguments."""
-LONGEST_INSTRUCTIONS = 4_000
-"""Characters; the rest is ignored."""
+OF_VALUES = re.compile(r"[/@#_\\\d]")  # Digits and signs of addresses, which mark values of arguments
+LONGEST_INSTRUCTIONS = 4_000  # Characters; the rest is ignored
 PUNCTUATION = ".,;:!?()'\""
-SMALL_WORDS = frozenset({
+SMALL_WORDS = frozenset({  # English function words, and verbs of requests; tools have none of other languages
     "a", "about", "again", "all", "also", "am", "an", "and", "any", "are", "as", "ask", "at", "be",
     "been", "between", "by", "can", "could", "did", "do", "does", "done", "each", "every", "find",
     "for", "from", "get", "give", "had", "has", "have", "he", "her", "here", "him", "his", "how", "i",
@@ -129,29 +116,19 @@ SMALL_WORDS = frozenset({
     "was", "we", "were", "what", "when", "where", "which", "who", "whom", "whose", "why", "will",
     "with", "would", "you", "your"
 })  # fmt: skip
-"""English function words, and verbs of requests; tools have none of other languages."""
 
 
 def search_workflows(catalogue: ExposedCatalogue, query: str, *, toolset: str | None = None) -> list[str]:
-    """Tool names that match the query within the toolset, the best first.
-
-    Words may be in any order; unknown ones are ignored. There are no operators.
-    """
-    return search_among(catalogue, query, catalogue.seen_through(toolset))
-
-
-def search_among(catalogue: ExposedCatalogue, query: str, names: Iterable[str]) -> list[str]:
-    """The same among these tools; unexposed ones are ignored."""
+    """Tool names that match the query within the toolset, the best first. Words may be in any order; unknown
+    ones are ignored. There are no operators."""
     with _remembered.index_of(catalogue) as index:
-        return index.search(query, among=names)
+        return index.search(query, among=catalogue.seen_through(toolset))
 
 
 def rank_for_instructions(catalogue: ExposedCatalogue, instructions: str, names: Iterable[str]) -> list[str]:
-    """Those of these tools that share a word with the sentences, the likeliest first.
-
-    Quotes, numbers and addresses are values of arguments and do not count, nor do small words. Few tools have
-    most of the sentences' words, so none is required.
-    """
+    """The given tools that share a word with the sentences, the likeliest first. Small words do not count,
+    nor do quotes, numbers and addresses, which are values of arguments. Few tools have most of the words, so
+    none is required."""
     said = QUOTED.sub(" ", instructions[:LONGEST_INSTRUCTIONS]).split()
     words = _split_once(" ".join(word for word in _without_small(said) if not OF_VALUES.search(word)))
     with _remembered.index_of(catalogue) as index:
@@ -189,8 +166,7 @@ class SearchIndex:
         lengths = [counts.total() for counts in counted.values()]
         self._usual_length = sum(lengths) / len(lengths) if lengths else 1.0
         self._indexed = {workflow.tool_name: workflow for workflow in workflows}
-        self._names: list[str] = []
-        """By document; one that was replaced stays, and its number is no longer in `_numbers`."""
+        self._names: list[str] = []  # By document; replaced ones stay, without their number in `_numbers`
         self._numbers: dict[str, int] = {}
         self._postings: dict[str, _Postings] = {}
         for name, counts in counted.items():
@@ -198,7 +174,7 @@ class SearchIndex:
         self._vocabulary = sorted(self._postings)
 
     def follow(self, workflows: Mapping[str, Workflow]) -> bool:
-        """Index what is new, or another object, by tool name. False if a new index would cost less."""
+        """Index new and replaced workflows, by tool name. False if a new index would cost less."""
         changed = [
             workflow for name, workflow in workflows.items() if self._indexed.get(name) is not workflow
         ]
@@ -215,7 +191,7 @@ class SearchIndex:
         return True
 
     def _add(self, name: str, counts: Counter[str]) -> list[str]:
-        """The words that were not known before."""
+        """Returns the words that were not known before."""
         document = self._numbers[name] = len(self._names)
         self._names.append(name)
         damping = K1 * (1 - B + B * counts.total() / self._usual_length)
@@ -228,7 +204,7 @@ class SearchIndex:
         return new
 
     def search(self, query: str, *, among: Iterable[str]) -> list[str]:
-        """Those with half of the words by weight; small words only order them, where there are others."""
+        """Those with half of the words by weight; small words only affect the order, unless all are small."""
         query = query[:LONGEST_QUERY]
         words = _split_once(query)
         needed = set(_split_once(" ".join(_without_small(query.split()))) or words)
@@ -254,7 +230,7 @@ class SearchIndex:
         return [self._names[number] for number in sorted(worth, key=lambda n: (-worth[n], self._names[n]))]
 
     def _named_by(self, stems: Set[str], number: int) -> float:
-        """The share of its name's words that are said, from 0 to 1."""
+        """The share of its name's words that occur in the sentences, from 0 to 1."""
         own = split_words(self._names[number])
         return sum(word[:SHORTEST_INFLECTED] in stems for word in own) / (len(own) or 1)
 
@@ -267,7 +243,7 @@ class SearchIndex:
         for word in sorted(words, key=needed.__contains__, reverse=True):
             readings = list(self._matches(word, documents))
             having = sum(worth * len(weights) for worth, weights in readings)
-            # Always above 0, so that a word of all documents finds them.
+            # Always above 0, so that a word that all documents have still finds them.
             rarity = math.log(1 + (len(documents) - having + 0.5) / (having + 0.5))
             for worth, weights in readings:
                 for document in weights if word in needed else weights.keys() & scores.keys():
@@ -277,7 +253,7 @@ class SearchIndex:
         return scores, shares
 
     def _matches(self, word: str, allowed: set[int]) -> Iterator[tuple[float, dict[int, float]]]:
-        """What each reading is worth, with the word's weight in documents that no closer reading matches."""
+        """Each reading's worth, with the word's weight in documents that no closer reading matches."""
         left = allowed
         for worth, read_as in self._readings(word):
             weights: dict[int, float] = {}
@@ -305,7 +281,7 @@ class SearchIndex:
 def _count_words(workflow: Workflow) -> Counter[str]:
     counts: Counter[str] = Counter()
     fields = (
-        # The title is usually the name in other letters, which says nothing twice.
+        # A set: the title is usually the name in other letters, and does not count twice.
         (NAME_WEIGHT, {*split_name(workflow.tool_name), *split_name(workflow.title)}),
         (TAG_WEIGHT, {word for tag in workflow.shown_tags for word in split_name(tag)}),
         (TEXT_WEIGHT, split_words(workflow.shown_description)),
@@ -335,8 +311,6 @@ class _Remembered:
 
 
 _remembered = _Remembered()
-
-
 MOST_KNOWN = 50
 
 
@@ -344,8 +318,7 @@ MOST_KNOWN = 50
 class WorkflowQuery:
     """The criteria of a list; empty ones do not narrow it."""
 
-    tags: Sequence[str] = ()
-    """A workflow has to carry all of them."""
+    tags: Sequence[str] = ()  # A workflow has to carry all of them
     source: str = ""
     query: str = ""
 
@@ -354,11 +327,9 @@ class WorkflowQuery:
 class Selection:
     """The workflows found; where there are none, a hint and alternatives."""
 
-    workflows: list[Workflow]
-    """The best first with a query, else by name."""
+    workflows: list[Workflow]  # The best first with a query, else by name
     hint: str = ""
-    known_tags: Sequence[str] = ()
-    """The most used first."""
+    known_tags: Sequence[str] = ()  # The most used first
     known_sources: Sequence[str] = ()
 
 
@@ -377,7 +348,7 @@ def select_workflows(
 
 
 def tagged(workflows: Iterable[Workflow], tags: Iterable[str]) -> list[Workflow]:
-    """Those that carry every one of the tags, in any case of letters, in their order (D3)."""
+    """Those with all of the tags, without regard to case, in their order (D3)."""
     wanted = set(map(str.casefold, tags))
     return [workflow for workflow in workflows if wanted <= set(map(str.casefold, workflow.shown_tags))]
 

@@ -16,13 +16,12 @@ NOTHING = "never"
 TYPES = ("string", "integer", "number", "boolean", "object", "array", "null")
 MOST_HOPS = 4  # Nested references and alternatives that are followed for one word
 MOST_ALTERNATIVES = 4
-HINTS = {
+HINTS = {  # Keywords that apply to one type only
     "object": ("properties", "additionalProperties", "patternProperties", "minProperties", "maxProperties"),
     "array": ("items", "prefixItems", "minItems", "maxItems", "uniqueItems"),
     "string": ("pattern", "format", "minLength", "maxLength"),
     "number": ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
 }
-"""Keywords that apply to one type only."""
 
 
 @dataclass(frozen=True, slots=True)

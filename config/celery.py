@@ -15,8 +15,7 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
 # `migrate` and CI run them; our commands do without them too.
 os.environ.setdefault("CELERY_SKIP_CHECKS", "true")
 
-UNUSED_QUEUE_SECONDS = 3600
-"""RabbitMQ then deletes a queue without workers; nothing depends on its messages."""
+UNUSED_QUEUE_SECONDS = 3600  # RabbitMQ then deletes a queue without workers; nothing depends on its messages
 
 WITH_TASKS = ["catalogue", "executions", "orchestration"]
 """Named, since Celery would take every module `tasks` for one of its own: that of the MCP server too."""

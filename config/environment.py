@@ -25,8 +25,7 @@ BROKERS = ("filesystem", "redis", "rediss", "amqp", "amqps")
 SHORTEST_KEY = 32
 HOST = re.compile(r"\.?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*\.?|\[[0-9A-Fa-f:.]+\]")
 BASE_DIR = Path(__file__).resolve().parent.parent
-GROUP = "live"
-"""Marks a changeable field, with its heading."""
+GROUP = "live"  # Marks a changeable field, with its heading
 
 
 def _variable(name: str, default: Any, description: str, *, live: str = "", **bounds: Any) -> Any:
@@ -404,8 +403,7 @@ class LiveSettings(dict[str, Any]):
 
     def __init__(self, values: Mapping[str, Any], overrides: Callable[[], Mapping[str, Any]] = dict) -> None:
         super().__init__(values)
-        self.overrides = overrides
-        """Current changes; `catalogue.product_settings` provides them."""
+        self.overrides = overrides  # Current changes; `catalogue.product_settings` provides them
 
     def __getitem__(self, name: str) -> Any:
         if name in LIVE_SETTINGS and name in (changed := self.overrides()):

@@ -10,9 +10,8 @@ from typing import Any
 
 from loguru import logger
 
-CONTINUED = "    "
-"""Indents tracebacks, which may quote engines: only an entry begins with its time."""
-QUIET_LOGGERS = {
+CONTINUED = "    "  # Indents tracebacks, which may quote engines: only an entry begins with its time
+QUIET_LOGGERS = {  # They would log a line per request, task and tick
     "httpx2": "WARNING",
     "httpcore2": "WARNING",
     "mcp": "WARNING",
@@ -28,14 +27,10 @@ QUIET_LOGGERS = {
     "kombu.connection": "ERROR",
     "amqp": "WARNING",
 }
-"""They would log a line per request, task and tick."""
-OWN_HANDLERS = ("uvicorn", "uvicorn.error", "uvicorn.access")
-"""These got handlers before our settings were read."""
-WITHOUT_TRACEBACK = ("django.security.DisallowedHost",)
-"""Network scans trigger these; the message suffices."""
+OWN_HANDLERS = ("uvicorn", "uvicorn.error", "uvicorn.access")  # With handlers before our settings are read
+WITHOUT_TRACEBACK = ("django.security.DisallowedHost",)  # Network scans trigger these; the message suffices
 KNOWN_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
-NO_FIELDS = ("process", "line")
-"""Extra values that are none of `logger.bind(execution=...)`."""
+NO_FIELDS = ("process", "line")  # Extra values that are none of `logger.bind(execution=...)`
 
 
 class _ToLoguru(logging.Handler):
@@ -44,12 +39,10 @@ class _ToLoguru(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         level = record.levelname if record.levelname in KNOWN_LEVELS else record.levelno
         exception = None if record.name in WITHOUT_TRACEBACK else record.exc_info
-
-        def set_origin(entry: Any) -> None:
-            """Otherwise every line would seem to come from this file."""
-            entry["name"], entry["function"], entry["line"] = record.name, record.funcName, record.lineno
-
-        logger.opt(exception=exception).patch(set_origin).log(level, "{}", record.getMessage())
+        # Otherwise every line would seem to come from this file.
+        origin: Any = {"name": record.name, "function": record.funcName, "line": record.lineno}
+        patched = logger.opt(exception=exception).patch(lambda entry: entry.update(origin))
+        patched.log(level, "{}", record.getMessage())
 
 
 def configure_logging(*, level: str, log_format: str) -> None:

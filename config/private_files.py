@@ -5,10 +5,8 @@ import uuid
 from contextlib import suppress
 from pathlib import Path
 
-OTHERS = 0o007
-"""A group may have been granted access on purpose."""
-COMPANIONS = ("", "-wal", "-shm", "-journal")
-"""Files that SQLite makes beside a database, with its permissions."""
+OTHERS = 0o007  # A group may have been granted access on purpose
+COMPANIONS = ("", "-wal", "-shm", "-journal")  # SQLite makes them beside a database, with its permissions
 
 
 def write_secret(path: Path, text: str) -> None:

@@ -292,10 +292,9 @@ CATALOGUE = cast(
     CatalogueSettings,
     LiveSettings({name: getattr(ENVIRONMENT, name) for name in CatalogueSettings.__annotations__}),
 )
-LIVE_SETTINGS = {
+LIVE_SETTINGS = {  # Those that administrators can change; `is_given`: the environment sets it
     name: field | {"is_given": name in ENVIRONMENT.model_fields_set} for name, field in CHANGEABLE.items()
 }
-"""Those that administrators can change; `is_given`: the environment sets it."""
 FAVICON = "config/favicon.svg"
 
 

@@ -34,22 +34,15 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCy
 from config.compat import AnnouncingProtocol, note_handler
 
 APPLICATION = "config.asgi:application"
-KEEP_ALIVE_SECONDS = 75
-"""Longer than proxies and clients keep idle connections, so none is closed under a request."""
-MOST_CONNECTIONS = 5_000
-"""Per process, mostly of clients that wait for a run."""
+KEEP_ALIVE_SECONDS = 75  # Longer than proxies and clients keep idle ones, so none is closed under a request
+MOST_CONNECTIONS = 5_000  # Per process, mostly of clients that wait for a run
 FEWEST_CONNECTIONS = 100
-RESET = struct.pack("ii", 1, 0)
-"""SO_LINGER: close at once and drop unsent data."""
-OTHER_FILES = 1_200
-"""Open besides connections: two per thread with SQLite, engines, the broker."""
-THREADS = 256
-"""Concurrent requests, of which some wait for a run."""
-BYTES_IN_MEMORY = 65_536
-"""Bytes of a body; the rest, from known callers only, goes to disk."""
-Known = Callable[[dict[str, Any]], Awaitable[bool]]
-"""Whether a request's headers identify a caller."""
-PAGES = "; ".join(
+RESET = struct.pack("ii", 1, 0)  # SO_LINGER: close at once and drop unsent data
+OTHER_FILES = 1_200  # Open besides connections: two per thread with SQLite, engines, the broker
+THREADS = 256  # Concurrent requests, of which some wait for a run
+BYTES_IN_MEMORY = 65_536  # Bytes of a body; the rest, from known callers only, goes to disk
+Known = Callable[[dict[str, Any]], Awaitable[bool]]  # Whether a request's headers identify a caller
+PAGES = "; ".join(  # Only our own scripts run, never what engines, agents and clients sent
     (
         "default-src 'self'",
         # Alpine, which the admin's pages are made with, compiles what stands in their attributes.
@@ -62,23 +55,17 @@ PAGES = "; ".join(
         "frame-ancestors 'none'",
     )
 )
-"""Only our own scripts run, never what engines, agents and clients sent."""
 DOCUMENTS = "default-src 'none'; frame-ancestors 'none'"
-PRIVATE = ("/api", "/tools", "/workflow")
-"""REST's paths, whose answers no cache may keep."""
+PRIVATE = ("/api", "/tools", "/workflow")  # REST's paths, whose answers no cache may keep
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    head_bytes: int = 64 * 1024
-    """Request line and headers together."""
-    head_seconds: float = 20
-    """From the connection, or the request's first byte, to the last header."""
-    body_seconds: float = 30
-    """For the rest of the body, or for `body_bytes` more of it, while we read."""
+    head_bytes: int = 64 * 1024  # Request line and headers together
+    head_seconds: float = 20  # From the connection, or the request's first byte, to the last header
+    body_seconds: float = 30  # For the rest of the body, or for `body_bytes` more of it, while we read
     body_bytes: int = 32 * 1024
-    unread_seconds: float = 60
-    """For the client to read some of an answer."""
+    unread_seconds: float = 60  # For the client to read some of an answer
 
 
 class Phase(Enum):

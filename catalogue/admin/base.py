@@ -1,5 +1,4 @@
-"""The base of the admin pages of all rooms: lists, histories, buttons that post, and forms for selected
-rows."""
+"""The base of all admin pages: lists, histories, buttons that post, and forms for selected rows."""
 
 import json
 from collections.abc import Callable, Iterable, Mapping
@@ -39,12 +38,12 @@ SHOWN_CHANGES, SHOWN_VALUE = 4, 50
 
 def describe_changes(entry: HistoryEntry) -> list[str]:
     """`title: empty → Report`, a line for each of the first fields."""
-    told = [
+    lines = [
         f"{field_label(entry, name)}: {_in_short(old)} → {_in_short(new)}"
         for name, (old, new) in entry.changes.items()
     ]
-    more = len(told) - SHOWN_CHANGES
-    return told[:SHOWN_CHANGES] + ([f"and {more} more"] if more > 0 else [])
+    more = len(lines) - SHOWN_CHANGES
+    return lines[:SHOWN_CHANGES] + ([f"and {more} more"] if more > 0 else [])
 
 
 def _in_short(value: Any) -> str:
@@ -72,8 +71,7 @@ def field_label(entry: HistoryEntry, name: str) -> str:
 
 
 HISTORY_PAGE = 100
-RELATED = "__id__exact"
-"""How lists name the filter by a related object."""
+RELATED = "__id__exact"  # How lists name the filter by a related object
 KEY = "the-key-of-the-row"
 
 if TYPE_CHECKING:
@@ -90,7 +88,7 @@ else:
 class CatalogueChangeList(ChangeList):  # type: ignore[misc]
     @cached_property
     def _address_of_rows(self) -> tuple[str, str]:
-        """What precedes and follows the key: resolving an address for each row takes long."""
+        """The parts before and after the key: resolving an address for each row is slow."""
         name = f"admin:{self.opts.app_label}_{self.opts.model_name}_change"
         before, _, after = reverse(name, args=[KEY]).rpartition(KEY)
         return before, after
@@ -101,11 +99,10 @@ class CatalogueChangeList(ChangeList):  # type: ignore[misc]
 
 
 class BoundedPaginator(RowPaginator):
-    """For tables that grow with every call: counts so far only, and goes on from there by time."""
+    """For tables that grow with every call: counts up to MOST, and continues from there by time."""
 
     MOST = 10_000
-    template_name = "catalogue/admin/bounded_pages.html"
-    """Unfold shows this below the list."""
+    template_name = "catalogue/admin/bounded_pages.html"  # Unfold shows this below the list
 
     @cached_property
     def _found(self) -> int:
@@ -131,12 +128,12 @@ class BoundedChangeList(CatalogueChangeList):
 
     @property
     def older(self) -> str:
-        """The address of what follows the last page; empty where that is the end, or another order chosen."""
+        """The address of the rows after the last page; empty if there are none, or in another order."""
         last_page = self.page_num == self.paginator.num_pages
         if not (last_page and self.paginator.has_more) or self.params.get(ORDER_VAR):
             return ""
         last = getattr(list(self.result_list)[-1], self.model_admin.newest_by)
-        # With the last one's own moment: others may have the same.
+        # Including the last row's own time, which other rows may share.
         older = {f"{self.model_admin.newest_by}__lte": last.isoformat()}
         address: str = self.get_query_string(older, remove=[PAGE_VAR])
         return address
@@ -144,17 +141,14 @@ class BoundedChangeList(CatalogueChangeList):
 
 @cache
 def _checkbox() -> str:
-    """Each row's, but for its key: Unfold renders two templates for one."""
+    """Every row's, with KEY in place of its key: Unfold renders two templates for each."""
     return str(checkbox.render(ACTION_CHECKBOX_NAME, KEY))
 
 
 class CatalogueAdmin(UnfoldAdmin):
-    list_filter_submit = True
-    """Unfold's drop-down filters apply only with a submit button."""
-    newest_by = ""
-    """Of a table that grows with every call: the column that it is sorted by, the newest first."""
-    history_model: type[models.Model] | None = None
-    """Shows the history of this model's object with the same key."""
+    list_filter_submit = True  # Unfold's drop-down filters apply only with a submit button
+    newest_by = ""  # The column by which a table that grows with every call is sorted, newest first
+    history_model: type[models.Model] | None = None  # Shows the history of its object with the same key
 
     @admin.display(description=UnfoldAdmin.action_checkbox.short_description)  # type: ignore[attr-defined]
     def action_checkbox(self, obj: Any) -> SafeString:
@@ -172,7 +166,7 @@ class CatalogueAdmin(UnfoldAdmin):
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
         """Drops the empty values that browsers send for unused filters."""
-        # Without a column to sort by is not the same as sorted by the usual one.
+        # An empty order means unsorted, a missing one the default.
         chosen = {name: str(value) for name, value in request.GET.items() if value or name == ORDER_VAR}
         if request.method == "GET" and len(chosen) < len(request.GET):
             return HttpResponseRedirect(f"{request.path}?{urlencode(chosen)}" if chosen else request.path)
@@ -189,7 +183,7 @@ class CatalogueAdmin(UnfoldAdmin):
         }
         return {**of_list, **super().get_changeform_initial_data(request)}
 
-    # History: what Django's admin would note for itself goes where the other doors note theirs.
+    # History: changes are recorded like those through REST and commands, not in Django's own log.
 
     def log_addition(self, request: HttpRequest, obj: Any, message: Any) -> Any:
         record_change(actor_of(request), [obj], _in_words(message))
@@ -224,7 +218,7 @@ class CatalogueAdmin(UnfoldAdmin):
 
 
 def _in_words(message: Any) -> str:
-    """Django structures the changes of a form; a LogEntry makes sentences of them."""
+    """Django passes the changes of a form as a structure, which a LogEntry turns into sentences."""
     if isinstance(message, str):
         return message
     return LogEntry(action_flag=CHANGE, change_message=json.dumps(message)).get_change_message()
@@ -259,18 +253,15 @@ class Button:
     label: str
     icon: str
     variant: str = "default"
-    confirm: str = ""
-    """A question to answer first."""
+    confirm: str = ""  # A question to answer first
     values: tuple[tuple[str, str], ...] = ()
-    records: bool = False
-    """The method records the history itself."""
+    records: bool = False  # The method records the history itself
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Link:
     label: str
-    icon: str
-    """A Material symbol."""
+    icon: str  # A Material symbol
     address: str
 
 
@@ -285,10 +276,8 @@ def button(label: str, **looks: Any) -> Callable[[Callable[..., None]], Callable
 
 
 class ButtonsMixin(CatalogueAdmin):
-    """Buttons on the change page.
-
-    They post, unlike unfold's own actions: a link in a mail must not refresh or cancel anything.
-    """
+    """Buttons on the change page. They post, unlike Unfold's own actions: a link in a mail must not refresh
+    or cancel anything."""
 
     buttons: Iterable[str] = ()
 
@@ -365,10 +354,8 @@ def ask_for_selected(
     note: str = "",
     shown: Iterable[Any] | None = None,
 ) -> HttpResponse | None:
-    """The page with the form until that is sent and valid; then `apply` runs and the list is shown again.
-
-    `note` replaces the number of selected rows, and `shown` their names.
-    """
+    """Shows the page with the form until a valid one is sent; then `apply` runs and the list is shown again.
+    `note` replaces the number of selected rows, and `shown` their names."""
     form = form_class(request.POST) if "post" in request.POST else form_class()
     if form.is_bound and form.is_valid():
         apply(form)

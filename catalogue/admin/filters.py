@@ -1,5 +1,3 @@
-"""The ordered filters, and their effect on the present workflows."""
-
 import hashlib
 import json
 from collections.abc import Iterable

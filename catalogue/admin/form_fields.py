@@ -121,7 +121,6 @@ SETTING = "setting_"  # Prefix of these fields' names, so that none clashes with
 ONLY_IF = "data-only-if"  # The attribute that tells source_form.js when a field matters
 SHORT, LONG = 4, 12  # Lines of a text area
 YES_NO = [(True, "yes"), (False, "no")]
-
 Maker = Callable[[Setting, dict[str, Any]], forms.Field]
 
 

@@ -1,5 +1,3 @@
-"""The history of changes by people, tokens and commands, with reverts."""
-
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -16,16 +14,7 @@ from django.utils.safestring import SafeString
 from django.utils.text import capfirst
 from unfold.contrib.filters.admin import ChoicesDropdownFilter, DropdownFilter
 
-from catalogue.admin.base import (
-    Button,
-    ButtonsMixin,
-    OptionsFilter,
-    ReadOnlyMixin,
-    button,
-    describe_changes,
-    field_label,
-    value_in_full,
-)
+from catalogue.admin import base
 from catalogue.admin.rendering import DASH, ago, badge, exactly, link, link_if_allowed, side_by_side, wrapped
 from catalogue.history import actor_of
 from catalogue.models import HistoryEntry
@@ -81,7 +70,7 @@ def _within(*, days: int) -> Callable[[QuerySet[HistoryEntry]], QuerySet[History
     return lambda entries: entries.filter(at__gte=timezone.now() - timedelta(days=days))
 
 
-class SinceFilter(OptionsFilter):
+class SinceFilter(base.OptionsFilter):
     title = "date"
     parameter_name = "since"
     options = {
@@ -93,7 +82,7 @@ class SinceFilter(OptionsFilter):
 
 
 @admin.register(HistoryEntry)
-class HistoryEntryAdmin(ReadOnlyMixin, ButtonsMixin):
+class HistoryEntryAdmin(base.ReadOnlyMixin, base.ButtonsMixin):
     list_display = ("when", "who", "object_shown", "what")
     list_filter = (
         ActorFilter, ("door", ChoicesDropdownFilter), ModelFilter, ("kind", ChoicesDropdownFilter),
@@ -124,7 +113,7 @@ class HistoryEntryAdmin(ReadOnlyMixin, ButtonsMixin):
     @admin.display(description="what", ordering="message")
     def what(self, entry: HistoryEntry) -> SafeString:
         lines = format_html_join(
-            "", '<div class="text-xs">{}</div>', ((line,) for line in describe_changes(entry))
+            "", '<div class="text-xs">{}</div>', ((line,) for line in base.describe_changes(entry))
         )
         look = "overflow-wrap: anywhere; white-space: normal; min-width: 12rem; max-width: 40rem"
         return format_html('<div style="{}">{}{}</div>', look, entry.message, lines)
@@ -134,7 +123,7 @@ class HistoryEntryAdmin(ReadOnlyMixin, ButtonsMixin):
     def get_fieldsets(self, request: HttpRequest, obj: HistoryEntry | None = None) -> Any:
         return []
 
-    def get_buttons(self, request: HttpRequest, obj: HistoryEntry) -> list[Button]:
+    def get_buttons(self, request: HttpRequest, obj: HistoryEntry) -> list[base.Button]:
         return super().get_buttons(request, obj) if self._may_revert(request, obj) else []
 
     def may_press_buttons(self, request: HttpRequest) -> bool:
@@ -143,7 +132,7 @@ class HistoryEntryAdmin(ReadOnlyMixin, ButtonsMixin):
     def _may_revert(self, request: HttpRequest, entry: HistoryEntry) -> bool:
         return not why_not_revertible(entry) and request.user.has_perm(permission_to_revert(entry))
 
-    @button("Revert", icon="undo", confirm="Make it as it was before this change?")
+    @base.button("Revert", icon="undo", confirm="Make it as it was before this change?")
     def revert(self, request: HttpRequest, entry: HistoryEntry) -> None:
         if not self._may_revert(request, entry):
             raise PermissionDenied
@@ -189,7 +178,7 @@ class HistoryEntryAdmin(ReadOnlyMixin, ButtonsMixin):
 
     def panel(self, request: HttpRequest, obj: HistoryEntry) -> dict[str, Any]:
         rows = [
-            (field_label(obj, name), value_in_full(old), value_in_full(new))
+            (base.field_label(obj, name), base.value_in_full(old), base.value_in_full(new))
             for name, (old, new) in obj.changes.items()
         ]
         return {

@@ -14,18 +14,10 @@ from django.utils.html import format_html
 from django.utils.http import urlencode
 from unfold import widgets
 
-from catalogue import http_tools
+from catalogue import configuration, http_tools
 from catalogue.admin.rendering import badge, chip, table
-from catalogue.configuration import (
-    FILE_NAME,
-    LIMITS,
-    MEDIA_TYPE,
-    CatalogueFile,
-    export_catalogue,
-    sections_for,
-)
 from catalogue.history import actor_of
-from catalogue.imports import temporal
+from catalogue.imports import openapi, temporal
 from catalogue.imports.configuration import (
     CatalogueImportRequest,
     Plan,
@@ -34,14 +26,6 @@ from catalogue.imports.configuration import (
     Verb,
     import_catalogue,
     rights_of,
-)
-from catalogue.imports.openapi import (
-    OpenApiImport,
-    OpenApiImportRequest,
-    group_notes,
-    group_refusals,
-    import_document,
-    tools_by_tag,
 )
 from catalogue.imports.pipeline import ImportRefused, permissions_to_import
 from catalogue.imports.temporal import TemporalImport, TemporalImportRequest, import_file
@@ -357,10 +341,10 @@ class OpenApiImportPage(SourceImportPage):
     def most_bytes(self) -> int:
         return document.MAX_BYTES
 
-    def carry_out(self, content: bytes, asked: dict[str, Any], *, dry_run: bool) -> OpenApiImport:
+    def carry_out(self, content: bytes, asked: dict[str, Any], *, dry_run: bool) -> openapi.OpenApiImport:
         self.check_permission(asked["source"])
-        return import_document(
-            OpenApiImportRequest(
+        return openapi.import_document(
+            openapi.OpenApiImportRequest(
                 content=content,
                 source=asked["source"],
                 base_url=asked["base_url"],
@@ -374,32 +358,32 @@ class OpenApiImportPage(SourceImportPage):
             )
         )
 
-    def seal(self, plan: OpenApiImport, content: bytes, asked: dict[str, Any]) -> str:
+    def seal(self, plan: openapi.OpenApiImport, content: bytes, asked: dict[str, Any]) -> str:
         return super().seal(plan, content, asked) if plan.tools else ""
 
-    def counts(self, outcome: OpenApiImport) -> str:
+    def counts(self, outcome: openapi.OpenApiImport) -> str:
         """`120 added, 3 refused`"""
         counts = [outcome.counts] if outcome.tools or outcome.removed else []
         counts += [f"{len(outcome.refused)} refused"] if outcome.refused else []
         counts += [f"{outcome.deprecated} deprecated"] if outcome.deprecated else []
         return ", ".join(counts) or "nothing"
 
-    def plan_context(self, plan: OpenApiImport) -> dict[str, Any]:
+    def plan_context(self, plan: openapi.OpenApiImport) -> dict[str, Any]:
         refused = (
             [
                 len(group.operations),
                 group.reason,
                 _some([f"{one.method} {one.path}" for one in group.operations]),
             ]
-            for group in group_refusals(plan.refused)
+            for group in openapi.group_refusals(plan.refused)
         )
-        tools = ([chip(tag), len(names), _some(names)] for tag, names in tools_by_tag(plan).items())
+        tools = ([chip(tag), len(names), _some(names)] for tag, names in openapi.tools_by_tag(plan).items())
         return {
             "counts": self.counts(plan),
             "tokens": f"{plan.tokens:,}",
             "tools": table(("Tag", "Tools", "Such as"), tools) if plan.tools else None,
             "refused": table(("Refused", "Why", "Which"), refused) if plan.refused else None,
-            "left_out": [f"{group.note} ({len(group.tools)})" for group in group_notes(plan)],
+            "left_out": [f"{group.note} ({len(group.tools)})" for group in openapi.group_notes(plan)],
         }
 
 
@@ -419,7 +403,7 @@ CHANGED_MEANWHILE = "Something has changed since you looked: this is what the im
 
 
 def _most_bytes() -> int:
-    return min(LIMITS.bytes, int(settings.CATALOGUE["max_request_bytes"]))
+    return min(configuration.LIMITS.bytes, int(settings.CATALOGUE["max_request_bytes"]))
 
 
 class SecretsField(forms.CharField):
@@ -467,13 +451,16 @@ class CatalogueImportForm(forms.Form):
 
 
 def download_export(request: HttpRequest) -> HttpResponse:
-    response = HttpResponse(export_catalogue(_visible(request)), content_type=f"{MEDIA_TYPE}; charset=utf-8")
-    response["Content-Disposition"] = f'attachment; filename="{FILE_NAME}"'
+    response = HttpResponse(
+        configuration.export_catalogue(_visible(request)),
+        content_type=f"{configuration.MEDIA_TYPE}; charset=utf-8",
+    )
+    response["Content-Disposition"] = f'attachment; filename="{configuration.FILE_NAME}"'
     return response
 
 
 def _visible(request: HttpRequest) -> list[str]:
-    sections = sections_for(request.user)
+    sections = configuration.sections_for(request.user)
     if "sources" not in sections:
         raise PermissionDenied
     return sections
@@ -495,7 +482,7 @@ class ConfigurationPage(ImportPage):
     def carry_out(self, content: bytes, asked: dict[str, Any], *, dry_run: bool) -> Plan:
         return import_catalogue(
             CatalogueImportRequest(
-                file=CatalogueFile.read(content),
+                file=configuration.CatalogueFile.read(content),
                 secrets=asked["secrets"],
                 prune=asked["prune"],
                 secret_hint=lambda source, secret: f"enter {source}.{secret}=... under Secrets",

@@ -1,5 +1,3 @@
-"""The product's settings: a single page without a list."""
-
 from typing import Any
 
 from django import forms
@@ -12,18 +10,11 @@ from django.utils.safestring import SafeString
 from django.utils.text import capfirst
 from unfold import widgets
 
+from catalogue import product_settings
 from catalogue.admin.base import CatalogueAdmin, CatalogueForm
 from catalogue.admin.imports import AS_CODE, ConfigurationPage, download_export
 from catalogue.admin.rendering import side_by_side
 from catalogue.models import ProductSettings
-from catalogue.product_settings import (
-    LiveSetting,
-    Origin,
-    change_settings,
-    live_settings,
-    overrides,
-    settings_row,
-)
 
 ON_OR_OFF = {True: "on", False: "off"}
 
@@ -34,17 +25,19 @@ def _shown(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:,.15g}"
 
 
-def _label(setting: LiveSetting) -> str:
+def _label(setting: product_settings.LiveSetting) -> str:
     return capfirst(setting.name.replace("_", " "))
 
 
-def _help_text(setting: LiveSetting) -> str:
+def _help_text(setting: product_settings.LiveSetting) -> str:
     given = f"{_shown(setting.default)}, from {'the environment' if setting.is_given else 'the defaults'}"
-    now = f"Changed here; empty: {given}" if setting.origin == Origin.HERE else f"Now {given}"
+    now = (
+        f"Changed here; empty: {given}" if setting.origin == product_settings.Origin.HERE else f"Now {given}"
+    )
     return f"{setting.description.replace('`', '')} {now} ({setting.variable})."
 
 
-def _field(setting: LiveSetting) -> forms.Field:
+def _field(setting: product_settings.LiveSetting) -> forms.Field:
     common: dict[str, Any] = {"required": False, "label": _label(setting), "help_text": _help_text(setting)}
     if setting.type is bool:
         choices = [("", f"not changed: {_shown(setting.default)}"), ("true", "on"), ("false", "off")]
@@ -70,8 +63,8 @@ class SettingsForm(CatalogueForm):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        changed = overrides()
-        for name, setting in live_settings().items():
+        changed = product_settings.overrides()
+        for name, setting in product_settings.live_settings().items():
             self.fields[name] = _field(setting)
             if name in changed:
                 value = changed[name]
@@ -79,7 +72,7 @@ class SettingsForm(CatalogueForm):
 
     def clean(self) -> dict[str, Any]:
         cleaned: dict[str, Any] = super().clean() or self.cleaned_data
-        for name, setting in live_settings().items():
+        for name, setting in product_settings.live_settings().items():
             value = cleaned.get(name)
             if value is not None and (problem := setting.problem_with(value)):
                 self.add_error(name, problem)
@@ -95,7 +88,7 @@ class ProductSettingsAdmin(CatalogueAdmin):
     def settings_shown(self, row: ProductSettings) -> SafeString:
         lines = [
             (_label(setting), _shown(setting.value), _help_text(setting))
-            for setting in live_settings().values()
+            for setting in product_settings.live_settings().values()
         ]
         return side_by_side(format_html("<div><b>{}</b>: {}<br>{}</div>", *line) for line in lines)
 
@@ -104,12 +97,12 @@ class ProductSettingsAdmin(CatalogueAdmin):
     ) -> HttpResponse:
         if not self.has_view_permission(request):
             raise PermissionDenied
-        row = settings_row()
+        row = product_settings.settings_row()
         return HttpResponseRedirect(reverse("admin:catalogue_productsettings_change", args=[row.pk]))
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
         """Creates the row when the page is first opened."""
-        settings_row()
+        product_settings.settings_row()
         return super().get_object(request, object_id, from_field)
 
     def get_urls(self) -> list[URLPattern]:
@@ -123,7 +116,7 @@ class ProductSettingsAdmin(CatalogueAdmin):
         if not self.has_change_permission(request, obj):
             return [(None, {"fields": ["settings_shown"]})]
         groups: dict[str, list[str]] = {}
-        for name, setting in live_settings().items():
+        for name, setting in product_settings.live_settings().items():
             groups.setdefault(setting.group, []).append(name)
         return [(group, {"fields": names}) for group, names in groups.items()]
 
@@ -133,8 +126,8 @@ class ProductSettingsAdmin(CatalogueAdmin):
         return SettingsForm
 
     def save_model(self, request: HttpRequest, obj: ProductSettings, form: Any, change: bool) -> None:
-        wanted = {name: form.cleaned_data[name] for name in live_settings()}
-        form.phrases = change_settings(wanted, by=f"user {request.user.get_username()}")
+        wanted = {name: form.cleaned_data[name] for name in product_settings.live_settings()}
+        form.phrases = product_settings.change_settings(wanted, by=f"user {request.user.get_username()}")
 
     def construct_change_message(
         self, request: HttpRequest, form: Any, formsets: Any, add: bool = False

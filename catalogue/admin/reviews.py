@@ -1,5 +1,3 @@
-"""Changes to review: changed and new workflows that await a curator's decision."""
-
 import json
 from collections.abc import Iterable
 from dataclasses import replace
@@ -15,16 +13,8 @@ from django.utils.html import escape, format_html, format_html_join
 from django.utils.safestring import SafeString, mark_safe
 from unfold.contrib.filters.admin import ChoicesDropdownFilter, DropdownFilter, RelatedDropdownFilter
 
+from catalogue.admin import base
 from catalogue.admin import rendering as html
-from catalogue.admin.base import (
-    Button,
-    ButtonsMixin,
-    CatalogueAdmin,
-    CatalogueChangeList,
-    ReadOnlyMixin,
-    ask_for_selected,
-    button,
-)
 from catalogue.drift import Difference, describe_differences, find_suspicious, show_unseen
 from catalogue.exposure import Placement
 from catalogue.history import actor_of
@@ -59,7 +49,7 @@ class DecisionFilter(DropdownFilter):  # type: ignore[misc]
         return queryset.filter(pk__in=Review.objects.awaiting().values("pk"))
 
 
-class ReviewChangeList(CatalogueChangeList):
+class ReviewChangeList(base.CatalogueChangeList):
     """Reads the data for the differences of all rows once."""
 
     result_list: Any
@@ -73,7 +63,7 @@ class ReviewChangeList(CatalogueChangeList):
 
 
 @admin.register(Review)
-class ReviewAdmin(ReadOnlyMixin, ButtonsMixin):
+class ReviewAdmin(base.ReadOnlyMixin, base.ButtonsMixin):
     class Media:
         css: ClassVar[dict[str, tuple[str, ...]]] = {"all": ("catalogue/admin/reviews.css",)}
 
@@ -85,8 +75,7 @@ class ReviewAdmin(ReadOnlyMixin, ButtonsMixin):
     )
     list_select_related = ("workflow__source",)
     list_per_page = SHOWN_AT_ONCE
-    list_disable_select_all = True
-    """Rows of other pages are never selected."""
+    list_disable_select_all = True  # Rows of other pages are never selected
     search_fields = ("workflow__tool_name", "workflow__name", "workflow__upstream_id")
     search_help_text = "Names and ids"
     actions = ("accept_selected", "keep_selected")
@@ -144,14 +133,14 @@ class ReviewAdmin(ReadOnlyMixin, ButtonsMixin):
 
     # The page of one
 
-    def get_buttons(self, request: HttpRequest, obj: Review) -> list[Button]:
+    def get_buttons(self, request: HttpRequest, obj: Review) -> list[base.Button]:
         return [
             replace(one, values=((OFFER, obj.offer_hash),), label=_label(one, obj))
             for one in super().get_buttons(request, obj)
             if one.name != "keep" or obj.kept_at is None
         ]
 
-    @button("Accept", icon="check", variant="primary", records=True)
+    @base.button("Accept", icon="check", variant="primary", records=True)
     def accept(self, request: HttpRequest, review: Review) -> None:
         """All fields, or those chosen below the differences."""
         offers, fields = {review.pk: request.POST.get(OFFER, "")}, request.POST.getlist(FIELD)
@@ -165,7 +154,7 @@ class ReviewAdmin(ReadOnlyMixin, ButtonsMixin):
         else:
             _report(request, decided, "Accepted in part" if fields else "Accepted")
 
-    @button("Keep", icon="block", records=True)
+    @base.button("Keep", icon="block", records=True)
     def keep(self, request: HttpRequest, review: Review) -> None:
         offers = {review.pk: request.POST.get(OFFER, "")}
         _report(request, keep_accepted(offers, by=actor_of(request)), "Kept")
@@ -221,7 +210,7 @@ def _with_offer(review: Review, placement: Placement) -> SafeString:
     return format_html("<div>{}{}</div>", seen, _summary(review, placement))
 
 
-def _label(one: Button, review: Review) -> str:
+def _label(one: base.Button, review: Review) -> str:
     if review.kind == Review.Kind.NEW:
         return {"accept": "Accept and enable", "keep": "Leave hidden"}[one.name]
     return {"accept": "Accept the change", "keep": "Keep what was accepted"}[one.name]
@@ -266,9 +255,9 @@ class _ShownDifference:
             self.old, self.new = _shown_value(old), _shown_value(new)
 
 
-def _with_code(told: str) -> SafeString:
+def _with_code(text: str) -> SafeString:
     """Names between backticks become chips."""
-    parts = told.split("`")
+    parts = text.split("`")
     return format_html_join(
         "", "{}", ((html.chip(part) if at % 2 else part,) for at, part in enumerate(parts))
     )
@@ -352,7 +341,7 @@ def review_badge(workflow: Any) -> SafeString:
 
 
 def accept_for_workflows(
-    pages: CatalogueAdmin, request: HttpRequest, workflows: QuerySet[Workflow]
+    pages: base.CatalogueAdmin, request: HttpRequest, workflows: QuerySet[Workflow]
 ) -> HttpResponse | None:
     """The page that shows the held changes of these workflows; once it is sent, they are accepted."""
     reviews = Review.objects.awaiting().filter(workflow__in=workflows.order_by().values("pk"))
@@ -380,7 +369,7 @@ def accept_for_workflows(
         )
         for review in held
     )
-    return ask_for_selected(
+    return base.ask_for_selected(
         pages, request, workflows, forms.Form, "Accept changes", accept, note=note, shown=shown
     )
 
@@ -389,9 +378,9 @@ def review_fact(request: HttpRequest, workflow: Workflow) -> tuple[str, Any]:
     review = Review.objects.filter(pk=workflow.pk).defer("offered").first()
     if review is None:
         return "Review", ""
-    told = "turned down" if review.kept_at else "waits for a decision"
+    state = "turned down" if review.kept_at else "waits for a decision"
     what = "a change of the engine" if review.kind == Review.Kind.CHANGED else "a new workflow"
-    return "Review", html.link(f"{what}, {told}", "catalogue_review_change", review.pk)
+    return "Review", html.link(f"{what}, {state}", "catalogue_review_change", review.pk)
 
 
 def reviews_fact(request: HttpRequest, source: Source) -> tuple[str, Any]:
@@ -405,5 +394,5 @@ def held_listing_fact(request: HttpRequest, source: Source) -> tuple[str, Any]:
     if run is None:
         return "Held listing", ""
     gone = "1 workflow is" if run.missing == 1 else f"{run.missing:,} workflows are"
-    told = f"{gone} gone from it: look and confirm"
-    return "Held listing", html.link_if_allowed(request, told, "catalogue_discoveryrun_change", run.pk)
+    advice = f"{gone} gone from it: look and confirm"
+    return "Held listing", html.link_if_allowed(request, advice, "catalogue_discoveryrun_change", run.pk)

@@ -1,5 +1,3 @@
-"""Sources: connect an engine, test it, refresh it, watch its health."""
-
 import json
 import re
 from collections.abc import Callable
@@ -60,8 +58,7 @@ class SourceForm(CatalogueForm):
     """Made for one kind by `source_form`; secrets are only written, never shown."""
 
     settings: ClassVar[dict[str, Setting]] = {}
-    sealed_for: ClassVar[str] = ""
-    """The user and the source; sealed entries open in no other form."""
+    sealed_for: ClassVar[str] = ""  # The user and the source; sealed entries open in no other form
     kept_entries = forms.CharField(required=False, widget=forms.HiddenInput)
 
     class Meta:
@@ -231,9 +228,9 @@ def source_form(kind: str, *, sealed_for: str) -> type[SourceForm]:
     return cast(type[SourceForm], cast(Any, type(SourceForm))("SourceForm", (SourceForm,), fields))
 
 
-def _mark_as_known(field: forms.Field, told: str) -> None:
+def _mark_as_known(field: forms.Field, placeholder: str) -> None:
     field.required = False
-    field.widget.attrs["placeholder"] = told
+    field.widget.attrs["placeholder"] = placeholder
     # An empty field keeps the stored secret, unlike what the help text of new sources says.
     field.help_text = mark_safe(WITHOUT_ONE.sub("", str(field.help_text)))  # noqa: S308 - escaped
 
@@ -267,8 +264,8 @@ def shown_settings(source: Source) -> list[tuple[str, str]]:
     stored = stored_credentials(source)
     rows = []
     for name, setting in known_settings(source.kind).items():
-        told = ("stored" if stored.get(name) else "not stored") if setting.secret else ""
-        rows.append((setting.title, told or str(source.config.get(name, setting.default))))
+        state = ("stored" if stored.get(name) else "not stored") if setting.secret else ""
+        rows.append((setting.title, state or str(source.config.get(name, setting.default))))
     return rows
 
 

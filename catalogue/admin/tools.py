@@ -1,5 +1,3 @@
-"""Declaring HTTP tools in the admin: add one, change it, remove it."""
-
 from typing import Any, get_args
 
 from django import forms
@@ -33,7 +31,6 @@ GROUPS = (
     ),
 )
 WIDE = {"description", "endpoint", "input_schema"}
-
 NO_ARGUMENTS = {"type": "object", "properties": {}}
 
 PLACES = {  # In a ToolConfig, by the form's field

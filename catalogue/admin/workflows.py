@@ -1,5 +1,3 @@
-"""Workflows: find and enable them, and override the engine's words."""
-
 import json
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
@@ -99,8 +97,7 @@ class WorkflowForm(CatalogueForm):
         widget=widgets.UnfoldAdminIntegerFieldWidget,
     )
 
-    seen = forms.CharField(required=False, widget=forms.HiddenInput)
-    """The content hash on display, which enabling compares."""
+    seen = forms.CharField(required=False, widget=forms.HiddenInput)  # The displayed content hash
 
     class Meta:
         model = Workflow
@@ -175,14 +172,11 @@ class WorkflowAdmin(ToolPagesMixin):
         declaration_fact,
     ]
     """Facts from the rooms above, which register themselves."""
-    further_columns: ClassVar[list[Callable[[Workflow], Any]]] = []
-    """Columns from the rooms above."""
+    further_columns: ClassVar[list[Callable[[Workflow], Any]]] = []  # Columns from the rooms above
     prepare_rows: ClassVar[list[Callable[[list[Workflow]], None]]] = []
     """Prepare their columns for all rows of a page, in a constant number of queries."""
-    further_orders: ClassVar[list[Callable[[], dict[str, Any]]]] = []
-    """Expressions by name to sort their columns by."""
-    further_links: ClassVar[list[Callable[[HttpRequest, Workflow], list[Link]]]] = []
-    """Links from the rooms above."""
+    further_orders: ClassVar[list[Callable[[], dict[str, Any]]]] = []  # Expressions to sort their columns by
+    further_links: ClassVar[list[Callable[[HttpRequest, Workflow], list[Link]]]] = []  # From the rooms above
     further_sections: ClassVar[list[Callable[[HttpRequest, Workflow], tuple[str, Any]]]] = []
     """Cards below the form, from the rooms above: a title with a text or a table; empty: none."""
     form = WorkflowForm
@@ -426,7 +420,7 @@ class WorkflowAdmin(ToolPagesMixin):
 
     def labels(self, workflow: Workflow) -> SafeString:
         hints = workflow.effective_hints
-        told = [
+        badges = [
             html.badge(words[0], HINT_BADGES.get(name, ""))
             for name, words in HINT_WORDS.items()
             if hints.get(name)
@@ -435,14 +429,14 @@ class WorkflowAdmin(ToolPagesMixin):
         more = workflow.shown_tags[SHOWN_TAGS:]
         if more:
             tags.append(format_html('<span title="{}">+{}</span>', ", ".join(more), len(more)))
-        return html.side_by_side([*told, *tags])
+        return html.side_by_side([*badges, *tags])
 
     @admin.display(description="source, category", ordering="source__name")
     def origin(self, workflow: Workflow) -> SafeString:
         look = "overflow-wrap: anywhere; white-space: normal; min-width: 5.5rem"
         kind = Workflow.ExecutionType(workflow.effective_execution_type).label
-        told = workflow.source, f"{workflow.category}, {kind}"
-        return format_html('<div style="{}">{}<div class="text-xs">{}</div></div>', look, *told)
+        lines = workflow.source, f"{workflow.category}, {kind}"
+        return format_html('<div style="{}">{}<div class="text-xs">{}</div></div>', look, *lines)
 
     @admin.display(description="changed", ordering="changed_at")
     def changed(self, workflow: Workflow) -> str:

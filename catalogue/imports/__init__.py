@@ -3,8 +3,5 @@
 from collections.abc import Callable
 
 cache_takers: list[Callable[..., list[str]]] = []
-"""Appliers of a Temporal file's block `cache`, which rooms above register.
-
-Each takes the block and `apply`; without it, it only returns what it would do. They are here because the
-importers take longer to load than most processes have use for.
-"""
+"""Appliers of a Temporal file's block `cache`, which rooms above register. Each takes the block and `apply`;
+without it, it only returns what it would do. They are here because the importers are slow to load."""

@@ -162,9 +162,7 @@ DECIDED = (*WORKFLOW.fields, "enabled", "former_tool_names")
 DECLARED = (*LISTED.values(), *LISTED_BESIDES, "missing_since", "changed_at", "content_hash")
 UNCHECKED = ["source", "former_tool_names", *DECLARED]  # Columns that are validated elsewhere
 NAMES = {column: name for name, column in WORKFLOW.names.items()}
-
 LISTED_PREFIX = "listed "
-
 Layer = Mapping[str, Any]  # The engine's fields of a workflow, by the model's names
 
 
@@ -367,7 +365,7 @@ Rights = Callable[[str], bool]  # Whether the actor has a permission such as `ca
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CatalogueImportRequest:
-    file: CatalogueFile  # Parsed anew for each import, which consumes it
+    file: CatalogueFile  # Parsed again for each import, which consumes it
     secrets: Mapping[str, Mapping[str, str]] = field(default_factory=dict, repr=False)
     """By source and setting; others stay as stored."""
     prune: bool = False  # Remove objects that the file's sections do not have

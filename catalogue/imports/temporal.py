@@ -6,6 +6,7 @@ from typing import Any
 from django.core.exceptions import ValidationError
 from django.db import transaction
 
+from catalogue import sources
 from catalogue.connections import secret_fields
 from catalogue.imports import cache_takers
 from catalogue.imports.pipeline import (
@@ -17,14 +18,6 @@ from catalogue.imports.pipeline import (
 )
 from catalogue.models import DiscoveryRun, Revision, Source
 from catalogue.reconciliation import Change, Listing, foresee_changes, read_listing, reconcile
-from catalogue.sources import (
-    check_address_is_kept,
-    check_candidate,
-    check_settings,
-    check_source,
-    configure_source,
-    create_source,
-)
 from connectors.errors import Misconfigured
 from connectors.formats.yaml import UnusableText, write_document
 from connectors.protocol import Health
@@ -71,7 +64,7 @@ def import_file(request: TemporalImportRequest) -> TemporalImport:
     need not be reachable; the outcome's `health` says whether it is."""
     if request.dry_run:
         prepared = _prepare(request)
-        prepared.outcome.health = check_candidate(prepared.candidate())
+        prepared.outcome.health = sources.check_candidate(prepared.candidate())
         return prepared.outcome
     with transaction.atomic():
         Revision.lock()
@@ -82,7 +75,7 @@ def import_file(request: TemporalImportRequest) -> TemporalImport:
         prepared.outcome.record(request.by, source, "a Temporal file")
         run.finish(outcome=DiscoveryRun.Outcome.SUCCEEDED)
         _take_cache(prepared.declared, apply=True)
-    prepared.outcome.health = check_source(source)
+    prepared.outcome.health = sources.check_source(source)
     return prepared.outcome
 
 
@@ -103,7 +96,7 @@ class _Prepared:
 
     def write(self) -> Source:
         if self.source is None:
-            return create_source(
+            return sources.create_source(
                 name=self.outcome.source,
                 kind=KIND,
                 config=self.config,
@@ -112,7 +105,7 @@ class _Prepared:
             )
         # Unchanged settings keep open connections and cached results.
         if self.config != self.source.config or self.credentials != stored_secrets(self.source):
-            configure_source(self.source, config=self.config, credentials=self.credentials)
+            sources.configure_source(self.source, config=self.config, credentials=self.credentials)
         return self.source
 
 
@@ -210,7 +203,7 @@ def _credentials(
     stored = stored_secrets(source)
     if source is not None and stored.keys() - given.keys():
         try:
-            check_address_is_kept(source, config)
+            sources.check_address_is_kept(source, config)
         except ValidationError as error:
             raise ImportRefused(error.messages) from None
     return stored | given
@@ -220,7 +213,7 @@ def _check(candidate: Source, credentials: dict[str, str]) -> None:
     candidate.credentials = credentials
     try:
         candidate.clean_fields(exclude=["encrypted_credentials"])
-        check_settings(candidate)
+        sources.check_settings(candidate)
     except ValidationError as error:
         raise ImportRefused(error.messages) from None
 

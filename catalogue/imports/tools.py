@@ -132,7 +132,6 @@ def _steps_of(loc: tuple[str | int, ...], written: Any, *, is_absent: bool) -> I
 
 
 LONGEST_HOST = 60  # Leaves room for a number in a source's name of at most 64 characters
-
 SAY_WHICH = 'Name one: send {"source": ..., "tools": [...]}, or use `add_tools --source`.'
 
 
@@ -367,7 +366,7 @@ def free_source_name(base_url: str, taken: Set[str]) -> str:
     return name
 
 
-SETTING_PLACES = {
+SETTING_PLACES = {  # Where a ToolConfig has the value of a source's setting
     "base_url": "/api/endpoint",
     "api_key": "/api/authentication/key",
     "api_key_name": "/api/authentication/name",
@@ -378,7 +377,6 @@ SETTING_PLACES = {
     "oauth_client_id": "/api/authentication/client_id",
     "oauth_client_secret": "/api/authentication/client_secret",
 }
-"""Where a ToolConfig has the value of a source's setting."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

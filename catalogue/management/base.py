@@ -1,5 +1,3 @@
-"""Bases of management commands, shared by all rooms."""
-
 import json
 import os
 import sys

@@ -1,5 +1,3 @@
-"""Rules that choose workflows by name, id, category, tag or source."""
-
 from collections.abc import Collection
 from typing import ClassVar
 

@@ -14,10 +14,8 @@ Row = TypeVar("Row", bound=models.Model)
 class Recorded(models.Model):
     """Remembers its values as read from the database; `catalogue.history` compares them with the new ones."""
 
-    recorded_besides: ClassVar[Sequence[str]] = ()
-    """Columns that change although no form edits them."""
-    recorded_as_secret: ClassVar[Sequence[str]] = ()
-    """Columns of which the history records only that they changed."""
+    recorded_besides: ClassVar[Sequence[str]] = ()  # Columns that change although no form edits them
+    recorded_as_secret: ClassVar[Sequence[str]] = ()  # Columns whose values the history leaves out
     as_read: tuple[Sequence[str], Sequence[Any]] | None = None
     """Names and values of the columns as read; None for a row made in this process."""
     related_as_read: dict[str, Any] | None = None

@@ -1,5 +1,3 @@
-"""A connection to one engine."""
-
 import hashlib
 import json
 from datetime import datetime
@@ -21,8 +19,6 @@ SOURCE_NAME = RegexValidator(
     "A source's name has 1 to 64 letters, digits, underscores, dots or hyphens, and starts with no sign.",
 )
 TOLERATED_LOSS = 20  # Percent
-
-
 LISTING_STATE = (
     "health_state", "health_message", "failing_since", "failures", "last_refreshed_at", "next_refresh_at",
     "refresh_lease_expires_at",
@@ -31,7 +27,7 @@ LISTING_STATE = (
 
 class SourceQuerySet(ExposingQuerySet["Source"]):
     def due(self, now: datetime) -> "SourceQuerySet":
-        """Enabled sources that are due for a listing and that no process is listing."""
+        """Enabled sources that are due for a listing and not being listed."""
         free = Q(refresh_lease_expires_at=None) | Q(refresh_lease_expires_at__lt=now)
         return self.filter(free, enabled=True, next_refresh_at__lte=now)
 
@@ -146,24 +142,18 @@ class Source(Exposing):
         except CredentialsUnreadable:
             return False
 
-    def has_settings_of(self, other: "Source") -> bool:
-        """Whether all columns are the same but those of its listings."""
-        return self._columns() == other._columns()
+    def settings_values(self) -> list[Any]:
+        """Of all columns but those of its listings."""
+        settled = [field for field in self._meta.concrete_fields if field.name not in LISTING_STATE]
+        return [getattr(self, field.attname) for field in settled]
 
     def take_listing_state(self, other: "Source") -> None:
         for name in LISTING_STATE:
             setattr(self, name, getattr(other, name))
 
-    def _columns(self) -> list[Any]:
-        return [
-            getattr(self, field.attname)
-            for field in self._meta.concrete_fields
-            if field.name not in LISTING_STATE
-        ]
-
     @property
     def effective_refresh_interval(self) -> int:
-        """Seconds between two listings; 0: never by itself."""
+        """Seconds between two listings; 0: never automatically."""
         default: int = settings.CATALOGUE["discovery_interval"]
         return default if self.refresh_interval is None else self.refresh_interval
 
@@ -180,13 +170,13 @@ class DiscoveryRunQuerySet(models.QuerySet["DiscoveryRun"]):
         return self.defer("skipped", "flagged", "changes")
 
     def held(self) -> "DiscoveryRunQuerySet":
-        """Held listings that are the latest of their sources."""
+        """Held listings that are their source's latest."""
         of_source = DiscoveryRun.objects.filter(source=models.OuterRef("source"))
         newest = of_source.filter(outcome__in=("succeeded", "held")).order_by("-pk").values("pk")[:1]
         return self.filter(outcome="held", pk=models.Subquery(newest))
 
     def confirmed_since_success(self, source: Source) -> "DiscoveryRunQuerySet":
-        """Held listings of the source that were confirmed and that no later good listing has replaced."""
+        """The source's confirmed held listings that are newer than its last successful one."""
         succeeded = self.filter(source=source, outcome="succeeded").order_by("-pk").values("pk")[:1]
         later = self.filter(source=source, outcome="held").exclude(confirmed_at=None)
         return later.filter(pk__gt=Coalesce(models.Subquery(succeeded), 0))
@@ -257,7 +247,7 @@ class DiscoveryRun(models.Model):
         return self.added + self.updated + self.unchanged + self.returned + self.held
 
     def finish(self, *, outcome: "DiscoveryRun.Outcome", error: str = "") -> Self:
-        """Write the outcome and all counts once; a run that is finished or deleted already stays as it is."""
+        """Write the outcome and all counts once; does nothing if the run is already finished or deleted."""
         self.outcome, self.error, self.finished_at = outcome, error, timezone.now()
         fields = [field.attname for field in self._meta.concrete_fields if not field.primary_key]
         values = {name: getattr(self, name) for name in fields}

@@ -1,4 +1,4 @@
-"""A workflow: what the engine says of it, what the curator decided, and changes that await review."""
+"""A workflow: the engine's description, the curator's decisions, and changes that await review."""
 
 import json
 import re
@@ -29,14 +29,13 @@ TOOL_NAME = RegexValidator(
     r"\A[A-Za-z0-9_.-]{1,64}\Z", "A tool name has 1 to 64 letters, digits, underscores, dots or hyphens."
 )
 
-OVERRIDES: dict[str, Any] = {
+OVERRIDES: dict[str, Any] = {  # The columns of a curator's decisions, with their values where there is none
     **dict.fromkeys(("title_override", "description_override", "icon_override"), ""),
     **dict.fromkeys(("tags_override", "timeout_seconds", "max_concurrent", "cache_seconds")),
     **dict.fromkeys(CURATORS_HINTS),
     "former_tool_names": [],
     "execution_type_override": "",
 }
-"""The columns of a curator's decisions, with their values where there is none."""
 
 
 def new_row_version() -> int:
@@ -87,25 +86,25 @@ class WorkflowQuerySet(ExposingQuerySet["Workflow"]):
         return self.filter(description="", description_override="")
 
     def for_lists(self) -> "WorkflowQuerySet":
-        """Without large columns that only a page of its own shows."""
+        """Without large columns that only a workflow's own page shows."""
         large = ("input_schema", "output_schema", "argument_overrides", "metadata", "icons", "icon_override")
         return self.defer(*large)
 
     def tagged(self, tag: str) -> "WorkflowQuerySet":
         """By shown tags, without regard to case."""
-        # The column holds the tags as JSON text, in which each stands within its quotes.
+        # The column holds the tags as JSON text, so each is in quotes.
         quoted = json.dumps(tag)
         shown = Q(tags_override=None, tags__icontains=quoted) | Q(tags_override__icontains=quoted)
         return self.filter(shown)
 
     def hinted(self, hint: str) -> "WorkflowQuerySet":
         """By `Workflow.effective_hints`, for the database."""
-        told = Q(_has_hint(hint))
+        shown = Q(_has_hint(hint))
         if hint == "readOnlyHint":
-            told &= Q(read_only_hint=True) | ~_has_hint("destructiveHint")
+            shown &= Q(read_only_hint=True) | ~_has_hint("destructiveHint")
         if hint == "destructiveHint":
-            told &= ~(Q(read_only_hint=True) & _has_hint("readOnlyHint"))
-        return self.filter(told)
+            shown &= ~(Q(read_only_hint=True) & _has_hint("readOnlyHint"))
+        return self.filter(shown)
 
     def overridden(self, *fields: str) -> "WorkflowQuerySet":
         """With a curator's decision on one of these fields; on any field by default."""
@@ -116,7 +115,7 @@ class WorkflowQuerySet(ExposingQuerySet["Workflow"]):
 
     def named_like(self, glob: str) -> "WorkflowQuerySet":
         """With a name that matches as a whole, without regard to case; runs a query of its own."""
-        # Not by the database: each has other expressions, and some take for ever over them.
+        # Not by the database: their regular expressions differ, and some take exponential time.
         fits = re.compile(translate(glob), re.IGNORECASE).match
         rows = self.order_by().values_list("pk", "tool_name", "name", "upstream_id", "title_override")
         return self.filter(pk__in=[key for key, *names in rows if any(map(fits, names))])
@@ -149,7 +148,7 @@ class Workflow(Exposing):
 
     source = models.ForeignKey(Source, on_delete=models.CASCADE, related_name="workflows")
 
-    # What upstream says; only discovery writes these.
+    # The engine's description; only discovery writes it.
     upstream_id = models.CharField("engine's id", max_length=255, editable=False)
     name = models.CharField(max_length=255, editable=False)
     upstream_title = models.CharField("engine's title", max_length=255, blank=True, editable=False)
@@ -192,7 +191,7 @@ class Workflow(Exposing):
     changed_at = models.DateTimeField(default=timezone.now, editable=False, help_text="Last change upstream.")
     missing_since = models.DateTimeField(null=True, blank=True, editable=False, db_index=True)
 
-    # What the curator decided; discovery never touches these.
+    # The curator's decisions; discovery never changes them.
     tool_name = models.CharField(
         max_length=64, unique=True, validators=[TOOL_NAME], help_text="What agents call."
     )
@@ -339,7 +338,7 @@ class Workflow(Exposing):
     @property
     def live_aliases(self) -> dict[str, datetime]:
         now = timezone.now()
-        until = {name: datetime.fromisoformat(told) for name, told in self.tool_aliases.items()}
+        until = {name: datetime.fromisoformat(moment) for name, moment in self.tool_aliases.items()}
         return {name: moment for name, moment in until.items() if moment > now}
 
     @property
@@ -390,8 +389,8 @@ class Workflow(Exposing):
 
     @property
     def effective_hints(self) -> dict[str, bool]:
-        """MCP's annotations by MCP's names: the curator's value, else the engine's. Of a contradiction
-        between read-only and destructive the curator's value stays, else destructive."""
+        """MCP's annotations by MCP's names: the curator's value, else the engine's. If read-only and
+        destructive contradict each other, the curator's value stays, else destructive."""
         decided = {name: getattr(self, field) for field, name in CURATORS_HINTS.items()}
         hints = {**self.hints, **{name: hint for name, hint in decided.items() if hint is not None}}
         if hints.get("readOnlyHint") and hints.get("destructiveHint"):
@@ -444,8 +443,8 @@ class ReviewQuerySet(models.QuerySet["Review"]):
 
 
 class Review(models.Model):
-    """A changed or new workflow that agents do not see until a curator accepts it. The workflow's own row
-    holds what is served, so lists and the exposed catalogue never read the offer."""
+    """A changed or new workflow that agents do not see until a curator accepts it. The workflow's row holds
+    the served version, so lists and the exposed catalogue never read the offer."""
 
     class Kind(models.TextChoices):
         CHANGED = "changed", "changed"

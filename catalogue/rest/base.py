@@ -55,10 +55,8 @@ class Refusal(exceptions.APIException):
         self.status_code = status_code
         self.kind = kind
         self.errors = list(errors)[:MAX_PROBLEMS]
-        self.wait: int | None = None
-        """Seconds, for `Retry-After`."""
-        self.more = more
-        """Further fields of the answer."""
+        self.wait: int | None = None  # Seconds, for `Retry-After`
+        self.more = more  # Further fields of the answer
 
     @classmethod
     def of_settings(cls, error: ModelValidationError) -> "Refusal":
@@ -188,18 +186,16 @@ class StrictSerializer(serializers.Serializer[Any]):
             raise serializers.ValidationError(
                 {str(name)[:SHOWN_NAME]: [message] for name in unknown[:SHOWN_NAMES]}
             )
+        # REST framework takes 0, "no" and "off" for false, which only forms need.
+        boolean = {name for name, one in self.fields.items() if isinstance(one, serializers.BooleanField)}
         if isinstance(data, Mapping) and (
-            vague := [name for name in data if self._is_vague(name, data[name])]
+            vague := [name for name in data if name in boolean and not isinstance(data[name], bool | None)]
         ):
             raise serializers.ValidationError({name: ["Say true or false."] for name in vague})
         return super().to_internal_value(data)
 
-    def _is_vague(self, name: str, value: Any) -> bool:
-        """REST framework takes 0, "no" and "off" for false, which only forms need."""
-        field = self.fields[name]
-        return isinstance(field, serializers.BooleanField) and not isinstance(value, bool | None)
 
-
+EMPTY_CHOICE = "Choose a value, or leave the parameter out."
 REFUSED = "The list cannot be filtered like this; `errors` names each offending parameter."
 BOOLEANS = {"": None, "true": True, "1": True, "false": False, "0": False}
 FIELDS = "fields"
@@ -271,10 +267,14 @@ class StrictFilterBackend(DjangoFilterBackend):  # type: ignore[misc]
         filterset: FilterSet | None = self.get_filterset(request, queryset, view)
         if filterset is None:
             return queryset
+        given, further = request.query_params, getattr(view, "further_parameters", ())
+        known = [*filterset.filters, Pages.page_query_param, Pages.page_size_query_param, FIELDS, *further]
+        message = f"There is no such parameter; there are {', '.join(known)}."
+        choices = [name for name, one in filterset.filters.items() if isinstance(one, ChoiceFilter)]
         problems = [
-            *_unknown_parameters(request, filterset, getattr(view, "further_parameters", ())),
+            *(Problem(f"?{name[:100]}", message) for name in given if name not in known),
             *_bad_page_size(request),
-            *_empty_choices(request, filterset),
+            *(Problem(f"?{name}", EMPTY_CHOICE) for name in choices if "" in given.getlist(name)),
             *_bad_values(filterset),
         ]
         if problems:
@@ -283,24 +283,12 @@ class StrictFilterBackend(DjangoFilterBackend):  # type: ignore[misc]
         return narrowed
 
 
-def _unknown_parameters(request: Request, filterset: FilterSet, further: Iterable[str]) -> list[Problem]:
-    known = [*filterset.filters, Pages.page_query_param, Pages.page_size_query_param, FIELDS, *further]
-    message = f"There is no such parameter; there are {', '.join(known)}."
-    return [Problem(f"?{name[:100]}", message) for name in request.query_params if name not in known]
-
-
 def _bad_page_size(request: Request) -> list[Problem]:
     name, largest = Pages.page_size_query_param, Pages.max_page_size
     size = request.query_params.get(name, str(largest))
     if re.fullmatch("[0-9]{1,9}", size) and 1 <= int(size) <= largest:
         return []
     return [Problem(f"?{name}", f"Say a whole number from 1 to {largest}.")]
-
-
-def _empty_choices(request: Request, filterset: FilterSet) -> Iterator[Problem]:
-    for name, one in filterset.filters.items():
-        if isinstance(one, ChoiceFilter) and "" in request.query_params.getlist(name):
-            yield Problem(f"?{name}", "Choose a value, or leave the parameter out.")
 
 
 def _bad_values(filterset: FilterSet) -> list[Problem]:

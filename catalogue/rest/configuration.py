@@ -170,7 +170,9 @@ class ConfigurationViewSet(ImportViewSet):
                     file=CatalogueFile.read(content),
                     secrets=asked.validated_data["secrets"],
                     prune=_is_set(request, PRUNE),
-                    secret_hint=_secret_hint,
+                    secret_hint=lambda source, secret: (
+                        f'give it as {{"secrets": {{"{source}": {{"{secret}": "..."}}}}}} beside the file'
+                    ),
                     by=actor_of(request),
                     rights=rights_of(request.user if request.auth is None else None),
                     dry_run=_is_set(request, PLAN),
@@ -178,10 +180,6 @@ class ConfigurationViewSet(ImportViewSet):
             )
 
         return Response(PlanSerializer(self.carry_out(importer)).data)
-
-
-def _secret_hint(source: str, secret: str) -> str:
-    return f'give it as {{"secrets": {{"{source}": {{"{secret}": "..."}}}}}} beside the file'
 
 
 def _refuse_unknown(request: Request, *known: OpenApiParameter) -> None:

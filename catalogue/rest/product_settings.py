@@ -5,15 +5,9 @@ from rest_framework import serializers, status
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from catalogue import product_settings
 from catalogue.models import ProductSettings
 from catalogue.permissions import Access
-from catalogue.product_settings import (
-    InvalidSettings,
-    LiveSetting,
-    change_settings,
-    live_settings,
-    settings_row,
-)
 from catalogue.rest.base import NOT_VALID, Problem, Refusal, StrictSerializer
 from catalogue.rest.views import ApiViewSet
 from catalogue.scopes import Scope
@@ -25,7 +19,7 @@ class SettingValueField(serializers.Field[Any, Any, Any, Any]):
         return value
 
 
-class SettingSerializer(serializers.Serializer[LiveSetting]):
+class SettingSerializer(serializers.Serializer[product_settings.LiveSetting]):
     """One setting, and where its value comes from."""
 
     name = serializers.CharField()
@@ -42,7 +36,7 @@ class SettingsSerializer(serializers.Serializer[Any]):
     settings = SettingSerializer(many=True)
 
 
-def _field(setting: LiveSetting) -> serializers.Field[Any, Any, Any, Any]:
+def _field(setting: product_settings.LiveSetting) -> serializers.Field[Any, Any, Any, Any]:
     common: dict[str, Any] = {"required": False, "allow_null": True, "help_text": setting.description}
     if setting.type is bool:
         return serializers.BooleanField(**common)
@@ -57,7 +51,7 @@ SettingsChangeSerializer = type(
     {
         "__doc__": "The settings to change; null restores the environment's value.",
         "__module__": __name__,
-        **{name: _field(setting) for name, setting in live_settings().items()},
+        **{name: _field(setting) for name, setting in product_settings.live_settings().items()},
     },
 )
 
@@ -90,12 +84,12 @@ class SettingsViewSet(ApiViewSet[ProductSettings]):
     )
     def partial_update(self, request: Request) -> Response:
         body = self.read_body(SettingsChangeSerializer)
-        row = settings_row()
+        row = product_settings.settings_row()
         token: Any = request.auth
         by = f"user {request.user.get_username()}" if token is None else f"token {token.caller.name}"
         try:
-            phrases = change_settings(body, by=by)
-        except InvalidSettings as error:
+            phrases = product_settings.change_settings(body, by=by)
+        except product_settings.InvalidSettings as error:
             problems = [Problem(f"/{name}", problem) for name, problem in error.problems.items()]
             raise Refusal(
                 status.HTTP_400_BAD_REQUEST, NOT_VALID, kind="validation", errors=problems
@@ -106,4 +100,4 @@ class SettingsViewSet(ApiViewSet[ProductSettings]):
 
 
 def _settings() -> Any:
-    return SettingsSerializer({"settings": live_settings().values()}).data
+    return SettingsSerializer({"settings": product_settings.live_settings().values()}).data

@@ -20,13 +20,7 @@ from catalogue.exposure import Placement
 from catalogue.history import actor_of
 from catalogue.models import Review, Source, Workflow
 from catalogue.permissions import Access
-from catalogue.rest.base import (
-    ProblemSerializer,
-    Refusal,
-    StableOrdering,
-    StrictBooleanFilter,
-    StrictSerializer,
-)
+from catalogue.rest import base
 from catalogue.rest.views import ApiViewSet
 from catalogue.review import (
     ACCEPTABLE,
@@ -91,7 +85,7 @@ class ReviewDetailSerializer(ReviewSerializer):
         return DifferenceSerializer(self._differences(review), many=True).data
 
 
-class OfferSerializer(StrictSerializer):
+class OfferSerializer(base.StrictSerializer):
     offer = serializers.CharField(max_length=HASH_LENGTH, help_text="The reviewed `offer`.")
 
 
@@ -109,7 +103,7 @@ class AcceptedOfferSerializer(OfferSerializer):
     fields = _fields()  # type: ignore[assignment]
 
 
-class DecisionSerializer(StrictSerializer):
+class DecisionSerializer(base.StrictSerializer):
     """Several at once: the named ones with their reviewed offers, or all of a source."""
 
     offers = serializers.DictField(
@@ -157,13 +151,13 @@ class DecidedSerializer(serializers.Serializer[Decided]):
 class ReviewFilters(django_filters.FilterSet):  # type: ignore[misc]
     source = django_filters.CharFilter(field_name="workflow__source__name", label="The source's name.")
     kind = django_filters.ChoiceFilter(choices=Review.Kind.choices)
-    kept = StrictBooleanFilter(
+    kept = base.StrictBooleanFilter(
         field_name="kept_at",
         lookup_expr="isnull",
         exclude=True,
         label="Turned down; without this parameter only what awaits a decision is listed.",
     )
-    ordering = StableOrdering(fields=["held_since", ("workflow__tool_name", "workflow")])
+    ordering = base.StableOrdering(fields=["held_since", ("workflow__tool_name", "workflow")])
 
 
 Decision = Callable[..., Decided]
@@ -174,7 +168,7 @@ def _offers(decision: dict[str, Any]) -> tuple[Offers, list[str]]:
     if decision["all"]:
         source = Source.objects.filter(name=decision["source"]).first()
         if source is None:
-            raise Refusal(404, f"Nothing was changed: there is no source {decision['source']}.")
+            raise base.Refusal(404, f"Nothing was changed: there is no source {decision['source']}.")
         return offers_of(Review.objects.awaiting().filter(workflow__source=source)), []
     named = decision["offers"]
     keys = dict(Workflow.objects.filter(tool_name__in=named).values_list("tool_name", "pk"))
@@ -182,7 +176,7 @@ def _offers(decision: dict[str, Any]) -> tuple[Offers, list[str]]:
     return offers, [name for name in named if name not in keys]
 
 
-REFUSED = OpenApiResponse(ProblemSerializer, "The engine changed it again, or nothing is held any more.")
+REFUSED = OpenApiResponse(base.ProblemSerializer, "The engine changed it again, or nothing is held any more.")
 
 
 @extend_schema_view(
@@ -255,7 +249,7 @@ class ReviewViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet
         request=AcceptanceSerializer,
         responses={
             200: DecidedSerializer,
-            404: OpenApiResponse(ProblemSerializer, "There is no such source; nothing was changed."),
+            404: OpenApiResponse(base.ProblemSerializer, "There is no such source; nothing was changed."),
         },
         examples=[
             OpenApiExample("Some", {"offers": {"report_1": "5f1d..."}}, request_only=True),
@@ -278,7 +272,7 @@ class ReviewViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet
         request=DecisionSerializer,
         responses={
             200: DecidedSerializer,
-            404: OpenApiResponse(ProblemSerializer, "There is no such source; nothing was changed."),
+            404: OpenApiResponse(base.ProblemSerializer, "There is no such source; nothing was changed."),
         },
     )
     @action(detail=False, methods=["post"], url_path="keep", url_name="keep-many")
@@ -290,7 +284,7 @@ class ReviewViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet
         fields = dict(self.read_body(body))
         decided = decide({review.pk: fields.pop("offer")}, by=actor_of(self.request), **fields)
         if refusal := decided.refusal():
-            raise Refusal(status.HTTP_409_CONFLICT, f"Nothing was changed. {refusal}")
+            raise base.Refusal(status.HTTP_409_CONFLICT, f"Nothing was changed. {refusal}")
         return Response(DecidedSerializer(decided).data)
 
     def _decide_many(self, decide: Decision, body: type[DecisionSerializer]) -> Response:

@@ -17,6 +17,7 @@ from rest_framework.exceptions import NotFound
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from catalogue import sources
 from catalogue.discovery import RefreshRefused, refresh_source
 from catalogue.history import changed_fields
 from catalogue.kinds import engine_kind
@@ -35,15 +36,6 @@ from catalogue.rest.base import (
 from catalogue.rest.discovery_runs import DiscoveryRunDetailSerializer
 from catalogue.rest.views import NAME, ApiViewSet
 from catalogue.scopes import Scope
-from catalogue.sources import (
-    UPDATABLE,
-    check_candidate,
-    check_settings,
-    check_source,
-    configure_source,
-    create_source,
-    update_source,
-)
 from connectors.registry import connector_kinds
 
 LONGEST_REFRESH_INTERVAL = 604_800
@@ -214,7 +206,7 @@ class SourceViewSet(
     def create(self, request: Request) -> Response:
         body = self.read_body(NewSourceSerializer)
         try:
-            source = create_source(**body)
+            source = sources.create_source(**body)
         except ValidationError as error:
             raise Refusal.of_settings(error) from None
         self.record("Added.", source)
@@ -231,13 +223,13 @@ class SourceViewSet(
     def partial_update(self, request: Request, name: str) -> Response:
         source = self.get_object()
         body = self.read_body(SourceChangeSerializer, partial=True)
-        decisions = {name: value for name, value in body.items() if name in UPDATABLE}
-        connection = {name: value for name, value in body.items() if name not in UPDATABLE}
+        decisions = {name: value for name, value in body.items() if name in sources.UPDATABLE}
+        connection = {name: value for name, value in body.items() if name not in sources.UPDATABLE}
         try:
             if decisions:
-                update_source(source, **decisions)
+                sources.update_source(source, **decisions)
             if connection:
-                configure_source(source, **connection)
+                sources.configure_source(source, **connection)
         except ValidationError as error:
             raise Refusal.of_settings(error) from None
         self.record(changed_fields(body), source)
@@ -257,7 +249,7 @@ class SourceViewSet(
     )
     @action(detail=True, methods=["post"])
     def check(self, request: Request, name: str) -> Response:
-        return Response(CheckSerializer(check_source(self.get_object())).data)
+        return Response(CheckSerializer(sources.check_source(self.get_object())).data)
 
     @extend_schema(
         operation_id="sources_refresh",
@@ -368,10 +360,10 @@ class ConnectorViewSet(ApiViewSet[Source]):
         candidate = Source(name=kind, kind=_known(kind), config=body["config"])
         candidate.credentials = body["credentials"]
         try:
-            check_settings(candidate)
+            sources.check_settings(candidate)
         except ValidationError as error:
             raise Refusal.of_settings(error) from None
-        return Response(CheckSerializer(check_candidate(candidate)).data)
+        return Response(CheckSerializer(sources.check_candidate(candidate)).data)
 
 
 def _known(kind: str) -> str:

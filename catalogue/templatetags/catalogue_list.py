@@ -1,4 +1,4 @@
-"""The rows of a list as Unfold makes them, with all that they share made once and not again with each row."""
+"""The rows of a list as Unfold renders them; what the rows share is made once."""
 
 from collections.abc import Callable
 from datetime import date, time
@@ -64,7 +64,7 @@ def _cell(cl: Any, name: Any, heading: str) -> Callable[[Any], str]:
 
 
 def _reader(cl: Any, name: Any) -> Callable[[Any], tuple[Any, bool]]:
-    """Returns a function that gives what is shown of a row, and whether it has to stay on one line."""
+    """Returns a function from a row to the shown value and whether it has to stay on one line."""
     empty = cl.model_admin.get_empty_value_display()
     try:
         field = cl.lookup_opts.get_field(name)
@@ -74,7 +74,9 @@ def _reader(cl: Any, name: Any) -> Callable[[Any], tuple[Any, bool]]:
         boolean = getattr(compute, "boolean", False)
 
         def read_method(row: Any) -> tuple[Any, bool]:
-            value = compute(row) if compute else _attribute(row, name)
+            value = compute(row) if compute else getattr(row, name)
+            if not compute and callable(value):
+                value = value()
             return display_for_value(value, empty, boolean), isinstance(value, date | time)
 
         return read_method
@@ -90,8 +92,3 @@ def _reader(cl: Any, name: Any) -> Callable[[Any], tuple[Any, bool]]:
         return display_for_field(value, field, empty), is_short
 
     return read_field
-
-
-def _attribute(row: Any, name: str) -> Any:
-    value = getattr(row, name)
-    return value() if callable(value) else value

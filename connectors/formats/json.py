@@ -46,7 +46,11 @@ def parse_json(data: bytes, *, max_depth: int = MAX_DEPTH, object_of: ObjectOf |
 
 
 def is_nested_deeper(data: bytes, max_depth: int) -> bool:
-    return _opening_brackets(data) > max_depth and _depth(data) > max_depth
+    """In linear time; of broken JSON only the part before the first error counts."""
+    if _opening_brackets(data) <= max_depth:
+        return False
+    brackets = STRING.sub(b"", data).translate(None, NOT_BRACKETS)
+    return max(accumulate(STEP[byte] for byte in brackets), default=0) > max_depth
 
 
 def parse_top_level(data: bytes) -> dict[str, Any]:
@@ -141,12 +145,6 @@ def _parse(data: bytes, object_of: ObjectOf | None) -> Any:
 
 def _opening_brackets(data: bytes) -> int:
     return data.count(b"[") + data.count(b"{")
-
-
-def _depth(data: bytes) -> int:
-    """The maximum nesting, in linear time; of broken JSON up to the first error."""
-    brackets = STRING.sub(b"", data).translate(None, NOT_BRACKETS)
-    return max(accumulate(STEP[byte] for byte in brackets), default=0)
 
 
 def _refuse_constant(name: str) -> NoReturn:

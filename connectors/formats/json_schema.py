@@ -7,10 +7,8 @@ from typing import Any
 
 BAD_ESCAPE = re.compile(r"~(?![01])")
 INDEX = re.compile(r"0|[1-9][0-9]{0,8}")
-DEEPEST = 20
-"""References followed one after the other."""
-MAX_LOOKED_AT = 200
-"""Subschemas inspected for the types of one."""
+DEEPEST = 20  # References followed one after the other
+MAX_LOOKED_AT = 200  # Subschemas inspected for the types of one
 JSON_TYPES = {
     bool: "boolean",
     int: "integer",
@@ -21,8 +19,7 @@ JSON_TYPES = {
     type(None): "null",
 }
 NESTED = frozenset({"array", "object"})
-Types = frozenset[str]
-"""Names of JSON types; empty: any."""
+Types = frozenset[str]  # Names of JSON types; empty: any
 Follow = Callable[[Any, str], tuple[Any, str]]
 """From a schema and its pointer to what its references lead to, and the pointer of that."""
 

@@ -20,9 +20,8 @@ OTHER_INTEGER = re.compile(r"0(?:x[0-9A-Fa-f]+|o[0-7]+)\Z")
 NUMBER = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?\Z")
 NO_NUMBER = re.compile(r"(?:[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))\Z")
 MAX_PROBLEMS = 20
-
 UNCLOSED = "a quotation that begins here is never closed"
-SYNTAX = (
+SYNTAX = (  # PyYAML's messages, which may quote the text, and ours, which do not
     (r"found character '\t'", "a tab; YAML wants spaces there"),
     ("found character", "this character cannot begin a value; put the text in quotes"),
     ("mapping values are not allowed", "a ':' that fits nothing; check the indentation, or quote the text"),
@@ -39,7 +38,6 @@ SYNTAX = (
     ("did not find expected ',' or '}'", "expected ',' or '}'"),
     ("did not find expected", "the indentation does not fit the lines above"),
 )
-"""PyYAML's messages, which may quote the text, and ours, which do not."""
 STREAM_END = "'<stream end>'"
 MAX_BYTES = 1_048_576
 SHOWN_KEY = 80
@@ -48,10 +46,8 @@ Path = tuple[str | int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    line: int
-    """From 1."""
-    place: str
-    """Keys from the root, such as `workflows.ChatWorkflow.taskQueue`; empty: the document."""
+    line: int  # From 1
+    place: str  # Keys from the root, such as `workflows.ChatWorkflow.taskQueue`; empty: the document
     message: str
 
     def __str__(self) -> str:
@@ -79,8 +75,7 @@ class TooManyValues(UnusableText):
 class Scalar:
     line: int
     text: str
-    plain: bool
-    """Not quoted, so that it may be a number or a word such as `true`."""
+    plain: bool  # Not quoted, so that it may be a number or a word such as `true`
 
 
 @dataclass(slots=True)
@@ -227,8 +222,7 @@ def _syntax_error(error: yaml.MarkedYAMLError, braces: Sequence[Any]) -> Unusabl
 class Limits:
     bytes: int = MAX_BYTES
     depth: int = 30
-    parts: int = 100_000
-    """Values, with an alias counted like what it repeats."""
+    parts: int = 100_000  # Values, with an alias counted like what it repeats
     integer: int = 2**63 - 1
 
 
@@ -238,8 +232,7 @@ USUAL_LIMITS = Limits()
 @dataclass(slots=True)
 class Document:
     value: Any
-    lines: dict[Path, int]
-    """By the keys and indexes of a value; for a key's value the line of the key."""
+    lines: dict[Path, int]  # By the keys and indexes of a value; for a key's value the line of the key
     problems: list[Problem] = field(default_factory=list)
     """Omissions from `value`: duplicate keys, numbers that are too large."""
 

@@ -44,11 +44,9 @@ __all__ = ["Connection", "InvalidTool", "ToolProblem", "connection_of", "definit
 @dataclass(frozen=True, slots=True)
 class _Claim:
     place: Place
-    name: str
-    """As it is compared; in a body the pointer."""
+    name: str  # As it is compared; in a body the pointer
     who: str
-    where: str
-    """JSON Pointer into the ToolConfig."""
+    where: str  # JSON Pointer into the ToolConfig
 
 
 def place_problems(tool: ToolConfig, arguments: dict[str, ArgumentPlace]) -> Iterator[ToolProblem]:

@@ -20,8 +20,7 @@ from connectors.network.redaction import printable, shorten
 
 LONGEST_NAME = 80
 MOST_NAMES = 5
-Part = tuple[str, str]
-"""A place in a request and the name there; in a JSON body a pointer."""
+Part = tuple[str, str]  # A place in a request and the name there; in a JSON body a pointer
 
 
 def difference_between(

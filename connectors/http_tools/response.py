@@ -26,30 +26,24 @@ TEXT_TYPES = frozenset(
     | {"application/yaml", "application/x-yaml", "application/x-ndjson", "application/graphql"}
 )
 Block = dict[str, Any]
-COMPLAINT_LIMIT = 1_000
-"""Characters: enough for a message about each of several arguments."""
-LARGEST_BODY = 64_000
-"""Bytes; of a larger body only the message is shown."""
+COMPLAINT_LIMIT = 1_000  # Characters: enough for a message about each of several arguments
+LARGEST_BODY = 64_000  # Bytes; of a larger body only the message is shown
 MESSAGE_KEYS = ("error", "message", "detail", "msg", "reason", "exception_message")
 """For texts only: a list or title with such a name may describe an argument of that name."""
 ENVELOPES = ("error", "detail")
-GATEWAY_GAVE_UP = frozenset({408, 502, 504})
-"""The server behind the gateway may still carry the request out."""
+GATEWAY_GAVE_UP = frozenset({408, 502, 504})  # The server behind the gateway may still carry the request out
 REFUSED_CREDENTIALS = frozenset({401, 403})
 MOVED_AFTERWARDS = frozenset({300, 301, 302, 303})
 """Usual answers to a form that was processed; after 307 and 308 it is still to be sent."""
-SAME_WHEN_REPEATED = frozenset({"PUT", "DELETE"})
-"""RFC 9110, 9.2.2."""
+SAME_WHEN_REPEATED = frozenset({"PUT", "DELETE"})  # RFC 9110, 9.2.2
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Received:
     """An answer's body, with secrets masked."""
 
-    body: Any = None
-    """The JSON value, else the text, else a sentence that describes it; None: no body."""
-    block: Block | None = None
-    """MCP's content block of a body that is neither JSON nor text."""
+    body: Any = None  # The JSON value, else the text, else a sentence that describes it; None: no body
+    block: Block | None = None  # MCP's content block of a body that is neither JSON nor text
     objection: str = ""
 
 

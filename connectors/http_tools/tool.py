@@ -19,25 +19,22 @@ from connectors.protocol import WorkflowRef
 from connectors.settings import HeaderSecret
 
 Method = Literal["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"]
-SAFE_METHODS = frozenset({"GET", "HEAD"})
-"""They change nothing, so they may be repeated."""
-
+SAFE_METHODS = frozenset({"GET", "HEAD"})  # They change nothing, so they may be repeated
 Scalar = str | int | float | bool
 PARAMETER = re.compile(r"\{([^{}/]+)\}")
 LITERAL = re.compile(r"(?:[A-Za-z0-9\-._~!$&'()*+,;=:@/]|%[0-9A-Fa-f]{2})*")
 SEPARATORS = re.compile(r"[/\\]")
-MOST_DECODINGS = 5
-"""Each server of a chain may decode a path again."""
+MOST_DECODINGS = 5  # Each server of a chain may decode a path again
 Place = Literal["path", "query", "header", "body"]
 BodyFormat = Literal["json", "form", "multipart"]
 IN = AliasChoices("in", "place")
 PARTS = re.compile(r"(?P<origin>[A-Za-z][A-Za-z0-9+.\-]*://[^/?#]*)(?P<path>[^?#]*)(?P<rest>.*)", re.DOTALL)
 WITHOUT_BODY = frozenset({"GET", "HEAD", "DELETE"})
+# A source's settings by the fields of a tool's authentication; the others have the same names.
 SETTINGS = {"type": "authentication", "where": "api_key_in", "name": "api_key_name", "key": "api_key"}
 SETTINGS |= {
     name: f"oauth_{name}" for name in ("token_url", "client_id", "client_secret", "scope", "audience")
 }
-"""A source's settings by the fields of a tool's authentication; the others have the same names."""
 
 
 class HTTPRequestSpec(BaseModel):
@@ -61,12 +58,9 @@ class HTTPResponseSpec(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     status_code: int
-    headers: dict[str, str] = {}
-    """By name in lower case; values of one name are joined by ", "."""
-    body: Any = None
-    """The JSON value, else the text; of anything else a sentence that says what it is."""
-    execution_time_ms: float
-    """From the sending of the request to the last byte of the response."""
+    headers: dict[str, str] = {}  # By name in lower case; values of one name are joined by ", "
+    body: Any = None  # The JSON value, else the text; of anything else a sentence that says what it is
+    execution_time_ms: float  # From the sending of the request to the last byte of the response
 
 
 def parameters_in(path: str) -> list[str]:
@@ -129,10 +123,8 @@ def _leads_astray(path: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ToolProblem:
-    path: str
-    """JSON Pointer into the ToolConfig; empty: the whole."""
-    message: str
-    """A sentence."""
+    path: str  # JSON Pointer into the ToolConfig; empty: the whole
+    message: str  # A sentence
 
     def __str__(self) -> str:
         return f"{self.path}: {self.message}" if self.path else self.message
@@ -280,10 +272,8 @@ class ToolConfig(_Declaration):
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    origin: str
-    """`https://api.example.com`, as in a source's base URL."""
-    path: str
-    """With parameters in braces; empty, or beginning with a slash."""
+    origin: str  # `https://api.example.com`, as in a source's base URL
+    path: str  # With parameters in braces; empty, or beginning with a slash
 
     @classmethod
     def of(cls, text: str) -> Self:
@@ -316,10 +306,8 @@ class Endpoint:
 class Connection:
     """Address and credentials of a tool's API, in HttpConfig's fields."""
 
-    base_url: str
-    """Its origin; tools of one origin and authentication share a source."""
-    settings: dict[str, Any]
-    """All but the base URL and secrets."""
+    base_url: str  # Its origin; tools of one origin and authentication share a source
+    settings: dict[str, Any]  # All but the base URL and secrets
     secrets: dict[str, str] = field(repr=False)
 
 
@@ -370,14 +358,11 @@ class HttpOperation(BaseModel):
     body_format: BodyFormat = "json"
     output: dict[str, str] = {}
     idempotency_header: str = ""
-    required: list[str] = []
-    """Arguments that have to be given, may be null and go where null cannot be said."""
+    required: list[str] = []  # Arguments that have to be given, may be null and go where null cannot be said
     output_is_promised: bool = Field(default=True, exclude_if=bool)
     """Clients get the output schema, and results are validated against it."""
-    anonymous: bool = Field(default=False, exclude_if=operator.not_)
-    """Sent without the source's credentials."""
-    path_defaults: dict[str, Any] = {}
-    """Of arguments in the path that may be left out."""
+    anonymous: bool = Field(default=False, exclude_if=operator.not_)  # Sent without the source's credentials
+    path_defaults: dict[str, Any] = {}  # Of arguments in the path that may be left out
 
     @classmethod
     def of(cls, workflow: WorkflowRef) -> Self:

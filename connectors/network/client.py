@@ -36,13 +36,10 @@ class Hop:
 
     method: str
     url: httpx2.URL = field(repr=False)
-    headers: dict[str, str] = field(repr=False)
-    """By lower-case name."""
+    headers: dict[str, str] = field(repr=False)  # By lower-case name
     content: bytes | None = field(repr=False)
-    at_origin: bool = True
-    """No redirect has left the configured origin, so credentials are sent."""
-    carried_out: bool = False
-    """The original request was carried out; this one fetches its result."""
+    at_origin: bool = True  # No redirect has left the configured origin, so credentials are sent
+    carried_out: bool = False  # The original request was carried out; this one fetches its result
     number: int = 0
 
 
@@ -165,10 +162,8 @@ class Answer:
     status: int
     headers: httpx2.Headers = field(repr=False)
     body: bytes = field(repr=False)
-    seconds: float
-    """From the first request to the last byte."""
-    url: str
-    """The final URL without its query, which may carry credentials."""
+    seconds: float  # From the first request to the last byte
+    url: str  # The final URL without its query, which may carry credentials
     carried_out: bool = False
     """A redirect (303) confirmed the request, and this answer describes its result: whatever the status is,
     the request must not be sent again."""

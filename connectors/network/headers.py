@@ -6,18 +6,16 @@ from collections.abc import Mapping
 from connectors.errors import Misconfigured
 
 TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+\-.^_`|~]+")
-SET_BY_CLIENT = frozenset(
+SET_BY_CLIENT = frozenset(  # Framing and routing: conflicting ones make request smuggling possible
     {"accept-encoding", "connection", "content-length", "expect", "host", "keep-alive", "te", "trailer"}
     | {"transfer-encoding", "upgrade"}
 )
-"""Framing and routing: conflicting ones make request smuggling possible."""
 RESERVED = SET_BY_CLIENT | frozenset(
     {"authorization", "content-encoding", "cookie", "cookie2", "forwarded", "http2-settings", "max-forwards"}
     | {"set-cookie", "via", "x-http-method", "x-http-method-override", "x-method-override"}
     | {"x-original-url", "x-real-ip", "x-rewrite-url"}
 )
-FRAMING = RESERVED - {"authorization", "cookie"}
-"""Headers that cannot carry credentials."""
+FRAMING = RESERVED - {"authorization", "cookie"}  # Headers that cannot carry credentials
 RESERVED_PREFIXES = ("proxy-", "x-forwarded-", "sec-")
 CONSTANT_ONLY = frozenset({"accept", "content-type", "user-agent"})
 

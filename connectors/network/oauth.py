@@ -16,12 +16,9 @@ from connectors.network.policy import ENGINE_ADDRESSES, AddressPolicy
 from connectors.network.transport import HttpLimits
 
 LARGEST_ANSWER = 100_000
-ASSUMED_LIFETIME_SECONDS = 300.0
-"""Without expires_in."""
-RENEWED_AFTER = 0.8
-"""Share of the lifetime after which a valid token is renewed."""
-SHORTEST_PAUSE_SECONDS = 5.0
-"""Between attempts to renew a valid token."""
+ASSUMED_LIFETIME_SECONDS = 300.0  # Without expires_in
+RENEWED_AFTER = 0.8  # Share of the lifetime after which a valid token is renewed
+SHORTEST_PAUSE_SECONDS = 5.0  # Between attempts to renew a valid token
 
 
 class ClientCredentials:

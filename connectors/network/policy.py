@@ -36,14 +36,13 @@ METADATA = tuple(
 BROADCAST = ip_address("255.255.255.255")
 MAPPED = ip_network("::ffff:0:0/96")
 NAT64 = ip_network("64:ff9b::/96")
-END_IN_IPV4 = (
+END_IN_IPV4 = (  # Mapped, NAT64 (global and local), SIIT, and "compatible" addresses
     MAPPED,
     NAT64,
     ip_network("64:ff9b:1::/48"),
     ip_network("::ffff:0:0:0/96"),
     ip_network("::/96"),
 )
-"""Mapped, NAT64 (global and local), SIIT, and "compatible" addresses."""
 PRIVATE = tuple(map(ip_network, ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7")))
 PUBLIC_IPV6 = ip_network("2000::/3")
 NOT_PUBLIC = tuple(
@@ -104,8 +103,7 @@ def _last_four(address: IPv6Address) -> IPv4Address:
 
 @dataclass(frozen=True, slots=True)
 class AllowedHost:
-    name: str = ""
-    """Lower-case ASCII; a leading dot: all names below."""
+    name: str = ""  # Lower-case ASCII; a leading dot: all names below
     network: IPNetwork | None = None
     port: int | None = None
 
@@ -178,8 +176,7 @@ def _name(host: str, entry: str) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AddressPolicy:
-    public_only: bool = False
-    """Only public addresses, and hosts in `opened`."""
+    public_only: bool = False  # Only public addresses, and hosts in `opened`
     opened: AllowedHosts = field(default_factory=AllowedHosts)
     advice: str = ""
 

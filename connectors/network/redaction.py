@@ -11,14 +11,12 @@ from urllib.parse import quote
 from connectors.formats.json import TooDeep, UnreadableJSON, parse_json
 
 MASK = "***"
-SHORTEST_IN_VALUES = 8
-"""A shorter secret may be a word of an id or a result, which must not change."""
+SHORTEST_IN_VALUES = 8  # A shorter secret may be a word of an id or a result, which must not change
 WORD_KEYS = (
     *("error", "message", "detail", "msg", "reason", "title", "description", "errors"),
     "exception_message",
 )
-ERROR_LIMIT = 4_000
-"""Characters of an error; the raw answer is complete."""
+ERROR_LIMIT = 4_000  # Characters of an error; the raw answer is complete
 TAG = re.compile(r"<[^<>]*>")
 
 

@@ -33,22 +33,17 @@ from connectors.formats.json import UnreadableJSON
 from connectors.network.policy import ENGINE_ADDRESSES, AddressPolicy
 from connectors.network.redaction import Redactor, shorten, words_of
 
-IDLE_SECONDS = 4.0
-"""Common servers close idle connections after 5 s; a start must never meet that."""
-WORDS_LIMIT = 500
-"""Characters of an engine's message in an error."""
+IDLE_SECONDS = 4.0  # Common servers close idle connections after 5 s; a start must never meet that
+WORDS_LIMIT = 500  # Characters of an engine's message in an error
 RETRY_AFTER_LIMIT = 3600.0
 TRANSPORT_ERRORS = (httpcore2.NetworkError, httpcore2.TimeoutException, httpcore2.ProtocolError, OSError)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HttpLimits:
-    connect_seconds: float = 5.0
-    """For a free slot in the pool, and again to connect."""
-    read_seconds: float = 30.0
-    """Before and between chunks of a response."""
-    total_seconds: float = 30.0
-    """From waiting for a connection to the last byte of the response."""
+    connect_seconds: float = 5.0  # For a free slot in the pool, and again to connect
+    read_seconds: float = 30.0  # Before and between chunks of a response
+    total_seconds: float = 30.0  # From waiting for a connection to the last byte of the response
     max_response_bytes: int = 10_000_000
     max_connections: int = 50
 

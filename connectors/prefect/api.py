@@ -13,8 +13,7 @@ from connectors.network.transport import HttpLimits
 from connectors.prefect.config import PrefectConfig
 
 MOST_ROWS = 200
-LISTING_DEPTH = 250
-"""Above the limit of one schema, so that a deep one does not fail the listing."""
+LISTING_DEPTH = 250  # Above the limit of one schema, so that a deep one does not fail the listing
 BUSY_RETRIES = 4
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.25, 2.0
 """Between retries of 503, Prefect's answer while its database is busy; its own clients retry as well."""

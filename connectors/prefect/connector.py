@@ -32,7 +32,6 @@ from connectors.protocol import (
 
 MAX_WORKFLOWS = 10_000
 TAG = "workflow-catalogue"
-
 Answer = TypeVar("Answer")
 
 

@@ -26,8 +26,7 @@ from connectors.protocol import (
 from connectors.simplified import answers
 from connectors.simplified.config import USUAL_KEY_HEADER, SimplifiedConfig
 
-LISTING_DEPTH = 250
-"""Above the limit of one schema, so that a deep one does not fail the listing."""
+LISTING_DEPTH = 250  # Above the limit of one schema, so that a deep one does not fail the listing
 NO_SUCH_OPERATION = (405, 501)
 
 

@@ -32,8 +32,7 @@ from connectors.temporal.settings import ServiceSettings
 
 Answer = TypeVar("Answer")
 IDENTITY = "workflow-catalogue"
-ANSWER_MARGIN_SECONDS = 1.0
-"""Beyond the SDK's time limit, before a request is abandoned."""
+ANSWER_MARGIN_SECONDS = 1.0  # Beyond the SDK's time limit, before a request is abandoned
 WORDS_LIMIT = 500
 REFUSED_CREDENTIALS = (RPCStatusCode.UNAUTHENTICATED, RPCStatusCode.PERMISSION_DENIED)
 REFUSED_REQUEST = (
@@ -47,7 +46,7 @@ NEVER_SENT = ("ConnectError", "tcp connect error", "dns error")
 TOO_LARGE = "larger than max"
 UNREADABLE = "failed to decode Protobuf message"
 
-NO_CONNECTION = (
+NO_CONNECTION = (  # Reasons by the SDK's messages, the most specific first
     (r"Connection refused", "connection refused"),
     (r"dns error", "the name could not be resolved"),
     (r"InvalidContentType|CorruptMessage", "it does not speak TLS there"),
@@ -58,7 +57,6 @@ NO_CONNECTION = (
     (r"timed out|TimedOut|deadline has elapsed", "no connection in time"),
     (r"h2 protocol|FRAME_SIZE|GoAway|InvalidMessage", "it does not speak gRPC there"),
 )
-"""Reasons by the SDK's messages, the most specific first."""
 REFUSED_CERTIFICATE = re.compile(
     r"CertificateRequired|BadCertificate|CertificateUnknown|UnknownCA|HandshakeFailure|AccessDenied"
     r"|CertificateExpired|CertificateRevoked|DecryptError"

@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
 MOST_QUEUES_CHECKED = 20
 SECONDS_BETWEEN_LOOKS = 2.0
-
 State = tuple[int, ...]
 
 

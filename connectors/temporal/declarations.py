@@ -186,18 +186,15 @@ Fields = list[Annotated[dict[str, FieldOrDescription], BeforeValidator(_one_fiel
 
 
 class InputDeclaration(Block):
-    type: Name | None = None
-    """The input type's name; `none`: no input."""
+    type: Name | None = None  # The input type's name; `none`: no input
     fields: Fields | None = None
-    positional: bool = False
-    """Each field is an argument of its own, in order, instead of one object."""
+    positional: bool = False  # Each field is an argument of its own, in order, instead of one object
 
 
 class OutputDeclaration(Block):
     type: Name | None = None
     description: str | None = Field(default=None, max_length=LONGEST_TEXT)
-    fields: Fields | None = None
-    """The result's fields, which the author guarantees."""
+    fields: Fields | None = None  # The result's fields, which the author guarantees
 
 
 class InteractionDeclaration(Block):

@@ -57,8 +57,7 @@ PLACES: dict[str, Path] = {
     "tls_server_name": ("tls", "serverName"),
     "tls_insecure_skip_verify": ("tls", "insecureSkipVerify"),
 }
-STORED_APART = "stored apart"
-"""In place of a secret that the file omits, during validation."""
+STORED_APART = "stored apart"  # In place of a secret that the file omits, during validation
 ID_TYPES = ("string", "number", "integer")
 NO_INPUT = "none"
 NO_ARGUMENTS: Schema = {"type": "object", "properties": {}, "additionalProperties": False}
@@ -68,19 +67,16 @@ NO_ARGUMENTS: Schema = {"type": "object", "properties": {}, "additionalPropertie
 class DeclaredConnection:
     """The source settings of the file's connection block."""
 
-    settings: dict[str, Any]
-    """Without secrets."""
+    settings: dict[str, Any]  # Without secrets
     secrets: dict[str, str] = field(repr=False)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Declared:
     workflows: list[WorkflowDefinition]
-    connection: DeclaredConnection | None
-    """None without a connection block."""
+    connection: DeclaredConnection | None  # None without a connection block
     cache: CacheBlock | None
-    entries: dict[str, dict[str, Any]]
-    """The workflows' mappings, each with its effective cache setting."""
+    entries: dict[str, dict[str, Any]]  # The workflows' mappings, each with its effective cache setting
 
 
 def read_definitions(content: bytes, *, default_task_queue: str = "") -> Declared:

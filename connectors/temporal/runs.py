@@ -42,8 +42,7 @@ ENDS = frozenset(
     f"workflow_execution_{end}_event_attributes"
     for end in ("completed", "failed", "timed_out", "canceled", "terminated", "continued_as_new")
 )
-PAUSED = "Paused"
-"""Servers released before 2026 refuse conditions with it."""
+PAUSED = "Paused"  # Servers released before 2026 refuse conditions with it
 STATES = {
     Status.WORKFLOW_EXECUTION_STATUS_RUNNING: (RunState.RUNNING, "Running"),
     Status.WORKFLOW_EXECUTION_STATUS_PAUSED: (RunState.RUNNING, PAUSED),
@@ -66,8 +65,7 @@ OTHER_CURSOR = "The cursor belongs to no page of this list: begin without one."
 @dataclass(frozen=True, slots=True)
 class TemporalRun:
     workflow_id: str
-    first_run_id: str
-    """Empty: the current run of the workflow id."""
+    first_run_id: str  # Empty: the current run of the workflow id
 
     def __str__(self) -> str:
         return f"{self.workflow_id}/{self.first_run_id}" if self.first_run_id else self.workflow_id

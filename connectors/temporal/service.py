@@ -38,8 +38,7 @@ from connectors.temporal.settings import (
 )
 from connectors.temporal.status import GOES_ON, Pollers, ended, no_worker_on, progress_of, running
 
-LEEWAY_SECONDS = 60.0
-"""Beyond the execution's timeout, for a cancelled run's cleanup."""
+LEEWAY_SECONDS = 60.0  # Beyond the execution's timeout, for a cancelled run's cleanup
 REUSE = {
     "allow_duplicate": WorkflowIdReusePolicy.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE,
     "allow_duplicate_failed_only": WorkflowIdReusePolicy.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE_FAILED_ONLY,
@@ -56,8 +55,7 @@ SHORTEST_WAIT_SECONDS = 0.05
 REASON_LIMIT = 1_000
 CANCELLED = "Cancelled in the workflow catalogue."
 TERMINATED = "It did not follow its cancellation in time."
-NO_POLLER = "no poller seen"
-"""Part of the service's error when a task queue has had no worker for a while."""
+NO_POLLER = "no poller seen"  # Part of the service's error when a task queue has had no worker for a while
 
 
 class TemporalService:

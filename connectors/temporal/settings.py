@@ -28,8 +28,7 @@ RUNS = hint(group="Limits of runs")
 METADATA_KEY = "temporal"
 EXECUTION_ID = "execution_id"
 WORKFLOW = "workflow"
-MAX_TIMEOUT_SECONDS = 2_592_000.0
-"""30 days."""
+MAX_TIMEOUT_SECONDS = 2_592_000.0  # 30 days
 
 
 def normalise_host_port(text: str) -> str:
@@ -243,8 +242,7 @@ class TemporalSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    task_queue: str = Field(default="", max_length=255)
-    """Empty: the source's default task queue."""
+    task_queue: str = Field(default="", max_length=255)  # Empty: the source's default task queue
     workflow_id: str = Field(default="{execution_id}", min_length=1, max_length=255)
     """Template of workflow ids with {execution_id}, {workflow} and names of arguments."""
     workflow_id_defaults: dict[str, str | int | float] = Field(default_factory=dict)

@@ -33,8 +33,7 @@ GOES_ON = (RUNNING, PAUSED)
 DETAILS_BYTES = 100_000
 MESSAGE_LIMIT = 500
 PROGRESS_BYTES = 10_000
-QUERY_SECONDS = 2.0
-"""A query needs a worker, which may be busy."""
+QUERY_SECONDS = 2.0  # A query needs a worker, which may be busy
 PERCENT_KEYS = ("progress", "percent", "percentage", "progress_percent")
 DONE_KEYS = ("completed", "current", "done", "processed")
 MESSAGE_KEYS = ("message", "progress_message", "status", "step", "stage", "description")

@@ -46,16 +46,13 @@ from connectors.upstream_mcp.tools import (
 
 Found = AsyncGenerator[WorkflowDefinition | RejectedDefinition]
 PROGRESS_CHARACTERS = 500
-PREFIX = "workflow:"
-"""Of listed workflows' ids; tools' ids are their names, which contain no colon."""
+PREFIX = "workflow:"  # Of listed workflows' ids; tools' ids are their names, which contain no colon
 LONGEST_ID = 255
 LISTED = {"offered_as": "workflow"}
 LISTING_KEYS = ["workflows", "items", "data", "results", "result"]
 WORDS_LIMIT = 500
-DEPTH = 250
-"""As in listings over HTTP, so that a deep schema does not fail the listing."""
-UNKNOWN = {"not_found", "notfound", "404"}
-"""Lower-case error codes for an unknown workflow or run."""
+DEPTH = 250  # As in listings over HTTP, so that a deep schema does not fail the listing
+UNKNOWN = {"not_found", "notfound", "404"}  # Lower-case error codes for an unknown workflow or run
 
 
 class McpConnector:

@@ -37,19 +37,14 @@ TASKS_EXTENSION = "io.modelcontextprotocol/tasks"
 CLIENT_INFO = {"name": USER_AGENT, "version": "1"}
 OUR_CAPABILITIES: dict[str, Any] = {"extensions": {TASKS_EXTENSION: {}}}
 DISCOVER_SECONDS = 10.0
-MAX_DEPTH = 150
-"""Above the limit of one schema, so that a deep one does not fail the listing."""
+MAX_DEPTH = 150  # Above the limit of one schema, so that a deep one does not fail the listing
 LOGGED_CHARACTERS = 1_000
-CREDENTIALS_REFUSED = (401, 403)
-"""By which servers of both eras refuse credentials."""
+CREDENTIALS_REFUSED = (401, 403)  # By which servers of both eras refuse credentials
 CLOSED = "Connection closed"
 LOST_CONNECTION = (CLOSED, "SSE stream", "read stream")
-UNREADABLE = "Failed to parse"
-"""Beginnings of the SDK's messages, whose codes servers use as well."""
-
+UNREADABLE = "Failed to parse"  # So the SDK's messages begin, whose codes servers use as well
 OnProgress = Callable[[float, float | None, str | None], None]
-MOST_UNREAD = 1_000
-"""Failures that are kept for requests whose callers have left."""
+MOST_UNREAD = 1_000  # Failures that are kept for requests whose callers have left
 
 
 class TransportFailure(Protocol):

@@ -28,32 +28,20 @@ from connectors.network.transport import (
     failure_reason,
     tls_context,
 )
+from connectors.upstream_mcp import rate_limits
 from connectors.upstream_mcp.config import McpConfig
 from connectors.upstream_mcp.conversation import TransportFailures
-from connectors.upstream_mcp.rate_limits import (
-    MAX_DEPTH,
-    Events,
-    TooDeepAnswer,
-    TooManyMessages,
-    cut_deep_tools,
-    without_depth,
-)
 
-MAX_CONNECTIONS = 500
-"""Each running call holds one."""
-STREAM_BYTES_PER_SECOND = 64_000
-"""Growth of an event stream beyond the largest answer."""
+MAX_CONNECTIONS = 500  # Each running call holds one
+STREAM_BYTES_PER_SECOND = 64_000  # Growth of an event stream beyond the largest answer
 DATA_LINE = re.compile(rb"^data:([^\r\n]*)(?:\r\n|\r|\n)?", re.MULTILINE)
-NO_MESSAGE = b"\nevent: cut\n\n"
-"""Ends an incomplete event, so that it is not read as a message."""
+NO_MESSAGE = b"\nevent: cut\n\n"  # Ends an incomplete event, so that it is not read as a message
 NOTIFICATION_SECONDS = 10.0
 METHOD = re.compile(rb'"method":\s*"([a-z/]+)"')
 CALLS = (b"tools/call", b"tasks/result", b"subscriptions/listen")
-EXPLAINED_BY_STATUS = (401, 403, 408, 429, 503)
-"""Statuses that explain the failure, whatever the body says."""
+EXPLAINED_BY_STATUS = (401, 403, 408, 429, 503)  # Statuses that explain the failure, whatever the body says
 COMES_BACK = {408, 425, 429, 500, 502, 503, 504}
-RESUMING_SECONDS = 15.0
-"""For resuming a broken stream, as a call may wait for it."""
+RESUMING_SECONDS = 15.0  # For resuming a broken stream, as a call may wait for it
 SECONDS_BEFORE_RESUMING = 0.2
 LAST_EVENT, SESSION = "last-event-id", "mcp-session-id"
 NOT_BEGUN = re.compile(r"\bnot initialized\b", re.IGNORECASE)
@@ -64,8 +52,7 @@ LONG_ENOUGH_SECONDS = 30.0
 
 
 class StreamNews(Enum):
-    BACK = auto()
-    """Open again; notifications in between are lost."""
+    BACK = auto()  # Open again; notifications in between are lost
     SESSION_GONE = auto()
 
 
@@ -192,7 +179,7 @@ class LimitedTransport(httpx2.AsyncBaseTransport):
         finally:
             await response.aclose()
         if not exchange.truncated and _method_of(request) == b"tools/list":
-            exchange.body[:] = cut_deep_tools(bytes(exchange.body))
+            exchange.body[:] = rate_limits.cut_deep_tools(bytes(exchange.body))
         if failure := self._failure_in(request, exchange):
             return self._failed(request, failure)
         headers = {
@@ -251,7 +238,7 @@ class _BoundedStream(httpx2.AsyncByteStream):
         self._exchange = exchange
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        received, began, events = 0, time.monotonic(), Events(self._fit)
+        received, began, events = 0, time.monotonic(), rate_limits.Events(self._fit)
         async for chunk in unbroken(self._response):
             received += len(chunk)
             if received > self._most + STREAM_BYTES_PER_SECOND * (time.monotonic() - began):
@@ -259,7 +246,7 @@ class _BoundedStream(httpx2.AsyncByteStream):
                 return
             try:
                 admitted = events.feed(chunk)
-            except TooManyMessages:
+            except rate_limits.TooManyMessages:
                 yield self._end("the server sends messages faster than they can be read.")
                 return
             if admitted:
@@ -269,12 +256,12 @@ class _BoundedStream(httpx2.AsyncByteStream):
     def _fit(self, event: bytes) -> bytes:
         """The event, with what can be used of its message."""
         data = b"\n".join(line.removeprefix(b" ") for line in DATA_LINE.findall(event))
-        if not is_nested_deeper(data, MAX_DEPTH):
+        if not is_nested_deeper(data, rate_limits.MAX_DEPTH):
             return event
         # The other fields stay: a stream is resumed after the last id.
         try:
-            message = without_depth(data)
-        except TooDeepAnswer as answer:
+            message = rate_limits.without_depth(data)
+        except rate_limits.TooDeepAnswer as answer:
             failure = HttpFailure(self._exchange, problem=str(answer))
             message = self._failures.write(failure, request_id=answer.request_id)
         return b"data: " + message + b"\n" + DATA_LINE.sub(b"", event).lstrip(b"\r\n")
@@ -321,11 +308,9 @@ class ServerStreams:
     ) -> None:
         self._carry_out = carry_out
         self._report = report
-        self._in_a_row = 0
-        """Consecutive failures and short streams."""
+        self._in_a_row = 0  # Consecutive failures and short streams
         self._opened_at = 0.0
-        self._heard_session = ""
-        """The last session with a stream; servers without streams keep sessions, too."""
+        self._heard_session = ""  # The last session with a stream; servers without streams keep sessions, too
 
     async def open(self, request: httpx2.Request) -> httpx2.Response:
         began, was_away, resumes = time.monotonic(), False, LAST_EVENT in request.headers
@@ -394,7 +379,7 @@ def _is_lost(exchange: Exchange, message: dict[str, Any], *, has_session: bool) 
 def _message_in(exchange: Exchange) -> tuple[dict[str, Any], str]:
     """The body's message or empty, and why the body cannot be read."""
     try:
-        message = parse_json(bytes(exchange.body), max_depth=MAX_DEPTH)
+        message = parse_json(bytes(exchange.body), max_depth=rate_limits.MAX_DEPTH)
     except UnreadableJSON as error:
         return {}, str(error)
     return message if isinstance(message, dict) else {}, ""

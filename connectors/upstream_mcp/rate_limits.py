@@ -20,14 +20,12 @@ from connectors.upstream_mcp.tools import CUT
 
 NOTIFICATIONS_AT_ONCE, NOTIFICATIONS_PER_SECOND = 500, 50
 """Per stream; more are dropped unread. Progress is reported about once a second anyway."""
-MESSAGES_AT_ONCE, MESSAGES_PER_SECOND = 5_000, 1_000
-"""Per stream; one more ends it."""
+MESSAGES_AT_ONCE, MESSAGES_PER_SECOND = 5_000, 1_000  # Per stream; one more ends it
 NOTIFICATION = re.compile(rb'"method"\s*:\s*"notifications/')
 ANSWER = re.compile(rb'"(result|error)"\s*:')
 END_OF_EVENT = re.compile(rb"\r\n\r\n|\n\n|\r\r")
 LONGEST_END = 4
-MAX_DEPTH = 150
-"""The SDK's parser stops at 200."""
+MAX_DEPTH = 150  # The SDK's parser stops at 200
 
 
 class TooDeepAnswer(Exception):

@@ -29,9 +29,7 @@ CLOSING_SECONDS = 10.0
 LAST_WORDS_SECONDS = 1.0
 FIRST_PAUSE_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 300.0
-REFUSED = 100
-"""Failures that lead to the longest pause."""
-
+REFUSED = 100  # Failures that lead to the longest pause
 OpenTransport = Callable[[], Transport]
 FIRST_BACKOFF_SECONDS = 0.5
 LONGEST_BACKOFF_SECONDS = 60.0
@@ -223,8 +221,7 @@ class _Owned:
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.ready.add_done_callback(lambda ready: ready.cancelled() or ready.exception())
         self.end = asyncio.Event()
-        self.retired = asyncio.Event()
-        """No further request goes there."""
+        self.retired = asyncio.Event()  # No further request goes there
         self.users = 0
         self.task: asyncio.Task[None] | None = None
         self._conversation: Conversation | None = None

@@ -21,25 +21,16 @@ from connectors.allowlists import allowed_stdio_command
 from connectors.errors import ConnectorError, InvalidAnswer, Misconfigured, OutcomeUnknown
 from connectors.formats.json import is_nested_deeper
 from connectors.network.redaction import Redactor, printable, shorten
+from connectors.upstream_mcp import rate_limits
 from connectors.upstream_mcp.config import McpConfig, variables
 from connectors.upstream_mcp.conversation import TransportFailures
-from connectors.upstream_mcp.rate_limits import (
-    MAX_DEPTH,
-    FloodGate,
-    TooDeepAnswer,
-    TooManyMessages,
-    without_depth,
-)
 
 Streams = tuple[MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]]
-
 CHUNK_BYTES = 65_536
-KEPT_BYTES = 300
-"""Bytes of both ends of an oversized message, to find its request's id."""
+KEPT_BYTES = 300  # Bytes of both ends of an oversized message, to find its request's id
 ID_AT_START = re.compile(rb'\A\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?"id"\s*:\s*(\d{1,15})\b')
 ID_AT_END = re.compile(rb'"id"\s*:\s*(\d{1,15})\s*\}\s*\Z')
-EXIT_SECONDS = 2.0
-"""After its input closes, and again after SIGTERM."""
+EXIT_SECONDS = 2.0  # After its input closes, and again after SIGTERM
 STDERR_SECONDS = 0.5
 LOGGED_CHARACTERS = 500
 LOGGED_LINES_A_MINUTE = 100
@@ -134,8 +125,8 @@ async def _read_messages(
     failures: TransportFailures,
 ) -> None:
     assert process.stdout is not None
-    gate, reader_gone = FloodGate(), (anyio.BrokenResourceError, anyio.ClosedResourceError)
-    with contextlib.suppress(TooManyMessages, ConnectionError):
+    gate, reader_gone = rate_limits.FloodGate(), (anyio.BrokenResourceError, anyio.ClosedResourceError)
+    with contextlib.suppress(rate_limits.TooManyMessages, ConnectionError):
         async with to_us:
             while chunk := await process.stdout.read(CHUNK_BYTES):
                 for line in lines.feed(chunk):
@@ -151,11 +142,11 @@ async def _read_messages(
 
 def _fit(line: bytes, failures: TransportFailures) -> bytes:
     """The line, or of a message nested too deep what can be used."""
-    if not is_nested_deeper(line, MAX_DEPTH):
+    if not is_nested_deeper(line, rate_limits.MAX_DEPTH):
         return line
     try:
-        return without_depth(line)
-    except TooDeepAnswer as answer:
+        return rate_limits.without_depth(line)
+    except rate_limits.TooDeepAnswer as answer:
         return failures.write(UnusableMessage(f"Unusable: {answer}"), request_id=answer.request_id)
 
 

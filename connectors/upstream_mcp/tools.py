@@ -16,10 +16,8 @@ from connectors.protocol import RunSnapshot, RunState, WorkflowRef
 from connectors.upstream_mcp.conversation import TASKS_EXTENSION, Era
 from connectors.upstream_mcp.session import McpSession
 
-KEPT_MILLISECONDS = 86_400_000
-"""A task's requested lifetime, for fetching its result."""
-INPUT_SECONDS = 5.0
-"""For the request for input, its refusal and the task's next state."""
+KEPT_MILLISECONDS = 86_400_000  # A task's requested lifetime, for fetching its result
+INPUT_SECONDS = 5.0  # For the request for input, its refusal and the task's next state
 INVALID_PARAMS = -32602
 STATES = {
     "working": RunState.RUNNING,
@@ -35,8 +33,7 @@ REASONS = {
 NEEDS_INPUT = "The task asks for input, which this client cannot provide."
 NO_DESCRIPTION = "No description."
 METADATA_KEY = "mcp"
-CUT = "workflow-catalogue/cut"
-"""Marks a tool from which the transport cut what was nested too deep."""
+CUT = "workflow-catalogue/cut"  # Marks a tool from which the transport cut what was nested too deep
 NO_REASON = "The tool failed and the server gave no reason."
 
 

@@ -4,16 +4,8 @@ from typing import Any
 from django.core.management.base import CommandError
 
 from catalogue.history import command
+from catalogue.imports import tools
 from catalogue.imports.pipeline import ToolsRefused
-from catalogue.imports.tools import (
-    MOST_BYTES,
-    StoredTools,
-    name_of,
-    place_of,
-    read_submission,
-    read_text,
-    store_tools,
-)
 from catalogue.management.base import ImportCommand
 
 
@@ -36,9 +28,9 @@ class Command(ImportCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         raw: Any = None
         try:
-            raw = read_text(self.read(options["file"], MOST_BYTES))
-            asked = read_submission(raw)
-            stored = store_tools(
+            raw = tools.read_text(self.read(options["file"], tools.MOST_BYTES))
+            asked = tools.read_submission(raw)
+            stored = tools.store_tools(
                 asked.tools,
                 source=options["source"] or asked.source,
                 expose=asked.expose and not options["hidden"],
@@ -47,13 +39,15 @@ class Command(ImportCommand):
             )
         except ToolsRefused as refused:
             lines = [
-                ": ".join(filter(None, [name_of(fault, raw), place_of(fault, raw), fault.message]))
+                ": ".join(
+                    filter(None, [tools.name_of(fault, raw), tools.place_of(fault, raw), fault.message])
+                )
                 for fault in refused.problems
             ]
             raise CommandError("\n".join(["Nothing was stored.", *lines])) from None
         self._report(stored)
 
-    def _report(self, stored: StoredTools) -> None:
+    def _report(self, stored: tools.StoredTools) -> None:
         for name in stored.new_sources:
             self.stdout.write(f"Source {name}: new")
         width = max((len(tool.tool_id) for tool in stored.tools), default=0)

@@ -6,14 +6,7 @@ from typing import Any
 from django.core.management.base import CommandError
 
 from catalogue.history import command
-from catalogue.imports.openapi import (
-    OpenApiImport,
-    OpenApiImportRequest,
-    group_notes,
-    group_refusals,
-    import_document,
-    tools_by_tag,
-)
+from catalogue.imports import openapi
 from catalogue.management.base import ImportCommand, add_secret_options, json_object, read_secrets
 from catalogue.reconciliation import Change
 from connectors.http_tools.openapi.document import MAX_BYTES
@@ -57,7 +50,7 @@ class Command(ImportCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         with self.refusals_as_errors():
-            outcome = import_document(self._request(options))
+            outcome = openapi.import_document(self._request(options))
         if options["json"]:
             from catalogue.rest.imports import OpenApiImportSerializer
 
@@ -68,8 +61,8 @@ class Command(ImportCommand):
         if not outcome.tools:
             raise CommandError("Nothing was imported.")
 
-    def _request(self, options: dict[str, Any]) -> OpenApiImportRequest:
-        return OpenApiImportRequest(
+    def _request(self, options: dict[str, Any]) -> openapi.OpenApiImportRequest:
+        return openapi.OpenApiImportRequest(
             content=self.read(options["file"], MAX_BYTES),
             source=options["source"],
             base_url=options["base_url"],
@@ -107,7 +100,7 @@ def _add_selection(parser: ArgumentParser) -> None:
     )
 
 
-def report_lines(outcome: OpenApiImport, *, all_names: bool) -> Iterator[str]:
+def report_lines(outcome: openapi.OpenApiImport, *, all_names: bool) -> Iterator[str]:
     """`all_names` shows every tool and refusal instead of the first few."""
     shown = None if all_names else SHOWN
     # An import without tools adds no source.
@@ -128,9 +121,9 @@ def report_lines(outcome: OpenApiImport, *, all_names: bool) -> Iterator[str]:
         yield "Agents see the added tools once a curator enables them (enable_workflows, or --expose)."
 
 
-def _tools(outcome: OpenApiImport, shown: int | None) -> Iterator[str]:
+def _tools(outcome: openapi.OpenApiImport, shown: int | None) -> Iterator[str]:
     yield f"{'Tools that would be' if outcome.dry_run else 'Tools'}: {outcome.counts or 'none'}"
-    groups = tools_by_tag(outcome)
+    groups = openapi.tools_by_tag(outcome)
     width = max(map(len, groups), default=0)
     for tag, names in groups.items():
         yield f"  {tag:<{width}}  {len(names):>4}  {_some(names, shown)}"
@@ -138,10 +131,10 @@ def _tools(outcome: OpenApiImport, shown: int | None) -> Iterator[str]:
         yield f"  removed: {_some([tool.tool_id for tool in outcome.removed], shown)}"
 
 
-def _refusals(outcome: OpenApiImport, shown: int | None) -> Iterator[str]:
+def _refusals(outcome: openapi.OpenApiImport, shown: int | None) -> Iterator[str]:
     if outcome.refused:
         yield f"Refused: {len(outcome.refused)}"
-    for group in group_refusals(outcome.refused):
+    for group in openapi.group_refusals(outcome.refused):
         yield f"  {len(group.operations)} x {group.reason}"
         for one in group.operations[:shown]:
             name = f" ({one.operation_id})" if one.operation_id else ""
@@ -150,8 +143,8 @@ def _refusals(outcome: OpenApiImport, shown: int | None) -> Iterator[str]:
             yield f"      and {more} more (-v 2 shows all)"
 
 
-def _notes(outcome: OpenApiImport, shown: int | None) -> Iterator[str]:
-    groups = group_notes(outcome)
+def _notes(outcome: openapi.OpenApiImport, shown: int | None) -> Iterator[str]:
+    groups = openapi.group_notes(outcome)
     if groups:
         yield f"Left out of tools: {sum(len(group.tools) for group in groups)}"
     for group in groups[:shown]:

@@ -42,8 +42,7 @@ from mcp_bridge.tokens import create_token
 
 HOST = "127.0.0.1"
 USUAL_ENGINE_PORT = 8090
-STOP_SECONDS = 9.5
-"""supervisord needs less: it kills programs that do not stop."""
+STOP_SECONDS = 9.5  # supervisord needs less: it kills programs that do not stop
 SOURCE_NAME = "example-engine"
 TOKEN_NAME = "quickstart"  # noqa: S105 - what it is called
 ADMIN_NAME = "admin"
@@ -210,12 +209,9 @@ def _supervisord_command() -> list[str]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Welcome:
-    address: str
-    """Base URL without a trailing slash."""
-    password: str | None
-    """The admin's, known only to the start that made it."""
-    token: str | None
-    """For MCP and REST; None if it may no longer be shown."""
+    address: str  # Base URL without a trailing slash
+    password: str | None  # The admin's, known only to the start that made it
+    token: str | None  # For MCP and REST; None if it may no longer be shown
     tools: int
 
 

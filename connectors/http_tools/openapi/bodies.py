@@ -30,13 +30,11 @@ from connectors.http_tools.openapi.parameters import Argument, Demand, convert_a
 from connectors.http_tools.openapi.schemas import Converted, Schemas, is_left_out
 from connectors.http_tools.tool import ArgumentPlace, BodyFormat, Constant
 
-DEEPEST = 8
-"""`allOf` within `allOf`."""
+DEEPEST = 8  # `allOf` within `allOf`
 MAX_FIELDS = 1_000
-OPEN = frozenset(
+OPEN = frozenset(  # Keywords of objects that a list of fields cannot express
     ["patternProperties", "unevaluatedProperties", "propertyNames", "dependentSchemas", "if", "not"]
 )
-"""Keywords of objects that a list of fields cannot express."""
 CHOICES = ("oneOf", "anyOf")
 COMPOSITIONS = ("allOf", "anyOf", "oneOf")
 WHOLE = "body"
@@ -52,8 +50,7 @@ HOW_TO_GIVE = (
 class Field:
     name: str
     required: bool = False
-    schemas: list[tuple[Any, str]] = field(default_factory=list)
-    """All have to match; each with its pointer."""
+    schemas: list[tuple[Any, str]] = field(default_factory=list)  # All have to match; each with its pointer
 
     @property
     def pointer(self) -> str:
@@ -88,8 +85,7 @@ class _Gathered:
     required: set[str] = field(default_factory=set)
     left_out: set[str] = field(default_factory=set)
     demands: list[Demand] = field(default_factory=list)
-    at_least: int = 0
-    """How many fields are required, whichever."""
+    at_least: int = 0  # How many fields are required, whichever
     parts: int = 0
 
     def take(self, raw: Any, pointer: str, depth: int = 0) -> bool:

@@ -13,8 +13,7 @@ from connectors.formats.yaml import Limits, TooManyValues, UnusableText, read_va
 from connectors.network.policy import normalise_base_url
 
 SHOWN = 200
-LONGEST_DESCRIPTION = 2_000
-"""Each agent that sees the tool pays for it."""
+LONGEST_DESCRIPTION = 2_000  # Each agent that sees the tool pays for it
 LONGEST_ARGUMENT_DESCRIPTION = 600
 LONGEST_TITLE = 255
 LINK = re.compile(r"!?\[([^\[\]]*)\]\([^()\s]*(?:\s+\"[^\"]*\")?\)")
@@ -23,11 +22,9 @@ TAG = re.compile(r"</?[A-Za-z][^<>]{0,500}>")
 BLANK_LINES = re.compile(r"\n\s*\n\s*")
 SPACES = re.compile(r"[ \t]+")
 MAX_BYTES = 20_000_000
-MAX_YAML_BYTES = 8_000_000
-"""YAML takes about ten times as long as JSON."""
+MAX_YAML_BYTES = 8_000_000  # YAML takes about ten times as long as JSON
 MAX_DEPTH = 100
-MAX_VALUES = 2_000_000
-"""With YAML aliases expanded."""
+MAX_VALUES = 2_000_000  # With YAML aliases expanded
 YAML_LIMITS = Limits(bytes=MAX_YAML_BYTES, depth=MAX_DEPTH, parts=MAX_VALUES, integer=10**40)
 TOO_MANY = f"The document has more than {MAX_VALUES:,} values, the most that is read."
 VERSION = re.compile(r"3\.(\d{1,3})(?:\.|\Z)")
@@ -51,18 +48,15 @@ class NoTool(Exception):
     def __init__(self, reason: str, pointer: str = "") -> None:
         super().__init__(reason)
         self.reason = reason
-        self.pointer = pointer
-        """Into the document; empty: the operation as a whole."""
+        self.pointer = pointer  # Into the document; empty: the operation as a whole
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RefusedOperation:
-    method: str
-    """In capitals."""
+    method: str  # In capitals
     path: str
     operation_id: str
-    pointer: str
-    """JSON Pointer to the unsupported part."""
+    pointer: str  # JSON Pointer to the unsupported part
     reason: str
 
 
@@ -156,8 +150,7 @@ class Document:
 
     def __init__(self, value: dict[str, Any], minor: int) -> None:
         self.value = value
-        self.minor = minor
-        """1 for OpenAPI 3.1."""
+        self.minor = minor  # 1 for OpenAPI 3.1
 
     @classmethod
     def read(cls, content: bytes) -> Self:

@@ -38,8 +38,7 @@ LONGEST_TAG = 100
 LONGEST = 255
 UNFIT = re.compile(r"[^A-Za-z0-9]+")
 MAX_FIELDS = 20
-MAX_BYTES = 8_192
-"""Of an output schema: each agent that sees the tool pays for it."""
+MAX_BYTES = 8_192  # Of an output schema: each agent that sees the tool pays for it
 MAX_OPERATIONS = 5_000
 LONGEST_API = 80
 WITHOUT_BODY = frozenset({"GET", "HEAD"})
@@ -49,8 +48,7 @@ WITHOUT_BODY = frozenset({"GET", "HEAD"})
 class Operation:
     """One operation; reasons against a tool may already be known."""
 
-    method: str
-    """In capitals."""
+    method: str  # In capitals
     path: str
     pointer: str
     raw: dict[str, Any] = field(default_factory=dict)
@@ -224,8 +222,7 @@ class ReadTool:
 
     config: ToolConfig
     operation: Operation
-    notes: list[str]
-    """What the tool lacks of the operation, in sentences."""
+    notes: list[str]  # What the tool lacks of the operation, in sentences
 
 
 @dataclass(kw_only=True, slots=True)
@@ -287,8 +284,7 @@ class _Reader:
     settings: Settings
     inputs: Schemas
     outputs: Schemas
-    parameters: dict[str, Argument] = field(default_factory=dict)
-    """By pointer."""
+    parameters: dict[str, Argument] = field(default_factory=dict)  # By pointer
     descriptions: Counter[tuple[str, str]] = field(default_factory=Counter)
     """How many operations share these words."""
 

@@ -19,8 +19,7 @@ from connectors.http_tools.tool import ArgumentPlace, Constant, parameters_in
 from connectors.network.headers import CONSTANT_ONLY, objection_to_name
 
 UNFIT = re.compile(r"[^A-Za-z0-9_.-]+")
-LONGEST_NAME = 64
-"""Characters of an argument's name; model APIs allow no more, and no others."""
+LONGEST_NAME = 64  # Characters of an argument's name; model APIs allow no more, and no others
 IGNORED_HEADERS = frozenset({"accept", "content-type", "authorization"})
 """OpenAPI ignores parameters of these names; some servers still check `accept`."""
 MEDIA_TYPE = re.compile(r"[\w!#$&^.+*-]{1,100}/[\w!#$&^.+*-]{1,100}", re.ASCII)
@@ -36,8 +35,7 @@ class Argument:
     place: ArgumentPlace
     wanted: str
     converted: Converted
-    description: str = ""
-    """Replaces the schema's."""
+    description: str = ""  # Replaces the schema's
     required: bool = False
 
 
@@ -45,10 +43,8 @@ class Argument:
 class Demand:
     """Fields of an object that are needed together or alternatively."""
 
-    of: tuple[frozenset[str], ...]
-    """Groups of fields that go together."""
-    only_one: bool = False
-    """Exactly one of the groups; else at least one."""
+    of: tuple[frozenset[str], ...]  # Groups of fields that go together
+    only_one: bool = False  # Exactly one of the groups; else at least one
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,10 +162,8 @@ class Parameter:
 class Parameters:
     document: Document
     schemas: Schemas
-    key: tuple[str, str] | None = None
-    """Where the product puts the API key, which is therefore no argument."""
-    notes: list[str] = field(default_factory=list)
-    """What is left out, in sentences."""
+    key: tuple[str, str] | None = None  # Where the product puts the API key, which is therefore no argument
+    notes: list[str] = field(default_factory=list)  # What is left out, in sentences
     known: dict[str, Argument] = field(default_factory=dict)
     """By pointer: arguments shared with other operations."""
     constants: list[Constant] = field(default_factory=list)

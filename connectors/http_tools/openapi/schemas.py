@@ -15,12 +15,10 @@ KEPT_IN_RESPONSES = frozenset(
 SHOWN_VALUES = 10
 CHOICES = ("anyOf", "oneOf")
 INNER = ("items", "additionalProperties")
-MAX_PARTS = 5_000
-"""Subschemas of a schema with all its definitions; the catalogue's limit."""
+MAX_PARTS = 5_000  # Subschemas of a schema with all its definitions; the catalogue's limit
 MAX_DEPTH = 60
 LONGEST_EXAMPLE = 100
-MAX_LOOKED_AT = 50
-"""Subschemas inspected for one property."""
+MAX_LOOKED_AT = 50  # Subschemas inspected for one property
 ONE = frozenset(
     {"items", "additionalProperties", "not", "if", "then", "else", "contains", "propertyNames"}
     | {"unevaluatedItems", "unevaluatedProperties", "contentSchema"}
@@ -124,8 +122,7 @@ class Conversion:
     document: Document
     direction: str
     usable_pattern: Callable[[str], bool]
-    name_of: Callable[[str], str]
-    """Of the definition at a pointer."""
+    name_of: Callable[[str], str]  # Of the definition at a pointer
     needs: set[str] = field(default_factory=set)
     anchors: dict[str, str] = field(default_factory=dict)
     """Pointers of possible targets of dynamic references, by anchor; in 2019-09 without a name."""
@@ -278,8 +275,7 @@ class Converted:
     """A schema that refers to definitions by their pointers."""
 
     schema: Any
-    needs: frozenset[str]
-    """Pointers of its own references."""
+    needs: frozenset[str]  # Pointers of its own references
     parts: int
 
 
@@ -288,8 +284,7 @@ class Schemas:
     """Converts a document's schemas, each definition once for all operations."""
 
     document: Document
-    direction: Direction
-    """Requests lack read-only properties, responses write-only ones."""
+    direction: Direction  # Requests lack read-only properties, responses write-only ones
     usable_pattern: Callable[[str], bool]
     _definitions: dict[str, Converted | NoTool] = field(default_factory=dict)
     _names: dict[str, str] = field(default_factory=dict)

@@ -7,8 +7,7 @@ from typing import Any
 
 from connectors.http_tools.openapi.document import Document, NoTool, quoted
 
-Settings = dict[str, str]
-"""A source's `authentication` and its settings without secrets."""
+Settings = dict[str, str]  # A source's `authentication` and its settings without secrets
 METHODS = ("get", "put", "post", "delete", "patch", "head")
 SECRETS = {
     "token": "bearer",
