@@ -1,4 +1,5 @@
 import json
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from django.core.exceptions import ValidationError
@@ -10,6 +11,7 @@ else:
     AnyTextField = models.TextField
 
 
+to_json_text = partial(json.dumps, separators=(",", ":"))
 EMPTY: dict[str, type[dict[str, Any]] | type[list[Any]]] = {"{}": dict, "[]": list}
 
 
@@ -30,7 +32,7 @@ class JSONTextField(AnyTextField):
 
     def get_prep_value(self, value: Any) -> str | None:
         """JSON's null where the column is not nullable."""
-        return None if value is None and self.null else json.dumps(value, separators=(",", ":"))
+        return None if value is None and self.null else to_json_text(value)
 
     def to_python(self, value: Any) -> Any:
         """Text from a form or a fixture is parsed as JSON; other values are returned as they are."""

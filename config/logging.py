@@ -39,10 +39,12 @@ class _ToLoguru(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         level = record.levelname if record.levelname in KNOWN_LEVELS else record.levelno
         exception = None if record.name in WITHOUT_TRACEBACK else record.exc_info
-        # Otherwise every line would seem to come from this file.
-        origin: Any = {"name": record.name, "function": record.funcName, "line": record.lineno}
-        patched = logger.opt(exception=exception).patch(lambda entry: entry.update(origin))
-        patched.log(level, "{}", record.getMessage())
+
+        def set_origin(entry: Any) -> None:
+            """Otherwise every line would seem to come from this file."""
+            entry["name"], entry["function"], entry["line"] = record.name, record.funcName, record.lineno
+
+        logger.opt(exception=exception).patch(set_origin).log(level, "{}", record.getMessage())
 
 
 def configure_logging(*, level: str, log_format: str) -> None:

@@ -7,12 +7,13 @@ import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache, lru_cache
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from django.db import connection, models, transaction
 from django.db.models.expressions import RawSQL
 
-from catalogue.fields import JSONTextField
+from catalogue.fields import JSONTextField, to_json_text
 
 Statement = tuple[str, Sequence[Any]]
 ONE_STATEMENT = connection.vendor == "postgresql"
@@ -22,7 +23,8 @@ ONLY_IF_CHANGED = "EXISTS (SELECT 1 FROM changed)"
 class _Column(NamedTuple):
     name: str
     db_type: str
-    prepare: Callable[[Any], Any]
+    prepare: Callable[[Any], Any] | None
+    of_none: str | None
 
 
 @cache
@@ -34,26 +36,30 @@ def _columns(model: type[models.Model]) -> dict[str, _Column]:
             connection.ops.quote_name(str(field.column)),
             field.rel_db_type(connection) or "",
             _prepare_for(field),
+            field.get_prep_value(None) if isinstance(field, JSONTextField) else None,
         )
         for field in fields
     }
 
 
+@cache
 def _table_of(model: type[models.Model]) -> str:
     return connection.ops.quote_name(model._meta.db_table)
 
 
-def _prepare_for(field: Any) -> Callable[[Any], Any]:
+def _prepare_for(field: Any) -> Callable[[Any], Any] | None:
+    """What makes of a value other than None what the driver takes."""
     target = field.target_field if field.is_relation else field
     if isinstance(field, JSONTextField):
-        return field.get_prep_value
+        return to_json_text
+    if isinstance(target, models.CharField | models.TextField):
+        # Choices are not texts to the drivers.
+        return str
+    if ONE_STATEMENT:
+        return None
     if isinstance(target, models.DateTimeField):
         return adapt_time
-    if isinstance(target, models.UUIDField):
-        return adapt_key
-    if isinstance(target, models.CharField | models.TextField):
-        return _adapt_text
-    return _adapt_nothing
+    return attrgetter("hex") if isinstance(target, models.UUIDField) else None
 
 
 def adapt_time(value: datetime | None) -> Any:
@@ -67,15 +73,6 @@ def adapt_key(value: Any) -> Any:
     return value if value is None or ONE_STATEMENT else value.hex
 
 
-def _adapt_text(value: Any) -> Any:
-    """Choices are not texts to the drivers."""
-    return value if value is None or type(value) is str else str(value)
-
-
-def _adapt_nothing(value: Any) -> Any:
-    return value
-
-
 def insertion(
     model: type[models.Model],
     names: Sequence[str],
@@ -84,8 +81,12 @@ def insertion(
     only_if_changed: bool = False,
 ) -> Statement:
     """`names`: of the attributes whose values each row has."""
-    columns = [_columns(model)[name] for name in names]
-    values = [column.prepare(value) for row in rows for column, value in zip(columns, row, strict=True)]
+    columns = list(map(_columns(model).__getitem__, names))
+    values = []
+    for row in rows:
+        for column, value in zip(columns, row, strict=True):
+            prepare = column.prepare
+            values.append(column.of_none if value is None else prepare(value) if prepare else value)
     return _insertion_text(model, tuple(names), len(values) // len(columns), only_if_changed), values
 
 
@@ -111,7 +112,8 @@ def insertion_of(row: models.Model) -> Statement:
     """Most columns of a new row are empty, and cost less in the text than as parameters."""
     columns, literals, values = [], [], []
     for name, column in _columns(type(row)).items():
-        value = column.prepare(vars(row)[name])
+        value = vars(row)[name]
+        value = column.of_none if value is None else column.prepare(value) if column.prepare else value
         if value is None:
             continue
         literal = LITERALS.get((type(value), value)) if value in ("", 0) else None
@@ -139,7 +141,8 @@ def update(
             values += value.params
         else:
             places.append(f"{column.name} = %s")
-            values.append(column.prepare(value))
+            prepare = column.prepare
+            values.append(column.of_none if value is None else prepare(value) if prepare else value)
     sql = f"UPDATE {_table_of(model)} SET {', '.join(places)} WHERE {condition}"  # noqa: S608 - only names
     return sql, [*values, *parameters]
 

@@ -312,7 +312,10 @@ class Notifier:
         with self._watching() as (revisions, watch):
             snapshot = await self._look()
             await begin()
-            while not self.stream.is_over and self._something_can_come(watch):
+            # Lists can always change, ended executions cannot.
+            while not (self.stream.is_over or self._toolset_is_gone) and (
+                self.interests.events or list(watch.executions)
+            ):
                 changed = await watch.changes()
                 if revisions.moved:
                     revisions.moved = False
@@ -333,10 +336,6 @@ class Notifier:
             watching(executions, stirred=stirred) if executions else idle as watch,
         ):
             yield revisions, watch
-
-    def _something_can_come(self, watch: Watch) -> bool:
-        """Lists can always change, ended executions cannot."""
-        return not self._toolset_is_gone and bool(self.interests.events or list(watch.executions))
 
     async def _look(self) -> ListSnapshot:
         return await self.snapshots.look(self.stream.access, self.version, self.interests.events)
