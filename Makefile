@@ -6,6 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 NODE_TESTS := tests/e2e/node
 NODE_AXE := tests/admin/axe
+NODE_RESTATE := tests/engines/restate
 ARGS ?=
 JOBS ?= 2
 # More workers than cores: many tests wait for something most of their time.
@@ -17,8 +18,9 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
-.PHONY: help install install-dev install-python install-mcp1 install-prefect install-node run
-.PHONY: test test-engines test-e2e check static coverage format bench eval model chaos crashpoints mutants figures map lock clean
+.PHONY: help install install-dev install-python install-mcp1 install-prefect install-restate install-airflow install-dagster install-node run
+.PHONY: test test-engines test-n8n test-e2e check static coverage format bench eval model chaos approvals rolling crashpoints mutants figures map lock clean
+.PHONY: site pictures wheel image test-image test-deployment audit
 
 help:  ## List the targets.
 	@echo "make TARGET, where TARGET is one of:"
@@ -28,7 +30,7 @@ install:  ## Make .venv with what the product needs to run.
 	@$(PYTHON) scripts/install.py $(VENV) requirements.lock
 
 install-dev:  ## The same with the tools for tests and checks.
-	@$(MAKE) -j4 install-python install-mcp1 install-prefect install-node
+	@$(MAKE) -j5 install-python install-mcp1 install-prefect install-restate install-airflow install-dagster install-node
 
 install-python:
 	@$(PYTHON) scripts/install.py $(VENV) requirements-dev.lock requirements.lock
@@ -39,6 +41,15 @@ install-mcp1:
 
 install-prefect:
 	@$(PYTHON) scripts/install.py .venv-prefect tests/engines/requirements-prefect.lock || test "$$CI" != true
+
+install-restate:
+	@$(PYTHON) scripts/install.py .venv-restate tests/engines/requirements-restate.lock || test "$$CI" != true
+	@$(PYTHON) scripts/install_node.py $(NODE_RESTATE) || test "$$CI" != true
+install-airflow:
+	@$(PYTHON) scripts/install.py .venv-airflow tests/engines/requirements-airflow.lock || test "$$CI" != true
+
+install-dagster:
+	@$(PYTHON) scripts/install.py .venv-dagster tests/engines/requirements-dagster.lock || test "$$CI" != true
 
 install-node:
 	@$(PYTHON) scripts/install_node.py $(NODE_TESTS) || test "$$CI" != true
@@ -53,14 +64,22 @@ PYTEST := $(BIN)/python -m pytest $(COVERAGE)
 test: install-dev  ## Run the tests that need no foreign server; ARGS="-k discovery" chooses some.
 	@$(PYTEST) -n $(TEST_JOBS) -m "not engines and not e2e" $(ARGS)
 
-test-engines: install-dev  ## Run the tests against real Temporal, Prefect, MCP servers and RQ.
+test-engines: install-dev  ## Run the tests against real Temporal, Prefect, Restate, Airflow, Dagster, MCP servers and RQ.
 	@$(PYTEST) -n $(JOBS) -m engines $(ARGS)
+
+# Its installation takes minutes and 1.4 GB, so that no other target makes it.
+N8N ?= .cache/n8n
+test-n8n: export N8N_FOLDER = $(abspath $(N8N))
+test-n8n: install-dev  ## Install n8n for about ten minutes, once, and hold it to the contract; N8N=FOLDER keeps it elsewhere.
+	@test -e $(N8N)/installed || (mkdir -p $(N8N) && cp tests/engines/n8n-package.json $(N8N)/package.json && cd $(N8N) && \
+		npm install --ignore-scripts --legacy-peer-deps --no-audit --no-fund --no-progress --loglevel=error && \
+		npm rebuild sqlite3 --build-from-source && touch installed)
+	@$(PYTEST) -n 0 -m engines tests/connectors/contracts/test_http_job_n8n.py $(ARGS)
 
 test-e2e: install-dev  ## Run whole products: conformance, clients, browser, chaos.
 	@$(PYTEST) -n $(JOBS) -m e2e $(ARGS)
 
 check: export THOROUGH = 1
-check: export PICTURES = 1
 check: export COVERAGE = $(if $(COVERED),--cov --cov-append --cov-report=)
 check:  ## Static checks and all tests, with their times; COVERED=1 adds the coverage.
 	@rm -f .coverage .coverage.*
@@ -79,13 +98,14 @@ coverage:
 
 # The checks load Django's settings, which must not leave anything among the data of whoever runs them.
 static: export CATALOGUE_DATA_DIR = $(CURDIR)/.cache/check
-static: install-dev  ## The checks that run no product code: style, types, imports, migrations.
+static: install-dev  ## The checks without tests: style, types, imports, migrations, Django's check for deployments.
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python scripts/figures.py --map compare
 	$(BIN)/python manage.py makemigrations --check --dry-run
+	CATALOGUE_PUBLIC_URL=https://catalogue.example.com $(BIN)/python manage.py check --deploy --fail-level WARNING
 
 format: install-dev  ## Lay the code out as the checks want it.
 	$(BIN)/ruff check --fix
@@ -107,6 +127,12 @@ model:  ## Make .venv-model with a real small model for tests and eval; it is co
 chaos: install-dev  ## Kill everything under load; SEED=7 repeats a run, ARGS="--help" lists the options.
 	@$(BIN)/python -m chaos $(if $(SEED),--seed $(SEED)) $(ARGS)
 
+approvals: install-dev  ## 1,000 calls that three people approve or refuse while web and workers are killed; ARGS="--help".
+	@$(BIN)/python -m chaos.approvals $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+rolling: install-dev  ## Replace web and worker processes under load by a next version; ARGS="--help".
+	@$(BIN)/python -m chaos.rolling $(if $(SEED),--seed $(SEED)) $(ARGS)
+
 crashpoints: install-dev  ## End a call at each of its statements, commits and requests, and look what becomes of it.
 	@$(BIN)/python -m chaos.crashpoints $(ARGS)
 
@@ -119,6 +145,42 @@ figures: install-dev  ## How the code is cut; ARGS="--against HEAD~10" compares,
 map: install-dev  ## Draw in CONTRIBUTING.md which room imports which.
 	@$(BIN)/python scripts/figures.py --map write
 
+ENGINE ?= docker
+IMAGE ?= workflow-catalogue:latest
+
+SITE := .cache/documentation
+
+site: install-dev  ## Build the documentation as a site into .cache/documentation/site.
+	@rm -rf $(SITE) && mkdir -p $(SITE) && cp -R docs deploy/site/. $(SITE)
+	@cd $(SITE) && $(CURDIR)/$(BIN)/zensical build --strict
+
+pictures: install-dev  ## Take the pictures of the documentation anew; needs chromium and chromedriver.
+	@PICTURES=docs $(BIN)/python -m pytest --quiet tests/admin/test_pictures.py $(ARGS)
+
+wheel: install-dev  ## Build the wheel into dist/.
+	@$(BIN)/python -m pip wheel --quiet --no-build-isolation --no-deps --wheel-dir dist .
+
+image:  ## Build the container image; ENGINE=podman, IMAGE=name:tag, ARGS="--build-arg BASE=...".
+	@DOCKER_BUILDKIT=1 $(ENGINE) build --file deploy/Dockerfile --tag $(IMAGE) $(ARGS) .
+
+test-image: install-dev  ## Run web, worker and beat from the image, read-only and not as root, and a call through them.
+	@ENGINE=$(ENGINE) IMAGE=$(IMAGE) $(BIN)/python scripts/check_image.py $(ARGS)
+
+AUDIT := .cache/audit
+
+audit:  ## Look for known vulnerabilities: bandit, and pip-audit, which asks PyPI.
+	@$(PYTHON) scripts/install.py $(AUDIT) scripts/requirements-audit.lock
+	$(AUDIT)/bin/bandit --quiet --recursive --severity-level medium --configfile pyproject.toml \
+		audit catalogue config connectors deploy executions mcp_bridge orchestration telemetry manage.py
+	$(AUDIT)/bin/pip-audit --strict --disable-pip --require-hashes --requirement requirements.lock
+
+DEPLOYMENT := .cache/deployment
+
+test-deployment:  ## Hold compose.yaml, the chart and the systemd units against their schemas.
+	@$(PYTHON) scripts/install.py $(DEPLOYMENT) scripts/requirements-deployment.lock
+	$(DEPLOYMENT)/bin/check-jsonschema --builtin-schema vendor.compose-spec deploy/compose.yaml
+	$(DEPLOYMENT)/bin/python scripts/check_deployment.py
+
 UV := .cache/uv
 COMPILE := UV_CUSTOM_COMPILE_COMMAND="make lock" $(UV)/bin/uv pip compile --quiet --universal \
 	--python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate
@@ -126,16 +188,23 @@ COMPILE := UV_CUSTOM_COMPILE_COMMAND="make lock" $(UV)/bin/uv pip compile --quie
 lock:  ## Bring the lock files up to date with the requirements; ARGS="--upgrade" takes newer releases.
 	@$(PYTHON) scripts/install.py $(UV) scripts/requirements-uv.lock
 	$(COMPILE) -o scripts/requirements-uv.lock scripts/requirements-uv.txt
+	$(COMPILE) $(ARGS) -o scripts/requirements-audit.lock scripts/requirements-audit.txt
+	$(COMPILE) $(ARGS) -o scripts/requirements-deployment.lock scripts/requirements-deployment.txt
 	$(COMPILE) $(ARGS) -o requirements.lock requirements.txt
 	$(COMPILE) $(ARGS) -o requirements-dev.lock --constraint requirements.lock requirements-dev.txt
 	$(COMPILE) $(ARGS) -o tests/e2e/requirements-mcp1.lock tests/e2e/requirements-mcp1.txt
 	$(COMPILE) $(ARGS) -o tests/engines/requirements-prefect.lock tests/engines/requirements-prefect.txt
+	$(COMPILE) $(ARGS) -o tests/engines/requirements-restate.lock tests/engines/requirements-restate.txt
+	$(COMPILE) $(ARGS) -o tests/engines/requirements-airflow.lock tests/engines/requirements-airflow.txt
+	$(COMPILE) $(ARGS) -o tests/engines/requirements-dagster.lock tests/engines/requirements-dagster.txt
 	$(COMPILE) $(ARGS) -o tests/engines/requirements-model.lock \
 		--override tests/engines/requirements-model-left-out.txt tests/engines/requirements-model.txt
 	cd $(NODE_TESTS) && npm install --package-lock-only --no-progress --loglevel=error
+	cd $(NODE_RESTATE) && npm install --package-lock-only --no-progress --loglevel=error
 
 clean:  ## Remove environments and caches; the data in var/ stays.
-	rm -rf $(VENV) .venv-mcp1 .venv-prefect .venv-model $(NODE_TESTS)/node_modules $(NODE_AXE)/node_modules .cache .coverage .coverage.* htmlcov
+	rm -rf $(VENV) .venv-mcp1 .venv-prefect .venv-restate .venv-airflow .venv-dagster .venv-model
+	rm -rf $(NODE_TESTS)/node_modules $(NODE_AXE)/node_modules $(NODE_RESTATE)/node_modules .cache .coverage .coverage.* htmlcov
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 	@test ! -d var || echo "Kept var/, which holds the database; delete it by hand to start afresh."

@@ -100,6 +100,13 @@ def status_engine(folder: Path) -> Iterator[str]:
         yield server[0]
 
 
+@contextmanager
+def traces_collector(folder: Path) -> Iterator[str]:
+    """The base URL of a collector that reads traces and forgets them."""
+    with _uvicorn("benchmarks._collector:application", folder, answers="/received") as server:
+        yield server[0]
+
+
 def _connect(engine: ExampleEngine) -> None:
     from catalogue.curation import enable_workflows
     from catalogue.discovery import refresh_source

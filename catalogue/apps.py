@@ -1,8 +1,11 @@
 from typing import Any
 
 from django.apps import AppConfig
+from django.apps.registry import Apps
+from django.apps.registry import apps as present_apps
 from django.conf import settings
 from django.core.checks import CheckMessage, Warning, register
+from django.db.models.signals import post_migrate
 
 from connectors.allowlists import allow_http_tool_hosts, allow_stdio_commands
 from connectors.registry import connector_problems
@@ -12,12 +15,31 @@ class CatalogueConfig(AppConfig):
     name = "catalogue"
 
     def ready(self) -> None:
-        from catalogue import product_settings
+        from catalogue import audited, product_settings
 
         register(check_connectors)
+        post_migrate.connect(keep_roles_up_to_date)
+        audited.follow_history()
         settings.CATALOGUE.overrides = product_settings.overrides  # type: ignore[attr-defined]
         allow_stdio_commands(settings.CATALOGUE["stdio_commands"])
         allow_http_tool_hosts(settings.CATALOGUE["http_tool_hosts"])
+
+
+def keep_roles_up_to_date(app_config: AppConfig, apps: Apps = present_apps, **_: Any) -> None:
+    """After Django has made the permissions of an app that roles have some of."""
+    from catalogue import roles
+
+    if app_config.label in roles.SEEN and _has_model(apps, "catalogue", "role"):
+        roles.keep_roles()
+
+
+def _has_model(apps: Apps, app: str, model: str) -> bool:
+    """False while a migration leads to a state from before that model."""
+    try:
+        apps.get_model(app, model)
+    except LookupError:
+        return False
+    return True
 
 
 def check_connectors(**_: Any) -> list[CheckMessage]:

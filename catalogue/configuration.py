@@ -95,7 +95,8 @@ SOURCE = Curated(
     left_out=frozenset(
         {
             "id", "created_at", "updated_at", "configured_at", "health_state", "health_message",
-            "failing_since", "failures", "last_refreshed_at", "next_refresh_at", "refresh_lease_expires_at",
+            "health_error", "failing_since", "failures", "last_refreshed_at", "next_refresh_at",
+            "refresh_lease_expires_at",
         }
     ),
 )  # fmt: skip
@@ -243,7 +244,9 @@ _WRITERS: dict[str, Callable[[], Any]] = {
     "settings": _settings,
     "groups": lambda: {
         group.name: sorted(permissions_of(group.permissions.all()))
-        for group in Group.objects.prefetch_related("permissions__content_type").order_by("name")
+        for group in Group.objects.filter(role=None)
+        .prefetch_related("permissions__content_type")
+        .order_by("name")
     },
     "sources": lambda: {one.name: describe_source(one) for one in _in_order(Source.objects, "name")},
     "filters": lambda: [describe_rule(FILTER, rule) for rule in WorkflowFilter.objects.all()],

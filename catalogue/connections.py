@@ -21,13 +21,21 @@ from catalogue.database import run_in_database
 from catalogue.kinds import settings_of
 from catalogue.models import Source
 from catalogue.naming import find_similar_names
-from catalogue.secrets import CredentialsUnreadable
+from catalogue.secrets import (
+    CredentialsUnreadable,
+    SecretUnavailable,
+    references_in,
+    resolve,
+    resolve_all,
+    state_of,
+)
 from connectors.background import finish_in_background_loop
-from connectors.errors import Misconfigured
+from connectors.errors import ConnectorError, Misconfigured, error_name
 from connectors.network.redaction import Redactor
 from connectors.protocol import Connector
 from connectors.registry import connector_class
 from connectors.settings import FieldProblem
+from telemetry import metrics
 
 CLOSING_SECONDS = 8.0
 FEWEST_SECONDS = 5.0  # Minimum between two listings after notifications
@@ -119,15 +127,30 @@ _connectors: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[int, _Shared]] = 
 
 @asynccontextmanager
 async def connector_for(source: Source) -> AsyncIterator[Connector]:
-    """The source's connector on the running loop, open while it is in use. Raises Misconfigured."""
-    shared = _share(source)
+    """The source's connector on the running loop, open while it is in use. Raises Misconfigured.
+
+    The connector errors that end the block are counted.
+    """
+    try:
+        shared = _share(source)
+    except Misconfigured as error:
+        _count(source, error)
+        raise
     shared.users += 1
     try:
         yield shared.connector
+    except ConnectorError as error:
+        _count(source, error)
+        raise
     finally:
         shared.users -= 1
         if shared.retired and not shared.users:
             await shared.connector.aclose()
+
+
+def _count(source: Source, error: ConnectorError) -> None:
+    """Kinds of connectors are as many as are installed."""
+    metrics.connector_errors.labels(source.kind, error_name(error)).inc()
 
 
 async def close_connectors() -> None:
@@ -147,17 +170,19 @@ def close_background_connectors() -> None:
 def make_connector(source: Source) -> Connector:
     connector = connector_class(source.kind)
     try:
-        return connector(connector.Config.model_validate(source.config | source.credentials))
+        secrets = resolve_all(source.credentials)
+    except (CredentialsUnreadable, SecretUnavailable) as error:
+        raise Misconfigured(str(error)) from None
+    try:
+        return connector(connector.Config.model_validate(source.config | secrets))
     except ValidationError as error:
         problems = [": ".join(filter(None, problem)) for problem in _problems(error, connector.Config)]
         message = f"The settings of source {source.name} cannot be used: {'; '.join(problems)}"
         raise Misconfigured(message) from None
-    except CredentialsUnreadable as error:
-        raise Misconfigured(str(error)) from None
     except Misconfigured:
         raise
     except Exception as error:  # noqa: BLE001 - another package's connector may raise anything
-        reason = Redactor(source.credentials.values()).text(f"{type(error).__name__}: {error}")
+        reason = Redactor(secrets.values()).text(f"{type(error).__name__}: {error}")
         logger.error("The connector of source {} could not be made: {}", source.name, reason)
         raise Misconfigured(f"The connector of source {source.name} could not be made: {reason}") from None
 
@@ -177,14 +202,21 @@ def find_setting_problems(kind: str, settings: dict[str, Any]) -> dict[str, list
     """Problems of settings and secrets by field; `""` for those of no single field. Messages never quote
     values. Raises Misconfigured for an unknown kind."""
     config = connector_class(kind).Config
+    resolved, problems = dict(settings), dict[str, list[str]]()
+    for name in secret_fields(kind):
+        try:
+            if isinstance(value := settings.get(name), str):
+                resolved[name] = resolve(value)
+        except SecretUnavailable as error:
+            problems[name] = [str(error)]
+    if problems:
+        return problems
     try:
-        config.model_validate(settings)
+        config.model_validate(resolved)
     except ValidationError as error:
-        problems: dict[str, list[str]] = {}
         for field, message in _problems(error, config):
             problems.setdefault(field, []).append(message)
-        return problems
-    return {}
+    return problems
 
 
 def _problems(error: ValidationError, config: type[BaseModel]) -> Iterator[tuple[str, str]]:
@@ -205,6 +237,9 @@ def _problems(error: ValidationError, config: type[BaseModel]) -> Iterator[tuple
 def _share(source: Source) -> _Shared:
     loop_connectors = _connectors.setdefault(asyncio.get_running_loop(), {})
     known, fingerprint = loop_connectors.get(source.pk), source.settings_fingerprint
+    if references := references_in(source.encrypted_credentials):
+        # Another content of a file takes effect with the next call.
+        fingerprint += state_of(references)
     if known is not None and known.fingerprint == fingerprint:
         return known
     fresh = loop_connectors[source.pk] = _Shared(fingerprint, make_connector(source))

@@ -8,6 +8,10 @@ from django.db import transaction
 from django.db.models import Q, QuerySet
 from django.utils import timezone
 
+from catalogue.approval_rules import check_form as check_rules
+from catalogue.approval_rules import find_rule_problems
+from catalogue.argument_overrides import check_form as check_overrides
+from catalogue.argument_overrides import find_override_problems
 from catalogue.history import Actor, record_change
 from catalogue.models import Review, Revision, Source, Workflow
 from catalogue.presentation import CURATORS_HINTS
@@ -15,7 +19,8 @@ from catalogue.presentation import CURATORS_HINTS
 OVERRIDABLE = (
     "tool_name", "title_override", "description_override", "tags_override", "argument_overrides",
     "timeout_seconds", "inline_wait_seconds", "execution_type_override", "on_disconnect", "reattach",
-    "max_concurrent", *CURATORS_HINTS, "icon_override", "offered_as_prompt", "cache_seconds",
+    "max_concurrent", "calls_per_minute", "calls_at_once", *CURATORS_HINTS, "icon_override",
+    "offered_as_prompt", "cache_seconds", "approval_required", "approval_rules", "approvers_needed",
 )  # fmt: skip
 
 MOST_FORMER_NAMES = 20
@@ -136,15 +141,26 @@ def override_workflow(workflow: Workflow, *, alias_days: int | None = None, **de
     with transaction.atomic():
         Revision.lock()
         workflow.full_clean()
-        if "argument_overrides" in decisions and (problems := workflow.argument_problems):
-            messages = [f"{name}: {problem}" for name, problem in problems.items()]
-            raise ValidationError({"argument_overrides": messages})
+        if misfits := find_misfits(workflow.input_schema, decisions):
+            raise ValidationError(misfits)
         written = list(decisions)
         if "tool_name" in decisions or alias_days is not None:
             _rename(workflow, alias_days)
             written += ["former_tool_names", "tool_aliases"]
         workflow.save(update_fields=written)
     return workflow
+
+
+def find_misfits(schema: dict[str, Any], decisions: Mapping[str, Any]) -> dict[str, list[str]]:
+    """By field, in what these decisions, whose form is right, do not fit the engine's schema."""
+    overrides = decisions.get("argument_overrides", {})
+    problems = find_override_problems(schema, overrides) if not check_overrides(overrides) else {}
+    rules = decisions.get("approval_rules", [])
+    misfits = {
+        "argument_overrides": [f"{name}: {problem}" for name, problem in problems.items()],
+        "approval_rules": find_rule_problems(schema, rules) if not check_rules(rules) else [],
+    }
+    return {field: told for field, told in misfits.items() if told}
 
 
 def _rename(workflow: Workflow, alias_days: int | None) -> None:

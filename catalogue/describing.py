@@ -13,6 +13,7 @@ from catalogue.exposure import ExposedCatalogue
 from catalogue.inputs import describe_inputs, describe_outputs, summarise_inputs
 from catalogue.interactions import describe_interactions
 from catalogue.models import Source, Workflow
+from catalogue.reservations import Bounds
 
 SHORT_DESCRIPTION = 150
 SHORTEST_START = 40  # Characters from which a short description ends with a whole sentence
@@ -33,10 +34,11 @@ class Outage:
 Outages = tuple[Outage, ...]
 
 
-def outages_seen_through(catalogue: ExposedCatalogue, outages: Outages, slug: str | None) -> Outages:
-    if slug is None or not outages:
+def outages_within(catalogue: ExposedCatalogue, outages: Outages, bounds: Bounds) -> Outages:
+    bars = catalogue.reservations.bars_of(bounds.person)
+    if not outages or (bounds.toolset is None and not bars):
         return outages
-    sources = {workflow.source.name for workflow in catalogue.seen_through(slug).values()}
+    sources = {workflow.source.name for workflow in catalogue.seen_within(bounds).values()}
     return tuple(outage for outage in outages if outage.source in sources)
 
 
@@ -125,9 +127,9 @@ def describe_workflow(workflow: Workflow) -> dict[str, Any]:
     return described | ({"unavailable_source": _describe_outages(failing)[0]} if failing else {})
 
 
-def unavailable_sources(catalogue: ExposedCatalogue, *, toolset: str | None = None) -> list[dict[str, Any]]:
-    """`[{source, since, reason, shown}]` of the toolset's sources; `shown`: whether a last good list is."""
-    return _describe_outages(outages_seen_through(catalogue, current_outages(), toolset))
+def unavailable_sources(catalogue: ExposedCatalogue, bounds: Bounds) -> list[dict[str, Any]]:
+    """`[{source, since, reason, shown}]` that the caller sees; `shown`: whether a last good list is."""
+    return _describe_outages(outages_within(catalogue, current_outages(), bounds))
 
 
 def _describe_outages(outages: Iterable[Outage]) -> list[dict[str, Any]]:

@@ -21,8 +21,9 @@ from catalogue.models import DiscoveryRun, Source
 from catalogue.reconciliation import ListingHeld, Superseded, read_listing, reconcile
 from connectors.backoff import backoff_seconds
 from connectors.definitions import RejectedDefinition, WorkflowDefinition
-from connectors.errors import ConnectorError, InvalidAnswer, Unreachable
+from connectors.errors import ConnectorError, InvalidAnswer, Unreachable, error_name
 from connectors.protocol import Health
+from telemetry import metrics
 
 LISTING_TIMEOUT_SECONDS = 300.0
 LEASE = timedelta(seconds=60)
@@ -123,6 +124,7 @@ def _refresh(source: Source, run: DiscoveryRun) -> DiscoveryRun:
         summary = _list_and_reconcile(source, run)
     except Superseded as error:
         log.warning("Discovery without effect: {}", error)
+        metrics.discovery_runs.labels("superseded").inc()
         return run.finish(outcome=DiscoveryRun.Outcome.FAILED, error=str(error))
     except ListingHeld as error:
         _record_held_listing(source, run, error)
@@ -134,6 +136,7 @@ def _refresh(source: Source, run: DiscoveryRun) -> DiscoveryRun:
         _record_failure(source, run, ours)
     else:
         _record_success(source, run, summary)
+    metrics.discovery_runs.labels(str(run.outcome)).inc()
     return run
 
 
@@ -211,6 +214,7 @@ def _record_success(source: Source, run: DiscoveryRun, summary: str) -> None:
     _held(source).update(
         health_state=Source.HealthState.OK,
         health_message=summary,
+        health_error=None,
         failing_since=None,
         failures=0,
         last_refreshed_at=now,
@@ -248,6 +252,7 @@ def _record_held_listing(source: Source, run: DiscoveryRun, error: ListingHeld) 
     _held(source).update(
         health_state=Source.HealthState.HELD,
         health_message=str(error),
+        health_error="held",
         failing_since=Coalesce("failing_since", now),
         failures=0,
         next_refresh_at=_unless_moved(source, now + timedelta(seconds=interval) if interval else None),
@@ -262,6 +267,7 @@ def _record_failure(source: Source, run: DiscoveryRun, error: ConnectorError) ->
     _held(source).update(
         health_state=Source.HealthState.FAILING,
         health_message=error.message,
+        health_error=error_name(error),
         failing_since=Coalesce("failing_since", now),
         failures=F("failures") + 1,
         next_refresh_at=_unless_moved(source, now + timedelta(seconds=wait) if wait else None),

@@ -21,7 +21,9 @@ from loguru import logger
 from catalogue.database import run_in_database
 from catalogue.filters import FilterChain
 from catalogue.models import Revision, Source, Toolset, ToolsetRule, Workflow, WorkflowFilter
+from catalogue.models.source import LISTING_STATE
 from catalogue.portable_schemas import alias_tools, limit_for_tools
+from catalogue.reservations import Bounds, Person
 
 MAX_AGE_SECONDS = 0.5  # How old the revision known to a process may be; agents see a change after at most 1 s
 Workflows = Mapping[str, Workflow]  # By tool name, in alphabetical order
@@ -38,6 +40,55 @@ class ExposedToolset:
 
 
 @dataclass(frozen=True, slots=True)
+class Bars:
+    """What reservations keep one person from. Persons with the same bars share views."""
+
+    sources: frozenset[int] = frozenset()
+    toolsets: frozenset[str] = frozenset()
+
+    def __bool__(self) -> bool:
+        return bool(self.sources or self.toolsets)
+
+
+NO_BARS = Bars()
+MOST_REMEMBERED = 1_000  # Persons and views of one revision
+
+
+@dataclass(frozen=True)
+class Reservations:
+    sources: Mapping[int, Person] = field(default_factory=dict)  # Who may use it, by key
+    toolsets: Mapping[str, Person] = field(default_factory=dict)  # By slug; disabled ones reserve, too
+    members: Mapping[str, frozenset[int]] = field(default_factory=dict)  # Workflow keys of these toolsets
+    _bars: dict[Person, Bars] = field(default_factory=dict, repr=False, compare=False)
+
+    @cached_property
+    def _names(self) -> Person:
+        return frozenset().union(*self.sources.values(), *self.toolsets.values())
+
+    def relevant_of(self, person: Person | None) -> Person | None:
+        """Equal for persons with the same bars, so that they share what is made for either."""
+        return None if person is None or not self._names else person & self._names
+
+    def bars_of(self, person: Person | None) -> Bars:
+        if person is None or not (self.sources or self.toolsets):
+            return NO_BARS
+        if (known := self._bars.get(person)) is None:
+            found = Bars(
+                frozenset(key for key, admitted in self.sources.items() if person.isdisjoint(admitted)),
+                frozenset(slug for slug, admitted in self.toolsets.items() if person.isdisjoint(admitted)),
+            )
+            known = _remember(self._bars, person, found or NO_BARS)
+        return known
+
+
+def _remember(memory: dict[Any, Derived], key: Any, value: Derived) -> Derived:
+    if len(memory) >= MOST_REMEMBERED:
+        memory.clear()
+    memory[key] = value
+    return value
+
+
+@dataclass(frozen=True, slots=True)
 class ExposedCatalogue:
     revision: int
     workflows: Workflows
@@ -46,11 +97,46 @@ class ExposedCatalogue:
     """By key, also those that filters hide."""
     filtered_by: Any = field(default=None, repr=False, compare=False)  # The values of the filters
 
-    def seen_through(self, slug: str | None) -> Workflows:
-        """What callers of the toolset see; None: everything exposed. Empty for an unknown toolset."""
-        if slug is None:
-            return self.workflows
-        return self.toolsets[slug].workflows if slug in self.toolsets else NOTHING
+    reservations: Reservations = field(default_factory=Reservations, repr=False, compare=False)
+    _views: dict[tuple[str | None, Bars], Workflows] = field(default_factory=dict, repr=False, compare=False)
+
+    def seen_within(self, bounds: Bounds) -> Workflows:
+        """What a caller sees and runs. Empty for a toolset that is unknown, or reserved for others."""
+        return self.seen_despite(self.reservations.bars_of(bounds.person), bounds.toolset)
+
+    def seen_despite(self, bars: Bars, slug: str | None) -> Workflows:
+        if slug is not None and (slug not in self.toolsets or slug in bars.toolsets):
+            return NOTHING
+        whole = self.workflows if slug is None else self.toolsets[slug].workflows
+        if not bars:
+            return whole
+        if (known := self._views.get((slug, bars))) is None:
+            hidden = self._hidden_by(bars) if slug is None else frozenset[int]()
+            view = {
+                name: workflow
+                for name, workflow in whole.items()
+                if workflow.source_id not in bars.sources and workflow.pk not in hidden
+            }
+            known = _remember(self._views, (slug, bars), MappingProxyType(view))
+        return known
+
+    def toolset_within(self, bounds: Bounds) -> ExposedToolset | None:
+        """None without a toolset, and for one that is unknown or reserved for others."""
+        slug, bars = bounds.toolset, self.reservations.bars_of(bounds.person)
+        if slug is None or slug not in self.toolsets or slug in bars.toolsets:
+            return None
+        entry = self.toolsets[slug]
+        return replace(entry, workflows=self.seen_despite(bars, slug)) if bars else entry
+
+    def _hidden_by(self, bars: Bars) -> Set[int]:
+        """Keys of the workflows of toolsets that are all reserved for others: outside of them, too."""
+        reserved = self.reservations.members
+        hidden = {key for slug in bars.toolsets for key in reserved.get(slug, ())}
+        for slug in reserved.keys() - bars.toolsets:
+            hidden -= reserved[slug]
+        for slug in self.toolsets.keys() - reserved.keys():
+            hidden -= {workflow.pk for workflow in self.toolsets[slug].workflows.values()}
+        return hidden
 
 
 def find_by_alias(workflows: Workflows, name: str) -> Workflow | None:
@@ -120,8 +206,12 @@ def load_exposed_catalogue(known: ExposedCatalogue | None = None) -> ExposedCata
     new = {name: workflow for name, workflow in shown.items() if known.workflows.get(name) is not workflow}
     gone = known.workflows.keys() - shown.keys()
     picked = _picked_workflows()
-    divided = {}
-    for toolset in Toolset.objects.filter(enabled=True).prefetch_related("rules"):
+    divided, reserved = {}, {}
+    for toolset in Toolset.objects.exclude(enabled=False, reserved_for=[]).prefetch_related("rules"):
+        if toolset.reserved_for:
+            reserved[toolset.slug] = toolset
+        if not toolset.enabled:
+            continue
         chosen_by = (_values_of(toolset.rules.all()), picked[toolset.pk])
         if (before := known.toolsets.get(toolset.slug)) is None or before.chosen_by != chosen_by:
             workflows = choose_for(toolset, shown.values(), picked[toolset.pk])
@@ -129,9 +219,42 @@ def load_exposed_catalogue(known: ExposedCatalogue | None = None) -> ExposedCata
             chosen = choose_for(toolset, new.values(), picked[toolset.pk])
             workflows = _follow(before.workflows, without=gone | new.keys(), chosen=chosen)
         divided[toolset.slug] = replace(expose(toolset, workflows), chosen_by=chosen_by)
+    _note_approving_toolsets(shown, divided)
     return ExposedCatalogue(
-        revision, MappingProxyType(shown), MappingProxyType(divided), runnable, filtered_by
+        revision,
+        MappingProxyType(shown),
+        MappingProxyType(divided),
+        runnable,
+        filtered_by,
+        _find_reservations({row.source for row in runnable.values()}, reserved, divided, shown, picked),
     )
+
+
+def _find_reservations(
+    sources: Iterable[Source],
+    reserved: Mapping[str, Toolset],
+    divided: Mapping[str, ExposedToolset],
+    shown: Workflows,
+    picked: Mapping[int, set[int]],
+) -> Reservations:
+    members = {
+        slug: divided[slug].workflows
+        if slug in divided
+        else choose_for(toolset, shown.values(), picked.get(toolset.pk, ()))
+        for slug, toolset in reserved.items()
+    }
+    return Reservations(
+        sources={source.pk: frozenset(source.reserved_for) for source in sources if source.reserved_for},
+        toolsets={slug: frozenset(toolset.reserved_for) for slug, toolset in reserved.items()},
+        members={slug: frozenset(one.pk for one in found.values()) for slug, found in members.items()},
+    )
+
+
+def _note_approving_toolsets(shown: Workflows, divided: Mapping[str, ExposedToolset]) -> None:
+    """On the workflows themselves, so that a call finds out without a query or a search."""
+    approving = [entry for entry in divided.values() if entry.toolset.approval_required]
+    for name, workflow in shown.items():
+        workflow.approving_toolsets = tuple(entry.toolset for entry in approving if name in entry.workflows)
 
 
 def _values_of(rows: Iterable[Model]) -> list[list[Any]]:
@@ -173,7 +296,8 @@ def _sources_of_now(known: Mapping[int, Source]) -> dict[int, Source]:
     for key, source in known.items():
         present = sources.get(key)
         if present is not None and present.settings_values() == source.settings_values():
-            source.take_listing_state(present)
+            for name in LISTING_STATE:
+                setattr(source, name, getattr(present, name))
             sources[key] = source
     return sources
 

@@ -13,6 +13,7 @@ else:
 
 to_json_text = partial(json.dumps, separators=(",", ":"))
 EMPTY: dict[str, type[dict[str, Any]] | type[list[Any]]] = {"{}": dict, "[]": list}
+WRITTEN = {kind: text for text, kind in EMPTY.items()}
 
 
 class JSONTextField(AnyTextField):
@@ -32,7 +33,10 @@ class JSONTextField(AnyTextField):
 
     def get_prep_value(self, value: Any) -> str | None:
         """JSON's null where the column is not nullable."""
-        return None if value is None and self.null else to_json_text(value)
+        if value is None and self.null:
+            return None
+        # Most values are empty, as above.
+        return WRITTEN[type(value)] if not value and type(value) in WRITTEN else to_json_text(value)
 
     def to_python(self, value: Any) -> Any:
         """Text from a form or a fixture is parsed as JSON; other values are returned as they are."""

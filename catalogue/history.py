@@ -75,11 +75,8 @@ def record_deletion(
 
 
 def record_values(actor: Actor, entries: Sequence[tuple[models.Model, str, Mapping[str, list[Any]]]]) -> None:
-    """For fields that curators cannot edit: `{field: [old value, new value]}` of each row."""
-    changes = {
-        id(row): {name: [plain(old), plain(new)] for name, (old, new) in values.items()}
-        for row, _, values in entries
-    }
+    """For fields that curators cannot edit: `{field: [old value, new value]}` of each row, in JSON values."""
+    changes = {id(row): dict(values) for row, _, values in entries}
     _add_entries(actor, [(row, message) for row, message, _ in entries], changes)
 
 
@@ -181,6 +178,8 @@ def recorded_fields(model: type[Recorded]) -> list[Any]:
 
 def plain(value: Any) -> Any:
     """As the history's JSON."""
+    if value is None or isinstance(value, str | bool | int):
+        return value  # Most values are, and an import records tens of thousands
     return json.loads(json.dumps(value, cls=DjangoJSONEncoder))
 
 

@@ -26,10 +26,6 @@ class DeclaredInteraction:
     description: str
     schema: dict[str, Any]  # JSON Schema that arguments are validated against
 
-    @property
-    def takes_arguments(self) -> bool:
-        return bool(self.schema.get("properties")) or self.schema.get("additionalProperties") is not False
-
 
 def read_interactions(declared: Iterable[Interaction]) -> tuple[list[dict[str, Any]], list[str]]:
     """The kept interactions, `[{name, description, inputSchema}]`, and the problems of the others. A broken

@@ -30,11 +30,13 @@ def make_tool_name(*, name: str, upstream_id: str, source_name: str, taken: set[
     """The first free one of: name, name_id, name_id_source, name_id_digest, then with a number."""
     plain = _sanitised(name)[:MAX_LENGTH] or "workflow"
     # Where the engine knows workflows by their names, the source's tells them apart.
+    if plain not in taken and plain not in RESERVED:
+        return plain
     with_id = _combined(plain, _sanitised(upstream_id))
     with_source = _combined(with_id, _sanitised(source_name))
     # For ids that differ only in what a name cannot hold: counting up would take ever longer.
     digest = hashlib.sha256(f"{source_name} {upstream_id}".encode()).hexdigest()[:8]
-    for candidate in (plain, with_id, with_source, _joined(with_id, digest)):
+    for candidate in (with_id, with_source, _joined(with_id, digest)):
         if candidate not in taken and candidate not in RESERVED:
             return candidate
     number = 2
@@ -158,6 +160,27 @@ _LOOKS_LIKE = {
 PROTOTYPES = str.maketrans({char: prototype for prototype, chars in _LOOKS_LIKE.items() for char in chars})
 LETTERS = PROTOTYPES | str.maketrans({"|": "l"})
 DIGITS = str.maketrans({"0": "o", "1": "l"})
+
+
+def latin_looks(text: str) -> str:
+    """What people read where letters of other alphabets look like Latin ones; empty if they show their
+    alphabet, word by word."""
+    words = text.split()
+    read = [_latin_word(word) for word in words]
+    return "" if read == words else " ".join(read)
+
+
+def _latin_word(word: str) -> str:
+    read = "".join(
+        char if _is_latin(char) else latin.upper() if char.isupper() else latin
+        for char in word
+        for latin in [PROTOTYPES.get(ord(char), char) if char.isalpha() else char]
+    )
+    return read if all(_is_latin(char) for char in read if char.isalpha()) else word
+
+
+def _is_latin(char: str) -> bool:
+    return unicodedata.name(char, "").startswith("LATIN")
 
 
 def looks_of(text: str) -> set[str]:

@@ -11,6 +11,7 @@ from django.urls import URLPattern, URLResolver, get_resolver
 from rest_framework.exceptions import PermissionDenied
 from rest_framework.permissions import BasePermission
 
+from catalogue.reservations import Bounds, person_of
 from catalogue.scopes import Scope
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ class Access:
     scope: Scope  # Of a token; `catalogue:admin` includes all others, and `catalogue:read` all reading
     permission: str  # Required of a member of staff, such as `catalogue.view_source`
     other_scope: Scope | None = None
+    other_permission: str = ""  # Enough in place of `permission`
     also: frozenset[str] = frozenset()  # What else a token exercises; of staff the view demands it
 
 
@@ -47,7 +49,7 @@ class AccessRequired(BasePermission):
             return False
         token: Any = request.auth
         if token is None:
-            return _user_may(request.user, needed.permission)
+            return _user_may(request.user, needed.permission, needed.other_permission)
         allowed = [scope for scope in (needed.scope, needed.other_scope) if scope]
         if request.method in READING:
             allowed.append(Scope.VIEW)
@@ -79,10 +81,25 @@ def is_administrator(request: Request) -> bool:
     return bool(token.allows(Scope.ADMIN) or (request.method in READING and token.allows(Scope.VIEW)))
 
 
-def toolset_of(request: Request) -> str | None:
-    """The slug of the toolset that bounds what the caller sees; None: no bounds."""
+def bounds_of(request: Request) -> Bounds:
     token: Any = request.auth
-    return None if token is None or token.toolset is None else str(token.toolset.slug)
+    bounds: Bounds = Bounds(person=person_of(request.user)) if token is None else token.caller.bounds
+    return bounds
+
+
+def scopes_of(user: Any) -> frozenset[str]:
+    """What the user may do, as scopes, and so their agents and tokens. Queries once for `user`.
+
+    A plain account, without any permission, is there to use workflows; a role says whether it may.
+    """
+    if not user.is_active:
+        return frozenset()
+    if not (user.is_staff or user.is_superuser or user.get_all_permissions()):
+        return PLAIN
+    return frozenset(grantable_scopes(user))
+
+
+PLAIN: frozenset[str] = frozenset({Scope.READ, Scope.RUN})
 
 
 def grantable_scopes(user: Any) -> list[Scope]:
@@ -127,9 +144,9 @@ def _demands(patterns: Iterable[URLPattern | URLResolver]) -> Iterator[tuple[Acc
                 yield demanded[action], method == "get"
 
 
-def _user_may(user: Any, permission: str) -> bool:
+def _user_may(user: Any, permission: str, other: str = "") -> bool:
     if not user.is_staff:
         raise PermissionDenied("Only staff may use the API with a session; others need an access token.")
-    if not user.has_perm(permission):
+    if not (user.has_perm(permission) or (other and user.has_perm(other))):
         raise PermissionDenied(f"This needs the permission {permission}; an administrator can grant it.")
     return True

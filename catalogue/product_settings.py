@@ -7,7 +7,7 @@ import asyncio
 import math
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
@@ -22,6 +22,7 @@ from loguru import logger
 from catalogue.models import ProductSettings, Source
 
 MAX_AGE_SECONDS = 1.0
+listeners: list[Callable[[Mapping[str, Any]], None]] = []  # They get the overrides once these have changed
 
 
 class Origin(StrEnum):
@@ -82,7 +83,7 @@ class InvalidSettings(Exception):
 
 
 def live_settings() -> dict[str, LiveSetting]:
-    """By name, in the README's order."""
+    """By name, in the order of docs/settings.md."""
     return {name: LiveSetting(**setting) for name, setting in settings.LIVE_SETTINGS.items()}
 
 
@@ -167,14 +168,22 @@ class _Remembered:
         except (DatabaseError, InterfaceError) as error:
             logger.debug("The settings could not be read, those read last hold: {}", error)
         else:
-            self._overrides = {} if row is None else _valid(row.overrides)
+            self._take({} if row is None else _valid(row.overrides))
         self._read_at = read_at
 
     def keep(self, overrides: Mapping[str, Any], *, seconds: float = 0.0) -> None:
-        self._overrides, self._read_at = overrides, time.monotonic() + seconds
+        self._take(overrides)
+        self._read_at = time.monotonic() + seconds
 
     def forget(self) -> None:
-        self._overrides, self._read_at = {}, -math.inf
+        self._take({})
+        self._read_at = -math.inf
+
+    def _take(self, overrides: Mapping[str, Any]) -> None:
+        before, self._overrides = self._overrides, overrides
+        if before != overrides:
+            for notify in listeners:
+                notify(overrides)
 
 
 def _may_wait_for_database() -> bool:

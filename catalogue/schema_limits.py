@@ -25,6 +25,7 @@ LITERALS = frozenset({"enum", "const", "default", "examples", "example"})  # Dat
 DEFINITIONS = frozenset({"$defs", "definitions"})
 NAMED = DEFINITIONS | {"properties", "patternProperties", "dependentSchemas", "dependencies"}
 """Keywords with an object by names, which are not keywords."""
+NOT_FOLLOWED = LITERALS | DEFINITIONS
 REFERENCES = frozenset({"$ref", "$dynamicRef", "$recursiveRef"})
 ANCHORS = frozenset({"$anchor", "$dynamicAnchor"})
 MCP_HEADER = "x-mcp-header"
@@ -52,10 +53,12 @@ def bounded_copy(raw: dict[str, Any]) -> dict[str, Any]:
     """A copy without `x-mcp-header`. Raises UnsafeSchema or BrokenSchema."""
     if (dialect := raw.get("$schema")) is not None and str(dialect).rstrip("#") not in DIALECTS:
         raise UnsafeSchema(f"The schema's dialect {str(dialect)[:200]!r} is not supported.")
-    schema: dict[str, Any] = _Copier().of(raw, depth=0)
+    copier = _Copier()
+    schema = copier.of_object(raw, depth=0)
     if len(json.dumps(schema)) > MAX_BYTES:
         raise UnsafeSchema(f"The schema is larger than {MAX_BYTES // 1024} KiB.")
-    measure_demand(schema)
+    if copier.has_references:
+        measure_demand(schema)
     return schema
 
 
@@ -76,27 +79,48 @@ def _is_literal(key: str, *, named: bool) -> bool:
 @dataclass(slots=True)
 class _Copier:
     nodes: int = 0
+    has_references: bool = False
 
-    def of(self, value: Any, *, depth: int, named: bool = False, literal: bool = False) -> Any:
+    def of_object(
+        self, value: dict[str, Any], *, depth: int, named: bool = False, literal: bool = False
+    ) -> dict[str, Any]:
+        self._enter(depth, literal=literal)
+        copy: dict[str, Any] = {}
+        for key, item in value.items():
+            if not (literal or named):
+                if key == MCP_HEADER:
+                    continue
+                self.has_references |= key in REFERENCES
+            is_literal = literal or _is_literal(key, named=named)
+            if isinstance(item, dict):
+                is_named = key in NAMED and not named
+                copy[key] = self.of_object(item, depth=depth + 1, named=is_named, literal=is_literal)
+            elif isinstance(item, list):
+                copy[key] = self._of_list(item, depth=depth + 1, literal=is_literal)
+            else:
+                self._enter(depth + 1, literal=is_literal)
+                copy[key] = item
+        return copy
+
+    def _of_list(self, value: list[Any], *, depth: int, literal: bool) -> list[Any]:
+        self._enter(depth, literal=literal)
+        copy: list[Any] = []
+        for item in value:
+            if isinstance(item, dict):
+                copy.append(self.of_object(item, depth=depth + 1, literal=literal))
+            elif isinstance(item, list):
+                copy.append(self._of_list(item, depth=depth + 1, literal=literal))
+            else:
+                self._enter(depth + 1, literal=literal)
+                copy.append(item)
+        return copy
+
+    def _enter(self, depth: int, *, literal: bool) -> None:
         self.nodes += not literal
         if depth > MAX_DEPTH or self.nodes > MAX_NODES:
             raise UnsafeSchema(
                 f"The schema is nested deeper than {MAX_DEPTH} or has more than {MAX_NODES} parts."
             )
-        if isinstance(value, list):
-            return [self.of(item, depth=depth + 1, literal=literal) for item in value]
-        if not isinstance(value, dict):
-            return value
-        return {
-            key: self.of(
-                item,
-                depth=depth + 1,
-                named=key in NAMED and not named,
-                literal=literal or _is_literal(key, named=named),
-            )
-            for key, item in value.items()
-            if literal or named or key != MCP_HEADER
-        }
 
 
 Schema = dict[str, Any]
@@ -234,6 +258,8 @@ class _Expansion:
         for reference in _references(node):
             place, owner = self.places.find(reference, resource)
             size += self.size_at(place, resource=owner, depth=depth + 1)
-        for key in node.keys() - LITERALS - DEFINITIONS:
-            size += self._size(node[key], resource, depth + 1, named=key in NAMED)
+        is_deepest = depth >= MAX_DEPTH_OF_REFERENCES  # Then anything within it is too deep
+        for key, item in node.items():
+            if (is_deepest or isinstance(item, dict | list)) and key not in NOT_FOLLOWED:
+                size += self._size(item, resource, depth + 1, named=key in NAMED)
         return size

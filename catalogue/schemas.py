@@ -272,18 +272,19 @@ def _compiled(schema: str) -> _Compiled:
 
 @lru_cache(maxsize=2048)
 def _validator(schema: str) -> jsonschema_rs.Validator:
-    loaded = json.loads(schema, object_hook=_with_properties)
+    # Without `properties` the library does not name members that `additionalProperties: false` forbids.
+    loaded = json.loads(
+        schema,
+        object_hook=lambda part: (
+            {"properties": {}} | part if part.get("additionalProperties") is False else part
+        ),
+    )
     try:
         return jsonschema_rs.validator_for(loaded, pattern_options=LINEAR, offline=True)
     except jsonschema_rs.ValidationError:
         if not use_bounded_search(loaded):
             raise
     return jsonschema_rs.validator_for(loaded, pattern_options=LINEAR, keywords=BOUNDED, offline=True)
-
-
-def _with_properties(schema: dict[str, Any]) -> dict[str, Any]:
-    """Without `properties` the library does not name members that `additionalProperties: false` forbids."""
-    return {"properties": {}} | schema if schema.get("additionalProperties") is False else schema
 
 
 def _compile_problem(schema: dict[str, Any]) -> str:

@@ -18,6 +18,7 @@ from functools import lru_cache
 
 from catalogue.exposure import ExposedCatalogue
 from catalogue.models import Workflow
+from catalogue.reservations import UNBOUNDED, Bounds
 
 MARKS = "\u0591-\u05bd\u064b-\u065f\u0900-\u0963\u0981-\u0dff\u0e31\u0e34-\u0e3a\u0e47-\u0e4e"
 """Vowels and tones of Hebrew, Arabic, Indian scripts and Thai, which Python does not count as letters."""
@@ -118,11 +119,11 @@ SMALL_WORDS = frozenset({  # English function words, and verbs of requests; tool
 })  # fmt: skip
 
 
-def search_workflows(catalogue: ExposedCatalogue, query: str, *, toolset: str | None = None) -> list[str]:
-    """Tool names that match the query within the toolset, the best first. Words may be in any order; unknown
+def search_workflows(catalogue: ExposedCatalogue, query: str, bounds: Bounds = UNBOUNDED) -> list[str]:
+    """Tool names that match the query within the bounds, the best first. Words may be in any order; unknown
     ones are ignored. There are no operators."""
     with _remembered.index_of(catalogue) as index:
-        return index.search(query, among=catalogue.seen_through(toolset))
+        return index.search(query, among=catalogue.seen_within(bounds))
 
 
 def rank_for_instructions(catalogue: ExposedCatalogue, instructions: str, names: Iterable[str]) -> list[str]:
@@ -226,13 +227,12 @@ class SearchIndex:
     ) -> list[str]:
         """The best first; a match of the name counts most."""
         stems = {word[:SHORTEST_INFLECTED] for word in words}
-        worth = {n: scores[n] * (1 + NAMED_WORTH * self._named_by(stems, n)) for n in found}
+        worth = {}
+        for number in found:
+            own = split_words(self._names[number])
+            named = sum(word[:SHORTEST_INFLECTED] in stems for word in own) / (len(own) or 1)
+            worth[number] = scores[number] * (1 + NAMED_WORTH * named)
         return [self._names[number] for number in sorted(worth, key=lambda n: (-worth[n], self._names[n]))]
-
-    def _named_by(self, stems: Set[str], number: int) -> float:
-        """The share of its name's words that occur in the sentences, from 0 to 1."""
-        own = split_words(self._names[number])
-        return sum(word[:SHORTEST_INFLECTED] in stems for word in own) / (len(own) or 1)
 
     def _weigh(
         self, words: Collection[str], documents: set[int], needed: Set[str]
@@ -333,11 +333,9 @@ class Selection:
     known_sources: Sequence[str] = ()
 
 
-def select_workflows(
-    catalogue: ExposedCatalogue, wanted: WorkflowQuery, *, toolset: str | None = None
-) -> Selection:
-    shown = catalogue.seen_through(toolset)
-    names = search_workflows(catalogue, wanted.query, toolset=toolset) if wanted.query else shown
+def select_workflows(catalogue: ExposedCatalogue, wanted: WorkflowQuery, bounds: Bounds) -> Selection:
+    shown = catalogue.seen_within(bounds)
+    names = search_workflows(catalogue, wanted.query, bounds) if wanted.query else shown
     source = wanted.source.casefold()
     found = [
         workflow

@@ -1,10 +1,16 @@
-"""Credentials at rest, encrypted with keys derived from SECRET_KEY, the newest first."""
+"""Credentials at rest, encrypted with keys derived from SECRET_KEY, the newest first; and references to
+secrets that are kept elsewhere: `env:CATALOGUE_SECRET_NAME`, `file:name`."""
 
 import base64
+import hashlib
 import json
+import os
+import stat
 import time
 import zlib
-from functools import cache
+from collections.abc import Iterable, Mapping
+from functools import cache, lru_cache
+from pathlib import Path
 from typing import Any
 
 from cryptography.fernet import Fernet, InvalidToken, MultiFernet
@@ -46,6 +52,100 @@ def decrypt_credentials(stored: str) -> dict[str, str]:
             "The stored credentials cannot be decrypted with the present SECRET_KEY; enter them again."
         ) from None
     return credentials
+
+
+VARIABLE, FILE = "env:", "file:"
+VARIABLES = "CATALOGUE_SECRET_"  # How variables begin that can be referred to
+LARGEST_FILE = 64 * 1024  # Bytes; certificates with their chain fit
+
+
+class SecretUnavailable(Exception):
+    """A reference leads to no secret; the message says what to do, and no value."""
+
+
+def is_reference(value: str) -> bool:
+    return value.startswith((VARIABLE, FILE))
+
+
+def resolve(value: str) -> str:
+    """The secret that a reference names, read anew each time; other values are returned as they are. Raises
+    SecretUnavailable."""
+    if value.startswith(VARIABLE):
+        return _read_variable(value.removeprefix(VARIABLE).strip())
+    return _read_file(value.removeprefix(FILE).strip()) if value.startswith(FILE) else value
+
+
+def resolve_all(credentials: Mapping[str, Any]) -> dict[str, Any]:
+    """By the same names. Raises SecretUnavailable, whose message begins with the name."""
+    resolved = {}
+    for name, value in credentials.items():
+        try:
+            resolved[name] = resolve(value) if isinstance(value, str) else value
+        except SecretUnavailable as error:
+            raise SecretUnavailable(f"{name}: {error}") from None
+    return resolved
+
+
+def _read_variable(name: str) -> str:
+    if not name.startswith(VARIABLES) or name == VARIABLES:
+        raise SecretUnavailable(f"only environment variables that begin with {VARIABLES} can be referred to.")
+    secret: str = settings.SECRET_VARIABLES.get(name, "").strip()
+    if not secret:
+        raise SecretUnavailable(
+            f"the environment variable {name} is not set. Set it for all processes and restart them."
+        )
+    return secret
+
+
+def _read_file(name: str) -> str:
+    folder = Path(settings.SECRETS_DIR).resolve()
+    outside = SecretUnavailable(f"only files below {folder} can be referred to (CATALOGUE_SECRETS_DIR).")
+    try:
+        # Not only textually: links may lead elsewhere. Orchestrators use links within the folder.
+        path = (folder / name).resolve()
+    except (OSError, ValueError, RuntimeError):
+        raise outside from None
+    if not path.is_relative_to(folder) or path == folder:
+        raise outside
+    shown = path.relative_to(folder)
+    try:
+        # A pipe would wait for a writer.
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW), "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise SecretUnavailable(f"{shown} in {folder} is no plain file.")
+            content = file.read(LARGEST_FILE + 1)
+    except OSError as error:
+        raise SecretUnavailable(f"the file {shown} in {folder} cannot be read: {error.strerror}.") from None
+    if len(content) > LARGEST_FILE:
+        raise SecretUnavailable(f"the file {shown} in {folder} has more than {LARGEST_FILE:,} bytes.")
+    try:
+        secret = content.decode().strip()
+    except UnicodeDecodeError:
+        raise SecretUnavailable(f"the file {shown} in {folder} is not UTF-8 text.") from None
+    if not secret:
+        raise SecretUnavailable(f"the file {shown} in {folder} is empty.")
+    return secret
+
+
+@lru_cache(maxsize=1_000)
+def references_in(stored: str) -> tuple[str, ...]:
+    """Those of encrypted credentials. None of unreadable ones."""
+    try:
+        values: Iterable[Any] = decrypt_credentials(stored).values()
+    except CredentialsUnreadable:
+        return ()
+    return tuple(value for value in values if isinstance(value, str) and is_reference(value))
+
+
+def state_of(references: Iterable[str]) -> str:
+    """A digest that changes with what they lead to."""
+    digest = hashlib.sha256()
+    for reference in references:
+        try:
+            digest.update(resolve(reference).encode() + b"\0")
+        except SecretUnavailable as error:
+            digest.update(b"\1" + str(error).encode())
+    return digest.hexdigest()
 
 
 ENTRIES_KEPT_SECONDS = 60 * 60

@@ -1,10 +1,11 @@
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager, aclosing
 from typing import Any
 
+from django.apps import apps
 from django.core.exceptions import ValidationError
-from django.db import transaction
+from django.db import models, transaction
 from django.db.models import QuerySet
 from django.utils import timezone
 from loguru import logger
@@ -12,16 +13,16 @@ from loguru import logger
 from catalogue.connections import addresses_in, connector_for, make_connector, secret_fields
 from catalogue.database import run_without_connection
 from catalogue.history import Actor, record_change
-from catalogue.models import Revision, Source
+from catalogue.models import Revision, Source, Toolset
 from catalogue.reconciliation import apply_policy_to_held
-from catalogue.secrets import CredentialsUnreadable
+from catalogue.secrets import CredentialsUnreadable, decrypt_credentials, encrypt_credentials
 from connectors.errors import ConnectorError, Misconfigured
 from connectors.protocol import Connector, Health
 
 CHECK_TIMEOUT_SECONDS = 60.0
 UPDATABLE = (
     "name", "enabled", "new_workflows", "change_policy", "vanishing_share_percent", "refresh_interval",
-    "max_concurrent",
+    "max_concurrent", "reserved_for",
 )  # fmt: skip
 
 
@@ -62,19 +63,30 @@ def check_address_is_kept(source: Source, config: dict[str, Any]) -> None:
         raise ValidationError({"credentials": "The engine's address changes: enter its secrets again."})
 
 
+def encrypted_columns() -> Iterator[tuple[type[models.Model], str]]:
+    """Of all rooms: each column whose name begins with `encrypted_`."""
+    for model in apps.get_models():
+        for field in model._meta.concrete_fields:
+            if field.name.startswith("encrypted_"):
+                yield model, field.name
+
+
 def reencrypt_credentials() -> tuple[int, list[str]]:
-    """Re-encrypt with the present key. Returns how many, and the names of sources with an unknown key."""
+    """Re-encrypt with the present key. Returns how many, and the names of rows with an unknown key. May be
+    broken off and begun again at any time."""
     done, unreadable = 0, []
-    for source in Source.objects.exclude(encrypted_credentials="").order_by("name"):
-        # Keeps credentials that are entered meanwhile, which have the present key already.
-        before = Source.objects.filter(pk=source.pk, encrypted_credentials=source.encrypted_credentials)
-        try:
-            source.credentials = source.credentials
-        except CredentialsUnreadable:
-            unreadable.append(source.name)
-        else:
-            before.update(encrypted_credentials=source.encrypted_credentials)
-            done += 1
+    for model, column in encrypted_columns():
+        rows = model._base_manager.exclude(**{column: ""}).exclude(**{column: None})
+        for key, stored in rows.order_by("pk").values_list("pk", column):
+            # Keeps credentials that are entered meanwhile, which have the present key already.
+            before = model._base_manager.filter(pk=key, **{column: stored})
+            try:
+                encrypted = encrypt_credentials(decrypt_credentials(stored))
+            except CredentialsUnreadable:
+                unreadable.append(str(model._base_manager.get(pk=key)))
+            else:
+                before.update(**{column: encrypted})
+                done += 1
     return done, unreadable
 
 
@@ -96,6 +108,16 @@ def update_source(source: Source, **changes: Any) -> Source:
         if source.change_policy != stored and "change_policy" in changes:
             apply_policy_to_held(source)
     return source
+
+
+@transaction.atomic
+def rename_in_reservations(old: str, new: str) -> None:
+    """`user:ada` is called otherwise from now on; where she may use something she still may."""
+    Revision.lock()
+    for model in (Source, Toolset):
+        for row in model._default_manager.filter(reserved_for__contains=old):
+            row.reserved_for = sorted(new if name == old else name for name in row.reserved_for)
+            row.save(update_fields=["reserved_for"])
 
 
 def enable_sources(sources: QuerySet[Source], *, by: Actor | None = None) -> int:

@@ -9,6 +9,9 @@ from catalogue.models import Revision, Toolset, ToolsetRule, Workflow
 
 CHANGEABLE = (
     "slug", "title", "description", "enabled", "mode", "portable", "token_budget", "inline_wait_seconds",
+    "reserved_for",
+    "calls_per_minute", "calls_at_once",
+    "approval_required", "approvers_needed",
 )  # fmt: skip
 POSITIONS_APART = 10
 

@@ -72,12 +72,14 @@ async def deployed(
     request_timeout: float = 30.0,
     limits: Mapping[str, int] | None = None,
     engine_log_level: str = "warning",
+    graceful_seconds: int = 2,
 ) -> AsyncIterator[Deployment]:
     """Everything up and connected for the length of the block; afterwards nothing is left running.
 
-    `request_timeout`: seconds that the engines have for an answer; `limits`: a source's runs at a time.
+    `request_timeout`: seconds that the engines have for an answer; `limits`: a source's runs at a time;
+    `graceful_seconds`: how long a web process that ends waits for requests.
     """
-    deployment = _plan_programs(stack, folder, engines, engine_log_level)
+    deployment = _plan_programs(stack, folder, engines, engine_log_level, graceful_seconds)
     with contextlib.ExitStack() as running:
         for program in deployment.programs.values():
             running.callback(program.stop)
@@ -92,7 +94,7 @@ async def deployed(
 
 
 def _plan_programs(
-    stack: Stack, folder: Path, engine_names: Sequence[str], engine_log_level: str
+    stack: Stack, folder: Path, engine_names: Sequence[str], engine_log_level: str, graceful_seconds: int
 ) -> Deployment:
     ports = [free_port() for _ in WEBS]
     key = secrets.token_urlsafe(24)
@@ -101,7 +103,9 @@ def _plan_programs(
     variables = _surroundings() | PATIENT | stack.variables
     variables |= {"CATALOGUE_DATA_DIR": str(folder / "data"), "SECRET_KEY": secret_key}
     programs = [_engine(name, engine, folder, engine_log_level) for name, engine in engines.items()]
-    programs += [_web(name, port, variables, folder) for name, port in zip(WEBS, ports, strict=True)]
+    programs += [
+        _web(name, port, variables, folder, graceful_seconds) for name, port in zip(WEBS, ports, strict=True)
+    ]
     programs += [_worker(name, variables, folder) for name in WORKERS]
     beat = [*CELERY, "beat", "--pidfile="]
     programs.append(Program(BEAT, beat, variables=variables, folder=folder))
@@ -134,10 +138,10 @@ def _engine(name: str, engine: ExampleEngine, folder: Path, log_level: str) -> P
     )
 
 
-def _web(name: str, port: int, variables: dict[str, str], folder: Path) -> Program:
+def _web(name: str, port: int, variables: dict[str, str], folder: Path, graceful_seconds: int) -> Program:
     return Program(
         name,
-        ["manage.py", "serve", "--port", str(port), "--graceful-seconds", "2"],
+        ["manage.py", "serve", "--port", str(port), "--graceful-seconds", str(graceful_seconds)],
         variables=variables | {"PORT": str(port)},
         folder=folder,
         answers_at=f"http://127.0.0.1:{port}/admin/login/",

@@ -31,6 +31,7 @@ class Program:
         answers_at: str = "",
     ) -> None:
         self.name = name
+        self.root = ROOT  # The code that the next start runs
         self.log = folder / f"{name}.log"
         self._command = [sys.executable, str(TETHERED), *arguments]
         self._variables = dict(variables)
@@ -42,7 +43,7 @@ class Program:
         with self.log.open("ab") as output:
             self._process = subprocess.Popen(
                 self._command,
-                cwd=ROOT,
+                cwd=self.root,
                 env=self._variables,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -71,6 +72,17 @@ class Program:
             self.stop()
             await asyncio.sleep(pause)
             self.start()
+
+    async def replace(self, root: Path, *, seconds: float) -> int:
+        """Let it end by SIGTERM and start another version. Its exit code. Raises TimeoutExpired."""
+        assert self._process is not None, "only what runs can be replaced"
+        async with self._turn:
+            self._signal(signal.SIGTERM)
+            code = await asyncio.to_thread(self._process.wait, seconds)
+            self.root = root
+            self.start()
+        await self.wait_until_up()
+        return code
 
     async def be_away(self, *, seconds: float) -> None:
         """Hang for the first half of the time, wake up for a moment, be dead for the second half.

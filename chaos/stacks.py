@@ -131,10 +131,12 @@ def _beside(url: str, name: str) -> str:
 
 
 def _empty_redis_database(url: str) -> str:
+    """Marked as taken: of two runs that begin together each gets its own."""
     for number in REDIS_DATABASES:
         candidate = _beside(url, str(number))
-        if not redis.Redis.from_url(candidate, socket_timeout=5).dbsize():
-            return candidate
+        with redis.Redis.from_url(candidate, socket_timeout=5) as client:
+            if not client.dbsize() and client.set("taken-by-chaos", os.getpid(), nx=True):
+                return candidate
     raise Unavailable(f"None of Redis's databases {REDIS_DATABASES[0]} to {REDIS_DATABASES[-1]} is empty.")
 
 

@@ -19,10 +19,16 @@ from starlette.middleware import Middleware  # noqa: E402
 from starlette.routing import Route  # noqa: E402
 from starlette.types import ASGIApp  # noqa: E402
 
+from config.monitoring import ROUTES, Observed, publication  # noqa: E402
 from config.web_server import ThreadHandler  # noqa: E402
-from mcp_bridge.tokens import METADATA_PATH, is_known  # noqa: E402
+from mcp_bridge.bearers import is_known  # noqa: E402
+from mcp_bridge.doorkeeper import doorkeeper  # noqa: E402
+from mcp_bridge.tokens import METADATA_PATH  # noqa: E402
+from mcp_bridge.transports.cross_origin import CrossOrigin  # noqa: E402
 from mcp_bridge.transports.direct_answers import Shortcut  # noqa: E402
 from mcp_bridge.transports.http import McpEndpoint, protected_resource_metadata  # noqa: E402
+from telemetry.metrics import serve_if_asked  # noqa: E402
+from telemetry.traces import finish_spans  # noqa: E402
 
 
 class _ProtectedResourceMetadata:
@@ -46,25 +52,39 @@ def build_application() -> Starlette:
             # A page's objects live until it is sent. With Python's thresholds, every third page of a large
             # catalogue waited 100 ms for a full collection.
             gc.set_threshold(10_000, 20, 50)
-            yield
+            publication.begin()
+            serve_if_asked(settings.METRICS_ADDRESS)
+            try:
+                yield
+            finally:
+                publication.end()
+                finish_spans()
 
     application = Starlette(
         routes=[
+            *ROUTES,
             Route("/mcp", endpoint),
             Route("/mcp/", endpoint),
             Route("/mcp/{slug}", endpoint),
             Route("/mcp/{slug}/", endpoint),
+            Route(METADATA_PATH, _ProtectedResourceMetadata()),
             Route(f"{METADATA_PATH}/mcp", _ProtectedResourceMetadata()),
             Route(f"{METADATA_PATH}/mcp/{{slug}}", _ProtectedResourceMetadata()),
         ],
-        middleware=[Middleware(Shortcut, answers=endpoint.direct_answers)],
+        middleware=[
+            Middleware(Observed),
+            Middleware(CrossOrigin),
+            Middleware(Shortcut, answers=endpoint.direct_answers, endpoint=endpoint),
+        ],
         lifespan=lifespan,
     )
     # All other paths, unchanged: a mount would cut a path at a line break.
     application.router.redirect_slashes = False
     # Above Django's limits, whose answers are better but need the whole body on disk.
     largest = settings.CATALOGUE["max_request_bytes"] + 1024 * 1024
-    application.router.default = cast(ASGIApp, ThreadHandler(largest_body=largest, is_known=is_known))
+    application.router.default = cast(
+        ASGIApp, ThreadHandler(largest_body=largest, is_known=is_known, doorkeeper=doorkeeper)
+    )
     return application
 
 

@@ -1,14 +1,24 @@
 """Celery. The database records all work; messages only make it happen sooner."""
 
+import atexit
 import os
+import threading
 from functools import cached_property
 from typing import Any
 
 from celery import Celery
-from celery.signals import setup_logging
+from celery.signals import (
+    beat_init,
+    before_task_publish,
+    setup_logging,
+    task_prerun,
+    worker_ready,
+    worker_shutdown,
+)
 from kombu import Exchange, Queue
 
 from config.broker import DEFAULT_QUEUE, SCHEME, embedded_broker_options, queue_name
+from telemetry import metrics, traces
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
 # Django's system checks load the admin and every URL, which doubles the time in which workers and beat start.
@@ -17,7 +27,7 @@ os.environ.setdefault("CELERY_SKIP_CHECKS", "true")
 
 UNUSED_QUEUE_SECONDS = 3600  # RabbitMQ then deletes a queue without workers; nothing depends on its messages
 
-WITH_TASKS = ["catalogue", "executions", "orchestration"]
+WITH_TASKS = ["audit", "catalogue", "executions", "orchestration", "mcp_bridge.oauth"]
 """Named, since Celery would take every module `tasks` for one of its own: that of the MCP server too."""
 
 
@@ -40,6 +50,49 @@ app = Application("workflow_catalogue")
 @setup_logging.connect
 def _keep_our_logging(**_: Any) -> None:
     """Celery configures logging itself unless this signal has a receiver."""
+
+
+_ended = threading.Event()
+
+
+@worker_ready.connect
+def _begin_heartbeat(**_: Any) -> None:
+    """In a thread of its own: all others of the worker may be busy."""
+    from executions.local_worker import show_life
+
+    threading.Thread(target=show_life, args=(_ended,), name="heartbeat", daemon=True).start()
+
+
+@worker_ready.connect
+@beat_init.connect
+def _show_metrics(**_: Any) -> None:
+    from django.conf import settings
+
+    publication = metrics.Publication(settings.DATA_DIR / "metrics", settings.PROCESS)
+    publication.begin()
+    atexit.register(publication.end)
+    metrics.serve_if_asked(settings.METRICS_ADDRESS)
+
+
+@worker_shutdown.connect
+def _end_telemetry(**_: Any) -> None:
+    _ended.set()
+    traces.finish_spans()
+
+
+@before_task_publish.connect
+def _pass_request_on(headers: dict[str, Any] | None = None, **_: Any) -> None:
+    if headers is not None and (identity := traces.request_id.get()):
+        headers["request_id"], headers["traceparent"] = identity, traces.current_traceparent()
+
+
+@task_prerun.connect
+def _take_request_over(task: Any, **_: Any) -> None:
+    """Set for each task: the thread has run others before."""
+    sent = task.request
+    traces.continue_task(
+        identity=getattr(sent, "request_id", None), traceparent=getattr(sent, "traceparent", None)
+    )
 
 
 def _configure() -> None:
@@ -75,6 +128,16 @@ def _configure() -> None:
                 "schedule": 5.0,
                 "options": {"expires": 15},
             },
+            "tend-approvals": {
+                "task": "executions.tend_approvals",
+                "schedule": 5.0,
+                "options": {"expires": 15},
+            },
+            "send-approval-notices": {
+                "task": "executions.send_approval_notices",
+                "schedule": 5.0,
+                "options": {"expires": 15},
+            },
             "clean-result-cache": {
                 "task": "executions.clean_result_cache",
                 "schedule": 10.0,
@@ -90,10 +153,26 @@ def _configure() -> None:
                 "schedule": 60.0,
                 "options": {"expires": 60},
             },
+            "clean-up-authorizations": {
+                "task": "mcp_bridge.clean_up_authorizations",
+                "schedule": 3600.0,
+                "options": {"expires": 300},
+            },
+            "seal-audit": {
+                "task": "audit.seal_audit",
+                "schedule": 30.0,
+                "options": {"expires": 30},
+            },
+            "prune-audit": {
+                "task": "audit.prune_audit",
+                "schedule": 3600.0,
+                "options": {"expires": 3600},
+            },
             "prune-executions": {
                 "task": "executions.prune_executions",
-                "schedule": 600.0,
-                "options": {"expires": 300},
+                # For 20 s at most, which is enough for some millions of runs a day: docs/sizing.md.
+                "schedule": 60.0,
+                "options": {"expires": 50},
             },
         },
         beat_schedule_filename=str(settings.DATA_DIR / "celerybeat-schedule"),

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 import sys
 import traceback
 import unicodedata
@@ -9,6 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from loguru import logger
+
+from telemetry.metrics import bounded, log_entries
+from telemetry.traces import current_trace_id, request_id
 
 CONTINUED = "    "  # Indents tracebacks, which may quote engines: only an entry begins with its time
 QUIET_LOGGERS = {  # They would log a line per request, task and tick
@@ -30,6 +34,9 @@ QUIET_LOGGERS = {  # They would log a line per request, task and tick
 OWN_HANDLERS = ("uvicorn", "uvicorn.error", "uvicorn.access")  # With handlers before our settings are read
 WITHOUT_TRACEBACK = ("django.security.DisallowedHost",)  # Network scans trigger these; the message suffices
 KNOWN_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+WARNING = 30
+UNSEEN = re.compile(r"[\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
+"""What JSON leaves as it is, and some programs take for the end of a line or a change of direction."""
 NO_FIELDS = ("process", "line")  # Extra values that are none of `logger.bind(execution=...)`
 
 
@@ -50,7 +57,7 @@ class _ToLoguru(logging.Handler):
 def configure_logging(*, level: str, log_format: str) -> None:
     """Make loguru the only sink; may be called again."""
     logger.remove()
-    logger.configure(extra={"process": process_name(sys.argv)})
+    logger.configure(extra={"process": process_name(sys.argv)}, patcher=_name_request)
     line_of = _as_json if log_format == "json" else _as_text
     logger.add(sys.stderr, level=level, format=line_of, backtrace=False, diagnose=False)
     logging.basicConfig(handlers=[_ToLoguru()], level=level, force=True)
@@ -59,6 +66,16 @@ def configure_logging(*, level: str, log_format: str) -> None:
         logging.getLogger(name).propagate = True
     for name, quiet_level in QUIET_LOGGERS.items():
         logging.getLogger(name).setLevel(quiet_level)
+
+
+def _name_request(record: Any) -> None:
+    """In every line that a request caused, in whatever process; counts what operators look for."""
+    if identity := request_id.get():
+        record["extra"]["request_id"] = identity
+    if trace := current_trace_id():
+        record["extra"]["trace_id"] = trace
+    if record["level"].no >= WARNING:
+        log_entries.labels(bounded(record["level"].name, KNOWN_LEVELS)).inc()
 
 
 def _as_text(record: Any) -> str:
@@ -98,7 +115,8 @@ def _as_json(record: Any) -> str:
     }
     if record["exception"] is not None:
         line["exception"] = "".join(traceback.format_exception(record["exception"].value))
-    record["extra"]["line"] = json.dumps(line, default=str, ensure_ascii=False)
+    text = json.dumps(line, default=str, ensure_ascii=False)
+    record["extra"]["line"] = UNSEEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
     return "{extra[line]}\n"
 
 
@@ -106,8 +124,8 @@ def process_name(command: list[str]) -> str:
     """web, worker, beat or the name of a command."""
     program, words = Path(command[0]), command[1:]
     name = program.parent.name if program.stem == "__main__" else program.stem
-    if name == "uvicorn" or (name == "manage" and words[:1] == ["serve"]):
-        return "web"
     if name == "celery":
         return next((word for word in words if word in ("worker", "beat")), name)
-    return words[0] if name == "manage" and words else name
+    if name in ("manage", "workflow-catalogue", "workflow_catalogue") and words:
+        name = words[0]
+    return "web" if name in ("uvicorn", "serve") else name

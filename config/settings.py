@@ -13,15 +13,17 @@ from django.templatetags.static import static
 from django.urls import reverse_lazy
 from pydantic import SecretStr
 
-from config.environment import BASE_DIR, LiveSettings, read_environment
+from config.environment import BASE_DIR, LiveSettings, read_environment, secret_variables
 from config.environment import LIVE_SETTINGS as CHANGEABLE
-from config.logging import configure_logging
+from config.logging import configure_logging, process_name
 from config.private_files import keep_private, keep_private_database, write_secret_once
 from connectors.allowlists import StdioCommand
+from telemetry.traces import export_spans
 
 ENVIRONMENT = read_environment()
 VERSION = (BASE_DIR / "VERSION").read_text(encoding="ascii").strip()
 DATA_DIR = ENVIRONMENT.data_dir
+DEFAULT_DATA_DIR = type(ENVIRONMENT).model_fields["data_dir"].default
 try:
     # Other accounts of this machine must not read the record of executions.
     DATA_DIR.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -32,6 +34,10 @@ except OSError as error:
 keep_private(DATA_DIR / "broker")
 
 configure_logging(level=ENVIRONMENT.log_level, log_format=ENVIRONMENT.log_format)
+PROCESS = process_name(sys.argv)
+METRICS_ADDRESS = ENVIRONMENT.metrics_address
+if ENVIRONMENT.exports_spans:
+    export_spans(process=PROCESS, version=VERSION)
 LOGGING_CONFIG = None
 
 
@@ -51,6 +57,7 @@ def _secret_keys(path: Path) -> list[str]:
 SECRET_KEY_FILE = None if ENVIRONMENT.secret_key.get_secret_value() else DATA_DIR / "secret_key"
 SECRET_KEY, *SECRET_KEY_FALLBACKS = _secret_keys(DATA_DIR / "secret_key")
 DEBUG = ENVIRONMENT.debug
+DEFAULT_EXCEPTION_REPORTER_FILTER = "config.debugging.WithoutValues"
 PUBLIC_URL = ENVIRONMENT.address
 _PUBLIC_HOST = urlsplit(PUBLIC_URL).hostname or "localhost"
 ALLOWED_HOSTS = sorted(
@@ -62,6 +69,13 @@ SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if PUBLIC_URL.star
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = PUBLIC_URL.startswith("https:")
 # Browsers that used HTTPS once keep to it for a year; other hosts of the domain are not affected.
 SECURE_HSTS_SECONDS = 31_536_000 if PUBLIC_URL.startswith("https:") else 0
+# What `check --deploy` says besides. None is about secrets or cookies.
+SILENCED_SYSTEM_CHECKS = [
+    "security.W005",  # Other hosts of the domain: not ours to decide
+    "security.W021",  # The same, for browsers' lists
+    "security.W008",  # The proxy that has the certificate redirects
+    "oauth2_provider.W008",  # Programs on the user's machine are called back at http://127.0.0.1 (RFC 8252)
+]
 
 INSTALLED_APPS = [
     "unfold",
@@ -78,6 +92,8 @@ INSTALLED_APPS = [
     "django_filters",
     "drf_spectacular",
     "drf_spectacular_sidecar",
+    "oauth2_provider",
+    "audit",
     "catalogue",
     "executions",
     "mcp_bridge",
@@ -92,7 +108,9 @@ MIDDLEWARE = [
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
+    "config.origin.OriginMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "mcp_bridge.second_factor.SecondFactorRequired",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
 ]
@@ -132,7 +150,9 @@ SQLITE_OPTIONS: dict[str, Any] = {
         "PRAGMA wal_autocheckpoint=8000"
     ),
 }
-POSTGRES_OPTIONS: dict[str, Any] = {"pool": {"min_size": 1, "max_size": 20, "timeout": 15}}
+POSTGRES_OPTIONS: dict[str, Any] = {
+    "pool": {"min_size": 1, "max_size": ENVIRONMENT.database_connections, "timeout": 15}
+}
 
 
 def _database() -> dict[str, Any]:
@@ -159,9 +179,57 @@ DATABASES = {"default": _database()}
 if sqlite3.sqlite_version_info < (3, 37):
     raise SystemExit(f"SQLite 3.37 or newer is needed; this Python has {sqlite3.sqlite_version}.")
 
+# The embedded authorization server; mcp_bridge.oauth has the rules.
+OAUTH2_PROVIDER_APPLICATION_MODEL = "oauth2_provider.Application"
+OAUTH2_PROVIDER = {
+    "OAUTH2_SERVER_CLASS": "oauthlib.oauth2.WebApplicationServer",  # Codes and refresh tokens, nothing else
+    "OAUTH2_VALIDATOR_CLASS": "mcp_bridge.oauth.server.Validator",
+    "ACCESS_TOKEN_GENERATOR": "mcp_bridge.oauth.server.make_token",
+    "REFRESH_TOKEN_GENERATOR": "mcp_bridge.oauth.server.make_refresh_token",
+    "SCOPES_BACKEND_CLASS": "mcp_bridge.oauth.server.Scopes",
+    "OIDC_ISS_ENDPOINT": PUBLIC_URL,  # The issuer, in spite of its name
+    "AUTHORIZATION_CODE_EXPIRE_SECONDS": 60,
+    "ACCESS_TOKEN_EXPIRE_SECONDS": ENVIRONMENT.oauth_token_seconds,
+    "REFRESH_TOKEN_EXPIRE_SECONDS": ENVIRONMENT.oauth_refresh_days * 86_400,
+    "REFRESH_TOKEN_REUSE_PROTECTION": True,
+    # Besides web pages, and programs on the user's machine: desktop applications that register these.
+    "ALLOWED_REDIRECT_URI_SCHEMES": [
+        "https",
+        "http",
+        "claude",
+        "cursor",
+        "vscode",
+        "vscode-insiders",
+        "windsurf",
+    ],
+    "ALLOW_LOCALHOST_LOOPBACK": True,
+    "PKCE_REQUIRED": True,
+    "COMPLIANT_BCP_RFC9700_IMPLICIT_GRANT": True,
+    "COMPLIANT_BCP_RFC9700_PASSWORD_GRANT": True,
+    "COMPLIANT_BCP_RFC9700_PKCE_METHOD": True,
+    "COMPLIANT_BCP_RFC9700_ACCESS_TOKEN_TRANSPORT": True,
+    "COMPLIANT_BCP_RFC9700_AUTHZ_RESPONSE_ISS": True,
+    "COMPLIANT_BCP_RFC9700_TOKEN_STORAGE": True,
+    "DCR_ENABLED": ENVIRONMENT.oauth_registration,
+    "CIMD_ENABLED": ENVIRONMENT.oauth_client_documents,
+    "CIMD_METADATA_FETCHER": "mcp_bridge.oauth.server.DocumentReader",
+    "CIMD_REGISTRATION_PERMISSION_CLASSES": ("mcp_bridge.oauth.server.AskedByUser",),
+    "OAUTH2_RESPONSE_TYPES_SUPPORTED": ["code"],
+    "OAUTH2_GRANT_TYPES_SUPPORTED": ["authorization_code", "refresh_token"],
+    "OAUTH2_TOKEN_ENDPOINT_AUTH_METHODS_SUPPORTED": ["none"],
+}
+
 # People sign in at the admin, also by a form that does not know the page they wanted.
 LOGIN_URL, LOGIN_REDIRECT_URL = "admin:login", "admin:index"
+AUTHENTICATION_BACKENDS = [
+    "django.contrib.auth.backends.ModelBackend",
+    *(["mcp_bridge.company_login.CompanyBackend"] if ENVIRONMENT.login_issuer else []),
+]
 
+PASSWORD_HASHERS = [
+    "catalogue.password_hashing.BackgroundPBKDF2",
+    "django.contrib.auth.hashers.PBKDF2PasswordHasher",
+]
 AUTH_PASSWORD_VALIDATORS = [
     {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator", "OPTIONS": {"min_length": 12}},
     {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
@@ -219,9 +287,11 @@ SPECTACULAR_SETTINGS = {
         },
         {"name": "Changes to review", "description": "What engines changed, until a curator decides."},
         {"name": "Executions", "description": "The record of every run."},
+        {"name": "Approvals", "description": "Calls that a person has to approve."},
         {"name": "Statistics", "description": "What was called, how fast it was and how often it failed."},
         {"name": "Natural-language requests", "description": "Say what is wanted; the right tool runs."},
         {"name": "Result cache", "description": "Results that answer the same call again."},
+        {"name": "Audit", "description": "Who did what, when and from where, sealed by a chain of digests."},
         {"name": "Tokens", "description": "Who has access, without the secrets."},
         {"name": "Configuration as code", "description": "The curation as one text, and back."},
     ],
@@ -230,6 +300,7 @@ SPECTACULAR_SETTINGS = {
     "SCHEMA_PATH_PREFIX": "/api/",
     "COMPONENT_SPLIT_REQUEST": True,
     "ENUM_NAME_OVERRIDES": {
+        "ApprovalState": "executions.models.Approval.State",
         "CancelOutcome": "executions.cancelling.CancelOutcome",
         "DoorEnum": "executions.models.Execution.Door",
         "DiscoveryOutcome": "catalogue.models.DiscoveryRun.Outcome",
@@ -237,12 +308,14 @@ SPECTACULAR_SETTINGS = {
         "ExecutionState": "executions.models.State",
         "HealthState": "catalogue.models.Source.HealthState",
         "ReviewKind": "catalogue.models.Review.Kind",
+        "AuditKind": "audit.models.Kind",
         "HistoryDoor": "catalogue.models.HistoryEntry.Door",
         "HistoryKind": "catalogue.models.HistoryEntry.Kind",
         "RequestFailure": "orchestration.models.Failure",
         "RequestStage": "orchestration.models.Stage",
         "RequestStatus": "orchestration.models.WorkflowRequest.Status",
         "StageState": "orchestration.models.StageState",
+        "TokenState": "mcp_bridge.models.TokenState",
     },
     "POSTPROCESSING_HOOKS": [
         "drf_spectacular.hooks.postprocess_schema_enums",
@@ -252,6 +325,11 @@ SPECTACULAR_SETTINGS = {
 
 # Debug pages show settings, so this one hides its password; `config.celery` reads it.
 CELERY_BROKER_URL = ENVIRONMENT.celery_broker_url
+
+
+# Debug pages hide what is called a secret.
+SECRET_VARIABLES = secret_variables()
+SECRETS_DIR = Path(ENVIRONMENT.secrets_dir) if ENVIRONMENT.secrets_dir else DATA_DIR / "secrets"
 
 
 class CatalogueSettings(TypedDict):
@@ -268,6 +346,18 @@ class CatalogueSettings(TypedDict):
     max_concurrent_per_caller: int
     max_queued_executions: int
     max_queued_per_caller: int
+    calls_per_minute: int
+    calls_at_once: int
+    tool_calls_per_minute: int
+    tool_calls_at_once: int
+    token_days: int
+    max_token_days: int
+    max_unapproved_per_caller: int
+    approval_hours: float
+    approve_own_calls: bool
+    approval_mail: str
+    approval_webhook_url: str
+    approval_webhook_secret: SecretStr
     idempotency_hours: float
     reattach_seconds: float
     reattach_result_seconds: float
@@ -277,6 +367,27 @@ class CatalogueSettings(TypedDict):
     stdio_commands: dict[str, StdioCommand]
     http_tool_hosts: str
     trusted_proxies: str
+    oauth_issuer: str
+    oauth_audiences: str
+    oauth_token_types: str
+    oauth_client_id: str
+    oauth_client_secret: SecretStr
+    oauth_introspection_url: str
+    oauth_user_claim: str
+    oauth_scopes: dict[str, str]
+    oauth_role_without_user: str
+    login_issuer: str
+    login_client_id: str
+    login_client_secret: SecretStr
+    login_name: str
+    login_scopes: str
+    login_user_claim: str
+    login_creates_users: bool
+    login_groups_claim: str
+    login_groups: dict[str, str]
+    login_hours: float
+    login_passwords: bool
+    second_factor: str
     openai_base_url: str
     openai_api_key: SecretStr
     openai_model: str
@@ -286,6 +397,18 @@ class CatalogueSettings(TypedDict):
     model_answer_tokens: int
     page_size: int
     list_ttl: float
+    oauth_enabled: bool
+    oauth_registration: bool
+    oauth_client_documents: bool
+    oauth_document_hosts: str
+    oauth_document_ca_file: str
+    allowed_origins: str
+    login_ends_at_provider: bool
+    audit_call_days: int
+    audit_sign_in_days: int
+    audit_access_days: int
+    audit_change_days: int
+    metrics_tools: int
 
 
 CATALOGUE = cast(
@@ -295,6 +418,14 @@ CATALOGUE = cast(
 LIVE_SETTINGS = {  # Those that administrators can change; `is_given`: the environment sets it
     name: field | {"is_given": name in ENVIRONMENT.model_fields_set} for name, field in CHANGEABLE.items()
 }
+EMAIL_BACKEND = f"django.core.mail.backends.{'smtp' if ENVIRONMENT.email_host else 'dummy'}.EmailBackend"
+EMAIL_HOST, EMAIL_PORT = ENVIRONMENT.email_host, ENVIRONMENT.email_port
+EMAIL_HOST_USER = ENVIRONMENT.email_host_user
+EMAIL_HOST_PASSWORD = ENVIRONMENT.email_host_password.get_secret_value()
+EMAIL_USE_TLS = ENVIRONMENT.email_security == "starttls"
+EMAIL_USE_SSL = ENVIRONMENT.email_security == "tls"
+EMAIL_TIMEOUT = 20  # Seconds
+DEFAULT_FROM_EMAIL = ENVIRONMENT.email_from
 FAVICON = "config/favicon.svg"
 
 
@@ -316,6 +447,7 @@ UNFOLD = {
     "SITE_URL": None,
     "SITE_FAVICONS": [{"rel": "icon", "type": "image/svg+xml", "href": STATIC_URL + FAVICON}],
     "COMMAND": {"search_callback": "catalogue.admin.site.search_everything"},
+    "ACCOUNT": {"navigation": "mcp_bridge.second_factor.account_links"},
     "SHOW_HISTORY": True,
     "SHOW_VIEW_ON_SITE": False,
     "SCRIPTS": [lambda request: static("catalogue/admin/confirm.js")],
@@ -372,6 +504,10 @@ UNFOLD = {
                         "link": reverse_lazy("admin:executions_usage"),
                         "active": lambda request: "/execution/usage/" in request.path,
                     },
+                    _page("Approvals", "approval", "executions", "approval")
+                    | {"permission": lambda request: request.user.has_perm("executions.decide_approval")},
+                    _page("Approved for a time", "more_time", "executions", "standingapproval")
+                    | {"permission": lambda request: request.user.has_perm("executions.decide_approval")},
                     _page("Result cache", "bolt", "executions", "cachepolicy"),
                     # Its address is also the beginning of the next one's.
                     _page("Natural-language requests", "chat", "orchestration", "workflowrequest")
@@ -391,6 +527,13 @@ UNFOLD = {
                 "title": "Access",
                 "items": [
                     _page("Tokens", "key", "mcp_bridge", "accesstoken"),
+                    _page("Allowed applications", "apps", "mcp_bridge", "allowedapplication"),
+                    {
+                        "title": "My applications",
+                        "icon": "verified_user",
+                        "link": reverse_lazy("oauth2_provider:applications"),
+                    },
+                    _page("Audit", "policy", "audit", "entry"),
                     {"title": "REST API", "icon": "api", "link": reverse_lazy("api-docs")},
                     _page("Users", "person", "auth", "user"),
                     _page("Groups", "group", "auth", "group"),

@@ -7,6 +7,7 @@ from django.views.generic import RedirectView
 from drf_spectacular.views import SpectacularAPIView
 from rest_framework.routers import SimpleRouter
 
+from catalogue.rest.audit import AuditViewSet
 from catalogue.rest.configuration import ConfigurationViewSet
 from catalogue.rest.discovery_runs import DiscoveryRunViewSet
 from catalogue.rest.filters import FilterViewSet
@@ -19,11 +20,14 @@ from catalogue.rest.sources import ConnectorViewSet, SourceViewSet
 from catalogue.rest.tools import RootToolViewSet, ToolViewSet
 from catalogue.rest.views import NAME
 from catalogue.rest.workflows import WorkflowViewSet
+from executions.rest.approvals import ApprovalViewSet, StandingApprovalViewSet
 from executions.rest.engine_runs import EngineRunViewSet
 from executions.rest.executions import ExecutionViewSet
 from executions.rest.result_cache import ResultCacheViewSet
 from executions.rest.statistics import StatisticsViewSet
+from mcp_bridge.company_login import BeginLogin, EndLogin, log_out
 from mcp_bridge.rest import TokenViewSet, ToolsetViewSet
+from mcp_bridge.second_factor import SecondFactorPage
 from orchestration.rest import WorkflowRequestViewSet
 from orchestration.rest import WorkflowViewSet as RequestInWords
 
@@ -49,7 +53,10 @@ api.register("filters", FilterViewSet, "filter")
 api.register("toolsets", ToolsetViewSet, "toolset")
 api.register("discovery-runs", DiscoveryRunViewSet, "discovery-run")
 api.register("history", HistoryViewSet, "history")
+api.register("audit", AuditViewSet, "audit")
 api.register("executions", ExecutionViewSet, "execution")
+api.register("approvals", ApprovalViewSet, "approval")
+api.register("standing-approvals", StandingApprovalViewSet, "standing-approval")
 api.register("statistics", StatisticsViewSet, "statistics")
 api.register("result-cache", ResultCacheViewSet, "result-cache")
 api.register("catalogue", ConfigurationViewSet, "catalogue")
@@ -63,7 +70,12 @@ handler403, handler404 = "catalogue.admin.site.page_refused", "catalogue.admin.s
 
 urlpatterns = [
     path("", RedirectView.as_view(pattern_name="admin:index")),
+    path("admin/second-factor/", SecondFactorPage.as_view(), name="second-factor"),
+    path("admin/logout/", log_out),
     path("admin/", admin.site.urls),
+    path("", include("mcp_bridge.consent")),
+    path("login/company/", BeginLogin.as_view(), name="company-login"),
+    path("login/company/callback", EndLogin.as_view(), name="company-login-callback"),
     # Browsers look there for addresses that answer with no page, such as those of the API.
     path("favicon.ico", RedirectView.as_view(url=settings.STATIC_URL + settings.FAVICON)),
     re_path(r"^tools/?$", RootToolViewSet.as_view({"get": "list", "post": "create"}), name="tools"),

@@ -32,11 +32,13 @@ from django.urls import set_script_prefix
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
 from config.compat import AnnouncingProtocol, note_handler
+from mcp_bridge.doorkeeper import Doorkeeper, NoTurn
 
 APPLICATION = "config.asgi:application"
 KEEP_ALIVE_SECONDS = 75  # Longer than proxies and clients keep idle ones, so none is closed under a request
 MOST_CONNECTIONS = 5_000  # Per process, mostly of clients that wait for a run
 FEWEST_CONNECTIONS = 100
+ANSWER_SECONDS = 2.0  # Of a graceful end, for sending what waiting calls are answered with
 RESET = struct.pack("ii", 1, 0)  # SO_LINGER: close at once and drop unsent data
 OTHER_FILES = 1_200  # Open besides connections: two per thread with SQLite, engines, the broker
 THREADS = 256  # Concurrent requests, of which some wait for a run
@@ -56,6 +58,7 @@ PAGES = "; ".join(  # Only our own scripts run, never what engines, agents and c
     )
 )
 DOCUMENTS = "default-src 'none'; frame-ancestors 'none'"
+WRONG_TOKEN = (401, 429)  # Status codes of its refusal
 PRIVATE = ("/api", "/tools", "/workflow")  # REST's paths, whose answers no cache may keep
 
 
@@ -208,6 +211,17 @@ def configure_server(application: Any, **options: Any) -> uvicorn.Config:
     return uvicorn.Config(application, **usual | options)
 
 
+class Server(uvicorn.Server):
+    """Which answers calls that wait before it ends, instead of breaking them off."""
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        # Models need Django's applications, which the servers of tests that use this module do not have.
+        from executions.wakeups import waits
+
+        waits.end(within=max(0.0, (self.config.timeout_graceful_shutdown or 0) - ANSWER_SECONDS))
+        await super().shutdown(sockets)
+
+
 def serve(*, host: str, port: int, graceful_seconds: int) -> None:
     config = configure_server(
         APPLICATION,
@@ -216,7 +230,7 @@ def serve(*, host: str, port: int, graceful_seconds: int) -> None:
         timeout_graceful_shutdown=graceful_seconds,
         limit_concurrency=_most_connections(),
     )
-    uvicorn.Server(config).run()
+    Server(config).run()
 
 
 def _most_connections() -> int:
@@ -241,13 +255,22 @@ class ThreadHandler(ASGIHandler):
     docs/decisions/0030-django-in-one-hop.md has the figures. A view runs to its end even if the client has
     gone."""
 
-    def __init__(self, *, largest_body: int, is_known: Known) -> None:
+    def __init__(self, *, largest_body: int, is_known: Known, doorkeeper: Doorkeeper) -> None:
         BaseHandler.__init__(self)
-        self._largest_body, self._is_known = largest_body, is_known
+        self._largest_body, self._is_known, self._doorkeeper = largest_body, is_known, doorkeeper
         self.load_middleware(is_async=False)
         self._threads = CapacityLimiter(THREADS)
 
     async def __call__(self, scope: dict[str, Any], receive: Callable[[], Awaitable[Any]], send: Any) -> None:
+        try:
+            async with self._doorkeeper.turn(scope):
+                await self._answer(scope, receive, send)
+        except NoTurn as crowd:
+            response = _problem(429, "Too many want to sign in at this moment: try again later.")
+            response["Retry-After"] = str(crowd.seconds)
+            await self.send_response(response, send)
+
+    async def _answer(self, scope: dict[str, Any], receive: Callable[[], Awaitable[Any]], send: Any) -> None:
         try:
             body = await self._read_body(scope, receive)
         except RequestAborted:
@@ -264,6 +287,10 @@ class ThreadHandler(ASGIHandler):
                     503, "This server is shutting down. Running work is on record: ask again."
                 )
                 response["Retry-After"] = "5"
+            if response.status_code in WRONG_TOKEN and any(
+                name == b"authorization" for name, _ in scope["headers"]
+            ):
+                await self._doorkeeper.hold_up(scope)
             if not isinstance(response, StreamingHttpResponse):
                 await self.send_response(response, send)
                 return
@@ -344,7 +371,10 @@ class SecurityHeaders:
         if settings.DEBUG and response.status_code >= 400:
             return response
         is_page = response.get("Content-Type", "").startswith("text/html")
-        response.setdefault("Content-Security-Policy", PAGES if is_page else DOCUMENTS)
+        policy = PAGES if is_page else DOCUMENTS
+        if target := getattr(response, "form_target", ""):  # Where a form of the page leads besides
+            policy = policy.replace("form-action 'self'", f"form-action 'self' {target}")
+        response.setdefault("Content-Security-Policy", policy)
         if request.path.startswith(PRIVATE):
             response.setdefault("Cache-Control", "no-store")
         return response

@@ -22,6 +22,11 @@ def run_in_background_loop(coroutine: Coroutine[Any, Any, Result]) -> Result:
     return asyncio.run_coroutine_threadsafe(coroutine, _background_loop()).result()
 
 
+async def await_in_background_loop(coroutine: Coroutine[Any, Any, Result]) -> Result:
+    """The same from another loop; ends the coroutine if the wait is cancelled."""
+    return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, _background_loop()))
+
+
 def finish_in_background_loop(finish: Callable[[], Coroutine[Any, Any, None]], *, seconds: float) -> None:
     """Run a last coroutine before the process ends, unless the loop was never used."""
     if _background_loop.cache_info().currsize:

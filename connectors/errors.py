@@ -12,7 +12,15 @@ ConnectorError
 Messages are shown to admins and agents: they never carry credentials, and they say what the engine said.
 """
 
+import re
 from typing import Any
+
+
+def error_name(error: Exception) -> str:
+    """Of its kind, for labels and listings, such as `invalid_answer`; `other` for one of no kind above."""
+    known = (Unreachable, OutcomeUnknown, InvalidAnswer, Rejected, NotFound, Unsupported, Misconfigured)
+    kind = next((kind for kind in known if isinstance(error, kind)), None)
+    return "other" if kind is None else re.sub(r"(?<=[a-z])(?=[A-Z])", "_", kind.__name__).lower()
 
 
 class ConnectorError(Exception):

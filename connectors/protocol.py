@@ -1,7 +1,7 @@
 """The protocol of engine connectors, and the values that cross it."""
 
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -44,6 +44,8 @@ class Capabilities:
     """The engine announces changes of its listing."""
     differ_by_workflow: bool = False
     """These hold for some workflows only: ask `capabilities_for`."""
+    asks_caller: bool = False
+    """`start` takes `caller`, and may ask it for input; needs `cancellable_start`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -130,6 +132,17 @@ def ignore_progress(snapshot: RunSnapshot) -> None:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class RunCaller:
+    """The client that waits for a run, or will ask for its result, and what it can be asked meanwhile."""
+
+    capabilities: Mapping[str, Any]
+    """MCP's client capabilities `elicitation`, `sampling` and `roots`, as far as the client has them."""
+    ask: Callable[[dict[str, dict[str, Any]]], Awaitable[dict[str, dict[str, Any]]]]
+    """Takes MCP requests, `{key: {"method", "params"}}`, and returns their results by the same keys, once the
+    client has sent all of them. The caller of `start` bounds the wait."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class RunFilter:
     """Which of an engine's runs to list; empty fields match all."""
 
@@ -209,7 +222,8 @@ class Connector(Protocol):
         report: ReportProgress = ignore_progress,
     ) -> Started:
         """Start one run. Raises OutcomeUnknown whenever the run may have been started. `report`: for the
-        run's progress, from engines whose answer to the start is the result."""
+        run's progress, from engines whose answer to the start is the result. Connectors with `asks_caller`
+        also take `caller: RunCaller | None = None`."""
         ...
 
     async def poll(self, run: RunRef) -> RunSnapshot:

@@ -18,6 +18,8 @@ BUILT_IN = {
     "temporal": "connectors.temporal.connector:TemporalConnector",
     "mcp": "connectors.upstream_mcp.connector:McpSourceConnector",
     "prefect": "connectors.prefect.connector:PrefectConnector",
+    "restate": "connectors.restate.connector:RestateConnector",
+    "http_job": "connectors.http_job.connector:HttpJobConnector",
     "http": "connectors.http_tools.connector:HttpConnector",
 }
 METHODS = ("check", "start", "poll", "cancel", "aclose")

@@ -17,6 +17,7 @@ from executions.runner.engine_calls import log_of, next_try_after
 from executions.runner.follow import follow, record_timeout
 from executions.runner.lease import LANE_ROOM, LEASE, Lane, claim_due_executions, keep
 from executions.runner.start import start, start_again
+from telemetry import traces
 
 LAST_STEPS_SECONDS = 8.0  # Supervisors kill after 10 s
 RUN_LOST = (
@@ -65,6 +66,12 @@ def read_execution(execution_id: uuid.UUID) -> Execution:
 
 async def advance(execution: Execution, *, waited_for: bool = False) -> None:
     """Do the next step; with `waited_for`, poll as often as the engine allows."""
+    step = "poll" if execution.state == State.RUNNING else "start"
+    with traces.span(f"{step} {execution.tool_name}", catalogue__execution=str(execution.pk)):
+        await _advance(execution, waited_for=waited_for)
+
+
+async def _advance(execution: Execution, *, waited_for: bool) -> None:
     async with recorded_errors(execution):
         if execution.workflow is None:
             await run_in_database(_record_deleted_workflow, execution)
@@ -78,12 +85,14 @@ async def advance(execution: Execution, *, waited_for: bool = False) -> None:
 
 async def advance_and_release(execution: Execution, *, waited_for: bool = False) -> None:
     holder = execution.lease_holder
-    try:
-        async with keep(execution.pk, holder=holder):
-            await advance(execution, waited_for=waited_for)
-    finally:
-        await release_lease(execution, holder=holder)
-        admit_next(execution)
+    # Part of the request that made it, whatever has led to this step.
+    with traces.continued(traceparent=execution.traceparent, identity=execution.request_id):
+        try:
+            async with keep(execution.pk, holder=holder):
+                await advance(execution, waited_for=waited_for)
+        finally:
+            await release_lease(execution, holder=holder)
+            admit_next(execution)
 
 
 def admit_next(execution: Execution) -> None:

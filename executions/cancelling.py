@@ -7,6 +7,7 @@ from catalogue.connections import connector_for
 from catalogue.database import run_in_database
 from connectors.errors import ConnectorError, Unsupported
 from executions.advancing import advance_and_release, begin, hold_and_read
+from executions.approvals import cancel_unapproved
 from executions.callers import Caller
 from executions.models import Execution, State
 from executions.reading import find_execution
@@ -33,6 +34,11 @@ async def cancel_execution(execution_id: str, *, caller: Caller, by: str = "") -
     execution = await run_in_database(find_execution, execution_id, caller=caller)
     if execution.is_settled:
         return _finished_before(execution)
+    if execution.is_unapproved:
+        if await run_in_database(cancel_unapproved, execution, by=by or caller.name):
+            return _told(await run_in_database(find_execution, execution_id, caller=caller))
+        # It was decided in the meantime.
+        return await cancel_execution(execution_id, caller=caller, by=by)
     if execution.is_queued:
         if await run_in_database(execution.cancel_queued, by or caller.name):
             wake(execution.pk)

@@ -17,14 +17,14 @@ from catalogue.database import run_in_database
 from executions.callers import Caller
 from executions.models import Execution, State
 from executions.reading import find_execution
-from executions.wakeups import request_poll_if_stale, woken_by
+from executions.wakeups import request_poll_if_stale, waits, woken_by
 
 LOOK_SECONDS = 1.0  # Between two queries; changes made by this process are seen at once
 LOOKS_PER_REFRESH = 2  # Between two requests to workers to poll what has a stale status
 OLDEST = timedelta(seconds=10)  # A status may be as old as a twentieth of the run, up to this
 AT_A_TIME = 500  # Databases limit the parameters of a query
 # The fields whose changes count.
-SHOWN = ("state", "admitted_at", "progress", "progress_message", "cancel_requested_at")
+SHOWN = ("state", "admitted_at", "progress", "progress_message", "cancel_requested_at", "input_request")
 Look = tuple[Any, ...]
 
 
@@ -103,20 +103,27 @@ async def watch_until_settled(
     caller: Caller,
     seconds: float,
     on_progress: Callable[[Execution], Awaitable[None]] | None = None,
+    unless_asks: bool = False,
 ) -> Execution:
-    """Wait until it is settled or the time is up; `on_progress` gets each change. Raises UnknownExecution."""
+    """Wait until it is settled or the time is up; `on_progress` gets each change. Raises UnknownExecution.
+
+    `unless_asks`: also end when it asks for input, other than it did when the wait began.
+    """
     execution = await run_in_database(find_fresh_execution, execution_id, caller=caller)
     if execution.is_settled or seconds <= 0:
         return execution
+    known = execution.input_request
     with watching([execution.pk]) as watch, contextlib.suppress(TimeoutError):
         watch.saw(execution)
-        async with asyncio.timeout(seconds):
+        async with waits.at_most(seconds):
             while not execution.is_settled:
                 if not await watch.changes():
                     continue
                 execution = await run_in_database(find_execution, execution_id, caller=caller)
                 if watch.saw(execution) and on_progress is not None and not execution.is_settled:
                     await on_progress(execution)
+                if unless_asks and execution.is_asking and execution.input_request != known:
+                    break
     return execution
 
 

@@ -3,6 +3,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
+from audit.recording import origin
 from catalogue.models import Workflow
 from executions.callers import Caller
 from executions.models import Execution, ExecutionEvent, ExecutionPayload
@@ -11,6 +12,9 @@ from executions.models.record import EVENT_COLUMNS
 from executions.models.statements import carry_out, insertion, insertion_of
 from executions.models.transitions import Event
 from executions.models.usage import end_of, usage_insertion
+from telemetry import traces
+
+KEPT_CHARACTERS = 100  # Of a client's description of itself
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,6 +48,8 @@ def new_execution(
         toolset=request.caller.toolset or "",
         input_characters=size_of(request.arguments),
         arguments_hash=digest,
+        request_id=traces.request_id.get() or None,
+        traceparent=traces.current_traceparent(),
         idempotency_key=request.idempotency_key,
         timeout_seconds=timeout,
         created_at=now,
@@ -59,6 +65,8 @@ def insert_execution(
     metadata: dict[str, Any] = {"version": workflow.version, "content_hash": workflow.content_hash}
     if request.client:
         metadata["client"] = request.client
+    elif (here := origin.get()) is not None:
+        metadata["client"] = {"address": here.address, "user_agent": here.client[:KEPT_CHARACTERS]}
     stored = ExecutionPayload(execution=execution, input=request.arguments, metadata=metadata, **payload)
     by_alias = f" by its former name {request.tool_name}" if request.tool_name != workflow.tool_name else ""
     called = ("created", f"{request.caller.name} called {workflow.tool_name}{by_alias}.")

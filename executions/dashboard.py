@@ -5,11 +5,11 @@ from datetime import datetime, timedelta
 from typing import Any
 from urllib.parse import urlencode
 
-from django.db.models import Count, Min, Q
+from django.db.models import Count, Min
 from django.http import HttpRequest
 from django.urls import reverse
 from django.utils import timezone
-from django.utils.timesince import timesince
+from django.utils.timesince import timesince, timeuntil
 
 from catalogue.admin.rendering import ago, duration, link, table
 from catalogue.exposure import current_catalogue
@@ -17,7 +17,7 @@ from catalogue.models import HistoryEntry, Review, Source, Workflow
 from executions.admin.filters import UNDER_WAY, UNSUCCESSFUL
 from executions.admin.page import state_badge
 from executions.admin.usage import query_of, shown_figures
-from executions.models import Execution, HourlyUsage, State
+from executions.models import Approval, Execution, HourlyUsage, State
 from executions.models.usage import Outcome
 from executions.statistics import Figures, Period, Subject, Use, called_since, figures_in, usage_by
 
@@ -27,6 +27,7 @@ SHOWN_TOOLS = 5
 SOURCES, WORKFLOWS = "admin:catalogue_source_changelist", "admin:catalogue_workflow_changelist"
 REVIEWS = "admin:catalogue_review_changelist"
 EXECUTIONS = "admin:executions_execution_changelist"
+APPROVALS = "admin:executions_approval_changelist"
 
 
 def address(view: str, **query: str) -> str:
@@ -368,6 +369,7 @@ def _cards() -> dict[str, tuple[Callable[[], Card], ...]]:
         "catalogue.view_source": (_sources,),
         "catalogue.view_workflow": (_workflows,),
         "executions.view_execution": (_under_way,),
+        "executions.view_approval": (_unapproved,),
     } | further_cards
 
 
@@ -403,13 +405,8 @@ def _workflows() -> Card:
 
 
 def _under_way() -> Card:
-    active = Execution.objects.active().order_by()
-    queued = Q(state=State.PENDING, admitted_at=None)
-    counts = active.aggregate(
-        admitted=Count("pk", filter=~queued),
-        queued=Count("pk", filter=queued),
-        oldest=Min("created_at", filter=queued),
-    )
+    # Two statements: an index knows each of them, and neither knows both.
+    counts = Execution.objects.queued().order_by().aggregate(queued=Count("pk"), oldest=Min("created_at"))
     badges = []
     if counts["queued"]:
         waiting = address(EXECUTIONS, state__exact="queued")
@@ -418,8 +415,23 @@ def _under_way() -> Card:
         badges.append((f"the oldest for {timesince(counts['oldest'], depth=1)}", "", ""))
     return Card(
         title="Running executions",
-        number=counts["admitted"],
+        number=Execution.objects.under_way().order_by().count(),
         url=address(EXECUTIONS, state__exact=UNDER_WAY),
+        badges=badges,
+    )
+
+
+def _unapproved() -> Card:
+    waiting = Approval.objects.waiting().aggregate(number=Count("pk"), first=Min("expires_at"))
+    badges = []
+    if waiting["first"]:
+        # The sweep ends what has expired within seconds.
+        left = timeuntil(waiting["first"], depth=1)
+        badges.append((f"the first expires in {left}", "warning", ""))
+    return Card(
+        title="Calls that wait for approval",
+        number=waiting["number"],
+        url=address(APPROVALS, decision="waiting"),
         badges=badges,
     )
 

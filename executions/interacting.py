@@ -191,6 +191,8 @@ def why_not_now(execution: Execution, kind: InteractionKind) -> str:
 def _why_no_run(execution: Execution) -> str:
     if execution.is_queued:
         return "It waits in the queue and has not been started; try again when it runs."
+    if execution.is_unapproved:
+        return "It waits for approval and has not been started."
     if not execution.is_settled:
         return "It is being started, and the engine has not named its run yet; try again in a moment."
     if execution.cached_at is not None:

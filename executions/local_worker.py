@@ -149,10 +149,27 @@ class LocalWorker:
 
 SILENCE = timedelta(seconds=10)  # Of all workers: none is alive. Ticks come late on a busy machine
 RENEWAL_SECONDS = 2.0
+HEARTBEAT_SECONDS = 3.0
 
 
 def note_worker() -> None:
     _renew(Q(), process="")
+
+
+def note_alive() -> None:
+    """That a worker is alive, whether or not beat's ticks reach it. Before the first tick there is no row."""
+    WorkerPresence.objects.filter(pk=WorkerPresence.ONLY).update(worker_at=timezone.now())
+
+
+def show_life(ended: threading.Event) -> None:
+    """Note it every few seconds, until the worker ends."""
+    while not ended.wait(HEARTBEAT_SECONDS):
+        try:
+            note_alive()
+        except (DatabaseError, InterfaceError) as error:
+            logger.warning("This worker could not say that it is alive: {}", error)
+        finally:
+            connections.close_all()
 
 
 def stand_in(process: str) -> bool:

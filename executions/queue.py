@@ -101,7 +101,11 @@ def read_occupancy() -> Occupancy:
     source_of = dict(limited.values_list("pk", "source"))
     # Phrased so that SQLite reads only the partial index of admitted executions.
     admitted = Execution.objects.filter(admitted_at__isnull=False, finished_at=None)
-    groups = admitted.exclude(state=State.UNCONFIRMED).order_by().values_list("workflow", "caller")
+    groups = (
+        admitted.exclude(state__in=[State.UNAPPROVED, State.UNCONFIRMED])
+        .order_by()
+        .values_list("workflow", "caller")
+    )
     for workflow, caller, number in groups.annotate(number=Count("*")):
         occupancy.take(Place(caller=caller, workflow=workflow, source=source_of.get(workflow)), number)
     return occupancy

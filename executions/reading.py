@@ -3,13 +3,13 @@ import binascii
 import contextlib
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
-from django.db.models import Q, QuerySet
+from django.db.models import QuerySet
 
 from catalogue.interactions import name_interactions
+from catalogue.long_lists import Page, page_of
+from executions.approvals import describe_wait
 from executions.callers import Caller
 from executions.models import Execution, State
 
@@ -33,6 +33,8 @@ def find_execution(execution_id: str, *, caller: Caller) -> Execution:
 def describe_execution(execution: Execution) -> dict[str, Any]:
     """State, progress, times and output as JSON values; of a running one also its interactions."""
     described = summarise_execution(execution)
+    if execution.is_unapproved:
+        described["approval"] = describe_wait(execution)
     if execution.state == State.RUNNING and execution.workflow is not None:
         described |= name_interactions(execution.workflow)
     if execution.state == State.COMPLETED:
@@ -50,7 +52,7 @@ def summarise_execution(execution: Execution) -> dict[str, Any]:
         "state": execution.state,
         "progress": execution.progress_percent,
         "progress_message": execution.progress_message
-        or (execution.state_label if execution.is_queued else None),
+        or (execution.state_label if execution.is_queued or execution.is_unapproved else None),
         "created_at": execution.created_at.isoformat(),
         "started_at": execution.started_at and execution.started_at.isoformat(),
         "finished_at": execution.finished_at and execution.finished_at.isoformat(),
@@ -70,66 +72,28 @@ def summarise_execution(execution: Execution) -> dict[str, Any]:
 
 
 MOST_AT_A_TIME = 50
-
-
-class UnknownCursor(Exception):
-    def __init__(self) -> None:
-        super().__init__(
-            "Unknown cursor: begin again without one, or use next_cursor as the last page had it."
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Page:
-    executions: list[Execution]
-    next_cursor: str | None
+BY = "created_at"
 
 
 def list_own_executions(
     caller: Caller, *, state: str = "", tool_name: str = "", limit: int = MOST_AT_A_TIME, cursor: str = ""
-) -> Page:
+) -> Page[Execution]:
     """One query, without payloads; administrators too get only their own. Raises UnknownCursor."""
     wanted = Execution.objects.filter(caller=caller.key)
     if state:
         wanted = wanted.filter(state=state)
     if tool_name:
         wanted = wanted.filter(tool_name=tool_name)
-    return page_of(wanted, limit=limit, cursor=cursor)
-
-
-def page_of(executions: QuerySet[Execution], *, limit: int, cursor: str = "") -> Page:
-    """The newest first; the last page is as quick as the first. Raises UnknownCursor."""
-    wanted = executions.order_by("-created_at", "-pk")
-    if cursor:
-        created_at, key = _read_cursor(cursor)
-        wanted = wanted.filter(Q(created_at__lt=created_at) | Q(created_at=created_at, pk__lt=key))
-    found = list(wanted[: limit + 1])
-    more = len(found) > limit
-    return Page(found[:limit], _make_cursor(found[limit - 1]) if more else None)
+    return page_of(wanted, by=BY, limit=limit, cursor=cursor)
 
 
 def all_of(executions: QuerySet[Execution], *, at_a_time: int) -> Iterator[list[Execution]]:
     """Page by page, without an open cursor in the database."""
     cursor: str | None = ""
     while cursor is not None:
-        page = page_of(executions, limit=at_a_time, cursor=cursor)
-        yield page.executions
+        page = page_of(executions, by=BY, limit=at_a_time, cursor=cursor)
+        yield page.rows
         cursor = page.next_cursor
-
-
-def _make_cursor(last: Execution) -> str:
-    return base64.urlsafe_b64encode(f"{last.created_at.isoformat()} {last.pk}".encode()).decode()
-
-
-def _read_cursor(cursor: str) -> tuple[datetime, uuid.UUID]:
-    try:
-        created_at, _, key = base64.urlsafe_b64decode(cursor.encode()).decode().partition(" ")
-        begins = datetime.fromisoformat(created_at)
-        if begins.tzinfo is None:
-            raise UnknownCursor
-        return begins, uuid.UUID(key)
-    except ValueError:
-        raise UnknownCursor from None
 
 
 def decode_base64(encoded: str) -> bytes | None:

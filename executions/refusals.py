@@ -1,6 +1,8 @@
 from collections.abc import Iterator, Sequence
+from typing import ClassVar
 
 from catalogue.schemas import ArgumentProblem
+from executions.callers import Rate
 from executions.models import Execution
 
 LONGEST_KEY = 255
@@ -15,9 +17,14 @@ HELD_CHANGE = (
 class StartRefused(Exception):
     """Nothing was recorded or started; the message says what to do instead."""
 
+    reason: ClassVar[str]
+    """For metrics."""
+
 
 class UnknownTool(StartRefused):
     """`renamed` are tools that formerly had the name, `similar` ones with a like name."""
+
+    reason = "unknown_tool"
 
     def __init__(self, tool_name: str, *, renamed: Sequence[str] = (), similar: Sequence[str] = ()) -> None:
         meant = f"Did you mean {' or '.join(similar)}? " if similar else ""
@@ -31,6 +38,8 @@ class UnknownTool(StartRefused):
 
 class InvalidArguments(StartRefused):
     """`starts=False`: of a tool that starts nothing."""
+
+    reason = "invalid_arguments"
 
     def __init__(self, tool_name: str, problems: list[ArgumentProblem], *, starts: bool = True) -> None:
         listed = "\n".join(_as_many_as_fit(problems))
@@ -52,6 +61,8 @@ def _as_many_as_fit(problems: list[ArgumentProblem]) -> Iterator[str]:
 
 
 class InvalidIdempotencyKey(StartRefused):
+    reason = "invalid_idempotency_key"
+
     def __init__(self) -> None:
         super().__init__(
             f"An idempotency key is a text of 1 to {LONGEST_KEY} printable ASCII characters, such as a UUID. "
@@ -60,6 +71,8 @@ class InvalidIdempotencyKey(StartRefused):
 
 
 class IdempotencyConflict(StartRefused):
+    reason = "idempotency_conflict"
+
     def __init__(self, execution: Execution, *, tool_name: str) -> None:
         other = "with other arguments" if execution.tool_name == tool_name else f"not of {tool_name[:200]}"
         super().__init__(
@@ -69,7 +82,32 @@ class IdempotencyConflict(StartRefused):
         self.execution = execution
 
 
+class OtherCall(StartRefused):
+    reason = "other_call"
+
+    def __init__(self, tool_name: str) -> None:
+        super().__init__(
+            f"The request state belongs to another call than this one of {tool_name[:200]}, or to one with "
+            "other arguments. Nothing was started; call the tool again without it."
+        )
+
+
 class Busy(StartRefused):
+    reason = "busy"
+
     def __init__(self, why: str, *, retry_after: int) -> None:
         super().__init__(f"Busy: {why} Nothing was started; try again in {retry_after} s.")
         self.retry_after = retry_after  # Seconds
+
+
+class TooManyCalls(Busy):
+    reason = "rate"
+
+    def __init__(self, rate: Rate, *, retry_after: int) -> None:
+        at_once = f" and {rate.at_once} at once" if rate.at_once != rate.per_minute else ""
+        StartRefused.__init__(
+            self,
+            f"Too many calls: {rate.whose} takes {rate.per_minute} a minute{at_once}. Nothing was started; "
+            f"try again in {retry_after} s.",
+        )
+        self.retry_after = retry_after

@@ -12,9 +12,11 @@ from django.db import models, transaction
 from django.utils import timezone
 from loguru import logger
 
+from audit.sealing import gathered_until, seal
 from catalogue.models import DiscoveryRun
+from executions.audited import ENDED
 from executions.models import (
-    ACTIVE,
+    OPEN,
     CachedResult,
     Execution,
     ExecutionEvent,
@@ -28,7 +30,7 @@ from executions.statistics import prune_statistics
 
 BATCH = 50  # Rows per transaction: SQLite has one writer
 LONGEST_REST_SECONDS = 0.5
-NEVER_PRUNED = (*ACTIVE, State.UNCONFIRMED)
+NEVER_PRUNED = (*OPEN, State.UNCONFIRMED)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,6 +74,8 @@ kept_alike: list[KeptAlike] = []
 def prune(*, seconds: float | None = None) -> Pruned:
     """Remove what is due, one batch of each kind in turn, for about `seconds` if given."""
     give_up_at = None if seconds is None else time.monotonic() + seconds
+    # What the audit tells of a call comes from its record.
+    seal(seconds=seconds)
     retention, now = Retention.current(), timezone.now()
     counts: Counter[str] = Counter()
     cached: dict[str, Callable[[], int]] = {}
@@ -81,9 +85,11 @@ def prune(*, seconds: float | None = None) -> Pruned:
     for due in (cached, _what_is_due(retention, now)):
         while due and (give_up_at is None or time.monotonic() < give_up_at):
             for kind, prune_batch in list(due.items()):
-                removed = _prune_and_rest(prune_batch)
-                counts[kind] += removed
-                if not removed:
+                begun = time.monotonic()
+                if removed := prune_batch():
+                    counts[kind] += removed
+                    time.sleep(min(time.monotonic() - begun, LONGEST_REST_SECONDS))
+                else:
                     del due[kind]
     total, names = counts.total(), [name for kept in kept_alike for name in (kept.name, kept.payloads)]
     others = {name: removed for name in names if (removed := counts.pop(name, 0))}
@@ -110,13 +116,6 @@ def _what_is_due(retention: Retention, now: datetime) -> dict[str, Callable[[], 
         for kind, (limit, prune_batch) in kinds.items()
         if limit is not None
     }
-
-
-def _prune_and_rest(prune_batch: Callable[[], int]) -> int:
-    begun = time.monotonic()
-    if removed := prune_batch():
-        time.sleep(min(time.monotonic() - begun, LONGEST_REST_SECONDS))
-    return removed
 
 
 @transaction.atomic
@@ -167,6 +166,7 @@ def _prune_discovery_runs(ended_before: datetime) -> int:
 
 
 def _ended(before: datetime) -> models.QuerySet[Execution]:
+    before = min(before, gathered_until(ENDED))
     # Not "in a final state": SQLite would walk all of those instead of the oldest.
     ended = Execution.objects.filter(finished_at__lt=before).exclude(state__in=NEVER_PRUNED)
     is_cached = CachedResult.objects.filter(execution=models.OuterRef("pk"))

@@ -26,14 +26,16 @@ from catalogue.exposure import current_catalogue, find_named
 from catalogue.models import Workflow
 from catalogue.naming import find_similar_names
 from catalogue.schemas import ArgumentProblem
-from executions import queue, refusals
+from executions import approvals, queue, rates, refusals
 from executions.callers import Caller
 from executions.creating import StartRequest, insert_execution, new_execution
-from executions.models import ACTIVE, Execution, State
+from executions.models import OPEN, Execution, StandingApproval, State
 from executions.models.execution import LONG_PAST
 from executions.models.record import has_abandoned
+from executions.reading import find_execution
 from executions.result_cache import answer_from_cache, count_run, mark_for_cache
 from executions.runner.lease import LEASE
+from telemetry import metrics
 
 MAX_AGE_SECONDS = 0.2  # How long a process relies on its last count of all processes' admissions
 RESERVE = 100
@@ -146,7 +148,7 @@ def read_idempotency_key(sent: Any) -> str:
 
 def exposed_workflow(tool_name: str, *, caller: Caller) -> Workflow:
     """Raises UnknownTool, also for a tool outside the caller's toolset."""
-    shown = current_catalogue().seen_through(caller.toolset)
+    shown = current_catalogue().seen_within(caller.bounds)
     if (workflow := find_named(shown, tool_name)) is None:
         renamed = [name for name, other in shown.items() if tool_name in other.former_tool_names]
         raise refusals.UnknownTool(tool_name, renamed=renamed, similar=find_similar_names(tool_name, shown))
@@ -158,15 +160,21 @@ def create_execution(request: StartRequest, *, holder: str = "") -> Execution:
 
     A cached result completes the record at once. With a `holder`, a request that waits: if the limits allow,
     the record is STARTING under the holder's lease, and the holder continues with `runner.start.send_start`.
-    Otherwise a worker starts it. Raises the subclasses of StartRefused.
+    Otherwise a worker starts it. Raises the subclasses of StartRefused. Each call that is recorded counts
+    towards the rates, an answer from the cache too; a repeated one does not.
     """
+    try:
+        return _create_execution(request, holder)
+    except refusals.StartRefused as refused:
+        metrics.calls_refused.labels(refused.reason).inc()
+        raise
+
+
+def _create_execution(request: StartRequest, holder: str) -> Execution:
     written = request
     if (asked_before := _find_by_key(written)) is not None:
         return asked_before
-    workflow = None
-    if request.may_be_hidden:
-        enabled = Workflow.objects.select_related("source").filter(source__enabled=True)
-        workflow = enabled.filter(tool_name=request.tool_name).first()
+    workflow = _find_hidden(request) if request.may_be_hidden else None
     workflow = workflow or exposed_workflow(request.tool_name, caller=request.caller)
     # Repeated requests are identified by the arguments as written, plus the curator's overrides.
     digest = _hash_of(written, workflow)
@@ -176,20 +184,46 @@ def create_execution(request: StartRequest, *, holder: str = "") -> Execution:
     request = replace(request, arguments=settled.arguments)
     if holder and (abandoned := _reattach(request, workflow, digest)) is not None:
         return abandoned
+    # Decided here: calls without any rate are spared the function call.
+    if rates.defaults.in_force or workflow.calls_per_minute or request.caller.rates or request.caller.toolset:
+        rates.take_call(workflow, request.caller)
     try:
-        is_cached = workflow.effective_cache_seconds is not None
-        if is_cached and (answered := answer_from_cache(request, workflow, digest=digest)) is not None:
-            return answered
-        execution = _record(request, workflow, digest, holder, is_cached=is_cached)
+        execution = _answer_or_record(request, workflow, digest, holder)
     except IntegrityError:
         if (asked_before := _find_by_key(written)) is not None:
             return asked_before
         # Deleted since the catalogue was cached.
         raise refusals.UnknownTool(request.tool_name) from None
+    return execution
+
+
+def _answer_or_record(request: StartRequest, workflow: Workflow, digest: str, holder: str) -> Execution:
+    if workflow.approval_required or workflow.approval_rules or workflow.approving_toolsets:
+        need = approvals.find_need(workflow, request.arguments)
+        if need is not None:
+            return _record_with_approval(request, workflow, digest, holder, need)
+    is_cached = workflow.effective_cache_seconds is not None
+    if is_cached and (answered := answer_from_cache(request, workflow, digest=digest)) is not None:
+        return answered
+    execution = _record(request, workflow, digest, holder, is_cached=is_cached)
     logger.bind(
         execution=execution.pk, tool=request.tool_name, caller=request.caller.key, door=request.door.value
     ).info("Execution created" if execution.admitted_at else "Execution queued")
     return execution
+
+
+def _find_hidden(request: StartRequest) -> Workflow | None:
+    """A workflow that filters or a toolset may hide, unless a reservation keeps the caller from it."""
+    enabled = Workflow.objects.select_related("source").filter(source__enabled=True)
+    if (workflow := enabled.filter(tool_name=request.tool_name).first()) is None:
+        return None
+    workflow.approving_toolsets = approvals.approving_toolsets(workflow)
+    shown, caller = current_catalogue(), request.caller
+    if workflow.tool_name in shown.workflows:
+        return workflow if workflow.tool_name in shown.seen_within(caller.bounds) else None
+    admitted, person = workflow.source.reserved_for, caller.person
+    may_use = person is None or not admitted or not person.isdisjoint(admitted)
+    return workflow if may_use else None
 
 
 def _hash_of(request: StartRequest, workflow: Workflow | None) -> str:
@@ -206,6 +240,17 @@ def _hash_of(request: StartRequest, workflow: Workflow | None) -> str:
         problem = ArgumentProblem("", f"{size} bytes are over the limit of {limit}")
         raise refusals.InvalidArguments(request.tool_name, [problem])
     return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def find_continued(request: StartRequest, execution_id: str) -> Execution:
+    """The execution that a client continues with the identical call. Raises UnknownExecution or OtherCall."""
+    known = find_execution(execution_id, caller=replace(request.caller, sees_everything=False))
+    workflow = known.workflow
+    names = [] if workflow is None else [workflow.tool_name, *workflow.former_tool_names]
+    is_same_tool = request.tool_name in {known.tool_name, *names}
+    if not is_same_tool or known.arguments_hash != _hash_of(request, workflow):
+        raise refusals.OtherCall(request.tool_name)
+    return known
 
 
 def _find_by_key(request: StartRequest) -> Execution | None:
@@ -258,7 +303,7 @@ def _reattach(request: StartRequest, workflow: Workflow, digest: str) -> Executi
     )
     if request.fresh:
         # A result that ended before is not a fresh run.
-        abandoned = abandoned.filter(state__in=ACTIVE)
+        abandoned = abandoned.filter(state__in=OPEN)
     for known in abandoned.order_by("created_at").values_list("pk", flat=True):
         execution = workflow.executions.select_related("workflow__source").filter(pk=known).first()
         # Of two identical calls, each gets one.
@@ -268,13 +313,53 @@ def _reattach(request: StartRequest, workflow: Workflow, digest: str) -> Executi
     return None
 
 
+def _record_with_approval(
+    request: StartRequest, workflow: Workflow, digest: str, holder: str, need: approvals.Need
+) -> Execution:
+    """It waits for approval, or the same call waits already, or it has been approved for a time. No cached
+    result answers it, and its result is not cached."""
+    binding = approvals.bind(workflow, request.arguments, request.caller.key)
+    if (standing := approvals.find_standing(binding)) is not None:
+        approved = (need, binding, standing)
+        return _record(request, workflow, digest, holder, is_cached=False, approval=approved)
+    joins = request.may_reattach and workflow.reattach and not request.idempotency_key
+    if joins and (waiting := approvals.find_waiting(binding)) is not None:
+        return waiting
+    return _record_unapproved(request, workflow, digest, need, binding)
+
+
+@in_turn
+def _record_unapproved(
+    request: StartRequest, workflow: Workflow, digest: str, need: approvals.Need, binding: approvals.Binding
+) -> Execution:
+    with transaction.atomic():
+        approvals.check_room(request.caller)
+        execution = new_execution(
+            request,
+            workflow,
+            digest=digest,
+            now=timezone.now(),
+            state=State.UNAPPROVED,
+            approval_hash=binding.digest,
+        )
+        insert_execution(execution, request, workflow, ("unapproved", " ".join(need.reasons)))
+        approvals.request_approval(execution, need, binding, request.caller, None)
+    return execution
+
+
 @in_turn
 def _record(
-    request: StartRequest, workflow: Workflow, digest: str, holder: str, *, is_cached: bool
+    request: StartRequest,
+    workflow: Workflow,
+    digest: str,
+    holder: str,
+    *,
+    is_cached: bool,
+    approval: tuple[approvals.Need, approvals.Binding, StandingApproval] | None = None,
 ) -> Execution:
     now, place = timezone.now(), queue.Place.of(workflow, request.caller.key)
     tight = remembered.take_unless_tight(place)
-    with transaction.atomic() if tight or is_cached else contextlib.nullcontext():
+    with transaction.atomic() if tight or is_cached or approval else contextlib.nullcontext():
         admitted = not tight or admit(tight, place, request.caller)
         starts_at_once = admitted and bool(holder)
         execution = new_execution(
@@ -289,8 +374,15 @@ def _record(
             lease_expires_at=now + LEASE if starts_at_once else None,
             **(mark_for_cache(workflow, digest=digest) if is_cached else {}),
         )
-        queued = [] if admitted else [("queued", "The limits are reached.")]
-        insert_execution(execution, request, workflow, *queued)
+        events = [] if admitted else [("queued", "The limits are reached.")]
+        if approval is None:
+            insert_execution(execution, request, workflow, *events)
+        else:
+            need, binding, standing = approval
+            execution.approval_hash = binding.digest
+            events.append(("approved", approvals.describe_standing(standing)))
+            insert_execution(execution, request, workflow, *events)
+            approvals.request_approval(execution, need, binding, request.caller, standing)
         if is_cached:
             count_run(execution, fresh=request.fresh)
     return execution

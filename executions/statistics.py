@@ -21,12 +21,13 @@ from typing import Any, TypeVar
 
 from cachetools import LRUCache
 from django.db import connection, transaction
-from django.db.models import Exists, Max, Min, OuterRef, QuerySet, Sum, TextField
+from django.db.models import Exists, Max, Min, OuterRef, Q, QuerySet, Sum, TextField
 from django.db.models.functions import Cast, Substr
 from django.utils import timezone
 from loguru import logger
 
 from catalogue.describing import tokens_for
+from catalogue.long_lists import Unindexed
 from catalogue.models import Workflow
 from catalogue.models.workflow import WorkflowQuerySet
 from executions.models import FINAL, Execution, HourlyUsage, StatisticsState, usage
@@ -91,11 +92,6 @@ class Figures:
     @property
     def output_tokens(self) -> int:
         return tokens_for(self.output_characters)
-
-    @property
-    def failure_share(self) -> float:
-        """From 0 to 1."""
-        return self.failures / self.calls if self.calls else 0.0
 
     @property
     def mean_ms(self) -> int | None:
@@ -190,17 +186,25 @@ def forget_past_days() -> None:
 
 
 def _read_by_days(
-    rows: QuerySet[HourlyUsage], start: datetime, name: str, read: Callable[[QuerySet[HourlyUsage]], Read]
+    rows: QuerySet[HourlyUsage],
+    start: datetime,
+    name: str,
+    read: Callable[[QuerySet[HourlyUsage]], Read],
+    *,
+    read_today: Callable[[QuerySet[HourlyUsage]], Read] | None = None,
+    hour: str = "hour",
 ) -> tuple[Read | None, Read]:
     """What `read` makes of `rows` between `start` and today, if that is a day or more, and of today's.
 
+    `read_today`: another one for these. `hour`: by which expression the past is bounded.
     The past is remembered until `StatisticsState` or its rows that are not folded yet say that it changed:
     neither takes longer with more rows.
     """
     today = timezone.now().replace(hour=0, minute=0, second=0, microsecond=0)
+    read_today = read_today or read
     if today - start < DAY:
-        return None, read(rows.filter(hour__gte=start))
-    past = rows.filter(hour__gte=start, hour__lt=today)
+        return None, read_today(rows.filter(hour__gte=start))
+    past = rows.filter(**{f"{hour}__gte": start, f"{hour}__lt": today})
     changes = StatisticsState.objects.values_list("past_changes", flat=True).first()
     # Not by the hour as well, for which SQLite would leave the index of these few rows.
     single = HourlyUsage.objects.filter(is_folded=False).order_by("pk").values_list("pk", "hour")
@@ -212,7 +216,7 @@ def _read_by_days(
         known = (state, read(past))
         with _past_lock, suppress(ValueError):  # too large to keep
             _past[key] = known
-    return known[1], read(rows.filter(hour__gte=today))
+    return known[1], read_today(rows.filter(hour__gte=today))
 
 
 def figures_since(
@@ -291,6 +295,33 @@ def _usage_by_tool(period: Period) -> list[Use]:
         key = (workflow, names[workflow]) if workflow in names else (None, tool_name)
         merged.setdefault(key, Figures()).include(figures)
     return [Use(name, name, figures, workflow) for (workflow, name), figures in merged.items()]
+
+
+def calls_of(keys: Iterable[int], period: Period) -> dict[int, Figures]:
+    """Calls, failures and the last call of these workflows, if any: read from an index alone."""
+
+    def read(rows: QuerySet[HourlyUsage]) -> dict[int | None, tuple[int, int, datetime]]:
+        failed = Sum("calls", filter=Q(outcome__in=usage.FAILURES), default=0)
+        sums = rows.order_by().values_list("workflow")
+        found = sums.annotate(number=Sum("calls"), failed=failed, last=Max("last_at"))
+        return {workflow: (number, failures, last) for workflow, number, failures, last in found}
+
+    wanted = set(keys)
+    past, present = _read_by_days(
+        HourlyUsage.objects.alias(most=Unindexed("hour")),
+        period.start(),
+        "calls of workflows",
+        read,
+        read_today=lambda rows: read(rows.filter(workflow__in=wanted)),
+        hour="most",
+    )
+    found: dict[int, Figures] = {}
+    for part in (past or {}, present):
+        for workflow, (calls, failed, last) in part.items():
+            if workflow in wanted:
+                figures = Figures(calls=calls, by_outcome={usage.Outcome.FAILED: failed}, last_at=last)
+                found.setdefault(workflow, Figures()).include(figures)
+    return found
 
 
 def last_calls_of(keys: Iterable[int]) -> dict[int, datetime]:

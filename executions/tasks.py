@@ -5,13 +5,14 @@ from celery.signals import worker_process_shutdown, worker_shutdown
 
 from catalogue.product_settings import overrides
 from connectors.background import run_in_background_loop
-from executions import advancing, result_cache, retention, statistics
+from executions import advancing, approvals, notices, result_cache, retention, statistics
 from executions.local_worker import RENEWAL_SECONDS, at_most_every, note_worker
 from executions.models import StatisticsState
 from executions.queue import admit_queued
 from executions.wakeups import POLL_TASK
 
 _note_worker = at_most_every(RENEWAL_SECONDS, note_worker)
+NOTICE_SECONDS = 20.0
 PRUNING_SECONDS = 20.0  # It occupies a thread of the worker, whose shutdown may wait for a batch
 
 
@@ -26,6 +27,17 @@ def poll_due_executions() -> None:
 @shared_task(name="executions.prune_executions")
 def prune_executions() -> None:
     retention.prune(seconds=PRUNING_SECONDS)
+
+
+@shared_task(name="executions.tend_approvals")
+def tend_approvals() -> None:
+    approvals.end_expired()
+    approvals.end_outdated()
+
+
+@shared_task(name="executions.send_approval_notices")
+def send_approval_notices() -> None:
+    notices.send_due(seconds=NOTICE_SECONDS)
 
 
 @shared_task(name="executions.clean_result_cache")

@@ -17,11 +17,12 @@ from executions.change_feed import watching
 from executions.creating import StartRequest
 from executions.models import Execution, State
 from executions.refusals import StartRefused
-from executions.runner.follow import CANCELLATION_GRACE
+from executions.runner.follow import CANCELLATION_GRACE, record
 from executions.runner.lease import LEASE, keep
 from executions.runner.start import send_start
 from executions.starting import create_execution
-from executions.wakeups import is_awaited_besides, wake, woken_by
+from executions.wakeups import is_awaited_besides, waits, wake, woken_by
+from telemetry import traces
 
 ProgressListener = Callable[[Execution], Awaitable[None]]
 LOOK_AGAIN_SECONDS = 1.0  # How often a waiting request reads the row, which others may have changed
@@ -40,7 +41,7 @@ async def start_and_wait(
     is_assumed: bool = False,
     on_progress: ProgressListener | None = None,
 ) -> Execution:
-    """Start a workflow and wait until it is settled, at most `seconds`.
+    """Start a workflow and wait until it is settled or asks its caller for input, at most `seconds`.
 
     Without `seconds`, as long as the workflow's settings say, up to the caller's `patience`, which replaces
     the product's default, or lowers it where it `is_assumed`; until the run's deadline for a `patient`
@@ -55,7 +56,7 @@ async def start_and_wait(
         execution = await follower.created()
         limit = seconds
         if limit is None:
-            limit = _inline_wait(execution, patient=patient, patience=patience, is_assumed=is_assumed)
+            limit = inline_wait(execution, patient=patient, patience=patience, is_assumed=is_assumed)
         again = patient and seconds is None and execution.is_queued
         execution = await follower.wait(execution, limit, on_progress, again_once_admitted=again)
         answered = True
@@ -64,7 +65,7 @@ async def start_and_wait(
         await follower.release(answered=answered)
 
 
-def _inline_wait(
+def inline_wait(
     execution: Execution, *, patient: bool, patience: float | None, is_assumed: bool
 ) -> float | None:
     """In seconds; None: without a limit."""
@@ -131,13 +132,15 @@ class _Follower:
     ) -> Execution:
         """Until it is settled or the time is up; `again_once_admitted`: that restarts behind the queue."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds) as patience:
+            async with waits.at_most(seconds) as patience:
                 while not self._task.done():
                     await self._news.wait()
                     self._news.clear()
                     execution = self._execution or execution
+                    if execution.is_asking:
+                        break
                     if again_once_admitted and not execution.is_queued and seconds is not None:
-                        patience.reschedule(asyncio.get_running_loop().time() + seconds)
+                        patience.reschedule(seconds)
                         again_once_admitted = False
                     if on_progress is None or execution.is_settled:
                         continue
@@ -149,10 +152,11 @@ class _Follower:
 
     async def _run(self) -> None:
         try:
-            self._execution = created = await run_in_database(self._create)
+            self._execution = created = await record(self._create)
             # A request that repeats a key only watches: the first one answers.
             self._owns = created.pk == self._request.id or not self._request.idempotency_key
-            is_over = created.is_settled
+            # People take long: a call that waits for approval is answered at once.
+            is_over = created.is_settled or created.state == State.UNAPPROVED
             created.awaited_here = self._owns and not is_over
         except Exception as error:  # noqa: BLE001 - raised in `created`
             self._failure = error
@@ -183,8 +187,9 @@ class _Follower:
     async def _drive(self, execution: Execution) -> None:
         try:
             if execution.lease_holder == self._holder:
-                async with advancing.recorded_errors(execution):
-                    await send_start(execution, execution.payload.input, on_progress=self._news.set)
+                with traces.span(f"start {execution.tool_name}", catalogue__execution=str(execution.pk)):
+                    async with advancing.recorded_errors(execution):
+                        await send_start(execution, execution.payload.input, on_progress=self._news.set)
             elif execution.is_queued:
                 await self._queue_up(execution)
             await self._follow()

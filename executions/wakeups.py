@@ -1,9 +1,11 @@
 import asyncio
 import contextlib
+import math
 import threading
+import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
@@ -53,6 +55,60 @@ def is_awaited_besides(event: asyncio.Event, execution_id: uuid.UUID) -> bool:
     with _changing:
         return any(other is not event for _, other in _waiting.get(execution_id, ()))
 
+
+class Patience:
+    """How long a request waits, which can be changed until it is over."""
+
+    def __init__(self, timeout: asyncio.Timeout, *, all_end_at: Callable[[], float]) -> None:
+        self._timeout, self._all_end_at = timeout, all_end_at
+        self._ends_at = math.inf
+        self.is_over = False
+
+    def reschedule(self, seconds: float | None) -> None:
+        """From now; None: without a limit of its own."""
+        self._ends_at = math.inf if seconds is None else time.monotonic() + seconds
+        self.apply()
+
+    def apply(self) -> None:
+        if self.is_over or self._timeout.expired():
+            return
+        left = min(self._ends_at, self._all_end_at()) - time.monotonic()
+        now = asyncio.get_running_loop().time()
+        self._timeout.reschedule(None if left == math.inf else now + max(0.0, left))
+
+
+class Waits:
+    """Requests of this process that wait for a run."""
+
+    def __init__(self) -> None:
+        self._patience: set[tuple[asyncio.AbstractEventLoop, Patience]] = set()
+        self._all_end_at = math.inf  # By the monotonic clock
+
+    @contextlib.asynccontextmanager
+    async def at_most(self, seconds: float | None) -> AsyncIterator[Patience]:
+        """Raises TimeoutError, as `asyncio.timeout` does."""
+        async with asyncio.timeout(None) as timeout:
+            patience = Patience(timeout, all_end_at=lambda: self._all_end_at)
+            patience.reschedule(seconds)
+            entry = (asyncio.get_running_loop(), patience)
+            self._patience.add(entry)
+            try:
+                yield patience
+            finally:
+                self._patience.discard(entry)
+                patience.is_over = True
+
+    def end(self, *, within: float) -> None:
+        """Before the process ends, from any thread: requests then answer with what is known by that time, and
+        the runs go on. Holds for waits that begin later, too."""
+        self._all_end_at = time.monotonic() + within
+        for loop, patience in tuple(self._patience):
+            # The loop may be closed.
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(patience.apply)
+
+
+waits = Waits()
 
 POLL_TASK = "executions.poll_due_executions"
 MESSAGE_LIFETIME_SECONDS = 5

@@ -1,14 +1,13 @@
 import hashlib
-import ipaddress
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from django.conf import settings
+from django.contrib.auth import get_user_model
 from django.contrib.auth.models import AnonymousUser
 from django.db import transaction
 from django.db.models import F
@@ -16,14 +15,17 @@ from django.utils import timezone
 from drf_spectacular.extensions import OpenApiAuthenticationExtension
 from loguru import logger
 from rest_framework.authentication import BaseAuthentication, get_authorization_header
-from rest_framework.exceptions import AuthenticationFailed, Throttled
+from rest_framework.exceptions import APIException, AuthenticationFailed, Throttled
 from rest_framework.request import Request
 
-from mcp_bridge.models import AccessToken, FailureCount
-from mcp_bridge.tokens import authenticate, describe_wrong_token
+from audit.models import Kind
+from audit.recording import record
+from mcp_bridge.addresses import SHOWN_NAME, client_address, neighbourhood
+from mcp_bridge.bearers import Undecided, authenticate, describe_wrong_bearer
+from mcp_bridge.models import FailureCount
+from mcp_bridge.outside import named_outside
+from mcp_bridge.tokens import Access, Origin, arriving, metadata_url
 
-NEIGHBOURS = {4: 32, 6: 64}  # Prefix lengths: one subscriber has a whole network of IPv6 addresses
-SHOWN_NAME = 100
 REMEMBERED_CALLERS = 10_000
 PURGED_AT_ONCE = 1_000
 PASSWORD_CHECKS = 1  # At once in a process: each takes a core for most of a second, which tool calls need
@@ -43,7 +45,10 @@ class Limit:
 
 SIGN_INS_TO_ONE_ACCOUNT = Limit("sign-ins to an account from an address", 10, 900)
 SIGN_INS = Limit("sign-ins from an address", 50, 900)
+CODES = Limit("second factors of an account", 10, 900)
 TOKENS = Limit("tokens from an address", 30, 60)
+REGISTRATIONS = Limit("registrations of clients from an address", 30, 3600)
+CLIENT_DOCUMENTS = Limit("addresses of clients that are read for a user", 20, 3600)
 
 
 class TooManyFailures(Exception):
@@ -66,12 +71,15 @@ class SignInAttempt:
         self._username, self._address = username[:SHOWN_NAME], address
         account = username.casefold()
         self._keys = {
-            _key(SIGN_INS_TO_ONE_ACCOUNT, account, _neighbourhood(address)): SIGN_INS_TO_ONE_ACCOUNT,
-            _key(SIGN_INS, _neighbourhood(address)): SIGN_INS,
+            _key(SIGN_INS_TO_ONE_ACCOUNT, account, neighbourhood(address)): SIGN_INS_TO_ONE_ACCOUNT,
+            _key(SIGN_INS, neighbourhood(address)): SIGN_INS,
         }
+        self._begin()
+
+    def _begin(self) -> None:
         for key, limit in self._keys.items():
             if seconds := _count(key, limit):
-                self._log("too many failures, the password was not looked at")
+                self._log("too many failures, so that this one was not looked at")
                 raise TooManyFailures(seconds)
 
     def succeeded(self) -> None:
@@ -85,7 +93,24 @@ class SignInAttempt:
         self._log("wrong name or password")
 
     def _log(self, why: str) -> None:
-        logger.warning("Refused a sign-in as {!r} from {}: {}.", self._username, self._address, why)
+        """The name only of accounts that exist: what else is entered there may be a password."""
+        users = get_user_model()._default_manager
+        known = users.filter(**{get_user_model().USERNAME_FIELD: self._username}).exists()
+        shown = repr(self._username) if known else "an unknown account"
+        logger.warning("Refused a sign-in as {} from {}: {}.", shown, self._address, why)
+
+
+class CodeAttempt(SignInAttempt):
+    """At a second factor. Counts from all addresses together: the password is known to who comes here."""
+
+    def __init__(self, *, username: str, address: str) -> None:
+        """Raises TooManyFailures."""
+        self._username, self._address = username[:SHOWN_NAME], address
+        self._keys = {_key(CODES, username): CODES}
+        self._begin()
+
+    def failed(self) -> None:
+        self._log("wrong code of the second factor")
 
 
 @contextmanager
@@ -101,11 +126,13 @@ def checking_password() -> Iterator[None]:
 
 def note_wrong_token(text: str, *, address: str) -> None:
     """Raises TooManyFailures. Good tokens never come here: many clients may share one address."""
-    key = _key(TOKENS, _neighbourhood(address))
+    key = _key(TOKENS, neighbourhood(address))
     if (seconds := _paused.get(key, 0) - time.monotonic()) > 0:
         raise TooManyFailures(int(seconds) + 1)
     seconds = _count(key, TOKENS)
-    logger.warning("Refused an access token from {}: {}.", address, describe_wrong_token(text))
+    why = describe_wrong_bearer(text)
+    logger.warning("Refused an access token from {}: {}.", address, why)
+    record(Kind.TOKEN, "token.refused", outcome="refused", address=address, why=why)
     if seconds:
         logger.warning("Too many of them: those of the next {} seconds are not logged.", seconds)
         if len(_paused) >= REMEMBERED_CALLERS:
@@ -114,31 +141,10 @@ def note_wrong_token(text: str, *, address: str) -> None:
         raise TooManyFailures(seconds)
 
 
-def client_address(peer: str | None, forwarded_for: str) -> str:
-    """The peer's, or the one that a trusted proxy names in `X-Forwarded-For`."""
-    listed = settings.CATALOGUE["trusted_proxies"].split(",")
-    trusted = [ipaddress.ip_network(network.strip()) for network in listed if network.strip()]
-    hops = [hop.strip() for hop in forwarded_for.split(",") if hop.strip()]
-    address = peer or ""
-    while hops and _is_within(address, trusted):
-        address = hops.pop()
-    return address[:SHOWN_NAME]
-
-
-def _is_within(address: str, networks: list[ipaddress.IPv4Network | ipaddress.IPv6Network]) -> bool:
-    try:
-        parsed = ipaddress.ip_address(address)
-    except ValueError:
-        return False
-    return any(parsed in network for network in networks)
-
-
-def _neighbourhood(address: str) -> str:
-    try:
-        parsed = ipaddress.ip_address(address)
-    except ValueError:
-        return address
-    return str(ipaddress.ip_network((parsed, NEIGHBOURS[parsed.version]), strict=False))
+def count_attempt(limit: Limit, caller: str) -> None:
+    """For what is bounded whether it succeeds or not. Raises TooManyFailures."""
+    if seconds := _count(_key(limit, neighbourhood(caller)), limit):
+        raise TooManyFailures(seconds)
 
 
 def _key(limit: Limit, *parts: str) -> str:
@@ -165,31 +171,56 @@ def _count(key: str, limit: Limit) -> int:
     return max(1, int((count.ends_at - now).total_seconds()))
 
 
-class AccessTokenAuthentication(BaseAuthentication):
-    """`request.auth` is the token of `Authorization: Bearer <token>`; there is no Django user."""
+class Unavailable(APIException):
+    status_code = 503
 
-    def authenticate(self, request: Request) -> tuple[AnonymousUser, AccessToken] | None:
+    def __init__(self, problem: Undecided) -> None:
+        super().__init__(str(problem))
+        self.wait = problem.seconds
+
+
+def challenge(metadata: str, error: str = "", scopes: Iterable[str] = ()) -> str:
+    """The `WWW-Authenticate` of every refusal (RFC 6750, RFC 9728). Without `error`: none were sent.
+    `metadata`: where the resource is described; `scopes`: what a client should ask for, instead of what it
+    has."""
+    parameters = {
+        "error": error,
+        "scope": " ".join(sorted(map(named_outside, scopes))),
+        "resource_metadata": metadata,
+    }
+    return "Bearer " + ", ".join(f'{name}="{value}"' for name, value in parameters.items() if value)
+
+
+class AccessTokenAuthentication(BaseAuthentication):
+    """`request.auth` is the Access of `Authorization: Bearer <token>`; there is no Django user."""
+
+    def authenticate(self, request: Request) -> tuple[AnonymousUser, Access] | None:
         scheme, _, text = _authorization(request).partition(" ")
         if scheme.lower() != "bearer":
             return None
-        token = authenticate(text.strip())
-        if token is None:
-            forwarded = request.META.get("HTTP_X_FORWARDED_FOR", "")
+        peer, forwarded = request.META.get("REMOTE_ADDR", ""), request.META.get("HTTP_X_FORWARDED_FOR", "")
+        arriving.set(Origin(peer, forwarded, request.META.get("HTTP_USER_AGENT", "")))
+        try:
+            access = authenticate(text.strip())
+        except Undecided as problem:
+            raise Unavailable(problem) from None
+        if access is None:
             try:
-                note_wrong_token(
-                    text.strip(), address=client_address(request.META.get("REMOTE_ADDR"), forwarded)
-                )
+                note_wrong_token(text.strip(), address=client_address(peer, forwarded))
             except TooManyFailures as problem:
                 throttled = Throttled(detail=str(problem))
                 # For `Retry-After`: as an argument, REST framework would append it to the text.
                 throttled.wait = problem.seconds  # type: ignore[attr-defined]
                 raise throttled from None
             raise AuthenticationFailed(REFUSED)
-        return AnonymousUser(), token
+        return AnonymousUser(), access
 
     def authenticate_header(self, request: Request) -> str:
-        """RFC 6750: no error code for a request without a token."""
-        return 'Bearer error="invalid_token"' if _authorization(request) else "Bearer"
+        return challenge(metadata_url(whole=True), "invalid_token" if _authorization(request) else "")
+
+    def refuse_scope(self, access: Access, needed: str) -> str:
+        """The `WWW-Authenticate` of a request that needs another scope."""
+        return challenge(metadata_url(whole=True), "insufficient_scope", {*access.scopes, needed})
 
 
 class AccessTokenDescription(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call]

@@ -2,7 +2,7 @@ import math
 import re
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -13,17 +13,41 @@ import anyio
 from django.utils import timezone
 from mcp import MCPError
 from mcp.server.streamable_http import REQUEST_CANCELLED
-from mcp_types import CancelledNotificationParams, RequestId, TextContent
+from mcp_types import (
+    INVALID_PARAMS,
+    MISSING_REQUIRED_CLIENT_CAPABILITY,
+    CancelledNotificationParams,
+    RequestId,
+    TextContent,
+)
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from catalogue.database import run_in_database
 from catalogue.exposure import current_catalogue, find_by_alias, fresh_catalogue
 from catalogue.models import Workflow
+from connectors.errors import ConnectorError
 from executions.advancing import begin
+from executions.change_feed import watch_until_settled
 from executions.creating import StartRequest
-from executions.models import Execution
+from executions.models import Execution, State
+from executions.questions import ANSWERS, answer
+from executions.reading import UnknownExecution, find_execution
 from executions.refusals import InvalidArguments, StartRefused, UnknownTool
-from executions.waiting import start_and_wait
+from executions.starting import find_continued
+from executions.waiting import GRACE_SECONDS, inline_wait, start_and_wait
 from mcp_bridge.declarations import NOTE, RENAMED_TO, Context, is_modern
+from mcp_bridge.elicitation import (
+    APPROVAL,
+    ELICIT,
+    ROUND,
+    Ask,
+    ask_for_run,
+    ask_while_waiting,
+    input_required,
+    question_about,
+    questions_of,
+    take_response,
+)
 from mcp_bridge.portability import find_portable_view, portable_view
 from mcp_bridge.results import ToolAnswer, execution_result, text_result
 from mcp_bridge.tasks import describe_task
@@ -51,6 +75,10 @@ class ToolCall:
     report: Report | None = None  # Sends progress (value, total, message); None: the client asked for none
     stays_for_progress: bool = False  # Whether progress keeps the client waiting for as long as a run takes
     may_give_up_soon: bool = False  # Its kind waits for 5 s by default and does not say when that is over
+    elicits: Callable[[], frozenset[str]] = frozenset  # See `elicitation_modes`; few calls need to know
+    ask: Ask | None = None  # With a handshake; without one, the answer to the call asks
+    continues: str = ""  # The state of the answer that asked for input; empty: a call of its own
+    responses: Mapping[str, Any] = field(default_factory=dict)  # And what its user said
 
 
 async def run_workflow(call: ToolCall, tool_name: str, arguments: dict[str, Any]) -> ToolAnswer:
@@ -59,7 +87,7 @@ async def run_workflow(call: ToolCall, tool_name: str, arguments: dict[str, Any]
     portable = await find_portable_view(call.access)
     name = tool_name if portable is None else portable.meant_name(tool_name)
     schema = None if portable is None else portable.schema_of(name)
-    known = await known_patience(call.access)
+    known, began = await known_patience(call.access), time.monotonic()
     patience = UNNAMED_WAIT_SECONDS if known is None and call.may_give_up_soon else known
     try:
         request = StartRequest(
@@ -72,6 +100,8 @@ async def run_workflow(call: ToolCall, tool_name: str, arguments: dict[str, Any]
             fresh=call.fresh,
             client=call.client,
         )
+        if call.continues:
+            return await continue_call(call, request, patience)
         execution = await start_and_wait(
             request,
             patient=call.stays_for_progress and not call.takes_tasks,
@@ -87,11 +117,133 @@ async def run_workflow(call: ToolCall, tool_name: str, arguments: dict[str, Any]
         if isinstance(error, InvalidArguments) and portable is not None and schema is not None:
             error = portable.tell_invalid(tool_name, schema, error)
         return text_result(str(error), is_error=True)
+    if execution.is_unapproved and call.ask is not None:
+        execution = await _ask_and_wait(execution, call, patience, progress)
+    if execution.is_asking:
+        execution = await _ask_for_run(execution, call, patience, progress, began)
+    return await _finish(execution, call, patience, name, progress)
+
+
+async def _finish(
+    execution: Execution,
+    call: ToolCall,
+    patience: int | None,
+    name: str,
+    progress: "ProgressNotifications | None",
+) -> ToolAnswer:
+    missing = _capabilities_missing(execution, call)
+    if missing and call.protocol_version in MODERN_PROTOCOL_VERSIONS:
+        data = {"requiredCapabilities": missing}
+        raise MCPError(MISSING_REQUIRED_CLIENT_CAPABILITY, execution.error, data=data)
     if progress is not None and not progress.last:
         await progress.tell(execution)
     if _is_at_hand(execution, name):
         return _render(execution, call, patience, name)
     return await run_in_database(_render, execution, call, patience, name)
+
+
+async def _give_answers(execution: Execution, call: ToolCall) -> None:
+    results = {
+        key: result.model_dump(by_alias=True, mode="json", exclude_none=True)
+        for key, result in call.responses.items()
+    }
+    await run_in_database(answer, execution, results)
+
+
+UNKNOWN_STATE = "Unknown requestState: send that of the answer that asked for input, as it came."
+
+
+async def continue_call(call: ToolCall, request: StartRequest, patience: float | None) -> ToolAnswer:
+    """The same call again, after its user was asked: it starts nothing by itself. Raises OtherCall."""
+    execution_id, _, question = call.continues.partition(ROUND)
+    try:
+        execution = await run_in_database(find_continued, request, execution_id)
+    except UnknownExecution:
+        raise MCPError(INVALID_PARAMS, UNKNOWN_STATE) from None
+    if not question.isdecimal():
+        raise MCPError(INVALID_PARAMS, UNKNOWN_STATE)
+    if execution.is_unapproved:
+        await take_response(execution, call.responses.get(APPROVAL), call.access)
+    elif question == str(execution.input_request):
+        await _give_answers(execution, call)
+    if not execution.is_asking:
+        execution = await _watch(execution, call, patience)
+    return await run_in_database(_render, execution, call, None, request.tool_name)
+
+
+async def _ask_and_wait(
+    execution: Execution, call: ToolCall, patience: float | None, progress: "ProgressNotifications | None"
+) -> Execution:
+    assert call.ask is not None, "asked only where the client can be"
+    question = await run_in_database(question_about, execution, call.elicits())
+    if question is None:
+        return execution
+    await ask_while_waiting(
+        execution,
+        question,
+        call.access,
+        ask=call.ask,
+        wait=partial(_watch, execution, call, patience, progress),
+    )
+    return await run_in_database(find_execution, str(execution.pk), caller=call.access.caller)
+
+
+async def _ask_for_run(
+    execution: Execution,
+    call: ToolCall,
+    patience: float | None,
+    progress: "ProgressNotifications | None",
+    began: float,
+) -> Execution:
+    """One question after the other, until it is settled or the time of the call is up; clients without a
+    handshake may have sent answers with the call itself."""
+    asked = None
+    if call.ask is None and call.responses:
+        await _give_answers(execution, call)
+        if not execution.is_asking:
+            execution = await _watch(execution, call, patience, progress, began=began)
+        return execution
+    while call.ask is not None and execution.is_asking and execution.input_request != asked:
+        asked = execution.input_request
+        requests = await run_in_database(questions_of, execution)
+        waiting = partial(_watch, execution, call, patience, progress, began=began)
+        execution = await ask_for_run(execution, requests, ask=call.ask, wait=waiting)
+    return execution
+
+
+async def _watch(
+    execution: Execution,
+    call: ToolCall,
+    patience: float | None,
+    progress: "ProgressNotifications | None" = None,
+    *,
+    began: float | None = None,
+) -> Execution:
+    """For as long as a call waits; `began`: when this one did, if that is to count."""
+    seconds = inline_wait(
+        execution,
+        patient=call.stays_for_progress and not call.takes_tasks,
+        patience=patience,
+        is_assumed=False,
+    )
+    if seconds is None:
+        seconds = execution.timeout_seconds + GRACE_SECONDS
+    return await watch_until_settled(
+        str(execution.pk),
+        caller=call.access.caller,
+        seconds=seconds - (0 if began is None else time.monotonic() - began),
+        on_progress=progress.tell if progress else None,
+        unless_asks=True,
+    )
+
+
+def _capabilities_missing(execution: Execution, call: ToolCall) -> dict[str, Any]:
+    """Those for want of which an MCP server refused the call that has just been made."""
+    details = execution.raised.details if isinstance(execution.raised, ConnectorError) else {}
+    if details.get("code") != MISSING_REQUIRED_CLIENT_CAPABILITY:
+        return {}
+    answers = call.client.get(ANSWERS, {})
+    return {name: needed for name, needed in details["required"].items() if name not in answers}
 
 
 def _is_at_hand(execution: Execution, called: str) -> bool:
@@ -112,20 +264,35 @@ async def known_patience(access: Access) -> int | None:
         return access.inline_wait_seconds or access.learned_wait_seconds
     if (catalogue := fresh_catalogue()) is None:
         catalogue = await run_in_database(current_catalogue)
-    entry = catalogue.toolsets.get(toolset)
+    entry = catalogue.toolset_within(access.bounds)
     decided = None if entry is None else entry.toolset.inline_wait_seconds
     return min((known for known in (decided, access.learned_wait_seconds) if known), default=None)
 
 
 def _render(execution: Execution, call: ToolCall, patience: int | None, called: str) -> ToolAnswer:
     """A run that goes on is a task to clients that take tasks: better for them than a long wait."""
+    if execution.is_unapproved and call.ask is None and not (call.takes_tasks or call.continues):
+        question = question_about(execution, call.elicits())
+        if question is not None:
+            return input_required(execution, {APPROVAL: {"method": ELICIT, "params": question}})
+    if (
+        execution.is_asking
+        and call.ask is None
+        and not call.takes_tasks
+        and (asked := questions_of(execution))
+    ):
+        return input_required(execution, asked)
     workflow = execution.workflow
     is_present = workflow is not None and workflow.tool_name == called
     present = "" if is_present else _name_instead_of(called, call.access)
     if (
         call.takes_tasks
         and not execution.is_settled
-        and (workflow is None or workflow.effective_execution_type != Workflow.ExecutionType.SYNC)
+        and (
+            execution.state == State.UNAPPROVED
+            or workflow is None
+            or workflow.effective_execution_type != Workflow.ExecutionType.SYNC
+        )
     ):
         task = {"resultType": "task", **describe_task(execution, protocol_version=call.protocol_version)}
         return task | {"_meta": {RENAMED_TO: present}} if present else task
@@ -144,10 +311,10 @@ def _render(execution: Execution, call: ToolCall, patience: int | None, called: 
 def _name_instead_of(called: str, access: Access) -> str:
     """What a tool is called now that was called by an alias; empty for its present name."""
     catalogue = current_catalogue()
-    shown = catalogue.seen_through(access.toolset)
+    shown = catalogue.seen_within(access.bounds)
     if called in shown or (workflow := find_by_alias(shown, called)) is None:
         return ""
-    portable = portable_view(catalogue, access.toolset)
+    portable = portable_view(catalogue, access.bounds)
     return workflow.tool_name if portable is None else portable.shown_name(workflow.tool_name)
 
 

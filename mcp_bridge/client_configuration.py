@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from django.conf import settings
 
 from catalogue.portable_schemas import server_name
-from mcp_bridge.tokens import resource_url
+from mcp_bridge.tokens import authorization_server, resource_url
 
 TOKEN_HERE = "YOUR-TOKEN"  # noqa: S105 - stands for one
 HOSTS_WITHOUT_TLS = ("localhost", "127.0.0.1")  # mcp-remote accepts plain HTTP to these
@@ -43,17 +43,20 @@ _TITLES = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HttpServer:
-    token: str = TOKEN_HERE
+    token: str | None = TOKEN_HERE  # None: the client signs its user in
     toolset: str | None = None
 
     def configure(self, client: McpClient) -> str:
-        url, authorization = resource_url(self.toolset), f"Bearer {self.token}"
-        server = {"type": "http", "url": url, "headers": {"Authorization": authorization}}
+        url = resource_url(self.toolset)
+        authorization = None if self.token is None else f"Bearer {self.token}"
+        server: dict[str, Any] = {"type": "http", "url": url}
+        if authorization is not None:
+            server["headers"] = {"Authorization": authorization}
         match client:
             case McpClient.CLAUDE_CODE:
                 # Every shell knows double quotes.
-                header = f'"Authorization: {authorization}"'
-                return f"claude mcp add --transport http {self._name} {url} --header {header}"
+                header = "" if authorization is None else f' --header "Authorization: {authorization}"'
+                return f"claude mcp add --transport http {self._name} {url}{header}"
             case McpClient.CLAUDE_DESKTOP:
                 return _document("mcpServers", self._name, _bridged(url, authorization))
             case McpClient.VS_CODE:
@@ -70,7 +73,7 @@ class HttpServer:
 def _variables() -> dict[str, str]:
     """Clients start the server without our environment, and so with the default data folder."""
     folder = settings.DATA_DIR.absolute()
-    return {} if folder == settings.BASE_DIR / "var" else {"CATALOGUE_DATA_DIR": str(folder)}
+    return {} if folder == settings.DEFAULT_DATA_DIR else {"CATALOGUE_DATA_DIR": str(folder)}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -95,16 +98,23 @@ class StdioServer:
         return _document("mcpServers", name, server)
 
 
+def server_for_users(toolset: str | None = None) -> HttpServer:
+    """Without a token where clients can sign their users in."""
+    return HttpServer(token=TOKEN_HERE if authorization_server() is None else None, toolset=toolset)
+
+
 def configurations_of(server: HttpServer | StdioServer) -> list[tuple[McpClient, str]]:
     return [(client, server.configure(client)) for client in McpClient]
 
 
-def _bridged(url: str, authorization: str) -> dict[str, Any]:
+def _bridged(url: str, authorization: str | None) -> dict[str, Any]:
     """By mcp-remote, for clients that start all servers themselves."""
-    # Some versions break arguments with spaces, so the header's value is in the environment.
     parts = urlsplit(url)
     is_plain = parts.scheme == "http" and parts.hostname not in HOSTS_WITHOUT_TLS
     options = ["--transport", "http-only", *(["--allow-http"] if is_plain else [])]
+    if authorization is None:
+        return {"command": "npx", "args": ["-y", "mcp-remote", url, *options]}
+    # Some versions break arguments with spaces, so the header's value is in the environment.
     return {
         "command": "npx",
         "args": ["-y", "mcp-remote", url, "--header", "Authorization:${AUTHORIZATION}", *options],

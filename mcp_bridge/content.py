@@ -162,7 +162,13 @@ class Block:
         text = self.text or ""
         if self.raw.keys() == {"type", "text"}:
             return len(text)
-        return max(len(json.dumps(self.raw if self.data is None else _without_data(self.raw))), len(text))
+        shown = self.raw
+        if self.data is not None:
+            held = shown.get("resource")
+            inner = held if isinstance(held, dict) else shown
+            kept = {name: value for name, value in inner.items() if name not in ("blob", "data")}
+            shown = shown | {"resource": kept} if isinstance(held, dict) else kept
+        return max(len(json.dumps(shown)), len(text))
 
     @property
     def mime_type(self) -> str:
@@ -217,13 +223,6 @@ def describe(block: types.ContentBlock) -> str:
     return f"{kind}, {len(decode_base64(encoded_data(block) or '') or b''):,} bytes"
 
 
-def _without_data(raw: dict[str, Any]) -> dict[str, Any]:
-    held = raw.get("resource")
-    if isinstance(held, dict):
-        return raw | {"resource": {name: value for name, value in held.items() if name != "blob"}}
-    return {name: value for name, value in raw.items() if name != "data"}
-
-
 @dataclass
 class Room:
     characters: int
@@ -235,10 +234,6 @@ class Room:
     def usual(cls) -> "Room":
         bounds = settings.CATALOGUE
         return cls(characters=bounds["inline_result_characters"], bytes=bounds["inline_content_bytes"])
-
-    @classmethod
-    def boundless(cls) -> "Room":
-        return cls(sys.maxsize, sys.maxsize, sys.maxsize, sys.maxsize)
 
     def share_out(self, blocks: Iterable[Block]) -> Iterator[tuple[Block, bool]]:
         """The blocks, each with whether it fits; ends early if not even a stand-in fits."""

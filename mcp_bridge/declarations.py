@@ -3,7 +3,7 @@
 import base64
 import binascii
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mcp import MCPError
@@ -11,7 +11,9 @@ from mcp.server.context import ServerRequestContext
 from mcp_types import INVALID_PARAMS
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
+from executions.questions import ANSWERS
 from executions.refusals import InvalidIdempotencyKey
+from mcp_bridge.addresses import client_address
 
 Context = ServerRequestContext[Any, Any]
 TASKS = "io.modelcontextprotocol/tasks"
@@ -26,7 +28,9 @@ KEPT_CHARACTERS = 100
 LONGEST_CURSOR = 2000
 UNNAMED = "mcp"  # The name of all clients on the Python SDK that were given none of their own
 SESSION_HEADER = "mcp-session-id"
-UNNAMED_SESSION = "unnamed-"  # How the session ids of these begin, over HTTP with a handshake
+UNNAMED_MARK = "unnamed"
+ELICITATION_MODES = ("form", "url")
+OTHER_ANSWERS = ("sampling", "roots")
 
 
 def is_modern(context: Context) -> bool:
@@ -37,21 +41,55 @@ def is_modern(context: Context) -> bool:
 def is_unnamed(context: Context) -> bool:
     if (client := context.session.client_params) is not None:
         return client.client_info.name == UNNAMED
-    session = "" if context.request is None else context.request.headers.get(SESSION_HEADER, "")
-    return bool(session.startswith(UNNAMED_SESSION))
+    return context.request is not None and UNNAMED_MARK in session_marks(context.request.headers)
 
 
-def introduces_unnamed(message: dict[str, Any]) -> bool:
-    """Whether it is the `initialize` request of an unnamed client."""
+def session_marks(headers: Mapping[str, str]) -> frozenset[str]:
+    """What the client said in its handshake over HTTP that later calls need to know: its session id begins
+    with it, since no process keeps anything of a session."""
+    return frozenset(headers.get(SESSION_HEADER, "").split("-")[:-1])
+
+
+def marks_of_handshake(message: dict[str, Any]) -> list[str]:
+    """Of an `initialize` request; of anything else, none."""
     params = message.get("params")
-    client = params.get("clientInfo") if isinstance(params, dict) else None
-    is_named_so = isinstance(client, dict) and client.get("name") == UNNAMED
-    return is_named_so and message.get("method") == "initialize" and "id" in message
+    if message.get("method") != "initialize" or "id" not in message or not isinstance(params, dict):
+        return []
+    client, capabilities = params.get("clientInfo"), params.get("capabilities")
+    marks = [UNNAMED_MARK] if isinstance(client, dict) and client.get("name") == UNNAMED else []
+    capabilities = capabilities if isinstance(capabilities, dict) else {}
+    if isinstance(asks := capabilities.get("elicitation"), dict):
+        marks += [mode for mode in ELICITATION_MODES if isinstance(asks.get(mode), dict)] or ["form"]
+    return marks + [name for name in OTHER_ANSWERS if isinstance(capabilities.get(name), dict)]
 
 
 def takes_tasks(context: Context) -> bool:
     capabilities = context.session.client_capabilities
     return TASKS in ((capabilities and capabilities.extensions) or {}) and is_modern(context)
+
+
+def elicitation_modes(context: Context) -> frozenset[str]:
+    """Of "form" and "url", how the client can ask its user."""
+    if context.request is not None and not is_modern(context):
+        return session_marks(context.request.headers) & set(ELICITATION_MODES)
+    capabilities = context.session.client_capabilities
+    if capabilities is None or (asks := capabilities.elicitation) is None:
+        return frozenset()
+    modes = {name for name in ELICITATION_MODES if getattr(asks, name) is not None}
+    # An empty capability means forms.
+    return frozenset(modes or {"form"})
+
+
+def answers_of(context: Context) -> dict[str, Any]:
+    """Which of MCP's client capabilities for questions of a server the client has."""
+    modes = elicitation_modes(context)
+    answers: dict[str, Any] = {"elicitation": {mode: {} for mode in sorted(modes)}} if modes else {}
+    if context.request is not None and not is_modern(context):
+        return answers | {name: {} for name in session_marks(context.request.headers) & set(OTHER_ANSWERS)}
+    for name in OTHER_ANSWERS:
+        if (offered := getattr(context.session.client_capabilities, name, None)) is not None:
+            answers[name] = offered.model_dump(by_alias=True, mode="json", exclude_none=True)
+    return answers
 
 
 def idempotency_key(context: Context) -> str:
@@ -72,13 +110,20 @@ def wants_fresh(context: Context) -> bool:
 
 
 def describe_client(context: Context) -> dict[str, Any]:
-    """The client's name and version, or its HTTP library in the handshake era, and the protocol's version."""
+    """The client's name and version, or its HTTP library in the handshake era, the protocol's version, the
+    network address, and which questions it can answer."""
     described = {"protocol_version": context.protocol_version}
     if (client := context.session.client_params) is not None:
         described |= {"name": client.client_info.name, "version": client.client_info.version}
     elif context.request is not None:
         described["user_agent"] = context.request.headers.get("user-agent", "")
-    return {name: text[:KEPT_CHARACTERS] for name, text in described.items() if text}
+    if context.request is not None:
+        described["address"] = peer = context.request.client.host if context.request.client else ""
+        if forwarded := context.request.headers.get("x-forwarded-for", ""):
+            described["address"] = client_address(peer, forwarded)
+    texts: dict[str, Any] = {name: text[:KEPT_CHARACTERS] for name, text in described.items() if text}
+    answers = answers_of(context)
+    return texts | {ANSWERS: answers} if answers else texts
 
 
 def make_cursor(last: str) -> str:

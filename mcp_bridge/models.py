@@ -1,18 +1,25 @@
-from typing import ClassVar
+from datetime import timedelta
+from typing import Any, ClassVar
 
 from django.conf import settings
 from django.core.exceptions import ValidationError
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 from django.db.models import Q
+from django.db.models.signals import pre_delete
+from django.dispatch import receiver
 from django.utils import timezone
 
 from catalogue.fields import JSONTextField
 from catalogue.models import Recorded, Toolset
 from catalogue.models.toolset import LONGEST_INLINE_WAIT
+from catalogue.models.workflow import MOST_CALLS
+from catalogue.permissions import scopes_of
+from catalogue.reservations import person_of
 from catalogue.scopes import Scope
-from executions.callers import Caller
+from executions.callers import Caller, rate_of
 
+SOON = timedelta(days=7)  # How long before its end a token is flagged
 MARGIN_OF_PATIENCE = 5  # Calls are answered a fifth of their client's patience before it ends, at least 1 s
 DEFAULT_SCOPES = (Scope.READ, Scope.RUN)
 
@@ -22,19 +29,54 @@ def default_scopes() -> list[str]:
 
 
 class AccessTokenQuerySet(models.QuerySet["AccessToken"]):
-    def usable(self) -> "AccessTokenQuerySet":
+    def unexpired(self) -> "AccessTokenQuerySet":
         return self.filter(Q(expires_at=None) | Q(expires_at__gt=timezone.now()), revoked_at=None)
+
+    def usable(self) -> "AccessTokenQuerySet":
+        return self.unexpired().filter(Q(owner=None) | Q(owner__is_active=True))
+
+    def stopped(self) -> "AccessTokenQuerySet":
+        """Those that would be usable, were their owner not disabled."""
+        return self.unexpired().filter(owner__is_active=False)
+
+    def expiring(self) -> "AccessTokenQuerySet":
+        """Usable ones that end soon."""
+        return self.usable().filter(expires_at__lte=timezone.now() + SOON)
+
+
+def end_with_owner(collector: Any, field: Any, tokens: Any, using: str) -> None:
+    """For `on_delete`: the tokens of a deleted user are revoked, and stay for the record."""
+    # In this order: the first finds them by their owner.
+    revoked_at = AccessToken._meta.get_field("revoked_at")
+    collector.add_field_update(revoked_at, timezone.now(), tokens.filter(revoked_at=None))
+    collector.add_field_update(field, None, tokens)
+
+
+end_with_owner.lazy_sub_objs = True  # type: ignore[attr-defined]  # A queryset instead of rows
 
 
 class AccessToken(Recorded):
     """A bearer token; only its hash is kept, the token itself is shown once."""
 
-    recorded_besides: ClassVar[tuple[str, ...]] = ("revoked_at",)
+    recorded_besides: ClassVar[tuple[str, ...]] = ("revoked_at", "rotated_at", "former_ends_at")
 
     name = models.CharField(max_length=100, unique=True)
     digest = models.CharField(max_length=64, unique=True, editable=False)
     prefix = models.CharField(
         max_length=12, editable=False, help_text="The first characters, to recognise it by."
+    )
+    purpose = models.CharField(
+        max_length=500,
+        blank=True,
+        help_text="What it is for, and where it is kept.",
+    )
+    owner = models.ForeignKey(
+        settings.AUTH_USER_MODEL,
+        null=True,
+        blank=True,
+        on_delete=end_with_owner,
+        related_name="access_tokens",
+        help_text="It stops when this user is disabled. Empty: it belongs to the installation.",
     )
     scopes = JSONTextField(default=default_scopes)
     toolset = models.ForeignKey(
@@ -63,6 +105,23 @@ class AccessToken(Recorded):
         null=True, editable=False
     )  # Seconds; a patience once repeated
     gave_up_at = models.DateTimeField(null=True, editable=False)
+    calls_per_minute = models.PositiveIntegerField(
+        null=True,
+        blank=True,
+        validators=[MinValueValidator(1), MaxValueValidator(MOST_CALLS)],
+        help_text="Calls of workflows by all its clients together. Empty: only what holds for every caller.",
+    )
+    calls_at_once = models.PositiveIntegerField(
+        null=True,
+        blank=True,
+        validators=[MinValueValidator(1), MaxValueValidator(MOST_CALLS)],
+        help_text="So many of them pass without a pause. Empty: ten seconds' worth.",
+    )
+    rotated_at = models.DateTimeField(null=True, editable=False)
+    former_digest = models.CharField(max_length=64, unique=True, null=True, editable=False)  # noqa: DJ001
+    former_prefix = models.CharField(max_length=12, blank=True, editable=False)
+    former_ends_at = models.DateTimeField(null=True, editable=False)
+    former_used_at = models.DateTimeField(null=True, editable=False)
     created_at = models.DateTimeField(auto_now_add=True)
     created_by = models.ForeignKey(
         settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL, editable=False
@@ -70,16 +129,26 @@ class AccessToken(Recorded):
     expires_at = models.DateTimeField(null=True, blank=True)
     revoked_at = models.DateTimeField(null=True, blank=True, editable=False)
     last_used_at = models.DateTimeField(null=True, editable=False, help_text="To the minute.")
+    last_uses = JSONTextField(
+        default=list, editable=False, help_text="From where, the last first: [{address, client, at}]."
+    )
+    end_logged_at = models.DateTimeField(null=True, editable=False)  # When the log said that it ends soon
 
     objects: ClassVar[models.Manager["AccessToken"]] = AccessTokenQuerySet.as_manager()
 
     class Meta:
         ordering = ("name",)
+        permissions = (
+            ("keep_accesstoken", "Can make access tokens that never expire"),
+            ("assign_accesstoken", "Can make access tokens for other users"),
+        )
 
     def __str__(self) -> str:
         return self.name
 
     def clean(self) -> None:
+        if self.calls_at_once is not None and self.calls_per_minute is None:
+            raise ValidationError({"calls_at_once": "This bounds nothing without calls per minute."})
         unbounded = [scope for scope in (Scope.ADMIN, Scope.VIEW) if scope in self.scopes]
         if self.toolset is not None and unbounded:
             changes = " and changes" if Scope.ADMIN in unbounded else ""
@@ -87,18 +156,37 @@ class AccessToken(Recorded):
             raise ValidationError({"toolset": f"{everything}, so no toolset can bound it: leave out either."})
 
     @property
+    def rights_of(self) -> Any:
+        """The user beyond whose rights the token allows nothing; None: an operator made it by a command."""
+        return self.owner or self.created_by
+
+    @property
+    def caller_key(self) -> str:
+        return f"token:{self.pk}"
+
+    @property
     def caller(self) -> Caller:
+        """Queries the groups of its user unless they are prefetched."""
+        rate = None
+        if self.calls_per_minute:
+            key, whose = f"token:{self.pk}", f"the token {self.name}"
+            rate = rate_of(key, self.calls_per_minute, self.calls_at_once, whose=whose)
         return Caller(
-            key=f"token:{self.pk}",
+            key=self.caller_key,
             name=self.name,
-            sees_everything=Scope.ADMIN in self.scopes,
+            sees_everything=Scope.ADMIN in self.granted,
             toolset=None if self.toolset is None else self.toolset.slug,
+            person=None if self.rights_of is None else person_of(self.rights_of),
+            user_id=None if self.rights_of is None else self.rights_of.pk,
+            rates=() if rate is None else (rate,),
         )
 
     @property
     def granted(self) -> frozenset[str]:
-        """Includes implied scopes: `catalogue:admin` allows everything."""
-        return frozenset(Scope.values if Scope.ADMIN in self.scopes else self.scopes)
+        """Includes implied scopes: `catalogue:admin` allows everything; without what its user may not do.
+        Queries the user's permissions once."""
+        granted = frozenset(Scope.values if Scope.ADMIN in self.scopes else self.scopes)
+        return granted if self.rights_of is None else granted & scopes_of(self.rights_of)
 
     @property
     def learned_wait_seconds(self) -> int | None:
@@ -109,9 +197,43 @@ class AccessToken(Recorded):
     def allows(self, scope: Scope) -> bool:
         return scope in self.granted
 
+    @property
+    def state(self) -> "TokenState":
+        if self.revoked_at is not None:
+            return TokenState.REVOKED
+        if self.expires_at is not None and self.expires_at <= timezone.now():
+            return TokenState.EXPIRED
+        if self.owner is not None and not self.owner.is_active:
+            return TokenState.STOPPED
+        return TokenState.USABLE
+
+    @property
+    def ends_soon(self) -> bool:
+        is_near = self.expires_at is not None and self.expires_at <= timezone.now() + SOON
+        return is_near and self.state is TokenState.USABLE
+
+    @property
+    def has_former_secret(self) -> bool:
+        """Whether a secret from before a rotation still opens the door."""
+        return self.former_ends_at is not None and self.former_ends_at > timezone.now()
+
     def revoke(self) -> None:
         self.revoked_at = timezone.now()
         self.save(update_fields=["revoked_at"])
+
+
+@receiver(pre_delete, sender=settings.AUTH_USER_MODEL)
+def _revoke_tokens_of(instance: Any, **_: Any) -> None:
+    """Without their user, they would be bounded by nobody's rights."""
+    ownerless = AccessToken.objects.filter(created_by=instance, owner=None, revoked_at=None)
+    ownerless.update(revoked_at=timezone.now())
+
+
+class TokenState(models.TextChoices):
+    USABLE = "usable", "usable"
+    STOPPED = "owner disabled", "owner disabled"
+    EXPIRED = "expired", "expired"
+    REVOKED = "revoked", "revoked"
 
 
 class FailureCount(models.Model):
@@ -123,3 +245,66 @@ class FailureCount(models.Model):
 
     def __str__(self) -> str:
         return self.key
+
+
+class AllowedApplication(Recorded):
+    """A user's consent to an application that acts for them, until it is revoked."""
+
+    recorded_besides: ClassVar[tuple[str, ...]] = ("revoked_at",)
+
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, editable=False)
+    application = models.ForeignKey(
+        settings.OAUTH2_PROVIDER_APPLICATION_MODEL,
+        on_delete=models.CASCADE,
+        related_name="allowed",
+        editable=False,
+    )
+    name = models.CharField(max_length=255, editable=False, help_text="As the application calls itself.")
+    scopes = JSONTextField(default=list, editable=False)
+    toolset = models.CharField(
+        max_length=100, blank=True, editable=False
+    )  # A slug; empty: all that is exposed
+    allowed_at = models.DateTimeField(editable=False)
+    last_used_at = models.DateTimeField(null=True, editable=False, help_text="To the minute.")
+    revoked_at = models.DateTimeField(null=True, editable=False)
+
+    class Meta:
+        ordering = ("-allowed_at",)
+        constraints = (
+            models.UniqueConstraint(fields=["user", "application"], name="allowed_application_once"),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.name} for {self.user}"
+
+
+class ExternalIdentity(models.Model):
+    """Who a user is at another authorization server or OpenID provider."""
+
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="identities")
+    issuer = models.CharField(max_length=255)
+    subject = models.CharField(max_length=255)
+    created_at = models.DateTimeField(auto_now_add=True)
+    last_login_at = models.DateTimeField(null=True)
+    made_user = models.BooleanField(default=False)  # The user was made at the first login
+
+    class Meta:
+        constraints = (models.UniqueConstraint(fields=("issuer", "subject"), name="one_user_of_a_subject"),)
+
+    def __str__(self) -> str:
+        return f"{self.subject} at {self.issuer}"
+
+
+class SecondFactor(models.Model):
+    """What a user proves besides the password: an authenticator app, or a recovery code."""
+
+    user = models.OneToOneField(
+        settings.AUTH_USER_MODEL, primary_key=True, on_delete=models.CASCADE, related_name="second_factor"
+    )
+    encrypted_key = models.TextField()
+    confirmed_at = models.DateTimeField(null=True)  # None: the app has not shown a right code yet
+    last_step = models.BigIntegerField(default=0)  # Of the last code that was accepted; none counts twice
+    recovery_digests = JSONTextField(default=list)
+
+    def __str__(self) -> str:
+        return f"second factor of {self.user}"

@@ -12,6 +12,7 @@ from catalogue.database import run_in_database
 from catalogue.models import Toolset
 from catalogue.naming import find_similar_names
 from catalogue.portable_schemas import find_refusals, limit_for_tools, make_portable
+from catalogue.reservations import Bounds
 from catalogue.schemas import ArgumentProblem
 from connectors.formats.json_schema import pointer_of
 from executions.refusals import InvalidArguments, UnknownTool
@@ -77,9 +78,9 @@ class PortableView:
         return UnknownTool(called, renamed=renamed, similar=find_similar_names(called, shown))
 
 
-def portable_view(catalogue: exposure.ExposedCatalogue, toolset: str | None) -> PortableView | None:
+def portable_view(catalogue: exposure.ExposedCatalogue, bounds: Bounds) -> PortableView | None:
     """None unless the toolset is portable."""
-    entry = catalogue.toolsets.get(toolset or "")
+    entry = catalogue.toolset_within(bounds)
     return PortableView(entry) if entry is not None and entry.toolset.portable else None
 
 
@@ -100,4 +101,4 @@ async def find_portable_view(access: Access) -> PortableView | None:
         return None
     if (catalogue := exposure.fresh_catalogue()) is None:
         catalogue = await run_in_database(exposure.current_catalogue)
-    return portable_view(catalogue, access.toolset)
+    return portable_view(catalogue, access.bounds)

@@ -15,6 +15,7 @@ from catalogue.exposure import ExposedCatalogue, Workflows, current_catalogue, f
 from catalogue.inputs import describe_inputs
 from catalogue.models import Workflow
 from catalogue.portable_schemas import make_portable
+from catalogue.reservations import Bounds
 from catalogue.schemas import find_argument_problems
 from catalogue.scopes import Scope
 from catalogue.served_schemas import Place
@@ -41,12 +42,10 @@ def register_prompts(server: Server[Any], access_of: Callable[[Context], Access]
     )
 
 
-def offered_workflows(
-    catalogue: ExposedCatalogue, *, toolset: str | None, scopes: Iterable[str]
-) -> Workflows:
+def offered_workflows(catalogue: ExposedCatalogue, bounds: Bounds, *, scopes: Iterable[str]) -> Workflows:
     if Scope.RUN not in scopes:
         return {}
-    seen = catalogue.seen_through(toolset)
+    seen = catalogue.seen_within(bounds)
     return {name: workflow for name, workflow in seen.items() if workflow.offered_as_prompt}
 
 
@@ -56,7 +55,7 @@ def find_offered(access: Access, name: str) -> Workflow:
         raise MCPError(
             types.INVALID_PARAMS, f"This token may not use prompts: it lacks the scope {Scope.RUN.value}."
         )
-    offered = offered_workflows(current_catalogue(), toolset=access.toolset, scopes=access.scopes)
+    offered = offered_workflows(current_catalogue(), access.bounds, scopes=access.scopes)
     if (workflow := find_named(offered, name)) is None:
         raise MCPError(
             types.INVALID_PARAMS, f"Unknown prompt: {name[:100]!r}. prompts/list names those there are."
@@ -92,7 +91,7 @@ def values_of_argument(workflow: Workflow, name: str) -> list[str]:
 
 def _list(access: Access, cursor: str | None) -> types.ListPromptsResult:
     catalogue = current_catalogue()
-    offered = offered_workflows(catalogue, toolset=access.toolset, scopes=access.scopes)
+    offered = offered_workflows(catalogue, access.bounds, scopes=access.scopes)
     names = list(offered)
     begin, end, following = page_bounds(names, cursor, settings.CATALOGUE["page_size"])
     page = [offered[name] for name in names[begin:end]]
@@ -107,8 +106,8 @@ def _get(access: Access, name: str, written: Mapping[str, str]) -> types.GetProm
     """Raises MCPError."""
     workflow = find_offered(access, name)
     arguments = _read_arguments(workflow, written)
-    tools = listed_workflows(current_catalogue(), toolset=access.toolset, scopes=access.scopes)
-    portable = portable_view(current_catalogue(), access.toolset)
+    tools = listed_workflows(current_catalogue(), access.bounds, scopes=access.scopes)
+    portable = portable_view(current_catalogue(), access.bounds)
     shown = workflow.tool_name if portable is None else portable.shown_name(workflow.tool_name)
     if portable is not None:
         arguments = make_portable(workflow.offered_input_schema).plan.write(arguments)

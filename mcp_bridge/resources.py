@@ -18,6 +18,7 @@ from catalogue.describing import describe_workflow, shorten, unavailable_sources
 from catalogue.exposure import ExposedCatalogue, current_catalogue, find_named
 from catalogue.inputs import summarise_inputs
 from catalogue.models import Workflow
+from catalogue.reservations import Bounds
 from catalogue.scopes import Scope
 from catalogue.search import WorkflowQuery, select_workflows, tagged
 from executions.change_feed import find_fresh_execution
@@ -86,13 +87,13 @@ class ResourceKind:
 
 
 def _read_list(reading: Reading) -> Found:
-    catalogue, toolset = current_catalogue(), reading.access.toolset
+    catalogue, bounds = current_catalogue(), reading.access.bounds
     wish = WorkflowQuery(tags=_split(reading.variables.get("tags", "")))
-    selection = select_workflows(catalogue, wish, toolset=toolset)
+    selection = select_workflows(catalogue, wish, bounds)
     document: dict[str, Any] = {
         "workflows": [workflow.tool_name for workflow in selection.workflows],
         "total": len(selection.workflows),
-        "unavailable_sources": unavailable_sources(catalogue, toolset=toolset),
+        "unavailable_sources": unavailable_sources(catalogue, bounds),
     }
     if selection.hint:
         document |= {"hint": selection.hint, "known_tags": list(selection.known_tags)}
@@ -121,7 +122,7 @@ def _read_schema(reading: Reading) -> Found:
 
 def _find_workflow(reading: Reading) -> Workflow:
     name = reading.variables["name"]
-    workflow = find_named(current_catalogue().seen_through(reading.access.toolset), name)
+    workflow = find_named(current_catalogue().seen_within(reading.access.bounds), name)
     if workflow is None:
         raise UnknownResource(
             f"There is no workflow {name[:100]!r}, or it is disabled. {LIST} names those that there are."
@@ -135,7 +136,7 @@ def _split(text: str) -> list[str]:
 
 def _suggest_names(access: Access, typed: str) -> Iterable[str]:
     """Former names only if they match."""
-    seen = current_catalogue().seen_through(access.toolset)
+    seen = current_catalogue().seen_within(access.bounds)
     former = (name for workflow in seen.values() for name in workflow.live_aliases if typed)
     return [*seen, *(name for name in former if name.casefold().startswith(typed.casefold()))]
 
@@ -144,7 +145,7 @@ def _suggest_tags(access: Access, typed: str) -> Iterable[str]:
     """After a comma, only tags of workflows that have those before it."""
     before, comma, _ = typed.rpartition(",")
     chosen = _split(before)
-    shown = tagged(current_catalogue().seen_through(access.toolset).values(), chosen)
+    shown = tagged(current_catalogue().seen_within(access.bounds).values(), chosen)
     used = set(map(str.casefold, chosen))
     tags = {tag for workflow in shown for tag in workflow.shown_tags if tag.casefold() not in used}
     # A tag with a comma would be read as two.
@@ -250,7 +251,7 @@ def _id(reading: Reading) -> str:
 
 def _suggest_newest(access: Access, typed: str, *, state: str = "") -> Iterable[str]:
     page = list_own_executions(access.caller, state=state, limit=SUGGESTED)
-    return [str(execution.pk) for execution in page.executions]
+    return [str(execution.pk) for execution in page.rows]
 
 
 def _read_block(reading: Reading) -> Found:
@@ -434,12 +435,12 @@ class ResourceMethods:
 
 
 def listed_resources(
-    catalogue: ExposedCatalogue, *, toolset: str | None, scopes: Iterable[str]
+    catalogue: ExposedCatalogue, bounds: Bounds, *, scopes: Iterable[str]
 ) -> dict[str, Workflow | None]:
     """By address; None: the list of workflows. Schemas and executions have only templates."""
     if Scope.READ not in scopes:
         return {}
-    shown = catalogue.seen_through(toolset).values()
+    shown = catalogue.seen_within(bounds).values()
     # Names need no URL encoding.
     return {LIST: None, **{f"workflow://metadata/{workflow.tool_name}": workflow for workflow in shown}}
 
@@ -449,7 +450,7 @@ def list_ttl_ms() -> int:
 
 
 def _list(access: Access, cursor: str | None) -> types.ListResourcesResult:
-    shown = listed_resources(current_catalogue(), toolset=access.toolset, scopes=access.scopes)
+    shown = listed_resources(current_catalogue(), access.bounds, scopes=access.scopes)
     listed = list(shown.items())
     positions = ["0" if workflow is None else f"1{workflow.tool_name}" for _, workflow in listed]
     begin, end, following = page_bounds(positions, cursor, settings.CATALOGUE["page_size"])

@@ -1,6 +1,9 @@
-from typing import Any
+from datetime import datetime
+from typing import Any, cast
 
 import django_filters  # type: ignore[import-untyped]
+from django.contrib.auth.models import User
+from django.core.exceptions import ValidationError
 from django.db import transaction
 from django.db.models import Prefetch, QuerySet
 from django.utils import timezone
@@ -12,6 +15,7 @@ from drf_spectacular.utils import (
     extend_schema_view,
 )
 from rest_framework import mixins, serializers, status
+from rest_framework.decorators import action
 from rest_framework.request import Request
 from rest_framework.response import Response
 
@@ -21,13 +25,25 @@ from catalogue.models import Toolset, Workflow
 from catalogue.models.toolset import LONGEST_INLINE_WAIT
 from catalogue.permissions import Access
 from catalogue.rest import base
+from catalogue.rest.base import RESERVED_FOR
 from catalogue.rest.filters import RuleSerializer
 from catalogue.rest.views import ApiViewSet
 from catalogue.scopes import Scope
 from catalogue.toolsets import UnknownPicks, write_toolset
-from mcp_bridge.models import AccessToken
+from mcp_bridge.models import AccessToken, TokenState
 from mcp_bridge.portability import find_refused
-from mcp_bridge.tokens import ToolsetInUse, delete_toolset, resource_url
+from mcp_bridge.tokens import (
+    MOST_OVERLAP_HOURS,
+    Expiry,
+    ToolsetInUse,
+    check_owner,
+    create_token,
+    delete_toolset,
+    end_former_secret,
+    resource_url,
+    rotate_token,
+    usual_expiry,
+)
 from mcp_bridge.toolset_costs import cost_of_toolset
 
 LONGEST_DESCRIPTION = 20_000
@@ -58,6 +74,7 @@ class ToolsetCostSerializer(serializers.Serializer[Any]):
 
 
 class ToolsetSerializer(serializers.ModelSerializer[Toolset]):
+    reserved_for = serializers.ListField(child=serializers.CharField(), help_text=RESERVED_FOR)
     url = serializers.SerializerMethodField(help_text="Where MCP clients connect to it.")
     workflow_count = serializers.SerializerMethodField(
         help_text="How many workflows it shows, or would if it were enabled."
@@ -68,7 +85,8 @@ class ToolsetSerializer(serializers.ModelSerializer[Toolset]):
         model = Toolset
         fields: tuple[str, ...] = (
             "slug", "title", "description", "enabled", "mode", "portable", "token_budget",
-            "inline_wait_seconds", "url", "workflow_count", "cost", "created_at", "updated_at",
+            "inline_wait_seconds", "calls_per_minute", "calls_at_once", "approval_required",
+            "approvers_needed", "reserved_for", "url", "workflow_count", "cost", "created_at", "updated_at",
         )  # fmt: skip
         read_only_fields = fields
 
@@ -148,6 +166,17 @@ class ToolsetChangeSerializer(base.StrictSerializer):
         max_value=LONGEST_INLINE_WAIT,
         help_text=INLINE_WAIT_HELP,
     )
+    reserved_for = base.ReservedForField(required=False)
+    calls_per_minute = base.rate_field(
+        "Calls of its workflows by all its clients together. Null: no limit of its own.",
+        required=False,
+    )
+    calls_at_once = base.at_once_field(required=False)
+    approval_required = serializers.BooleanField(
+        required=False,
+        help_text="Each call of its workflows waits until a person has approved it, at every address.",
+    )
+    approvers_needed = base.approvers_field(required=False)
     picked = serializers.ListField(
         required=False,
         child=serializers.CharField(max_length=64),
@@ -182,6 +211,11 @@ NEW_TOOLSET_DEFAULTS: dict[str, Any] = {
     "portable": False,
     "token_budget": None,
     "inline_wait_seconds": None,
+    "reserved_for": list,
+    "calls_per_minute": None,
+    "calls_at_once": None,
+    "approval_required": False,
+    "approvers_needed": None,
     "picked": list,
     "rules": list,
 }
@@ -295,7 +329,13 @@ class ToolsetViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSe
 
 
 class TokenFilters(django_filters.FilterSet):  # type: ignore[misc]
-    usable = base.StrictBooleanFilter(method="by_use", label="Whether it is neither revoked nor expired.")
+    usable = base.StrictBooleanFilter(
+        method="by_use", label="Whether it is neither revoked nor expired, and its owner is not disabled."
+    )
+    expires_soon = base.StrictBooleanFilter(
+        method="by_end", label="Whether it is usable and expires within 7 days."
+    )
+    owner = django_filters.CharFilter(field_name="owner__username", label="The user name of its owner.")
     toolset = django_filters.CharFilter(field_name="toolset__slug", label="The slug that bounds it.")
     ordering = base.StableOrdering(fields=["name", "created_at", "expires_at", "last_used_at"])
 
@@ -303,30 +343,143 @@ class TokenFilters(django_filters.FilterSet):  # type: ignore[misc]
         usable = AccessToken.objects.usable().values("pk")
         return tokens.filter(pk__in=usable) if wanted else tokens.exclude(pk__in=usable)
 
+    def by_end(self, tokens: QuerySet[AccessToken], name: str, wanted: bool) -> QuerySet[AccessToken]:
+        soon = AccessToken.objects.expiring().values("pk")
+        return tokens.filter(pk__in=soon) if wanted else tokens.exclude(pk__in=soon)
+
+
+class TokenUseSerializer(serializers.Serializer[Any]):
+    """Where requests with a token came from."""
+
+    address = serializers.CharField(help_text="The client's, as far as proxies are trusted.")
+    client = serializers.CharField(help_text="Its User-Agent.")
+    at = serializers.DateTimeField(help_text="When it was last seen, to the minute.")
+
+
+class FormerSecretSerializer(serializers.Serializer[Any]):
+    """The secret from before the last rotation, while it still opens the door."""
+
+    prefix = serializers.CharField(source="former_prefix")
+    ends_at = serializers.DateTimeField(source="former_ends_at")
+    last_used_at = serializers.DateTimeField(source="former_used_at", allow_null=True)
+
 
 class TokenSerializer(serializers.ModelSerializer[AccessToken]):
     """An access token, without its text and without what could be compared with that."""
 
     caller = serializers.CharField(
-        source="caller.key", help_text="What executions and the history name it, such as `token:7`."
+        source="caller_key", help_text="What executions and the history name it, such as `token:7`."
     )
     scopes = serializers.ListField(child=serializers.CharField())
     toolset = serializers.CharField(source="toolset.slug", allow_null=True, default=None)
     created_by = serializers.CharField(source="created_by.username", allow_null=True, default=None)
-    usable = serializers.SerializerMethodField(help_text="Neither revoked nor expired.")
+    owner = serializers.CharField(
+        source="owner.username",
+        allow_null=True,
+        default=None,
+        help_text="It stops when this user is disabled. Null: it belongs to the installation.",
+    )
+    usable = serializers.SerializerMethodField(help_text="Its `state` is `usable`.")
+    state = serializers.ChoiceField(choices=TokenState.choices)
+    expires_soon = serializers.BooleanField(source="ends_soon", help_text="Within 7 days.")
+    former_secret = serializers.SerializerMethodField(help_text="Null: only the present one opens the door.")
+    last_uses = TokenUseSerializer(many=True, help_text="The last first, ten at most.")
 
     class Meta:
         model = AccessToken
-        fields = (
-            "id", "name", "caller", "prefix", "scopes", "toolset", "inline_wait_seconds",
-            "patience_seconds", "usable", "created_at", "created_by", "expires_at", "revoked_at",
-            "last_used_at",
+        fields: tuple[str, ...] = (
+            "id", "name", "purpose", "caller", "owner", "prefix", "scopes", "toolset", "inline_wait_seconds",
+            "patience_seconds", "calls_per_minute", "calls_at_once", "usable", "state", "expires_soon",
+            "created_at", "created_by", "expires_at", "rotated_at", "former_secret", "revoked_at",
+            "last_used_at", "last_uses",
         )  # fmt: skip
         read_only_fields = fields
 
     def get_usable(self, token: AccessToken) -> bool:
-        expired = token.expires_at is not None and token.expires_at <= timezone.now()
-        return token.revoked_at is None and not expired
+        return token.state is TokenState.USABLE
+
+    @extend_schema_field(FormerSecretSerializer(allow_null=True))
+    def get_former_secret(self, token: AccessToken) -> dict[str, Any] | None:
+        return dict(FormerSecretSerializer(token).data) if token.has_former_secret else None
+
+
+class SecretTokenSerializer(TokenSerializer):
+    """An access token with its text, which is shown this once."""
+
+    token = serializers.SerializerMethodField(help_text="To send as `Authorization: Bearer <token>`.")
+
+    class Meta(TokenSerializer.Meta):
+        fields = (*TokenSerializer.Meta.fields, "token")
+        read_only_fields = fields
+
+    def get_token(self, token: AccessToken) -> str:
+        return str(self.context["text"])
+
+
+class TokenChangeSerializer(base.StrictSerializer):
+    """What may change of an access token; what is not named stays."""
+
+    purpose = serializers.CharField(
+        required=False, max_length=500, allow_blank=True, help_text="What it is for, and where it is kept."
+    )
+    owner = serializers.CharField(
+        required=False,
+        max_length=150,
+        allow_null=True,
+        help_text="A user name. Others than the caller's own need `mcp_bridge.assign_accesstoken`.",
+    )
+    inline_wait_seconds = serializers.IntegerField(
+        required=False,
+        allow_null=True,
+        min_value=1,
+        max_value=LONGEST_INLINE_WAIT,
+        help_text=INLINE_WAIT_HELP,
+    )
+    calls_per_minute = base.rate_field(
+        "Calls of workflows by all its clients together. Null: only what holds for every caller.",
+        required=False,
+    )
+    calls_at_once = base.at_once_field(required=False)
+
+
+EXPIRY_HELP = (
+    "Left out: after the days that the settings say. Null: never, which needs `mcp_bridge.keep_accesstoken`."
+)
+
+
+class NewTokenSerializer(TokenChangeSerializer):
+    """An access token to make."""
+
+    name = serializers.CharField(max_length=100, help_text="Who or what will use it.")
+    scopes = serializers.ListField(
+        required=False,
+        child=serializers.ChoiceField(choices=Scope.choices),
+        help_text="Left out: `workflows:read` and `workflows:run`.",
+    )
+    toolset = serializers.SlugRelatedField(
+        slug_field="slug",
+        queryset=Toolset.objects.all(),
+        required=False,
+        allow_null=True,
+        help_text="The slug of all that it sees and runs. Null: whatever is exposed.",
+    )
+    expires_at = serializers.DateTimeField(required=False, allow_null=True, help_text=EXPIRY_HELP)
+
+
+class RotationSerializer(base.StrictSerializer):
+    """How to rotate."""
+
+    overlap_hours = serializers.FloatField(
+        default=0,
+        min_value=0,
+        max_value=MOST_OVERLAP_HOURS,
+        help_text="How long the present secret opens the door beside the new one.",
+    )
+    expires_at = serializers.DateTimeField(
+        required=False,
+        allow_null=True,
+        help_text=f"Of the token with its new secret. {EXPIRY_HELP} One that never expires goes on so.",
+    )
 
 
 @extend_schema_view(
@@ -342,7 +495,153 @@ class TokenViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet[
     access = {
         "list": Access(Scope.ADMIN, "mcp_bridge.view_accesstoken"),
         "retrieve": Access(Scope.ADMIN, "mcp_bridge.view_accesstoken"),
+        "create": Access(Scope.ADMIN, "mcp_bridge.add_accesstoken"),
+        "partial_update": Access(Scope.ADMIN, "mcp_bridge.change_accesstoken"),
+        "rotate": Access(Scope.ADMIN, "mcp_bridge.change_accesstoken"),
+        "end_former_secret": Access(Scope.ADMIN, "mcp_bridge.change_accesstoken"),
+        "revoke": Access(Scope.ADMIN, "mcp_bridge.change_accesstoken"),
     }
 
     def get_queryset(self) -> QuerySet[AccessToken]:
-        return AccessToken.objects.select_related("toolset", "created_by").order_by("name")
+        return AccessToken.objects.select_related("toolset", "created_by", "owner").order_by("name")
+
+    @extend_schema(
+        summary="Make an access token",
+        description="Its text is in this answer and nowhere else. Nobody hands out more than they have: a "
+        "member of staff no scope beyond their permissions, a token no longer life than its own.",
+        request=NewTokenSerializer,
+        responses={201: SecretTokenSerializer},
+        examples=[
+            OpenApiExample(
+                "For an agent, at most one call a second",
+                {"name": "agent of billing", "purpose": "Answers customers.", "calls_per_minute": 60},
+                request_only=True,
+            )
+        ],
+    )
+    @transaction.atomic
+    def create(self, request: Request) -> Response:
+        given = self.read_body(NewTokenSerializer)
+        given |= self._owner(given) if "owner" in given else {"owner": self._own_user()}
+        expires_at = self._expiry(given.pop("expires_at", Expiry.USUAL))
+        token, text = create_token(**given, expires_at=expires_at, created_by=self._maker())
+        self.record("Added.", token)
+        return self._shown_once(token, text, status.HTTP_201_CREATED)
+
+    @extend_schema(
+        summary="Change an access token",
+        description="Neither its name nor its rights: make another token for these.",
+        request=TokenChangeSerializer,
+        responses=TokenSerializer,
+    )
+    @transaction.atomic
+    def partial_update(self, request: Request, pk: str) -> Response:
+        token = self.get_object()
+        given = self.read_body(TokenChangeSerializer)
+        if "owner" in given:
+            given |= self._owner(given)
+            if given["owner"] is not None:
+                check_owner(given["owner"], chosen_by=self._maker())
+        for name, value in given.items():
+            setattr(token, name, value)
+        token.full_clean()
+        token.save(update_fields=list(given))
+        self.record(changed_fields(given), token)
+        return Response(self.get_serializer(self.get_queryset().get(pk=token.pk)).data)
+
+    @extend_schema(
+        operation_id="tokens_rotate",
+        summary="Rotate an access token",
+        description="A new secret, in this answer and nowhere else. The present one lives on for "
+        "`overlap_hours`; one from before an earlier rotation ends at once.",
+        request=RotationSerializer,
+        responses={
+            200: SecretTokenSerializer,
+            409: OpenApiResponse(base.ProblemSerializer, "It is revoked. Nothing was changed."),
+        },
+    )
+    @action(detail=True, methods=["post"])
+    @transaction.atomic
+    def rotate(self, request: Request, pk: str) -> Response:
+        token = self.get_object()
+        given = self.read_body(RotationSerializer)
+        if token.revoked_at is not None:
+            raise base.Refusal(409, f"{token.name} is revoked: make another token.", kind="configuration")
+        expires_at = Expiry.USUAL if token.expires_at is None else given.get("expires_at", Expiry.USUAL)
+        text = rotate_token(
+            token,
+            overlap_hours=given["overlap_hours"],
+            expires_at=self._expiry(expires_at),
+            rotated_by=self._maker(),
+        )
+        self.record("Rotated: it has a new secret.", token)
+        return self._shown_once(token, text, status.HTTP_200_OK)
+
+    @extend_schema(
+        operation_id="tokens_end_former_secret",
+        summary="End the former secret of an access token",
+        description="Before its time. Without one, nothing changes.",
+        request=None,
+        responses=TokenSerializer,
+    )
+    @action(detail=True, methods=["post"], url_path="end-former-secret")
+    @transaction.atomic
+    def end_former_secret(self, request: Request, pk: str) -> Response:
+        token = self.get_object()
+        if end_former_secret(token):
+            self.record("Ended the former secret.", token)
+        return Response(self.get_serializer(self.get_queryset().get(pk=token.pk)).data)
+
+    @extend_schema(
+        operation_id="tokens_revoke",
+        summary="Revoke an access token",
+        description="Within a second it opens no door in any process, and its open streams end.",
+        request=None,
+        responses=TokenSerializer,
+    )
+    @action(detail=True, methods=["post"])
+    @transaction.atomic
+    def revoke(self, request: Request, pk: str) -> Response:
+        token = self.get_object()
+        if token.revoked_at is None:
+            token.revoke()
+            self.record("Revoked.", token)
+        return Response(self.get_serializer(self.get_queryset().get(pk=token.pk)).data)
+
+    def _maker(self) -> User | None:
+        """Whose permissions bound what is handed out; None: a token's scope for everything."""
+        return cast("User", self.request.user) if self.request.auth is None else None
+
+    def _own_user(self) -> User | None:
+        if (maker := self._maker()) is not None:
+            return maker
+        owner: int | None = cast("Any", self.request.auth).user_id
+        return None if owner is None else User.objects.filter(pk=owner).first()
+
+    def _owner(self, given: dict[str, Any]) -> dict[str, User | None]:
+        if (username := given["owner"]) is None:
+            return {"owner": None}
+        owner = User.objects.filter(username=username).first()
+        if owner is None:
+            raise ValidationError({"owner": f"There is no user {username}."})
+        return {"owner": owner}
+
+    def _expiry(self, wanted: datetime | Expiry | None) -> datetime | Expiry | None:
+        """Bounded by the end of the token that asks."""
+        if isinstance(wanted, datetime) and wanted <= timezone.now():
+            raise ValidationError({"expires_at": "This time has passed already."})
+        auth: Any = self.request.auth
+        if auth is None or auth.token_id is None:
+            return wanted
+        own = AccessToken.objects.values_list("expires_at", flat=True).get(pk=auth.token_id)
+        if own is None:
+            return wanted
+        if wanted is Expiry.USUAL:
+            return min(usual_expiry(), own)
+        if wanted is None or wanted > own:
+            raise ValidationError({"expires_at": f"This token ends on {own:%Y-%m-%d %H:%M} UTC itself."})
+        return wanted
+
+    def _shown_once(self, token: AccessToken, text: str, code: int) -> Response:
+        row = self.get_queryset().get(pk=token.pk)
+        return Response(SecretTokenSerializer(row, context={"text": text}).data, code)

@@ -1,6 +1,7 @@
 """Executions as JSON and as results of tool calls, within the limits of a model's context."""
 
 import json
+import sys
 from datetime import datetime
 from typing import Any
 
@@ -9,6 +10,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS, is_version_at_least
 
 from catalogue.schemas import find_argument_problems
 from executions.models import Aftermath, ErrorKind, Execution, State
+from executions.models.payload import SAID_BY
 from executions.reading import describe_execution
 from executions.refusals import HELD_CHANGE
 from mcp_bridge import content
@@ -127,7 +129,7 @@ def _output_result(execution: Execution, protocol_version: str, may_be_large: bo
 
 
 def _engine_blocks(execution: Execution, protocol_version: str, may_be_large: bool) -> list[ContentBlock]:
-    room = content.Room.boundless() if may_be_large else content.Room.usual()
+    room = content.Room(*[sys.maxsize] * 4) if may_be_large else content.Room.usual()
     return content.show_blocks(
         execution, content.blocks_of(execution), protocol_version=protocol_version, room=room
     )
@@ -148,7 +150,7 @@ def _broken_promise(execution: Execution) -> str:
         return ""
     if content.what_was_cut(execution):
         return "The run completed, but its output could not be kept whole."
-    if execution.payload.is_reported_by_hand:
+    if SAID_BY in execution.payload.metadata:
         return "The run completed, but what its output schema promises is not known."
     broken = "\n".join(f"- {problem}" for problem in problems)
     return f"The run completed, but its output breaks the engine's own output schema:\n{broken}"
@@ -214,6 +216,8 @@ def _failure_text(execution: Execution, why: str) -> str:
 
 
 def _advice(execution: Execution) -> str:
+    if execution.approval_hash and execution.admitted_at is None:
+        return "Each new call needs approval again; do not repeat one that was refused as it was."
     if execution.state == State.FAILED:
         return _advice_on_failure(execution)
     return {
@@ -245,6 +249,14 @@ def _advice_on_failure(execution: Execution) -> str:
 def _handle_result(execution: Execution, patience: int | None) -> CallToolResult:
     document = describe_execution(execution) | next_step(execution, patience=patience)
     asking = json.dumps(document["next"]["arguments"])
+    if "approval" in document:
+        text = (
+            f"{execution.tool_name} has not been started. {document['approval']} "
+            "Once approved it runs by itself: do not call it again. "
+            f"Call get_execution_status with {asking}: it answers as soon as that has ended, or says that it "
+            "still waits."
+        )
+        return text_result(text, structured=document)
     progress = "" if execution.progress_percent is None else f", {execution.progress_percent:g} % done"
     problem = f"{_closed(execution.poll_problem)} " if execution.poll_problem else ""
     message = f": {execution.progress_message}" if execution.progress_message else ""

@@ -1,8 +1,10 @@
 import asyncio
 import contextlib
 import json
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import anyio
@@ -11,13 +13,15 @@ from django.conf import settings
 from mcp import MCPError
 from mcp.server.context import CallNext, HandlerResult
 from mcp.server.lowlevel import Server
+from mcp.shared.message import ServerMessageMetadata
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from catalogue.connections import close_background_connectors, close_connectors
 from catalogue.database import run_in_database
-from catalogue.describing import Outage, Outages, current_outages, fresh_outages, outages_seen_through
+from catalogue.describing import Outage, Outages, current_outages, fresh_outages, outages_within
 from catalogue.exposure import ExposedCatalogue, current_catalogue, fresh_catalogue
 from catalogue.models import Toolset
+from catalogue.reservations import Bounds
 from executions.advancing import finish_steps
 from executions.local_worker import LocalWorker, stands_in_for_workers
 from executions.refusals import UnknownTool
@@ -26,6 +30,7 @@ from mcp_bridge.builtin_tools import call_tool, describe_missing_scope, missing_
 from mcp_bridge.calls import OpenCalls, ToolCall
 from mcp_bridge.completions import complete
 from mcp_bridge.declarations import Context, is_modern, takes_tasks
+from mcp_bridge.elicitation import Ask, Question
 from mcp_bridge.notifications.notifier import ListSnapshots, OpenStreams
 from mcp_bridge.notifications.subscriptions import PushedChanges, Subscriptions
 from mcp_bridge.prompts import register_prompts
@@ -35,6 +40,7 @@ from mcp_bridge.tasks import TaskMethods
 from mcp_bridge.tokens import Access
 from mcp_bridge.tool_lists import ToolLists
 from mcp_bridge.toolset_costs import BudgetWatch
+from telemetry import metrics, traces
 
 
 class CatalogueServer(Server[None]):
@@ -70,6 +76,7 @@ class CatalogueServer(Server[None]):
             lambda context, params: run_in_database(complete, params, bridge.access_of(context)),
         )
         Instructions(bridge.access_of).register(self)
+        self.middleware.append(_observe)
         self.add_request_handler("logging/setLevel", types.SetLevelRequestParams, bridge.set_level)
 
     def get_capabilities(
@@ -86,6 +93,34 @@ class CatalogueServer(Server[None]):
             # logging/setLevel belongs to the handshake versions.
             capabilities.logging = None
         return capabilities
+
+
+METHODS = frozenset({
+    "initialize", "ping", "server/discover", "tools/list", "tools/call", "prompts/list", "prompts/get",
+    "resources/list", "resources/read", "resources/templates/list", "resources/subscribe",
+    "resources/unsubscribe", "completion/complete", "logging/setLevel", "subscriptions/listen", "tasks/get",
+    "tasks/update", "tasks/cancel", "notifications/initialized", "notifications/cancelled",
+    "notifications/progress", "notifications/roots/list_changed",
+})  # fmt: skip
+
+
+async def _observe(ctx: Context, call_next: CallNext) -> HandlerResult:
+    """Counts and times each message; over stdio, where no HTTP request has done so, gives it its id."""
+    if not traces.request_id.get():
+        traces.request_id.set(traces.current_trace_id() or traces.new_request_id())
+    method, outcome, started = metrics.bounded(ctx.method, METHODS), "error", time.perf_counter()
+    try:
+        result = await call_next(ctx)
+        is_error = isinstance(result, dict) and result.get("isError") is True
+        outcome = "tool_error" if is_error or getattr(result, "is_error", False) is True else "ok"
+        return result
+    except asyncio.CancelledError:
+        outcome = "cancelled"
+        raise
+    finally:
+        metrics.mcp_requests.labels(method, outcome).inc()
+        if method != "subscriptions/listen":  # It lasts for as long as its client likes
+            metrics.mcp_seconds.labels(method).observe(time.perf_counter() - started)
 
 
 class _Bridge:
@@ -123,7 +158,7 @@ class _Bridge:
         return listed
 
     async def call_tool(self, context: Context, params: types.CallToolRequestParams) -> ToolAnswer:
-        call, arguments = self._call(context), params.arguments or {}
+        call, arguments = self._call(context, params), params.arguments or {}
         if (needed := missing_scope(params.name, call.access.scopes)) is not None:
             raise MCPError(types.INVALID_PARAMS, describe_missing_scope(params.name, needed))
         with self._open_calls.interruptible(context, call.access):
@@ -147,7 +182,7 @@ class _Bridge:
         access: Access = context.request.scope["state"]["access"]
         return access
 
-    def _call(self, context: Context) -> ToolCall:
+    def _call(self, context: Context, params: types.CallToolRequestParams) -> ToolCall:
         gets_tasks = takes_tasks(context)
         reports = context.meta is not None and context.meta.get("progress_token") is not None
         return ToolCall(
@@ -160,7 +195,40 @@ class _Bridge:
             report=context.session.report_progress if reports else None,
             stays_for_progress=reports and is_modern(context),
             may_give_up_soon=declarations.is_unnamed(context) and not reports and not gets_tasks,
+            elicits=partial(declarations.elicitation_modes, context),
+            ask=_way_to_ask(context),
+            continues=params.request_state or "",
+            responses=params.input_responses or {},
         )
+
+
+ASKED: dict[str, tuple[Any, Any]] = {
+    "elicitation/create": (types.ElicitRequest, types.ElicitResult),
+    "sampling/createMessage": (types.CreateMessageRequest, types.CreateMessageResult),
+    "roots/list": (types.ListRootsRequest, types.ListRootsResult),
+}
+
+
+def _way_to_ask(context: Context) -> Ask | None:
+    """How a client with a handshake is asked while its call waits."""
+    if is_modern(context):
+        return None
+    if context.request is not None:
+        questions = context.request.scope["state"].get("questions")
+        return None if questions is None else questions.ask
+
+    async def ask(_: str, method: str, question: Question) -> dict[str, Any]:
+        kind, answered = ASKED[method]
+        related = ServerMessageMetadata(related_request_id=context.request_id)
+        try:
+            request = kind.model_validate({"method": method, "params": question})
+            result = await context.session.send_request(request, answered, metadata=related)
+        except MCPError as error:
+            return {"error": error.error.model_dump(mode="json")}
+        dumped: dict[str, Any] = result.model_dump(by_alias=True, mode="json", exclude_none=True)
+        return dumped
+
+    return ask
 
 
 OF_LONG_RUNS = (
@@ -190,13 +258,13 @@ async def instructions_for(access: Access) -> str:
     catalogue, outages = fresh_catalogue(), fresh_outages()
     if catalogue is None or outages is None:
         asked = await run_in_database(lambda: (current_catalogue(), current_outages()))
-        return write_instructions(*asked, toolset=access.toolset)
-    return write_instructions(catalogue, outages, toolset=access.toolset)
+        return write_instructions(*asked, access.bounds)
+    return write_instructions(catalogue, outages, access.bounds)
 
 
-def write_instructions(catalogue: ExposedCatalogue, outages: Outages, *, toolset: str | None) -> str:
-    seen = outages_seen_through(catalogue, outages, toolset)
-    paragraphs = [*_about_toolset(catalogue, toolset), *map(_about_outage, seen[:NAMED_OUTAGES])]
+def write_instructions(catalogue: ExposedCatalogue, outages: Outages, bounds: Bounds) -> str:
+    seen = outages_within(catalogue, outages, bounds)
+    paragraphs = [*_about_toolset(catalogue, bounds), *map(_about_outage, seen[:NAMED_OUTAGES])]
     if stands_in_for_workers():
         paragraphs.append(ALONE)
     if (more := len(seen) - NAMED_OUTAGES) > 0:
@@ -204,14 +272,13 @@ def write_instructions(catalogue: ExposedCatalogue, outages: Outages, *, toolset
     return "\n\n".join(paragraphs)
 
 
-def _about_toolset(catalogue: ExposedCatalogue, slug: str | None) -> list[str]:
-    if slug is None:
+def _about_toolset(catalogue: ExposedCatalogue, bounds: Bounds) -> list[str]:
+    if (slug := bounds.toolset) is None:
         return [FULL]
-    if (entry := catalogue.toolsets.get(slug)) is None:
-        off = (
-            f"Toolset {slug}, all that may be seen here, is switched off: no workflow can be run at present."
-        )
-        return [COMPACT, f"{off} An administrator can switch it on again."]
+    if (entry := catalogue.toolset_within(bounds)) is None:
+        why = "is reserved for others" if slug in catalogue.toolsets else "is switched off"
+        off = f"Toolset {slug}, all that may be seen here, {why}: no workflow can be run at present."
+        return [COMPACT, f"{off} An administrator can change that."]
     fixed = COMPACT if entry.toolset.mode == Toolset.Mode.COMPACT else FULL
     purpose = entry.toolset.description.strip()[:DESCRIBED_CHARACTERS]
     return [fixed, f"{entry.toolset.title or slug}: {purpose}"] if purpose else [fixed]

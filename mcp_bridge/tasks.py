@@ -19,7 +19,8 @@ from executions.cancelling import cancel_execution
 from executions.change_feed import find_fresh_execution
 from executions.models import Execution, Retention, State
 from executions.reading import UnknownExecution, find_execution
-from mcp_bridge.declarations import TASKS, Context, is_modern
+from mcp_bridge.declarations import TASKS, Context, elicitation_modes, is_modern
+from mcp_bridge.elicitation import requests_of, take_task_responses
 from mcp_bridge.results import execution_result
 from mcp_bridge.tokens import Access
 
@@ -28,10 +29,15 @@ LONGEST_POLL_MS = 10_000
 ACKNOWLEDGED: dict[str, Any] = {"resultType": "complete"}
 
 
-def describe_task(execution: Execution, *, protocol_version: str) -> dict[str, Any]:
-    """DetailedTask. Failed runs are `completed` with an error: `failed` is for failures of the protocol."""
+def describe_task(
+    execution: Execution, *, protocol_version: str, modes: frozenset[str] | None = None
+) -> dict[str, Any]:
+    """DetailedTask. Failed runs are `completed` with an error: `failed` is for failures of the protocol.
+    `modes`: how the client of the call can ask its user; None: a client that is not asked."""
     if execution.state == State.CANCELLED:
         return _describe_state(execution, "cancelled")
+    if modes is not None and (requests := requests_of(execution, modes)):
+        return _describe_state(execution, "input_required") | {"inputRequests": requests}
     if not execution.is_settled:
         return _describe_state(execution, "working")
     result = execution_result(execution, protocol_version=protocol_version)
@@ -106,13 +112,15 @@ class TaskMethods:
     async def get(self, context: Context, params: TaskParams) -> dict[str, Any]:
         access, task_id = self._admit(context, params, Scope.READ, Scope.RUN)
         try:
-            task = await run_in_database(_read, task_id, access, context.protocol_version)
+            task = await run_in_database(
+                _read, task_id, access, context.protocol_version, elicitation_modes(context)
+            )
         except UnknownExecution:
             raise _unknown_task(task_id) from None
         return {"resultType": "complete", **task}
 
     async def update(self, context: Context, params: TaskParams) -> dict[str, Any]:
-        """No task asks for input, so responses are ignored."""
+        """Takes answers to what the task asks; anything else is ignored."""
         access, task_id = self._admit(context, params, Scope.RUN)
         if not isinstance(params.input_responses, dict):
             raise MCPError(INVALID_PARAMS, "inputResponses has to be an object.")
@@ -120,6 +128,7 @@ class TaskMethods:
             await run_in_database(find_execution, task_id, caller=access.caller)
         except UnknownExecution:
             raise _unknown_task(task_id) from None
+        await take_task_responses(task_id, params.input_responses, access)
         return ACKNOWLEDGED
 
     async def cancel(self, context: Context, params: TaskParams) -> dict[str, Any]:
@@ -154,9 +163,10 @@ class TaskMethods:
         return access, task_id
 
 
-def _read(task_id: str, access: Access, protocol_version: str) -> dict[str, Any]:
+def _read(task_id: str, access: Access, protocol_version: str, modes: frozenset[str]) -> dict[str, Any]:
     execution = find_fresh_execution(task_id, caller=access.caller)
-    return describe_task(execution, protocol_version=protocol_version)
+    asked = modes if execution.caller == access.caller.key else None
+    return describe_task(execution, protocol_version=protocol_version, modes=asked)
 
 
 def _unknown_task(task_id: str) -> MCPError:

@@ -1,107 +1,256 @@
 import getpass
 import hashlib
+import math
 import secrets
 import time
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, replace
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from importlib import import_module
+from enum import Enum, StrEnum, auto
 from typing import Any
 
 from django.conf import settings
-from django.contrib.auth import SESSION_KEY
 from django.contrib.auth.models import User
 from django.core.exceptions import ValidationError
 from django.db import IntegrityError, transaction
-from django.db.models import ProtectedError
-from django.http import parse_cookie
+from django.db.models import ProtectedError, Q
 from django.utils import timezone
 from loguru import logger
-from starlette.datastructures import Headers
+from pydantic import SecretStr
 
-from catalogue.database import run_in_database
 from catalogue.models import Toolset
 from catalogue.permissions import grantable_scopes, tell_missing
+from catalogue.reservations import Bounds, person_of
 from catalogue.scopes import Scope
 from executions.callers import Caller
-from mcp_bridge.models import AccessToken, default_scopes
+from mcp_bridge.addresses import client_address
+from mcp_bridge.models import SOON, AccessToken, TokenState, default_scopes
 
 TOKEN_START = "wfc_"  # noqa: S105 - a prefix by which secret scanners recognise a leaked token
 SHOWN_CHARACTERS = 12
 METADATA_PATH = "/.well-known/oauth-protected-resource"
-REMEMBERED_SECONDS = 0.5  # Without a query; so a revoked token is refused within a second
-REMEMBERED_TOKENS = 10_000
 USE_NOTED_EVERY = timedelta(minutes=1)
-_remembered: dict[str, tuple[float, AccessToken]] = {}
-forget_tokens = _remembered.clear
+REMEMBERED_ORIGINS = 50  # Of one token, between two writes
+REMEMBERED_USES = 10_000
+KEPT_USES = 10  # Addresses with their clients, the last ones
+SHOWN_AGENT = 120  # Characters of a User-Agent
+MOST_OVERLAP_HOURS = 720
+KEEP, ASSIGN = "mcp_bridge.keep_accesstoken", "mcp_bridge.assign_accesstoken"
 NAMED_TOKENS = 10
+
+
+class Expiry(Enum):
+    USUAL = auto()  # CATALOGUE_TOKEN_DAYS from now
 
 
 def create_token(
     *,
     name: str,
     scopes: Iterable[str] | None = None,
-    expires_at: datetime | None = None,
-    toolset: Toolset | None = None,
-    inline_wait_seconds: int | None = None,
+    expires_at: datetime | Expiry | None = Expiry.USUAL,
     created_by: User | None = None,
+    owner: User | None = None,
+    **fields: Any,
 ) -> tuple[AccessToken, str]:
     """A token and its text, which is not stored. Raises ValidationError keyed by field. The permissions of
-    `created_by` limit the scopes; None: the operator."""
-    text = TOKEN_START + secrets.token_urlsafe(32)
+    `created_by` limit scopes, expiry and owner; None: the operator. `fields` are further ones of the row."""
+    text = new_secret()
     chosen = default_scopes() if scopes is None else sorted(set(scopes))
     if unknown := [scope for scope in chosen if scope not in Scope.values] or not chosen:
         named = f"Unknown: {', '.join(unknown)}. " if isinstance(unknown, list) else ""
         raise ValidationError({"scopes": f"{named}Choose from {', '.join(Scope.values)}."})
     if created_by is not None and (refused := sorted(set(chosen) - set(grantable_scopes(created_by)))):
         raise ValidationError({"scopes": tell_missing(created_by, refused)})
+    if owner is not None:
+        check_owner(owner, chosen_by=created_by)
     token = AccessToken(
         name=name,
         digest=digest_of(text),
         prefix=text[:SHOWN_CHARACTERS],
         scopes=chosen,
-        expires_at=expires_at,
-        toolset=toolset,
-        inline_wait_seconds=inline_wait_seconds,
+        expires_at=settle_expiry(expires_at, chosen_by=created_by),
         created_by=created_by,
+        owner=owner,
+        **fields,
     )
     token.full_clean()
     token.save()
     return token, text
 
 
-def authenticate(text: str) -> AccessToken | None:
-    """The usable token of this text; at most two queries a second for one token."""
-    digest = digest_of(text)
-    return recognise(digest) or look_up(digest)
+def new_secret() -> str:
+    return TOKEN_START + secrets.token_urlsafe(32)
 
 
-def look_up(digest: str) -> AccessToken | None:
-    asked_at = time.monotonic()
-    token = AccessToken.objects.usable().select_related("toolset").filter(digest=digest).first()
-    if token is None:
-        _remembered.pop(digest, None)
+def usual_expiry() -> datetime:
+    days, most = settings.CATALOGUE["token_days"], settings.CATALOGUE["max_token_days"]
+    return timezone.now() + timedelta(days=min(days, most or days))
+
+
+def settle_expiry(wanted: datetime | Expiry | None, *, chosen_by: User | None) -> datetime | None:
+    """None: never. Raises ValidationError."""
+    if wanted is Expiry.USUAL:
+        return usual_expiry()
+    assert not isinstance(wanted, Expiry)
+    if may_keep_tokens(chosen_by):
+        return wanted
+    if wanted is None:
+        raise ValidationError({"expires_at": f"A token that never expires needs the permission {KEEP}."})
+    most = settings.CATALOGUE["max_token_days"]
+    if most and wanted > timezone.now() + timedelta(days=most, minutes=1):
+        raise ValidationError({"expires_at": f"The settings allow {most} days at most."})
+    return wanted
+
+
+def may_keep_tokens(user: Any) -> bool:
+    """Whether tokens made by this user may last for ever; None: the operator."""
+    return user is None or user.has_perm(KEEP)
+
+
+def check_owner(owner: User, *, chosen_by: User | None) -> None:
+    """Raises ValidationError."""
+    if not owner.is_active:
+        raise ValidationError({"owner": f"The user {owner} is disabled: its tokens open no door."})
+    if chosen_by is None or chosen_by == owner or chosen_by.has_perm(ASSIGN):
+        return
+    raise ValidationError({"owner": f"A token for another user needs the permission {ASSIGN}."})
+
+
+@transaction.atomic
+def rotate_token(
+    token: AccessToken,
+    *,
+    overlap_hours: float = 0,
+    expires_at: datetime | Expiry | None = Expiry.USUAL,
+    rotated_by: User | None = None,
+) -> str:
+    """The text of a new secret; the old one opens the door for `overlap_hours` more. A secret from before
+    an earlier rotation ends at once. A token that never expires goes on so. Raises ValidationError."""
+    row = AccessToken.objects.select_for_update(of=("self",)).select_related("owner").get(pk=token.pk)
+    if row.state is TokenState.REVOKED:
+        raise ValidationError(f"{row.name} is revoked: make another token.")
+    if not 0 <= overlap_hours <= MOST_OVERLAP_HOURS:
+        raise ValidationError({"overlap_hours": f"0 to {MOST_OVERLAP_HOURS} hours."})
+    now, text = timezone.now(), new_secret()
+    ends_at = now + timedelta(hours=overlap_hours)
+    if row.expires_at is not None:
+        ends_at = min(ends_at, row.expires_at)
+        row.expires_at = settle_expiry(expires_at, chosen_by=rotated_by)
+    overlaps = ends_at > now
+    row.former_digest, row.former_prefix = (row.digest, row.prefix) if overlaps else (None, "")
+    row.former_ends_at, row.former_used_at = (ends_at, row.last_used_at) if overlaps else (None, None)
+    row.digest, row.prefix, row.rotated_at = digest_of(text), text[:SHOWN_CHARACTERS], now
+    row.end_logged_at = None
+    row.save()
+    logger.info("The token {!r} has a new secret; the old one ends in {:g} h.", row.name, overlap_hours)
+    return text
+
+
+def end_former_secret(token: AccessToken) -> bool:
+    """Returns whether it still opened the door."""
+    with_one = AccessToken.objects.filter(pk=token.pk, former_ends_at__gt=timezone.now())
+    return bool(with_one.update(former_digest=None, former_ends_at=timezone.now()))
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a request came from: the connection's address, `X-Forwarded-For` and `User-Agent`, as sent."""
+
+    peer: str
+    forwarded_for: str
+    user_agent: str
+
+
+arriving: ContextVar[Origin | None] = ContextVar("arriving", default=None)
+"""Of the request whose token is looked up; doors set it."""
+_unwritten: dict[int, set[Origin]] = {}  # By token, until they are written at most once a minute
+_written_at: dict[int, float] = {}
+
+
+def forget_uses() -> None:
+    _unwritten.clear()
+    _written_at.clear()
+
+
+def find_token(text: str) -> AccessToken | None:
+    """The usable token of this text; notes that it is used."""
+    digest, now = digest_of(text), timezone.now()
+    by_secret = Q(digest=digest) | Q(former_digest=digest, former_ends_at__gt=now)
+    # Where it was used from is read once a minute, to be written.
+    usable = AccessToken.objects.usable().select_related("toolset", "owner", "created_by").defer("last_uses")
+    if (token := usable.filter(by_secret).first()) is None:
         return None
-    now = timezone.now()
-    if token.last_used_at is None or now - token.last_used_at > USE_NOTED_EVERY:
-        AccessToken.objects.filter(pk=token.pk).update(last_used_at=now)
-    if len(_remembered) >= REMEMBERED_TOKENS:
-        _remembered.clear()
-    _remembered[digest] = (asked_at, token)
+    _note_use(token, digest, now)
+    if token.end_logged_at is None and token.expires_at is not None and token.expires_at - now < SOON:
+        _log_end(token)
     return token
 
 
-def recognise(digest: str) -> AccessToken | None:
-    """A token authenticated within REMEMBERED_SECONDS; no query."""
-    asked_at, token = _remembered.get(digest, (0.0, None))
-    return token if token is not None and time.monotonic() - asked_at < REMEMBERED_SECONDS else None
+def _note_use(token: AccessToken, digest: str, now: datetime) -> None:
+    origins = _unwritten.setdefault(token.pk, set())
+    if (origin := arriving.get()) is not None and len(origins) < REMEMBERED_ORIGINS:
+        origins.add(origin)
+    is_old = token.last_used_at is None or now - token.last_used_at > USE_NOTED_EVERY
+    is_former = digest != token.digest
+    if is_former and (token.former_used_at is None or now - token.former_used_at > USE_NOTED_EVERY):
+        is_old = True
+    rested = time.monotonic() - _written_at.get(token.pk, -math.inf) > USE_NOTED_EVERY.total_seconds()
+    if not (is_old or rested):
+        return
+    taken = set(origins)
+    uses = [_describe_origin(one) for one in taken]
+    known = {(use["address"], use["client"]) for use in token.last_uses}
+    if not is_old and known.issuperset(uses):
+        return
+    at = now.isoformat(timespec="seconds")
+    kept = [use for use in token.last_uses if (use["address"], use["client"]) not in uses]
+    fresh = [{"address": address, "client": client, "at": at} for address, client in dict.fromkeys(uses)]
+    noted: dict[str, Any] = {"last_used_at": now, "last_uses": [*fresh, *kept][:KEPT_USES]}
+    if is_former:
+        noted["former_used_at"] = now
+    # Of two processes one writes; what the other knows comes with its next turn.
+    if AccessToken.objects.filter(pk=token.pk, last_used_at=token.last_used_at).update(**noted):
+        origins -= taken
+    if len(_written_at) >= REMEMBERED_USES:
+        forget_uses()
+    _written_at[token.pk] = time.monotonic()
+
+
+def _describe_origin(origin: Origin) -> tuple[str, str]:
+    address = client_address(origin.peer, origin.forwarded_for)
+    return address, origin.user_agent[:SHOWN_AGENT]
+
+
+def _log_end(token: AccessToken) -> None:
+    """Once, whichever process comes first."""
+    unlogged = AccessToken.objects.filter(pk=token.pk, end_logged_at=None)
+    if unlogged.update(end_logged_at=timezone.now()):
+        logger.warning(
+            "The token {!r}, which is in use, expires at {:%Y-%m-%d %H:%M} UTC: rotate it before.",
+            token.name,
+            token.expires_at,
+        )
+
+
+def read_token(text: str) -> "Access | None":
+    if (token := find_token(text)) is None:
+        return None
+    return replace(
+        Access.by_token(token), credential=digest_of(text), origins=_unwritten.setdefault(token.pk, set())
+    )
 
 
 def describe_wrong_token(text: str) -> str:
     """For the log, without secrets."""
-    token = AccessToken.objects.filter(digest=digest_of(text)).first()
+    digest = digest_of(text)
+    either = Q(digest=digest) | Q(former_digest=digest)
+    token = AccessToken.objects.select_related("owner").filter(either).first()
+    if token is not None and token.state is TokenState.STOPPED:
+        return f"{token.name!r} belongs to {token.owner}, who is disabled"
     if token is not None:
-        return f"{token.name!r} is {'expired' if token.revoked_at is None else 'revoked'}"
+        was_rotated = token.state is TokenState.USABLE
+        return f"{token.name!r} is {'from before its rotation' if was_rotated else token.state}"
     if text.startswith(TOKEN_START):
         return f"{text[:SHOWN_CHARACTERS]!r}... is unknown"
     return f"it does not begin with {TOKEN_START}"
@@ -138,28 +287,24 @@ def note_given_up(token_id: int, *, after_seconds: int, begun_at: datetime, is_c
     )
 
 
+def authorization_server() -> str | None:
+    """The address of the one where clients sign their users in; None if they cannot."""
+    if issuer := settings.CATALOGUE["oauth_issuer"]:
+        return str(issuer)
+    return str(settings.PUBLIC_URL) if settings.CATALOGUE["oauth_enabled"] else None
+
+
 def resource_url(slug: str | None = None) -> str:
     return f"{settings.PUBLIC_URL}{_path(slug)}"
 
 
-def metadata_url(slug: str | None = None) -> str:
-    """Of the resource's description, RFC 9728."""
-    return f"{settings.PUBLIC_URL}{METADATA_PATH}{_path(slug)}"
+def metadata_url(slug: str | None = None, *, whole: bool = False) -> str:
+    """Of the resource's description, RFC 9728. `whole`: of this server with MCP and REST."""
+    return f"{settings.PUBLIC_URL}{METADATA_PATH}{'' if whole else _path(slug)}"
 
 
 def _path(slug: str | None) -> str:
     return "/mcp" if slug is None else f"/mcp/{slug}"
-
-
-async def is_known(scope: dict[str, Any]) -> bool:
-    """Whether the request has a usable token or the cookie of a signed-in user."""
-    headers = Headers(scope=scope)
-    scheme, _, token = headers.get("authorization", "").partition(" ")
-    session = parse_cookie(headers.get("cookie", "")).get(settings.SESSION_COOKIE_NAME, "")
-    if scheme.lower() == "bearer":
-        return await run_in_database(authenticate, token.strip()) is not None
-    store = import_module(settings.SESSION_ENGINE).SessionStore(session)
-    return bool(session) and await run_in_database(store.__contains__, SESSION_KEY)
 
 
 class ToolsetInUse(Exception):
@@ -191,30 +336,63 @@ class OtherToolset(Exception):
     """The token is bound to another toolset."""
 
 
+class Kind(StrEnum):
+    """Of what identifies a caller."""
+
+    LOCAL = "local"  # The process itself: stdio and commands
+    ACCESS_TOKEN = "token"  # noqa: S105 - made here, by name
+    OAUTH = "oauth"  # Of the embedded authorization server
+    OUTSIDE = "outside"  # Of another authorization server
+
+
 @dataclass(frozen=True, slots=True)
 class Access:
+    """What a caller may do, by whatever token. REST has it as `request.auth`."""
+
     caller: Caller
-    scopes: frozenset[str]
-    token_id: int | None = None
+    scopes: frozenset[str]  # Includes implied ones
+    token_id: int | None = None  # Of an AccessToken
     inline_wait_seconds: int | None = None  # As set for the token; None: for the toolset or the product
     learned_wait_seconds: int | None = None  # From calls that its clients gave up; applies where none is set
+    kind: Kind = Kind.LOCAL
+    credential: str = ""  # Identifies the token within its kind; no secret
+    user_id: int | None = None  # On whose behalf it acts; None: for itself
+    text: SecretStr | None = field(default=None, compare=False, repr=False)  # Where only others can judge it
+    origins: set[Origin] = field(default_factory=set, compare=False, repr=False)  # Of requests; not yet noted
 
     def allows(self, scope: Scope) -> bool:
         return scope in self.scopes
 
     @property
     def toolset(self) -> str | None:
+        """The slug of the toolset that bounds what is visible."""
         return self.caller.toolset
+
+    @property
+    def bounds(self) -> Bounds:
+        return self.caller.bounds
+
+    def at(self, slug: str | None) -> "Access":
+        """Through the address of a toolset. Raises OtherToolset."""
+        if slug is None or slug == self.toolset:
+            return self
+        if self.toolset is not None:
+            raise OtherToolset
+        return replace(self, caller=replace(self.caller, toolset=slug))
 
     @classmethod
     def by_token(cls, token: AccessToken, *, toolset: str | None = None) -> "Access":
         """`toolset`: the slug in the requested address. Raises OtherToolset."""
-        caller = token.caller
-        if toolset is not None and caller.toolset not in (None, toolset):
-            raise OtherToolset
-        if toolset is not None:
-            caller = replace(caller, toolset=toolset)
-        return cls(caller, token.granted, token.pk, token.inline_wait_seconds, token.learned_wait_seconds)
+        return cls(
+            token.caller,
+            token.granted,
+            token.pk,
+            token.inline_wait_seconds,
+            token.learned_wait_seconds,
+            kind=Kind.ACCESS_TOKEN,
+            credential=token.digest,
+            user_id=token.owner_id,
+        ).at(toolset)
 
     @classmethod
     def of_local_user(cls, *, toolset: str | None = None) -> "Access":
@@ -224,5 +402,17 @@ class Access:
         return cls(caller, frozenset({Scope.READ, Scope.RUN}))
 
 
-def granted_tokens(keys: Collection[int]) -> set[int]:
-    return set(AccessToken.objects.usable().filter(pk__in=keys).values_list("pk", flat=True))
+def usable_tokens(accesses: Collection[Access]) -> set[Access]:
+    """Also without those whose user left or joined a group, who see the difference by a new request."""
+    keys = {access.token_id for access in accesses if access.token_id is not None}
+    rows = AccessToken.objects.usable().filter(pk__in=keys).select_related("owner", "created_by")
+    now, found = timezone.now(), set()
+    for token in rows.prefetch_related("owner__groups", "created_by__groups"):
+        person = None if token.rights_of is None else person_of(token.rights_of)
+        former = token.former_ends_at is not None and token.former_ends_at > now
+        found.add((token.pk, token.digest, person))
+        if former and token.former_digest is not None:
+            found.add((token.pk, token.former_digest, person))
+    return {
+        access for access in accesses if (access.token_id, access.credential, access.bounds.person) in found
+    }

@@ -22,10 +22,11 @@ from catalogue import exposure
 from catalogue.database import run_in_database
 from catalogue.interactions import InteractionKind
 from catalogue.models import Toolset, Workflow
+from catalogue.reservations import Bounds, Person
 from catalogue.scopes import Scope
 from mcp_bridge.builtin_tools import BUILT_IN_TOOLS
 from mcp_bridge.content import promises_output
-from mcp_bridge.declarations import page_bounds
+from mcp_bridge.declarations import make_cursor, page_bounds
 from mcp_bridge.portability import PortableView, portable_view
 from mcp_bridge.tokens import Access
 
@@ -39,11 +40,11 @@ _all_lists: "WeakSet[ToolLists]" = WeakSet()
 
 
 def visible_tools(catalogue: exposure.ExposedCatalogue, access: Access) -> list[Tool]:
-    workflows = listed_workflows(catalogue, toolset=access.toolset, scopes=access.scopes)
-    portable = portable_view(catalogue, access.toolset)
+    workflows = listed_workflows(catalogue, access.bounds, scopes=access.scopes)
+    portable = portable_view(catalogue, access.bounds)
     make = partial(workflow_tool, portable=portable)
     tools = (tool for _, tool in make_of_each(make, workflows.values(), catalogue))
-    built_in = built_in_tools(catalogue.seen_through(access.toolset), access.scopes).values()
+    built_in = built_in_tools(catalogue.seen_within(access.bounds), access.scopes).values()
     return [*(portable.show(tool) if portable else tool for tool in built_in), *tools]
 
 
@@ -68,13 +69,13 @@ def _built_in_tools(scopes: frozenset[str], kinds: frozenset[InteractionKind]) -
 
 
 def listed_workflows(
-    catalogue: exposure.ExposedCatalogue, *, toolset: str | None, scopes: frozenset[str]
+    catalogue: exposure.ExposedCatalogue, bounds: Bounds, *, scopes: frozenset[str]
 ) -> exposure.Workflows:
     """Those with a tool of their own; none in a compact toolset."""
-    entry = catalogue.toolsets.get(toolset or "")
+    entry = catalogue.toolset_within(bounds)
     if Scope.RUN not in scopes or (entry is not None and entry.toolset.mode == Toolset.Mode.COMPACT):
         return exposure.NOTHING
-    return catalogue.seen_through(toolset)
+    return catalogue.seen_within(bounds)
 
 
 def make_of_each(
@@ -125,6 +126,7 @@ class SerialisedTools:
     def __init__(self) -> None:
         # By protocol version and slug of a portable toolset.
         self._by_version: defaultdict[tuple[str, str], dict[int, SerialisedTool]] = defaultdict(dict)
+        self._shown: dict[int, tuple[Workflow, tuple[Any, ...]]] = {}
         self._changing = threading.Lock()
 
     def of(self, workflow: Workflow, version: str, portable: PortableView | None = None) -> SerialisedTool:
@@ -134,7 +136,7 @@ class SerialisedTools:
         # The catalogue keeps the object as long as its row is the same.
         if known is not None and known.workflow is workflow and known.shown_as == shown_as:
             return known
-        made_of = _what_shows(workflow)
+        made_of = self.what_shows(workflow)
         if known is not None and (known.shown_as, known.made_of) == (shown_as, made_of):
             made = replace(known, workflow=workflow)
         else:
@@ -144,9 +146,20 @@ class SerialisedTools:
             self._by_version[key][workflow.pk] = made
         return made
 
+    def what_shows(self, workflow: Workflow) -> tuple[Any, ...]:
+        """Changes whenever the tool does."""
+        known = self._shown.get(workflow.pk)
+        if known is None or known[0] is not workflow:
+            known = (workflow, _what_shows(workflow))
+            with self._changing:
+                self._shown[workflow.pk] = known
+        return known[1]
+
     def forget_gone(self, catalogue: exposure.ExposedCatalogue) -> None:
         present = {workflow.pk for workflow in catalogue.workflows.values()}
         with self._changing:
+            for gone in self._shown.keys() - present:
+                del self._shown[gone]
             for tools in self._by_version.values():
                 for gone in tools.keys() - present:
                     del tools[gone]
@@ -154,13 +167,14 @@ class SerialisedTools:
     def forget(self) -> None:
         with self._changing:
             self._by_version.clear()
+            self._shown.clear()
 
 
 serialised_tools = SerialisedTools()
 
 
 def _what_shows(workflow: Workflow) -> tuple[Any, ...]:
-    """Changes whenever the tool does; the hash covers all that upstream provides, including schemas."""
+    """The hash covers all that upstream provides, including schemas."""
     return (
         workflow.content_hash,
         # As text: 1 equals True.
@@ -194,32 +208,79 @@ class View:
     toolset: str | None
     scopes: frozenset[str]
     version: str  # Of the protocol; handshake versions share one wire format
+    person: Person | None = None  # Only the names that some reservation mentions
 
     @classmethod
-    def of(cls, access: Access, version: str) -> "View":
-        shared = LATEST_HANDSHAKE_VERSION if version in HANDSHAKE_PROTOCOL_VERSIONS else version
-        return cls(access.toolset, access.scopes, shared)
+    def of(cls, access: Access, version: str, catalogue: exposure.ExposedCatalogue) -> "View":
+        person = catalogue.reservations.relevant_of(access.bounds.person)
+        return cls(access.toolset, access.scopes, _shared(version), person)
+
+    @classmethod
+    def at_once(cls, access: Access, version: str) -> "View | None":
+        """Without the database; None when it has to be queried, for callers to whom reservations apply."""
+        if access.bounds.person is None:
+            return cls(access.toolset, access.scopes, _shared(version))
+        catalogue = exposure.fresh_catalogue()
+        return None if catalogue is None else cls.of(access, version, catalogue)
+
+    @property
+    def bounds(self) -> Bounds:
+        return Bounds(self.toolset, self.person)
+
+
+def _shared(version: str) -> str:
+    return LATEST_HANDSHAKE_VERSION if version in HANDSHAKE_PROTOCOL_VERSIONS else version
 
 
 @dataclass(slots=True)
 class ToolList:
+    """Its pages are made when they are asked for: the first of twenty thousand tools comes at once."""
+
     view: View
     catalogue: exposure.ExposedCatalogue
     positions: list[str]  # Sorted; cursors are positions
-    tools: list[bytes]
+    built_in: list[bytes]
+    workflows: list[Workflow]  # Listed after the built-in tools
+    portable: PortableView | None
     server_info: dict[str, Any]
     current_at: float = field(default_factory=time.monotonic)  # When its catalogue was last confirmed
     _pages: dict[int, bytes] = field(default_factory=dict)  # By their begin
 
     def closed_page(self, cursor: str | None) -> bytes:
         """The JSON of a result and the closing brace of the answer. Raises MCPError for a bad cursor."""
-        size = settings.CATALOGUE["page_size"]
-        begin, end, following = page_bounds(self.positions, cursor, size)
-        if (known := self._pages.get(begin)) is not None:
-            return known
-        made = self._before_tools(following) + b",".join(self.tools[begin:end]) + b"]}}"
+        begin, end, following = self._bounds(cursor)
+        return self._pages.get(begin) or self._make(begin, end, following)
+
+    def known_page(self, cursor: str | None) -> bytes | None:
+        """The same if it is made already."""
+        return self._pages.get(self._bounds(cursor)[0])
+
+    def what_shows(self) -> list[Any]:
+        """Differs from that of another list of this view where a client would see another one."""
+        portable = self.portable
+        shown_as = portable.shown_name if portable else str
+        of_workflows = make_of_each(serialised_tools.what_shows, self.workflows, self.catalogue)
+        return [*self.built_in, *((shown_as(workflow.tool_name), what) for workflow, what in of_workflows)]
+
+    def make_pages_of(self, former: "ToolList") -> None:
+        for begin in list(former._pages):
+            if 0 < begin < len(self.positions):
+                self.closed_page(make_cursor(self.positions[begin - 1]))
+            elif begin == 0:
+                self.closed_page(None)
+
+    def _bounds(self, cursor: str | None) -> tuple[int, int, str | None]:
+        return page_bounds(self.positions, cursor, settings.CATALOGUE["page_size"])
+
+    def _make(self, begin: int, end: int, following: str | None) -> bytes:
+        ahead = len(self.built_in)
+        workflows = self.workflows[max(begin - ahead, 0) : max(end - ahead, 0)]
+        serialise = partial(serialised_tools.of, version=self.view.version, portable=self.portable)
+        of_workflows = [made.tool for _, made in make_of_each(serialise, workflows, self.catalogue)]
+        tools = b",".join(self.built_in[begin:end] + of_workflows)
+        made = self._before_tools(following) + tools + b"]}}"
         # Cursors of other revisions may begin anywhere; only those of this list recur.
-        if begin % size == 0:
+        if begin % settings.CATALOGUE["page_size"] == 0:
             self._pages[begin] = made
         return made
 
@@ -251,18 +312,24 @@ class ToolLists:
         _all_lists.add(self)
 
     async def closed_page(self, access: Access, version: str, cursor: str | None) -> bytes:
-        view = View.of(access, version)
-        known = self._lists.get(view)
-        if known is None or not self._is_usable(known):
-            known = await run_in_database(self.current, view)
-        return known.closed_page(cursor)
+        view = View.at_once(access, version)
+        known = None if view is None else self._lists.get(view)
+        page = known.known_page(cursor) if known is not None and self._is_usable(known) else None
+        if page is None:
+            page = await run_in_database(self._make_page, access, version, cursor)
+        return page
 
-    def recall(self, access: Access, view: View, cursor: str | None) -> bytes | None:
-        """From memory; None if that is not possible. Raises MCPError for a bad cursor."""
+    def _make_page(self, access: Access, version: str, cursor: str | None) -> bytes:
+        present = self.current(View.of(access, version, exposure.current_catalogue()))
+        with self._making:
+            return present.closed_page(cursor)
+
+    def recall(self, view: View, cursor: str | None) -> bytes | None:
+        """A page from memory; None if that is not possible. Raises MCPError for a bad cursor."""
         known = self._lists.get(view)
-        if known is None or (access.toolset or "") not in ("", *known.catalogue.toolsets):
+        if known is None or (view.toolset and known.catalogue.toolset_within(view.bounds) is None):
             return None
-        return known.closed_page(cursor) if self._is_usable(known) else None
+        return known.known_page(cursor) if self._is_usable(known) else None
 
     def current(self, view: View) -> ToolList:
         """The list of the present revision; may query the database."""
@@ -272,7 +339,9 @@ class ToolLists:
         with self._making:
             known = self._lists.get(view)
             if known is None or known.catalogue is not catalogue:
-                known = self._made(view, catalogue)
+                former, known = known, self._made(view, catalogue)
+                if former is not None:
+                    known.make_pages_of(former)
                 serialised_tools.forget_gone(catalogue)
                 self._on_new_catalogue(catalogue)
             known.current_at = asked_at
@@ -308,11 +377,9 @@ class ToolLists:
                 self.current(view)
 
     def _made(self, view: View, catalogue: exposure.ExposedCatalogue) -> ToolList:
-        built_in = [*built_in_tools(catalogue.seen_through(view.toolset), view.scopes).values()]
-        workflows = listed_workflows(catalogue, toolset=view.toolset, scopes=view.scopes).values()
-        portable = portable_view(catalogue, view.toolset)
-        serialise = partial(serialised_tools.of, version=view.version, portable=portable)
-        serialised = [*make_of_each(serialise, workflows, catalogue)]
+        built_in = [*built_in_tools(catalogue.seen_within(view.bounds), view.scopes).values()]
+        workflows = [*listed_workflows(catalogue, view.bounds, scopes=view.scopes).values()]
+        portable = portable_view(catalogue, view.bounds)
         if portable is not None:
             built_in = [*map(portable.show, built_in)]
         return ToolList(
@@ -320,12 +387,11 @@ class ToolLists:
             catalogue=catalogue,
             positions=[
                 *(f"0{number:03}" for number in range(len(built_in))),
-                *(f"1{workflow.tool_name}" for workflow, _ in serialised),
+                *(f"1{workflow.tool_name}" for workflow in workflows),
             ],
-            tools=[
-                *(serialise_tool(tool, view.version) for tool in built_in),
-                *(made.tool for _, made in serialised),
-            ],
+            built_in=[serialise_tool(tool, view.version) for tool in built_in],
+            workflows=workflows,
+            portable=portable,
             server_info=self._server_info,
         )
 

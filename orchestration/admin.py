@@ -1,7 +1,7 @@
 """Texts of requests come from callers, models and APIs, so everything is shown as text."""
 
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, ClassVar
@@ -27,9 +27,10 @@ from unfold.contrib.filters.admin import ChoicesDropdownFilter, DropdownFilter
 from unfold.decorators import action
 
 from catalogue.admin import rendering
-from catalogue.admin.base import ButtonsMixin, CatalogueChangeList, ReadOnlyMixin
+from catalogue.admin.base import BoundedChangeList, ButtonsMixin, ReadOnlyMixin
 from catalogue.database import run_without_connection
 from catalogue.exposure import current_catalogue
+from catalogue.long_lists import SEARCHED
 from connectors.http_tools.tool import HTTPRequestSpec, HTTPResponseSpec
 from executions.admin.filters import CreatedFilter, caller_of
 from executions.admin.page import state_badge
@@ -500,7 +501,7 @@ class DryRunFilter(DropdownFilter):  # type: ignore[misc]
         return queryset
 
 
-class RequestList(CatalogueChangeList):
+class RequestList(BoundedChangeList):
     def get_queryset(self, request: HttpRequest, exclude_parameters: Any = None) -> QuerySet[Any]:
         requests: QuerySet[Any] = super().get_queryset(request, exclude_parameters)
         return requests.defer(*LONG_TEXTS, "stages", "error")
@@ -517,10 +518,11 @@ class WorkflowRequestAdmin(ReadOnlyMixin, TryItMixin, ButtonsMixin):
         CreatedFilter,
     )  # fmt: skip
     list_per_page = 50
+    newest_by = "created_at"
     show_full_result_count = False
     show_facets = admin.ShowFacets.NEVER
-    search_fields = ("instructions", "selected_tool", "caller_name", "=caller")
-    search_help_text = "Instructions, tool, caller, request id"
+    search_fields = ("instructions", "selected_tool", "caller_name", "caller")
+    search_help_text = f"Instructions, tool and caller in the newest {SEARCHED:,}; a request's id in all"
     actions_list = ("try_it",)
     change_form_outer_before_template = "orchestration/admin/request.html"
 
@@ -538,13 +540,11 @@ class WorkflowRequestAdmin(ReadOnlyMixin, TryItMixin, ButtonsMixin):
     def get_fieldsets(self, request: HttpRequest, obj: WorkflowRequest | None = None) -> Any:
         return []  # The panel shows the record.
 
-    def get_search_results(
-        self, request: HttpRequest, queryset: QuerySet[WorkflowRequest], search_term: str
-    ) -> tuple[QuerySet[WorkflowRequest], bool]:
+    def search_rows(self, rows: QuerySet[WorkflowRequest], words: Sequence[str]) -> QuerySet[WorkflowRequest]:
         try:
-            return queryset.filter(pk=uuid.UUID(search_term.strip())), False
+            return rows.filter(pk=uuid.UUID(" ".join(words)))
         except ValueError:
-            return super().get_search_results(request, queryset, search_term)
+            return super().search_rows(rows, words)
 
     @admin.display(description="asked", ordering="created_at")
     def asked(self, record: WorkflowRequest) -> str:

@@ -38,6 +38,7 @@ class Failure(models.TextChoices):
     MODEL_UNAVAILABLE = "model_unavailable", "the model cannot be asked"
     MODEL_TIMEOUT = "model_timeout", "the model took too long"
     BUSY = "busy", "too much is going on"
+    TOO_MANY_CALLS = "too_many_calls", "too many calls"
     RUN_FAILED = "run_failed", "the run failed"
     RUN_TIMED_OUT = "run_timed_out", "the run took too long"
     UNCONFIRMED = "unconfirmed", "it is not known whether it ran"
@@ -142,6 +143,8 @@ class WorkflowRequest(models.Model):
         indexes = [
             models.Index(fields=["caller", "-created_at"], name="request_by_caller"),
             models.Index(fields=["-created_at"], name="request_by_time"),
+            models.Index(fields=["selected_tool", "-created_at"], name="request_by_tool"),
+            models.Index(fields=["status", "-created_at"], name="request_by_status"),
             models.Index(
                 fields=["deadline_at"], name="request_unfinished", condition=models.Q(finished_at=None)
             ),

@@ -15,7 +15,7 @@ from executions.advancing import begin
 from executions.callers import Caller
 from executions.creating import StartRequest
 from executions.models import Execution
-from executions.refusals import Busy, StartRefused
+from executions.refusals import Busy, StartRefused, TooManyCalls
 from executions.waiting import start_and_wait
 from orchestration import records
 from orchestration.formatting import format_answer
@@ -229,7 +229,8 @@ async def run_call(approved: Approved, *, caller: Caller, key: uuid.UUID, fresh:
     try:
         return await start_and_wait(request, seconds=longest_wait(approved))
     except Busy as error:
-        raise StageFailed(str(error), failure=Failure.BUSY, retry_after=error.retry_after) from error
+        failure = Failure.TOO_MANY_CALLS if isinstance(error, TooManyCalls) else Failure.BUSY
+        raise StageFailed(str(error), failure=failure, retry_after=error.retry_after) from error
     except StartRefused as error:
         raise StageFailed(str(error), failure=Failure.RUN_FAILED) from error
 

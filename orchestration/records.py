@@ -13,7 +13,7 @@ from django.utils import timezone
 from loguru import logger
 
 from catalogue.database import run_in_database
-from executions.models import ACTIVE, Execution, State
+from executions.models import OPEN, Execution, State
 from executions.retention import KeptAlike, kept_alike, take_batch
 from orchestration.models import Failure, Stage, WorkflowRequest, started_stage
 from orchestration.request_types import IdempotencyConflict, RequestInput, RequestOutcome, StillRunning
@@ -149,7 +149,7 @@ def settle_with_runs() -> int:
     Called by the schedule and before each read, so that a status is never behind its run.
     """
     answered = WorkflowRequest.objects.filter(finished_at=None, deadline_at=None)
-    waiting = answered.exclude(execution__state__in=ACTIVE).select_related("execution").order_by()
+    waiting = answered.exclude(execution__state__in=OPEN).select_related("execution").order_by()
     return sum(settle_with_run(request) for request in waiting.defer(*UNREAD)[:BATCH])
 
 

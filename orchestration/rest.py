@@ -9,6 +9,7 @@ from drf_spectacular.utils import (
     OpenApiExample,
     OpenApiParameter,
     OpenApiResponse,
+    PolymorphicProxySerializer,
     extend_schema,
     extend_schema_field,
     extend_schema_view,
@@ -20,6 +21,7 @@ from rest_framework.response import Response
 from catalogue.database import run_without_connection
 from catalogue.permissions import Access, demand_of_staff
 from catalogue.rest.base import (
+    LongPages,
     ProblemSerializer,
     Refusal,
     StableOrdering,
@@ -211,6 +213,7 @@ CODES = {
     Failure.MODEL_UNAVAILABLE: status.HTTP_503_SERVICE_UNAVAILABLE,
     Failure.MODEL_TIMEOUT: status.HTTP_504_GATEWAY_TIMEOUT,
     Failure.BUSY: status.HTTP_503_SERVICE_UNAVAILABLE,
+    Failure.TOO_MANY_CALLS: status.HTTP_429_TOO_MANY_REQUESTS,
     Failure.RUN_FAILED: status.HTTP_502_BAD_GATEWAY,
     Failure.RUN_TIMED_OUT: status.HTTP_504_GATEWAY_TIMEOUT,
     Failure.UNCONFIRMED: status.HTTP_504_GATEWAY_TIMEOUT,
@@ -242,7 +245,7 @@ REPLAYED = OpenApiParameter(
     description="`true` if the idempotency key was used before and this is the answer to that request.",
 )
 RETRY_AFTER = OpenApiParameter(
-    "Retry-After", int, OpenApiParameter.HEADER, response=[409, 503], description="Seconds."
+    "Retry-After", int, OpenApiParameter.HEADER, response=[409, 429, 503], description="Seconds."
 )
 
 
@@ -278,6 +281,8 @@ class WorkflowRequestFilters(django_filters.FilterSet):  # type: ignore[misc]
 class WorkflowRequestViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet[WorkflowRequest]):
     queryset = WorkflowRequest.objects.none()
     filterset_class = WorkflowRequestFilters
+    pagination_class = LongPages
+    newest_by = "created_at"
     lookup_value_regex = "[0-9a-fA-F-]{36}"
     access = {
         "list": Access(Scope.READ, "orchestration.view_workflowrequest"),
@@ -332,6 +337,15 @@ class WorkflowViewSet(ApiViewSet[WorkflowRequest]):
             ),
             422: OpenApiResponse(
                 WorkflowAnswerSerializer, "llm_selection: no tool fits, or the model's proposal was refused."
+            ),
+            429: OpenApiResponse(
+                PolymorphicProxySerializer(
+                    "RefusedForNow",
+                    [WorkflowAnswerSerializer, ProblemSerializer],
+                    resource_type_field_name=None,
+                ),
+                "api_execution: the calls a minute of caller, token, toolset or tool are used up; or, as a "
+                "problem, too many wrong tokens came from this address. Nothing was started.",
             ),
             500: OpenApiResponse(WorkflowAnswerSerializer, "An error of ours, or the process was killed."),
             502: OpenApiResponse(

@@ -36,7 +36,7 @@ LIMITS = ("format", "pattern", "minimum", "maximum", "maxLength")
 
 def find_tools(tool_ids: list[str], *, caller: Caller) -> dict[str, Workflow]:
     """By tool name, in the given order, without duplicates. Raises StageFailed that names all invalid ids."""
-    shown = current_catalogue().seen_through(caller.toolset)
+    shown = current_catalogue().seen_within(caller.bounds)
     wanted = list(dict.fromkeys(tool_ids))
     if invalid := [tool_id for tool_id in wanted if tool_id not in shown]:
         listed = []

@@ -107,7 +107,7 @@ def _read_wanted(text: str) -> retrieval.Wanted:
 def approve_anew(approved: guard.Approved, *, caller: Caller) -> guard.Approved:
     """By the tool's definition as it is now: the model may have thought for a minute. Raises StageFailed."""
     name = approved.workflow.tool_name
-    current = current_catalogue().seen_through(caller.toolset).get(name)
+    current = current_catalogue().seen_within(caller.bounds).get(name)
     if current is None or current is approved.workflow:
         # Starting a missing tool has its own error.
         return approved

@@ -4,10 +4,10 @@ import asyncio
 import fcntl
 import math
 import shutil
-import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import hypothesis
 import pytest
@@ -27,17 +27,23 @@ from catalogue import connections
 from catalogue.describing import forget_outages
 from catalogue.exposure import forget_catalogue
 from catalogue.product_settings import keep_settings
+from config.monitoring import forget_measures
+from executions.rates import forget_rates
 from executions.runner.schedule import forget_runs
 from executions.starting import forget_admissions
 from executions.statistics import forget_past_days
+from mcp_bridge import doorkeeper
 from mcp_bridge.authentication import forget_pauses
-from mcp_bridge.tokens import forget_tokens
+from mcp_bridge.bearers import forget_bearers
+from mcp_bridge.outside import forget_outside
+from mcp_bridge.tokens import forget_uses
 from mcp_bridge.tool_lists import forget_tool_lists
 from mcp_bridge.toolset_costs import forget_costs
-from tests.isolation import WHOLE_PRODUCTS
+from tests.audit.opened import opened_audit
+from tests.isolation import IN_A_BROWSER, WHOLE_PRODUCTS
 from tests.migrated import keep, kept_database
 from tests.processes import ExampleEngine, running_example_engine
-from tests.warm_starts import run_warm, warm_server
+from tests.warm_starts import starting_warm
 
 # How long an example takes says more of the machine than of the code.
 hypothesis.settings.register_profile("tests", deadline=None)
@@ -57,14 +63,21 @@ def _nothing_remembered() -> Iterator[None]:
 def _forget() -> None:
     forget_catalogue()
     forget_past_days()
+    forget_measures()
     forget_runs()
     # Not read again: tests count queries, and many of them have no database.
     keep_settings({}, seconds=math.inf)
     forget_outages()
     forget_tool_lists()
     forget_costs()
-    forget_tokens()
+    forget_bearers()
+    forget_uses()
+    forget_rates()
+    forget_outside()
     forget_pauses()
+    doorkeeper.doorkeeper.forget()
+    # Who guesses in a test is not what it waits for.
+    doorkeeper.HOLD_SECONDS = doorkeeper.PACE_SECONDS = doorkeeper.REFUSAL_SECONDS = 0.0
     forget_admissions()
 
 
@@ -76,8 +89,13 @@ def _close_connectors() -> None:
             closing.result(connections.CLOSING_SECONDS)
 
 
-KEPT_TABLES = {"django_migrations", "django_content_type", "auth_permission"}
+KEPT_TABLES = {"django_migrations", "django_content_type", "auth_permission", "catalogue_role"}
 """Written by migrations; the same for every test."""
+OF_ROLES = {
+    "auth_group": "id NOT IN (SELECT group_id FROM catalogue_role)",
+    "auth_group_permissions": "group_id NOT IN (SELECT group_id FROM catalogue_role)",
+}
+"""The rows to delete of the tables that also have rows of roles."""
 
 
 def _delete_rows(_: TransactionTestCase) -> None:
@@ -87,8 +105,11 @@ def _delete_rows(_: TransactionTestCase) -> None:
     together they take a third of the time that they take one by one; SQLite executes one statement at a time.
     """
     tables = sorted(set(connection.introspection.django_table_names(only_existing=False)) - KEPT_TABLES)
-    deletions = [f"DELETE FROM {connection.ops.quote_name(table)}" for table in tables]
-    with transaction.atomic(), connection.cursor() as cursor:
+    deletions = [
+        f"DELETE FROM {connection.ops.quote_name(table)} WHERE {OF_ROLES.get(table, '1 = 1')}"
+        for table in tables
+    ]
+    with opened_audit(), transaction.atomic(), connection.cursor() as cursor:
         for statements in ["; ".join(deletions)] if connection.vendor == "postgresql" else deletions:
             cursor.execute(statements)
 
@@ -143,13 +164,16 @@ def example_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Example
 
 
 @pytest.fixture(scope="session")
-def warm_starts() -> Iterator[Callable[..., subprocess.CompletedProcess[str]]]:
-    """`run_warm`, for tests whose subject is what a fresh process does with its environment and its data."""
-    with warm_server() as server:
-        yield run_warm
-        assert server.stdin
-        server.stdin.close()
-    warm_server.cache_clear()
+def warm_starts() -> Iterator[None]:
+    """For tests whose subject is what a fresh process does with its environment and its data."""
+    with starting_warm():
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _whole_products_start_warm(request: pytest.FixtureRequest) -> None:
+    if any(item.get_closest_marker("e2e") for item in request.session.items):
+        request.getfixturevalue("warm_starts")
 
 
 OTHER_SESSIONS = """
@@ -196,8 +220,11 @@ def django_db_setup(
 
 WHOLE_PRODUCT = {"stdio_server", "other_process"}
 """Fixtures that start the product as a process."""
-FOREIGN_SERVERS = {"temporal_server", "prefect", "everything", "small_model", "mcp_servers", "mcp_programs"}
+FOREIGN_SERVERS = {"temporal_server", "prefect", "restate", "job_engines", "n8n_server", "everything"}
+FOREIGN_SERVERS |= {"mcp_servers", "mcp_programs", "asking_server", "small_model"}
 """Fixtures that start what is not ours, or need what a machine may lack."""
+LARGE_SECONDS = 300
+"""For a test of those: its processes share two cores with those of four others."""
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -205,10 +232,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """`make test` leaves out what starts many processes; which tests do so is told by their fixtures."""
     for item in items:
         fixtures = set(getattr(item, "fixturenames", ()))
-        if fixtures & WHOLE_PRODUCT or item.path.is_relative_to(WHOLE_PRODUCTS):
+        is_by_place = item.path.is_relative_to(WHOLE_PRODUCTS) or item.path.stem.endswith(IN_A_BROWSER)
+        if fixtures & WHOLE_PRODUCT or is_by_place:
             item.add_marker("e2e")
         elif fixtures & FOREIGN_SERVERS and item.get_closest_marker("e2e") is None:
             item.add_marker("engines")
+        is_large = item.get_closest_marker("e2e") or item.get_closest_marker("engines")
+        if is_large and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(LARGE_SECONDS))
 
 
 SHARED_PRODUCT = {
@@ -222,24 +253,50 @@ SHARED_PRODUCT = {
 }
 """Modules of tests/e2e that use one running product."""
 THE_SHARED_PRODUCT = "the shared product"
+STARTS_WARM = {
+    "test_backup",
+    "test_environment",
+    "test_one_start",
+    "test_private_files",
+    "test_security_headers",
+    "test_warm_starts",
+}
+"""Modules of `make test` that start programs from the server of tests/warm_starts.py: 1.5 s of CPU each."""
+THE_WARM_SERVER = "the warm server"
+SHARED_SERVERS = {
+    "test_prefect": "the Prefect server",
+    "test_http_job_airflow_and_dagster": "Airflow and Dagster",
+}
+"""For all modules of the name: to start them takes 15 s of CPU each."""
 READ_SOURCES = {"test_private_names", "test_contributing", "test_databases_marked"}
 """Modules of tests/config that parse the whole product."""
 THE_PARSED_PRODUCT = "the parsed product"
+SHARES_NOTHING = {"test_chaos"}
+"""Modules whose tests have nothing in common; two of them may run at the same time."""
+SHARES = {"test_pages_in_a_browser": 5, "test_lists_in_a_browser": 3, "test_buttons_in_a_browser": 2}
+"""Modules that several workers share, each with a browser of its own: one would be the last by minutes."""
 LONGEST_FIRST = (
     THE_SHARED_PRODUCT,
-    "test_pages_in_a_browser",
-    "test_prefect",
-    "test_lists_in_a_browser",
+    *SHARED_SERVERS.values(),
+    "test_chaos",
+    "test_rest_fuzzed",
+    "test_outside_tokens",
+    "test_stdio_alone",
     "test_crashpoints",
     "test_stdio_process",
-    "test_chaos",
     "test_client_frameworks",
     "test_conformance",
     "test_temporal",
+    "test_restate",
     "test_several_processes",
-    "test_rest_fuzzed",
-    "test_evaluation",
+    "test_signing_clients_in",
+    "test_company_login",
+    "test_pages_in_a_browser",
+    "test_lists_in_a_browser",
     "test_buttons_in_a_browser",
+    "test_planted_secrets",
+    "test_second_factor_in_a_browser",
+    "test_evaluation",
     "test_curation",
     "test_try_it",
     "test_everything",
@@ -254,18 +311,28 @@ LONGEST_FIRST = (
     "test_engine_runs_of_temporal",
     "test_temporal_starts",
     "test_temporal_runs",
+    THE_WARM_SERVER,
 )
-"""What takes the longest, so that no worker begins with it when the others are about to end."""
+"""What takes or waits the longest, so that no worker begins with it when the others are about to end."""
 
 
 class ByModule(LoadScopeScheduling):
-    """A module's tests run in one worker, so that what the module shares is started once."""
+    """A module's tests run in one worker, but for SHARES, so that what the module shares is started once."""
 
     def _split_scope(self, nodeid: str) -> str:
+        # Called twice for each test, for which a Path would take as long as all else of this.
         module = nodeid.partition("::")[0]
-        folder, name = Path(module).parent.name, Path(module).stem
+        *_, folder, name = module.removesuffix(".py").split("/")
         if folder == "e2e" and name in SHARED_PRODUCT:
             return THE_SHARED_PRODUCT
+        if name in SHARED_SERVERS:
+            return SHARED_SERVERS[name]
+        if name in STARTS_WARM:
+            return THE_WARM_SERVER
+        if name in SHARES_NOTHING:
+            return nodeid
+        if name in SHARES:
+            return f"{module}#{crc32(nodeid.encode()) % SHARES[name]}"
         return THE_PARSED_PRODUCT if folder == "config" and name in READ_SOURCES else module
 
     def _assign_work_unit(self, node: WorkerController) -> None:
@@ -275,7 +342,7 @@ class ByModule(LoadScopeScheduling):
 
 
 def _place(scope: str) -> int:
-    name = Path(scope).stem
+    name = Path(scope.partition("#")[0].partition("::")[0]).stem
     return LONGEST_FIRST.index(name) if name in LONGEST_FIRST else len(LONGEST_FIRST)
 
 

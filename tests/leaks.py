@@ -73,8 +73,9 @@ def _children() -> Iterator[int]:
         # That there are none is seen a hundred times faster than which ones.
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         for thread in os.listdir(TASKS) if TASKS.exists() else ():
-            with suppress(OSError):  # it has ended
-                yield from map(int, Path(TASKS, thread, "children").read_bytes().split())
+            # A Path would take longer than the kernel does. It may have ended.
+            with suppress(OSError), open(f"{TASKS}/{thread}/children", "rb", buffering=0) as children:
+                yield from map(int, children.readall().split())
 
 
 expected = dict.fromkeys(("module", "function"), Held(frozenset(), frozenset(), frozenset()))
@@ -98,14 +99,18 @@ def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any]) -> Iterator[None]:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
-    """The first fixture is torn down last, after the one of the test's event loop."""
+    """The first fixture is torn down last, after the event loop of the test; what lasts comes before."""
     for item in items:
         # Whole products and their engines are killed and replaced by one test and go on to serve the next.
         if item.get_closest_marker("e2e") is not None:
             continue
         if isinstance(item, pytest.Function) and "_nothing_left" not in item.fixturenames:
             tasks = ["_no_task_left"] if inspect.iscoroutinefunction(item.function) else []
-            item.fixturenames[:0] = ["_nothing_left_by_module", "_nothing_left", *tasks]
+            watched = ["_opened_once", "_nothing_left_by_module", "_nothing_left", *tasks]
+            item.fixturenames[:] = [
+                *watched,
+                *(name for name in item.fixturenames if name not in watched),
+            ]
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -240,10 +245,11 @@ def _without_lasting_connections(sockets: frozenset[str]) -> Iterator[str]:
 
 def _describe(left: Held) -> Iterator[str]:
     known = _connections() if left.sockets else {}
+    loops = _loops_by_socket() if left.sockets else {}
     for name in sorted(left.sockets):
         connection = known.get(name)
         if connection is None:
-            yield name
+            yield f"{name} of {loops[name]}" if name in loops else name
         elif connection.listens:
             yield f"{name} listening on port {connection.local}"
         else:
@@ -254,6 +260,16 @@ def _describe(left: Held) -> Iterator[str]:
         yield f"thread {thread.name} at {' '.join(places[-4:])}"
     for pid in left.children:
         yield f"process {pid}: {_command(pid)}"
+
+
+def _loops_by_socket() -> dict[str, str]:
+    """Event loops, by the pair of sockets with which each wakes itself."""
+    found = {}
+    # By its type: what only stands for an object would make it when asked for its class.
+    for loop in (one for one in gc.get_objects() if issubclass(type(one), asyncio.SelectorEventLoop)):
+        for end in filter(None, (loop._ssock, loop._csock)):
+            found[f"socket:[{os.fstat(end.fileno()).st_ino}]"] = repr(loop)
+    return found
 
 
 def _command(pid: int) -> str:

@@ -18,6 +18,8 @@ from tests import plain_http
 ROOT = Path(__file__).resolve().parents[1]
 STARTUP_SECONDS = 60.0
 PROBE_SECONDS = 0.02
+WATCH = 'cat > /dev/null; kill -s KILL -- "-$1"'
+"""Its input ends when whoever holds the other end of the pipe is gone, however that came about."""
 
 
 @dataclass(frozen=True)
@@ -52,17 +54,34 @@ def web_command(port: int) -> list[str]:
 def running(
     command: Sequence[str], *, answers_at: str, log: Path, environment: dict[str, str] | None = None
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a server for the length of the block, which begins once it answers 2xx at that URL."""
+    """Run a server for the length of the block, which begins once it answers 2xx at that URL.
+
+    It is in a process group of its own, of which nothing is left when this process is killed.
+    """
     with log.open("ab") as output:
         process = subprocess.Popen(
-            command, cwd=ROOT, env=os.environ | (environment or {}), stdout=output, stderr=output
+            command,
+            cwd=ROOT,
+            env=os.environ | (environment or {}),
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
         )
+    watcher = watched(process.pid)
     try:
         _wait_until_it_answers(process, answers_at, log)
         yield process
     finally:
         process.terminate()
         process.wait(timeout=10)
+        watcher.kill()
+        watcher.communicate()
+
+
+def watched(group: int) -> "subprocess.Popen[bytes]":
+    """The process that kills that process group when this one is gone."""
+    command = ["sh", "-c", WATCH, "watch", str(group)]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
 
 
 @contextmanager

@@ -1,4 +1,7 @@
-"""The one whole product among the tests that people start before each commit; `tests/e2e` has the others."""
+"""The one whole product among the tests that people start before each commit; `tests/e2e` has the others.
+
+Its processes begin with the libraries imported; `make run` of `test_lifecycle` starts them from nothing.
+"""
 
 import signal
 from pathlib import Path
@@ -9,6 +12,7 @@ from tests.e2e.product import place_for_one, started
 from tests.e2e.test_clients import client_of_2026
 
 
+@pytest.mark.usefixtures("warm_starts")
 @pytest.mark.timeout(240)
 async def test_the_product_starts_runs_a_workflow_for_an_agent_and_stops(tmp_path: Path) -> None:
     """A1.2, A2.2, B4: with one command, without a server of any kind beside it."""

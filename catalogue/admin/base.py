@@ -1,19 +1,21 @@
 """The base of all admin pages: lists, histories, buttons that post, and forms for selected rows."""
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from urllib.parse import parse_qsl
 from urllib.parse import quote as percent_encoded
 
 from django import forms
-from django.contrib import admin
+from django.contrib import admin, messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.models import CHANGE, LogEntry
 from django.contrib.admin.utils import quote, unquote
-from django.contrib.admin.views.main import ORDER_VAR, PAGE_VAR
+from django.contrib.admin.views.main import ERROR_FLAG, ORDER_VAR, PAGE_VAR
 from django.core.exceptions import PermissionDenied
 from django.core.paginator import Paginator
 from django.db import models
@@ -21,6 +23,7 @@ from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseBase, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
+from django.utils import timezone
 from django.utils.functional import cached_property
 from django.utils.html import escape
 from django.utils.http import urlencode
@@ -31,6 +34,7 @@ from unfold.views import ChangeList
 
 from catalogue.admin.rendering import chip
 from catalogue.history import actor_of, record_change, record_deletion, recorded_model, remember_relations
+from catalogue.long_lists import BoundedPaginator, search_newest
 from catalogue.models import HistoryEntry
 
 SHOWN_CHANGES, SHOWN_VALUE = 4, 50
@@ -77,9 +81,7 @@ KEY = "the-key-of-the-row"
 if TYPE_CHECKING:
     UnfoldAdmin = admin.ModelAdmin[Any]
     CatalogueForm = forms.ModelForm[Any]
-    RowPaginator = Paginator[Any]
 else:
-    RowPaginator = Paginator
     from unfold.admin import ModelAdmin as UnfoldAdmin
 
     CatalogueForm = forms.ModelForm
@@ -98,29 +100,10 @@ class CatalogueChangeList(ChangeList):  # type: ignore[misc]
         return f"{before}{percent_encoded(str(quote(getattr(result, self.pk_attname))))}{after}"
 
 
-class BoundedPaginator(RowPaginator):
-    """For tables that grow with every call: counts up to MOST, and continues from there by time."""
+class BoundedPages(BoundedPaginator):
+    """Leads on from its last page by time."""
 
-    MOST = 10_000
     template_name = "catalogue/admin/bounded_pages.html"  # Unfold shows this below the list
-
-    @cached_property
-    def _found(self) -> int:
-        rows: Any = self.object_list
-        found: int = rows.order_by()[: self.MOST + 1].count()
-        return found
-
-    @cached_property
-    def count(self) -> int:
-        return min(self._found, self.MOST)
-
-    @property
-    def has_more(self) -> bool:
-        return self._found > self.MOST
-
-    @property
-    def told_count(self) -> str:
-        return f"{'more than ' if self.has_more else ''}{self.count:,}"
 
 
 class BoundedChangeList(CatalogueChangeList):
@@ -145,8 +128,24 @@ def _checkbox() -> str:
     return str(checkbox.render(ACTION_CHECKBOX_NAME, KEY))
 
 
+MEANT = {PAGE_VAR: re.compile("[0-9]{0,9}"), ORDER_VAR: re.compile(r"(-?[0-9]{1,3}(\.-?[0-9]{1,3})*)?")}
+
+
+def _why_not_shown(chosen: Mapping[str, str], wrong: Sequence[str]) -> str:
+    """`wrong`: parameters that are no numbers; empty if Django refused the address otherwise."""
+    named = wrong or ([PAGE_VAR] if PAGE_VAR in chosen else [name for name in chosen if "__" in name])
+    if named == [PAGE_VAR]:
+        return f"There is no page {chosen[PAGE_VAR][:SHOWN_VALUE]} of this list; here is its first one."
+    if named == [ORDER_VAR]:
+        return f"The list has no order {chosen[ORDER_VAR][:SHOWN_VALUE]}; here it is in its usual one."
+    asked = ", ".join(f"{name}={chosen[name][:SHOWN_VALUE]}" for name in named or chosen)
+    return f"The list cannot be narrowed by {asked}; here is all of it."
+
+
 class CatalogueAdmin(UnfoldAdmin):
     list_filter_submit = True  # Unfold's drop-down filters apply only with a submit button
+    # Unused, but Unfold looks for it with each field, and Django lists all attributes where one is missing
+    conditional_fields: ClassVar[dict[str, str]] = {}
     newest_by = ""  # The column by which a table that grows with every call is sorted, newest first
     history_model: type[models.Model] | None = None  # Shows the history of its object with the same key
 
@@ -159,8 +158,21 @@ class CatalogueAdmin(UnfoldAdmin):
 
     def get_paginator(self, request: HttpRequest, queryset: Any, *args: Any, **kwargs: Any) -> Any:
         bounded = self.newest_by and queryset.model is self.model
-        paginator = BoundedPaginator if bounded else Paginator
-        return paginator(queryset, *args, **kwargs)
+        if not bounded:
+            return Paginator(queryset, *args, **kwargs)
+        return BoundedPages(queryset, *args, by=self.newest_by, **kwargs)
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
+    ) -> tuple[QuerySet[Any], bool]:
+        """Of a long table in the newest rows that the filters leave, each word anywhere."""
+        if not self.newest_by:
+            return super().get_search_results(request, queryset, search_term)
+        words = search_term.split()
+        return (self.search_rows(queryset, words) if words else queryset), False
+
+    def search_rows(self, rows: QuerySet[Any], words: Sequence[str]) -> QuerySet[Any]:
+        return rows.filter(pk__in=search_newest(rows, words, self.search_fields, by=self.newest_by))
 
     def changelist_view(
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None
@@ -170,7 +182,12 @@ class CatalogueAdmin(UnfoldAdmin):
         chosen = {name: str(value) for name, value in request.GET.items() if value or name == ORDER_VAR}
         if request.method == "GET" and len(chosen) < len(request.GET):
             return HttpResponseRedirect(f"{request.path}?{urlencode(chosen)}" if chosen else request.path)
-        return super().changelist_view(request, extra_context)
+        wrong = [name for name in (PAGE_VAR, ORDER_VAR) if not MEANT[name].fullmatch(chosen.get(name, ""))]
+        answer = None if wrong else super().changelist_view(request, extra_context)
+        if answer is not None and answer.headers.get("Location") != f"{request.path}?{ERROR_FLAG}=1":
+            return answer
+        messages.error(request, _why_not_shown(chosen, wrong))
+        return HttpResponseRedirect(request.path)
 
     def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, Any]:
         """A list filtered by a related object presets that object for new ones."""
@@ -234,6 +251,23 @@ class OptionsFilter(DropdownFilter):  # type: ignore[misc]
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         chosen = self.options.get(self.value() or "")
         return chosen[1](queryset) if chosen else queryset
+
+
+def _within(*, days: int) -> Callable[[QuerySet[Any]], QuerySet[Any]]:
+    return lambda entries: entries.filter(at__gte=timezone.now() - timedelta(days=days))
+
+
+class SinceFilter(OptionsFilter):
+    """Of rows with a time `at`."""
+
+    title = "date"
+    parameter_name = "since"
+    options = {
+        "1": ("the last 24 hours", _within(days=1)),
+        "7": ("the last 7 days", _within(days=7)),
+        "30": ("the last 30 days", _within(days=30)),
+        "365": ("the last year", _within(days=365)),
+    }
 
 
 class ReadOnlyMixin:

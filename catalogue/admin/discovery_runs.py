@@ -75,6 +75,8 @@ class DiscoveryRunAdmin(ReadOnlyMixin, ButtonsMixin):
     )
     list_select_related = ("source",)
     list_per_page = 50
+    newest_by = "started_at"
+    show_full_result_count = False
     fieldsets = (
         (
             None,

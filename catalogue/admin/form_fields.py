@@ -6,15 +6,18 @@ from enum import Enum
 from typing import Any, Literal, get_args, get_origin
 
 from django import forms
+from django.contrib.auth.models import Group, User
 from django.template.loader import render_to_string
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from pydantic import SecretStr
 from unfold import widgets
 
+from catalogue.approval_rules import read_rules, write_rules
 from catalogue.argument_overrides import LONGEST_DESCRIPTION
 from catalogue.inputs import describe_inputs
 from catalogue.kinds import Setting, plain_type
+from catalogue.reservations import GROUP, USER
 
 MONOSPACE = {
     "style": "font-family: ui-monospace, monospace; font-size: 0.8rem",
@@ -413,3 +416,50 @@ class ArgumentsField(forms.Field):
             return json.dumps(self.clean(data), sort_keys=True) != json.dumps(initial or {}, sort_keys=True)
         except forms.ValidationError:
             return True
+
+
+class _ReservedWidget(widgets.UnfoldAdminSelect2MultipleWidget):  # type: ignore[misc]
+    choices: Any
+
+    def optgroups(self, name: str, value: Any, attrs: Any = None) -> Any:
+        """With names of deleted users and groups: without them a save could open the object."""
+        known = {key for _, options in self.choices for key, _ in options}
+        if gone := [(one, f"{one} (gone)") for one in value if one and one not in known]:
+            self.choices = [*self.choices, ("Gone", gone)]
+        return super().optgroups(name, value, attrs)
+
+
+class ReservedForField(forms.MultipleChoiceField):
+    """Users and groups; the model checks which there are."""
+
+    widget = _ReservedWidget
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(choices=_users_and_groups, required=False, **options)
+
+    def valid_value(self, value: str) -> bool:
+        return True
+
+
+def _users_and_groups() -> list[tuple[str, list[tuple[str, str]]]]:
+    groups = Group.objects.order_by("name").values_list("name", flat=True)
+    users = User.objects.filter(is_active=True).order_by("username").values_list("username", flat=True)
+    return [
+        ("Groups", [(f"{GROUP}{name}", name) for name in groups]),
+        ("Users", [(f"{USER}{name}", name) for name in users]),
+    ]
+
+
+class ApprovalRulesField(ParsedField):
+    """A line for each rule, such as `/amount over 1000`."""
+
+    def prepare_value(self, value: Any) -> Any:
+        return write_rules(value) if isinstance(value, list) else value
+
+    def to_python(self, value: Any) -> list[dict[str, Any]]:  # type: ignore[override]
+        if isinstance(value, list):
+            return value
+        try:
+            return read_rules(str(value or ""))
+        except ValueError as problem:
+            raise forms.ValidationError(str(problem)) from None

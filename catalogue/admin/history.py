@@ -1,5 +1,3 @@
-from collections.abc import Callable
-from datetime import timedelta
 from typing import Any
 
 from django.apps import apps
@@ -8,7 +6,6 @@ from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.urls import NoReverseMatch
-from django.utils import timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.text import capfirst
@@ -17,6 +14,7 @@ from unfold.contrib.filters.admin import ChoicesDropdownFilter, DropdownFilter
 from catalogue.admin import base
 from catalogue.admin.rendering import DASH, ago, badge, exactly, link, link_if_allowed, side_by_side, wrapped
 from catalogue.history import actor_of
+from catalogue.long_lists import SEARCHED
 from catalogue.models import HistoryEntry
 from catalogue.reverting import RevertRefused, permission_to_revert, revert_change, why_not_revertible
 
@@ -45,9 +43,10 @@ class ActorFilter(DropdownFilter):  # type: ignore[misc]
     parameter_name = "who"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        rows = HistoryEntry.objects.order_by("actor_name", "actor").values_list("actor", "actor_name")
+        newest = HistoryEntry.objects.order_by("-at").values_list("actor", "actor_name")[:SEARCHED]
         # A renamed user keeps the key, while all commands share one.
-        return [(f"{actor} {name}", name) for actor, name in rows.distinct()[:MOST_ACTORS]]
+        known = sorted(set(newest), key=lambda pair: pair[::-1])
+        return [(f"{actor} {name}", name) for actor, name in known[:MOST_ACTORS]]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[HistoryEntry]) -> QuerySet[HistoryEntry]:
         actor, _, name = (self.value() or "").partition(" ")
@@ -59,26 +58,10 @@ class ModelFilter(DropdownFilter):  # type: ignore[misc]
     parameter_name = "of"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        labels = HistoryEntry.objects.order_by("model").values_list("model", flat=True).distinct()
-        return [(label, _kind_of_object(label)) for label in labels]
+        return [(label, _kind_of_object(label)) for label in HistoryEntry.known_models()]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[HistoryEntry]) -> QuerySet[HistoryEntry]:
         return queryset.filter(model=self.value()) if self.value() else queryset
-
-
-def _within(*, days: int) -> Callable[[QuerySet[HistoryEntry]], QuerySet[HistoryEntry]]:
-    return lambda entries: entries.filter(at__gte=timezone.now() - timedelta(days=days))
-
-
-class SinceFilter(base.OptionsFilter):
-    title = "date"
-    parameter_name = "since"
-    options = {
-        "1": ("the last 24 hours", _within(days=1)),
-        "7": ("the last 7 days", _within(days=7)),
-        "30": ("the last 30 days", _within(days=30)),
-        "365": ("the last year", _within(days=365)),
-    }
 
 
 @admin.register(HistoryEntry)
@@ -86,11 +69,13 @@ class HistoryEntryAdmin(base.ReadOnlyMixin, base.ButtonsMixin):
     list_display = ("when", "who", "object_shown", "what")
     list_filter = (
         ActorFilter, ("door", ChoicesDropdownFilter), ModelFilter, ("kind", ChoicesDropdownFilter),
-        SinceFilter,
+        base.SinceFilter,
     )  # fmt: skip
     list_per_page = 50
+    newest_by = "at"
+    show_full_result_count = False
     search_fields = ("object_name", "actor_name", "message", "changes")
-    search_help_text = "Names of objects and people, messages, values"
+    search_help_text = f"Names of objects and people, messages, values; in the newest {SEARCHED:,}"
     actions = ("revert_selected",)
     buttons = ("revert",)
     change_form_outer_before_template = "catalogue/admin/history_entry.html"

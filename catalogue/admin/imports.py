@@ -16,6 +16,7 @@ from unfold import widgets
 
 from catalogue import configuration, http_tools
 from catalogue.admin.rendering import badge, chip, table
+from catalogue.audited import record_export
 from catalogue.history import actor_of
 from catalogue.imports import openapi, temporal
 from catalogue.imports.configuration import (
@@ -451,8 +452,10 @@ class CatalogueImportForm(forms.Form):
 
 
 def download_export(request: HttpRequest) -> HttpResponse:
+    sections = _visible(request)
+    record_export(actor_of(request), "configuration", sections=sections)
     response = HttpResponse(
-        configuration.export_catalogue(_visible(request)),
+        configuration.export_catalogue(sections),
         content_type=f"{configuration.MEDIA_TYPE}; charset=utf-8",
     )
     response["Content-Disposition"] = f'attachment; filename="{configuration.FILE_NAME}"'

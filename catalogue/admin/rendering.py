@@ -1,6 +1,5 @@
 """HTML of values in the admin. Texts of engines and agents are hostile: everything here escapes."""
 
-import json
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from functools import lru_cache
@@ -13,6 +12,8 @@ from django.utils import timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.timesince import timesince, timeuntil
+
+from connectors.formats.json import readable_json
 
 SHOWN_CHARACTERS = 100_000
 DASH = "-"
@@ -60,7 +61,7 @@ def ago(moment: datetime | None) -> str:
 
 
 def exactly(moment: datetime | None) -> str:
-    return DASH if moment is None else format_html("{} ({})", _exact(moment), ago(moment))
+    return DASH if moment is None else format_html("<span>{} ({})</span>", _exact(moment), ago(moment))
 
 
 def to_the_millisecond(moment: datetime) -> SafeString:
@@ -94,13 +95,14 @@ def cut_short(text: str, length: int) -> str:
     return text if len(text) <= length else f"{text[: length - 1].rstrip()}…"
 
 
-def pretty_json(value: Any, *, whole: str = "") -> SafeString:
-    return text_block(json.dumps(value, indent=2, ensure_ascii=False), whole=whole)
+def pretty_json(value: Any, *, whole: str = "", uncut: bool = False) -> SafeString:
+    return text_block(readable_json(value), whole=whole, uncut=uncut)
 
 
-def text_block(text: str, *, whole: str = "", unrolled: bool = False) -> SafeString:
-    """Verbatim, cut with a note. `whole`: the address of the uncut text. `unrolled`: without a scroll bar."""
-    note, is_cut = "", len(text) > SHOWN_CHARACTERS
+def text_block(text: str, *, whole: str = "", unrolled: bool = False, uncut: bool = False) -> SafeString:
+    """Verbatim, cut with a note unless `uncut`. `whole`: the address of the uncut text. `unrolled`: without a
+    scroll bar."""
+    note, is_cut = "", len(text) > SHOWN_CHARACTERS and not uncut
     if is_cut:
         note = f"The first {SHOWN_CHARACTERS:,} of {len(text):,} characters."
         text = text[:SHOWN_CHARACTERS]

@@ -1,6 +1,6 @@
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, cast
 
 from django import forms
@@ -22,7 +22,7 @@ from unfold.widgets import UnfoldBooleanWidget
 from catalogue.admin import rendering as html
 from catalogue.admin.base import ButtonsMixin, CatalogueForm, button
 from catalogue.admin.discovery_runs import RUN_HEADERS, describe_counts, run_row
-from catalogue.admin.form_fields import ONLY_IF, SETTING, setting_field
+from catalogue.admin.form_fields import ONLY_IF, SETTING, ReservedForField, setting_field
 from catalogue.admin.imports import OpenApiImportPage, TemporalImportPage, import_fact
 from catalogue.admin.reviews import held_listing_fact, reviews_fact
 from catalogue.admin.tools import tools_fact
@@ -31,7 +31,13 @@ from catalogue.discovery import RefreshRefused, make_due, refresh_source
 from catalogue.history import actor_of, record_change
 from catalogue.kinds import EMPTY, Setting, settings_of, summary_of
 from catalogue.models import DiscoveryRun, Source, Workflow
-from catalogue.secrets import CredentialsUnreadable, EntriesLost, seal_entries, unseal_entries
+from catalogue.secrets import (
+    CredentialsUnreadable,
+    EntriesLost,
+    is_reference,
+    seal_entries,
+    unseal_entries,
+)
 from catalogue.sources import (
     UPDATABLE,
     check_address_is_kept,
@@ -44,10 +50,11 @@ from catalogue.sources import (
     update_source,
 )
 from connectors.errors import Misconfigured
+from connectors.protocol import Connector
 from connectors.registry import connector_class, connector_kinds, connector_problems, usable_connectors
 
 FORGET = "forget_"
-STORED = "stored; leave empty to keep"
+STORED, KEEP = "stored", "leave empty to keep"
 ENTERED = "entered; leave empty to keep"
 KEPT_ENTRIES = "kept_entries"  # The hidden field with the encrypted secrets of a refused form
 WITHOUT_ONE = re.compile(r"\s*\bEmpty: [^.<]*\.")
@@ -84,7 +91,7 @@ class SourceForm(CatalogueForm):
 
     def _mark_stored(self, name: str, field: forms.Field) -> None:
         if self._stored.get(name):
-            _mark_as_known(field, STORED)
+            _mark_as_known(field, f"{_stored_as(self._stored[name])}; {KEEP}")
         else:
             self.fields.pop(FORGET + name, None)
         if name in self._kept:
@@ -260,18 +267,23 @@ def stored_credentials(source: Source) -> dict[str, str]:
         return {}
 
 
+def _stored_as(value: str) -> str:
+    """A reference is no secret, and shown."""
+    return value if is_reference(value) else STORED
+
+
 def shown_settings(source: Source) -> list[tuple[str, str]]:
     stored = stored_credentials(source)
     rows = []
     for name, setting in known_settings(source.kind).items():
-        state = ("stored" if stored.get(name) else "not stored") if setting.secret else ""
+        state = (_stored_as(stored[name]) if stored.get(name) else "not stored") if setting.secret else ""
         rows.append((setting.title, state or str(source.config.get(name, setting.default))))
     return rows
 
 
 OWN_FIELDS = ("name", "enabled")
 DISCOVERY_FIELDS = ("new_workflows", "change_policy", "vanishing_share_percent", "refresh_interval")
-LIMIT_FIELDS = ("max_concurrent",)
+LIMIT_FIELDS = ("max_concurrent", "reserved_for")
 ANOTHER_KIND = SafeString('<a href="?" class="underline">Another kind</a>')
 
 
@@ -378,8 +390,9 @@ class SourceAdmin(ButtonsMixin):
             "title": "What kind of engine?",
             "opts": self.opts,
             "kinds": [
-                (connector.label, summary_of(connector), f"?{urlencode({'kind': kind})}")
+                (label, summary, f"?{urlencode({'kind': kind} | chosen)}")
                 for kind, connector in usable_connectors().items()
+                for label, summary, chosen in _choices_of(connector)
             ],
             "problems": connector_problems(),
         }
@@ -410,6 +423,8 @@ class SourceAdmin(ButtonsMixin):
     def formfield_for_dbfield(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
         if db_field.name == "kind":
             kwargs["widget"] = HiddenInput()
+        if db_field.name == "reserved_for":
+            return ReservedForField(label="Reserved for", help_text=db_field.help_text)
         field = super().formfield_for_dbfield(db_field, request, **kwargs)
         if db_field.name == "refresh_interval" and field:
             field.widget.attrs["placeholder"] = settings.CATALOGUE["discovery_interval"]
@@ -472,7 +487,7 @@ class SourceAdmin(ButtonsMixin):
     def refresh_now(self, request: HttpRequest, source: Source) -> None:
         _refresh(request, source)
 
-    @admin.action(description="Refresh now", permissions=["change"])
+    @admin.action(description="Refresh now", permissions=["refresh"])
     def refresh_selected(self, request: HttpRequest, queryset: QuerySet[Source]) -> None:
         """A single one now; several by the worker, as one hanging engine would block the page."""
         record_change(actor_of(request), queryset, "Asked for a listing.")
@@ -502,6 +517,12 @@ class SourceAdmin(ButtonsMixin):
     )
     def import_openapi(self, request: HttpRequest) -> HttpResponse:
         return OpenApiImportPage.show(request)
+
+    def has_refresh_permission(self, request: HttpRequest) -> bool:
+        return self.has_change_permission(request) or request.user.has_perm("catalogue.refresh_source")
+
+    def may_press_buttons(self, request: HttpRequest) -> bool:
+        return self.has_refresh_permission(request)
 
     def has_import_permission(self, request: HttpRequest) -> bool:
         return self.has_add_permission(request) or self.has_change_permission(request)
@@ -535,6 +556,14 @@ class SourceAdmin(ButtonsMixin):
             ),
             "kind_problem": _problem_of(obj.kind),
         }
+
+
+def _choices_of(connector: type[Connector]) -> Iterator[tuple[str, str, dict[str, str]]]:
+    """What a source of the kind may be made for: label, sentence, and what the form begins with."""
+    ready_made: Any = getattr(connector, "ready_made", tuple)
+    for label, summary, settings_ in ready_made():
+        yield label, summary, {SETTING + name: value for name, value in settings_.items()}
+    yield connector.label, summary_of(connector), {}
 
 
 def _refresh(request: HttpRequest, source: Source) -> None:

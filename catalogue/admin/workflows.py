@@ -18,11 +18,11 @@ from unfold import widgets
 from catalogue import curation
 from catalogue.admin import rendering as html
 from catalogue.admin.base import CatalogueChangeList, CatalogueForm, Link, ask_for_selected
-from catalogue.admin.form_fields import ArgumentsField, CommasField
+from catalogue.admin.form_fields import MONOSPACE, ApprovalRulesField, ArgumentsField, CommasField
 from catalogue.admin.reviews import accept_for_workflows, note_reviews, review_badge, review_fact
 from catalogue.admin.tools import ToolPagesMixin, declaration_fact
 from catalogue.admin.workflow_filters import HINT_WORDS, LIST_FILTERS
-from catalogue.argument_overrides import check_form, find_override_problems
+from catalogue.approval_rules import COMPARISONS, write_rules
 from catalogue.exposure import Explanation, Visibility, explain_exposure, memberships_of
 from catalogue.filters import FilterChain
 from catalogue.history import actor_of
@@ -86,6 +86,14 @@ class WorkflowForm(CatalogueForm):
         help_text="Values are no place for secrets: records of runs show them. A text stands as it is, all "
         "else as JSON.",
     )
+    approval_rules = ApprovalRulesField(
+        label="Or by its arguments",
+        required=False,
+        widget=widgets.UnfoldAdminTextareaWidget(attrs={"rows": 3, **MONOSPACE}),
+        help_text="A line for each rule, such as /amount over 1000 or /items/*/country none_of "
+        f'["DE", "FR"]. There are {", ".join(COMPARISONS)}. A missing argument, or one of another type than '
+        "the rule's, needs approval too.",
+    )
     alias_days = forms.IntegerField(
         label="Days for which the old name works",
         min_value=0,
@@ -117,13 +125,13 @@ class WorkflowForm(CatalogueForm):
                 choices = [("unknown", engines), ("true", "yes"), ("false", "no")]
                 self.fields[name].widget.choices = choices
 
-    def clean_argument_overrides(self) -> dict[str, Any]:
-        overrides: dict[str, Any] = self.cleaned_data["argument_overrides"]
-        if overrides != self.instance.argument_overrides and not check_form(overrides):
-            problems = find_override_problems(self.instance.input_schema, overrides)
-            if problems:
-                raise forms.ValidationError([f"{name}: {problem}" for name, problem in problems.items()])
-        return overrides
+    def clean(self) -> dict[str, Any]:
+        cleaned: dict[str, Any] = super().clean() or self.cleaned_data
+        # What did not change may stay, though the engine's schema has changed since.
+        changed = {name: cleaned[name] for name in self.changed_data if name in cleaned}
+        for field, told in curation.find_misfits(self.instance.input_schema, changed).items():
+            self.add_error(field, told)
+        return cleaned
 
 
 VISIBILITY_BADGES = {
@@ -137,7 +145,11 @@ HINT_BADGES = {"readOnlyHint": "success", "destructiveHint": "danger"}
 SHOWN_DESCRIPTION = 80
 SHOWN_TAGS = 4
 GLOB_SIGNS = "*?["
-FOR_READERS = {"argument_overrides": "told_arguments", ("tool_name", "alias_days"): "tool_name"}
+FOR_READERS = {
+    "argument_overrides": "told_arguments",
+    "approval_rules": "told_rules",
+    ("tool_name", "alias_days"): "tool_name",
+}
 AREAS = {"description_override": 5, "icon_override": 2}  # Heights of text areas, in lines
 
 # `Workflow.title`
@@ -245,7 +257,17 @@ class WorkflowAdmin(ToolPagesMixin):
                 )
             },
         ),
-        ("Limits", {"fields": (("timeout_seconds", "upstream_timeout"), "max_concurrent")}),
+        (
+            "Limits",
+            {
+                "fields": (
+                    ("timeout_seconds", "upstream_timeout"),
+                    "max_concurrent",
+                    ("calls_per_minute", "calls_at_once"),
+                )
+            },
+        ),
+        ("Approval", {"fields": (("approval_required", "approvers_needed"), "approval_rules")}),
     )
 
     def get_fieldsets(self, request: HttpRequest, obj: Workflow | None = None) -> Any:
@@ -472,6 +494,10 @@ class WorkflowAdmin(ToolPagesMixin):
     @admin.display(description="arguments")
     def told_arguments(self, workflow: Workflow) -> SafeString:
         return html.paragraphs("\n".join(_override_lines(workflow)))
+
+    @admin.display(description="or by its arguments")
+    def told_rules(self, workflow: Workflow) -> SafeString:
+        return html.paragraphs(write_rules(workflow.approval_rules))
 
     @admin.display(description="engine's description")
     def upstream_description(self, workflow: Workflow) -> SafeString:

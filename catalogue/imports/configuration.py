@@ -42,7 +42,7 @@ from catalogue.curation import MOST_FORMER_NAMES
 from catalogue.history import Actor, record_changes, record_deletion, remember_relations
 from catalogue.http_tools import KIND as DECLARED_HERE
 from catalogue.imports.pipeline import stored_secrets
-from catalogue.models import Review, Revision, Source, Toolset, Workflow, WorkflowFilter
+from catalogue.models import Review, Revision, Role, Source, Toolset, Workflow, WorkflowFilter
 from catalogue.models.workflow import describe_alias
 from catalogue.naming import make_tool_name
 from catalogue.product_settings import InvalidSettings, change_settings, live_settings, settings_row
@@ -487,8 +487,11 @@ class _Import:
 
     def _write_groups(self) -> None:
         known = permissions_of(Permission.objects.select_related("content_type"))
-        present = {group.name: group for group in Group.objects.prefetch_related("permissions__content_type")}
+        own = Group.objects.filter(role=None).prefetch_related("permissions__content_type")
+        present = {group.name: group for group in own}
         wanted = self._file.mapping(("groups",))
+        for role in Role.objects.filter(group__name__in=list(wanted)).select_related("group"):
+            self._file.refuse(("groups", role.group.name), "is a role, which the product keeps: leave it out")
         for name in wanted:
             names = self._file.items(("groups", name), str)
             for index, one in enumerate(names):

@@ -13,7 +13,7 @@ from django.utils import timezone
 from pydantic import BaseModel, ConfigDict, Field
 
 from catalogue.connections import find_setting_problems
-from catalogue.exposure import Visibility, explain_exposure
+from catalogue.exposure import LIGHT, Visibility, explain_exposure
 from catalogue.filters import FilterChain
 from catalogue.history import Actor, record_change
 from catalogue.http_tools import KIND, OUTPUT_SCHEMA, SECRET_OF, authentication_of
@@ -503,7 +503,7 @@ class SourceUpdate:
                 del self.listing.layers[name]
 
     def _tell(self, source: Source, changes: dict[str, Change]) -> Iterator[ToolChange]:
-        workflows = Workflow.objects.filter(source=source, upstream_id__in=changes).for_lists()
+        workflows = Workflow.objects.filter(source=source, upstream_id__in=changes).only(*LIGHT)
         known = {workflow.upstream_id: workflow for workflow in workflows}
         chain = FilterChain(WorkflowFilter.objects.filter(enabled=True))
         for name, change in changes.items():
@@ -551,10 +551,12 @@ def _unusable_output(problem: str) -> ToolProblem:
 
 def _note(workflow: Workflow, change: Change) -> str:
     """Set if the tool could not get its usual name."""
+    if change is not Change.ADDED:
+        return ""
     wanted = make_tool_name(
         name=workflow.name, upstream_id=workflow.upstream_id, source_name=workflow.source.name, taken=set()
     )
-    if change is not Change.ADDED or workflow.tool_name == wanted:
+    if workflow.tool_name == wanted:
         return ""
     return f"The id {wanted} belongs to another tool already."
 

@@ -167,6 +167,15 @@ class HistoryEntry(models.Model):
         return str(model._meta.label_lower)
 
     @classmethod
+    def known_models(cls) -> list[str]:
+        """From one to the next by the index of an object's history: many rows, few models."""
+        known = [cls.objects.order_by("model").values_list("model", flat=True).first()]
+        while known[-1] is not None:
+            later = cls.objects.filter(model__gt=known[-1]).order_by("model")
+            known.append(later.values_list("model", flat=True).first())
+        return [label for label in known if label is not None]
+
+    @classmethod
     def of(cls, obj: models.Model) -> "models.QuerySet[HistoryEntry]":
         return cls.of_key(type(obj), obj.pk)
 

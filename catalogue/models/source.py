@@ -11,7 +11,8 @@ from django.db.models.functions import Coalesce
 from django.utils import timezone
 
 from catalogue.fields import JSONTextField
-from catalogue.models.history import Exposing, ExposingQuerySet
+from catalogue.models.history import ExposingQuerySet
+from catalogue.models.reserved import Reservable
 from catalogue.secrets import CredentialsUnreadable, decrypt_credentials, encrypt_credentials
 
 SOURCE_NAME = RegexValidator(
@@ -20,8 +21,8 @@ SOURCE_NAME = RegexValidator(
 )
 TOLERATED_LOSS = 20  # Percent
 LISTING_STATE = (
-    "health_state", "health_message", "failing_since", "failures", "last_refreshed_at", "next_refresh_at",
-    "refresh_lease_expires_at",
+    "health_state", "health_message", "health_error", "failing_since", "failures", "last_refreshed_at",
+    "next_refresh_at", "refresh_lease_expires_at",
 )  # fmt: skip
 
 
@@ -39,7 +40,7 @@ class SourceQuerySet(ExposingQuerySet["Source"]):
         )
 
 
-class Source(Exposing):
+class Source(Reservable):
     class NewWorkflows(models.TextChoices):
         HIDDEN = "hidden", "hidden until a curator enables them"
         EXPOSED = "exposed", "enabled at once"
@@ -109,6 +110,12 @@ class Source(Exposing):
         max_length=10, choices=HealthState.choices, default=HealthState.UNKNOWN, editable=False
     )
     health_message = models.TextField(blank=True, editable=False)
+    health_error = models.CharField(  # noqa: DJ001
+        max_length=20,
+        null=True,
+        editable=False,
+        help_text="The kind of error that ended the last listing: unreachable, rejected and so on.",
+    )
     failing_since = models.DateTimeField(null=True, editable=False)
     failures = models.PositiveIntegerField(default=0, editable=False, help_text="Failed listings in a row.")
     last_refreshed_at = models.DateTimeField(
@@ -121,6 +128,7 @@ class Source(Exposing):
 
     class Meta:
         ordering = ("name",)
+        permissions = (("refresh_source", "Can refresh source"),)
 
     def __str__(self) -> str:
         return self.name
@@ -146,10 +154,6 @@ class Source(Exposing):
         """Of all columns but those of its listings."""
         settled = [field for field in self._meta.concrete_fields if field.name not in LISTING_STATE]
         return [getattr(self, field.attname) for field in settled]
-
-    def take_listing_state(self, other: "Source") -> None:
-        for name in LISTING_STATE:
-            setattr(self, name, getattr(other, name))
 
     @property
     def effective_refresh_interval(self) -> int:
@@ -231,7 +235,10 @@ class DiscoveryRun(models.Model):
 
     class Meta:
         ordering = ("-started_at", "-pk")
-        indexes = [models.Index(fields=["source", "-started_at"])]
+        indexes = [
+            models.Index(fields=["source", "-started_at"]),
+            models.Index(fields=["-started_at"], name="listing_by_time"),
+        ]
 
     def __str__(self) -> str:
         return f"{self.source} {self.started_at:%Y-%m-%d %H:%M:%S}"

@@ -8,8 +8,9 @@ from django.db.models.signals import m2m_changed
 from django.dispatch import receiver
 
 from catalogue.models.filter import ChoosingRule
-from catalogue.models.history import Exposing, ExposingQuerySet, Revision
-from catalogue.models.workflow import Workflow
+from catalogue.models.history import ExposingQuerySet, Revision
+from catalogue.models.reserved import Reservable
+from catalogue.models.workflow import MOST_APPROVERS, MOST_CALLS, Workflow
 
 SLUG_FORM = r"\A[a-z0-9][a-z0-9-]{0,63}\Z"
 SLUG = RegexValidator(
@@ -19,7 +20,7 @@ SLUG = RegexValidator(
 LONGEST_INLINE_WAIT = 3600  # Seconds
 
 
-class Toolset(Exposing):
+class Toolset(Reservable):
     """What `/mcp/<slug>` serves: exposed workflows, picked by hand or chosen by its rules."""
 
     class Mode(models.TextChoices):
@@ -61,6 +62,29 @@ class Toolset(Exposing):
         validators=[MinValueValidator(1), MaxValueValidator(LONGEST_INLINE_WAIT)],
         help_text="Seconds that a call of its clients waits before it gets a handle: less than they wait. "
         "Empty: the product's default.",
+    )
+    calls_per_minute = models.PositiveIntegerField(
+        null=True,
+        blank=True,
+        validators=[MinValueValidator(1), MaxValueValidator(MOST_CALLS)],
+        help_text="Calls of its workflows by all its clients together; one more is refused for a while. "
+        "Empty: no limit of its own.",
+    )
+    calls_at_once = models.PositiveIntegerField(
+        null=True,
+        blank=True,
+        validators=[MinValueValidator(1), MaxValueValidator(MOST_CALLS)],
+        help_text="So many of them pass without a pause. Empty: ten seconds' worth.",
+    )
+    approval_required = models.BooleanField(
+        default=False,
+        help_text="Each call of its workflows waits until a person has approved it, at every address.",
+    )
+    approvers_needed = models.PositiveSmallIntegerField(
+        null=True,
+        blank=True,
+        validators=[MinValueValidator(1), MaxValueValidator(MOST_APPROVERS)],
+        help_text="How many people have to approve the same call. Empty: one.",
     )
     created_at = models.DateTimeField(auto_now_add=True)
     updated_at = models.DateTimeField(auto_now=True)

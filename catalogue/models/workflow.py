@@ -16,6 +16,7 @@ from django.db.models import Q
 from django.db.models.functions import Coalesce
 from django.utils import timezone
 
+from catalogue import approval_rules
 from catalogue.argument_overrides import check_form, find_override_problems, offer_schema
 from catalogue.fields import JSONTextField
 from catalogue.models.history import Exposing, ExposingQuerySet
@@ -29,9 +30,20 @@ TOOL_NAME = RegexValidator(
     r"\A[A-Za-z0-9_.-]{1,64}\Z", "A tool name has 1 to 64 letters, digits, underscores, dots or hyphens."
 )
 
+MOST_CALLS = 1_000_000  # A minute
+MOST_APPROVERS = 10
 OVERRIDES: dict[str, Any] = {  # The columns of a curator's decisions, with their values where there is none
     **dict.fromkeys(("title_override", "description_override", "icon_override"), ""),
-    **dict.fromkeys(("tags_override", "timeout_seconds", "max_concurrent", "cache_seconds")),
+    **dict.fromkeys(
+        (
+            "tags_override",
+            "timeout_seconds",
+            "max_concurrent",
+            "calls_per_minute",
+            "calls_at_once",
+            "cache_seconds",
+        )
+    ),
     **dict.fromkeys(CURATORS_HINTS),
     "former_tool_names": [],
     "execution_type_override": "",
@@ -77,10 +89,6 @@ class WorkflowQuerySet(ExposingQuerySet["Workflow"]):
         return self.annotate(kept_seconds=Coalesce("cache_seconds", "upstream_cache_seconds", 0)).filter(
             kept_seconds__gt=0
         )
-
-    def with_held_changes(self) -> "WorkflowQuerySet":
-        """Also those that were turned down."""
-        return self.filter(review__kind="changed")
 
     def undescribed(self) -> "WorkflowQuerySet":
         return self.filter(description="", description_override="")
@@ -257,6 +265,18 @@ class Workflow(Exposing):
         validators=[MinValueValidator(1)],
         help_text="At most; further calls wait in the queue. Empty: no limit.",
     )
+    calls_per_minute = models.PositiveIntegerField(
+        null=True,
+        blank=True,
+        validators=[MinValueValidator(1), MaxValueValidator(MOST_CALLS)],
+        help_text="By all callers together; one more is refused for a while. Empty: the product's default.",
+    )
+    calls_at_once = models.PositiveIntegerField(
+        null=True,
+        blank=True,
+        validators=[MinValueValidator(1), MaxValueValidator(MOST_CALLS)],
+        help_text="So many of them pass without a pause. Empty: ten seconds' worth.",
+    )
     read_only_hint = models.BooleanField(
         "read-only", null=True, blank=True, help_text="It changes nothing, so clients may call it unasked."
     )
@@ -289,10 +309,28 @@ class Workflow(Exposing):
         help_text="Seconds that a result answers the same arguments again, whoever asks. For what changes "
         "nothing and answers all callers alike. 0: every call runs. Empty: what the engine says.",
     )
+    approval_required = models.BooleanField(
+        default=False, help_text="Each call waits until a person has approved it."
+    )
+    approval_rules = JSONTextField(
+        default=list,
+        blank=True,
+        help_text="Calls that wait for approval by their arguments: [{argument, is, value}], such as "
+        '[{"argument": "/amount", "is": "over", "value": 1000}]. What a rule cannot judge waits too.',
+    )
+    approvers_needed = models.PositiveSmallIntegerField(
+        null=True,
+        blank=True,
+        validators=[MinValueValidator(1), MaxValueValidator(MOST_APPROVERS)],
+        help_text="How many people have to approve the same call. Empty: one.",
+    )
 
     row_version = models.BigIntegerField(
         default=0, editable=False, help_text="Another number after each write of the row."
     )
+
+    # Not stored.
+    approving_toolsets: tuple[Any, ...] = ()  # Those that show it and require approval; of exposed ones
 
     objects: ClassVar[models.Manager["Workflow"]] = WorkflowQuerySet.as_manager()
 
@@ -331,6 +369,8 @@ class Workflow(Exposing):
             problems["destructive_hint"] = "What is read-only cannot be destructive."
         if problem := check_form(self.argument_overrides):
             problems["argument_overrides"] = problem
+        if problem := approval_rules.check_form(self.approval_rules):
+            problems["approval_rules"] = problem
         if problem := _icon_problem(self.icon_override):
             problems["icon_override"] = problem
         return problems
@@ -378,6 +418,11 @@ class Workflow(Exposing):
     def argument_problems(self) -> dict[str, str]:
         """Argument overrides that no longer fit the engine's schema, by argument name."""
         return find_override_problems(self.input_schema, self.argument_overrides)
+
+    @property
+    def approval_rule_problems(self) -> list[str]:
+        """Approval rules that no longer fit the engine's schema; each call waits for approval then."""
+        return approval_rules.find_rule_problems(self.input_schema, self.approval_rules)
 
     @property
     def served_input_schema(self) -> dict[str, Any]:

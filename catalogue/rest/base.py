@@ -6,6 +6,7 @@ REST framework imports this module while it defines its own views; `views` build
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import IO, TYPE_CHECKING, Any
 
 from django import forms
@@ -26,8 +27,19 @@ from rest_framework.renderers import JSONRenderer
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.serializers import as_serializer_error
+from rest_framework.utils.urls import remove_query_param, replace_query_param
 
+from catalogue.long_lists import (
+    COUNTED,
+    BoundedPaginator,
+    UnknownCursor,
+    cursor_after,
+    newest_of,
+    page_of,
+)
+from catalogue.models.workflow import MOST_APPROVERS, MOST_CALLS
 from catalogue.permissions import InsufficientScope
+from catalogue.reservations import MOST_NAMES
 from connectors.formats.json import UnreadableJSON, parse_json
 from connectors.formats.json_schema import pointer_of
 
@@ -99,7 +111,10 @@ def answer_with_problem(error: Exception, context: dict[str, Any]) -> Response:
         return _answer_bug(error, context)
     answer.data = _body(expected)
     if isinstance(error, InsufficientScope):
-        answer["WWW-Authenticate"] = f'Bearer error="insufficient_scope", scope="{error.scope.value}"'
+        request = context["request"]
+        answer["WWW-Authenticate"] = request.successful_authenticator.refuse_scope(
+            request.auth, error.scope.value
+        )
     return answer
 
 
@@ -209,6 +224,7 @@ class Pages(PageNumberPagination):
     page_size_query_param = "page_size"
     max_page_size = 200
     page_size_query_description = f"Rows per page, from 1 to {max_page_size}."
+    parameters = (PageNumberPagination.page_query_param, page_size_query_param, FIELDS)
 
     def get_schema_operation_parameters(self, view: "APIView") -> list[dict[str, Any]]:
         return [*super().get_schema_operation_parameters(view), text_parameter(FIELDS, FIELDS_DESCRIPTION)]
@@ -236,6 +252,93 @@ def keep_fields(serializer: Any, request: Request) -> Any:
     for name in shown.fields.keys() - wanted:
         del shown.fields[name]
     return serializer
+
+
+CURSOR = "cursor"
+CURSOR_DESCRIPTION = (
+    "Empty for the first page, the newest; `next` of each page leads to the next. Not together with `page` "
+    "and `ordering`."
+)
+
+
+class LongPages(Pages):
+    """Of a view with `newest_by`, the time that its rows are sorted by, the newest first. Pages by number
+    reach as far as rows are counted, and `next` goes on by position. Other orders are of as many new rows.
+    """
+
+    further_parameters = (CURSOR,)
+    invalid_page_message = (
+        f"There is no such page. Pages by number reach {COUNTED:,} rows: follow `next`, or begin with an "
+        "empty `cursor`."
+    )
+    _by_cursor = False
+    _next_cursor: str | None = None
+    _address = ""
+
+    def paginate_queryset(self, queryset: Any, request: Request, view: "APIView | None" = None) -> Any:
+        by = str(getattr(view, "newest_by", ""))
+        self._address = remove_query_param(request.build_absolute_uri(), self.page_query_param)
+        self._by_cursor = CURSOR in request.query_params
+        if self._by_cursor:
+            refuse_together_with(request, CURSOR, (self.page_query_param, "ordering"))
+            return self._rows_by_cursor(queryset, by, request)
+        order = queryset.query.order_by[0]
+        if order.removeprefix("-") != by:
+            queryset = newest_of(queryset, by)
+        self.django_paginator_class = partial(BoundedPaginator, by=by)  # type: ignore[assignment]
+        rows: Any = super().paginate_queryset(queryset, request, view)
+        page: Any = self.page
+        if order == f"-{by}" and page.paginator.has_more and not page.has_next():
+            self._next_cursor = cursor_after(page[-1], by)
+        return rows
+
+    def _rows_by_cursor(self, queryset: Any, by: str, request: Request) -> Any:
+        size = self.get_page_size(request) or self.page_size
+        try:
+            found = page_of(queryset, by=by, limit=size, cursor=request.query_params[CURSOR])
+        except UnknownCursor as error:
+            problem = Problem(f"?{CURSOR}", str(error))
+            raise Refusal(400, REFUSED, kind="validation", errors=[problem]) from None
+        self._next_cursor = found.next_cursor
+        return found.rows
+
+    def get_next_link(self) -> str | None:
+        if self._next_cursor is not None:
+            return replace_query_param(self._address, CURSOR, self._next_cursor)
+        return None if self._by_cursor else super().get_next_link()
+
+    def get_paginated_response(self, data: Any) -> Response:
+        if self._by_cursor:
+            return Response({"next": self.get_next_link(), "results": data})
+        numbered: Response = super().get_paginated_response(data)
+        page: Any = self.page
+        numbered.data = {"count_is_exact": not page.paginator.has_more, **numbered.data}
+        return numbered
+
+    def get_schema_operation_parameters(self, view: "APIView") -> list[dict[str, Any]]:
+        return [*super().get_schema_operation_parameters(view), text_parameter(CURSOR, CURSOR_DESCRIPTION)]
+
+    def get_paginated_response_schema(self, schema: dict[str, Any]) -> dict[str, Any]:
+        told: dict[str, Any] = super().get_paginated_response_schema(schema)
+        told["required"] = ["results"]
+        told["properties"]["count"]["description"] = f"At most {COUNTED:,}; absent with `cursor`."
+        told["properties"]["count_is_exact"] = {
+            "type": "boolean",
+            "description": "False: there are more than `count`. In the usual order `next` leads to all of "
+            "them; any other order is that of so many of the newest.",
+        }
+        return told
+
+
+def refuse_together_with(request: Request, name: str, others: tuple[str, ...]) -> None:
+    """Raises Refusal for parameters that exclude `name`."""
+    problems = [
+        Problem(f"?{other}", f"This does not go together with `{name}`.")
+        for other in others
+        if other in request.query_params
+    ]
+    if problems:
+        raise Refusal(400, REFUSED, kind="validation", errors=problems)
 
 
 class StableOrdering(OrderingFilter):  # type: ignore[misc]
@@ -267,8 +370,9 @@ class StrictFilterBackend(DjangoFilterBackend):  # type: ignore[misc]
         filterset: FilterSet | None = self.get_filterset(request, queryset, view)
         if filterset is None:
             return queryset
-        given, further = request.query_params, getattr(view, "further_parameters", ())
-        known = [*filterset.filters, Pages.page_query_param, Pages.page_size_query_param, FIELDS, *further]
+        given, known = request.query_params, [*filterset.filters, *Pages.parameters]
+        for one in (getattr(view, "paginator", None), view):
+            known += getattr(one, "further_parameters", ())
         message = f"There is no such parameter; there are {', '.join(known)}."
         choices = [name for name, one in filterset.filters.items() if isinstance(one, ChoiceFilter)]
         problems = [
@@ -309,4 +413,38 @@ class JSONObjectField(serializers.DictField):
     """Any JSON object."""
 
 
+RESERVED_FOR = (
+    "The users and groups that may use it, such as `user:ada` and `group:Finance`. Empty: everyone who may "
+    "use workflows."
+)
+
+
+class ReservedForField(serializers.ListField):
+    """Names of users and groups."""
+
+    def __init__(self, **options: Any) -> None:
+        child = serializers.CharField(max_length=200)
+        super().__init__(child=child, max_length=MOST_NAMES, help_text=RESERVED_FOR, **options)
+
+
 HIGHEST_LIMIT = 1_000_000
+
+
+def rate_field(help_text: str, **options: Any) -> serializers.IntegerField:
+    return serializers.IntegerField(
+        allow_null=True, min_value=1, max_value=MOST_CALLS, help_text=help_text, **options
+    )
+
+
+def at_once_field(**options: Any) -> serializers.IntegerField:
+    return rate_field("So many of them pass without a pause. Null: ten seconds' worth.", **options)
+
+
+def approvers_field(**options: Any) -> serializers.IntegerField:
+    return serializers.IntegerField(
+        allow_null=True,
+        min_value=1,
+        max_value=MOST_APPROVERS,
+        help_text="How many people have to approve the same call. Null: one.",
+        **options,
+    )

@@ -12,6 +12,7 @@ from rest_framework.renderers import BaseRenderer, JSONRenderer
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from catalogue.audited import record_export
 from catalogue.configuration import (
     FILE_NAME,
     MEDIA_TYPE,
@@ -142,6 +143,7 @@ class ConfigurationViewSet(ImportViewSet):
             raise Refusal(400, message, kind="validation", errors=[Problem("?section", message)])
         if request.auth is None:
             wanted = sections_for(request.user, wanted)
+        record_export(actor_of(request), "configuration", sections=wanted)
         response = HttpResponse(export_catalogue(wanted), content_type=f"{MEDIA_TYPE}; charset=utf-8")
         response["Content-Disposition"] = f'attachment; filename="{FILE_NAME}"'
         return response

@@ -11,7 +11,7 @@ from rest_framework.response import Response
 from catalogue.history import actor_of
 from catalogue.models import DiscoveryRun
 from catalogue.permissions import Access
-from catalogue.rest.base import ProblemSerializer, Refusal, StableOrdering
+from catalogue.rest.base import LongPages, ProblemSerializer, Refusal, StableOrdering
 from catalogue.rest.views import ApiViewSet
 from catalogue.review import ReviewRefused, confirm_listing
 from catalogue.scopes import Scope
@@ -99,6 +99,8 @@ class DiscoveryRunFilters(django_filters.FilterSet):  # type: ignore[misc]
 class DiscoveryRunViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet[DiscoveryRun]):
     queryset = DiscoveryRun.objects.none()
     filterset_class = DiscoveryRunFilters
+    pagination_class = LongPages
+    newest_by = "started_at"
     lookup_value_regex = "[0-9]{1,18}"
     access = {
         "list": Access(Scope.ADMIN, "catalogue.view_discoveryrun"),

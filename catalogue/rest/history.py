@@ -1,5 +1,5 @@
 import django_filters  # type: ignore[import-untyped]
-from django.db.models import Q, QuerySet
+from django.db.models import QuerySet
 from drf_spectacular.utils import OpenApiResponse, extend_schema, extend_schema_field, extend_schema_view
 from rest_framework import mixins, serializers, status
 from rest_framework.decorators import action
@@ -8,9 +8,10 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from catalogue.history import actor_of
+from catalogue.long_lists import SEARCHED, search_newest
 from catalogue.models import HistoryEntry
 from catalogue.permissions import Access, demand_of_staff, permissions_behind
-from catalogue.rest.base import ProblemSerializer, Refusal, StableOrdering
+from catalogue.rest.base import LongPages, ProblemSerializer, Refusal, StableOrdering
 from catalogue.rest.views import ApiViewSet
 from catalogue.reverting import RevertRefused, permission_to_revert, revert_change
 from catalogue.scopes import Scope
@@ -47,16 +48,15 @@ class HistoryFilters(django_filters.FilterSet):  # type: ignore[misc]
     )
     at_before = django_filters.IsoDateTimeFilter(field_name="at", lookup_expr="lt", label="Before this time.")
     search = django_filters.CharFilter(
-        method="filter_search", label="Has this text in the name of the object or the person, or the message."
+        method="filter_search",
+        label=f"Has this text in the name of the object or the person, or the message; in the newest "
+        f"{SEARCHED:,} that the other parameters leave.",
     )
     ordering = StableOrdering(fields=["at"])
 
     def filter_search(self, entries: QuerySet[HistoryEntry], name: str, value: str) -> QuerySet[HistoryEntry]:
         fields = ("object_name", "actor_name", "message")
-        anywhere = Q()
-        for field in fields:
-            anywhere |= Q(**{f"{field}__icontains": value})
-        return entries.filter(anywhere)
+        return entries.filter(pk__in=search_newest(entries, [value], fields, by="at"))
 
 
 @extend_schema_view(
@@ -72,6 +72,8 @@ class HistoryViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSe
     queryset = HistoryEntry.objects.none()
     serializer_class = HistoryEntrySerializer
     filterset_class = HistoryFilters
+    pagination_class = LongPages
+    newest_by = "at"
     lookup_value_regex = "[0-9]{1,18}"
     access = {
         "list": Access(Scope.ADMIN, "catalogue.view_historyentry"),

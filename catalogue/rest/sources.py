@@ -26,9 +26,11 @@ from catalogue.models.source import TOLERATED_LOSS
 from catalogue.permissions import Access
 from catalogue.rest.base import (
     HIGHEST_LIMIT,
+    RESERVED_FOR,
     JSONObjectField,
     ProblemSerializer,
     Refusal,
+    ReservedForField,
     StableOrdering,
     StrictBooleanFilter,
     StrictSerializer,
@@ -70,13 +72,15 @@ class SourceSerializer(serializers.ModelSerializer[Source]):
         source="enabled_count", help_text="Of those, the enabled ones."
     )
     health = HealthSerializer(source="*")
+    reserved_for = serializers.ListField(child=serializers.CharField(), help_text=RESERVED_FOR)
 
     class Meta:
         model = Source
         fields = (
             "name", "kind", "enabled", "config", "credentials_stored", "new_workflows", "change_policy",
-            "vanishing_share_percent", "refresh_interval", "max_concurrent", "workflows_present",
-            "workflows_enabled", "health", "last_refreshed_at", "next_refresh_at", "created_at", "updated_at",
+            "vanishing_share_percent", "refresh_interval", "max_concurrent", "reserved_for",
+            "workflows_present", "workflows_enabled", "health", "last_refreshed_at", "next_refresh_at",
+            "created_at", "updated_at",
         )  # fmt: skip
         read_only_fields = fields
 
@@ -113,6 +117,7 @@ class SourceChangeSerializer(StrictSerializer):
         max_value=HIGHEST_LIMIT,
         help_text="Runs of all its workflows at a time; further calls wait in the queue. Null: no limit.",
     )
+    reserved_for = ReservedForField()
 
 
 class NewSourceSerializer(SourceChangeSerializer):
@@ -128,6 +133,7 @@ class NewSourceSerializer(SourceChangeSerializer):
         "vanishing_share_percent": TOLERATED_LOSS,
         "refresh_interval": None,
         "max_concurrent": None,
+        "reserved_for": list,
     }
 
     def get_fields(self) -> dict[str, Any]:
@@ -189,7 +195,9 @@ class SourceViewSet(
         "partial_update": Access(Scope.ADMIN, "catalogue.change_source"),
         "destroy": Access(Scope.ADMIN, "catalogue.delete_source"),
         "check": Access(Scope.ADMIN, "catalogue.change_source"),
-        "refresh": Access(Scope.ADMIN, "catalogue.change_source"),
+        "refresh": Access(
+            Scope.ADMIN, "catalogue.change_source", other_permission="catalogue.refresh_source"
+        ),
     }
 
     def get_queryset(self) -> QuerySet[Source]:

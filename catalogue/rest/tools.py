@@ -21,7 +21,7 @@ from catalogue.imports.tools import (
     store_tools,
 )
 from catalogue.models import Workflow, WorkflowFilter
-from catalogue.permissions import Access, is_administrator, toolset_of
+from catalogue.permissions import Access, bounds_of, is_administrator
 from catalogue.reconciliation import Change
 from catalogue.rest.base import Problem, ProblemSerializer, Refusal
 from catalogue.rest.views import ApiViewSet
@@ -96,7 +96,7 @@ class ToolViewSet(ApiViewSet[Workflow]):
         tools = tools.select_related("source").order_by("tool_name")
         if is_administrator(self.request):
             return tools
-        seen = confirmed_catalogue().seen_through(toolset_of(self.request))
+        seen = confirmed_catalogue().seen_within(bounds_of(self.request))
         return tools.filter(tool_name__in=list(seen))
 
     @extend_schema(

@@ -20,13 +20,14 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from catalogue import curation
+from catalogue.approval_rules import COMPARISONS, MOST_RULES
 from catalogue.argument_overrides import LONGEST_DESCRIPTION
 from catalogue.exposure import Visibility, confirmed_catalogue, explain_exposure
 from catalogue.filters import FilterChain
 from catalogue.history import actor_of, changed_fields
 from catalogue.models import Review, Source, Workflow, WorkflowFilter
 from catalogue.models.workflow import WorkflowQuerySet
-from catalogue.permissions import Access, is_administrator, toolset_of
+from catalogue.permissions import Access, bounds_of, is_administrator
 from catalogue.presentation import CURATORS_HINTS, MAX_ICON_CHARACTERS
 from catalogue.rest.base import (
     HIGHEST_LIMIT,
@@ -37,6 +38,9 @@ from catalogue.rest.base import (
     StableOrdering,
     StrictBooleanFilter,
     StrictSerializer,
+    approvers_field,
+    at_once_field,
+    rate_field,
 )
 from catalogue.rest.views import NAME, ApiViewSet
 from catalogue.scopes import Scope
@@ -127,12 +131,17 @@ class CuratorSerializer(LayerMixin, serializers.Serializer[Workflow]):
     on_disconnect = serializers.ChoiceField(choices=Workflow.OnDisconnect.choices)
     reattach = serializers.BooleanField()
     max_concurrent = serializers.IntegerField(allow_null=True)
+    calls_per_minute = serializers.IntegerField(allow_null=True)
+    calls_at_once = serializers.IntegerField(allow_null=True)
     read_only_hint = serializers.BooleanField(allow_null=True)
     destructive_hint = serializers.BooleanField(allow_null=True)
     idempotent_hint = serializers.BooleanField(allow_null=True)
     open_world_hint = serializers.BooleanField(allow_null=True)
     offered_as_prompt = serializers.BooleanField()
     cache_seconds = serializers.IntegerField(allow_null=True)
+    approval_required = serializers.BooleanField()
+    approval_rules = serializers.ListField(child=JSONObjectField())
+    approvers_needed = serializers.IntegerField(allow_null=True)
 
 
 class CuratorDetailSerializer(CuratorSerializer):
@@ -145,6 +154,10 @@ class CuratorDetailSerializer(CuratorSerializer):
     argument_problems = serializers.DictField(
         child=serializers.CharField(),
         help_text="Changes to arguments that no longer fit the engine's schema, by the argument's name.",
+    )
+    approval_rule_problems = serializers.ListField(
+        child=serializers.CharField(),
+        help_text="Approval rules that no longer fit the engine's schema; each call waits for approval then.",
     )
     former_tool_names = serializers.ListField(child=serializers.CharField(), help_text="The last name first.")
     aliases = serializers.DictField(
@@ -230,6 +243,18 @@ class ArgumentOverrideSerializer(StrictSerializer):
     )
 
 
+class ApprovalRuleSerializer(StrictSerializer):
+    """A call whose argument is like this waits for approval."""
+
+    argument = serializers.CharField(
+        max_length=500, help_text="JSON Pointer, such as `/amount`; `/items/*/price` is each item's."
+    )
+    vars()["is"] = serializers.ChoiceField(choices=list(COMPARISONS))
+    value = serializers.JSONField(
+        allow_null=True, help_text="A number, text, true, false or null; a list for `one_of` and `none_of`."
+    )
+
+
 class OverridesSerializer(StrictSerializer):
     """The curator's own words and limits; an empty text or null takes the engine's or the default again."""
 
@@ -296,6 +321,10 @@ class OverridesSerializer(StrictSerializer):
         allow_null=True,
         help_text="Runs at a time; further calls wait in the queue. Null: no limit.",
     )
+    calls_per_minute = rate_field(
+        "By all callers together; one more is refused with 429. Null: the product's default.",
+    )
+    calls_at_once = at_once_field()
     read_only_hint = serializers.BooleanField(
         allow_null=True, help_text="It changes nothing, so clients may call it unasked."
     )
@@ -324,6 +353,14 @@ class OverridesSerializer(StrictSerializer):
         help_text="Seconds that a result answers the same arguments of any caller. Only for workflows that "
         "change nothing and answer all callers alike. 0: every call runs. Null: what the engine says.",
     )
+    approval_required = serializers.BooleanField(help_text="Each call waits until a person has approved it.")
+    approval_rules = serializers.ListField(
+        child=ApprovalRuleSerializer(),
+        max_length=MOST_RULES,
+        help_text="Calls that wait for approval by their arguments; they take the place of all that there "
+        "were. What a rule cannot judge, such as a missing argument, waits too.",
+    )
+    approvers_needed = approvers_field()
 
 
 class SeenSerializer(StrictSerializer):
@@ -492,7 +529,7 @@ class WorkflowViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewS
             workflows = workflows.for_lists()
         if is_administrator(self.request):
             return workflows
-        seen = confirmed_catalogue().seen_through(toolset_of(self.request))
+        seen = confirmed_catalogue().seen_within(bounds_of(self.request))
         return workflows.filter(tool_name__in=list(seen))
 
     def get_object(self) -> Workflow:

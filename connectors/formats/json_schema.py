@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 BAD_ESCAPE = re.compile(r"~(?![01])")
@@ -19,11 +20,13 @@ JSON_TYPES = {
     type(None): "null",
 }
 NESTED = frozenset({"array", "object"})
+LEADING_TO_ITEMS = ("$ref", "items", "anyOf", "oneOf", "allOf")
 Types = frozenset[str]  # Names of JSON types; empty: any
 Follow = Callable[[Any, str], tuple[Any, str]]
 """From a schema and its pointer to what its references lead to, and the pointer of that."""
 
 
+@lru_cache(maxsize=1_000)
 def steps_of(pointer: str) -> tuple[str, ...]:
     """The pointer's keys; none: the whole document. Raises ValueError with a sentence."""
     if not pointer:
@@ -78,10 +81,14 @@ def references_within(root: dict[str, Any]) -> Follow:
 
 def types_of(schema: Any, follow: Follow, pointer: str = "") -> Types:
     """The allowed JSON types except null. Raises what `follow` raises."""
+    if type(schema) is dict and "$ref" not in schema and isinstance(named := schema.get("type"), str):
+        return frozenset((named,)) if named != "null" else frozenset()
     return (_Types(follow).of(schema, pointer) or frozenset()) - {"null"}
 
 
 def item_types_of(schema: Any, follow: Follow, pointer: str = "") -> Types:
+    if type(schema) is dict and schema.keys().isdisjoint(LEADING_TO_ITEMS):
+        return frozenset()
     return _Types(follow).of_items(schema, pointer) - {"null"}
 
 

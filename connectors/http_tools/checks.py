@@ -64,35 +64,39 @@ def place_problems(tool: ToolConfig, arguments: dict[str, ArgumentPlace]) -> Ite
 
 
 def _argument(tool: ToolConfig, argument: str, place: ArgumentPlace) -> Iterator[ToolProblem]:
-    where = _where(tool, argument)
-    if objection := _name_objection(tool, place.place, place.name):
-        yield ToolProblem(where, objection)
+    objections = [
+        _name_objection(tool, place.place, place.name),
+        *(_file_objections(tool, argument, place) if place.file else ()),
+        *(() if place.as_json else [_type_objection(tool, argument, place)]),
+    ]
+    for objection in filter(None, objections):
+        yield ToolProblem(_where(tool, argument), objection)
+
+
+def _type_objection(tool: ToolConfig, argument: str, place: ArgumentPlace) -> str:
+    is_body = place.place == "body"
+    if is_body and (place.name or tool.api.body_format == "json"):
+        return ""
     schema, follow = tool.input_schema["properties"][argument], references_within(tool.input_schema)
-    types, items = types_of(schema, follow), item_types_of(schema, follow)
-    yield from _file_problems(tool, argument, place, where)
-    if place.as_json:
-        return
-    is_whole_form = tool.api.body_format != "json" and place.place == "body" and not place.name
-    if place.place != "body" and types == {"object"}:
-        yield ToolProblem(where, f"{argument} is an object, which only a body can carry.")
-    elif place.place != "body" and types == {"array"} and items and items <= NESTED:
-        yield ToolProblem(where, f"{argument} is a list of lists or objects, which only a body can carry.")
-    elif is_whole_form and types and "object" not in types:
-        yield ToolProblem(where, f"{argument} is the whole form, so it has to be an object.")
+    types = types_of(schema, follow)
+    if is_body:
+        is_none = types and "object" not in types
+        return f"{argument} is the whole form, so it has to be an object." if is_none else ""
+    if types == {"object"}:
+        return f"{argument} is an object, which only a body can carry."
+    if types == {"array"} and (items := item_types_of(schema, follow)) and items <= NESTED:
+        return f"{argument} is a list of lists or objects, which only a body can carry."
+    return ""
 
 
-def _file_problems(
-    tool: ToolConfig, argument: str, place: ArgumentPlace, where: str
-) -> Iterator[ToolProblem]:
-    if not place.file:
-        return
+def _file_objections(tool: ToolConfig, argument: str, place: ArgumentPlace) -> Iterator[str]:
     is_field = place.place == "body" and tool.api.body_format == "multipart" and place.name.count("/") == 1
     if not is_field:
-        yield ToolProblem(where, f"{argument} is a file, which only a field of a multipart body can be.")
+        yield f"{argument} is a file, which only a field of a multipart body can be."
     if place.as_json:
-        yield ToolProblem(where, f"{argument} cannot be a file and JSON at once.")
+        yield f"{argument} cannot be a file and JSON at once."
     if place.media_type and not MEDIA_TYPE.fullmatch(place.media_type):
-        yield ToolProblem(where, f"The media type of {argument} is none.")
+        yield f"The media type of {argument} is none."
 
 
 def _name_objection(tool: ToolConfig, place: Place, name: str, *, constant: bool = False) -> str:

@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass
 from datetime import datetime
 from email.message import Message
+from functools import lru_cache
 from http.client import responses
 from typing import Any
 
@@ -50,7 +51,7 @@ class Received:
 def read_body(answer: Answer, redactor: Redactor) -> Received:
     if not answer.body:
         return Received()
-    media_type, charset = _content_type(answer)
+    media_type, charset = _content_type(str(answer.headers.get("content-type", ""))[:LONGEST_HEADER])
     if media_type.endswith(("/json", "+json")):
         return _json_body(answer.body, charset, redactor)
     if media_type.startswith("text/") or media_type in TEXT_TYPES or media_type.endswith("+xml"):
@@ -85,10 +86,11 @@ def _binary(answer: Answer, media_type: str, redactor: Redactor) -> Received:
     return Received(body=f"{len(answer.body):,} bytes of {media_type}.", block=block)
 
 
-def _content_type(answer: Answer) -> tuple[str, str]:
+@lru_cache(maxsize=100)
+def _content_type(header: str) -> tuple[str, str]:
     """The lower-case media type, and the name of a known encoding."""
     message = Message()
-    message["content-type"] = shorten(str(answer.headers.get("content-type", "")), LONGEST_HEADER)
+    message["content-type"] = header
     said = message.get_content_type() if message["content-type"].strip() else ""
     charset = message.get_param("charset")
     return said, _known_encoding(charset if isinstance(charset, str) else "")

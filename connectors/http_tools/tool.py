@@ -5,7 +5,7 @@ import re
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import unquote
 
@@ -276,6 +276,7 @@ class Endpoint:
     path: str  # With parameters in braces; empty, or beginning with a slash
 
     @classmethod
+    @lru_cache(maxsize=5_000)
     def of(cls, text: str) -> Self:
         """Raises ValueError with a sentence."""
         found = PARTS.fullmatch(text.strip())
@@ -291,6 +292,7 @@ class Endpoint:
             raise ValueError("Parameters in braces stand in the path only, never in the host.")
         return cls(normalise_base_url(found["origin"]), found["path"])
 
+    @lru_cache(maxsize=5_000)  # noqa: B019 - an endpoint is two texts
     def path_below(self, base_url: str) -> str:
         """The path after the base URL. Raises ValueError with a sentence if the endpoint is elsewhere."""
         base = self.of(normalise_base_url(base_url))

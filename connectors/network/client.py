@@ -6,7 +6,7 @@ import re
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 from urllib.parse import quote, unquote, unquote_plus, urlencode, urljoin
 
@@ -14,7 +14,7 @@ import httpx2
 
 from connectors.errors import InvalidAnswer, Misconfigured, Rejected
 from connectors.formats.json import MAX_DEPTH, UnreadableJSON, parse_json, parse_listing
-from connectors.network.headers import by_lower_name, check_values, checked_headers
+from connectors.network.headers import check_values, checked_headers
 from connectors.network.policy import ENGINE_ADDRESSES, AddressPolicy, normalise_base_url, port_of
 from connectors.network.redaction import Redactor, printable, shorten
 from connectors.network.transport import Exchange, HttpLimits, HttpSender, tls_context
@@ -188,6 +188,9 @@ class Credentials:
 NO_CREDENTIALS = Credentials()
 
 
+_parsed = lru_cache(maxsize=1_000)(httpx2.URL)  # Most requests of an engine have one of a few URLs
+
+
 class EngineClient:
     """One engine's address, credentials and limits. Make one per engine and event loop, share it, close it
     with `aclose`. Methods raise only ConnectorError, and no error shows a secret."""
@@ -220,7 +223,7 @@ class EngineClient:
             "accept": "application/json",
             "accept-encoding": "identity",
             "user-agent": USER_AGENT,
-            **by_lower_name(check_values(headers or {})),
+            **{name.lower(): value for name, value in check_values(headers or {}).items()},
         }
 
     @property
@@ -253,7 +256,9 @@ class EngineClient:
         """
         for secret in credentials.secrets():
             self._redactor.learn(secret)
-        url = with_query(self._url(target), query)
+        url = self._url(target)
+        if query:
+            url = with_query(url, query)
         first = Hop(method, url, self._headers | checked_headers(headers or {}), content)
         longest = self._limits.total_seconds if seconds is None else min(seconds, self._limits.total_seconds)
         until, started = asyncio.get_running_loop().time() + longest, time.perf_counter()
@@ -283,18 +288,24 @@ class EngineClient:
         body: Any = None,
         form: Mapping[str, str] | None = None,
         headers: Mapping[str, str] | None = None,
+        secrets: Iterable[str] = (),
         repeatable: bool = True,
         max_depth: int = MAX_DEPTH,
         is_listing: bool = False,
     ) -> Any:
         """Send `body` as JSON, or a form, and return the JSON of a 2xx answer; all else is an error.
-        `target`: a path below the base URL, or a URL of the same origin. With `repeatable=False` failures
-        after which the engine may have acted are OutcomeUnknown. Objects of a listing that are nested too
-        deep become TooDeep."""
+        `target`: a path below the base URL, or a URL of the same origin. `secrets`: of this request alone,
+        masked in errors. With `repeatable=False` failures after which the engine may have acted are
+        OutcomeUnknown. Objects of a listing that are nested too deep become TooDeep."""
         parse = parse_listing if is_listing else parse_json
         content_type, sent = encode_body(body, form)
         exchange = await self._succeed(
-            method, target, content=sent, headers={**(headers or {}), **content_type}, repeatable=repeatable
+            method,
+            target,
+            content=sent,
+            headers={**(headers or {}), **content_type},
+            redactor=self._redactor.also(secrets) if secrets else self._redactor,
+            repeatable=repeatable,
         )
         content = bytes(exchange.body)
         try:
@@ -302,9 +313,29 @@ class EngineClient:
         except UnreadableJSON as error:
             raise exchange.not_json(error) from None
 
-    async def request(self, method: str, target: str) -> None:
-        """Like `request_json`, ignoring the content of a 2xx answer."""
-        await self._succeed(method, target)
+    async def request(
+        self,
+        method: str,
+        target: str,
+        *,
+        body: Any = None,
+        form: Mapping[str, str] | None = None,
+        headers: Mapping[str, str] | None = None,
+        repeatable: bool = True,
+        redirect_is_success: bool = False,
+    ) -> tuple[httpx2.Headers, str]:
+        """Like `request_json`, with the headers and the text of a 2xx answer, without our secrets. A redirect
+        is not followed: it may say that the request was carried out."""
+        content_type, sent = encode_body(body, form)
+        exchange = await self._succeed(
+            method,
+            target,
+            content=sent,
+            headers={**(headers or {}), **content_type},
+            repeatable=repeatable,
+            redirect_is_success=redirect_is_success,
+        )
+        return exchange.headers, self._redactor.text(bytes(exchange.body).decode("utf-8", "replace"))
 
     def follow(self, link: str, *, found_at: str) -> str:
         """The target of a link in the answer of `found_at`. Raises InvalidAnswer for another origin."""
@@ -327,17 +358,19 @@ class EngineClient:
         *,
         content: bytes | None = None,
         headers: Mapping[str, str] | None = None,
+        redactor: Redactor | None = None,
         repeatable: bool = True,
+        redirect_is_success: bool = False,
     ) -> Exchange:
         exchange = await self._sender.carry_out(
-            Exchange(method, self._url(target), repeatable, self._redactor),
+            Exchange(method, self._url(target), repeatable, redactor or self._redactor),
             headers=self._headers | check_values(headers or {}),
             content=content,
             until=asyncio.get_running_loop().time() + self._limits.total_seconds,
             seconds=self._limits.total_seconds,
             refusal_bytes=REFUSAL_BYTES,
         )
-        if exchange.refused:
+        if exchange.refused and not (redirect_is_success and exchange.status in (302, 303)):
             raise exchange.refusal()
         self._refuse_unreadable(exchange)
         return exchange
@@ -367,7 +400,7 @@ class EngineClient:
 
     def _url(self, target: str) -> httpx2.URL:
         try:
-            url = httpx2.URL(self._base_url + target if target.startswith("/") or not target else target)
+            url = _parsed(self._base_url + target if target.startswith("/") or not target else target)
         except httpx2.InvalidURL:
             raise Misconfigured("The path makes no valid URL.") from None
         if (url.scheme, url.netloc) != self._origin or url.userinfo:

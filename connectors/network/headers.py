@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from connectors.errors import Misconfigured
 
 TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+\-.^_`|~]+")
+SENDABLE = re.compile(r"(?:[!-~](?:[ -~]*[!-~])?)?")  # HTTP drops blanks at the ends of a value
 SET_BY_CLIENT = frozenset(  # Framing and routing: conflicting ones make request smuggling possible
     {"accept-encoding", "connection", "content-length", "expect", "host", "keep-alive", "te", "trailer"}
     | {"transfer-encoding", "upgrade"}
@@ -23,24 +24,20 @@ CONSTANT_ONLY = frozenset({"accept", "content-type", "user-agent"})
 def check_values(headers: Mapping[str, str]) -> dict[str, str]:
     """Raises Misconfigured for a value that cannot be sent."""
     for name, value in headers.items():
-        if objection_to_value(value):
+        if not SENDABLE.fullmatch(value):
             raise Misconfigured(f"The header {name} has characters that HTTP does not allow there.")
     return dict(headers)
 
 
-def by_lower_name(headers: Mapping[str, str]) -> dict[str, str]:
-    """In lower case; of duplicate names the last value."""
-    return {name.lower(): value for name, value in headers.items()}
-
-
 def checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
-    """In lower case. Raises Misconfigured for names and values that cannot be sent or chosen."""
+    """In lower case, of duplicate names the last. Raises Misconfigured for names and values that cannot be
+    sent or chosen."""
     for name in headers:
         if not TOKEN.fullmatch(name):
             raise Misconfigured(f"{name.lower()!r} is no name of a header.")
         if name.lower() in SET_BY_CLIENT or name.lower().startswith("proxy-"):
             raise Misconfigured(f"The header {name.lower()} cannot be chosen: it follows from the request.")
-    return by_lower_name(check_values(headers))
+    return {name.lower(): value for name, value in check_values(headers).items()}
 
 
 def objection_to_name(name: str, *, constant: bool = False) -> str:
@@ -57,6 +54,8 @@ def objection_to_name(name: str, *, constant: bool = False) -> str:
 
 def objection_to_value(value: str) -> str:
     """`has characters ...`; empty for a value that can be sent and arrives as it is."""
+    if SENDABLE.fullmatch(value):
+        return ""
     if not (value.isascii() and value.isprintable()):
         return "has characters that HTTP does not allow in a header"
-    return "begins or ends with a blank, which HTTP drops" if value != value.strip() else ""
+    return "begins or ends with a blank, which HTTP drops"

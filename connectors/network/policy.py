@@ -255,6 +255,30 @@ def _url_objection(url: httpx2.URL) -> str:
     return ""
 
 
+def check_issuer(url: str) -> str:
+    """The issuer as its tokens name it. Raises ValueError."""
+    endpoint_url(url)
+    return check_scheme(url)
+
+
+def check_scheme(url: str) -> str:
+    """Raises ValueError for a URL whose answers others could change on their way."""
+    try:
+        parts = httpx2.URL(url)
+    except httpx2.InvalidURL:
+        raise ValueError("is not a valid URL") from None
+    if parts.scheme != "https" and not _is_this_machine(parts.host):
+        raise ValueError("must begin with https://; plain http:// is for this machine only")
+    return url
+
+
+def _is_this_machine(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
 def port_of(url: httpx2.URL) -> int:
     if url.port is not None:
         return url.port

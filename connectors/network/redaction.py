@@ -30,6 +30,10 @@ class Redactor:
         if secret and secret not in self._known:
             self._know(self._known | {secret})
 
+    def also(self, secrets: Iterable[str]) -> "Redactor":
+        """For one exchange that carries further ones, such as a token to be judged."""
+        return Redactor(self._known | set(secrets))
+
     def _know(self, known: set[str]) -> None:
         self._known = known
         self._anywhere = _pattern_of(known)

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable
-from difflib import get_close_matches
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 import jsonschema_rs
@@ -20,6 +19,7 @@ from pydantic.alias_generators import to_camel
 
 from connectors.definitions import MAX_SECONDS
 from connectors.formats.json import is_number
+from connectors.formats.mistakes import message_of, unknown_key
 from connectors.formats.yaml import Document, Path, Problem, name_of
 
 MAX_WORKFLOWS = 5_000
@@ -31,23 +31,6 @@ WHOLE = re.compile(rf"\+?(?:{PART})+\Z")
 PARTS = re.compile(r"([0-9.]+)([a-zµμ]+)")
 LONGEST_DURATION = 64
 EXPECTED = "has to be a length of time such as 5s, 100ms or 1h30m"
-WORDS = {
-    "missing": "required, but missing",
-    "string_type": "has to be a text; put it in quotes",
-    "bool_type": "has to be true or false",
-    "int_type": "has to be a whole number",
-    "float_type": "has to be a number",
-    "model_type": "has to be a mapping of keys and values",
-    "dict_type": "has to be a mapping of keys and values",
-    "list_type": "has to be a list, each item after '-'",
-    "greater_than": "has to be more than {gt:g}",
-    "greater_than_equal": "has to be at least {ge:g}",
-    "less_than_equal": "has to be at most {le:g}",
-    "string_too_long": "has at most {max_length:,} characters",
-    "string_too_short": "must not be empty",
-    "too_long": "has at most {max_length:,} of them",
-    "too_short": "must not be empty",
-}
 WITH_SECRETS: Path = ("temporal", "auth")
 OTHER_NAMES = {
     "int": "integer",
@@ -327,49 +310,17 @@ def problems_of(error: ValidationError, document: Document) -> list[Problem]:
             problems.append(_unknown_key(place, document))
         else:
             problems.append(
-                Problem(document.line_of(place), name_of(place), _choices(one) or message_of(one))
+                Problem(document.line_of(place), name_of(place), message_of(one, other_names=OTHER_NAMES))
             )
     return problems
 
 
-def message_of(one: Any) -> str:
-    """One of pydantic's errors as a clause."""
-    if words := WORDS.get(one["type"]):
-        return words.format(**one.get("ctx", {}))
-    message: str = one["msg"].removeprefix("Value error, ")
-    return message[:1].lower() + message[1:]
-
-
 def _unknown_key(place: Path, document: Document) -> Problem:
     *outer, key = place
-    known = keys_at(tuple(outer))
-    line = document.line_of(place)
     # In the block with secrets, an unknown key may be a misplaced secret.
     shown = WITH_SECRETS if place[:2] == WITH_SECRETS else place
-    if suggested := suggest(str(key), known):
-        return Problem(line, name_of(shown), f"unknown key; did you mean {suggested}?")
-    return Problem(line, name_of(shown), f"unknown key; known are {', '.join(known)}")
-
-
-def _choices(one: Any) -> str:
-    if one["type"] != "literal_error":
-        return ""
-    expected = one["ctx"]["expected"]
-    known = [word.strip("'") for word in expected.replace(" or ", ", ").split(", ")]
-    given = one["input"]
-    suggested = suggest(OTHER_NAMES.get(given, given), known) if isinstance(given, str) else ""
-    return f"has to be {expected}" + (f"; did you mean {suggested}?" if suggested else "")
-
-
-def suggest(word: str, known: list[str]) -> str:
-    """The closest known word, or empty."""
-    by_letters = {_bare_letters(name): name for name in known}
-    near = get_close_matches(_bare_letters(word[:100]), list(by_letters), n=1, cutoff=0.6)
-    return by_letters[near[0]] if near else ""
-
-
-def _bare_letters(word: str) -> str:
-    return word.replace("_", "").replace("-", "").lower()
+    message = unknown_key(str(key), keys_at(tuple(outer)))
+    return Problem(document.line_of(place), name_of(shown), message)
 
 
 Note = Callable[[Path, str], None]

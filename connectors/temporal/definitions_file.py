@@ -9,6 +9,7 @@ from pydantic import SecretStr, ValidationError
 
 from connectors.definitions import Interaction, WorkflowDefinition
 from connectors.formats import yaml
+from connectors.formats.mistakes import message_of, suggest
 from connectors.formats.yaml import Path, Problem, UnusableText
 from connectors.temporal.declarations import (
     WITH_SECRETS,
@@ -22,10 +23,8 @@ from connectors.temporal.declarations import (
     TemporalBlock,
     WorkflowDeclaration,
     keys_of,
-    message_of,
     object_schema,
     problems_of,
-    suggest,
 )
 from connectors.temporal.settings import (
     EXECUTION_ID,

@@ -37,6 +37,7 @@ from connectors.temporal.settings import (
     settings_of,
 )
 from connectors.temporal.status import GOES_ON, Pollers, ended, no_worker_on, progress_of, running
+from telemetry import traces
 
 LEEWAY_SECONDS = 60.0  # Beyond the execution's timeout, for a cancelled run's cleanup
 REUSE = {
@@ -322,6 +323,9 @@ def _request(
     if settings.id_conflict_policy == "use_existing":
         # Records this key on the existing run.
         request.on_conflict_options.CopyFrom(OnConflictOptions(attach_request_id=True))
+    if (parent := traces.current_traceparent()) is not None:
+        # As the OpenTelemetry interceptors of Temporal's SDKs read it.
+        request.header.fields["_tracer-data"].CopyFrom(runs.payload_of({traces.TRACEPARENT: parent}))
     _set_timeouts(request, config, settings, workflow)
     return request
 

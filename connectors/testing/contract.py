@@ -31,6 +31,7 @@ from connectors.testing.harness import (
     UNREADABLE,
     EngineHarness,
     Sample,
+    accepted,
     answer_or_error,
     capabilities_of,
     closing,
@@ -277,7 +278,7 @@ class ConnectorContract:
             with pytest.raises(Unsupported):
                 await connector.cancel(run)
             return
-        await connector.cancel(run)
+        await accepted(lambda: connector.cancel(run), seconds=harness.deadline_seconds)
         ended = await until_ended(connector, run, seconds=harness.deadline_seconds)
         assert ended.state is RunState.CANCELLED
 
@@ -304,7 +305,7 @@ class ConnectorContract:
             await is_unsupported(connector, "terminate", unknown_run(harness, harness.lasting))
             return
         _, run = await start(connector, harness.lasting)
-        await connector.terminate(run)
+        await accepted(lambda: connector.terminate(run), seconds=harness.deadline_seconds)
         ended = await until_ended(connector, run, seconds=harness.deadline_seconds)
         assert ended.state in (RunState.CANCELLED, RunState.FAILED)
         with pytest.raises(Rejected):

@@ -16,7 +16,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from connectors.errors import ConnectorError, Unsupported
+from connectors.errors import ConnectorError, Unreachable, Unsupported
 from connectors.protocol import (
     Capabilities,
     Connector,
@@ -347,6 +347,16 @@ async def outcome(
     if is_result and first is not None and first.state is not RunState.RUNNING:
         return first
     return await until_ended(connector, run, seconds=seconds)
+
+
+async def accepted(ask: Callable[[], Awaitable[None]], *, seconds: float) -> None:
+    """Repeat what an engine cannot do yet, as the product does."""
+    async with asyncio.timeout(seconds):
+        while True:
+            try:
+                return await ask()
+            except Unreachable:
+                await asyncio.sleep(POLL_SECONDS)
 
 
 async def eventually(ask: Callable[[], Awaitable[Answered]], *, seconds: float) -> Answered:

@@ -108,6 +108,14 @@ class McpConfig(SourceConfig):
         json_schema_extra=REQUESTS,
     )
     max_response_bytes: settings.MaxResponseBytes = 10_000_000
+    questions: Literal["elicitation", "all", "none"] = Field(
+        default="elicitation",
+        title="Questions to callers",
+        description="What of a tool's requests during a call is passed on to clients that can answer. "
+        "elicitation: questions to the user. all: also requests for the client's model (sampling) and its "
+        "folders (roots).",
+        json_schema_extra=REQUESTS,
+    )
 
     @field_validator("secret_environment")
     @classmethod

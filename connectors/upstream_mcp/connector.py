@@ -1,5 +1,6 @@
 """A source of kind `mcp`: the workflows that a server lists, its tools, or both (B10)."""
 
+import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, suppress
 from dataclasses import replace
@@ -18,6 +19,7 @@ from connectors.protocol import (
     Capabilities,
     Health,
     ReportProgress,
+    RunCaller,
     RunRef,
     RunSnapshot,
     RunState,
@@ -31,6 +33,7 @@ from connectors.simplified.connector import SimplifiedConnector
 from connectors.upstream_mcp.config import McpConfig, McpSourceConfig
 from connectors.upstream_mcp.conversation import OnProgress, TransportFailures
 from connectors.upstream_mcp.http_transport import LimitedTransport, StreamNews, open_http
+from connectors.upstream_mcp.questions import Questions
 from connectors.upstream_mcp.session import McpSession, OpenTransport
 from connectors.upstream_mcp.stdio_transport import ProgramExit, command_line, open_stdio
 from connectors.upstream_mcp.tools import (
@@ -46,6 +49,8 @@ from connectors.upstream_mcp.tools import (
 
 Found = AsyncGenerator[WorkflowDefinition | RejectedDefinition]
 PROGRESS_CHARACTERS = 500
+MOST_ROUNDS = 20  # Of questions in one call
+PAUSE_SECONDS = 1.0  # Before a round without questions
 PREFIX = "workflow:"  # Of listed workflows' ids; tools' ids are their names, which contain no colon
 LONGEST_ID = 255
 LISTED = {"offered_as": "workflow"}
@@ -66,6 +71,7 @@ class McpConnector:
         self._config = config
         self._redactor = Redactor(config.secrets)
         self._listeners: list[Callable[[], None]] = []
+        self._questions = Questions(config.questions)
         self._http: LimitedTransport | None = None
         self._session = self._make_session(TransportFailures())
         self._tasks = ServerTasks(self._session)
@@ -75,7 +81,9 @@ class McpConnector:
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(can_cancel=True, cancellable_start=True, reports_listing_changes=True)
+        return Capabilities(
+            can_cancel=True, cancellable_start=True, reports_listing_changes=True, asks_caller=True
+        )
 
     async def check(self) -> Health:
         return await health_of(self._greet())
@@ -100,6 +108,7 @@ class McpConnector:
         *,
         key: UUID,
         report: ReportProgress = ignore_progress,
+        caller: RunCaller | None = None,
     ) -> Started:
         def on_progress(progress: float, total: float | None, message: str | None) -> None:
             percent = min(max(100.0 * progress / total, 0.0), 100.0) if total and total > 0 else None
@@ -109,15 +118,29 @@ class McpConnector:
 
         as_task = task_parameters(workflow, await self._session.era())
         began = datetime.now(UTC)
-        answer = await self._call(
-            {"name": workflow.id, "arguments": arguments} | as_task,
-            headers=argument_headers(workflow, arguments),
-            on_progress=on_progress,
-        )
+        params: dict[str, Any] = {"name": workflow.id, "arguments": arguments} | as_task
+        given: dict[str, Any] = {}
+        for _ in range(MOST_ROUNDS):
+            answer = await self._call(
+                params | given,
+                headers=argument_headers(workflow, arguments),
+                on_progress=on_progress,
+                caller=caller,
+            )
+            if answer.get("resultType") != "input_required":
+                break
+            responses = await self._questions.answer_all(answer.get("inputRequests") or {}, caller)
+            given = {"inputResponses": responses}
+            if not responses:
+                # The server wants to be called again later, with nothing but its state.
+                given = {}
+                await asyncio.sleep(PAUSE_SECONDS)
+            if isinstance(state := answer.get("requestState"), str):
+                given["requestState"] = state
+        else:
+            raise InvalidAnswer(f"The tool asked for input {MOST_ROUNDS} times without an end.")
         if (task := created_task(answer)) is not None:
             return Started(run_id=task["taskId"], snapshot=read_task(task), raw=answer)
-        if answer.get("resultType") == "input_required":
-            raise Unsupported("The tool asks for input during the call, which this client cannot provide.")
         ended = replace(read_result(answer), started_at=began, finished_at=datetime.now(UTC))
         return Started(run_id=str(key), snapshot=ended)
 
@@ -157,6 +180,7 @@ class McpConnector:
         repeatable: bool = False,
         headers: dict[str, str] | None = None,
         on_progress: OnProgress | None = None,
+        caller: RunCaller | None = None,
     ) -> dict[str, Any]:
         config = self._config
         return await self._session.request(
@@ -167,6 +191,7 @@ class McpConnector:
             name=params["name"],
             headers=headers,
             on_progress=on_progress,
+            caller=caller,
         )
 
     def _make_session(self, failures: TransportFailures) -> McpSession:
@@ -185,6 +210,7 @@ class McpConnector:
             open_transport,
             failures=failures,
             redactor=redactor,
+            questions=self._questions,
             request_seconds=config.request_timeout_seconds,
             holds_back=config.transport == "stdio",
             explain=lambda: str(program_exit),
@@ -250,6 +276,7 @@ class ListedWorkflows:
         *,
         key: UUID,
         report: ReportProgress = ignore_progress,
+        caller: RunCaller | None = None,
     ) -> Started:
         return await self._runner.start(_as_theirs(workflow), arguments, key=key)
 
@@ -430,8 +457,10 @@ class McpSourceConnector:
         *,
         key: UUID,
         report: ReportProgress = ignore_progress,
+        caller: RunCaller | None = None,
     ) -> Started:
-        return await self._way_of(workflow).start(workflow, arguments, key=key, report=report)
+        way = self._way_of(workflow)
+        return await way.start(workflow, arguments, key=key, report=report, caller=caller)
 
     async def poll(self, run: RunRef) -> RunSnapshot:
         return await self._way_of(run.workflow).poll(run)

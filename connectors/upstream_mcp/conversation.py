@@ -31,6 +31,8 @@ from connectors.formats.json import UnreadableJSON, parse_json, parse_listing
 from connectors.network.client import USER_AGENT
 from connectors.network.redaction import Redactor, printable, shorten
 from connectors.network.transport import WORDS_LIMIT
+from connectors.protocol import RunCaller
+from connectors.upstream_mcp.questions import CAPABILITY_OF, Questions
 
 ENVELOPE = "io.modelcontextprotocol/"
 TASKS_EXTENSION = "io.modelcontextprotocol/tasks"
@@ -99,6 +101,7 @@ class Conversation:
         *,
         failures: TransportFailures,
         redactor: Redactor,
+        questions: Questions,
         on_listing_changed: Callable[[], None],
     ) -> None:
         self.era = Era("")
@@ -106,6 +109,7 @@ class Conversation:
         self._dispatcher = dispatcher
         self._failures = failures
         self._redactor = redactor
+        self._questions = questions
         self._on_listing_changed = on_listing_changed
 
     async def run(self, *, task_status: TaskStatus[None]) -> None:
@@ -134,25 +138,26 @@ class Conversation:
         name: str = "",
         headers: Mapping[str, str] | None = None,
         on_progress: OnProgress | None = None,
+        caller: RunCaller | None = None,
     ) -> dict[str, Any]:
         """The server's result with secrets masked. Raises ConnectorError and SessionLost. `silence`: seconds
         without an answer or progress before the request fails. `name`, `headers`: headers for stateless
-        servers."""
+        servers. `caller`: answers what the server asks meanwhile."""
         params = dict(params or {})
         sent_headers = {inbound.MCP_PROTOCOL_VERSION_HEADER: self.era.version}
+        options: CallOptions = {"headers": sent_headers}
         if self.era.is_modern:
-            params["_meta"] = dict(params.get("_meta") or {}) | _envelope(self.era.version)
+            offered = self._questions.capabilities_of(caller)
+            params["_meta"] = dict(params.get("_meta") or {}) | _envelope(self.era.version, offered)
             sent_headers |= {inbound.MCP_METHOD_HEADER: method} | dict(headers or {})
             if name:
                 sent_headers[inbound.MCP_NAME_HEADER] = inbound.encode_header_value(name)
-        return await self._send(
-            method,
-            params,
-            {"headers": sent_headers},
-            silence=silence,
-            repeatable=repeatable,
-            on_progress=on_progress,
-        )
+        elif caller is not None:
+            options["request_id"] = f"call-{uuid4().hex}"
+        with self._questions.during(str(options.get("request_id", "")), caller):
+            return await self._send(
+                method, params, options, silence=silence, repeatable=repeatable, on_progress=on_progress
+            )
 
     async def listen(self) -> None:
         """Wait until the conversation or the subscription to a stateless server's changes ends. Raises
@@ -208,7 +213,10 @@ class Conversation:
             return SessionLost()
         words = shorten(printable(self._redactor.text(error.message)), WORDS_LIMIT)
         reason = f"The server refused {method}: {words or 'it gave no reason'} ({error.code})"
-        details = {"code": error.code, "answer": words}
+        details: dict[str, Any] = {"code": error.code, "answer": words}
+        if error.code == mcp_types.MISSING_REQUIRED_CLIENT_CAPABILITY:
+            required = _dict(_dict(error.data).get("requiredCapabilities"))
+            details["required"] = {name: {} for name in CAPABILITY_OF.values() if name in required}
         if error.code == mcp_types.METHOD_NOT_FOUND:
             return Unsupported(reason, details=details)
         return Rejected(reason, details=details)
@@ -240,10 +248,15 @@ class Conversation:
     async def _on_request(
         self, context: DispatchContext[TransportContext], method: str, params: Mapping[str, Any] | None
     ) -> dict[str, Any]:
-        """Refuse sampling, elicitation and the like: this client has no user to ask."""
         if method == "ping":
             return {}
-        raise MCPError(code=mcp_types.METHOD_NOT_FOUND, message=f"This client offers no {method[:100]}.")
+        if method not in CAPABILITY_OF:
+            raise MCPError(code=mcp_types.METHOD_NOT_FOUND, message=f"This client offers no {method[:100]}.")
+        try:
+            asked = self._checked(method, dict(params or {}), repeatable=True)
+        except ConnectorError as error:
+            raise MCPError(code=mcp_types.INVALID_PARAMS, message=error.message) from None
+        return await self._questions.answer(method, asked)
 
     async def _on_notify(
         self, context: DispatchContext[TransportContext], method: str, params: Mapping[str, Any] | None
@@ -286,7 +299,7 @@ class Conversation:
             "initialize",
             {
                 "protocolVersion": versions.LATEST_HANDSHAKE_VERSION,
-                "capabilities": {},
+                "capabilities": self._questions.declared,
                 "clientInfo": CLIENT_INFO,
             },
             {"cancel_on_abandon": False},
@@ -301,11 +314,12 @@ class Conversation:
         return Era(str(version), _dict(answer.get("capabilities")), _name_of(answer.get("serverInfo")))
 
 
-def _envelope(version: str) -> dict[str, Any]:
+def _envelope(version: str, offered: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """`offered`: capabilities of the caller, besides ours."""
     return {
         f"{ENVELOPE}protocolVersion": version,
         f"{ENVELOPE}clientInfo": CLIENT_INFO,
-        f"{ENVELOPE}clientCapabilities": OUR_CAPABILITIES,
+        f"{ENVELOPE}clientCapabilities": {**OUR_CAPABILITIES, **(offered or {})},
     }
 
 

@@ -1,6 +1,7 @@
 """MCP over Streamable HTTP, within limits and the address policy."""
 
 import asyncio
+import json
 import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -31,6 +32,7 @@ from connectors.network.transport import (
 from connectors.upstream_mcp import rate_limits
 from connectors.upstream_mcp.config import McpConfig
 from connectors.upstream_mcp.conversation import TransportFailures
+from connectors.upstream_mcp.questions import CALL, CAPABILITY_OF
 
 MAX_CONNECTIONS = 500  # Each running call holds one
 STREAM_BYTES_PER_SECOND = 64_000  # Growth of an event stream beyond the largest answer
@@ -38,6 +40,8 @@ DATA_LINE = re.compile(rb"^data:([^\r\n]*)(?:\r\n|\r|\n)?", re.MULTILINE)
 NO_MESSAGE = b"\nevent: cut\n\n"  # Ends an incomplete event, so that it is not read as a message
 NOTIFICATION_SECONDS = 10.0
 METHOD = re.compile(rb'"method":\s*"([a-z/]+)"')
+CALL_ID = re.compile(rb'"id":\s*"(call-[0-9a-f]{32})"')
+QUESTION = re.compile(rb'"method"\s*:\s*"(?:elicitation|sampling|roots)\\?/')
 CALLS = (b"tools/call", b"tasks/result", b"subscriptions/listen")
 EXPLAINED_BY_STATUS = (401, 403, 408, 429, 503)  # Statuses that explain the failure, whatever the body says
 COMES_BACK = {408, 425, 429, 500, 502, 503, 504}
@@ -160,7 +164,9 @@ class LimitedTransport(httpx2.AsyncBaseTransport):
         if exchange.refused or media_type == "application/json":
             return await self._whole_answer(request, response, exchange)
         if response.status_code == 202 or media_type == "text/event-stream":
-            bounded = _BoundedStream(response, self._config.max_response_bytes, self._failures, exchange)
+            bounded = _BoundedStream(
+                response, self._config.max_response_bytes, self._failures, exchange, call_id=_call_of(request)
+            )
             return httpx2.Response(response.status_code, headers=response.headers, stream=bounded)
         await response.aclose()
         kind = f"answered with {media_type}" if media_type else "did not say what it answered with"
@@ -230,8 +236,15 @@ class _BoundedStream(httpx2.AsyncByteStream):
     """An event stream that ends with a failure beyond the limits of size and rate."""
 
     def __init__(
-        self, response: httpx2.Response, most: int, failures: TransportFailures, exchange: Exchange
+        self,
+        response: httpx2.Response,
+        most: int,
+        failures: TransportFailures,
+        exchange: Exchange,
+        *,
+        call_id: str,
     ) -> None:
+        self._call_id = call_id
         self._response = response
         self._most = most
         self._failures = failures
@@ -257,14 +270,30 @@ class _BoundedStream(httpx2.AsyncByteStream):
         """The event, with what can be used of its message."""
         data = b"\n".join(line.removeprefix(b" ") for line in DATA_LINE.findall(event))
         if not is_nested_deeper(data, rate_limits.MAX_DEPTH):
-            return event
-        # The other fields stay: a stream is resumed after the last id.
+            message = self._with_call(data)
+            return event if message is None else _with_data(event, message)
         try:
             message = rate_limits.without_depth(data)
         except rate_limits.TooDeepAnswer as answer:
             failure = HttpFailure(self._exchange, problem=str(answer))
             message = self._failures.write(failure, request_id=answer.request_id)
-        return b"data: " + message + b"\n" + DATA_LINE.sub(b"", event).lstrip(b"\r\n")
+        return _with_data(event, message)
+
+    def _with_call(self, data: bytes) -> bytes | None:
+        """A request of the server, with the id of the call that it belongs to; None: nothing to add."""
+        if not self._call_id or not QUESTION.search(data):
+            return None
+        try:
+            message = parse_json(data, max_depth=rate_limits.MAX_DEPTH)
+        except UnreadableJSON:
+            return None
+        if not isinstance(message, dict) or message.get("method") not in CAPABILITY_OF:
+            return None
+        params = message.get("params")
+        params = params if isinstance(params, dict) else {}
+        meta = params.get("_meta")
+        meta = (meta if isinstance(meta, dict) else {}) | {CALL: self._call_id}
+        return json.dumps(message | {"params": params | {"_meta": meta}}).encode()
 
     def _end(self, problem: str) -> bytes:
         failure = HttpFailure(self._exchange, problem=problem)
@@ -272,6 +301,11 @@ class _BoundedStream(httpx2.AsyncByteStream):
 
     async def aclose(self) -> None:
         await self._response.aclose()
+
+
+def _with_data(event: bytes, message: bytes) -> bytes:
+    """The other fields stay: a stream is resumed after the last id."""
+    return b"data: " + message + b"\n" + DATA_LINE.sub(b"", event).lstrip(b"\r\n")
 
 
 def open_http(config: McpConfig, transport: LimitedTransport) -> Transport:
@@ -289,6 +323,15 @@ def _method_of(request: httpx2.Request) -> bytes:
     except httpx2.RequestNotRead:
         return b""
     return found[1] if found else b""
+
+
+def _call_of(request: httpx2.Request) -> str:
+    """The id of a call whose caller can be asked; empty for any other request."""
+    try:
+        found = CALL_ID.search(request.content)
+    except httpx2.RequestNotRead:
+        return ""
+    return found[1].decode() if found else ""
 
 
 def _too_large(most: int) -> str:

@@ -23,7 +23,9 @@ from connectors.errors import (
     Unsupported,
 )
 from connectors.network.redaction import Redactor
+from connectors.protocol import RunCaller
 from connectors.upstream_mcp.conversation import Conversation, Era, OnProgress, SessionLost, TransportFailures
+from connectors.upstream_mcp.questions import Questions
 
 CLOSING_SECONDS = 10.0
 LAST_WORDS_SECONDS = 1.0
@@ -46,6 +48,7 @@ class McpSession:
         *,
         failures: TransportFailures,
         redactor: Redactor,
+        questions: Questions,
         request_seconds: float,
         holds_back: bool,
         explain: Callable[[], str] = str,
@@ -54,6 +57,7 @@ class McpSession:
         self._open_transport = open_transport
         self._failures = failures
         self._redactor = redactor
+        self._questions = questions
         self._request_seconds = request_seconds
         self._on_listing_changed = on_listing_changed
         self._explain = explain
@@ -74,6 +78,7 @@ class McpSession:
         name: str = "",
         headers: Mapping[str, str] | None = None,
         on_progress: OnProgress | None = None,
+        caller: RunCaller | None = None,
     ) -> dict[str, Any]:
         """As `Conversation.request`, repeated in a new conversation if the server lost the session."""
         for is_last in (False, True):
@@ -87,6 +92,7 @@ class McpSession:
                         name=name,
                         headers=headers,
                         on_progress=on_progress,
+                        caller=caller,
                     )
                 except (Unreachable, OutcomeUnknown) as error:
                     if owned.task is not None and owned.conversation.ended.is_set():
@@ -182,6 +188,7 @@ class McpSession:
                     JSONRPCDispatcher(read_stream, write_stream),
                     failures=self._failures,
                     redactor=self._redactor,
+                    questions=self._questions,
                     on_listing_changed=self._on_listing_changed,
                 )
                 async with anyio.create_task_group() as group:

@@ -1,6 +1,7 @@
 """The admin's list of executions, which reads no payloads, and the page of one execution."""
 
 import uuid
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -31,6 +32,7 @@ from catalogue.admin.rendering import DASH, ago, duration, pretty_json, wrapped
 from catalogue.database import run_without_connection
 from catalogue.inputs import summarise_inputs
 from catalogue.interactions import DeclaredInteraction, InteractionKind, interactions_of
+from catalogue.long_lists import SEARCHED
 from connectors.formats.json import UnreadableJSON, parse_json
 from executions import resolving
 from executions.admin import filters
@@ -42,7 +44,7 @@ from executions.admin.usage import show_uncalled, show_usage
 from executions.cancelling import CancelOutcome, cancel_execution
 from executions.interacting import InteractionRefused, query_execution, signal_execution, why_not_now
 from executions.models import Execution, State
-from executions.models.record import SEARCHED, TEXTS
+from executions.models.record import TEXTS
 from executions.reading import UnknownExecution
 from executions.wakeups import request_poll_if_stale
 
@@ -152,7 +154,8 @@ def _shown(one: DeclaredInteraction, form: InteractionForm) -> dict[str, Any]:
         "name": one.name,
         "description": one.description,
         "inputs": summarise_inputs(one.schema) if one.schema.get("properties") else "",
-        "takes_arguments": one.takes_arguments,
+        "takes_arguments": bool(one.schema.get("properties"))
+        or one.schema.get("additionalProperties") is not False,
         "is_folded": not one.schema.get("properties") and not form.is_bound,
         "form": form,
         "label": LABELS[one.kind],
@@ -296,11 +299,8 @@ class ExecutionAdmin(ReadOnlyMixin, RunningMixin, InteractionsMixin):
     def get_fieldsets(self, request: HttpRequest, obj: Execution | None = None) -> Any:
         return []
 
-    def get_search_results(
-        self, request: HttpRequest, queryset: QuerySet[Execution], search_term: str
-    ) -> tuple[QuerySet[Execution], bool]:
-        words = search_term.split()
-        return queryset.matching(*words) if words else queryset, False  # type: ignore[attr-defined]
+    def search_rows(self, rows: QuerySet[Any], words: Sequence[str]) -> QuerySet[Any]:
+        return rows.matching(*words)  # type: ignore[attr-defined,no-any-return]
 
     @admin.display(description="tool name", ordering="tool_name")
     def tool(self, execution: Execution) -> SafeString:

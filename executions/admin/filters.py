@@ -1,22 +1,31 @@
 from datetime import timedelta
 from typing import Any
 
+from django.db import connection
 from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils import timezone
 from unfold.contrib.filters.admin import DropdownFilter
 
 from catalogue.admin.rendering import link_if_allowed
+from catalogue.long_lists import narrow
 from catalogue.models import Source, Toolset
+from catalogue.reservations import person_of
 from executions.callers import Caller
-from executions.models import FINAL, Execution, State
+from executions.models import Execution, State
 from executions.models.record import recorded_source_names
 from executions.models.usage import FAILURES
 from executions.statistics import Period
 
 
 def caller_of(request: HttpRequest) -> Caller:
-    return Caller(key=f"user:{request.user.pk}", name=request.user.get_username(), sees_everything=True)
+    return Caller(
+        key=f"user:{request.user.pk}",
+        name=request.user.get_username(),
+        sees_everything=True,
+        person=person_of(request.user),
+        user_id=request.user.pk,
+    )
 
 
 caller_pages = {"user": "auth_user_change"}  # By kind of caller key; the rooms above add theirs
@@ -63,9 +72,12 @@ class StateFilter(DropdownFilter):  # type: ignore[misc]
             case "pending":
                 return queryset.filter(state=State.PENDING, admitted_at__isnull=False)
             case "under_way":
-                return queryset.filter(pk__in=Execution.objects.admitted().order_by().values("pk"))
+                if connection.vendor == "postgresql":
+                    return queryset.under_way()  # type: ignore[attr-defined,no-any-return]
+                # SQLite would walk along the time, though few of a million may be running.
+                return queryset.filter(pk__in=Execution.objects.under_way().order_by().values("pk"))
             case "unsuccessful":
-                return queryset.filter(state__in=FAILURES)
+                return narrow(queryset, "state", "in", FAILURES)
         return queryset.filter(state=self.value())
 
 
@@ -125,7 +137,7 @@ class EndedFilter(DropdownFilter):  # type: ignore[misc]
     def queryset(self, request: HttpRequest, queryset: QuerySet[Execution]) -> QuerySet[Execution]:
         if self.value() not in list(Period):
             return queryset
-        return queryset.filter(finished_at__gte=Period(self.value()).start(), state__in=FINAL)
+        return narrow(queryset, "finished_at", "gte", Period(self.value()).start())
 
 
 class CreatedFilter(DropdownFilter):  # type: ignore[misc]

@@ -30,6 +30,7 @@ from executions.admin.payloads import HttpExchange, show_content, show_request, 
 from executions.models import Execution, ExecutionPayload, State
 
 STATE_BADGES = {
+    State.UNAPPROVED: "warning",
     State.PENDING: "",
     State.STARTING: "info",
     State.RUNNING: "info",
@@ -158,6 +159,8 @@ def _next_step(execution: Execution) -> str:
         return ""
     if execution.is_queued:
         return "as soon as the limits allow"
+    if execution.is_unapproved:
+        return link("once it is approved", "executions_approval_change", execution.pk)
     failures = f", after {execution.attempts} failed attempts in a row" if execution.attempts else ""
     return format_html("{}{}", exactly(execution.next_attempt_at), failures)
 

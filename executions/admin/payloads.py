@@ -13,6 +13,8 @@ from django.utils.safestring import SafeString
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from catalogue.admin.rendering import badge, pretty_json, text_block
+from catalogue.audited import record_export
+from catalogue.history import actor_of
 from connectors.http_tools.tool import HTTPRequestSpec, HTTPResponseSpec
 from executions.models import ExecutionPayload
 from executions.reading import decode_base64
@@ -146,6 +148,7 @@ def send_payload(request: HttpRequest, key: uuid.UUID, name: str) -> HttpRespons
     value = getattr(payload, name) if name in NAMES else None
     if value is None:
         raise Http404(f"There is no {name} of this execution.")
+    record_export(actor_of(request), "payload", execution=str(key), part=name)
     response = JsonResponse(value, safe=False, json_dumps_params={"indent": 2})
     response["Content-Disposition"] = f'attachment; filename="{key}-{name}.json"'
     response["X-Content-Type-Options"] = "nosniff"

@@ -14,6 +14,7 @@ from catalogue.admin.base import ButtonsMixin, CatalogueAdmin, ReadOnlyMixin, bu
 from catalogue.admin.rendering import DASH, ago, badge, exactly, link, link_if_allowed
 from catalogue.admin.workflows import WorkflowAdmin
 from catalogue.history import actor_of, record_change
+from catalogue.long_lists import SEARCHED
 from catalogue.models import Workflow
 from executions.models import CachedResult, CachePolicy, CacheUse, Retention
 from executions.models.result_cache import evict_excess, remove_results
@@ -158,8 +159,10 @@ class CachedResultAdmin(ReadOnlyMixin, CatalogueAdmin):
     list_filter = (("workflow", WorkflowDropdown),)
     list_select_related = ("workflow",)
     list_per_page = 50
+    newest_by = "last_used_at"
     show_full_result_count = False
     search_fields = ("workflow__tool_name",)
+    search_help_text = f"The tool, in the {SEARCHED:,} that were used last"
     actions = ("forget",)
 
     def has_clear_permission(self, request: HttpRequest) -> bool:

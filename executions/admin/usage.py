@@ -7,7 +7,7 @@ from django import forms
 from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
 from django.core.paginator import Paginator
-from django.db.models import Max, OuterRef, QuerySet, Subquery, Sum
+from django.db.models import Exists, Max, OuterRef, QuerySet, Subquery, Sum
 from django.db.models.functions import Coalesce
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
@@ -158,7 +158,7 @@ def _row(
     figures, query = use.figures, query_of(subject, use)
     calls, failures, *others = shown_figures(figures, period, query)
     if figures.failures:
-        failures = format_html("{} ({:})", failures, f"{figures.failure_share:.0%}")
+        failures = format_html("{} ({:})", failures, f"{figures.failures / figures.calls:.0%}")
     return [_name(request, subject, use), calls, failures, *others]
 
 
@@ -269,11 +269,9 @@ MONTH = statistics.Period.MONTH
 
 def note_usage(workflows: list[Any]) -> None:
     """Sets the figures on the workflows of a list page, with at most four queries."""
-    figures = {workflow.pk: statistics.Figures() for workflow in workflows}
-    for (key, _), found in statistics.figures_in(MONTH, "workflow", "tool_name").items():
-        if key in figures:
-            figures[key].include(found)
-    last_calls = statistics.last_calls_of(key for key, found in figures.items() if not found.calls)
+    found = statistics.calls_of((workflow.pk for workflow in workflows), MONTH)
+    figures = {workflow.pk: found.get(workflow.pk, statistics.Figures()) for workflow in workflows}
+    last_calls = statistics.last_calls_of(key for key, each in figures.items() if not each.calls)
     for workflow in workflows:
         workflow.figures = figures[workflow.pk]
         workflow.last_call = workflow.figures.last_at or last_calls.get(workflow.pk)
@@ -341,8 +339,8 @@ class UseFilter(DropdownFilter):  # type: ignore[misc]
             case "never":
                 return queryset.exclude(statistics.called_since())
             case "failing":
-                recent = statistics.figures_in(MONTH, "workflow", "tool_name").items()
-                return queryset.filter(pk__in={key for (key, _), found in recent if found.failures})
+                recent = statistics.usage_since(MONTH.start()).filter(workflow=OuterRef("pk"))
+                return queryset.filter(Exists(recent.filter(outcome__in=FAILURES)))
         return queryset
 
 

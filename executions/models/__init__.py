@@ -1,12 +1,16 @@
+from executions.models.approval import Approval, ApprovalDecision, ApprovalNotice, StandingApproval
 from executions.models.execution import Execution
-from executions.models.payload import ExecutionPayload
+from executions.models.payload import ExecutionPayload, InputRequest
+from executions.models.rate import RateBucket
 from executions.models.record import ExecutionEvent, Retention, WorkerPresence
 from executions.models.result_cache import CachedOutput, CachedResult, CachePolicy, CacheUse
-from executions.models.states import ACTIVE, FINAL, Aftermath, CancelProgress, ErrorKind, State
+from executions.models.states import ACTIVE, FINAL, OPEN, Aftermath, CancelProgress, ErrorKind, State
 from executions.models.usage import HourlyUsage, StatisticsState
 
 __all__ = [
-    "ACTIVE", "FINAL", "Aftermath", "CachePolicy", "CacheUse", "CachedOutput", "CachedResult",
+    "ACTIVE", "FINAL", "OPEN", "Aftermath", "Approval", "ApprovalDecision", "ApprovalNotice",
+    "CachePolicy", "CacheUse", "CachedOutput", "CachedResult",
     "CancelProgress", "ErrorKind", "Execution", "ExecutionEvent", "ExecutionPayload", "HourlyUsage",
-    "Retention", "State", "StatisticsState", "WorkerPresence",
+    "InputRequest",
+    "RateBucket", "Retention", "StandingApproval", "State", "StatisticsState", "WorkerPresence",
 ]  # fmt: skip

@@ -2,9 +2,11 @@
 
 PENDING -> STARTING -> RUNNING -> COMPLETED | FAILED | CANCELLED | TIMED_OUT
               \\-> UNCONFIRMED <-/
+UNAPPROVED -> PENDING | FAILED | CANCELLED | TIMED_OUT
 
-PENDING: no engine has it yet. STARTING: one may have it, until its answer is recorded. States are never
-assigned: each verb is one compare-and-set UPDATE, and False means that another process was faster.
+UNAPPROVED: a person has to approve it. PENDING: no engine has it yet. STARTING: one may have it, until its
+answer is recorded. States are never assigned: each verb is one compare-and-set UPDATE, and False means that
+another process was faster.
 """
 
 import json
@@ -18,11 +20,18 @@ from loguru import logger
 
 from connectors.network.redaction import printable
 from connectors.protocol import RunSnapshot, Started
-from executions.models.payload import SAID_BY
+from executions.models.payload import SAID_BY, InputRequest
 from executions.models.record import ExecutionQuerySet
 from executions.models.statements import adapt_time
 from executions.models.states import ACTIVE, Aftermath, ErrorKind, State
-from executions.models.transitions import Event, Transitions, engine_times, no_lease, progress_message
+from executions.models.transitions import (
+    MESSAGE_CHARACTERS,
+    Event,
+    Transitions,
+    engine_times,
+    no_lease,
+    progress_message,
+)
 
 LONG_PAST = timedelta(seconds=30)  # Statements may run so long after the time that they compare with
 
@@ -238,6 +247,21 @@ class Execution(Transitions):
             log_progress(self, news)
         return moved
 
+    def ask_caller(self, asked: InputRequest, message: str) -> bool:
+        """It waits for input. The result depends on what its caller says, and so answers no other call."""
+        return self._move(
+            [State.STARTING],
+            ("asked", message),
+            ours=True,
+            input_request=asked.pk,
+            progress_message=printable(message)[:MESSAGE_CHARACTERS],
+            cache_key="",
+        )
+
+    def stop_asking(self, *events: Event) -> bool:
+        """It has been answered, or wants no answer any more."""
+        return self._move([State.STARTING], *events, input_request=None, progress_message="")
+
     def shown_by(self, snapshot: RunSnapshot) -> dict[str, Any]:
         progress = {"progress": snapshot.progress, "progress_message": progress_message(snapshot)}
         return progress | engine_times(snapshot)
@@ -356,10 +380,11 @@ class Execution(Transitions):
     def admit(self) -> bool:
         """Admit a queued execution: it is due now, and its timeout starts."""
         now = timezone.now()
-        waited = (now - self.created_at).total_seconds()
+        # An approved one has waited for the approval besides.
+        waited = "" if self.approval_hash else f" after {(now - self.created_at).total_seconds():.1f} s"
         return self._move(
             [State.PENDING],
-            ("admitted", f"Admitted after {waited:.1f} s in the queue."),
+            ("admitted", f"Admitted{waited} in the queue."),
             when=models.Q(admitted_at=None),
             admitted_at=now,
             next_attempt_at=now,
@@ -374,6 +399,24 @@ class Execution(Transitions):
             when=models.Q(admitted_at=None),
             **self._end(state, kind=kind, why=why, snapshot=None),
         )
+
+    def approve(self, why: str) -> bool:
+        """Into the queue; its timeout starts again when it is admitted."""
+        now = timezone.now()
+        return self._move(
+            [State.UNAPPROVED],
+            ("approved", why),
+            state=State.PENDING,
+            next_attempt_at=now,
+            deadline_at=now + timedelta(seconds=self.timeout_seconds),
+        )
+
+    def end_unapproved(self, state: State, why: str, *, kind: ErrorKind, cancelled_by: str = "") -> bool:
+        asked: dict[str, Any] = {}
+        if cancelled_by:
+            asked = {"cancel_requested_at": timezone.now(), "cancel_requested_by": cancelled_by[:255]}
+        ended = self._end(state, kind=kind, why=why, snapshot=None)
+        return self._move([State.UNAPPROVED], (state.value, why), **asked, **ended)
 
     def mark_overdue(self) -> bool:
         """Its timeout has passed while it runs: it is to be cancelled, with a grace period."""

@@ -36,10 +36,6 @@ class ExecutionPayload(models.Model):
     def __str__(self) -> str:
         return f"payload of {self.pk}"
 
-    @property
-    def is_reported_by_hand(self) -> bool:
-        return SAID_BY in self.metadata
-
     @classmethod
     def from_db(cls, *args: Any, **options: Any) -> ExecutionPayload:
         """Fetches an output that is stored with another run."""
@@ -73,6 +69,26 @@ class ExecutionPayload(models.Model):
         if (known := execution._state.fields_cache.get("payload")) is not None:
             for name, value in values.items():
                 setattr(known, name, value)
+
+
+class InputRequest(models.Model):
+    """What a run asks its caller while it goes on, one row at a time; gone once the run has the answers."""
+
+    execution = models.OneToOneField(
+        "executions.Execution", on_delete=models.CASCADE, related_name="asked_input"
+    )
+    requests = JSONTextField(help_text="MCP's requests to a client, by key.")
+    responses = JSONTextField(default=dict, help_text="Their results so far, by key.")
+
+    class Meta:
+        default_permissions = ()
+
+    def __str__(self) -> str:
+        return f"input for {self.execution_id}"
+
+    @property
+    def is_answered(self) -> bool:
+        return set(self.requests) <= set(self.responses)
 
 
 def size_of(value: Any) -> int:

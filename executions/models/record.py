@@ -13,11 +13,12 @@ from django.db import connection, models
 from django.db.models import Q
 from django.utils import timezone
 
+from catalogue import long_lists
 from catalogue.models import Recorded, Workflow
 from connectors.network.redaction import printable
 from connectors.protocol import RunRef
 from executions.callers import Caller
-from executions.models.states import ACTIVE, FINAL, CancelProgress, ErrorKind, State
+from executions.models.states import FINAL, OPEN, CancelProgress, ErrorKind, State
 
 
 class ExecutionEvent(models.Model):
@@ -64,6 +65,13 @@ class ExecutionRecord(models.Model):
     output_characters = models.PositiveBigIntegerField(default=0, help_text="Of the result, as JSON.")
 
     arguments_hash = models.CharField(max_length=64, editable=False, help_text="SHA-256 of the input.")
+    approval_hash = models.CharField(
+        max_length=64,
+        blank=True,
+        editable=False,
+        help_text="SHA-256 of the workflow's content, the input and the caller, which have to be those that "
+        "were approved. Empty: it needed no approval.",
+    )
     idempotency_key = models.CharField(
         max_length=255, blank=True, help_text="The caller's own name for this request."
     )
@@ -93,6 +101,16 @@ class ExecutionRecord(models.Model):
     )
 
     state = models.CharField(max_length=12, choices=State.choices, default=State.PENDING)
+    # Null, so that code from before these columns can go on writing rows while processes are replaced.
+    request_id = models.CharField(  # noqa: DJ001
+        max_length=64, null=True, editable=False, help_text="Of the request that made it, as logs have it."
+    )
+    traceparent = models.CharField(  # noqa: DJ001
+        max_length=55, null=True, editable=False, help_text="The W3C trace context that steps continue."
+    )
+    input_request = models.BigIntegerField(
+        null=True, editable=False, help_text="What it asks its caller, while that is not answered."
+    )
     run_id = models.CharField("engine's run id", max_length=255, blank=True)
     correlation_id = models.CharField(max_length=255, blank=True)
     progress = models.FloatField(null=True, help_text="Percent, as the engine reports it.")
@@ -244,11 +262,20 @@ class ExecutionRecord(models.Model):
 
     @property
     def is_settled(self) -> bool:
-        return self.state not in ACTIVE
+        return self.state not in OPEN
 
     @property
     def is_queued(self) -> bool:
         return self.state == State.PENDING and self.admitted_at is None
+
+    @property
+    def is_asking(self) -> bool:
+        """Whether it waits for input of its caller; left behind by a process that died, it asks nothing."""
+        return self.input_request is not None and self.state == State.STARTING
+
+    @property
+    def is_unapproved(self) -> bool:
+        return self.state == State.UNAPPROVED
 
     @property
     def is_awaited(self) -> bool:
@@ -344,8 +371,6 @@ SOURCE_NAMES = (
     " FROM known WHERE known.name IS NOT NULL"
     ") SELECT name FROM known WHERE name IS NOT NULL LIMIT %s"
 )
-SEARCHED = 20_000  # The newest executions, in which a text is searched without an index
-MOST_FOUND = 1_000
 TEXTS = (
     "tool_name", "workflow_name", "upstream_id", "source_name", "caller", "caller_name", "error",
     "progress_message", "run_id", "correlation_id", "idempotency_key",
@@ -379,31 +404,29 @@ class ExecutionQuerySet(models.QuerySet[RecordT]):
 
     def queued(self) -> Self:
         """Recorded but not admitted, the oldest first."""
-        # Only admitted executions leave PENDING, so this index suffices.
-        return self.filter(admitted_at=None, finished_at=None).order_by("created_at", "pk")
+        # By the index of those that are not admitted, which has unapproved ones besides.
+        queued = self.filter(state="pending", admitted_at=None, finished_at=None)
+        return queued.order_by("created_at", "pk")
 
     def admitted(self) -> Self:
         """Active and counted by the limits."""
         return self.active().filter(admitted_at__isnull=False, finished_at=None)
 
+    def under_way(self) -> Self:
+        """As `admitted`, by an index alone; by their states SQLite would look up each row."""
+        unended = self.filter(admitted_at__isnull=False, finished_at=None)
+        return unended.exclude(state="unconfirmed")
+
     def matching(self, *texts: str) -> Self:
         """Queries at once: the newest with each text in a name, id or error; all with that id or tool."""
-        anywhere = Q()
-        for text in texts:
-            anywhere &= Q(*((f"{field}__icontains", text) for field in TEXTS), _connector=Q.OR)
-        newest = self.order_by("-created_at")
-        oldest = list(newest.values_list("created_at", flat=True)[SEARCHED - 1 : SEARCHED])
-        searched = newest.filter(created_at__gte=oldest[0]) if oldest else newest
-        wholly = []
+        found = long_lists.search_newest(self, texts, TEXTS, by="created_at")
         if len(texts) == 1:
-            wholly = [self.filter(run_id=texts[0]), newest.filter(tool_name=texts[0])]
+            (text,) = texts
+            newest = self.order_by("-created_at").values_list("pk", flat=True)
+            wholly = [newest.filter(run_id=text), newest.filter(tool_name=text)]
             with contextlib.suppress(ValueError):
-                wholly.append(self.filter(pk=uuid.UUID(texts[0])))
-        found = {
-            key
-            for matches in (searched.filter(anywhere), *wholly)
-            for key in matches.values_list("pk", flat=True)[:MOST_FOUND]
-        }
+                wholly.append(newest.filter(pk=uuid.UUID(text)))
+            found |= {key for keys in wholly for key in keys[: long_lists.MOST_FOUND]}
         return self.filter(pk__in=found)
 
     def visible_to(self, caller: Caller) -> Self:
@@ -504,6 +527,9 @@ class WorkerPresence(models.Model):
     ONLY = 1
     id = models.PositiveSmallIntegerField(primary_key=True, default=ONLY, editable=False)
     seen_at = models.DateTimeField(default=timezone.now, help_text="When the due work was last done.")
+    worker_at = models.DateTimeField(
+        null=True, help_text="When a worker was last alive, whether or not it got anything to do."
+    )
     process = models.CharField(
         max_length=64, blank=True, help_text="Of a process that stands in for the workers. Empty: a worker."
     )

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from django.conf import settings
 from django.core.validators import MaxValueValidator, MinValueValidator
-from django.db import DatabaseError, models, transaction
+from django.db import DatabaseError, connection, models, transaction
 from django.db.models import Count, F, Sum
 from django.db.models.expressions import RawSQL
 from loguru import logger
@@ -24,7 +24,7 @@ from catalogue.models import Recorded, Workflow
 from catalogue.schemas import find_argument_problems
 from executions.models.payload import size_of
 from executions.models.record import ExecutionRecord
-from executions.models.statements import adapt_key, adapt_time, carry_out, update
+from executions.models.statements import adapt_key, adapt_time, carry_out, read_row, update
 
 MEGABYTE = 1024 * 1024
 SHARE_OF_ONE = 10  # The largest cached result is a tenth of the limit, so that one cannot evict all others
@@ -139,12 +139,17 @@ class CachedResult(models.Model):
     @classmethod
     def find(cls, key: str) -> CachedResult | None:
         """With its output, however old; None if there is none or the cache is disabled."""
-        for found in cls.objects.raw(FIND, [key]):
-            texts = vars(found)["output_text"], vars(found)["content_text"] or "null"
-            output, content = map(json.loads, texts)
-            found.kept = CachedOutput(result=found, output=output, content=content)
-            return found
-        return None
+        with connection.cursor() as cursor:
+            cursor.execute(FIND, [key])
+            row = cursor.fetchone()
+        if row is None:
+            return None
+        *values, output, content = row
+        found = read_row(cls, values)
+        found.kept = CachedOutput(
+            result=found, output=json.loads(output), content=json.loads(content or "null")
+        )
+        return found
 
     def answers(self, now: datetime, *, seconds: int) -> bool:
         """Whether it may still be used if its workflow's results are now cached for `seconds`."""
@@ -203,7 +208,8 @@ class CachedOutput(models.Model):
 
 
 FIND = f"""
-    SELECT result.*, kept.output AS output_text, kept.content AS content_text
+    SELECT {", ".join(f"result.{field.column}" for field in CachedResult._meta.concrete_fields)},
+        kept.output, kept.content
     FROM {CachedResult._meta.db_table} result
     JOIN {CachedOutput._meta.db_table} kept ON kept.result_id = result.id
     WHERE result.key = %s AND NOT EXISTS (SELECT 1 FROM {CachePolicy._meta.db_table} WHERE NOT enabled)

@@ -8,13 +8,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache, lru_cache
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from django.db import connection, models, transaction
 from django.db.models.expressions import RawSQL
 
 from catalogue.fields import JSONTextField, to_json_text
 
+Row = TypeVar("Row", bound=models.Model)
 Statement = tuple[str, Sequence[Any]]
 ONE_STATEMENT = connection.vendor == "postgresql"
 ONLY_IF_CHANGED = "EXISTS (SELECT 1 FROM changed)"
@@ -25,21 +26,36 @@ class _Column(NamedTuple):
     db_type: str
     prepare: Callable[[Any], Any] | None
     of_none: str | None
+    given: tuple[str, str]  # Its name, and its place in an insertion: a parameter
+    empty: tuple[str, str] | None  # The same for an empty value, as a literal
 
 
 @cache
 def _columns(model: type[models.Model]) -> dict[str, _Column]:
     """By the names of the attributes; without a key that the database assigns."""
     fields = (field for field in model._meta.concrete_fields if not isinstance(field, models.AutoField))
-    return {
-        field.attname: _Column(
-            connection.ops.quote_name(str(field.column)),
-            field.rel_db_type(connection) or "",
-            _prepare_for(field),
-            field.get_prep_value(None) if isinstance(field, JSONTextField) else None,
-        )
-        for field in fields
-    }
+    return {field.attname: _column_of(field) for field in fields}
+
+
+def _column_of(field: Any) -> _Column:
+    name, is_json = connection.ops.quote_name(str(field.column)), isinstance(field, JSONTextField)
+    literals = [literal for kind, literal in LITERALS.items() if isinstance(field, kind) and not is_json]
+    return _Column(
+        name,
+        field.rel_db_type(connection) or "",
+        _prepare_for(field),
+        field.get_prep_value(None) if is_json else None,
+        (name, "%s"),
+        (name, literals[0]) if literals else None,
+    )
+
+
+LITERALS: dict[Any, str] = {
+    models.CharField: "''",
+    models.TextField: "''",
+    models.IntegerField: "0",
+    models.BooleanField: "FALSE",
+}
 
 
 @cache
@@ -62,11 +78,44 @@ def _prepare_for(field: Any) -> Callable[[Any], Any] | None:
     return attrgetter("hex") if isinstance(target, models.UUIDField) else None
 
 
+@lru_cache(maxsize=1_000)
 def adapt_time(value: datetime | None) -> Any:
-    """As Django does, for aware times."""
+    """As Django does, for aware times. A call writes each of its times at several places."""
     if value is None or ONE_STATEMENT:
         return value
     return str(value.astimezone(UTC).replace(tzinfo=None))
+
+
+def read_row(model: type[Row], values: Iterable[Any]) -> Row:
+    """`values`: of all columns in the model's order, as the driver returns them."""
+    read = [
+        value if convert is None else convert(value)
+        for convert, value in zip(_readings(model), values, strict=True)
+    ]
+    return model.from_db(None, list(_attributes(model)), read)
+
+
+@cache
+def _attributes(model: type[models.Model]) -> tuple[str, ...]:
+    return tuple(field.attname for field in model._meta.concrete_fields)
+
+
+@cache
+def _readings(model: type[models.Model]) -> tuple[Callable[[Any], Any] | None, ...]:
+    return tuple(_reading(field.get_col(field.model._meta.db_table)) for field in model._meta.concrete_fields)
+
+
+def _reading(column: Any) -> Callable[[Any], Any] | None:
+    converters = connection.ops.get_db_converters(column) + column.get_db_converters(connection)
+    if not converters:
+        return None
+
+    def convert(value: Any) -> Any:
+        for converter in converters:
+            value = converter(value, column, connection)
+        return value
+
+    return convert
 
 
 def adapt_key(value: Any) -> Any:
@@ -105,28 +154,28 @@ def _insertion_text(
     return f"{into} SELECT * FROM (VALUES {rows}) AS news WHERE {ONLY_IF_CHANGED}"  # noqa: S608 - only names
 
 
-LITERALS = {(str, ""): "''", (int, 0): "0", (bool, False): "FALSE"}
-
-
 def insertion_of(row: models.Model) -> Statement:
     """Most columns of a new row are empty, and cost less in the text than as parameters."""
-    columns, literals, values = [], [], []
-    for name, column in _columns(type(row)).items():
-        value = vars(row)[name]
-        value = column.of_none if value is None else column.prepare(value) if column.prepare else value
+    model, attributes, places, values = type(row), vars(row), list[tuple[str, str]](), list[Any]()
+    for name, column in _columns(model).items():
+        value = attributes[name]
         if value is None:
+            if (value := column.of_none) is None:
+                continue
+        elif not value and column.empty is not None:
+            places.append(column.empty)
             continue
-        literal = LITERALS.get((type(value), value)) if value in ("", 0) else None
-        columns.append(column.name)
-        literals.append(literal or "%s")
-        if literal is None:
-            values.append(value)
-    return _row_text(_table_of(type(row)), tuple(columns), tuple(literals)), values
+        elif column.prepare is not None:
+            value = column.prepare(value)
+        places.append(column.given)
+        values.append(value)
+    return _row_text(_table_of(model), tuple(places)), values
 
 
 @lru_cache(maxsize=100)
-def _row_text(table: str, columns: tuple[str, ...], places: tuple[str, ...]) -> str:
-    return f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({', '.join(places)})"  # noqa: S608 - only names
+def _row_text(table: str, places: tuple[tuple[str, str], ...]) -> str:
+    columns, literals = zip(*places, strict=True)
+    return f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({', '.join(literals)})"  # noqa: S608 - only names
 
 
 def update(

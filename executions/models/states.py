@@ -2,6 +2,7 @@ from django.db import models
 
 
 class State(models.TextChoices):
+    UNAPPROVED = "unapproved", "waiting for approval"
     PENDING = "pending", "waiting to be started"
     STARTING = "starting", "being started"
     RUNNING = "running", "running"
@@ -13,6 +14,7 @@ class State(models.TextChoices):
 
 
 ACTIVE = (State.PENDING, State.STARTING, State.RUNNING)
+OPEN = (State.UNAPPROVED, *ACTIVE)  # No worker, lease or limit is concerned with unapproved ones
 FINAL = (State.COMPLETED, State.FAILED, State.CANCELLED, State.TIMED_OUT)
 
 

@@ -27,6 +27,7 @@ from executions.models.statements import (
 from executions.models.states import ACTIVE, FINAL, Aftermath, ErrorKind, State
 from executions.models.usage import end_of, usage_insertion
 
+MESSAGE_CHARACTERS = 500  # Of what progress says
 Event = tuple[str, str]  # A line for the timeline: its kind and what it says
 
 
@@ -123,7 +124,9 @@ class Transitions(ExecutionRecord):
         sizes = {name: size_of(value) for name, value in payload.items()}
         is_final = changes.get("state") in FINAL
         if is_final:
-            changes["output_characters"] = _result_size(payload, sizes)
+            # Of what callers read: the content if there is any
+            read = "content" if payload.get("content") is not None else "output"
+            changes["output_characters"] = 0 if payload.get(read) is None else sizes[read]
         payload, lines = ExecutionPayload.leave_out_too_large(self, sizes, payload)
         is_one = ONE_STATEMENT and when is None
         others = self._statements(payload, [*lines, *events], only_if_changed=is_one)
@@ -184,13 +187,6 @@ def _result_of(snapshot: RunSnapshot) -> dict[str, Any]:
     return {"output": snapshot.output, **content}
 
 
-def _result_size(payload: Mapping[str, Any], sizes: Mapping[str, int]) -> int:
-    """Of what callers read: the content if there is any."""
-    if payload.get("content") is not None:
-        return sizes["content"]
-    return 0 if payload.get("output") is None else sizes["output"]
-
-
 def _aftermath_of(snapshot: RunSnapshot) -> Aftermath | None:
     if snapshot.may_have_effect:
         return Aftermath.MAY_HAVE_EFFECT
@@ -206,7 +202,7 @@ def no_lease() -> dict[str, Any]:
 
 
 def progress_message(snapshot: RunSnapshot) -> str:
-    return printable(snapshot.progress_message)[:500]
+    return printable(snapshot.progress_message)[:MESSAGE_CHARACTERS]
 
 
 def engine_times(snapshot: RunSnapshot) -> dict[str, Any]:

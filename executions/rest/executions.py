@@ -18,9 +18,11 @@ from rest_framework.exceptions import NotFound
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from catalogue.audited import record_export
 from catalogue.database import run_without_connection
+from catalogue.history import actor_of
 from catalogue.permissions import Access
-from catalogue.rest.base import Problem, ProblemSerializer, Refusal, StrictSerializer
+from catalogue.rest.base import LongPages, Problem, ProblemSerializer, Refusal, StrictSerializer
 from catalogue.rest.views import ApiViewSet
 from catalogue.scopes import Scope
 from executions import interacting, resolving
@@ -29,7 +31,14 @@ from executions.cancelling import CancelOutcome, cancel_execution
 from executions.creating import StartRequest
 from executions.models import Execution
 from executions.reading import UnknownExecution
-from executions.refusals import Busy, IdempotencyConflict, InvalidArguments, StartRefused, UnknownTool
+from executions.refusals import (
+    Busy,
+    IdempotencyConflict,
+    InvalidArguments,
+    StartRefused,
+    TooManyCalls,
+    UnknownTool,
+)
 from executions.rest import parameters
 from executions.rest.serializers import (
     AnyJSONField,
@@ -137,7 +146,7 @@ TOOL_RENAMED_TO = OpenApiParameter(
     description="What the tool is called now, where the request has a former name that still works.",
 )
 RETRY_AFTER = OpenApiParameter(
-    "Retry-After", int, OpenApiParameter.HEADER, response=[503], description="Seconds."
+    "Retry-After", int, OpenApiParameter.HEADER, response=[429, 503], description="Seconds."
 )
 
 
@@ -166,8 +175,9 @@ RETRY_AFTER = OpenApiParameter(
 class ExecutionViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet[Execution]):
     queryset = Execution.objects.none()
     filterset_class = parameters.ExecutionFilters
-    pagination_class = parameters.PagesOrCursor
-    further_parameters = parameters.FURTHER_PARAMETERS
+    pagination_class = LongPages
+    newest_by = "created_at"
+    further_parameters = (parameters.FORMAT.name,)
     lookup_value_regex = "[0-9a-fA-F-]{36}"
     access = {
         "list": Access(Scope.READ, "executions.view_execution"),
@@ -191,6 +201,7 @@ class ExecutionViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiView
             return super().list(request, *args, **kwargs)
         rows = self.filter_queryset(self.get_queryset())
         shown: Any = self.get_serializer(many=True)
+        record_export(actor_of(request), "executions", filters=sorted(request.query_params))
         response = StreamingHttpResponse(
             parameters.write_csv(rows, shown.child), content_type=f"{parameters.CSV}; charset=utf-8"
         )
@@ -222,6 +233,11 @@ class ExecutionViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiView
                 ProblemSerializer,
                 "The idempotency key was used for another tool or other arguments; `execution_id` says for "
                 "which execution. Nothing was started.",
+            ),
+            429: OpenApiResponse(
+                ProblemSerializer,
+                "More calls a minute than the token, the caller, the toolset or the tool takes. Nothing was "
+                "started; see `Retry-After`.",
             ),
             503: OpenApiResponse(
                 ProblemSerializer,
@@ -408,7 +424,9 @@ def _start_refusal(error: StartRefused) -> Refusal:
         case IdempotencyConflict():
             return Refusal(status.HTTP_409_CONFLICT, str(error), execution_id=str(error.execution.pk))
         case Busy():
-            busy = Refusal(status.HTTP_503_SERVICE_UNAVAILABLE, str(error))
+            is_rate = isinstance(error, TooManyCalls)
+            code = status.HTTP_429_TOO_MANY_REQUESTS if is_rate else status.HTTP_503_SERVICE_UNAVAILABLE
+            busy = Refusal(code, str(error))
             busy.wait = error.retry_after
             return busy
         case _:

@@ -1,7 +1,6 @@
 """What a request has besides its body: caller, headers, filters, a place to wait; lists as pages or CSV."""
 
 import csv
-import re
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -11,23 +10,20 @@ from io import StringIO
 from typing import Any
 
 import django_filters  # type: ignore[import-untyped]
-from django.core.paginator import EmptyPage, Page, Paginator
 from django.db.models import Q, QuerySet
-from django.utils.functional import cached_property
 from drf_spectacular.utils import OpenApiParameter
 from rest_framework import status
 from rest_framework.request import Request
-from rest_framework.response import Response
-from rest_framework.utils.urls import replace_query_param
-from rest_framework.views import APIView
 
 from catalogue.database import lend_connection
+from catalogue.long_lists import narrow
 from catalogue.permissions import is_administrator
+from catalogue.reservations import person_of
 from catalogue.rest import base
 from executions.callers import Caller
 from executions.models import Execution, State
 from executions.models.record import ExecutionQuerySet
-from executions.reading import UnknownCursor, all_of, page_of
+from executions.reading import all_of
 from executions.refusals import InvalidIdempotencyKey
 from executions.starting import read_idempotency_key
 
@@ -38,7 +34,13 @@ def caller_of(request: Request) -> Caller:
         caller: Caller = token.caller
         return replace(caller, sees_everything=is_administrator(request))
     user: Any = request.user
-    return Caller(key=f"user:{user.pk}", name=user.get_username(), sees_everything=is_administrator(request))
+    return Caller(
+        key=f"user:{user.pk}",
+        name=user.get_username(),
+        sees_everything=is_administrator(request),
+        person=person_of(user),
+        user_id=user.pk,
+    )
 
 
 IDEMPOTENCY_KEY = "Idempotency-Key"
@@ -62,9 +64,7 @@ def wants_fresh(request: Request) -> bool:
 
 class ExecutionFilters(django_filters.FilterSet):  # type: ignore[misc]
     state = django_filters.MultipleChoiceFilter(
-        choices=State.choices,
-        label="Several may be named: `state=running&state=failed`.",
-        distinct=False,  # No join multiplies the rows.
+        choices=State.choices, method="by_state", label="Several may be named: `state=running&state=failed`."
     )
     tool = django_filters.CharFilter(field_name="tool_name", label="The tool's name at the time.")
     source = django_filters.CharFilter(field_name="source_name", label="The source's name at the time.")
@@ -72,10 +72,7 @@ class ExecutionFilters(django_filters.FilterSet):  # type: ignore[misc]
     idempotency_key = django_filters.CharFilter(label="The key that its caller gave it.")
     queued = base.StrictBooleanFilter(method="by_queue", label="Whether it waits in the queue.")
     cached = base.StrictBooleanFilter(
-        field_name="cached_at",
-        lookup_expr="isnull",
-        exclude=True,
-        label="Whether a cached result answered it, without a run.",
+        method="by_cache", label="Whether a cached result answered it, without a run."
     )
     door = django_filters.ChoiceFilter(choices=Execution.Door.choices)
     created_after = django_filters.IsoDateTimeFilter(field_name="created_at", lookup_expr="gte")
@@ -95,6 +92,15 @@ class ExecutionFilters(django_filters.FilterSet):  # type: ignore[misc]
 
     def by_text(self, executions: ExecutionQuerySet[Execution], name: str, text: str) -> QuerySet[Execution]:
         return executions.matching(text.strip())
+
+    def by_state(self, executions: QuerySet[Execution], name: str, states: list[str]) -> QuerySet[Execution]:
+        if len(states) > 1:
+            return narrow(executions, "state", "in", states)
+        return executions.filter(state=states[0]) if states else executions
+
+    def by_cache(self, executions: QuerySet[Execution], name: str, wanted: bool) -> QuerySet[Execution]:
+        # Not by excluding, in which SQLite does not recognise the condition of the index.
+        return executions.filter(cached_at__isnull=not wanted)
 
     def by_queue(self, executions: QuerySet[Execution], name: str, wanted: bool) -> QuerySet[Execution]:
         waiting = Q(state=State.PENDING, admitted_at=None)
@@ -132,126 +138,11 @@ class WaitingPlaces:
 
 
 waiting_places = WaitingPlaces()
-CURSOR = "cursor"
 FORMAT = OpenApiParameter(
     "format",
     enum=["json", "csv"],
     description="`csv`: all executions that the other parameters leave, the newest first, as one table.",
 )
-FURTHER_PARAMETERS = (CURSOR, FORMAT.name)
-CURSOR_DESCRIPTION = (
-    "Empty for the first page, the newest; `next` of each page leads to the next. Not together with `page` "
-    "and `ordering`."
-)
-COUNTED = 10_000
-
-
-class BoundedCount(Paginator):  # type: ignore[type-arg]
-    @cached_property
-    def count(self) -> int:
-        return min(self._found, COUNTED)
-
-    @property
-    def is_exact(self) -> bool:
-        return self._found <= COUNTED
-
-    @cached_property
-    def _found(self) -> int:
-        rows: Any = self.object_list
-        found: int = rows.order_by()[: COUNTED + 1].count()
-        return found
-
-    def validate_number(self, number: Any) -> int:
-        if self.is_exact:
-            return super().validate_number(number)
-        if not re.fullmatch("[1-9][0-9]{0,8}", str(number)):
-            raise EmptyPage("That page contains no results.")
-        return int(number)
-
-    def page(self, number: Any) -> "Page[Any]":
-        if self.is_exact:
-            return super().page(number)
-        asked = self.validate_number(number)
-        begin = (asked - 1) * self.per_page
-        rows = list(self.object_list[begin : begin + self.per_page + 1])
-        if not rows:
-            raise EmptyPage("That page contains no results.")
-        page = OnePage(rows[: self.per_page], asked, self)
-        page.is_last = len(rows) <= self.per_page
-        return page
-
-
-class OnePage(Page):  # type: ignore[type-arg]
-    is_last = False
-
-    def has_next(self) -> bool:
-        return not self.is_last
-
-
-class PagesOrCursor(base.Pages):
-    """The parameter `cursor` pages by position, without a count."""
-
-    django_paginator_class = BoundedCount
-    _by_cursor = False
-    _next_cursor: str | None = None
-    _address = ""
-
-    def paginate_queryset(
-        self, queryset: Any, request: Request, view: APIView | None = None
-    ) -> list[Any] | None:
-        self._by_cursor = CURSOR in request.query_params
-        if not self._by_cursor:
-            return super().paginate_queryset(queryset, request, view)
-        self._address = request.build_absolute_uri()
-        refuse_together_with(request, CURSOR, ("page", "ordering"))
-        size = self.get_page_size(request) or self.page_size
-        try:
-            page = page_of(queryset, limit=size, cursor=request.query_params[CURSOR])
-        except UnknownCursor as error:
-            raise base.Refusal(
-                400, base.REFUSED, kind="validation", errors=[base.Problem(f"?{CURSOR}", str(error))]
-            ) from None
-        self._next_cursor = page.next_cursor
-        found: list[Execution] = page.executions
-        return found
-
-    def get_paginated_response(self, data: Any) -> Response:
-        if not self._by_cursor:
-            numbered: Response = super().get_paginated_response(data)
-            page: Any = self.page
-            numbered.data = {"count_is_exact": page.paginator.is_exact, **numbered.data}
-            return numbered
-        following = None
-        if self._next_cursor is not None:
-            following = replace_query_param(self._address, CURSOR, self._next_cursor)
-        return Response({"next": following, "results": data})
-
-    def get_schema_operation_parameters(self, view: APIView) -> list[dict[str, Any]]:
-        return [
-            *super().get_schema_operation_parameters(view),
-            base.text_parameter(CURSOR, CURSOR_DESCRIPTION),
-        ]
-
-    def get_paginated_response_schema(self, schema: dict[str, Any]) -> dict[str, Any]:
-        told: dict[str, Any] = super().get_paginated_response_schema(schema)
-        told["required"] = ["results"]
-        told["properties"]["count"]["description"] = f"At most {COUNTED:,}; absent with `cursor`."
-        told["properties"]["count_is_exact"] = {
-            "type": "boolean",
-            "description": "False: there are more than `count`. `next` leads to all of them.",
-        }
-        return told
-
-
-def refuse_together_with(request: Request, name: str, others: tuple[str, ...]) -> None:
-    """Raises Refusal for parameters that exclude `name`."""
-    problems = [
-        base.Problem(f"?{other}", f"This does not go together with `{name}`.")
-        for other in others
-        if other in request.query_params
-    ]
-    if problems:
-        raise base.Refusal(400, base.REFUSED, kind="validation", errors=problems)
 
 
 CSV = "text/csv"

@@ -5,6 +5,7 @@ source allows that, and the engine's last answer is recorded.
 """
 
 import asyncio
+import contextvars
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from django.db.models.functions import Coalesce
 from django.utils import timezone
 
 from catalogue.database import THREADS, run_in_database
-from connectors.errors import ConnectorError, NotFound, Rejected, Unreachable, Unsupported
+from connectors.errors import ConnectorError, NotFound, Rejected, Unreachable, Unsupported, error_name
 from connectors.network.redaction import printable
 from connectors.protocol import Capabilities, Connector, RunSnapshot, RunState
 from executions.models import ErrorKind, Execution
@@ -39,6 +40,7 @@ from executions.runner.engine_calls import (
 )
 from executions.runner.schedule import learn_from_end, learnt_pause
 from executions.wakeups import woken_by
+from telemetry import metrics
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -51,7 +53,8 @@ async def record(
     unit: Callable[Parameters, Result], *args: Parameters.args, **kwargs: Parameters.kwargs
 ) -> Result:
     """Like `run_in_database`, batched: each unit is a transaction of its own and fails alone."""
-    outcome: Result = await _queue().put(partial(unit, *args, **kwargs))
+    within = contextvars.copy_context()  # Which request is the cause
+    outcome: Result = await _queue().put(partial(within.run, unit, *args, **kwargs))
     return outcome
 
 
@@ -124,7 +127,10 @@ _queues: WeakKeyDictionary[asyncio.AbstractEventLoop, _Queue] = WeakKeyDictionar
 
 
 def _queue() -> _Queue:
-    return _queues.setdefault(asyncio.get_running_loop(), _Queue())
+    loop = asyncio.get_running_loop()
+    if (queue := _queues.get(loop)) is None:
+        queue = _queues[loop] = _Queue()
+    return queue
 
 
 def _carry_out(units: Sequence[Unit]) -> list[Any]:
@@ -272,8 +278,11 @@ async def follow(execution: Execution, *, waited_for: bool) -> None:
             else:
                 look = await _poll(connector, execution, waited_for=waited_for)
     except ConnectorError as error:
+        metrics.polls.labels(error_name(error)).inc()
         await record(_record_failed_poll, execution, error, capabilities, release=release)
         return
+    if not isinstance(look, datetime):
+        metrics.polls.labels("ok").inc()
     if isinstance(look, datetime):
         await record(execution.wait_for_next_poll, next_attempt_at=look, release=release)
     elif release and _goes_on(execution, look.snapshot, look.interval):
@@ -416,7 +425,9 @@ def _goes_on(execution: Execution, snapshot: RunSnapshot, interval: timedelta) -
 
 def _record_snapshot(execution: Execution, look: _Look, capabilities: Capabilities, *, release: bool) -> None:
     snapshot, given_up_at = look.snapshot, _given_up_at(execution, capabilities)
-    if snapshot.state == RunState.CANCELLED and _is_our_cancellation(execution):
+    overdue_since, asked_at = execution.overdue_since, execution.cancel_requested_at
+    is_ours = overdue_since is not None and (asked_at is None or asked_at > overdue_since)
+    if snapshot.state == RunState.CANCELLED and is_ours:
         done = "cancelled" if execution.terminate_sent_at is None else "terminated"
         record_timeout(execution, f"and was {done} at the engine.", snapshot=snapshot)
     elif snapshot.state != RunState.RUNNING:
@@ -432,11 +443,6 @@ def _record_snapshot(execution: Execution, look: _Look, capabilities: Capabiliti
     else:
         planned = min(timezone.now() + look.interval, _next_turn(execution, capabilities))
         execution.record_poll(snapshot, next_attempt_at=planned, release=release)
-
-
-def _is_our_cancellation(execution: Execution) -> bool:
-    overdue_since, asked_at = execution.overdue_since, execution.cancel_requested_at
-    return overdue_since is not None and (asked_at is None or asked_at > overdue_since)
 
 
 def _record_failed_poll(

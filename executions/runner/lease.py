@@ -17,6 +17,7 @@ from loguru import logger
 from catalogue.database import run_in_database
 from catalogue.models import Workflow
 from executions.models import ACTIVE, Execution, State
+from telemetry import metrics
 
 LEASE = timedelta(seconds=20)  # How long a killed process blocks its executions
 RENEWAL_SECONDS = 5.0  # Three renewals may fail before another process takes over
@@ -108,9 +109,12 @@ def claim_due_executions(*, limit: int, in_flight: Mapping[Lane, int] | None = N
     while len(claimed) < limit:
         full = [lane for lane, count in counts.items() if count >= LANE_ROOM]
         due = Execution.objects.due(now).exclude(_in_any(full))
-        found = list(due.values_list("pk", "source_name", "state")[: limit - len(claimed)])
-        picked = _pick(found, counts)
-        _take(picked, now=now, holder=holder)
+        named = due.values_list("pk", "source_name", "state", "next_attempt_at", "lease_holder")
+        found = list(named[: limit - len(claimed)])
+        picked = _pick([row[:3] for row in found], counts)
+        if _take(picked, now=now, holder=holder) == len(picked):
+            # Not where another process was faster with some: which, is known only after the read.
+            _count_taken(found, set(picked), now)
         claimed += picked
         # Otherwise a lane is full, and behind it others may be due.
         if len(picked) == len(found):
@@ -128,15 +132,27 @@ def _pick(found: Iterable[tuple[uuid.UUID, str, str]], counts: Counter[Lane]) ->
     return picked
 
 
-def _take(keys: Collection[uuid.UUID], *, now: datetime, holder: str) -> None:
+def _count_taken(
+    found: Iterable[tuple[uuid.UUID, str, str, datetime, str]], picked: Collection[uuid.UUID], now: datetime
+) -> None:
+    metrics.steps_claimed.inc(len(picked))
+    for key, _, _, due_at, former_holder in found:
+        if key in picked:
+            metrics.step_lag.observe(max(0.0, (now - due_at).total_seconds()))
+            if former_holder:
+                metrics.leases_lost.inc()
+
+
+def _take(keys: Collection[uuid.UUID], *, now: datetime, holder: str) -> int:
+    """Returns how many."""
     if not keys:
-        return
+        return 0
     with transaction.atomic():
         # Repeats the conditions, as another process may have been faster; skips locked rows to rule out
         # deadlocks.
         free = Execution.objects.due(now).filter(pk__in=keys).select_for_update(skip_locked=True)
         lease = {"lease_holder": holder, "lease_expires_at": now + LEASE}
-        Execution.objects.filter(pk__in=free.values("pk")).update(**lease)
+        return Execution.objects.filter(pk__in=free.values("pk")).update(**lease)
 
 
 def _read(keys: Collection[uuid.UUID], *, holder: str) -> list[Execution]:

@@ -19,6 +19,7 @@ from connectors.protocol import (
     Capabilities,
     Connector,
     ReportProgress,
+    RunCaller,
     RunSnapshot,
     RunState,
     Started,
@@ -26,7 +27,9 @@ from connectors.protocol import (
     capabilities_for,
     ignore_progress,
 )
+from executions.approvals import why_not_approved
 from executions.models import Aftermath, ErrorKind, Execution
+from executions.questions import ANSWERS, Asker, withdraw
 from executions.refusals import HELD_CHANGE
 from executions.runner.engine_calls import (
     READ_SECONDS,
@@ -37,7 +40,7 @@ from executions.runner.engine_calls import (
     log_of,
     next_try_after,
 )
-from executions.runner.follow import log_end, record_timeout
+from executions.runner.follow import log_end, record, record_timeout
 from executions.runner.lease import LEASE
 from executions.runner.schedule import learnt_pause
 from executions.wakeups import woken_by
@@ -56,6 +59,8 @@ async def start(execution: Execution) -> None:
         await run_in_database(record_timeout, execution, "before the engine took it.")
     elif off := switched_off(execution.workflow, execution.door):
         why = f"It was not started: {off}."
+        await run_in_database(execution.fail, why, kind=ErrorKind.CONFIGURATION)
+    elif execution.approval_hash and (why := await run_in_database(why_not_approved, execution)):
         await run_in_database(execution.fail, why, kind=ErrorKind.CONFIGURATION)
     elif (arguments := await run_in_database(_begin, execution)) is not None:
         await send_start(execution, arguments)
@@ -137,8 +142,12 @@ def _send(
         # The answer is the result, and the timeout bounds it.
         longest = max(START_SECONDS, left)
 
-    def start(report: ReportProgress) -> Coroutine[Any, Any, Started]:
-        call = connector.start(workflow, arguments, key=execution.pk, report=report)
+    def start(report: ReportProgress, asker: Asker | None = None) -> Coroutine[Any, Any, Started]:
+        answers = (execution.payload.metadata.get("client") or {}).get(ANSWERS)
+        more: dict[str, Any] = {}
+        if asker is not None and capabilities.asks_caller and answers:
+            more["caller"] = RunCaller(capabilities=answers, ask=asker.ask)
+        call = connector.start(workflow, arguments, key=execution.pk, report=report, **more)
         return ask(call, seconds=longest, otherwise=OutcomeUnknown)
 
     if capabilities.cancellable_start:
@@ -155,7 +164,7 @@ async def _keep(execution: Execution, started: Started, first_poll: timedelta = 
     give_up_at = timezone.now() + DATABASE_PATIENCE
     while True:
         try:
-            await run_in_database(_record_started, execution, started, first_poll)
+            await record(_record_started, execution, started, first_poll)
         except (OperationalError, InterfaceError) as error:
             if timezone.now() > give_up_at:
                 raise
@@ -212,6 +221,8 @@ async def _why_not_again(execution: Execution) -> str:
     # Another address, or one without idempotent starts when it was sent: it would make a second run.
     if source.configured_at > (execution.admitted_at or execution.created_at):
         return "the source's settings were changed before that could be found out."
+    if execution.approval_hash and await run_in_database(why_not_approved, execution):
+        return "what was approved has changed since."
     if not await _starts_are_idempotent(execution):
         return "the start was interrupted before the engine's answer was recorded."
     return "" if execution.looked_up_since is None else "the engine cannot be asked about it any more."
@@ -291,7 +302,9 @@ def _record_refused_start(execution: Execution, error: ConnectorError, too_late:
 
 def _held_change(execution: Execution) -> str:
     """Empty if agents see the workflow as the engine has it."""
-    held = Workflow.objects.with_held_changes().filter(pk__in=[execution.workflow_id])
+    held = Workflow.objects.filter(
+        review__kind="changed", pk__in=[execution.workflow_id]
+    )  # Also if turned down
     return HELD_CHANGE if held.exists() else ""
 
 
@@ -323,7 +336,7 @@ class _Heard:
 
 async def await_start(
     execution: Execution,
-    start: Callable[[ReportProgress], Coroutine[Any, Any, Started]],
+    start: Callable[[ReportProgress, Asker], Coroutine[Any, Any, Started]],
     on_progress: Callable[[], None] | None,
 ) -> Started:
     """Await the answer to a cancellable start. Raises what that raises, or BrokenOff.
@@ -331,7 +344,8 @@ async def await_start(
     A cancel request in this process takes effect at once, in another one at the next look.
     """
     heard, stirred = _Heard(), asyncio.Event()
-    task = asyncio.create_task(start(heard.report))
+    asker = Asker(stirred)
+    task = asyncio.create_task(start(heard.report, asker))
     task.add_done_callback(lambda _: stirred.set())
     try:
         with woken_by(execution.pk, stirred, looks_on=True):
@@ -340,31 +354,37 @@ async def await_start(
                     async with asyncio.timeout(LOOK_SECONDS):
                         await stirred.wait()
                 stirred.clear()
-                if not task.done() and await _is_to_end(execution, heard, on_progress):
+                if not task.done() and await _is_to_end(execution, heard, asker, on_progress):
                     return await _break_off(task)
         return task.result()
     finally:
         task.cancel()
+        if asker.is_open:
+            await run_in_database(withdraw, execution)
 
 
-async def _is_to_end(execution: Execution, heard: _Heard, on_progress: Callable[[], None] | None) -> bool:
+async def _is_to_end(
+    execution: Execution, heard: _Heard, asker: Asker, on_progress: Callable[[], None] | None
+) -> bool:
     snapshot = heard.take()
     try:
-        execution.cancel_requested_at = await run_in_database(_look, execution, snapshot)
+        execution.cancel_requested_at, asks = await run_in_database(_look, execution, snapshot, asker)
     except (OperationalError, InterfaceError) as error:
         log_of(execution).warning("Looking at the record failed, trying again: {}", error)
         return False
-    if snapshot is not None and on_progress is not None:
+    asker.deliver()
+    if (snapshot is not None or asks) and on_progress is not None:
         on_progress()
     return execution.cancel_requested_at is not None or execution.deadline_at <= timezone.now()
 
 
-def _look(execution: Execution, snapshot: RunSnapshot | None) -> datetime | None:
-    """Record progress; returns when the cancellation was requested, if it was."""
+def _look(execution: Execution, snapshot: RunSnapshot | None, asker: Asker) -> tuple[datetime | None, bool]:
+    """Record progress. Returns when the cancellation was requested, if it was, and whether it asks anew."""
     if snapshot is not None:
         execution.record_start_progress(snapshot)
+    asks = asker.look(execution)
     row = Execution.objects.filter(pk=execution.pk)
-    return row.values_list("cancel_requested_at", flat=True).first()
+    return row.values_list("cancel_requested_at", flat=True).first(), asks
 
 
 async def _break_off(task: asyncio.Task[Started]) -> Started:

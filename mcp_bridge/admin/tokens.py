@@ -1,50 +1,103 @@
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from django import forms
+from django.conf import settings
 from django.contrib import admin, messages
-from django.contrib.auth import admin as auth_admin
-from django.contrib.auth.models import Group, Permission, User
-from django.core.exceptions import ValidationError
+from django.contrib.auth.models import User
+from django.core.exceptions import PermissionDenied, ValidationError
+from django.db import transaction
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404
 from django.template.response import TemplateResponse
-from django.urls import reverse
+from django.urls import URLPattern, path, reverse
 from django.utils import timezone
 from django.utils.safestring import SafeString
-from unfold.contrib.filters.admin import BooleanRadioFilter, DropdownFilter, RelatedDropdownFilter
-from unfold.forms import AdminPasswordChangeForm, AuthenticationForm, UserChangeForm, UserCreationForm
-from unfold.widgets import UnfoldAdminCheckboxSelectMultipleWidget
+from django.views.decorators.cache import never_cache
+from unfold.contrib.filters.admin import DropdownFilter, RelatedDropdownFilter
+from unfold.forms import AuthenticationForm
+from unfold.widgets import (
+    UnfoldAdminCheckboxSelectMultipleWidget,
+    UnfoldAdminSelectWidget,
+    UnfoldBooleanSwitchWidget,
+)
 
 from catalogue.admin import rendering
-from catalogue.admin.base import Button, ButtonsMixin, CatalogueAdmin, CatalogueForm, button
+from catalogue.admin.base import Button, ButtonsMixin, CatalogueForm, Link, button
 from catalogue.history import Actor, actor_of, record_change
 from catalogue.permissions import grantable_scopes, tell_missing
 from catalogue.reverting import RevertRefused, reverters
 from catalogue.scopes import Scope
 from executions.admin.filters import caller_pages
-from executions.dashboard import Step, addresses, further_steps
+from executions.dashboard import Need, Step, address, addresses, further_needs, further_steps
 from mcp_bridge import authentication
+from mcp_bridge.addresses import client_address
 from mcp_bridge.client_configuration import HttpServer, configurations_of
-from mcp_bridge.models import AccessToken, default_scopes
-from mcp_bridge.tokens import create_token, resource_url
+from mcp_bridge.models import AccessToken, AccessTokenQuerySet, TokenState, default_scopes
+from mcp_bridge.tokens import (
+    ASSIGN,
+    Expiry,
+    check_owner,
+    create_token,
+    end_former_secret,
+    may_keep_tokens,
+    resource_url,
+    rotate_token,
+    settle_expiry,
+    usual_expiry,
+)
 
 if TYPE_CHECKING:
     AccessTokenModelForm = CatalogueForm
 else:
     AccessTokenModelForm = forms.ModelForm
 
-FIELDS = ("name", "scopes", "toolset", "inline_wait_seconds", "expires_at")
-CHANGEABLE = ("inline_wait_seconds",)
+CHANGEABLE = ("purpose", "owner", "inline_wait_seconds", "calls_per_minute", "calls_at_once")
+ROTATE = "mcp_bridge_accesstoken_rotate"
+OVERLAPS = (0, 1, 4, 24, 72, 168)  # Hours
 
 
-class AccessTokenForm(AccessTokenModelForm):
+def _in_words(hours: int) -> str:
+    if not hours:
+        return "no time: it ends at once"
+    return f"{hours // 24} days" if hours > 24 else f"{hours} hours" if hours > 1 else "1 hour"
+
+
+class OwnedForm(AccessTokenModelForm):
     maker: Any = None  # The current user, who can grant only scopes of their own
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._offer_owners()
+
+    def _offer_owners(self) -> None:
+        """Other users only to those who may choose them."""
+        owner = cast("forms.ModelChoiceField[User] | None", self.fields.get("owner"))
+        if owner is None:
+            return
+        if self.maker is None or not self.maker.has_perm(ASSIGN):
+            del self.fields["owner"]
+            return
+        owner.queryset = User.objects.filter(Q(is_active=True) | Q(pk=self.instance.owner_id)).order_by(
+            "username"
+        )
+        owner.initial = self.maker.pk
+
+
+class AccessTokenForm(OwnedForm):
     scopes = forms.MultipleChoiceField(widget=UnfoldAdminCheckboxSelectMultipleWidget())
+    never_expires = forms.BooleanField(
+        required=False,
+        widget=UnfoldBooleanSwitchWidget,
+        help_text="Until it is revoked, or its owner disabled.",
+    )
 
     class Meta:
         model = AccessToken
-        fields = FIELDS
-        help_texts: ClassVar[dict[str, str]] = {"expires_at": "In UTC. Empty: it never expires."}
+        fields = (
+            "name", "purpose", "owner", "scopes", "toolset", "expires_at", "inline_wait_seconds",
+            "calls_per_minute", "calls_at_once",
+        )  # fmt: skip
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -54,6 +107,10 @@ class AccessTokenForm(AccessTokenModelForm):
         scopes.initial = [scope for scope in default_scopes() if scope in granted]
         if missing := [scope.value for scope in Scope if scope not in granted]:
             scopes.help_text = tell_missing(self.maker, missing)
+        days = (usual_expiry() - timezone.now()).days + 1
+        self.fields["expires_at"].help_text = f"In UTC. Empty: in {days} days."
+        if not may_keep_tokens(self.maker):
+            del self.fields["never_expires"]
 
     def clean_expires_at(self) -> Any:
         expires_at = self.cleaned_data["expires_at"]
@@ -61,11 +118,40 @@ class AccessTokenForm(AccessTokenModelForm):
             raise ValidationError("This time has passed already.")
         return expires_at
 
+    def clean(self) -> dict[str, Any]:
+        given: dict[str, Any] = super().clean() or self.cleaned_data
+        never = given.pop("never_expires", False)
+        if never and given.get("expires_at") is not None:
+            self.add_error("expires_at", "This contradicts “never expires”: choose one.")
+        elif "expires_at" in given:
+            wanted = None if never else given["expires_at"] or Expiry.USUAL
+            given["expires_at"] = settle_expiry(wanted, chosen_by=self.maker)
+        if "owner" not in self.fields:
+            given["owner"] = self.maker
+        return given
 
-class InlineWaitForm(AccessTokenModelForm):
+
+class ChangeForm(OwnedForm):
     class Meta:
         model = AccessToken
         fields = CHANGEABLE
+
+    def clean_owner(self) -> Any:
+        owner = self.cleaned_data["owner"]
+        if owner is not None and "owner" in self.changed_data:
+            check_owner(owner, chosen_by=self.maker)
+        return owner
+
+
+class RotationForm(forms.Form):
+    overlap_hours = forms.TypedChoiceField(
+        label="The present secret lives on for",
+        coerce=int,
+        choices=[(hours, _in_words(hours)) for hours in OVERLAPS],
+        initial=24,
+        widget=UnfoldAdminSelectWidget,
+        help_text="As long as it takes to bring the new one to all that use it.",
+    )
 
 
 class UsableFilter(DropdownFilter):  # type: ignore[misc]
@@ -75,31 +161,40 @@ class UsableFilter(DropdownFilter):  # type: ignore[misc]
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
         return [
             ("yes", "usable"),
-            ("orphaned", "usable, though its maker is disabled"),
-            ("no", "revoked or expired"),
+            ("soon", "usable, and expires within 7 days"),
+            ("former", "rotated, and the former secret still opens the door"),
+            ("never", "usable, and never expires"),
+            ("orphaned", "stopped, since its owner is disabled"),
+            ("no", "revoked, expired or stopped"),
         ]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[AccessToken]) -> QuerySet[AccessToken]:
-        usable = AccessToken.objects.usable()
-        if self.value() == "yes":
-            return queryset & usable
-        if self.value() == "orphaned":
-            return queryset & usable.filter(created_by__is_active=False)
-        return queryset.exclude(pk__in=usable.values("pk")) if self.value() == "no" else queryset
+        tokens: AccessTokenQuerySet = AccessToken.objects.all()
+        chosen = {
+            "yes": tokens.usable(),
+            "soon": tokens.expiring(),
+            "former": tokens.usable().filter(former_ends_at__gt=timezone.now()),
+            "never": tokens.usable().filter(expires_at=None),
+            "orphaned": tokens.stopped(),
+        }
+        if self.value() == "no":
+            return queryset.exclude(pk__in=tokens.usable().values("pk"))
+        wanted = chosen.get(self.value() or "")
+        return queryset if wanted is None else queryset.filter(pk__in=wanted.values("pk"))
 
 
 @admin.register(AccessToken)
 class AccessTokenAdmin(ButtonsMixin):
     form = AccessTokenForm
     list_display = (
-        "name", "start", "scopes_shown", "toolset_shown", "state", "expires", "last_used", "created",
-        "created_by",
+        "name", "start", "owner_shown", "scopes_shown", "toolset_shown", "state", "expires", "last_used",
+        "created",
     )  # fmt: skip
-    list_filter = (UsableFilter, ("toolset", RelatedDropdownFilter))
-    list_select_related = ("created_by", "toolset")
-    search_fields = ("name", "prefix")
+    list_filter = (UsableFilter, ("toolset", RelatedDropdownFilter), ("owner", RelatedDropdownFilter))
+    list_select_related = ("owner", "toolset")
+    search_fields = ("name", "prefix", "purpose", "owner__username")
     actions = ("revoke_selected",)
-    buttons = ("revoke",)
+    buttons = ("end_former_secret", "revoke")
     change_form_outer_before_template = "mcp_bridge/admin/token.html"
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
@@ -111,13 +206,61 @@ class AccessTokenAdmin(ButtonsMixin):
     def get_form(
         self, request: HttpRequest, obj: AccessToken | None = None, change: bool = False, **kwargs: Any
     ) -> Any:
-        if obj is not None:
-            return super().get_form(request, obj, change, form=InlineWaitForm, **kwargs)
-        form = super().get_form(request, obj, change, **kwargs)
+        made = AccessTokenForm if obj is None else ChangeForm
+        form = super().get_form(request, obj, change, **{**kwargs, "form": made})
         return type(form.__name__, (form,), {"maker": request.user})
 
     def get_fieldsets(self, request: HttpRequest, obj: AccessToken | None = None) -> Any:
-        return [(None, {"fields": CHANGEABLE if obj else FIELDS})]
+        assigns, keeps = request.user.has_perm(ASSIGN), may_keep_tokens(request.user)
+        owner, never = (("owner",) if assigns else ()), (("never_expires",) if keeps else ())
+        limits = ("Limits", {"fields": ("inline_wait_seconds", ("calls_per_minute", "calls_at_once"))})
+        if obj is not None:
+            return [(None, {"fields": ("purpose", *owner)}), limits]
+        ends = ("expires_at", *never)
+        return [(None, {"fields": ("name", "purpose", *owner, "scopes", "toolset", *ends)}), limits]
+
+    def get_urls(self) -> list[URLPattern]:
+        view = self.admin_site.admin_view(never_cache(self._rotate))
+        return [path("<int:key>/rotate/", view, name=ROTATE), *super().get_urls()]
+
+    def _rotate(self, request: HttpRequest, key: int) -> HttpResponse:
+        """A form, and then the new secret, which is shown without a redirect."""
+        if not self.may_press_buttons(request):
+            raise PermissionDenied
+        token = get_object_or_404(AccessToken.objects.select_related("toolset", "owner"), pk=key)
+        form = RotationForm(request.POST or None)
+        if request.method == "POST" and form.is_valid():
+            try:
+                with transaction.atomic():
+                    text = rotate_token(
+                        token,
+                        overlap_hours=form.cleaned_data["overlap_hours"],
+                        rotated_by=cast("User", request.user),
+                    )
+                    record_change(actor_of(request), [token], "Rotated: it has a new secret.")
+            except ValidationError as error:
+                form.add_error(None, error.messages)
+            else:
+                messages.success(request, f"The token {token.name} has a new secret.")
+                return self._show_secret(request, token, text)
+        context = self.admin_site.each_context(request) | {
+            "title": f"Rotate {token.name}",
+            "opts": self.opts,
+            "original": token,
+            "form": form,
+            "ends": _describe_end_after_rotation(token),
+        }
+        return TemplateResponse(request, "mcp_bridge/admin/token_rotation.html", context)
+
+    def _show_secret(self, request: HttpRequest, token: AccessToken, text: str) -> HttpResponse:
+        toolset = None if token.toolset is None else token.toolset.slug
+        context = self.admin_site.each_context(request) | {
+            "title": f"Token {token.name}",
+            "opts": self.opts,
+            "token": text,
+            "configurations": configurations_of(HttpServer(token=text, toolset=toolset)),
+        }
+        return TemplateResponse(request, "mcp_bridge/admin/token_created.html", context)
 
     def render_change_form(
         self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any
@@ -139,13 +282,20 @@ class AccessTokenAdmin(ButtonsMixin):
     ) -> HttpResponse:
         """Without a redirect, for which the token would have to be stored."""
         super().response_add(request, obj, post_url_continue)  # For its message.
-        context = self.admin_site.each_context(request) | {
-            "title": f"Token {obj.name}",
-            "opts": self.opts,
-            "token": obj.shown_once,
-            "configurations": configurations_of(HttpServer(token=obj.shown_once, toolset=obj.caller.toolset)),
-        }
-        return TemplateResponse(request, "mcp_bridge/admin/token_created.html", context)
+        return self._show_secret(request, obj, obj.shown_once)
+
+    @button(
+        "End the former secret",
+        icon="key_off",
+        confirm="End the former secret now? Clients that still have it are locked out.",
+        records=True,
+    )
+    def end_former_secret(self, request: HttpRequest, token: AccessToken) -> None:
+        if not end_former_secret(token):
+            messages.warning(request, "It has ended already.")
+            return
+        record_change(actor_of(request), [token], "Ended the former secret.")
+        messages.success(request, f"Only the present secret of {token.name} opens the door now.")
 
     @button(
         "Revoke", icon="block", variant="danger", confirm="Revoke this token? Its clients are locked out."
@@ -155,7 +305,8 @@ class AccessTokenAdmin(ButtonsMixin):
         messages.success(request, f"Revoked: {token.name}.")
 
     def get_buttons(self, request: HttpRequest, obj: AccessToken) -> list[Button]:
-        return [] if obj.revoked_at else super().get_buttons(request, obj)
+        shown = [] if obj.revoked_at else super().get_buttons(request, obj)
+        return [one for one in shown if one.name != "end_former_secret" or obj.has_former_secret]
 
     @admin.action(description="Revoke", permissions=["revoke"])
     def revoke_selected(self, request: HttpRequest, queryset: QuerySet[AccessToken]) -> None:
@@ -181,19 +332,21 @@ class AccessTokenAdmin(ButtonsMixin):
 
     @admin.display(description="state")
     def state(self, token: AccessToken) -> SafeString:
-        if token.revoked_at is not None:
-            return rendering.badge("revoked", "danger")
-        if token.expires_at is not None and token.expires_at <= timezone.now():
-            return rendering.badge("expired", "warning")
-        usable = rendering.badge("usable", "success")
-        if token.created_by is None or token.created_by.is_active:
-            return usable
-        hint = f"{token.created_by} made it, and cannot sign in any more. It works until it is revoked."
-        return rendering.side_by_side([usable, rendering.badge("maker disabled", "warning", title=hint)])
+        badges = [rendering.badge(token.state.label, STATE_COLOURS[token.state])]
+        if token.ends_soon:
+            badges.append(rendering.badge("expires soon", "warning"))
+        if token.state is TokenState.USABLE and token.has_former_secret:
+            hint = f"The secret that begins with {token.former_prefix} opens the door until then as well."
+            badges.append(rendering.badge("two secrets", "info", title=hint))
+        return rendering.side_by_side(badges)
+
+    @admin.display(description="owner", ordering="owner__username")
+    def owner_shown(self, token: AccessToken) -> str:
+        return rendering.DASH if token.owner is None else str(token.owner)
 
     @admin.display(description="expires", ordering="expires_at")
     def expires(self, token: AccessToken) -> str:
-        return rendering.ago(token.expires_at)
+        return rendering.ago(token.expires_at) if token.expires_at else "never"
 
     @admin.display(description="last used", ordering="last_used_at")
     def last_used(self, token: AccessToken) -> str:
@@ -204,24 +357,64 @@ class AccessTokenAdmin(ButtonsMixin):
         return rendering.ago(token.created_at)
 
     def panel(self, request: HttpRequest, obj: AccessToken) -> dict[str, Any]:
-        page, query = "executions_execution_changelist", f"?caller__exact={obj.caller.key}"
+        page, query = "executions_execution_changelist", f"?caller__exact={obj.caller_key}"
         calls = rendering.link_if_allowed(request, "Executions", page, query=query, otherwise="")
+        rotate = Link(label="Rotate", icon="autorenew", address=reverse(f"admin:{ROTATE}", args=[obj.pk]))
+        may_rotate = not obj.revoked_at and self.may_press_buttons(request)
         return {
             "headline": [self.state(obj)],
+            "links": [rotate] if may_rotate else [],
+            "uses": obj.last_uses,
             "facts": [
                 ("Begins with", obj.prefix),
+                ("Purpose", obj.purpose or rendering.DASH),
+                ("Owner", obj.owner or "none: it belongs to the installation"),
                 ("Scopes", self.scopes_shown(obj)),
                 ("Toolset", self.toolset_shown(obj) if obj.toolset else "none: whatever is exposed"),
-                ("Address", resource_url(obj.caller.toolset)),
+                ("Address", resource_url(None if obj.toolset is None else obj.toolset.slug)),
                 ("Inline wait", _describe_wait(obj)),
+                ("Calls", _describe_rate(obj)),
                 ("Created", rendering.exactly(obj.created_at)),
                 ("Created by", obj.created_by or rendering.DASH),
                 ("Expires", rendering.exactly(obj.expires_at) if obj.expires_at else "never"),
                 ("Last used", rendering.exactly(obj.last_used_at) if obj.last_used_at else "never"),
+                ("Rotated", rendering.exactly(obj.rotated_at)),
+                *_describe_former_secret(obj),
                 ("Revoked", rendering.exactly(obj.revoked_at)),
                 ("What it called", calls),
             ],
         }
+
+
+STATE_COLOURS = {
+    TokenState.USABLE: "success",
+    TokenState.STOPPED: "danger",
+    TokenState.EXPIRED: "warning",
+    TokenState.REVOKED: "danger",
+}
+
+
+def _describe_rate(token: AccessToken) -> str:
+    if (rate := next(iter(token.caller.rates), None)) is None:
+        return "as many as every caller may make"
+    return f"{rate.per_minute} a minute, {rate.at_once} of them at once"
+
+
+def _describe_former_secret(token: AccessToken) -> list[tuple[str, Any]]:
+    if not token.has_former_secret:
+        return []
+    used = token.former_used_at
+    return [
+        ("Former secret", f"{token.former_prefix}…, until {rendering.exactly(token.former_ends_at)}"),
+        ("It was last used", rendering.exactly(used) if used else "never"),
+    ]
+
+
+def _describe_end_after_rotation(token: AccessToken) -> str:
+    if token.expires_at is None:
+        return "It never expires, as before."
+    present, later = f"{token.expires_at:%Y-%m-%d}", f"{usual_expiry():%Y-%m-%d}"
+    return f"It then expires on {later}{'' if present == later else f', instead of {present}'}."
 
 
 def _describe_wait(token: AccessToken) -> str:
@@ -235,9 +428,12 @@ def _describe_wait(token: AccessToken) -> str:
 def _write_back(token: AccessToken, wanted: dict[str, Any], by: Actor) -> None:
     if set(wanted) - set(CHANGEABLE):
         raise RevertRefused("A token that was revoked stays revoked: make another.")
-    token.inline_wait_seconds = wanted["inline_wait_seconds"]
+    if "owner" in wanted or "owner_id" in wanted:
+        raise RevertRefused("Whose token it is decides what it may do: change it on the token's page.")
+    for name, value in wanted.items():
+        setattr(token, name, value)
     token.full_clean()
-    token.save(update_fields=CHANGEABLE)
+    token.save(update_fields=list(wanted))
 
 
 reverters[AccessToken] = _write_back
@@ -254,11 +450,26 @@ def _make_a_token() -> Step:
 
 
 further_steps.append(_make_a_token)
+
+
+def _token_needs() -> Need:
+    return Need(
+        number=AccessToken.objects.expiring().count(),
+        words="Access tokens that expire within 7 days: rotate them, or their clients are locked out",
+        url=address("admin:mcp_bridge_accesstoken_changelist", usable="soon"),
+    )
+
+
+def _stopped_tokens() -> Need:
+    return Need(
+        number=AccessToken.objects.stopped().count(),
+        words="Access tokens that stopped with their owner's account: revoke them, or give them to another",
+        url=address("admin:mcp_bridge_accesstoken_changelist", usable="orphaned"),
+    )
+
+
+further_needs["mcp_bridge.view_accesstoken"] = (_token_needs, _stopped_tokens)
 addresses.append(resource_url)
-
-
-admin.site.unregister(User)
-admin.site.unregister(Group)
 
 
 class SignInForm(AuthenticationForm):  # type: ignore[misc]
@@ -266,9 +477,9 @@ class SignInForm(AuthenticationForm):  # type: ignore[misc]
         request, username = self.request, self.cleaned_data.get("username")
         if not (username and self.cleaned_data.get("password")):
             return super().clean()
-        address = authentication.client_address(
-            request.META.get("REMOTE_ADDR"), request.headers.get("X-Forwarded-For", "")
-        )
+        if not settings.CATALOGUE["login_passwords"]:
+            raise ValidationError("Passwords are switched off.", code="switched_off")
+        address = client_address(request.META.get("REMOTE_ADDR"), request.headers.get("X-Forwarded-For", ""))
         try:
             attempt = authentication.SignInAttempt(username=username, address=address)
         except authentication.TooManyFailures as problem:
@@ -287,71 +498,4 @@ class SignInForm(AuthenticationForm):  # type: ignore[misc]
 
 
 admin.site.login_form = SignInForm
-
-
-class OwnPermissionsMixin(CatalogueAdmin):
-    """Users can grant only their own permissions, and change only accounts that have no others."""
-
-    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return super().has_change_permission(request, obj) and _covers(request.user, obj)
-
-    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return super().has_delete_permission(request, obj) and _covers(request.user, obj)
-
-    def formfield_for_manytomany(self, db_field: Any, request: Any = None, **kwargs: Any) -> Any:
-        field = super().formfield_for_manytomany(db_field, request=request, **kwargs)
-        if field is not None and field.queryset is not None and not request.user.is_superuser:
-            field.queryset = _within(field.queryset, _permissions_of(request.user))
-        return _with_short_names(db_field, field)
-
-
-@admin.register(User)
-class UserAdmin(OwnPermissionsMixin, auth_admin.UserAdmin):  # type: ignore[type-arg]
-    form = UserChangeForm
-    add_form = UserCreationForm
-    add_fieldsets = auth_admin.UserAdmin.add_fieldsets  # Missing in Unfold's class.
-    change_password_form = AdminPasswordChangeForm
-    list_filter = (
-        ("is_active", BooleanRadioFilter), ("is_staff", BooleanRadioFilter),
-        ("is_superuser", BooleanRadioFilter), ("groups", RelatedDropdownFilter),
-    )  # fmt: skip
-
-    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
-        readonly = super().get_readonly_fields(request, obj)
-        return readonly if request.user.is_superuser else (*readonly, "is_superuser")
-
-
-@admin.register(Group)
-class GroupAdmin(OwnPermissionsMixin, auth_admin.GroupAdmin):
-    pass
-
-
-def _covers(user: Any, other: User | Group | None) -> bool:
-    if other is None or user.is_superuser:
-        return True
-    if getattr(other, "is_superuser", False):
-        return False
-    return not _permissions_of(other).exclude(pk__in=_permissions_of(user)).exists()
-
-
-def _permissions_of(holder: Any) -> QuerySet[Permission]:
-    """Also of disabled accounts, which can be enabled again."""
-    if isinstance(holder, Group):
-        return Permission.objects.filter(group=holder)
-    return Permission.objects.filter(Q(user=holder) | Q(group__user=holder))
-
-
-def _within(offered: QuerySet[Any], permissions: QuerySet[Permission]) -> QuerySet[Any]:
-    """Permissions among these, or groups without others."""
-    others = Permission.objects.exclude(pk__in=permissions.values("pk"))
-    if offered.model is Group:
-        return offered.exclude(permissions__in=others)
-    return offered.filter(pk__in=permissions.values("pk"))
-
-
-def _with_short_names(db_field: Any, field: Any) -> Any:
-    """`Can add workflow`: lists would cut it behind the names of app and model."""
-    if field is not None and db_field.remote_field.model is Permission:
-        field.queryset = field.queryset.order_by("content_type__model", "pk")
-        field.label_from_instance = lambda permission: permission.name
-    return field
+admin.site.login_template = "mcp_bridge/admin/login.html"

@@ -14,12 +14,13 @@ from unfold import widgets
 from unfold.contrib.filters.admin import BooleanRadioFilter, ChoicesDropdownFilter, DropdownFilter
 
 from catalogue.admin.base import ButtonsMixin, CatalogueChangeList
+from catalogue.admin.form_fields import ReservedForField
 from catalogue.admin.rendering import badge, chip, cut_short, link, side_by_side
 from catalogue.exposure import ExposedCatalogue, choose, confirmed_catalogue, shown_by
 from catalogue.models import Toolset, ToolsetRule, Workflow
 from executions.dashboard import Need, address, further_needs
 from mcp_bridge import toolset_costs
-from mcp_bridge.client_configuration import HttpServer, configurations_of
+from mcp_bridge.client_configuration import configurations_of, server_for_users
 from mcp_bridge.compat import formsets_of
 from mcp_bridge.portability import find_refused
 from mcp_bridge.tokens import ToolsetInUse, delete_toolset, resource_url, tokens_bound_to
@@ -161,7 +162,11 @@ class ToolsetAdmin(ButtonsMixin):
         (None, {"fields": (("slug", "title"), "description", "enabled")}),
         ("What it shows", {"fields": (("mode", "portable"), "picked")}),
         ("What it may cost", {"fields": ("token_budget",)}),
-        ("Its clients", {"fields": ("inline_wait_seconds",)}),
+        (
+            "Its clients",
+            {"fields": ("reserved_for", "inline_wait_seconds", ("calls_per_minute", "calls_at_once"))},
+        ),
+        ("Approval", {"fields": (("approval_required", "approvers_needed"),)}),
     )
 
     class Media:
@@ -208,6 +213,8 @@ class ToolsetAdmin(ButtonsMixin):
         if db_field.name == "picked":
             # Without Django's links to related objects.
             return db_field.formfield(widget=WorkflowPicker())
+        if db_field.name == "reserved_for":
+            return ReservedForField(label="Reserved for", help_text=db_field.help_text)
         if db_field.name == "description":
             kwargs["widget"] = widgets.UnfoldAdminTextareaWidget(attrs={"rows": 3})
         return super().formfield_for_dbfield(db_field, request, **kwargs)
@@ -289,7 +296,8 @@ class ToolsetAdmin(ButtonsMixin):
             ],
             "contents": _contents(obj, catalogue),
             "refused": find_refused(obj, catalogue),
-            "configurations": configurations_of(HttpServer(toolset=obj.slug)),
+            "configurations": configurations_of(server := server_for_users(obj.slug)),
+            "clients_sign_in": server.token is None,
         }
 
     def get_deleted_objects(

@@ -121,7 +121,7 @@ def _list_executions(call: ToolCall, arguments: Arguments) -> dict[str, Any]:
         cursor=arguments.get("cursor", ""),
     )
     return {
-        "executions": [summarise_execution(execution) for execution in page.executions],
+        "executions": [summarise_execution(execution) for execution in page.rows],
         "next_cursor": page.next_cursor,
     }
 
@@ -276,7 +276,7 @@ def _clear_cache(call: ToolCall, arguments: Arguments) -> dict[str, Any]:
     if name := arguments.get("workflowName", ""):
         cleared = clear_results({exposed_workflow(name, caller=call.access.caller).pk})
     else:
-        visible = current_catalogue().seen_through(call.access.toolset).values()
+        visible = current_catalogue().seen_within(call.access.bounds).values()
         cleared = clear_results({workflow.pk for workflow in visible})
     return {"success": True, "entriesCleared": cleared, "workflow": name}
 

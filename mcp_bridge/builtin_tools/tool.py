@@ -6,10 +6,11 @@ from mcp_types import Tool, ToolAnnotations
 
 from catalogue.database import run_in_database
 from catalogue.interactions import InteractionKind
+from catalogue.long_lists import UnknownCursor
 from catalogue.schemas import check_arguments
 from catalogue.scopes import Scope
 from executions.interacting import InteractionRefused
-from executions.reading import UnknownCursor, UnknownExecution
+from executions.reading import UnknownExecution
 from executions.refusals import InvalidArguments, StartRefused
 from mcp_bridge.calls import ToolCall
 from mcp_bridge.content import NoSuchPart

@@ -47,17 +47,17 @@ async def _list_workflows(call: ToolCall, arguments: Arguments) -> CallToolResul
 
 
 def list_for(call: ToolCall, arguments: Arguments) -> dict[str, Any]:
-    catalogue, toolset = current_catalogue(), call.access.toolset
+    catalogue, bounds = current_catalogue(), call.access.bounds
     wish = WorkflowQuery(
         tags=arguments.get("tags", []),
         source=arguments.get("source", ""),
         query=arguments.get("query", ""),
     )
-    selection = select_workflows(catalogue, wish, toolset=toolset)
+    selection = select_workflows(catalogue, wish, bounds)
     begin, end, following = _page(selection.workflows, wish, arguments)
     mode = _mode(arguments)
     entries = [summarise_workflow(workflow, mode) for workflow in selection.workflows[begin:end]]
-    if (portable := portable_view(catalogue, toolset)) is not None:
+    if (portable := portable_view(catalogue, bounds)) is not None:
         entries = [entry | {"name": portable.shown_name(entry["name"])} for entry in entries]
     document = {
         "workflows": entries,
@@ -66,7 +66,7 @@ def list_for(call: ToolCall, arguments: Arguments) -> dict[str, Any]:
         "hint": selection.hint,
         "known_tags": list(selection.known_tags),
         "known_sources": list(selection.known_sources),
-        "unavailable_sources": unavailable_sources(catalogue, toolset=toolset),
+        "unavailable_sources": unavailable_sources(catalogue, bounds),
     }
     # Empty values cost tokens.
     return {name: value for name, value in document.items() if value or name in ("workflows", "total")}
@@ -162,7 +162,7 @@ NAME = {
 
 def _get_workflow_info(call: ToolCall, arguments: Arguments) -> dict[str, Any]:
     described = describe_workflow(exposed_workflow(arguments["name"], caller=call.access.caller))
-    portable = portable_view(current_catalogue(), call.access.toolset)
+    portable = portable_view(current_catalogue(), call.access.bounds)
     return described if portable is None else described | {"name": portable.shown_name(described["name"])}
 
 

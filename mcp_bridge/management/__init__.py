@@ -1,9 +1,11 @@
 from argparse import ArgumentParser
 from typing import Any
 
+from django.contrib.auth.models import User
 from django.core.management.base import CommandError
 
 from catalogue.models import Toolset
+from mcp_bridge.models import AccessToken
 from mcp_bridge.tokens import Access
 
 
@@ -20,6 +22,23 @@ def chosen_toolset(options: dict[str, Any]) -> Toolset | None:
         known = ", ".join(Toolset.objects.values_list("slug", flat=True)) or "none at all"
         raise CommandError(f"There is no toolset {slug}; there are: {known}.")
     return toolset
+
+
+def chosen_user(username: str | None) -> User | None:
+    """Raises CommandError for an unknown one."""
+    if username is None:
+        return None
+    if (user := User.objects.filter(username=username).first()) is None:
+        raise CommandError(f"There is no user {username}.")
+    return user
+
+
+def chosen_token(name: str) -> AccessToken:
+    """Raises CommandError for an unknown name."""
+    token = AccessToken.objects.filter(name=name).first()
+    if token is None:
+        raise CommandError(f"There is no access token {name}; list_mcp_tokens lists them.")
+    return token
 
 
 def local_access(options: dict[str, Any]) -> Access:

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import itertools
 import signal
 import uuid
 from collections import Counter, defaultdict
@@ -21,9 +20,10 @@ from executions.change_feed import Watch, watching
 from executions.models import Execution
 from executions.reading import UnknownExecution, find_execution
 from mcp_bridge import resources
+from mcp_bridge.bearers import still_usable, withdrawn
 from mcp_bridge.prompts import offered_workflows, workflow_prompt
 from mcp_bridge.tasks import describe_task
-from mcp_bridge.tokens import Access, granted_tokens
+from mcp_bridge.tokens import Access
 from mcp_bridge.tool_lists import STALE_SECONDS, ToolLists, View
 
 SCOPES: Mapping[subscriptions.ServerEvent, tuple[Scope, ...]] = {
@@ -38,8 +38,7 @@ Found = tuple[resources.ResourceKind, resources.Reading]
 Addresses = Mapping[uuid.UUID, Collection[str]]  # As the listener wrote them, by execution
 SETTLING_SECONDS = exposure.MAX_AGE_SECONDS + STALE_SECONDS  # By then every process serves the new lists
 MOST_STREAMS = 20  # Per caller and process
-LOOK_SECONDS = 0.5  # Interval of checks whether the process has to end
-LOOKS_PER_GRANTS = 4  # Number of these checks per check of all streams' tokens, which is one query
+LOOK_SECONDS = 0.5  # Interval of checks whether the process or a stream's token has ended: a query for all
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -147,27 +146,30 @@ class ListSnapshots:
         self, access: Access, version: str, events: Collection[subscriptions.ServerEvent]
     ) -> ListSnapshot:
         """At the present revision, which this process serves from now on."""
-        view = View.of(access, version)
-        if (known := self._known(view, events)) is not None:
+        if (known := self._known(access, version, events)) is not None:
             return known
         # All listeners come at the same moment, most of them for the same view.
         async with self._turn:
-            if (known := self._known(view, events)) is not None:
+            if (known := self._known(access, version, events)) is not None:
                 return known
-            return await run_in_database(self._look, access, view, events)
+            return await run_in_database(self._look, access, version, events)
 
-    def _known(self, view: View, events: Collection[subscriptions.ServerEvent]) -> ListSnapshot | None:
+    def _known(
+        self, access: Access, version: str, events: Collection[subscriptions.ServerEvent]
+    ) -> ListSnapshot | None:
         remembered = self._remembered
         if remembered is None or remembered.catalogue is not exposure.fresh_catalogue():
             return None
+        view = View.of(access, version, remembered.catalogue)
         if any((view, event) not in remembered.seen for event in events):
             return None
         return ListSnapshot(remembered.catalogue, {event: remembered.seen[view, event] for event in events})
 
     def _look(
-        self, access: Access, view: View, events: Collection[subscriptions.ServerEvent]
+        self, access: Access, version: str, events: Collection[subscriptions.ServerEvent]
     ) -> ListSnapshot:
         catalogue = exposure.current_catalogue()
+        view = View.of(access, version, catalogue)
         if self._remembered is None or self._remembered.catalogue is not catalogue:
             self._remembered = _AtRevision(catalogue)
         seen = {event: self._see(event, access, view, catalogue) for event in events}
@@ -183,12 +185,12 @@ class ListSnapshots:
     ) -> Any:
         match event:
             case subscriptions.ToolsListChanged():
-                return self._tool_lists.current(view).tools
+                return self._tool_lists.current(view).what_shows()
             case subscriptions.PromptsListChanged():
-                offered = offered_workflows(catalogue, toolset=access.toolset, scopes=access.scopes)
+                offered = offered_workflows(catalogue, access.bounds, scopes=access.scopes)
                 return [workflow_prompt(workflow) for workflow in offered.values()]
             case subscriptions.ResourcesListChanged():
-                listed = resources.listed_resources(catalogue, toolset=access.toolset, scopes=access.scopes)
+                listed = resources.listed_resources(catalogue, access.bounds, scopes=access.scopes)
                 return [
                     (uri, workflow and (workflow.title, workflow.shown_description, workflow.shown_icons))
                     for uri, workflow in listed.items()
@@ -233,6 +235,7 @@ class OpenStreams:
         self._of_callers: Counter[str] = Counter()
         self._closing = False
         self._looking: asyncio.Task[None] | None = None
+        self._asking: asyncio.Task[None] | None = None  # Other servers, for which nothing here waits
 
     @contextlib.contextmanager
     def opened(self, access: Access) -> Iterator[Stream]:
@@ -252,6 +255,9 @@ class OpenStreams:
             if not self._streams:
                 self._looking.cancel()
                 self._looking = None
+                if self._asking is not None:
+                    self._asking.cancel()
+                    self._asking = None
 
     def close(self) -> None:
         """Ends present and future streams gracefully."""
@@ -260,26 +266,33 @@ class OpenStreams:
             stream.end()
 
     async def _keep_looking(self) -> None:
-        for number in itertools.count(1):
+        while True:
             await asyncio.sleep(LOOK_SECONDS)
             # The server waits for open responses before the lifespan's shutdown.
             if _is_shutting_down():
                 self.close()
                 return
-            if number % LOOKS_PER_GRANTS == 0:
-                await self._end_those_without_grant()
+            await self._end_those_without_grant()
 
     async def _end_those_without_grant(self) -> None:
-        tokens = {token for stream in self._streams if (token := stream.access.token_id) is not None}
-        if not tokens:
+        accesses = {stream.access for stream in self._streams}
+        if not accesses:
             return
         try:
-            granted = await run_in_database(granted_tokens, tokens)
+            usable = await run_in_database(still_usable, accesses)
         except (DatabaseError, InterfaceError) as error:
             logger.warning("Looking at the tokens of open streams failed, trying again: {}", error)
             return
+        self._end(accesses - usable)
+        if self._asking is None or self._asking.done():
+            self._asking = asyncio.create_task(self._end_withdrawn(usable))
+
+    async def _end_withdrawn(self, accesses: set[Access]) -> None:
+        self._end(await withdrawn(accesses))
+
+    def _end(self, accesses: set[Access]) -> None:
         for stream in self._streams:
-            if stream.access.token_id in tokens - granted:
+            if stream.access in accesses:
                 stream.end()
 
 
@@ -303,6 +316,7 @@ class Notifier:
     interests: Interests
     version: str
     snapshots: ListSnapshots
+    modes: frozenset[str] = frozenset()  # See `elicitation_modes`
     ends_with_toolset: bool = True  # Whether the listener can reconnect when its toolset is back
     _settled: dict[subscriptions.ServerEvent, None] = field(default_factory=dict)  # To send now, in order
     _toolset_is_gone: bool = False
@@ -355,8 +369,9 @@ class Notifier:
         self.stream.stirred.set()
 
     def _has_toolset(self, catalogue: exposure.ExposedCatalogue) -> bool:
-        toolset = self.stream.access.toolset
-        return toolset is None or toolset in catalogue.toolsets or not self.ends_with_toolset
+        bounds = self.stream.access.bounds
+        is_shown = bounds.toolset is None or catalogue.toolset_within(bounds) is not None
+        return is_shown or not self.ends_with_toolset
 
     async def _send_executions(self, changed: list[uuid.UUID], watch: Watch, send: Send) -> None:
         """Stops watching those that have ended or are gone."""
@@ -378,9 +393,10 @@ class Notifier:
     def _read(self, key: uuid.UUID) -> tuple[Execution, dict[str, Any] | None]:
         """Raises UnknownExecution, also if the token is no longer usable."""
         access = self.stream.access
-        if access.token_id is not None and not granted_tokens({access.token_id}):
+        if not still_usable({access}):
             raise UnknownExecution(str(key))
         execution = find_execution(str(key), caller=access.caller)
         if key not in self.interests.tasks:
             return execution, None
-        return execution, describe_task(execution, protocol_version=self.version)
+        asked = self.modes if execution.caller == access.caller.key else None
+        return execution, describe_task(execution, protocol_version=self.version, modes=asked)

@@ -10,7 +10,7 @@ from mcp.server.mcpserver import require_client_extension
 from mcp.shared import subscriptions
 
 from catalogue.database import run_in_database
-from mcp_bridge.declarations import TASKS, Context, is_modern
+from mcp_bridge.declarations import TASKS, Context, elicitation_modes, is_modern
 from mcp_bridge.notifications import notifier
 from mcp_bridge.resources import RESOURCE_NOT_FOUND
 from mcp_bridge.tokens import Access
@@ -63,6 +63,7 @@ class Subscriptions:
                     interests=interests,
                     version=context.protocol_version,
                     snapshots=self.snapshots,
+                    modes=elicitation_modes(context),
                 )
                 await changes.run(listener.notify, begin=listener.acknowledge)
         except notifier.TooManyStreams as error:

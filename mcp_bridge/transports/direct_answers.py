@@ -17,12 +17,12 @@ from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from mcp_bridge.models import AccessToken
-from mcp_bridge.tokens import Access, OtherToolset, digest_of, recognise
+from mcp_bridge.bearers import digest_of, recognise
+from mcp_bridge.tokens import Access, OtherToolset
 from mcp_bridge.tool_lists import METHOD, ToolLists, View
+from telemetry.metrics import mcp_requests
 
-UNCACHED = ("cache-control", "no-store")
-UNCACHED_BYTES = tuple(part.encode() for part in UNCACHED)
+UNCACHED = (b"cache-control", b"no-store")
 MEMBERS = {"jsonrpc", "id", "method", "params"}
 ACCEPTED = ("application/json", "text/event-stream")
 VERSION_HEADER = "mcp-protocol-version"
@@ -31,6 +31,7 @@ LARGEST_ID = 2**63  # Python converts no integer of more than 4,300 digits
 REMEMBERED_REQUESTS = 4096
 LARGEST_REMEMBERED_BODY = 4096
 METHOD_BYTES = METHOD.encode()
+ANSWERED = mcp_requests.labels(METHOD, "ok")
 
 
 @dataclass(slots=True)
@@ -40,21 +41,24 @@ class ListingRequest:
     cursor: str | None
     token_digest: str
     slug: str | None
-    _asked_by: tuple[AccessToken, Access, View] | None = field(default=None, repr=False)
+    _asked_by: tuple[Access, Access, View | None] | None = field(default=None, repr=False)
 
     @property
-    def asked_by(self) -> tuple[Access, View] | None:
+    def view(self) -> View | None:
         """None if the token is unknown to this process or bound to another toolset."""
-        token = recognise(self.token_digest)
-        if token is None:
+        known = recognise(self.token_digest)
+        if known is None:
             return None
-        if self._asked_by is None or self._asked_by[0] is not token:
+        if self._asked_by is None or self._asked_by[0] is not known:
             try:
-                access = Access.by_token(token, toolset=self.slug)
+                access = known.at(self.slug)
             except OtherToolset:
                 return None
-            self._asked_by = (token, access, View.of(access, self.version))
-        return self._asked_by[1:]
+            unlimited = None if access.bounds.person is not None else View.at_once(access, self.version)
+            self._asked_by = (known, access, unlimited)
+        _, access, view = self._asked_by
+        # Reservations change without the token.
+        return view or View.at_once(access, self.version)
 
 
 class DirectAnswer:
@@ -67,7 +71,8 @@ class DirectAnswer:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         length = str(len(self._begin) + len(self._end)).encode()
-        headers = [(b"content-type", b"application/json"), (b"content-length", length), UNCACHED_BYTES]
+        headers = [(b"content-type", b"application/json"), (b"content-length", length), UNCACHED]
+        ANSWERED.inc()
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": self._begin, "more_body": True})
         await send({"type": "http.response.body", "body": self._end, "more_body": False})
@@ -79,7 +84,7 @@ class DirectAnswers:
         self._known: FIFOCache[bytes, ListingRequest] = FIFOCache(REMEMBERED_REQUESTS)
 
     def read(self, scope: Scope, body: bytes, message: dict[str, Any]) -> ListingRequest | None:
-        if message.get("method") != METHOD or (version := _valid_version(scope, message)) is None:
+        if message.get("method") != METHOD or (version := valid_version(scope, message)) is None:
             return None
         request = ListingRequest(
             id=message["id"],
@@ -103,11 +108,11 @@ class DirectAnswers:
     def recall(self, scope: Scope, body: bytes) -> DirectAnswer | None:
         """The answer to a request seen before, if all it needs is in memory and fresh."""
         request = self._known.get(_digest(scope, body))
-        asked_by = None if request is None else request.asked_by
-        if request is None or asked_by is None:
+        view = None if request is None else request.view
+        if request is None or view is None:
             return None
         try:
-            closed_page = self._lists.recall(*asked_by, request.cursor)
+            closed_page = self._lists.recall(view, request.cursor)
         except MCPError:
             return None
         return None if closed_page is None else DirectAnswer(request, closed_page)
@@ -119,6 +124,7 @@ class Shortcut:
 
     app: ASGIApp
     answers: DirectAnswers
+    endpoint: ASGIApp  # What the router would choose for /mcp
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["method"] != "POST" or not scope["path"].startswith("/mcp"):
@@ -136,7 +142,7 @@ class Shortcut:
         async def replay() -> Message:
             return first.pop() if first else await receive()
 
-        await self.app(scope, replay, send)
+        await (self.endpoint if scope["path"] == "/mcp" else self.app)(scope, replay, send)
 
 
 def _digest(scope: Scope, body: bytes) -> bytes:
@@ -150,7 +156,7 @@ def _bearer(scope: Scope) -> str:
     return value.decode("latin-1").partition(" ")[2].strip()
 
 
-def _valid_version(scope: Scope, message: dict[str, Any]) -> str | None:
+def valid_version(scope: Scope, message: dict[str, Any]) -> str | None:
     """The protocol version of a request that passes the SDK's checks."""
     if message.keys() - MEMBERS or message.get("jsonrpc") != "2.0" or not _is_usual(message.get("id")):
         return None
@@ -174,7 +180,7 @@ def _is_usual(request_id: Any) -> bool:
 
 def _has_valid_params(message: dict[str, Any], version: str) -> bool:
     try:
-        validate_client_request(METHOD, version, message.get("params"))
+        validate_client_request(message["method"], version, message.get("params"))
     except ValidationError:
         return False
     return True

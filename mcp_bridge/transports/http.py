@@ -1,9 +1,12 @@
+import json
 import re
 import secrets
+from collections.abc import Awaitable
 from functools import lru_cache
 from typing import Any
 from urllib.parse import urlsplit
 
+import anyio
 from django.conf import settings
 from django.db import Error as DatabaseProblem
 from django.http.request import split_domain_port, validate_host
@@ -21,18 +24,40 @@ from catalogue.database import run_in_database
 from catalogue.exposure import ExposedCatalogue, current_catalogue, fresh_catalogue
 from catalogue.models.toolset import SLUG_FORM
 from catalogue.scopes import Scope as AccessScope
-from mcp_bridge.authentication import TooManyFailures, client_address, note_wrong_token
+from mcp_bridge.addresses import client_address
+from mcp_bridge.authentication import TooManyFailures, challenge, note_wrong_token
+from mcp_bridge.bearers import Undecided, find_bearer
 from mcp_bridge.builtin_tools import describe_missing_scope, missing_scope
-from mcp_bridge.declarations import SESSION_HEADER, UNNAMED_SESSION, introduces_unnamed
-from mcp_bridge.models import AccessToken
+from mcp_bridge.declarations import (
+    ELICITATION_MODES,
+    OTHER_ANSWERS,
+    SESSION_HEADER,
+    marks_of_handshake,
+    session_marks,
+)
+from mcp_bridge.doorkeeper import NoTurn, doorkeeper
+from mcp_bridge.elicitation import Question, is_answer, take_answer
 from mcp_bridge.notifications.change_stream import ChangeStreams
+from mcp_bridge.outside import named_outside
 from mcp_bridge.server import CatalogueServer
-from mcp_bridge.tokens import Access, OtherToolset, digest_of, look_up, metadata_url, recognise, resource_url
+from mcp_bridge.tokens import (
+    METADATA_PATH,
+    Access,
+    Origin,
+    OtherToolset,
+    arriving,
+    authorization_server,
+    metadata_url,
+    resource_url,
+)
+from mcp_bridge.transports.cross_origin import allowed_origins
 from mcp_bridge.transports.direct_answers import UNCACHED, DirectAnswers
+from mcp_bridge.transports.direct_calls import DirectCalls
 
 NO_DATABASE = "The catalogue's database cannot be asked at present: try again in some seconds."
 NOT_ONE_MESSAGE = "The body has to be one JSON-RPC request or notification; batches are not supported."
 SHOWN_SLUG = 64
+USUAL = (AccessScope.READ, AccessScope.RUN)  # Scopes that a client should ask for
 # No process keeps anything of a session, so that there is nothing to end with DELETE.
 METHOD_NOT_ALLOWED = Response(status_code=405, headers={"Allow": "GET, POST"})
 ONCE = frozenset({b"host", b"origin", b"authorization", b"content-type", b"content-encoding"})
@@ -55,6 +80,7 @@ class McpEndpoint:
         largest_body = settings.CATALOGUE["max_request_bytes"]
         self._server = CatalogueServer()
         self.direct_answers = DirectAnswers(self._server.tool_lists)
+        self._direct_calls = DirectCalls(self._server)
         # `check_headers` checks hosts and origins before the token.
         security = TransportSecuritySettings(enable_dns_rebinding_protection=False)
         self.session_manager = StreamableHTTPSessionManager(
@@ -87,17 +113,19 @@ class McpEndpoint:
         if (refused := check_headers(scope)) is not None:
             return refused
         slug, headers = _slug_of(scope), Headers(scope=scope)
-        token = None
-        if text := _bearer_token(headers):
-            digest = digest_of(text)
-            token = recognise(digest) or await run_in_database(_look_up_with_catalogue, digest)
-        if token is None:
+        try:
+            text = _bearer_token(headers)
+            known = await _find_access(scope, headers, text) if text else None
+        except Undecided as problem:
+            wait = {"Retry-After": str(problem.seconds)}
+            return refusal(503, str(problem), code=INTERNAL_ERROR, headers=wait)
+        if known is None:
             return await _refuse_token(scope, headers, slug)
         try:
-            access = Access.by_token(token, toolset=slug)
+            access = known.at(slug)
         except OtherToolset:
             return _unknown_toolset(slug)
-        if slug is not None and slug not in (await _catalogue()).toolsets:
+        if slug is not None and (await _catalogue()).toolset_within(access.bounds) is None:
             return _unknown_toolset(slug)
         return access
 
@@ -114,8 +142,11 @@ class McpEndpoint:
             if (answer := await self._own_answer(scope, body, message)) is not None:
                 await answer(scope, receive, send)
                 return
-        if introduces_unnamed(message):
-            send = _opening_session(send)
+        if marks := marks_of_handshake(message):
+            send = _opening_session(send, marks)
+        elif not session_marks(Headers(scope=scope)).isdisjoint((*ELICITATION_MODES, *OTHER_ANSWERS)):
+            scope["state"]["questions"] = questions = Questions(send)
+            send = questions.send
 
         async def replay() -> Message:
             return received.pop() if received else await receive()
@@ -128,9 +159,32 @@ class McpEndpoint:
             return refusal(400, NOT_ONE_MESSAGE)
         access = scope["state"]["access"]
         if "id" in message and message.get("method") == "tools/call":
-            return _missing_scope(message, access, scope)
+            return _missing_scope(message, access, scope) or self._direct_calls.read(scope, message)
+        if is_answer(message):
+            await take_answer(message, access)
+            return Response(status_code=202)
         request = self.direct_answers.read(scope, body, message)
         return None if request is None else await self.direct_answers.answer(request, access)
+
+
+async def admit_reader(scope: Scope) -> Response | None:
+    """The refusal of a request that carries no token of somebody who may see what administrators see."""
+    headers = Headers(scope=scope)
+    try:
+        text = _bearer_token(headers)
+        known = await _find_access(scope, headers, text) if text else None
+    except Undecided as problem:
+        return JSONResponse(
+            {"detail": str(problem)}, status_code=503, headers={"Retry-After": str(problem.seconds)}
+        )
+    except DatabaseProblem as problem:
+        logger.error("A request cannot be answered without the database: {}", problem)
+        return JSONResponse({"detail": NO_DATABASE}, status_code=503, headers={"Retry-After": "5"})
+    if known is None:
+        return await _refuse_token(scope, headers, None)
+    if known.allows(AccessScope.VIEW) and known.toolset is None:
+        return None
+    return JSONResponse({"detail": f"This needs a token with the scope {AccessScope.VIEW}."}, status_code=403)
 
 
 async def protected_resource_metadata(scope: Scope, receive: Receive, send: Send) -> None:
@@ -140,16 +194,29 @@ async def protected_resource_metadata(scope: Scope, receive: Receive, send: Send
         await _unknown_toolset(slug)(scope, receive, send)
         return
     document = {
-        "resource": resource_url(slug),
+        "resource": settings.PUBLIC_URL if scope["path"] == METADATA_PATH else resource_url(slug),
         "resource_name": "Workflow Catalogue",
         "bearer_methods_supported": ["header"],
-        "scopes_supported": AccessScope.values,
+        # What MCP needs: many clients ask for all that stands here.
+        "scopes_supported": list(map(named_outside, USUAL)),
     }
+    if (server := authorization_server()) is not None:
+        document["authorization_servers"] = [server]
     await JSONResponse(document)(scope, receive, send)
+
+
+async def _find_access(scope: Scope, headers: Headers, text: str) -> Access | None:
+    """Raises Undecided."""
+    peer = (scope.get("client") or ("",))[0]
+    arriving.set(Origin(peer, headers.get("x-forwarded-for", ""), headers.get("user-agent", "")))
+    return await find_bearer(text)
 
 
 async def _refuse_token(scope: Scope, headers: Headers, slug: str | None) -> Response:
     if text := _bearer_token(headers):
+        if not await doorkeeper.hold_up(scope):
+            crowd = TooManyFailures(NoTurn.seconds)
+            return refusal(429, str(crowd), headers={"Retry-After": str(crowd.seconds)})
         peer = (scope.get("client") or (None,))[0]
         address = client_address(peer, headers.get("x-forwarded-for", ""))
         try:
@@ -162,14 +229,6 @@ async def _refuse_token(scope: Scope, headers: Headers, slug: str | None) -> Res
 def _bearer_token(headers: Headers) -> str:
     scheme, _, text = headers.get("authorization", "").partition(" ")
     return text.strip() if scheme.lower() == "bearer" else ""
-
-
-def _look_up_with_catalogue(digest: str) -> AccessToken | None:
-    """One thread hop for both: the catalogue is read next."""
-    token = look_up(digest)
-    if token is not None:
-        current_catalogue()
-    return token
 
 
 async def _catalogue() -> ExposedCatalogue:
@@ -192,31 +251,26 @@ def _missing_scope(message: dict[str, Any], access: Access, scope: Scope) -> Res
     name = params.get("name") if isinstance(params, dict) else None
     if not isinstance(name, str) or (needed := missing_scope(name, access.scopes)) is None:
         return None
+    metadata, wanted = metadata_url(_slug_of(scope)), {*access.scopes, needed}
     return refusal(
         403,
         describe_missing_scope(name, needed),
         code=INVALID_PARAMS,
         request_id=message["id"],
-        headers={"WWW-Authenticate": _challenge(_slug_of(scope), "insufficient_scope", scope=needed.value)},
+        headers={"WWW-Authenticate": challenge(metadata, "insufficient_scope", wanted)},
     )
 
 
 def _unauthorized(slug: str | None, *, has_sent_one: bool) -> Response:
-    """RFC 6750: no error code for a request without credentials."""
-    slug = slug if _can_be_named(slug) else None
+    slug, error = slug if _can_be_named(slug) else None, "invalid_token" if has_sent_one else ""
     return JSONResponse(
         {
             "error": "invalid_token",
             "error_description": "Send a valid access token as Authorization: Bearer <token>.",
         },
         status_code=401,
-        headers={"WWW-Authenticate": _challenge(slug, "invalid_token" if has_sent_one else "")},
+        headers={"WWW-Authenticate": challenge(metadata_url(slug), error, USUAL)},
     )
-
-
-def _challenge(slug: str | None, error: str, **others: str) -> str:
-    parameters = {"error": error, **others, "resource_metadata": metadata_url(slug)}
-    return "Bearer " + ", ".join(f'{name}="{value}"' for name, value in parameters.items() if value)
 
 
 def _unknown_toolset(slug: str | None) -> Response:
@@ -237,23 +291,44 @@ def _can_be_named(slug: str | None) -> bool:
 
 
 def _uncached(send: Send) -> Send:
-    async def send_uncached(message: Message) -> None:
+    def send_uncached(message: Message) -> Awaitable[None]:
         if message["type"] == "http.response.start":
-            MutableHeaders(scope=message).setdefault(*UNCACHED)
-        await send(message)
+            headers = message.get("headers", ())
+            if UNCACHED[0] not in dict(headers):
+                message["headers"] = [*headers, UNCACHED]
+        return send(message)
 
     return send_uncached
 
 
-def _opening_session(send: Send) -> Send:
+def _opening_session(send: Send, marks: list[str]) -> Send:
     """The client sends the id with each further request: all that these tell of a client with a handshake."""
 
     async def send_with_id(message: Message) -> None:
         if message["type"] == "http.response.start" and message["status"] == 200:
-            MutableHeaders(scope=message)[SESSION_HEADER] = UNNAMED_SESSION + secrets.token_urlsafe(16)
+            MutableHeaders(scope=message)[SESSION_HEADER] = "-".join([*marks, secrets.token_hex(16)])
         await send(message)
 
     return send_with_id
+
+
+class Questions:
+    """Requests of ours on the event stream that answers a call: the SDK sends none without sessions."""
+
+    def __init__(self, send: Send) -> None:
+        self._send, self._begun = send, anyio.Event()
+
+    async def send(self, message: Message) -> None:
+        await self._send(message)
+        if message["type"] == "http.response.start":
+            self._begun.set()
+
+    async def ask(self, request_id: str, method: str, question: Question) -> None:
+        """The answer comes as a request of its own, perhaps to another process."""
+        await self._begun.wait()
+        asked = {"jsonrpc": "2.0", "id": request_id, "method": method, "params": question}
+        event = f"event: message\r\ndata: {json.dumps(asked)}\r\n\r\n".encode()
+        await self._send({"type": "http.response.body", "body": event, "more_body": True})
 
 
 def refusal(
@@ -284,7 +359,7 @@ def check_headers(scope: Scope) -> Response | None:
         return refusal(421, NOT_OUR_HOST)
     public: Any = urlsplit(settings.PUBLIC_URL)
     ours = f"{public.scheme}://{public.netloc}".lower()
-    if origin and origin != ours and not LOCAL_ORIGIN.fullmatch(origin):
+    if origin and origin not in {ours, *allowed_origins()} and not LOCAL_ORIGIN.fullmatch(origin):
         logger.warning("Refused a request from a page of {!r}.", origin[:SHOWN_CHARACTERS])
         return refusal(403, NOT_OUR_PAGE)
     return _check_body_type(headers) if scope["method"] == "POST" else None

@@ -17,6 +17,7 @@ from django.conf import settings
 from loguru import logger
 from pydantic import SecretStr
 
+from catalogue.secrets import SecretUnavailable, resolve
 from connectors.background import finish_in_background_loop
 from connectors.backoff import backoff_seconds, spread
 from connectors.errors import Misconfigured
@@ -27,6 +28,7 @@ from connectors.network.redaction import Redactor, shorten, words_of
 from orchestration.model.dialects import ABOUT_LENGTH, Dialect, Fallback, known_dialects
 from orchestration.model.replies import Message, ModelError, ModelProblem, Reply, TokenUsage, read_completion
 from orchestration.models import Failure, StageFailed
+from telemetry import metrics
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
@@ -63,7 +65,10 @@ class ModelSettings:
             raise _not_configured(
                 "No model is configured. Set OPENAI_MODEL, and OPENAI_BASE_URL for a server."
             )
-        key = configured["openai_api_key"].get_secret_value().strip()
+        try:
+            key = resolve(configured["openai_api_key"].get_secret_value().strip())
+        except SecretUnavailable as error:
+            raise _not_configured(f"OPENAI_API_KEY cannot be used: {error}") from None
         if not (key.isascii() and key.isprintable()):
             raise _not_configured(
                 "OPENAI_API_KEY cannot be used: it must consist of printable ASCII characters."
@@ -377,6 +382,12 @@ FAILURES = {
 _places = threading.BoundedSemaphore(MOST_AT_ONCE)
 
 
+def _count(outcome: str, usage: TokenUsage) -> None:
+    metrics.model_requests.labels(outcome).inc()
+    metrics.model_tokens.labels("prompt").inc(usage.prompt)
+    metrics.model_tokens.labels("completion").inc(usage.completion)
+
+
 class MeteredModel:
     """The model for one request; adds up the tokens, including those of failures."""
 
@@ -397,9 +408,11 @@ class MeteredModel:
             reply = await ask_model(messages, schema=schema)
         except ModelError as error:
             self.usage += error.usage
+            _count(error.problem.value.replace(" ", "_"), error.usage)
             raise StageFailed(error.message, failure=FAILURES[error.problem]) from error
         finally:
             _places.release()
         self.usage += reply.usage
+        _count("ok", reply.usage)
         self.model = reply.model
         return reply

@@ -92,7 +92,11 @@ def read_completion(body: bytes, *, model: str, answer_tokens: int) -> Reply:
     completion = _parse(body)
     counted, choice = completion.usage or _Counted(), completion.choices[0]
     usage = TokenUsage(prompt=counted.prompt_tokens, completion=counted.completion_tokens)
-    text = THOUGHTS.sub("", _text_of(choice.message.content)).strip()
+    content = choice.message.content or ""
+    if isinstance(content, list):
+        parts = [part for part in content if isinstance(part, dict) and part.get("type") == "text"]
+        content = "".join(text for part in parts if isinstance(text := part.get("text"), str))
+    text = THOUGHTS.sub("", content).strip()
     if failure := _failure(choice, text, answer_tokens):
         problem, sentence = failure
         raise ModelError(sentence, problem=problem, usage=usage)
@@ -119,13 +123,6 @@ def _no_completion(value: Any) -> ModelError:
         return ModelError(f"The model server reports an error: {words}", problem=ModelProblem.REFUSED)
     sentence = "The model server's answer has no choices. Check OPENAI_BASE_URL, or ask once more."
     return ModelError(sentence, problem=ModelProblem.EMPTY)
-
-
-def _text_of(content: str | list[Any] | None) -> str:
-    if isinstance(content, list):
-        parts = [part for part in content if isinstance(part, dict) and part.get("type") == "text"]
-        return "".join(text for part in parts if isinstance(text := part.get("text"), str))
-    return content or ""
 
 
 def _failure(choice: _Choice, text: str, answer_tokens: int) -> tuple[ModelProblem, str] | None:

@@ -10,7 +10,6 @@ from tests.e2e.webdriver import BROWSER, DRIVER, MISSING
 from tests.factories import make_source, make_toolset, make_workflow
 
 pytestmark = [
-    pytest.mark.e2e,
     pytest.mark.timeout(300),
     pytest.mark.skipif(not (DRIVER and BROWSER), reason=MISSING),
 ]

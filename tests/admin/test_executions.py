@@ -12,7 +12,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from catalogue.admin.base import BoundedPaginator
+from catalogue import long_lists
 from catalogue.curation import enable_workflows
 from catalogue.discovery import refresh_source
 from catalogue.history import command, record_change
@@ -20,7 +20,7 @@ from catalogue.models import HistoryEntry, Workflow
 from executions.advancing import advance_due_executions
 from executions.callers import Caller
 from executions.creating import StartRequest
-from executions.models import Execution, ExecutionPayload, Retention, State, record
+from executions.models import Execution, ExecutionPayload, Retention, State
 from executions.starting import create_execution
 from tests import plain_http
 from tests.admin.conftest import StaffWith
@@ -82,7 +82,7 @@ def test_a_long_list_is_counted_so_far_and_leads_to_older_rows(
     admin_client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """B3: its price does not grow with what has run, and no row is out of reach."""
-    monkeypatch.setattr(BoundedPaginator, "MOST", 50)
+    monkeypatch.setattr(long_lists, "COUNTED", 50)
     now = timezone.now()
     made = {make_execution(created_at=now - timedelta(seconds=number // 2)).pk for number in range(120)}
     address, seen, costs = list_url(Execution), set(), set()
@@ -98,12 +98,58 @@ def test_a_long_list_is_counted_so_far_and_leads_to_older_rows(
     assert len(costs) == 1 and costs.pop() < 10
 
 
+@pytest.mark.parametrize(
+    ("query", "told"),
+    [
+        ("p=rubbish", "There is no page rubbish of this list; here is its first one."),
+        ("p=900000", "There is no page 900000 of this list; here is its first one."),
+        ("o=rubbish", "The list has no order rubbish; here it is in its usual one."),
+        (
+            "created_at__lte=rubbish",
+            "The list cannot be narrowed by created_at__lte=rubbish; here is all of it.",
+        ),
+        ("no_such_column=1", "The list cannot be narrowed by no_such_column=1; here is all of it."),
+    ],
+)
+def test_an_address_that_no_list_has_says_what_was_wrong_with_it(
+    admin_client: Client, monkeypatch: pytest.MonkeyPatch, query: str, told: str
+) -> None:
+    """A bookmark may be older than the rows, or cut off by a mail."""
+    monkeypatch.setattr("executions.admin.executions.ExecutionAdmin.list_per_page", 1)
+    for _ in range(2):
+        make_execution()
+    page = admin_client.get(f"{list_url(Execution)}?{query}", follow=True)
+    assert page.redirect_chain == [(list_url(Execution), 302)]
+    assert told in text_of(page)
+
+
+@pytest.mark.databases("catalogue.long_lists")
+def test_a_state_that_most_executions_share_is_listed_like_one_that_few_have(
+    admin_client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B3: the newest first, though another index answers it."""
+    now = timezone.now()
+    made = [
+        make_execution(
+            state=(State.FAILED, State.TIMED_OUT, State.COMPLETED)[number % 3],
+            created_at=now - timedelta(minutes=number),
+            finished_at=now - timedelta(minutes=number),
+        )
+        for number in range(9)
+    ]
+    wanted = [execution for execution in made if execution.state != State.COMPLETED]
+    for counted in (2, 100):
+        monkeypatch.setattr(long_lists, "COUNTED", counted)
+        assert found(admin_client, state__exact="unsuccessful") == wanted
+        assert found(admin_client, ended="24h") == made
+
+
 @pytest.mark.databases("executions.models.record")
 def test_an_old_execution_is_found_by_its_whole_tool_name_or_id(
     admin_client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """B3: other words are looked for in the newest only, which the search says."""
-    monkeypatch.setattr(record, "SEARCHED", 3)
+    monkeypatch.setattr(long_lists, "SEARCHED", 3)
     now = timezone.now()
     old = make_execution(make_workflow(name="pay_all"), run_id="run-1", created_at=now - timedelta(days=3))
     for error in ("First refusal", "Second refusal", "Third refusal"):

@@ -17,7 +17,6 @@ from tests.e2e.webdriver import BROWSER, CONTROL, DOWN, DRIVER, ENTER, MISSING
 from tests.factories import make_source, make_workflow, make_workflows
 
 pytestmark = [
-    pytest.mark.e2e,
     pytest.mark.timeout(300),
     pytest.mark.skipif(not (DRIVER and BROWSER), reason=MISSING),
 ]

@@ -12,14 +12,18 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
+from catalogue.curation import override_workflow
 from catalogue.exposure import forget_catalogue
 from catalogue.models import DiscoveryRun, Source, Toolset, Workflow, WorkflowFilter
-from executions.models import CachedResult, CacheUse, Execution
+from executions.approvals import decide
+from executions.models import Approval, CachedResult, CacheUse, Execution
+from executions.starting import create_execution
 from mcp_bridge.models import AccessToken
 from mcp_bridge.tokens import create_token
 from tests.admin.conftest import StaffWith
 from tests.admin.pages import add_url, list_url, page_url, text_of
 from tests.executions.caching import cache_for, finish_run
+from tests.executions.steps import request_for
 from tests.factories import (
     make_discovery_run,
     make_execution,
@@ -77,6 +81,22 @@ def test_the_first_page_shows_what_is_under_way_what_waits_and_what_is_unconfirm
     url = f"{list_url(Execution)}?state__exact=unconfirmed"
     assert f'href="{url}"' in page.content.decode()
     assert list(admin_client.get(url).context["cl"].result_list) == [unconfirmed]
+
+
+def test_the_first_page_counts_calls_that_wait_for_approval_and_leads_to_them(
+    admin_client: Client, staff_with: StaffWith
+) -> None:
+    override_workflow(make_workflow(name="pay", tool_name="pay"), approval_required=True)
+    for amount in (1, 2):
+        create_execution(request_for("pay", {"amount": amount}))
+    decided = Approval.objects.earliest("requested_at")
+    decide(decided.pk, user=User.objects.create_superuser("eve"), verdict="refuse", words="No.")
+    page = admin_client.get("/admin/")
+    assert "Calls that wait for approval 1 the first expires in 23 hours" in text_of(page)
+    url = f"{list_url(Approval)}?decision=waiting"
+    assert f'href="{url}"' in page.content.decode()
+    assert list(admin_client.get(url).context["cl"].result_list) == list(Approval.objects.waiting())
+    assert "wait for approval" not in text_of(staff_with("view_source").get("/admin/"))
 
 
 def test_the_first_page_shows_no_numbers_of_what_one_may_not_see(staff_with: StaffWith) -> None:
@@ -180,12 +200,15 @@ def test_a_list_costs_the_same_number_of_queries_for_5_and_for_50_rows(
 
 def test_the_first_page_costs_the_same_number_of_queries_for_5_and_for_50_rows(admin_client: Client) -> None:
     """B9."""
-    for _ in range(5):
+    pay = override_workflow(make_workflow(name="pay", tool_name="pay"), approval_required=True)
+    for number in range(5):
         make_execution(make_workflow(make_source(health_state="failing")))
+        create_execution(request_for(pay.tool_name, {"amount": number}))
     few = _queries(admin_client, "/admin/")
-    for _ in range(45):
+    for number in range(5, 50):
         make_execution(make_workflow(make_source(health_state="failing")))
-    assert _queries(admin_client, "/admin/") == few <= 32
+        create_execution(request_for(pay.tool_name, {"amount": number}))
+    assert _queries(admin_client, "/admin/") == few <= 33
 
 
 @pytest.mark.databases(

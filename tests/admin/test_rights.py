@@ -81,8 +81,12 @@ def _key_for(name: str) -> Any:
 
 
 def everything() -> str:
-    """All rows of the product's own tables, and the accounts."""
-    ours = [model for model in admin.site._registry if model._meta.managed and not model._meta.proxy]
+    """All rows of the product's own tables, and the accounts; the audit grows by what is looked at."""
+    ours = [
+        model
+        for model in admin.site._registry
+        if model._meta.managed and not model._meta.proxy and model._meta.app_label != "audit"
+    ]
     further = [
         model
         for app in ("catalogue", "executions", "mcp_bridge")

@@ -5,6 +5,7 @@ from datetime import timedelta
 from functools import partial
 from html import unescape
 from io import StringIO
+from typing import Any
 
 import pytest
 from asgiref.sync import async_to_sync
@@ -16,10 +17,11 @@ from django.utils import timezone
 from catalogue.models import HistoryEntry
 from catalogue.scopes import Scope
 from executions.models import Execution
+from mcp_bridge.bearers import authenticate, forget_bearers
 from mcp_bridge.calls import known_patience
 from mcp_bridge.client_configuration import HttpServer, McpClient
 from mcp_bridge.models import AccessToken, default_scopes
-from mcp_bridge.tokens import Access, authenticate, create_token, forget_tokens, note_given_up
+from mcp_bridge.tokens import create_token, find_token, note_given_up
 from tests.admin.conftest import StaffWith
 from tests.admin.pages import add_url, list_url, page_url, press, run_action, text_of, told
 from tests.factories import make_execution
@@ -27,6 +29,9 @@ from tests.factories import make_execution
 pytestmark = pytest.mark.django_db
 
 NEW = {"name": "claude", "scopes": ["workflows:read", "workflows:run"]}
+MAKING = (
+    "add_accesstoken", "view_accesstoken", "view_workflow", "view_execution", "view_workflowrequest",
+)  # fmt: skip
 TOKEN = re.compile(r"wfc_[\w-]{20,}")
 
 
@@ -35,7 +40,7 @@ def test_a_new_token_is_shown_once_with_a_configuration_to_paste(admin_client: C
     response = admin_client.post(add_url(AccessToken), NEW)
     page = unescape(response.content.decode())
     text = TOKEN.findall(page)[0]
-    token = authenticate(text)
+    token = find_token(text)
     assert token is not None
     assert (token.name, token.scopes) == ("claude", NEW["scopes"])
     assert token.created_by is not None
@@ -127,10 +132,10 @@ def test_a_token_says_what_its_clients_taught_and_a_decision_replaces_it(admin_c
 
 
 def patience_of_token(text: str) -> int | None:
-    forget_tokens()
-    token = authenticate(text)
-    assert token is not None
-    return async_to_sync(known_patience)(Access.by_token(token))
+    forget_bearers()
+    access = authenticate(text)
+    assert access is not None
+    return async_to_sync(known_patience)(access)
 
 
 def test_a_token_can_say_how_long_its_client_waits(admin_client: Client) -> None:
@@ -201,30 +206,119 @@ def test_a_token_leads_to_what_it_called_and_back(admin_client: Client, staff_wi
 
 def test_the_form_and_the_page_of_a_new_token_say_what_they_are_about(admin_client: Client) -> None:
     """E8."""
-    assert "In UTC. Empty: it never expires." in text_of(admin_client.get(add_url(AccessToken)))
+    assert "In UTC. Empty: in 90 days." in text_of(admin_client.get(add_url(AccessToken)))
     page = admin_client.post(add_url(AccessToken), NEW).content.decode()
     assert ">Token claude</h2>" in page
 
 
-def test_a_token_whose_maker_can_no_longer_sign_in_is_marked_and_found(admin_client: Client) -> None:
-    """B8: it goes on, since programs depend on it, until somebody decides."""
-    leaver = User.objects.create(username="leaver", is_staff=True, is_superuser=True)
-    token, text = create_token(name="theirs", created_by=leaver)
+def test_a_token_whose_owner_is_disabled_stops_and_is_marked_and_found(admin_client: Client) -> None:
+    """B8: an administrator revokes it, or gives it to another user, with whom it goes on."""
+    leaver = User.objects.create(username="leaver")
+    token, text = create_token(name="theirs", owner=leaver)
     create_token(name="of the command")
-    assert "maker disabled" not in text_of(admin_client.get(list_url(AccessToken)))
+    assert "owner disabled" not in text_of(admin_client.get(list_url(AccessToken)))
     User.objects.filter(pk=leaver.pk).update(is_active=False)
-    assert authenticate(text) is not None
+    assert find_token(text) is None
     for address in (list_url(AccessToken), page_url(token)):
-        assert "maker disabled" in text_of(admin_client.get(address))
+        assert "owner disabled" in text_of(admin_client.get(address))
     found = admin_client.get(list_url(AccessToken), {"usable": "orphaned"}).context["cl"].result_list
     assert list(found) == [token]
+    assert "Access tokens that stopped with their owner" in text_of(admin_client.get("/admin/"))
+    heir = User.objects.create(username="heir")
+    admin_client.post(page_url(token), {"owner": str(heir.pk)})
+    assert find_token(text) is not None
+    assert HistoryEntry.of(token).get().changes == {"owner": [leaver.pk, heir.pk]}
+
+
+def test_a_token_that_ends_soon_is_marked_in_the_list_and_counted_on_the_overview(
+    admin_client: Client,
+) -> None:
+    """B8: seven days before, so that nobody is locked out unawares."""
+    soon, _ = create_token(name="soon", expires_at=timezone.now() + timedelta(days=6))
+    create_token(name="later")
+    assert text_of(admin_client.get(list_url(AccessToken))).count("expires soon") == 1
+    found = admin_client.get(list_url(AccessToken), {"usable": "soon"}).context["cl"].result_list
+    assert list(found) == [soon]
+    assert "Access tokens that expire within 7 days" in text_of(admin_client.get("/admin/"))
+
+
+def test_a_token_is_rotated_on_its_page_and_the_former_secret_ended_there(admin_client: Client) -> None:
+    """B8: the new secret is shown once, and both as long as both open the door."""
+    token, old = create_token(name="agent")
+    rotate = page_url(token).replace("/change/", "/rotate/")
+    response = admin_client.post(rotate, {"overlap_hours": "24"})
+    new = TOKEN.findall(unescape(response.content.decode()))[0]
+    assert "no-store" in response["Cache-Control"]
+    assert find_token(old) is not None and find_token(new) is not None
+    page = text_of(admin_client.get(page_url(token)))
+    assert "two secrets" in page and f"{old[:12]}…, until" in page and new[:12] in page
+    press(admin_client, token, "end_former_secret")
+    assert find_token(old) is None and find_token(new) is not None
+    assert [entry.message for entry in HistoryEntry.of(token)][:2] == [
+        "Ended the former secret.", "Rotated: it has a new secret.",
+    ]  # fmt: skip
+    assert old not in str(HistoryEntry.of(token).values()) and token.digest not in str(
+        HistoryEntry.of(token).values()
+    )
+
+
+@pytest.mark.parametrize(("permission", "may"), [("", False), ("keep_accesstoken", True)])
+def test_only_those_who_may_make_tokens_that_never_expire(
+    staff_with: StaffWith, permission: str, may: bool
+) -> None:
+    """B8"""
+    client = staff_with(*MAKING, *filter(None, [permission]))
+    assert ("never_expires" in client.get(add_url(AccessToken)).context["adminform"].form.fields) is may
+    client.post(add_url(AccessToken), {"name": "x", "scopes": ["workflows:read"], "never_expires": "on"})
+    assert (AccessToken.objects.get().expires_at is None) is may
+    assert AccessToken.objects.get().owner == AccessToken.objects.get().created_by
+
+
+def test_the_settings_bound_how_long_a_token_lives(staff_with: StaffWith, settings: Any) -> None:
+    """B8"""
+    settings.CATALOGUE = settings.CATALOGUE | {"token_days": 30, "max_token_days": 10}
+    client = staff_with(*MAKING)
+    end = timezone.now() + timedelta(days=11)
+    given = {"name": "x", "scopes": ["workflows:read"]}
+    late = given | {"expires_at_0": f"{end:%Y-%m-%d}", "expires_at_1": f"{end:%H:%M:%S}"}
+    errors = client.post(add_url(AccessToken), late).context["adminform"].form.errors
+    assert "The settings allow 10 days at most." in str(errors)
+    client.post(add_url(AccessToken), given)
+    expires_at = AccessToken.objects.get().expires_at
+    assert expires_at is not None and expires_at < timezone.now() + timedelta(days=10)
+
+
+def test_commands_make_rotate_list_and_revoke_tokens() -> None:
+    """B8: each leaves its trace."""
+    User.objects.create(username="ada")
+
+    def run(*words: str) -> str:
+        call_command(*words, stdout=(printed := StringIO()))
+        return printed.getvalue().strip()
+
+    given = ("--owner", "ada", "--purpose", "Answers.", "--never-expires", "--calls-per-minute", "60")
+    first = run("create_mcp_token", "agent", *given)
+    second = run("rotate_mcp_token", "agent", "--overlap", "1")
+    assert find_token(first) is not None and find_token(second) is not None
+    assert run("list_mcp_tokens").split("\t")[:3] == ["usable", "ada", "never"]
+    run("revoke_mcp_token", "agent", "--former-secret")
+    assert find_token(first) is None and find_token(second) is not None
+    run("revoke_mcp_token", "agent")
+    assert find_token(second) is None and run("list_mcp_tokens", "--usable") == ""
+    assert [entry.actor_name for entry in HistoryEntry.of(AccessToken.objects.get())] == [
+        "manage.py revoke_mcp_token", "manage.py revoke_mcp_token", "manage.py rotate_mcp_token",
+        "manage.py create_mcp_token",
+    ]  # fmt: skip
+    with pytest.raises(CommandError, match="There is no access token nobody"):
+        run("rotate_mcp_token", "nobody")
 
 
 def test_the_wait_of_a_tokens_calls_can_be_changed_and_nothing_else_of_it(admin_client: Client) -> None:
     """C4: its client learns to wait longer, and needs no new token for that."""
     token, text = create_token(name="agent")
     form = admin_client.get(page_url(token)).context["adminform"].form
-    assert list(form.fields) == ["inline_wait_seconds"]
+    changeable = {"purpose", "owner", "inline_wait_seconds", "calls_per_minute", "calls_at_once"}
+    assert set(form.fields) == changeable
     given = {"inline_wait_seconds": "120", "name": "other", "scopes": ["catalogue:admin"]}
     assert admin_client.post(page_url(token), given).status_code == 302
     token.refresh_from_db()

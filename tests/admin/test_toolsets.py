@@ -10,9 +10,10 @@ from django.urls import reverse
 
 from catalogue.exposure import load_exposed_catalogue
 from catalogue.models import Revision, Toolset, ToolsetRule
+from mcp_bridge.bearers import authenticate
 from mcp_bridge.client_configuration import HttpServer, McpClient
 from mcp_bridge.models import AccessToken
-from mcp_bridge.tokens import authenticate, create_token
+from mcp_bridge.tokens import create_token
 from tests.admin.conftest import StaffWith
 from tests.admin.pages import add_url, list_url, page_url, text_of
 from tests.factories import make_toolset, make_workflow
@@ -140,7 +141,7 @@ def test_a_toolsets_page_has_a_configuration_for_its_address(admin_client: Clien
     """E8"""
     page = unescape(admin_client.get(page_url(make_toolset("finance"))).content.decode())
     for client in McpClient:
-        assert HttpServer(toolset="finance").configure(client) in page
+        assert HttpServer(token=None, toolset="finance").configure(client) in page
 
 
 def test_a_switched_off_toolset_is_previewed(admin_client: Client) -> None:
@@ -175,11 +176,11 @@ def test_a_workflows_page_names_its_toolsets(admin_client: Client) -> None:
     workflow = make_workflow(name="a")
     make_toolset("by-hand", picked=[workflow])
     make_toolset("by-rule", rules=["a"], enabled=False)
-    make_toolset("without", rules=["b"])
+    make_toolset("elsewhere", rules=["b"])
     shown = text_of(admin_client.get(page_url(workflow)))
     assert "by-hand (picked by hand)" in shown
     assert "by-rule (by its rules, disabled)" in shown
-    assert "without" not in shown
+    assert "elsewhere" not in shown
 
 
 def test_a_token_is_bound_to_a_toolset_when_it_is_made(admin_client: Client) -> None:
@@ -191,7 +192,7 @@ def test_a_token_is_bound_to_a_toolset_when_it_is_made(admin_client: Client) -> 
     assert token is not None and token.caller.toolset == "finance"
     assert "/mcp/finance" in page
     assert "finance" in text_of(admin_client.get(list_url(AccessToken), {"toolset__id__exact": toolset.pk}))
-    shown = text_of(admin_client.get(page_url(token)))
+    shown = text_of(admin_client.get(page_url(AccessToken.objects.get())))
     assert re.search(r"Toolset finance Address \S+/mcp/finance", shown)
 
 

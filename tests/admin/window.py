@@ -10,13 +10,29 @@ from django.conf import settings
 from django.contrib.auth.models import Group, User
 from django.test import Client
 from django.utils import timezone
+from oauth2_provider.models import Application
 
+from audit.models import Entry, Kind
+from audit.recording import record
+from audit.sealing import seal
+from catalogue.admin.audit import OUTCOMES
 from catalogue.history import command, record_change
 from catalogue.imports.tools import read_tool, store_tools
 from catalogue.models import DiscoveryRun, HistoryEntry, ProductSettings, Review, Workflow
 from catalogue.reconciliation import layer_of
-from executions.models import CachedResult, CachePolicy, CacheUse, Execution, Retention
-from mcp_bridge.tokens import create_token
+from executions.approvals import content_of
+from executions.models import (
+    Approval,
+    CachedResult,
+    CachePolicy,
+    CacheUse,
+    Execution,
+    Retention,
+    StandingApproval,
+)
+from mcp_bridge import second_factor
+from mcp_bridge.models import AccessToken, AllowedApplication, ExternalIdentity
+from mcp_bridge.tokens import create_token, rotate_token
 from orchestration.models import Stage, WorkflowRequest
 from tests.e2e.webdriver import RealBrowser, real_browser
 from tests.factories import (
@@ -29,6 +45,9 @@ from tests.factories import (
     make_workflow_request,
 )
 from tests.mcp_bridge.serving import serving
+
+LITTLE = "/static/admin/img/icon-yes.svg"
+"""Something of the site to open that costs a browser next to nothing, unlike a style sheet."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +109,7 @@ def window(site: str, chromium: RealBrowser, transactional_db: None) -> Window:
     client = Client()
     client.force_login(user)
     session = client.cookies[settings.SESSION_COOKIE_NAME].value
-    chromium.go_in_with(settings.SESSION_COOKIE_NAME, session, address=f"{site}/static/unfold/css/styles.css")
+    chromium.go_in_with(settings.SESSION_COOKIE_NAME, session, address=f"{site}{LITTLE}")
     chromium.resize(1280)
     chromium.prefer("light")
     return Window(chromium, site)
@@ -98,6 +117,8 @@ def window(site: str, chromium: RealBrowser, transactional_db: None) -> Window:
 
 def make_everything(user: User) -> None:
     """Two rows at least for each list, told apart by each of its filters."""
+    second_factor.begin(user)
+    ExternalIdentity.objects.create(user=user, issuer="https://login.example.com", subject="7")
     good = make_source("good", health_state="ok")
     bad = make_source("bad", health_state="failing", health_message="401 Unauthorized", enabled=False)
     plain = make_workflow(good, name="plain", category="reports", tags=["finance", "monthly"])
@@ -130,13 +151,55 @@ def make_everything(user: User) -> None:
     Execution.objects.filter(pk=waiting.pk).update(admitted_at=None)
     _make_requests(plain.tool_name, other.tool_name)
     _make_cached_results((plain, first), (other, second))
-    create_token(name="agent", created_by=user, toolset=finance)
+    _make_approvals(plain, user)
+    create_token(name="agent", created_by=user, owner=user, toolset=finance)
+    rotate_token(AccessToken.objects.get(), overlap_hours=24)
     create_token(name="revoked")[0].revoke()
+    create_token(name="soon", owner=user, expires_at=timezone.now() + timedelta(days=3))
+    create_token(name="for ever", expires_at=None)
+    create_token(name="stopped", owner=User.objects.create(username="leaver"))
+    User.objects.filter(username="leaver").update(is_active=False)
     _make_accounts()
+    _make_allowed_applications(user)
     _make_history(plain, other)
+    _make_audit()
     Retention.objects.get_or_create(pk=Retention.ONLY)
     CachePolicy.objects.get_or_create(pk=CachePolicy.ONLY)
     ProductSettings.objects.get_or_create(pk=ProductSettings.ONLY)
+
+
+def _make_approvals(workflow: Workflow, user: Any) -> None:
+    """One that waits and one that this user refused; one that holds for a time and one that is over."""
+    now = timezone.now()
+    for number, state in enumerate((Approval.State.WAITING, Approval.State.REFUSED)):
+        is_open = state == Approval.State.WAITING
+        execution = make_execution(
+            workflow,
+            state="unapproved" if is_open else "failed",
+            admitted_at=None,
+            payload={"input": {"amount": 1_200}, "output": None},
+        )
+        approval = Approval.objects.create(
+            execution=execution,
+            state=state,
+            reason="By a rule: /amount over 1000.",
+            outcome="" if is_open else "admin refused it: Not yet. Nothing was started.",
+            binding="b" * 64,
+            content=content_of(workflow),
+            expires_at=now + timedelta(hours=1),
+            decided_at=None if is_open else now,
+        )
+        if not is_open:
+            approval.decisions.create(user=user, user_name="admin", verdict="refuse", words="Not yet.")
+        StandingApproval.objects.create(
+            binding=f"{number:064x}",
+            workflow=workflow,
+            tool_name=workflow.tool_name,
+            caller="token:1",
+            caller_name="an agent",
+            granted_by="admin",
+            until=now + timedelta(hours=1 if is_open else -1),
+        )
 
 
 def _make_discovery_runs(good: Any, bad: Any) -> None:
@@ -188,6 +251,23 @@ def _make_cached_results(*runs: tuple[Any, Execution]) -> None:
         )
 
 
+def _make_allowed_applications(user: User) -> None:
+    """One that counts, and one that was revoked, of different users."""
+    member = User.objects.get(username="member")
+    for name, owner, revoked in (("Editor", user, None), ("Chat", member, timezone.now())):
+        AllowedApplication.objects.create(
+            user=owner,
+            application=Application.objects.create(
+                name=name, redirect_uris="https://agent.example/callback", hash_client_secret=False
+            ),
+            name=name,
+            scopes=["workflows:read"],
+            toolset="finance",
+            allowed_at=timezone.now() if revoked is None else timezone.now() - timedelta(days=1),
+            revoked_at=revoked,
+        )
+
+
 def _make_history(plain: Any, other: Any) -> None:
     """Of a change that can be reverted, and of one long ago."""
     read = type(plain).objects.get(pk=plain.pk)
@@ -204,6 +284,18 @@ def _make_history(plain: Any, other: Any) -> None:
         kind=HistoryEntry.Kind.ADDED,
         message="Added.",
     )
+
+
+def _make_audit() -> None:
+    """One entry of now that is not sealed, and one of each outcome, of long ago."""
+    record(Kind.SIGN_IN, "sign_in.failed", actor_name="ada", outcome="failed", address="10.0.0.1")
+    long_ago = timezone.now() - timedelta(days=400)
+    for kind, outcome in zip(Kind, OUTCOMES, strict=False):
+        Entry.objects.create(
+            at=long_ago, kind=kind, event="something.happened", actor="user:1", outcome=outcome
+        )
+    seal()
+    record(Kind.TOKEN, "token.refused", outcome="refused", address="10.0.0.2", client="curl/9")
 
 
 def _make_accounts() -> None:

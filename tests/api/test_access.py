@@ -22,12 +22,16 @@ LISTS = [
 ]  # fmt: skip
 
 
+DESCRIBED = 'resource_metadata="http://localhost:8000/.well-known/oauth-protected-resource"'
+"""RFC 9728: where clients find the server that gives tokens."""
+
+
 @pytest.mark.parametrize("address", [*LISTS, "/api/", "/api/schema/", "/api/nowhere/"])
 def test_without_a_token_the_answer_is_401_and_says_how_to_present_one(address):
     response = APIClient().get(address)
 
     assert response.status_code == 401
-    assert response["WWW-Authenticate"] == "Bearer"
+    assert response["WWW-Authenticate"] == f"Bearer {DESCRIBED}"
     assert "Authorization: Bearer" in response.json()["detail"]
 
 
@@ -38,7 +42,7 @@ def test_an_unknown_token_gets_401_also_beside_a_session(text):
     response = client.get("/api/sources/", HTTP_AUTHORIZATION=f"Bearer {text}")
 
     assert response.status_code == 401
-    assert response["WWW-Authenticate"] == 'Bearer error="invalid_token"'
+    assert response["WWW-Authenticate"] == f'Bearer error="invalid_token", {DESCRIBED}'
     assert "expired or revoked" in response.json()["detail"]
 
 
@@ -63,7 +67,9 @@ def test_a_refusal_names_the_scope_that_is_missing(address):
 
     assert response.status_code == 403
     assert "catalogue:admin" in response.json()["detail"]
-    assert response["WWW-Authenticate"] == 'Bearer error="insufficient_scope", scope="catalogue:admin"'
+    wanted = "catalogue:admin workflows:read workflows:run"
+    expected = f'Bearer error="insufficient_scope", scope="{wanted}", {DESCRIBED}'
+    assert response["WWW-Authenticate"] == expected
 
 
 def test_a_token_that_only_reads_can_neither_start_nor_cancel_nor_curate():
@@ -133,7 +139,7 @@ def test_every_action_of_every_view_says_whom_it_lets_in():
         }
         assert actions == set(view.access), view
         assert all(isinstance(access, Access) for access in view.access.values())
-    assert len(views) == 18
+    assert len(views) == 21
 
 
 def _api_patterns():

@@ -6,10 +6,11 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
+from catalogue import long_lists
 from catalogue.discovery import refresh_source
 from catalogue.models import Source
 from executions.advancing import advance_due_executions
-from executions.models import Execution, State, record
+from executions.models import Execution, State
 from executions.rest.parameters import MOST_OF_ONE, waiting_places
 from executions.retention import prune
 from tests import plain_http
@@ -197,8 +198,8 @@ def test_runs_are_found_by_text(text, expected):
 @pytest.mark.databases("executions.models.record")
 def test_a_search_looks_at_the_newest_only_but_finds_whole_ids_among_all(monkeypatch):
     """E10: so that it takes no longer, the more there are; `created_before` leads to older ones."""
-    monkeypatch.setattr(record, "SEARCHED", 3)
-    monkeypatch.setattr(record, "MOST_FOUND", 2)
+    monkeypatch.setattr(long_lists, "SEARCHED", 3)
+    monkeypatch.setattr(long_lists, "MOST_FOUND", 2)
     days = [timezone.now() - timedelta(days=day) for day in range(5)]
     made = [
         make_execution(tool_name="same", run_id=f"run-{day}", created_at=at) for day, at in enumerate(days)

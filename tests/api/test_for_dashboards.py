@@ -1,18 +1,22 @@
 """What dashboards need besides lists: a scope that only reads, few fields, few bytes, quick pages, tables."""
 
 import csv
+from collections.abc import Callable
 from datetime import timedelta
 from io import StringIO
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 from django.urls import get_resolver
 from django.utils import timezone
 from rest_framework.test import APIClient
 
+from catalogue import long_lists
+from catalogue.history import command, record_change
 from catalogue.models import Source
 from catalogue.scopes import Scope
-from executions.models import Execution
-from executions.rest import parameters
+from executions.models import Approval, Execution
 from mcp_bridge.models import AccessToken
 from mcp_bridge.tokens import create_token
 from tests.api.clients import TokenClient, administrator, agent, problem_paths, staff_session
@@ -120,7 +124,7 @@ def test_tokens_are_listed_without_what_would_let_anybody_in() -> None:
     assert bound.digest not in answer.content.decode() and text not in answer.content.decode()
     assert [row["name"] for row in client.get("/api/tokens/?usable=false").json()["results"]] == ["gone"]
     assert client.get("/api/tokens/?toolset=finance").json()["count"] == 1
-    assert client.post("/api/tokens/", {}).status_code == 405
+    assert client.delete(f"/api/tokens/{bound.pk}/").status_code == 405
     assert agent().get("/api/tokens/").status_code == 403
     assert staff_session("view_source").get("/api/tokens/").status_code == 403
 
@@ -198,26 +202,64 @@ def test_cursor_pages_lead_through_all_executions_while_others_are_added() -> No
     assert set(client.get("/api/executions/").json()) == numbered
 
 
-def test_more_executions_than_are_counted_come_on_numbered_pages_all_the_same(
-    monkeypatch: pytest.MonkeyPatch,
+def _ask(number: int) -> None:
+    make_workflow_request(created_at=timezone.now() - timedelta(seconds=number // 2))
+
+
+def _await_approval(number: int) -> None:
+    moment = timezone.now() - timedelta(seconds=number // 2)
+    execution = make_execution(state="unapproved")
+    Approval.objects.create(execution=execution, reason="x", requested_at=moment, expires_at=moment)
+
+
+LONG_LISTS: dict[str, Callable[[int], object]] = {
+    "executions": lambda number: make_execution(created_at=timezone.now() - timedelta(seconds=number // 2)),
+    "history": lambda number: record_change(command("somebody"), [make_workflow(make_source())], "Changed."),
+    "discovery-runs": lambda number: make_discovery_run(make_source()),
+    "workflow-requests": _ask,
+    "approvals": _await_approval,
+}
+
+
+@pytest.mark.parametrize("name", LONG_LISTS)
+@pytest.mark.databases("catalogue.long_lists")
+def test_a_list_that_is_longer_than_is_counted_leads_to_its_last_row_at_the_same_price(
+    name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The count says that there are more, and `next` leads to the last of them."""
-    client = administrator()
-    made = [str(make_execution().pk) for _ in range(8)]
-    exact = client.get("/api/executions/?page_size=3").json()
-    assert (exact["count"], exact["count_is_exact"]) == (8, True)
-    monkeypatch.setattr(parameters, "COUNTED", 5)
-    seen, previous, address = [], [], "/api/executions/?page_size=3&fields=id"
+    """Numbered pages as far as is counted, which the count says, then pages by position."""
+    client, key = administrator(), "execution" if name == "approvals" else "id"
+    for number in range(12):
+        LONG_LISTS[name](number)
+    exact = client.get(f"/api/{name}/?page_size=3").json()
+    assert (exact["count"], exact["count_is_exact"], len(exact["results"])) == (12, True, 3)
+    monkeypatch.setattr(long_lists, "COUNTED", 5)
+    seen, costs, address = [], [], f"/api/{name}/?page_size=3"
     while address:
-        page = client.get(address).json()
-        assert (page["count"], page["count_is_exact"]) == (5, False)
-        seen += [row["id"] for row in page["results"]]
-        previous.append(page["previous"])
+        with CaptureQueriesContext(connection) as queries:
+            page = client.get(address).json()
+        costs.append(len(queries))
+        if "count" in page:
+            assert (page["count"], page["count_is_exact"]) == (5, False)
+        seen += [row[key] for row in page["results"]]
         address = page["next"]
-    assert sorted(seen) == sorted(made) and len(previous) == 3
-    assert previous[0] is None and previous[2].endswith("page=2&page_size=3")
-    for beyond in ("4", "0", "-1", "x", "9" * 5000):
-        assert client.get(f"/api/executions/?page_size=3&page={beyond}").status_code == 404
+    assert len(seen) == len(set(seen)) == 12
+    assert max(costs) <= 9, costs
+    for beyond in ("3", "0", "-1", "x", "9" * 5000):
+        refused = client.get(f"/api/{name}/?page_size=3&page={beyond}")
+        assert refused.status_code == 404 and "`cursor`" in refused.json()["detail"]
+
+
+@pytest.mark.databases("catalogue.long_lists")
+def test_another_order_sorts_as_many_of_the_newest_as_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    client, now = administrator(), timezone.now()
+    made = [
+        make_execution(created_at=now - timedelta(hours=number), finished_at=now - timedelta(minutes=number))
+        for number in range(8)
+    ]
+    monkeypatch.setattr(long_lists, "COUNTED", 5)
+    page = client.get("/api/executions/?ordering=finished_at&page_size=200").json()
+    assert [row["id"] for row in page["results"]] == [str(each.pk) for each in reversed(made[1:6])]
+    assert (page["count"], page["count_is_exact"], page["next"]) == (5, False, None)
 
 
 def table(client: APIClient, address: str) -> list[dict[str, str]]:

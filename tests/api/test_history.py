@@ -7,6 +7,7 @@ from catalogue.history import command
 from catalogue.models import HistoryEntry, Review, Source, Toolset, Workflow
 from catalogue.rest.views import ApiViewSet
 from config.urls import api
+from mcp_bridge.tokens import create_token, rotate_token
 from tests.api.clients import administrator, staff_session
 from tests.factories import make_discovery_run, make_filter, make_source, make_toolset, make_workflow
 
@@ -64,6 +65,11 @@ WRITES = {
     "openapi-import.create": ("post", "/api/openapi-imports/", {"document": OPENAPI}),
     "history.revert": ("post", "/api/history/{entry}/revert/", {}),
     "result-cache.clear": ("post", "/api/result-cache/clear/", {}),
+    "token.create": ("post", "/api/tokens/", {"name": "new", "purpose": "Answers customers."}),
+    "token.partial_update": ("patch", "/api/tokens/{token}/", {"purpose": "Other."}),
+    "token.rotate": ("post", "/api/tokens/{token}/rotate/", {"overlap_hours": 1}),
+    "token.end_former_secret": ("post", "/api/tokens/{token}/end-former-secret/", {}),
+    "token.revoke": ("post", "/api/tokens/{token}/revoke/", {}),
     "catalogue.import_file": (
         "post",
         "/api/catalogue/import/",
@@ -72,9 +78,10 @@ WRITES = {
 }
 RECORDED_ELSEWHERE = {
     "execution.create", "execution.cancel", "execution.resolve", "execution.query", "execution.signal",
+    "approval.approve", "approval.refuse", "standing-approval.revoke",
 }  # fmt: skip
-"""Executions have a timeline of their own that tells who did what."""
-READING = {"list", "retrieve", "check", "source.check", "connector.check", "export"}
+"""Executions have a timeline of their own that tells who did what, approvals rows of who decided what."""
+READING = {"list", "retrieve", "check", "source.check", "connector.check", "export", "chain"}
 
 
 def writing_actions() -> set[str]:
@@ -111,6 +118,9 @@ def test_each_change_leaves_who_made_it(action: str, as_token: bool) -> None:
     disable_workflows(Workflow.objects.filter(tool_name="off"))
     if action == "history.revert":
         enable_workflows(Workflow.objects.filter(tool_name="off"))
+    token, _ = create_token(name="agent of billing")
+    if action == "token.end_former_secret":
+        rotate_token(token, overlap_hours=1)
     earlier = list(HistoryEntry.objects.values_list("pk", flat=True))
     actor, name = f"token:{client.token.pk}", client.token.name
     if not as_token:
@@ -120,7 +130,7 @@ def test_each_change_leaves_who_made_it(action: str, as_token: bool) -> None:
         actor, name = f"user:{client.session['_auth_user_id']}", "curator"
     method, path, body = WRITES[action]
     response = getattr(client, method)(
-        path.format(run=run.pk, filter=rule.pk, entry=entry.pk), body, format="json"
+        path.format(run=run.pk, filter=rule.pk, entry=entry.pk, token=token.pk), body, format="json"
     )
     assert response.status_code < 300, response.content
     entries = HistoryEntry.objects.exclude(pk__in=earlier)
@@ -129,7 +139,10 @@ def test_each_change_leaves_who_made_it(action: str, as_token: bool) -> None:
     assert all(entry.actor_name.startswith(name) for entry in entries)
 
 
-MODELS = ("source", "workflow", "workflowfilter", "toolset", "cachedresult", "historyentry")
+MODELS = (
+    "source", "workflow", "workflowfilter", "toolset", "cachedresult", "historyentry", "accesstoken",
+    "execution", "workflowrequest",
+)  # fmt: skip
 
 
 def test_the_history_names_what_was_changed() -> None:

@@ -52,6 +52,8 @@ class Engine:
         self.answer: tuple[int, bytes, dict[str, str]] | None = None
         """Sent instead of the listing where it is set: status, body, headers."""
         self.asked = 0
+        self.demanded = ""
+        """What requests have to bring in the header Authorization, where it is set."""
         self._pause: Pause | None = None
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self._server.daemon_threads = True
@@ -76,6 +78,9 @@ class Engine:
         given = {name.replace("_", "-"): value for name, value in headers.items()}
         self.answer = status, content, JSON | given
 
+    def demand_key(self, key: str) -> None:
+        self.demanded = f" {key}"
+
     def recovers(self) -> None:
         self.answer = None
 
@@ -89,8 +94,10 @@ class Engine:
             self._pause.release()
             self._pause = None
 
-    def _reply(self) -> tuple[int, bytes, dict[str, str]]:
+    def _reply(self, brought: str) -> tuple[int, bytes, dict[str, str]]:
         self.asked += 1
+        if not brought.endswith(self.demanded):
+            return 401, b'{"error": "wrong key"}', JSON
         if self._pause:
             self._pause.pass_through()
         if self.answer is not None:
@@ -104,7 +111,7 @@ class Engine:
             disable_nagle_algorithm = True
 
             def do_GET(self) -> None:
-                status, body, headers = engine._reply()
+                status, body, headers = engine._reply(self.headers.get("authorization", ""))
                 # Who asked may have given up by now.
                 with suppress(ConnectionError):
                     self.send_response(status)

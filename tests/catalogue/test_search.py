@@ -6,6 +6,7 @@ import pytest
 
 from catalogue.exposure import confirmed_catalogue, load_exposed_catalogue
 from catalogue.models import Toolset, Workflow
+from catalogue.reservations import Bounds
 from catalogue.search import search_workflows, split_name, split_words
 from tests.factories import make_filter, make_workflow
 
@@ -88,9 +89,9 @@ def test_a_toolset_bounds_what_is_found_and_how_words_are_weighed(books: None) -
     toolset = Toolset.objects.create(slug="desk")
     toolset.picked.add(make_workflow(name="desk_reset", description="Resets a desk."))
 
-    assert found("invoice", toolset="desk") == []
-    assert found("invoice ledger desk", toolset="desk") == ["desk_reset"]
-    assert found("desk", toolset="gone") == []
+    assert found("invoice", bounds=Bounds("desk")) == []
+    assert found("invoice ledger desk", bounds=Bounds("desk")) == ["desk_reset"]
+    assert found("desk", bounds=Bounds("gone")) == []
 
 
 @pytest.mark.databases("catalogue.search")

@@ -10,7 +10,16 @@ import pytest
 from tests.syntax_trees import nodes_of, tree_of
 
 ROOT = Path(__file__).resolve().parents[2]
-ROOMS = ("connectors", "catalogue", "executions", "orchestration", "mcp_bridge", "config")
+ROOMS = (
+    "telemetry",
+    "connectors",
+    "audit",
+    "catalogue",
+    "executions",
+    "orchestration",
+    "mcp_bridge",
+    "config",
+)
 TEXT = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 WALKS = TEXT.partition("## Four walks through the code")[2].partition("\n## ")[0].strip().split("\n\n")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.processes import ROOT
 from tests.syntax_trees import nodes_of, tree_of
 
-ROOMS = ("catalogue", "config", "executions", "mcp_bridge", "orchestration")
+ROOMS = ("audit", "catalogue", "config", "executions", "mcp_bridge", "orchestration")
 METHODS = {
     "select_for_update": "locks rows",
     "raw": "has SQL of its own",

@@ -17,6 +17,7 @@ from django.views.decorators.csrf import csrf_exempt
 from pytest_django import Settings
 
 from config.web_server import BYTES_IN_MEMORY, ThreadHandler
+from mcp_bridge.doorkeeper import Doorkeeper
 from tests import plain_http
 from tests.mcp_bridge.serving import serving
 
@@ -68,7 +69,10 @@ urlpatterns = [path(view.__name__, view) for view in (meet, where, count, broken
 @pytest.fixture
 def base_url(settings: Settings) -> Iterator[str]:
     settings.ROOT_URLCONF = __name__
-    with serving(ThreadHandler(largest_body=LARGEST_BODY, is_known=knows_somebody), lifespan="off") as url:
+    with serving(
+        ThreadHandler(largest_body=LARGEST_BODY, is_known=knows_somebody, doorkeeper=Doorkeeper()),
+        lifespan="off",
+    ) as url:
         yield url
 
 
@@ -140,7 +144,7 @@ def test_of_an_unknown_caller_no_large_body_is_taken(base_url: str) -> None:
 
 def test_who_waits_while_the_process_ends_is_told_to_ask_again(settings: Settings) -> None:
     settings.ROOT_URLCONF = __name__
-    handler = ThreadHandler(largest_body=LARGEST_BODY, is_known=knows_somebody)
+    handler = ThreadHandler(largest_body=LARGEST_BODY, is_known=knows_somebody, doorkeeper=Doorkeeper())
     with ThreadPoolExecutor(1) as clients:
         with serving(handler, lifespan="off", timeout_graceful_shutdown=1) as url:
             asked = clients.submit(get, f"{url}/hold")

@@ -1,7 +1,9 @@
-"""Settings: read once, checked at the start, and all of them in the README."""
+"""Settings: read once, checked at the start, and all of them on the page of settings."""
 
 import os
+import re
 import subprocess
+from pathlib import Path
 
 import pytest
 from pydantic import SecretStr
@@ -16,12 +18,17 @@ TABLE_START, TABLE_END = "<!-- settings: begin -->\n", "<!-- settings: end -->"
 
 
 def settings_table() -> str:
-    """What the README has to show."""
+    """What the page has to show."""
     lines = ["| variable | default | meaning |", "|---|---|---|"]
     for name, field in zip(variable_names(), Environment.model_fields.values(), strict=True):
         mark = " *" if field.json_schema_extra else ""
-        lines.append(f"| `{name}`{mark} | {shown(name, field.default)} | {field.description} |")
+        lines.append(f"| `{name}`{mark} | {shown(name, field.default)} | {linked(field.description)} |")
     return "\n".join(lines) + "\n"
+
+
+def linked(description: str | None) -> str:
+    """Pages are links on a page."""
+    return re.sub(r"docs/([a-z-]+)\.md", r"[\1](\1.md)", description or "")
 
 
 def shown(name: str, default: object) -> str:
@@ -39,10 +46,10 @@ def start_with(**variables: str) -> subprocess.CompletedProcess[str]:
     return run_warm(["manage.py", "check"], environment=os.environ | variables)
 
 
-def test_the_readme_shows_every_setting_with_its_default_and_meaning():
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    table = readme.partition(TABLE_START)[2].partition(TABLE_END)[0]
-    assert table == settings_table(), f"Put this table into README.md:\n{settings_table()}"
+def test_the_page_of_settings_shows_each_with_its_default_and_meaning():
+    page = (ROOT / "docs" / "settings.md").read_text(encoding="utf-8")
+    table = page.partition(TABLE_START)[2].partition(TABLE_END)[0]
+    assert table == settings_table(), f"Put this table into docs/settings.md:\n{settings_table()}"
 
 
 @pytest.mark.parametrize(
@@ -111,6 +118,25 @@ def test_hosts_proxies_and_keys_that_make_sense_are_taken(monkeypatch: pytest.Mo
     monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:8080/v1/")
     monkeypatch.setenv("SECRET_KEY", "k" * 32)
     assert read_environment().secret_key.get_secret_value() == "k" * 32
+
+
+def test_settings_may_be_files_below_what_the_environment_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """E10: as Docker, Kubernetes and systemd hand secrets over."""
+    (tmp_path / "SECRET_KEY").write_text("k" * 40 + "\n")
+    (tmp_path / "PORT").write_text("7000\n")
+    monkeypatch.setenv("CATALOGUE_SETTINGS_DIR", str(tmp_path))
+    monkeypatch.setenv("PORT", "7001")
+    read = read_environment()
+    assert (read.secret_key.get_secret_value(), read.port) == ("k" * 40, 7001)
+
+
+def test_a_folder_of_settings_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch):
+    """B4"""
+    monkeypatch.setenv("CATALOGUE_SETTINGS_DIR", "/run/no-such-folder")
+    with pytest.raises(SystemExit, match="CATALOGUE_SETTINGS_DIR: /run/no-such-folder is no folder"):
+        read_environment()
 
 
 def test_no_message_shows_a_secret():

@@ -55,6 +55,10 @@ def test_leaves_a_pair_of_sockets():
     kept.extend(socket.socketpair())
 
 
+def test_leaves_an_event_loop():
+    kept.append(asyncio.new_event_loop())
+
+
 def test_leaves_a_thread():
     threading.Thread(target=forever.wait, name="forgotten", daemon=True).start()
 
@@ -120,6 +124,8 @@ def test_ends_all():
         if isinstance(one, subprocess.Popen):
             one.kill()
             one.wait()
+        elif isinstance(one, asyncio.AbstractEventLoop):
+            one.close()
 '''
 
 LOOPS = ("--asyncio-mode=auto", "-o", "asyncio_default_fixture_loop_scope=function")
@@ -128,6 +134,7 @@ LEFT = {
     "leaves_a_listener": r"socket:\[\d+\] listening on port \d+",
     "leaves_a_connection": r"socket:\[\d+\] from port \d+ to port \d+",
     "leaves_a_pair_of_sockets": r"socket:\[\d+\].*socket:\[\d+\]",
+    "leaves_an_event_loop": r"socket:\[\d+\] of <_UnixSelectorEventLoop running=False closed=False.*>",
     "leaves_a_thread": "thread forgotten at .*threading.py",
     "leaves_a_process": r"process \d+: .*python.* time\.sleep\(60\)",
     "leaves_a_process_that_ended": r"process \d+: ended, and not waited for",

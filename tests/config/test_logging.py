@@ -15,6 +15,8 @@ from tests.processes import ROOT
     [
         ("/venv/bin/uvicorn config.asgi:application", "web"),
         ("manage.py serve --port 8000", "web"),
+        ("/home/someone/.local/bin/workflow-catalogue serve", "web"),
+        ("manage.py worker --concurrency 8", "worker"),
         ("/venv/lib/site-packages/uvicorn/__main__.py config.asgi:application", "web"),
         (
             "/venv/lib/site-packages/celery/__main__.py --app config.celery --quiet worker --pool threads",

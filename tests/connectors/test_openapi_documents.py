@@ -65,7 +65,7 @@ def test_every_version_3_is_read(version):
         (b"{}", "its first key has to be openapi"),
         (b'{"openapi": "4.0.0"}', "its first key has to be openapi"),
         (b'{"swagger": "2.0"}', "Swagger 2.0 document. Convert it to OpenAPI 3 first"),
-        (b"{" + b" " * MAX_BYTES + b"}", "larger than 20,000,000 bytes"),
+        (b"{" + b" " * MAX_BYTES + b"}", "larger than 40,000,000 bytes"),
         (b"#" * (MAX_YAML_BYTES + 1), "JSON is read up to"),
         (b'{"a":' + b"[" * 200 + b"]" * 200 + b"}", "nested more than 100 levels"),
         (b"a:\n" + b"".join(b" " * n + b"- \n" for n in range(1, 200)), "nested deeper than 100"),

@@ -308,6 +308,12 @@ def test_a_body_that_cannot_be_sent_refuses_its_operation(body, told):
     assert told in the_refusal(with_operation({"requestBody": body}, method="post")).reason
 
 
+def test_any_operation_of_a_large_document_can_be_chosen():
+    """P9: the bound is on what is read, not on where it stands."""
+    raw = document({f"/n{number}": {"get": {"operationId": f"n{number}"}} for number in range(5_001)})
+    assert [tool.config.name for tool in read(raw, only=("n5000",)).tools] == ["n5000"]
+
+
 def test_names_are_the_documents_and_unique():
     """C1.1: method and path where there is no id, or another has it; the same whatever is chosen."""
     raw = document(

@@ -126,4 +126,6 @@ def test_every_registered_kind_is_held_to_the_contract() -> None:
         path.stem.removeprefix("test_") for path in (Path(__file__).parent / "contracts").glob("test_*.py")
     }
     assert modules >= BUILT_IN.keys()
-    assert {module.partition("_")[0] for module in modules} == BUILT_IN.keys()
+    assert [
+        module for module in modules if not f"{module}_".startswith(tuple(f"{k}_" for k in BUILT_IN))
+    ] == []

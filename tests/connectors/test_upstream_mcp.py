@@ -21,6 +21,7 @@ from connectors.protocol import RunSnapshot, RunState, WorkflowRef, ignore_progr
 from connectors.testing import free_port
 from connectors.upstream_mcp.config import McpConfig
 from connectors.upstream_mcp.connector import McpConnector
+from telemetry.traces import continued
 from tests.connectors.scripted import Received, ScriptedEngine, replies, response
 from tests.engines.many_tools import KEY, ManyToolsServer, command, running_many_tools, warm_programs
 from tests.processes import ROOT
@@ -149,13 +150,13 @@ async def test_progress_keeps_a_call_alive_and_silence_ends_it(connect: Connect)
 
 
 async def test_questions_of_the_server_are_declined_in_words(connect: Connect) -> None:
-    """B10: nobody is there who could answer them."""
+    """B10: a call without a caller that could answer them."""
     async with connect() as connector:
         try:
             declined = (await call(connector, "ask")).error
         except ConnectorError as error:
             declined = error.message
-    assert "This client offers no sampling" in declined or "this client cannot provide" in declined
+    assert "offers no sampling" in declined or "caller's client cannot give" in declined
 
 
 @pytest.mark.engines
@@ -370,3 +371,16 @@ async def test_sources_never_share_a_program(allowed: Callable[..., None]) -> No
             assert (await connector.check()).ok
         mine = [child for child in psutil.Process(os.getpid()).children() if "--stdio" in child.cmdline()]
     assert len(mine) == 2
+
+
+async def test_the_server_gets_the_trace_context_of_the_request_that_caused_the_call() -> None:
+    """B9: in `_meta`, as MCP has it."""
+    parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    async with ScriptedEngine(replies(403, {"error": "no"})) as engine:
+        connector = McpConnector(McpConfig(url=f"{engine.base_url}/mcp"))
+        with continued(traceparent=parent, identity="ticket-7"):
+            await connector.check()
+        await connector.aclose()
+    (first, *_) = engine.received
+    meta = json.loads(first.body)["params"].get("_meta", {})
+    assert meta.get("traceparent") == parent

@@ -80,7 +80,8 @@ class FormReader(HTMLParser):
             self._inside = given.get("id") == self._form_id
         elif self._inside and tag in ("select", "textarea"):
             self._name = given["name"]
-            self.fields[self._name] = ""
+            if "multiple" not in given:
+                self.fields[self._name] = ""
         elif self._inside and tag == "option" and "selected" in given:
             self.fields[self._name] = given["value"]
         elif self._inside and tag == "input" and "name" in given:

@@ -23,9 +23,8 @@ from mcp_types import Implementation
 
 from connectors.testing import free_port
 from tests import plain_http
-from tests.engines.guarding import watched
 from tests.migrated import copy_migrated
-from tests.processes import ROOT, running, web_command
+from tests.processes import ROOT, running, watched, web_command
 from tests.warm_starts import run_warm
 
 AGENT = Implementation(name="agent", version="1.0")

@@ -37,3 +37,43 @@ def test_nothing_is_lost_and_nothing_done_twice_while_everything_is_killed() -> 
     assert found | NONE == found, told
     assert found["kills"] == "4"
     assert int(found["completed"]) > 0
+
+
+def test_what_people_approve_runs_once_and_as_approved_while_processes_are_killed() -> None:
+    """30 calls and 2 kills; `make approvals` makes 1,000 of them."""
+    outcome = subprocess.run(
+        [sys.executable, "-m", "chaos.approvals", "--calls", "30", "--kills", "2", "--seed", "5"],
+        cwd=ROOT,
+        env=environment({}),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=850,
+    )
+    told = outcome.stdout[-10_000:] + outcome.stderr[-5_000:]
+    assert outcome.returncode == 0, told
+    _, *figures = outcome.stdout.splitlines()[-1].split()
+    found = dict(figure.split("=") for figure in figures)
+    assert (found["wrong"], found["kills"]) == ("0", "2"), told
+    assert 0 < int(found["runs"]) < 30, told
+
+
+def test_no_call_breaks_off_while_old_processes_are_replaced_by_a_next_version() -> None:
+    """E10: over one database, which the next version's migration expands; a call that is too long for a
+    process that ends is answered with its execution. `make rolling` makes more of them."""
+    outcome = subprocess.run(
+        [sys.executable, "-m", "chaos.rolling", "--clients", "8", "--seed", "3"],
+        cwd=ROOT,
+        env=environment({}),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=850,
+    )
+    told = outcome.stdout[-10_000:] + outcome.stderr[-5_000:]
+    assert outcome.returncode == 0, told
+    _, *figures = outcome.stdout.splitlines()[-1].split()
+    found = dict(figure.split("=") for figure in figures)
+    assert found["violations"] == "0", told
+    assert int(found["broken"]) <= 2, "but for requests that arrive while a socket is being closed"
+    assert int(found["old"]) > 0 and int(found["new"]) > 0, told

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from mcp import Client, MCPError, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
-from mcp_types import CallToolResult, Tool
+from mcp_types import CallToolResult, ElicitResult, Tool
 
 from tests import plain_http
 from tests.e2e.node_tools import node
@@ -50,16 +50,19 @@ OF_A_PROCESS = "get-env"
 OF_A_SESSION = {"toggle-simulated-logging", "toggle-subscriber-updates"}
 """Turn on what a session's client is then told; they answer with the session's id."""
 NEEDS_A_TASK = "simulate-research-query"
-NEEDS_THE_CLIENT = {
+ASK_THEIR_USER = {
+    "trigger-elicitation-request": {},
+    "trigger-url-elicitation": {"url": "https://pay.example/7"},
+}
+NEED_THE_CLIENT = {
     "get-roots-list",
-    "trigger-elicitation-request",
     "trigger-elicitation-request-async",
     "trigger-sampling-request",
     "trigger-sampling-request-async",
-    "trigger-url-elicitation",
 }
-"""Ask their client for its folders, a person's input or a model's answer while they run. A catalogue has none
-of these to give and does not offer them, so that the server does not list these tools to it."""
+"""Ask their client for its folders, a model's answer, or input for a task. The source does not offer these,
+so that the server does not list the tools to it."""
+UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 CLOCK = re.compile(r"\d{1,2}:\d\d:\d\d(?:\s[AP]M)?")
 
 
@@ -108,9 +111,9 @@ async def over_http(url: str, *, mode: str, token: str = "", **options: Any) -> 
             yield client
 
 
-def ours(product: Product, era: str) -> Any:
+def ours(product: Product, era: str, **options: Any) -> Any:
     mode = "legacy" if era == "2025-11-25" else era
-    return over_http(f"{product.url}/mcp", token=product.token, mode=mode)
+    return over_http(f"{product.url}/mcp", token=product.token, mode=mode, **options)
 
 
 def directly(everything: Everything, **options: Any) -> Any:
@@ -186,10 +189,12 @@ async def test_every_tool_is_listed_as_the_server_lists_it(
     product: Product, rest: Rest, everything: Everything, era: str
 ) -> None:
     """A1.2, A2.1: name, title, description, schemas, hints."""
-    async with ours(product, era) as client, directly(everything) as upstream:
+    answers = {"elicitation_callback": agree}
+    async with ours(product, era) as client, directly(everything, **answers) as upstream:
         shown = {tool.name: as_json(tool) for tool in (await client.list_tools()).tools}
         listed = {tool.name: as_json(tool) for tool in (await upstream.list_tools()).tools}
-    assert listed.keys() == {tool for tool, _ in CALLS} | {OF_A_PROCESS, NEEDS_A_TASK} | OF_A_SESSION
+    others = {OF_A_PROCESS, NEEDS_A_TASK} | OF_A_SESSION | ASK_THEIR_USER.keys()
+    assert listed.keys() == {tool for tool, _ in CALLS} | others
     for name, tool in listed.items():
         # How a client may call it as a task is the business of each connection: our tasks are an extension.
         tool.pop("execution", None)
@@ -197,10 +202,35 @@ async def test_every_tool_is_listed_as_the_server_lists_it(
     assert named(rest, "everything").items() == {(name, name) for name in listed}
 
 
-async def test_the_tools_that_need_more_than_arguments_are_not_offered(
+async def agree(context: Any, params: Any) -> ElicitResult:
+    """What a user says to any form."""
+    fields = {} if params.mode == "url" else params.requested_schema["properties"]
+    text = next((name for name, field in fields.items() if field.get("type") == "string"), "")
+    return ElicitResult(action="accept", content={text: "agreed"} if text else {})
+
+
+def texts(result: CallToolResult) -> list[str]:
+    """Without the ids that the server draws."""
+    return [UUID.sub("...", block.text) for block in result.content]
+
+
+@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.parametrize("tool", sorted(ASK_THEIR_USER))
+async def test_what_a_tool_asks_its_user_is_answered_as_at_the_server_itself(
+    product: Product, everything: Everything, era: str, tool: str
+) -> None:
+    """B10: the server speaks a version with a handshake, the client either."""
+    answers = {"elicitation_callback": agree}
+    async with ours(product, era, **answers) as client, directly(everything, **answers) as upstream:
+        arguments = ASK_THEIR_USER[tool]
+        told, expected = await client.call_tool(tool, arguments), await upstream.call_tool(tool, arguments)
+    assert texts(told) == texts(expected)
+
+
+async def test_the_tools_that_need_a_model_or_folders_are_not_offered(
     product: Product, everything: Everything
 ) -> None:
-    """They are listed to clients that can be asked something; the catalogue says that it cannot."""
+    """They are listed to clients that can be asked for these; the source says that it cannot."""
 
     async def never(*_: Any) -> Any:
         raise AssertionError("nothing is asked")
@@ -213,9 +243,9 @@ async def test_the_tools_that_need_more_than_arguments_are_not_offered(
         shown = {tool.name for tool in (await client.list_tools()).tools}
         with pytest.raises(MCPError, match="get-roots-list"):
             await client.call_tool("get-roots-list", {})
-    assert not NEEDS_THE_CLIENT & shown
-    assert capable - shown <= NEEDS_THE_CLIENT
-    assert capable & NEEDS_THE_CLIENT
+    assert not NEED_THE_CLIENT & shown
+    assert capable - shown <= NEED_THE_CLIENT
+    assert capable & NEED_THE_CLIENT
 
 
 @pytest.mark.parametrize("era", ERAS)

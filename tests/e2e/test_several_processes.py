@@ -3,6 +3,9 @@
 import asyncio
 import json
 import re
+import subprocess
+import sys
+import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +25,7 @@ from chaos.plan import KEYED, PLAIN
 from chaos.stacks import choose_name, own_stack
 from tests import plain_http
 from tests.e2e.product import AGENT, wait_until
+from tests.processes import ROOT
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
@@ -262,3 +266,85 @@ def _status_requests(deployment: Deployment) -> dict[str, list[datetime]]:
         if request := STATUS_REQUEST.match(line):
             found[request[2]].append(datetime.strptime(request[1], "%Y-%m-%d %H:%M:%S,%f"))  # noqa: DTZ007
     return found
+
+
+def make_token(deployment: Deployment, **fields: Any) -> dict[str, Any]:
+    curator = Web(deployment.web_urls[0], deployment.tokens[OBSERVER])
+    return curator.ask("POST", "/tokens/", json={"name": f"agent {time.monotonic_ns()}", **fields})
+
+
+def test_a_token_that_is_used_at_both_makes_no_more_calls_than_its_rate(
+    deployment: Deployment, tools: dict[str, str]
+) -> None:
+    """One a second and five at once: exact, whichever process is asked. Nothing is started beyond it."""
+    made = make_token(deployment, calls_per_minute=60, calls_at_once=5)
+    headers = {"authorization": f"Bearer {made['token']}"}
+    body = {"tool": tools["countdown"], "arguments": {"seconds": 0, "message": made["name"]}}
+    begun, answers = time.monotonic(), []
+
+    def hammer(url: str) -> None:
+        while time.monotonic() < begun + 4:
+            answer = plain_http.request(
+                "POST", f"{url}/api/executions/", headers=headers, timeout=60, json=body
+            )
+            answers.append(answer)
+
+    with ThreadPoolExecutor(8) as threads:
+        for url in deployment.web_urls * 4:
+            threads.submit(hammer, url)
+    took = time.monotonic() - begun
+    passed = [answer for answer in answers if answer.status_code == 202]
+    refused = [answer for answer in answers if answer.status_code == 429]
+    assert len(passed) + len(refused) == len(answers)
+    assert 5 <= len(passed) <= 5 + took
+    assert refused and all(1 <= int(answer.headers["retry-after"]) <= 2 for answer in refused)
+    own = Web(deployment.web_urls[1], made["token"]).ask("GET", "/executions/")
+    assert own["count"] == len(passed)
+
+
+@pytest.mark.parametrize("end", ["revoked", "owner disabled", "former secret ended"])
+def test_a_token_that_ends_at_one_opens_nothing_at_the_other_a_second_later(
+    deployment: Deployment, end: str
+) -> None:
+    """REST, MCP and an open stream of the other process."""
+    curator = Web(deployment.web_urls[0], deployment.tokens[OBSERVER])
+    made = make_token(deployment)
+    there, where = deployment.web_urls[1], f"/tokens/{made['id']}"
+    if end == "former secret ended":
+        curator.ask("POST", f"{where}/rotate/", json={"overlap_hours": 1})
+    if end == "owner disabled":
+        manage_users(deployment, made["id"], create=True)
+    headers = {"authorization": f"Bearer {made['token']}", "accept": "application/json, text/event-stream"}
+    with plain_http.Client(headers=headers, timeout=30) as client:
+        with client.stream("GET", f"{there}/mcp") as stream:
+            parts = stream.iter_bytes()
+            next(parts)
+            begun = time.monotonic()
+            if end == "owner disabled":
+                manage_users(deployment, made["id"], create=False)
+                begun = time.monotonic()
+            else:
+                curator.ask("POST", f"{where}/{'revoke' if end == 'revoked' else 'end-former-secret'}/")
+            for _ in parts:
+                pass
+            assert time.monotonic() - begun < 1.5
+        time_left = begun + 1.0 - time.monotonic()
+        if time_left > 0:
+            wait_until(lambda: client.get(f"{there}/api/workflows/").status_code == 401, time_left + 0.5)
+        ping = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
+        assert client.post(f"{there}/mcp", json=ping).status_code == 401
+        assert client.get(f"{there}/api/workflows/").status_code == 401
+
+
+def manage_users(deployment: Deployment, token: int, *, create: bool) -> None:
+    """Make a user the token's owner, or disable that user, in a process of its own."""
+    made = "AccessToken.objects.filter(pk={0}).update(owner=User.objects.create(username='owner of {0}'))"
+    ended = "User.objects.filter(username='owner of {0}').update(is_active=False)"
+    setting_up = "from django.contrib.auth.models import User; from mcp_bridge.models import AccessToken; "
+    subprocess.run(
+        [sys.executable, "manage.py", "shell", "-c", setting_up + (made if create else ended).format(token)],
+        cwd=ROOT,
+        env=deployment.variables,
+        check=True,
+        capture_output=True,
+    )

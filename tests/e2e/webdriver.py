@@ -26,7 +26,7 @@ addEventListener('DOMContentLoaded', () => {
   const style = document.createElement('style');
   style.textContent = '*, ::before, ::after { transition: none !important; animation: none !important; ' +
     'backdrop-filter: none !important }';
-  document.head.append(style);
+  document.head?.append(style);  // A picture has none
 });
 """
 """Without a graphics card, a filter's panel that slides in over a blurred page takes a third of all CPU."""
@@ -86,9 +86,18 @@ class RealBrowser:
         raise AssertionError(f"Tab does not lead to {selector}: {self.text()}")
 
     def click(self, selector: str) -> None:
-        """As the mouse does it: what is hidden or covered cannot be clicked."""
-        found = self._command("element", using="css selector", value=selector)
-        self._command(f"element/{found[ELEMENT]}/click")
+        """As the mouse does it: what is hidden or covered cannot be clicked, unless a script shows it."""
+        deadline = time.monotonic() + SCRIPT_SECONDS
+        while True:
+            found = self._command("element", using="css selector", value=selector)
+            try:
+                self._command(f"element/{found[ELEMENT]}/click")
+            except BrowserRefused as refusal:
+                if "not interactable" not in str(refusal) or time.monotonic() > deadline:
+                    raise
+                self.run_async("requestAnimationFrame(arguments[arguments.length - 1])")
+            else:
+                return
 
     def attach(self, selector: str, file: Path) -> None:
         """Choose a file, as the dialogue of a file field does."""
@@ -122,7 +131,8 @@ class RealBrowser:
 
     def picture(self) -> bytes:
         """The whole page as PNG."""
-        return base64.b64decode(self.devtools("Page.captureScreenshot", captureBeyondViewport=True)["data"])
+        wanted = {"captureBeyondViewport": True, "optimizeForSpeed": True}
+        return base64.b64decode(self.devtools("Page.captureScreenshot", **wanted)["data"])
 
     def complaints(self) -> list[str]:
         """Errors of scripts and answers that are errors, since they were last asked for."""

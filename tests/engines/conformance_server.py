@@ -6,16 +6,21 @@ Names and what a result has to contain are the suite's; it says so in each scena
 
 import asyncio
 import base64
+import json
 import sys
+from typing import Any
 
 import uvicorn
+from mcp import MCPError
 from mcp.server.mcpserver import Context, MCPServer
 from mcp_types import (
+    MISSING_REQUIRED_CLIENT_CAPABILITY,
     AudioContent,
     CallToolResult,
     ContentBlock,
     EmbeddedResource,
     ImageContent,
+    InputRequiredResult,
     TextContent,
     TextResourceContents,
 )
@@ -81,6 +86,162 @@ async def test_tool_with_progress(context: Context) -> str:
         await context.report_progress(percent, 100, f"{percent} of 100")
         await asyncio.sleep(STEP_SECONDS)
     return "Done."
+
+
+def _question(message: str, **properties: Any) -> dict[str, Any]:
+    schema = {"type": "object", "properties": properties, "required": list(properties)}
+    return {"method": "elicitation/create", "params": {"message": message, "requestedSchema": schema}}
+
+
+def _sample(prompt: str) -> dict[str, Any]:
+    said = {"role": "user", "content": {"type": "text", "text": prompt}}
+    return {"method": "sampling/createMessage", "params": {"messages": [said], "maxTokens": 100}}
+
+
+ROOTS = {"method": "roots/list", "params": {}}
+TEXT, FLAG = {"type": "string"}, {"type": "boolean"}
+DEFAULTS = {
+    "name": TEXT | {"default": "John Doe"},
+    "age": {"type": "integer", "default": 30},
+    "score": {"type": "number", "default": 95.5},
+    "status": TEXT | {"enum": ["active", "inactive", "pending"], "default": "active"},
+    "verified": FLAG | {"default": True},
+}
+ENUMS = {
+    "untitledSingle": TEXT | {"enum": ["option1", "option2", "option3"]},
+    "titledSingle": TEXT
+    | {
+        "oneOf": [
+            {"const": f"value{n}", "title": f"{nth} Option"} for n, nth in enumerate(("First", "Second"), 1)
+        ]
+    },
+    "legacyEnum": TEXT
+    | {"enum": ["opt1", "opt2", "opt3"], "enumNames": ["Option One", "Option Two", "Option Three"]},
+    "untitledMulti": {"type": "array", "items": TEXT | {"enum": ["option1", "option2", "option3"]}},
+    "titledMulti": {
+        "type": "array",
+        "items": {"anyOf": [{"const": f"value{n}", "title": f"Choice {n}"} for n in (1, 2)]},
+    },
+}
+Answer = CallToolResult | InputRequiredResult
+
+
+def _ask(context: Context, *rounds: dict[str, dict[str, Any]]) -> Answer:
+    """Asks one round after the other, and then answers with all that was said, which the state holds."""
+    said = json.loads(context.request_state or "[]")
+    if context.input_responses:
+        answers = {key: one.model_dump(mode="json") for key, one in context.input_responses.items()}
+        said.append(answers)
+    if len(said) == len(rounds):
+        return CallToolResult(content=[TextContent(text=f"Input completed, state-ok: {json.dumps(said)}")])
+    asked = {"inputRequests": rounds[len(said)], "requestState": json.dumps(said)}
+    return InputRequiredResult.model_validate(asked)
+
+
+@server.tool(structured_output=False)
+def test_elicitation(message: str, context: Context) -> Answer:
+    """Asks its user."""
+    return _ask(context, {"user": _question(message, username=TEXT, email=TEXT)})
+
+
+@server.tool(structured_output=False)
+def test_sampling(prompt: str, context: Context) -> Answer:
+    """Asks a model."""
+    return _ask(context, {"model": _sample(prompt)})
+
+
+@server.tool(structured_output=False)
+def test_elicitation_sep1034_defaults(context: Context) -> Answer:
+    """Asks with a default for each field."""
+    return _ask(context, {"user": _question("Please check", **DEFAULTS)})
+
+
+@server.tool(structured_output=False)
+def test_elicitation_sep1330_enums(context: Context) -> Answer:
+    """Asks for choices of each kind."""
+    return _ask(context, {"user": _question("Please choose", **ENUMS)})
+
+
+@server.tool(structured_output=False)
+def test_input_required_result_elicitation(context: Context) -> Answer:
+    """Asks its user."""
+    return _ask(context, {"user_name": _question("What is your name?", name=TEXT)})
+
+
+@server.tool(structured_output=False)
+def test_input_required_result_sampling(context: Context) -> Answer:
+    """Asks a model."""
+    return _ask(context, {"capital_question": _sample("What is the capital of France?")})
+
+
+@server.tool(structured_output=False)
+def test_input_required_result_list_roots(context: Context) -> Answer:
+    """Asks for folders."""
+    return _ask(context, {"client_roots": ROOTS})
+
+
+@server.tool(structured_output=False)
+def test_input_required_result_request_state(context: Context) -> Answer:
+    """Asks, with a state."""
+    return _ask(context, {"confirm": _question("Please confirm", ok=FLAG)})
+
+
+@server.tool(structured_output=False)
+def test_input_required_result_tampered_state(context: Context) -> Answer:
+    """Asks, with a state that the product makes its own of."""
+    return _ask(context, {"confirm": _question("Please confirm", ok=FLAG)})
+
+
+@server.tool(structured_output=False)
+def test_input_required_result_multiple_inputs(context: Context) -> Answer:
+    """Asks for three things at once."""
+    name = _question("What is your name?", name=TEXT)
+    return _ask(
+        context, {"user_name": name, "greeting": _sample("Generate a greeting"), "client_roots": ROOTS}
+    )
+
+
+@server.tool(structured_output=False)
+def test_input_required_result_multi_round(context: Context) -> Answer:
+    """Asks twice."""
+    colour = _question("Step 2: What is your favorite color?", color=TEXT)
+    return _ask(context, {"step1": _question("Step 1: What is your name?", name=TEXT)}, {"step2": colour})
+
+
+@server.tool(structured_output=False)
+def test_input_required_result_capabilities(context: Context) -> Answer:
+    """Asks only for what the client says it can answer."""
+    capabilities = context.client_capabilities
+    asked = {}
+    if capabilities is not None and capabilities.sampling is not None:
+        asked["model"] = _sample("Say something.")
+    if capabilities is not None and capabilities.elicitation is not None:
+        asked["user"] = _question("Who are you?", name=TEXT)
+    return _ask(context, asked)
+
+
+@server.tool(structured_output=False)
+def test_missing_capability(context: Context) -> str:
+    """Needs a client with a model."""
+    capabilities = context.client_capabilities
+    if capabilities is None or capabilities.sampling is None:
+        needed = {"requiredCapabilities": {"sampling": {}}}
+        raise MCPError(MISSING_REQUIRED_CLIENT_CAPABILITY, "This tool needs sampling.", data=needed)
+    return "The client has it."
+
+
+@server.tool(structured_output=False)
+def confirm_delete(filename: str, context: Context) -> Answer:
+    """Asks before it does anything."""
+    return _ask(context, {"confirm": _question(f"Really delete {filename}?", confirm=FLAG)})
+
+
+@server.tool(structured_output=False)
+def multi_input(context: Context) -> Answer:
+    """Asks two questions at once."""
+    return _ask(
+        context, {"first": _question("The first?", a=TEXT), "second": _question("The second?", b=TEXT)}
+    )
 
 
 def _resource(uri: str, mime_type: str, text: str) -> EmbeddedResource:

@@ -9,10 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes import ROOT
-
-WATCH = 'cat > /dev/null; kill -s KILL -- "-$1"'
-"""Its input ends when whoever holds the other end of the pipe is gone, however that came about."""
+from tests.processes import ROOT, watched
 
 
 def do_without(reason: str) -> None:
@@ -44,12 +41,6 @@ def guarded(
         end_group(process)
         watcher.kill()
         watcher.communicate()
-
-
-def watched(group: int) -> "subprocess.Popen[bytes]":
-    """The process that kills that process group when this one is gone."""
-    command = ["sh", "-c", WATCH, "watch", str(group)]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
 
 
 def end_group(process: subprocess.Popen[bytes]) -> None:

@@ -8,15 +8,15 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.db import OperationalError, connection
+from django.db import OperationalError, connection, transaction
 from django.utils import timezone
 
 from catalogue.exposure import forget_catalogue
 from catalogue.models import Workflow
 from connectors.background import run_in_background_loop
 from connectors.protocol import RunSnapshot, RunState
-from executions.models import CachedResult, Execution, State
-from executions.models.result_cache import FIND, cache_key, evict_excess
+from executions.models import CachedResult, CacheUse, Execution, State
+from executions.models.result_cache import FIND, cache_key, evict_excess, remove_results
 from executions.result_cache import clean, clear_results
 from executions.starting import create_execution
 from tests.executions.caching import (
@@ -107,6 +107,40 @@ def test_a_result_that_is_removed_while_a_call_takes_it_does_not_answer_it(
     assert again.cached_at is None and engine.count("start") == 2
     assert not Execution.objects.exclude(cached_at=None).exists()
     assert "hits" not in counts(cached) and totals_agree()
+
+
+WAITING_FOR_US = (
+    "SELECT count(*) FROM pg_locks WHERE NOT granted AND transactionid = pg_current_xact_id()::xid"
+)
+
+
+@pytest.mark.skipif("connection.vendor == 'sqlite'", reason="SQLite has one writer: no row is locked")
+def test_a_hit_that_waits_for_a_removal_holds_nothing_that_the_removal_needs(workflow: Workflow) -> None:
+    """E4, E7: both lock the workflow's row before its results, so that they never end in a deadlock."""
+    finish_run(cache_for(workflow), output={"run": 1})
+    result = CachedResult.objects.get()
+
+    def hit() -> bool:
+        try:
+            with transaction.atomic():
+                return result.use(timezone.now())
+        finally:
+            connection.close()
+
+    def is_the_hit_waiting() -> bool:
+        with connection.cursor() as cursor:
+            cursor.execute(WAITING_FOR_US)
+            return bool(cursor.fetchone()[0])
+
+    with ThreadPoolExecutor(1) as other:
+        with transaction.atomic():
+            CacheUse.lock([workflow.pk])
+            hitting = other.submit(hit)
+            while not is_the_hit_waiting():
+                assert not hitting.done()
+            assert remove_results([result.pk], counted_as="cleared") == 1
+        assert hitting.result() is False
+    assert cached_outputs() == []
 
 
 async def test_of_two_calls_that_miss_at_the_same_time_both_run_and_the_last_result_stays(

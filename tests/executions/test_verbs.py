@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
+from django.db import connection
 from django.utils import timezone
 
 from catalogue.models import Workflow
@@ -15,6 +16,7 @@ from connectors.protocol import RunSnapshot, RunState, Started
 from executions.models import (
     ACTIVE,
     FINAL,
+    OPEN,
     ErrorKind,
     Execution,
     ExecutionEvent,
@@ -154,6 +156,13 @@ VERBS = {
     "mark_cancel_refused": Verb(
         lambda e: e.mark_cancel_refused("too late"), (State.RUNNING,), None, "cancel_refused"
     ),
+    "approve": Verb(lambda e: e.approve("anna approved it."), (State.UNAPPROVED,), State.PENDING, "approved"),
+    "end_unapproved": Verb(
+        lambda e: e.end_unapproved(State.TIMED_OUT, "too late", kind=ErrorKind.TIMEOUT),
+        (State.UNAPPROVED,),
+        State.TIMED_OUT,
+        "timed_out",
+    ),
     "admit": Verb(lambda e: e.admit(), (State.PENDING,), None, "admitted", {"admitted_at": None}),
     "cancel_queued": Verb(
         lambda e: e.cancel_queued("Alice"),
@@ -201,12 +210,19 @@ def in_state(state: State, *, of: Workflow | None = None, **row: Any) -> Executi
 COLUMNS = [column.attname for column in Execution._meta.concrete_fields if column.attname != "polls"]
 
 
-def everything_about(execution: Execution) -> list[list[dict[str, Any]]]:
-    return [
-        list(Execution.objects.filter(pk=execution.pk).values()),
-        list(ExecutionPayload.objects.filter(pk=execution.pk).values()),
-        list(ExecutionEvent.objects.filter(execution=execution).values()),
-    ]
+KEYS = (Execution._meta.pk, ExecutionPayload._meta.pk, ExecutionEvent._meta.get_field("execution"))
+ROWS = [f"SELECT * FROM {key.model._meta.db_table} WHERE {key.column} = %s ORDER BY 1" for key in KEYS]
+
+
+def everything_about(execution: Execution) -> list[list[tuple[Any, ...]]]:
+    """Its rows as they are stored; having Django write this SQL each time takes half of the module's time."""
+    key = KEYS[0].get_db_prep_value(execution.pk, connection)
+    found = []
+    with connection.cursor() as cursor:
+        for question in ROWS:
+            cursor.execute(question, [key])
+            found.append(cursor.fetchall())
+    return found
 
 
 @pytest.mark.parametrize("name", VERBS)
@@ -250,7 +266,11 @@ def test_a_stale_instance_cannot_move_a_row_that_was_settled_meanwhile(subtests:
             verb = VERBS[name]
             stale = in_state(verb.allowed[0], of=workflow, **verb.row)
             faster = read(stale)
-            assert faster.finish_as_reported(COMPLETED) or faster.confirm_not_started(by="Ada")
+            assert (
+                faster.finish_as_reported(COMPLETED)
+                or faster.confirm_not_started(by="Ada")
+                or faster.end_unapproved(State.CANCELLED, "Cancelled.", kind=ErrorKind.EXECUTION)
+            )
             before = everything_about(stale)
 
             assert not verb.say(stale)
@@ -262,7 +282,8 @@ def test_a_stale_instance_cannot_move_a_row_that_was_settled_meanwhile(subtests:
 def test_every_state_is_either_active_or_settled_and_the_final_ones_are_settled() -> None:
     """A8.2."""
     settled = {state for state in State if Execution(state=state).is_settled}
-    assert settled == set(State) - set(ACTIVE) == {*FINAL, State.UNCONFIRMED}
+    assert settled == set(State) - set(OPEN) == {*FINAL, State.UNCONFIRMED}
+    assert set(OPEN) - set(ACTIVE) == {State.UNAPPROVED}
 
 
 @pytest.mark.parametrize("name", ["admit", "cancel_queued", "give_up_queued (too late)"])

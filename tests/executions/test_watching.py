@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
+from catalogue.long_lists import UnknownCursor
 from catalogue.models import Workflow
 from executions import change_feed as rooms
 from executions.change_feed import Watch, watch_until_settled, watching
 from executions.models import Execution, State
-from executions.reading import UnknownCursor, UnknownExecution, list_own_executions
+from executions.reading import UnknownExecution, list_own_executions
 from executions.wakeups import wake
 from tests.executions.engines import in_thread, until
 from tests.executions.steps import ALICE, BOB, in_database, make_active, read
@@ -192,7 +193,7 @@ def test_a_page_of_a_callers_executions_costs_one_query(
     with django_assert_num_queries(1):
         second = list_own_executions(ALICE, limit=3, cursor=first.next_cursor)
     assert second.next_cursor is None
-    listed = [execution.pk for execution in (*first.executions, *second.executions)]
+    listed = [execution.pk for execution in (*first.rows, *second.rows)]
     assert sorted(listed) == sorted(execution.pk for execution in mine), "also those of one moment"
     with pytest.raises(UnknownCursor):
         list_own_executions(ALICE, cursor=first.next_cursor[:-4])

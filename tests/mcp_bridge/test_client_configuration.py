@@ -111,12 +111,25 @@ def test_the_command_tells_every_client_what_to_paste_and_where() -> None:
     """E8"""
     told, noted = configure()
     for client in McpClient:
-        assert f"# {client.label} ({client}): {client.place}\n\n{HttpServer().configure(client)}\n" in told
-    assert "Put a token in place of YOUR-TOKEN" in noted
+        text = HttpServer(token=None).configure(client)
+        assert f"# {client.label} ({client}): {client.place}\n\n{text}\n" in told
+    assert "signs you in through the browser" in noted and "YOUR-TOKEN" not in told and "Bearer" not in told
     local, _ = configure("--stdio")
     for client in McpClient:
         assert StdioServer().configure(client) in local
     assert sys.executable in local and "YOUR-TOKEN" not in local
+
+
+@pytest.mark.parametrize("client", McpClient)
+@pytest.mark.django_db
+def test_where_no_client_can_sign_in_a_place_is_left_for_the_token(client: McpClient, settings: Any) -> None:
+    """E8"""
+    settings.CATALOGUE = settings.CATALOGUE | {"oauth_enabled": False}
+    told, noted = configure(client=client)
+    assert told.strip() == HttpServer().configure(client) and "YOUR-TOKEN" in told
+    assert "Put a token in place of YOUR-TOKEN" in noted
+    settings.CATALOGUE = settings.CATALOGUE | {"oauth_issuer": "https://login.example.com"}
+    assert "YOUR-TOKEN" not in configure(client=client)[0]
 
 
 @pytest.mark.django_db

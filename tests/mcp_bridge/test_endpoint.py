@@ -12,8 +12,9 @@ import pytest
 from django.utils import timezone
 
 from catalogue.models import Source
+from mcp_bridge.bearers import forget_bearers
 from mcp_bridge.models import AccessToken
-from mcp_bridge.tokens import create_token, forget_tokens
+from mcp_bridge.tokens import create_token
 from tests import plain_http
 from tests.mcp_bridge.conftest import McpServer
 
@@ -51,7 +52,7 @@ def test_a_revoked_and_an_expired_token_are_refused(mcp_server: McpServer, token
     body, headers = modern("tools/list")
     assert mcp_server.post(body, headers=headers, token=token).status_code == 200
     AccessToken.objects.get(name="agent").revoke()
-    forget_tokens()
+    forget_bearers()
     assert mcp_server.post(body, headers=headers, token=token).status_code == 401
     expired = create_token(name="old", expires_at=timezone.now() - timedelta(seconds=1))[1]
     assert mcp_server.post(body, headers=headers, token=expired).status_code == 401

@@ -2,6 +2,7 @@
 
 import itertools
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import httpx2
@@ -14,6 +15,7 @@ from mcp_bridge.tokens import create_token
 from tests import plain_http
 from tests.factories import make_execution, make_workflow
 from tests.mcp_bridge.conftest import McpServer
+from tests.mcp_bridge.serving import serving
 from tests.mcp_bridge.test_endpoint import modern
 
 ERAS = {"2026-07-28": modern("tools/list")[1], "2025-06-18": {"mcp-protocol-version": "2025-06-18"}}
@@ -112,11 +114,62 @@ def test_pages_of_the_public_address_may_use_it(mcp_server: McpServer, token: st
         assert response.status_code == status
 
 
+PREFLIGHT = {
+    "access_control_request_method": "POST",
+    "access_control_request_headers": "authorization,content-type,mcp-protocol-version",
+}
+LISTED = "https://inspector.example"
+
+
+@pytest.fixture
+def listing_server(settings: Settings) -> Iterator[McpServer]:
+    """With a page whose scripts may use it."""
+    from config.asgi import build_application
+
+    settings.CATALOGUE = settings.CATALOGUE | {"allowed_origins": f"{LISTED}, http://localhost:6274/"}
+    with serving(build_application()) as base_url:
+        yield McpServer(base_url)
+
+
+def test_scripts_of_listed_origins_may_read_answers_and_send_what_clients_send(
+    listing_server: McpServer, token: str
+) -> None:
+    """CORS. Cookies are never allowed to come along."""
+    for path in ("/mcp", "/mcp/finance", "/oauth/token", "/oauth/register", "/oauth/revoke"):
+        asked = request(listing_server, "OPTIONS", path=path, origin=LISTED, **PREFLIGHT)
+        assert (asked.status_code, asked.headers["access-control-allow-origin"]) == (200, LISTED), path
+        assert "mcp-protocol-version" in asked.headers["access-control-allow-headers"]
+        assert "access-control-allow-credentials" not in asked.headers
+    answer = request(listing_server, token=token, origin=LISTED, **ERAS["2026-07-28"])
+    assert (answer.status_code, answer.headers["access-control-allow-origin"]) == (200, LISTED)
+    refused = request(listing_server, origin=LISTED)
+    assert refused.status_code == 401 and "Origin" in refused.headers["vary"]
+    assert "WWW-Authenticate" in refused.headers["access-control-expose-headers"]
+
+
+@pytest.mark.parametrize("origin", ["https://evil.example", "http://localhost:1", "null"])
+def test_scripts_of_other_origins_may_read_the_metadata_alone(listing_server: McpServer, origin: str) -> None:
+    for path in ("/mcp", "/oauth/token", "/oauth/register", "/oauth/revoke"):
+        asked = request(listing_server, "OPTIONS", path=path, origin=origin, **PREFLIGHT)
+        assert asked.status_code == 400 and "access-control-allow-origin" not in asked.headers
+        assert "access-control-allow-origin" not in request(listing_server, path=path, origin=origin).headers
+    for path in ("oauth-protected-resource/mcp", "oauth-authorization-server", "openid-configuration"):
+        found = request(listing_server, "GET", path=f"/.well-known/{path}", origin=origin)
+        assert (found.status_code, found.headers["access-control-allow-origin"]) == (200, "*")
+
+
+def test_without_the_setting_no_page_of_another_origin_reads_an_answer(mcp_server: McpServer) -> None:
+    for path in ("/mcp", "/oauth/token", "/oauth/register"):
+        for method in ("OPTIONS", "POST"):
+            asked = request(mcp_server, method, path=path, origin="http://localhost:6274", **PREFLIGHT)
+            assert "access-control-allow-origin" not in asked.headers
+
+
 def test_without_credentials_no_error_is_told_only_where_to_get_some(mcp_server: McpServer):
     """RFC 6750, 3.1, and RFC 9728, 5.1."""
     response = request(mcp_server)
     assert response.status_code == 401
-    assert list(challenge(response)) == ["resource_metadata"]
+    assert list(challenge(response)) == ["scope", "resource_metadata"]
 
 
 @pytest.mark.parametrize(
@@ -171,7 +224,7 @@ def test_a_call_that_the_scopes_do_not_allow_is_told_which_it_needs(mcp_server: 
         )
         assert response.status_code == 403
         told = challenge(response)
-        assert (told["error"], told["scope"]) == ("insufficient_scope", "workflows:run")
+        assert (told["error"], told["scope"]) == ("insufficient_scope", "workflows:read workflows:run")
         assert told["resource_metadata"].endswith(f"/.well-known/oauth-protected-resource{path}")
         assert response.json()["id"] == 1
 

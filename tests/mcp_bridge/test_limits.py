@@ -80,3 +80,25 @@ async def test_a_call_beyond_the_queue_is_an_error_that_says_when_to_come_back(
     assert "the queue is full, with 1 waiting" in refused.content[0].text
     assert "try again in 60 s" in refused.content[0].text
     assert await in_database(Execution.objects.count)() == 2
+
+
+async def test_a_call_beyond_a_tokens_rate_is_an_error_that_says_when_to_come_back(
+    connect: Connect, long_workflow: Workflow, runs: HeldRuns, era: str
+):
+    """B7: in-band; nothing is started, questions about runs go on, and other tokens are not concerned."""
+    made = {"name": "hasty", "calls_per_minute": 6, "calls_at_once": 2, "inline_wait_seconds": 1}
+    hasty = (await in_database(create_token)(**made))[1]
+    async with connect(mode=era, as_token=hasty) as client:
+        answers = [await client.call_tool("report", {"n": n}) for n in range(3)]
+        built_in = await client.call_tool("execute_workflow", EXECUTE)
+        listed = await client.call_tool("list_executions", {})
+    runs.end_all()
+    assert [answer.is_error for answer in (*answers, built_in, listed)] == [False, False, True, True, False]
+    for refused in (answers[2], built_in):
+        text = refused.content[0].text
+        assert text.startswith("Too many calls: the token hasty takes 6 a minute and 2 at once.")
+        assert "Nothing was started; try again in" in text
+    assert await in_database(Execution.objects.count)() == len(runs.arrived) == 2
+
+
+EXECUTE = {"name": "report", "arguments": {"n": 9}}

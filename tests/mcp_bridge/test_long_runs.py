@@ -19,9 +19,10 @@ from executions import change_feed
 from executions.models import Execution, State
 from executions.runner import follow
 from mcp_bridge import calls
+from mcp_bridge.bearers import forget_bearers
 from mcp_bridge.builtin_tools import executions as builtin_executions
 from mcp_bridge.models import AccessToken
-from mcp_bridge.tokens import create_token, forget_tokens
+from mcp_bridge.tokens import create_token
 from tests import plain_http
 from tests.admin.conftest import admin_client
 from tests.admin.pages import page_url, text_of
@@ -324,7 +325,7 @@ async def test_a_client_that_says_that_its_time_was_up_gets_a_handle_from_then_o
         with pytest.raises(MCPError, match=r"[Tt]imed out"):
             await client.call_tool("report", {})
         await until(lambda: AccessToken.objects.get().patience_seconds, "it is noted")
-        forget_tokens()
+        forget_bearers()
         handle = (await client.call_tool("report", {})).structured_content
     assert handle["execution_id"] == str((await in_database(only)()).pk)
     assert handle["next"]["arguments"]["wait_seconds"] == 1

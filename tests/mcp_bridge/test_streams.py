@@ -14,9 +14,10 @@ from catalogue import exposure
 from catalogue.models import Workflow
 from executions import change_feed as executions_watching
 from executions.models import State
+from mcp_bridge.bearers import forget_bearers
 from mcp_bridge.models import AccessToken
 from mcp_bridge.notifications import notifier
-from mcp_bridge.tokens import create_token, forget_tokens
+from mcp_bridge.tokens import create_token
 from tests.executions.engines import in_thread, until
 from tests.factories import make_workflow
 from tests.mcp_bridge.conftest import McpServer
@@ -49,12 +50,12 @@ async def get_stream(server: McpServer, token: str) -> AsyncIterator[Stream]:
 
 def revoke() -> None:
     AccessToken.objects.filter(name="agent").update(revoked_at=timezone.now())
-    forget_tokens()
+    forget_bearers()
 
 
 def expire() -> None:
     AccessToken.objects.filter(name="agent").update(expires_at=timezone.now() - timedelta(seconds=1))
-    forget_tokens()
+    forget_bearers()
 
 
 @pytest.mark.parametrize("end_token", [revoke, expire])

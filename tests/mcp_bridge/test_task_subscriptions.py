@@ -9,9 +9,9 @@ from django.utils import timezone
 
 from catalogue.models import Workflow
 from executions.models import Execution, State
+from mcp_bridge.bearers import forget_bearers
 from mcp_bridge.models import AccessToken
 from mcp_bridge.notifications import subscriptions
-from mcp_bridge.tokens import forget_tokens
 from tests.connectors.scripted import replies
 from tests.executions.engines import WireEngine, completed, in_thread, status, until
 from tests.factories import make_execution, make_workflow
@@ -116,7 +116,7 @@ async def test_nothing_is_told_of_a_task_once_what_its_listener_was_let_in_for_i
             holders.update(revoked_at=timezone.now())
         else:
             holders.update(expires_at=timezone.now() - timedelta(seconds=1))
-        forget_tokens()
+        forget_bearers()
         Execution.objects.update(progress=50)
 
     async with listening(mcp_server, token, str(execution.pk)) as stream:

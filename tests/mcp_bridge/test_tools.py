@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from typing import Any
 
 import pytest
 from mcp import Client, MCPError
@@ -117,7 +118,7 @@ async def test_a_failing_run_is_an_error_result_in_the_engines_words(
 
 async def test_where_other_arguments_do_not_help_nobody_is_told_to_try_some(connect: Connect, era: str):
     """A2.4: the engine's tool wants to be talked to in the middle of a call."""
-    asks = {"resultType": "input_required", "inputRequests": {}, "requestState": "s"}
+    asks = {"resultType": "input_required", "inputRequests": {"one": {"method": "roots/list"}}}
     async with ScriptedEngine(server(call=lambda message, _: result(message, asks))) as engine:
         config = {"url": f"{engine.base_url}/mcp"}
         upstream = await in_database(Source.objects.create)(name="upstream", kind="mcp", config=config)
@@ -126,6 +127,41 @@ async def test_where_other_arguments_do_not_help_nobody_is_told_to_try_some(conn
             told = await client.call_tool("good", {})
     assert told.is_error and "asks for input during the call" in told.content[0].text
     assert "Other arguments do not help: tell the person who runs the workflow." in told.content[0].text
+
+
+HOSTILE_QUESTIONS: dict[str, Any] = {
+    "no method": {"one": {}},
+    "a list for a method": {"one": {"method": ["elicitation/create"], "params": {}}},
+    "a list for a mode": {"one": {"method": "elicitation/create", "params": {"mode": ["form"]}}},
+    "a list for parameters": {"one": {"method": "elicitation/create", "params": [1]}},
+    "a script for a page": {
+        "one": {"method": "elicitation/create", "params": {"mode": "url", "url": "javascript:alert(1)"}}
+    },
+    "half a page": {"one": {"method": "elicitation/create", "params": {"mode": "url", "url": "//["}}},
+    "no object": [1],
+    "too many": {str(number): {"method": "roots/list"} for number in range(50)},
+    "too large": {"one": {"method": "elicitation/create", "params": {"message": "x" * 200_000}}},
+}
+
+
+@pytest.mark.parametrize("asked", HOSTILE_QUESTIONS.values(), ids=HOSTILE_QUESTIONS)
+async def test_a_malformed_question_of_a_tool_is_a_failed_run_and_asks_nothing(
+    connect: Connect, asked: Any
+) -> None:
+    """B10: also of a client that could answer."""
+
+    async def never(context: Any, params: Any) -> Any:
+        raise AssertionError("nothing is asked")
+
+    asks = {"resultType": "input_required", "inputRequests": asked}
+    async with ScriptedEngine(server(call=lambda message, _: result(message, asks))) as engine:
+        config = {"url": f"{engine.base_url}/mcp"}
+        upstream = await in_database(Source.objects.create)(name="upstream", kind="mcp", config=config)
+        await in_database(make_workflow)(upstream, upstream_id="good", name="good")
+        async with connect(elicitation_callback=never) as client:
+            told = await client.call_tool("good", {})
+    assert told.is_error
+    assert "asks for input" in told.content[0].text
 
 
 async def test_invalid_arguments_are_refused_with_every_offending_path(

@@ -7,8 +7,8 @@ from io import StringIO
 import pytest
 from django.core.management import CommandError, call_command
 
+from mcp_bridge.bearers import authenticate
 from mcp_bridge.builtin_tools import BUILT_IN_TOOLS
-from mcp_bridge.tokens import authenticate
 from tests.factories import make_toolset, make_workflow
 
 

@@ -7,7 +7,8 @@ import pytest
 from loguru import logger
 
 from mcp_bridge.authentication import TOKENS, forget_pauses
-from mcp_bridge.tokens import create_token, forget_tokens
+from mcp_bridge.bearers import forget_bearers
+from mcp_bridge.tokens import create_token
 from tests import plain_http
 from tests.mcp_bridge.conftest import McpServer
 from tests.mcp_bridge.test_endpoint import modern
@@ -53,7 +54,7 @@ def test_the_log_says_which_token_was_refused_and_not_what_it_is(
     """B8: up to the limit; then nobody fills the disk with it."""
     token, text = create_token(name="claude")
     token.revoke()
-    forget_tokens()
+    forget_bearers()
     for wrong in (text, "wfc_" + "x" * 40, "sk-live-of-somebody-else"):
         list_tools(mcp_server, wrong)
     told = [line for line in logged if "Refused an access token from 127.0.0.1" in line]

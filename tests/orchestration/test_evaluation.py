@@ -56,7 +56,7 @@ def evaluate(*options: str, url: str, folder: Path, **variables: str) -> subproc
         env=os.environ | settings | theirs | variables,
         capture_output=True,
         text=True,
-        timeout=90,
+        timeout=240,
         check=False,
     )
 

@@ -8,7 +8,7 @@ from loguru import logger
 
 from catalogue.curation import disable_workflows
 from catalogue.exposure import forget_catalogue
-from catalogue.models import Source, Workflow
+from catalogue.models import Revision, Source, Workflow
 from connectors.testing import free_port
 from executions.models import Execution
 from orchestration import pipeline
@@ -406,6 +406,25 @@ def test_limits_without_room_say_when_to_come_again(
     assert int(response["Retry-After"]) > 0
     assert Execution.objects.count() == 1
     shop.released.set()
+
+
+def test_a_rate_that_is_used_up_is_429_as_at_the_other_doors(
+    model_server: ModelServer, shop: TargetApi
+) -> None:
+    store(shop)
+    Workflow.objects.update(calls_per_minute=6, calls_at_once=1)
+    Revision.bump()
+    shop.tell("GET", "/orders/A-7", Reply(200, ORDER))
+    model_server.answer_by(lambda asked: READ_A7)
+    assert ask().status_code == 200
+
+    response = ask()
+
+    answer = response.json()
+    assert (response.status_code, answer["error_stage"]) == (429, "api_execution")
+    assert answer["failure"] == "too_many_calls"
+    assert 0 < int(response["Retry-After"]) <= 10
+    assert Execution.objects.count() == 1
 
 
 def test_a_tool_that_was_disabled_while_the_model_thought_is_not_run(

@@ -2,7 +2,9 @@ from argparse import ArgumentParser
 from pathlib import Path
 from typing import Any
 
+from catalogue.audited import record_export
 from catalogue.configuration import SECTIONS, export_catalogue
+from catalogue.history import command
 from catalogue.management.base import CatalogueCommand
 
 
@@ -24,7 +26,9 @@ class Command(CatalogueCommand):
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
-        text = export_catalogue(options["sections"] or tuple(SECTIONS))
+        sections = options["sections"] or list(SECTIONS)
+        record_export(command("export_catalogue"), "configuration", sections=sections)
+        text = export_catalogue(sections)
         if options["file"]:
             Path(options["file"]).write_text(text, encoding="utf-8")
         else:

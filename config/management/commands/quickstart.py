@@ -1,4 +1,4 @@
-"""`manage.py quickstart`, the command of `make run`."""
+"""`manage.py quickstart`, the command of `make run` and of `uvx workflow-catalogue quickstart`."""
 
 import errno
 import fcntl
@@ -34,7 +34,7 @@ from catalogue.management.base import CatalogueCommand
 from catalogue.models import DiscoveryRun, Source
 from catalogue.secrets import CredentialsUnreadable
 from catalogue.sources import configure_source, create_source
-from config.environment import BASE_DIR
+from config.environment import BASE_DIR, COMMAND, IS_CHECKOUT
 from config.private_files import write_secret
 from mcp_bridge.client_configuration import TOKEN_HERE, HttpServer, McpClient
 from mcp_bridge.models import AccessToken
@@ -113,7 +113,8 @@ def claimed_port(port: int) -> Iterator[None]:
         if problem:
             another = port + 1 if port < 65535 else port - 1
             raise CommandError(
-                f"Port {port} {problem}. Choose another one, for example: PORT={another} make run"
+                f"Port {port} {problem}. Choose another one, for example: PORT={another} "
+                + ("make run" if IS_CHECKOUT else f"{COMMAND} quickstart")
             )
         yield
 
@@ -246,11 +247,11 @@ def banner(welcome: Welcome) -> str:
     url = f"{welcome.address}/mcp"
     token = welcome.token or TOKEN_HERE
     server = HttpServer(token=token)
-    shown_token = welcome.token or "make one: .venv/bin/python manage.py create_mcp_token NAME"
+    shown_token = welcome.token or f"make one: {COMMAND} create_mcp_token NAME"
     if welcome.password:
         login = f"{ADMIN_NAME} / {welcome.password}   (shown only now: write it down)"
     else:
-        login = f"{ADMIN_NAME} / unchanged; forgotten? .venv/bin/python manage.py changepassword {ADMIN_NAME}"
+        login = f"{ADMIN_NAME} / unchanged; forgotten? {COMMAND} changepassword {ADMIN_NAME}"
     return "\n".join(
         [
             "",
@@ -271,8 +272,8 @@ def banner(welcome: Welcome) -> str:
             "",
             server.configure(McpClient.GENERIC),
             "",
-            "  For VS Code, Cursor and Claude Desktop, or without a token over stdio:",
-            "  .venv/bin/python manage.py client_config [--stdio]",
+            "  For VS Code, Cursor and Claude Desktop, for signing in without a token, or over stdio:",
+            f"  {COMMAND} client_config [--stdio]",
             "",
             "  Or from another terminal:",
             "",

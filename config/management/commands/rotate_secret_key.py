@@ -4,9 +4,13 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import CommandError, CommandParser
 
+from audit.models import Kind
+from audit.recording import record
+from audit.sealing import seal
 from catalogue.management.base import CatalogueCommand
 from catalogue.sources import reencrypt_credentials
 from config.private_files import write_secret
+from mcp_bridge.second_factor import reencrypt_keys
 
 
 class Command(CatalogueCommand):
@@ -40,7 +44,19 @@ class Command(CatalogueCommand):
 
     def _reencrypt(self) -> None:
         done, unreadable = reencrypt_credentials()
+        told = {"actor": "command", "actor_name": "manage.py rotate_secret_key", "door": "command"}
+        record(Kind.SETTING, "secret_key.rotated", **told, reencrypted=done, unreadable=len(unreadable))
+        # The seal of the present key covers all that the former one has sealed.
+        seal()
         self.stdout.write(f"Encrypted with the present SECRET_KEY: the credentials of {done} source(s).")
+        people, locked_out = reencrypt_keys()
+        if people:
+            self.stdout.write(f"And the second factor of {people} user(s).")
+        if locked_out:
+            raise CommandError(
+                f"The second factor of {', '.join(locked_out)} was encrypted with a key that is not known. "
+                "Name that in SECRET_KEY_FALLBACKS and call this again, or reset the second factor."
+            )
         if unreadable:
             raise CommandError(
                 f"Encrypted with a key that is not known, so enter them again: {', '.join(unreadable)}. "

@@ -21,7 +21,7 @@ COMMENT = re.compile(r"<!--.*?(?:-->|\Z)", re.DOTALL)
 TAG = re.compile(r"</?[A-Za-z][^<>]{0,500}>")
 BLANK_LINES = re.compile(r"\n\s*\n\s*")
 SPACES = re.compile(r"[ \t]+")
-MAX_BYTES = 20_000_000
+MAX_BYTES = 40_000_000
 MAX_YAML_BYTES = 8_000_000  # YAML takes about ten times as long as JSON
 MAX_DEPTH = 100
 MAX_VALUES = 2_000_000  # With YAML aliases expanded
@@ -71,9 +71,15 @@ def plain_text(value: Any, longest: int) -> str:
     if not isinstance(value, str):
         return ""
     # The rest would be cut off anyway.
-    text = COMMENT.sub(" ", value[: 20 * longest])
-    text = TAG.sub(" ", LINK.sub(r"\1", text))
-    text = BLANK_LINES.sub("\n\n", SPACES.sub(" ", text)).strip()
+    text = value[: 20 * longest]
+    # Most texts have none of these, and looking is cheaper than replacing.
+    if "<" in text or "](" in text:
+        text = TAG.sub(" ", LINK.sub(r"\1", COMMENT.sub(" ", text)))
+    if "  " in text or "\t" in text:
+        text = SPACES.sub(" ", text)
+    if text.count("\n") > 1:
+        text = BLANK_LINES.sub("\n\n", text)
+    text = text.strip()
     if len(text) <= longest:
         return text
     return text[: longest - 3].rpartition(" ")[0].rstrip() + "..."
@@ -151,6 +157,7 @@ class Document:
     def __init__(self, value: dict[str, Any], minor: int) -> None:
         self.value = value
         self.minor = minor  # 1 for OpenAPI 3.1
+        self._followed: dict[str, tuple[Any, str]] = {}  # By reference
 
     @classmethod
     def read(cls, content: bytes) -> Self:
@@ -185,6 +192,8 @@ class Document:
         where = f"{pointer}/$ref"
         if not isinstance(reference, str):
             raise NoTool("A $ref is no text.", where)
+        if (known := self._followed.get(reference)) is not None:
+            return known
         if not reference.startswith("#"):
             raise NoTool(
                 f"It refers to {quoted(reference)} outside of the document, which is never fetched; bundle "
@@ -193,7 +202,8 @@ class Document:
             )
         try:
             steps = steps_of(unquote(reference[1:]))
-            return self._value_at(steps), pointer_of(steps)
+            found = self._followed[reference] = self._value_at(steps), pointer_of(steps)
+            return found
         except ValueError:
             raise NoTool(
                 f"It refers to {quoted(reference)} by an anchor; only paths are followed.", where

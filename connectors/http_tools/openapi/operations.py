@@ -1,6 +1,5 @@
 """A document's operations, and the tools that they become."""
 
-import json
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
@@ -27,7 +26,7 @@ from connectors.http_tools.openapi.document import (
     quoted,
 )
 from connectors.http_tools.openapi.parameters import Argument, Parameters, collect_arguments
-from connectors.http_tools.openapi.schemas import Schemas
+from connectors.http_tools.openapi.schemas import Schemas, size_of
 from connectors.http_tools.openapi.security import Settings, is_anonymous, key_place
 from connectors.http_tools.tool import ApiConfig, Constant, FieldMappings, ToolConfig
 
@@ -190,7 +189,10 @@ def output_schema_of(
         ]
         if not found or found[0] is None or any(one is None or one[0] != found[0][0] for one in found):
             return None
-        return _converted(document, schemas, *found[0])
+        raw, at = found[0]
+        if at not in schemas.answers:
+            schemas.answers[at] = _converted(document, schemas, raw, at)
+        return schemas.answers[at]
     except NoTool:
         return None
 
@@ -212,8 +214,16 @@ def _converted(document: Document, schemas: Schemas, raw: Any, pointer: str) -> 
     if not isinstance(converted.schema, dict):
         return None
     definitions = schemas.definitions_for(converted.needs, parts=converted.parts)
-    schema = converted.schema | {"type": "object"} | ({"$defs": definitions} if definitions else {})
-    return schema if len(json.dumps(schema, separators=(",", ":"))) <= MAX_BYTES else None
+    schema = converted.schema | {"type": "object"}
+    size = size_of(schema)
+    if definitions:
+        schema["$defs"] = definitions
+        # A definition is part of many schemas, most of which are too large.
+        size += len(',"$defs":{}') - len(",")
+        size += sum(
+            len(f'"{name}":,') + schemas.size_of_definition(name, one) for name, one in definitions.items()
+        )
+    return schema if size <= MAX_BYTES else None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -254,8 +264,8 @@ def read_tools(
     )
     operations = list(operations_of(document))
     reader.descriptions.update(map(_words_of, operations))
-    found, names = ReadTools(idle=selection.left_over(operations)), Names()
-    for position, operation in enumerate(operations):
+    found, names, left = ReadTools(idle=selection.left_over(operations)), Names(), MAX_OPERATIONS
+    for operation in operations:
         # A name is taken whether the operation is chosen or not, so that it is the same at the next import.
         name = names.take(operation)
         if not selection.names(operation):
@@ -263,7 +273,8 @@ def read_tools(
         elif operation.raw.get("deprecated") is True and not selection.deprecated:
             found.deprecated += 1
         else:
-            reader.read(operation, name, found, is_one_too_many=position >= MAX_OPERATIONS)
+            reader.read(operation, name, found, is_one_too_many=left <= 0)
+            left -= 1
     return found
 
 
@@ -291,7 +302,7 @@ class _Reader:
     def read(self, operation: Operation, name: str, found: ReadTools, *, is_one_too_many: bool) -> None:
         try:
             if is_one_too_many:
-                raise NoTool(f"Only the first {MAX_OPERATIONS:,} operations of a document are read.")
+                raise NoTool(f"Only {MAX_OPERATIONS:,} operations of a document are read; choose among them.")
             found.tools.append(self._tool(operation, name))
         except NoTool as refusal:
             found.refused.append(refusal_of(operation, refusal.reason, refusal.pointer))

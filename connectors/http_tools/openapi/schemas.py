@@ -1,5 +1,6 @@
 """A document's schemas as JSON Schema 2020-12 with their own definitions."""
 
+import json
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -34,6 +35,7 @@ KEPT = BOUNDS | {"type", "enum", "const", "default", "title", "description", "re
 """Keywords kept as they are; all others are dropped."""
 DYNAMIC = frozenset({"$dynamicRef", "$recursiveRef"})
 REFERENCES = DYNAMIC | {"$ref"}
+EXCLUSIVE = (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum"))
 FLAGS = {"request": "readOnly", "response": "writeOnly"}
 LONGEST_NAME = 60
 Schema = dict[str, Any]
@@ -117,6 +119,11 @@ def _without_choice(schema: dict[str, Any], word: str) -> dict[str, Any]:
     return beside | {word: left}
 
 
+def size_of(schema: Any) -> int:
+    """Characters."""
+    return len(json.dumps(schema, separators=(",", ":")))
+
+
 @dataclass(slots=True)
 class Conversion:
     document: Document
@@ -181,16 +188,16 @@ def _reference(raw: dict[str, Any], target: str, pointer: str, reading: Conversi
 def _keywords(raw: dict[str, Any], pointer: str, reading: Conversion, depth: int) -> dict[str, Any]:
     schema: dict[str, Any] = {}
     for key, value in raw.items():
-        at = f"{pointer}{pointer_of([key])}"
-        if key in NAMED:
-            schema[key] = _named(value, at, reading, depth, leave_out=key == "properties")
+        if key in KEPT:
+            schema[key] = value
+        elif key in NAMED:
+            schema[key] = _named(value, f"{pointer}/{key}", reading, depth, leave_out=key == "properties")
         elif key in SEVERAL or (key == "items" and isinstance(value, list)):
             # Before 2020-12, `items` also held lists.
-            schema["prefixItems" if key == "items" else key] = _several(value, at, reading, depth)
+            several = _several(value, f"{pointer}/{key}", reading, depth)
+            schema["prefixItems" if key == "items" else key] = several
         elif key in ONE:
-            schema[key] = convert_schema(value, at, reading, depth + 1)
-        elif key in KEPT:
-            schema[key] = value
+            schema[key] = convert_schema(value, f"{pointer}/{key}", reading, depth + 1)
     _mend(schema, raw, pointer, reading)
     schema = accept_null(schema, raw)
     return schema if reading.direction == "request" else response_schema(schema)
@@ -218,7 +225,10 @@ def _named(raw: Any, pointer: str, reading: Conversion, depth: int, *, leave_out
 
 def is_left_out(document: Document, schema: Any, pointer: str, direction: str) -> bool:
     """Whether a property, or its reference, is for the other direction only."""
-    flag, waiting, seen = FLAGS[direction], [schema], 0
+    flag = FLAGS[direction]
+    if isinstance(schema, dict) and schema.keys().isdisjoint((flag, "allOf", "$ref")):
+        return False  # As most are
+    waiting, seen = [schema], 0
     while waiting and seen < MAX_LOOKED_AT:
         raw, seen = waiting.pop(), seen + 1
         if not isinstance(raw, dict):
@@ -237,7 +247,7 @@ def is_left_out(document: Document, schema: Any, pointer: str, direction: str) -
 def _mend(schema: dict[str, Any], raw: dict[str, Any], pointer: str, reading: Conversion) -> None:
     """Differences of 3.0, and common harmless mistakes."""
     _mend_required(schema, raw, pointer, reading)
-    for bound, exclusive in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
+    for bound, exclusive in EXCLUSIVE:
         if isinstance(flag := schema.get(exclusive), bool):
             del schema[exclusive]
             if flag and bound in schema:
@@ -286,7 +296,10 @@ class Schemas:
     document: Document
     direction: Direction  # Requests lack read-only properties, responses write-only ones
     usable_pattern: Callable[[str], bool]
+    answers: dict[str, Schema | None] = field(default_factory=dict)
+    """By pointer: what many operations answer is converted once. None: it is no object, or too large."""
     _definitions: dict[str, Converted | NoTool] = field(default_factory=dict)
+    _sizes: dict[str, int] = field(default_factory=dict)  # Of definitions, by name
     _names: dict[str, str] = field(default_factory=dict)
     _taken: set[str] = field(default_factory=set)
 
@@ -325,6 +338,11 @@ class Schemas:
                 )
             waiting += sorted(definition.needs, reverse=True)
         return found
+
+    def size_of_definition(self, name: str, schema: Any) -> int:
+        if name not in self._sizes:
+            self._sizes[name] = size_of(schema)
+        return self._sizes[name]
 
     def _definition(self, pointer: str) -> Converted:
         if pointer not in self._definitions:

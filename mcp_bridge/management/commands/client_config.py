@@ -6,7 +6,14 @@ from typing import Any
 from django.core.management.base import CommandError
 
 from catalogue.management.base import CatalogueCommand
-from mcp_bridge.client_configuration import TOKEN_HERE, HttpServer, McpClient, StdioServer, configurations_of
+from mcp_bridge.client_configuration import (
+    TOKEN_HERE,
+    HttpServer,
+    McpClient,
+    StdioServer,
+    configurations_of,
+    server_for_users,
+)
 from mcp_bridge.management import add_toolset_option, chosen_toolset
 from mcp_bridge.models import AccessToken
 from mcp_bridge.tokens import Access, OtherToolset, digest_of
@@ -25,7 +32,7 @@ class Command(CatalogueCommand):
             help="for this client, and nothing else on standard output (default: for each)",
         )
         parser.add_argument(
-            "--token", metavar="TOKEN", help="put this one in; - reads it from standard input"
+            "--token", metavar="TOKEN", help="for clients that do not sign in; - reads it from standard input"
         )
         parser.add_argument(
             "--stdio", action="store_true", help="for clients that start the server themselves"
@@ -44,10 +51,14 @@ class Command(CatalogueCommand):
         toolset = chosen_toolset(options)
         slug = None if toolset is None else toolset.slug
         if (text := options["token"]) is None:
+            server = server_for_users(slug)
             self.stderr.write(
-                f"Put a token in place of {TOKEN_HERE}: manage.py create_mcp_token NAME makes one."
+                "The client signs you in through the browser. For one that cannot, add --token TOKEN:"
+                " manage.py create_mcp_token NAME makes one."
+                if server.token is None
+                else f"Put a token in place of {TOKEN_HERE}: manage.py create_mcp_token NAME makes one."
             )
-            return HttpServer(toolset=slug)
+            return server
         text = sys.stdin.readline().strip() if text == "-" else text
         token = AccessToken.objects.usable().select_related("toolset").filter(digest=digest_of(text)).first()
         if token is None:

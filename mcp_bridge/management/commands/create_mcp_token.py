@@ -10,8 +10,8 @@ from django.utils import timezone
 from catalogue.history import command, record_change
 from catalogue.management.base import CatalogueCommand
 from catalogue.scopes import Scope
-from mcp_bridge.management import add_toolset_option, chosen_toolset
-from mcp_bridge.tokens import create_token
+from mcp_bridge.management import add_toolset_option, chosen_toolset, chosen_user
+from mcp_bridge.tokens import Expiry, create_token
 
 
 class Command(CatalogueCommand):
@@ -26,8 +26,23 @@ class Command(CatalogueCommand):
             dest="scopes",
             help="what it allows; may be repeated (default: workflows:read and workflows:run)",
         )
+        parser.add_argument("--purpose", default="", help="what it is for, and where it is kept")
         parser.add_argument(
-            "--expires", type=int, metavar="DAYS", help="stop accepting it after this many days"
+            "--owner", metavar="USERNAME", help="whose it is: it stops when this user is disabled"
+        )
+        ends = parser.add_mutually_exclusive_group()
+        ends.add_argument(
+            "--expires",
+            type=int,
+            metavar="DAYS",
+            help="stop accepting it after this many days (default: CATALOGUE_TOKEN_DAYS)",
+        )
+        ends.add_argument("--never-expires", action="store_true", help="accept it until it is revoked")
+        parser.add_argument(
+            "--calls-per-minute", type=int, metavar="N", help="calls of workflows that it may make"
+        )
+        parser.add_argument(
+            "--calls-at-once", type=int, metavar="N", help="of these, so many without a pause"
         )
         parser.add_argument(
             "--inline-wait",
@@ -42,14 +57,18 @@ class Command(CatalogueCommand):
         days = options["expires"]
         if days is not None and not 1 <= days <= 36_500:
             raise CommandError("--expires takes 1 to 36500 days.")
-        expires_at = timezone.now() + timedelta(days=days) if days else None
+        expires_at = timezone.now() + timedelta(days=days) if days else Expiry.USUAL
         try:
             token, text = create_token(
                 name=options["name"],
                 scopes=options["scopes"],
-                expires_at=expires_at,
+                expires_at=None if options["never_expires"] else expires_at,
+                owner=chosen_user(options["owner"]),
+                purpose=options["purpose"],
                 toolset=chosen_toolset(options),
                 inline_wait_seconds=options["inline_wait"],
+                calls_per_minute=options["calls_per_minute"],
+                calls_at_once=options["calls_at_once"],
             )
         except ValidationError as error:
             raise CommandError(" ".join(error.messages)) from None

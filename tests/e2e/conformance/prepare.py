@@ -29,7 +29,7 @@ def prepare(engine: str, server: str) -> str:
         source = create_source(
             name=name,
             kind=kind,
-            config={setting: address},
+            config={setting: address} | ({"questions": "all"} if kind == "mcp" else {}),
             credentials={},
             new_workflows=Source.NewWorkflows.EXPOSED,
             refresh_interval=0,

@@ -91,7 +91,6 @@ _FIXTURES = (
         seconds=lambda given: float(given.get("seconds", 0)),
         inline_wait_seconds=0,
     ),
-    Fixture(name="confirm_delete", description="Deletes nothing, and asks nobody before it does."),
     Fixture(
         name="failing_job",
         description="Fails after a second.",

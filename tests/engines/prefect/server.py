@@ -3,6 +3,7 @@
 import hashlib
 import os
 import shutil
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -51,6 +52,7 @@ class PrefectServer:
     """By workflow: runs that tests may look at again, since each costs some seconds."""
     _serving: ExitStack = field(default_factory=ExitStack)
     _worker: ExitStack = field(default_factory=ExitStack)
+    _groups: set[int] = field(default_factory=set)
 
     @property
     def base_url(self) -> str:
@@ -122,12 +124,20 @@ class PrefectServer:
         self._worker.close()
         self._serving.close()
 
+    def send_signal(self, number: signal.Signals) -> None:
+        """To the server and to what serves its flows."""
+        for group in self._groups:
+            with suppress(ProcessLookupError):
+                os.killpg(group, number)
+
     def _run(self, stack: ExitStack, log: str, program: str, *arguments: str) -> subprocess.Popen[bytes]:
         command = (str(ENVIRONMENT / "bin" / program), *arguments)
         process = stack.enter_context(
             guarded(command, log=self.directory / log, environment=self._variables())
         )
         stack.callback(_kill_descendants, process.pid)
+        self._groups.add(process.pid)
+        stack.callback(self._groups.discard, process.pid)
         return process
 
     def _variables(self) -> dict[str, str]:
@@ -175,11 +185,21 @@ def running_prefect(directory: Path) -> Iterator[PrefectServer]:
 
 
 @pytest.fixture(scope="session")
-def prefect(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrefectServer]:
-    """One for the tests of a process, up after about 20 s; import this name into the modules that want it."""
+def prefect_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrefectServer]:
     _install()
     with running_prefect(tmp_path_factory.mktemp("prefect")) as server:
         yield server
+
+
+@pytest.fixture(scope="module")
+def prefect(prefect_server: PrefectServer) -> Iterator[PrefectServer]:
+    """One for the tests of a process, up after about 20 s; import both names into the modules that want it.
+
+    Without work it takes 6 % of a core, so it stands still when no module has to do with it.
+    """
+    prefect_server.send_signal(signal.SIGCONT)
+    yield prefect_server
+    prefect_server.send_signal(signal.SIGSTOP)
 
 
 def _install() -> None:

@@ -1,0 +1,228 @@
+"""The entries of the audit, the segments that seal them, and how far what other rooms record was gathered.
+
+The database refuses other changes than sealing and the retention's: triggers of the first migration.
+"""
+
+import hashlib
+import json
+from datetime import UTC, datetime
+from typing import Any, ClassVar, NoReturn
+
+from django.db import models
+from django.utils import timezone
+
+NAME_LENGTH, ADDRESS_LENGTH = 255, 100
+
+
+class Kind(models.TextChoices):
+    SIGN_IN = "sign_in", "sign-in"
+    TOKEN = "token", "token"
+    ACCOUNT = "account", "user or role"
+    APPROVAL = "approval", "approval"
+    CURATION = "curation", "curation"
+    SETTING = "setting", "setting"
+    IMPORT = "import", "import"
+    EXPORT = "export", "export"
+    CALL = "call", "call"
+    AUDIT = "audit", "the audit itself"
+
+
+class AuditIsKept(TypeError):
+    def __init__(self) -> None:
+        super().__init__("The audit is only added to: entries are neither changed nor removed.")
+
+
+class EntryQuerySet(models.QuerySet["Entry"]):
+    """`seal_in` and `remove_pruned` are the only ways to change or remove rows."""
+
+    def unsealed(self) -> "EntryQuerySet":
+        return self.filter(segment=None)
+
+    def seal_in(self, segment: int) -> int:
+        return super().filter(segment=None).update_rows(segment=segment)
+
+    def update_rows(self, **changes: Any) -> int:
+        return super().update(**changes)
+
+    def remove_pruned(self) -> int:
+        return super().delete()[0]
+
+    def update(self, **_: Any) -> NoReturn:
+        raise AuditIsKept
+
+    def delete(self) -> NoReturn:
+        raise AuditIsKept
+
+    delete.queryset_only = True  # type: ignore[attr-defined]
+
+
+class Entry(models.Model):
+    """Something that a person, a token or the product did. It outlives all that it names."""
+
+    at = models.DateTimeField("when", default=timezone.now)
+    kind = models.CharField(max_length=10, choices=Kind.choices)
+    event = models.CharField(max_length=40, help_text="Such as sign_in.failed.")
+    actor = models.CharField(max_length=NAME_LENGTH, blank=True, help_text="Such as user:1 or token:7.")
+    actor_name = models.CharField(
+        "who", max_length=NAME_LENGTH, blank=True, help_text="As it was called then."
+    )
+    address = models.CharField(
+        "from", max_length=ADDRESS_LENGTH, blank=True, help_text="The client's network address."
+    )
+    client = models.CharField(
+        max_length=NAME_LENGTH, blank=True, help_text="What the client says that it is."
+    )
+    door = models.CharField(max_length=20, blank=True, help_text="Such as admin, rest or mcp.")
+    subject = models.CharField(
+        max_length=NAME_LENGTH, blank=True, help_text="What it was done to, such as catalogue.source:5."
+    )
+    subject_name = models.CharField("what", max_length=NAME_LENGTH, blank=True)
+    outcome = models.CharField(max_length=20, blank=True)
+    details = models.TextField(default="{}", help_text="More of it, as a JSON object.")
+    key = models.CharField(  # noqa: DJ001 - several without one are no duplicates
+        max_length=80, null=True, help_text="Names the record of another room that it tells of."
+    )
+    segment = models.PositiveBigIntegerField(null=True, help_text="Empty until it is sealed.")
+
+    objects: ClassVar[models.Manager["Entry"]] = EntryQuerySet.as_manager()
+
+    class Meta:
+        ordering = ("-at", "-pk")
+        verbose_name = "audit entry"
+        verbose_name_plural = "audit entries"
+        default_permissions = ("view",)
+        indexes = [
+            models.Index(fields=["-at", "-id"], name="audit_by_time"),
+            models.Index(fields=["kind", "-at"], name="audit_by_kind"),
+            models.Index(fields=["actor", "-at"], name="audit_by_actor"),
+            models.Index(fields=["event", "-at"], name="audit_by_event"),
+            models.Index(fields=["outcome", "-at"], name="audit_by_outcome"),
+            models.Index(fields=["subject", "-at"], name="audit_by_subject"),
+            models.Index(fields=["segment"], name="audit_by_segment"),
+            models.Index(fields=["id"], name="audit_unsealed", condition=models.Q(segment=None)),
+        ]
+        constraints = [models.UniqueConstraint(fields=["key"], name="one_audit_entry_per_record")]
+
+    def __str__(self) -> str:
+        return f"{self.event} {self.subject_name}".strip()
+
+    def save(self, *args: Any, **kwargs: Any) -> None:
+        if not self._state.adding:
+            raise AuditIsKept
+        super().save(*args, **kwargs)
+
+    def delete(self, *args: Any, **kwargs: Any) -> NoReturn:
+        raise AuditIsKept
+
+    def content(self) -> dict[str, Any]:
+        """All that is sealed, as JSON values."""
+        return {"id": self.pk, **self.told()}
+
+    def told(self) -> dict[str, Any]:
+        """The same without its number."""
+        return {"at": as_text(self.at), **{name: getattr(self, name) for name in TOLD}}
+
+    @property
+    def digest(self) -> str:
+        return digest_of(self.content())
+
+
+TOLD = (
+    "kind", "event", "actor", "actor_name", "address", "client", "door", "subject", "subject_name", "outcome",
+    "details", "key",
+)  # fmt: skip
+
+
+def as_text(at: datetime) -> str:
+    return at.astimezone(UTC).isoformat(timespec="microseconds")
+
+
+def canonical(content: dict[str, Any]) -> bytes:
+    return json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
+
+
+def digest_of(content: dict[str, Any]) -> str:
+    return hashlib.sha256(canonical(content)).hexdigest()
+
+
+class SegmentQuerySet(models.QuerySet["Segment"]):
+    def mark_pruned(self, at: datetime) -> int:
+        return super().update(pruned_at=at, leaves="")
+
+    def update(self, **_: Any) -> NoReturn:
+        raise AuditIsKept
+
+    def delete(self) -> NoReturn:
+        raise AuditIsKept
+
+    delete.queryset_only = True  # type: ignore[attr-defined]
+
+
+class Segment(models.Model):
+    """Some entries of one kind under one digest, which covers the digest of the segment before."""
+
+    number = models.PositiveBigIntegerField(primary_key=True)
+    kind = models.CharField(max_length=10, choices=Kind.choices)
+    sealed_at = models.DateTimeField()
+    newest_at = models.DateTimeField(help_text="When its latest entry happened.")
+    entries = models.PositiveIntegerField()
+    root = models.CharField(max_length=64, help_text="SHA-256 of the leaves.")
+    previous = models.CharField(max_length=64, blank=True, help_text="The digest of the segment before.")
+    digest = models.CharField(max_length=64, help_text="SHA-256 of all of the above.")
+    seal = models.CharField(max_length=64, help_text="HMAC of the digest with a key from SECRET_KEY.")
+    seal_key = models.CharField(max_length=16, help_text="Tells keys of seals apart.")
+    leaves = models.TextField(blank=True, help_text="Number and SHA-256 of each entry, a line each.")
+    pruned_at = models.DateTimeField(null=True, help_text="When the retention removed its entries.")
+
+    objects: ClassVar[models.Manager["Segment"]] = SegmentQuerySet.as_manager()
+
+    class Meta:
+        ordering = ("number",)
+        default_permissions = ()
+        indexes = [
+            models.Index(
+                fields=["kind", "newest_at"],
+                name="audit_segment_kept",
+                condition=models.Q(pruned_at=None),
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.number}:{self.digest}"
+
+    def save(self, *args: Any, **kwargs: Any) -> None:
+        if not self._state.adding:
+            raise AuditIsKept
+        kwargs["force_insert"] = True  # The key is no proof that the row is new
+        super().save(*args, **kwargs)
+
+    def delete(self, *args: Any, **kwargs: Any) -> NoReturn:
+        raise AuditIsKept
+
+    def content(self) -> dict[str, Any]:
+        """All that its digest covers, as JSON values."""
+        return {
+            "number": self.number,
+            "kind": self.kind,
+            "sealed_at": as_text(self.sealed_at),
+            "newest_at": as_text(self.newest_at),
+            "entries": self.entries,
+            "root": self.root,
+            "previous": self.previous,
+        }
+
+
+class Progress(models.Model):
+    """One row: how far the records of other rooms were gathered. Sealers take turns by its lock."""
+
+    ONLY = 1
+    id = models.PositiveSmallIntegerField(primary_key=True, default=ONLY, editable=False)
+    gathered = models.TextField(default="{}", help_text="Until when, by the name of the record, as JSON.")
+    rechecked_at = models.DateTimeField(null=True)
+
+    class Meta:
+        default_permissions = ()
+        constraints = [models.CheckConstraint(condition=models.Q(id=1), name="one_audit_progress")]
+
+    def __str__(self) -> str:
+        return self.gathered

@@ -1,0 +1,234 @@
+"""Gathering what other rooms record, sealing it with all that was written since, and the retention.
+
+Writers only insert, and never wait for a sealer or for one another. An entry belongs to no segment until a
+sealer finds it committed: one that commits late, with a lower number than a sealed one, comes into a later
+segment. Sealers take turns by the lock of one row; segments are numbered without a gap, and two with one
+number cannot be. What other rooms record anyway is not written twice at the time: a sealer reads it there, by
+its time, and looks back far enough for transactions that commit late; the key of the record keeps it from
+being entered twice.
+"""
+
+import hashlib
+import json
+import time
+from collections import defaultdict
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from django.conf import settings
+from django.db import IntegrityError, transaction
+from django.utils import timezone
+from django.utils.crypto import salted_hmac
+from loguru import logger
+
+from audit.models import Entry, Kind, Progress, Segment, digest_of
+from audit.recording import record
+
+BATCH = 200  # Entries at a time: SQLite has one writer
+LONGEST_REST_SECONDS = 0.5
+LATE = timedelta(minutes=2)  # A transaction may commit so long after the time that it wrote
+RECHECKED_EVERY, RECHECKED = timedelta(hours=1), timedelta(days=1)
+SALT = "audit seal v1"
+LONG_AGO = datetime(1970, 1, 1, tzinfo=timezone.get_default_timezone())
+DAYS = {  # The setting that says how long entries are kept; the audit's own are kept for ever
+    Kind.CALL: "audit_call_days",
+    Kind.SIGN_IN: "audit_sign_in_days",
+    Kind.TOKEN: "audit_access_days",
+    Kind.ACCOUNT: "audit_access_days",
+    Kind.APPROVAL: "audit_access_days",
+    Kind.CURATION: "audit_change_days",
+    Kind.SETTING: "audit_change_days",
+    Kind.IMPORT: "audit_change_days",
+    Kind.EXPORT: "audit_change_days",
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Witness:
+    """Records of another room of which the audit tells."""
+
+    name: str  # Keys of entries begin with it and a colon
+    delay: timedelta
+    """How old they are when they are gathered at the earliest."""
+    gather: Callable[[datetime, datetime, int], tuple[list[Entry], datetime | None]]
+    """Entries of records in a span of time, the oldest first, of which there are none yet: at most so many.
+    Also the time that was reached, or None for the whole span."""
+    again: Callable[[Collection[str]], dict[str, Entry]]
+    """What would be gathered now of those with these keys that are still there, by key."""
+    may_vanish: bool
+    """Whether a retention of their own removes the records."""
+
+
+witnesses: list[Witness] = []
+
+
+def new_only(entries: Sequence[Entry]) -> list[Entry]:
+    keys = [entry.key for entry in entries]
+    known = set(Entry.objects.filter(key__in=keys).values_list("key", flat=True))
+    return [entry for entry in entries if entry.key not in known]
+
+
+def seal(*, seconds: float | None = None) -> int:
+    """Seal all that is settled, for about `seconds` if given. Returns how many entries; several processes may
+    do it at once."""
+    sealed, give_up_at = 0, None if seconds is None else time.monotonic() + seconds
+    while give_up_at is None or time.monotonic() < give_up_at:
+        begun = time.monotonic()
+        try:
+            number, is_more = _seal_batch()
+        except IntegrityError as error:
+            # Of the processes that begin an empty audit together one has made the first rows.
+            logger.debug("Another process seals the audit: {}", error)
+            break
+        sealed += number
+        if not is_more:
+            break
+        time.sleep(min(time.monotonic() - begun, LONGEST_REST_SECONDS))
+    if sealed:
+        logger.info("Sealed {} entries of the audit; its head is now {}", sealed, head())
+    return sealed
+
+
+def head() -> str:
+    """`number:digest` of the last segment, to keep outside; empty before the first."""
+    last = Segment.objects.order_by("number").last()
+    return "" if last is None else str(last)
+
+
+@transaction.atomic
+def _seal_batch() -> tuple[int, bool]:
+    """Returns how many were sealed, and whether there may be more."""
+    progress = _lock_progress()
+    if progress is None:
+        return 0, False
+    by_kind: dict[str, list[Entry]] = defaultdict(list)
+    is_more = _gather(progress, by_kind)
+    fresh = sum(map(len, by_kind.values()))
+    written = list(Entry.objects.unsealed().order_by("pk")[:BATCH])
+    for entry in written:
+        by_kind[entry.kind].append(entry)
+    for kind, entries in sorted(by_kind.items()):
+        _seal_entries(kind, entries)
+    return fresh + len(written), is_more or len(written) == BATCH
+
+
+def _lock_progress() -> Progress | None:
+    """None while another process seals."""
+    locked = Progress.objects.select_for_update(skip_locked=True).filter(pk=Progress.ONLY).first()
+    if locked is None and not Progress.objects.filter(pk=Progress.ONLY).exists():
+        locked = Progress.objects.create()
+    return locked
+
+
+def _gather(progress: Progress, by_kind: dict[str, list[Entry]]) -> bool:
+    """Adds entries that are not stored yet. Returns whether there is more to gather."""
+    now, gathered, is_more = timezone.now(), json.loads(progress.gathered), False
+    is_due = progress.rechecked_at is None or now - progress.rechecked_at > RECHECKED_EVERY
+    reach = RECHECKED if is_due else LATE
+    for witness in witnesses:
+        mark = datetime.fromisoformat(gathered.get(witness.name, LONG_AGO.isoformat()))
+        until = now - witness.delay
+        begin = mark if mark - LONG_AGO < reach else mark - reach
+        found, reached = witness.gather(begin, until, BATCH)
+        for entry in found:
+            by_kind[entry.kind].append(entry)
+        is_more |= reached is not None
+        # While there is more, what is behind the mark was looked at in this turn.
+        gathered[witness.name] = max(mark, until if reached is None else reached).isoformat()
+    progress.gathered = json.dumps(gathered)
+    if not is_more:
+        progress.rechecked_at = now if is_due else progress.rechecked_at
+    progress.save()
+    return is_more
+
+
+def gathered_until(name: str) -> datetime:
+    """Until when the records of this witness are in the audit."""
+    progress = Progress.objects.filter(pk=Progress.ONLY).first()
+    gathered = {} if progress is None else json.loads(progress.gathered)
+    mark = datetime.fromisoformat(gathered.get(name, LONG_AGO.isoformat()))
+    return mark if mark - LONG_AGO < LATE else mark - LATE
+
+
+def _seal_entries(kind: str, entries: list[Entry]) -> None:
+    last = Segment.objects.order_by("number").last()
+    number, previous = (1, "") if last is None else (last.number + 1, last.digest)
+    new = [entry for entry in entries if entry._state.adding]
+    for entry in new:
+        entry.segment = number
+    Entry.objects.bulk_create(new)
+    stored = [entry.pk for entry in entries if entry.segment is None]
+    if stored:
+        Entry.objects.filter(pk__in=stored).seal_in(number)
+    leaves = leaves_of(entries)
+    segment = Segment(
+        number=number,
+        kind=kind,
+        sealed_at=timezone.now(),
+        newest_at=max(entry.at for entry in entries),
+        entries=len(entries),
+        root=root_of(leaves),
+        previous=previous,
+        leaves=leaves,
+    )
+    segment.digest = digest_of(segment.content())
+    segment.seal, segment.seal_key = seal_of(segment.digest, settings.SECRET_KEY)
+    segment.save()
+
+
+def leaves_of(entries: Sequence[Entry]) -> str:
+    return "\n".join(f"{entry.pk}:{entry.digest}" for entry in sorted(entries, key=lambda entry: entry.pk))
+
+
+def root_of(leaves: str) -> str:
+    return hashlib.sha256(leaves.encode()).hexdigest()
+
+
+def seal_of(digest: str, key: str) -> tuple[str, str]:
+    """The seal, and what tells this key from others."""
+    made = salted_hmac(SALT, digest, secret=key, algorithm="sha256").hexdigest()
+    return made, key_name(key)
+
+
+def key_name(key: str) -> str:
+    return salted_hmac(SALT, "name of the key", secret=key, algorithm="sha256").hexdigest()[:16]
+
+
+def prune(*, seconds: float | None = None) -> int:
+    """Remove the entries of segments past the retention of their kind, a segment at a time. The digest
+    stays, and an entry of the audit itself says what went. Returns how many entries."""
+    removed, give_up_at = 0, None if seconds is None else time.monotonic() + seconds
+    for kind, setting in DAYS.items():
+        days: int = settings.CATALOGUE[setting]  # type: ignore[literal-required]
+        while days and (give_up_at is None or time.monotonic() < give_up_at):
+            begun = time.monotonic()
+            number = _prune_segment(kind, timezone.now() - timedelta(days=days), days)
+            if number is None:
+                break
+            removed += number
+            time.sleep(min(time.monotonic() - begun, LONGEST_REST_SECONDS))
+    return removed
+
+
+@transaction.atomic
+def _prune_segment(kind: Kind, before: datetime, days: int) -> int | None:
+    """Returns how many entries went; None if no segment is due."""
+    due = Segment.objects.filter(kind=kind, newest_at__lt=before, pruned_at=None).order_by("newest_at")
+    segment = due.select_for_update(skip_locked=True).first()
+    if segment is None:
+        return None
+    record(
+        Kind.AUDIT,
+        "audit.pruned",
+        actor="retention",
+        actor_name="retention",
+        subject=f"audit.segment:{segment.number}",
+        subject_name=f"segment {segment.number}",
+        digest=segment.digest,
+        entries=segment.entries,
+        of=segment.kind,
+        kept_days=days,
+    )
+    Segment.objects.filter(pk=segment.pk).mark_pruned(timezone.now())
+    return Entry.objects.filter(segment=segment.number).remove_pruned()

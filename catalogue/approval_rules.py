@@ -1,0 +1,231 @@
+"""Which calls need a person's approval, by their arguments: `[{argument, is, value}]`, where `argument` is a
+JSON Pointer, such as `/order/amount` or `/items/*/price` for each item. A call needs one as soon as one rule
+says so. What a rule cannot judge needs one too: a missing argument, or a value of another type."""
+
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from catalogue.inputs import inputs_at
+from catalogue.served_schemas import Place, word_for_type
+from connectors.formats.json import is_number
+from connectors.formats.json_schema import steps_of
+
+Rule = Mapping[str, Any]
+MEMBERS = {"argument", "is", "value"}
+MOST_RULES = 20
+MOST_VALUES = 100
+LONGEST_VALUE = 1_000  # Characters of the JSON
+MOST_STEPS = 10
+EACH = "*"
+NUMBERS = ("number", "integer")
+
+
+def _is_number(value: Any) -> bool:
+    """What JSON can hold: comparisons with NaN are false."""
+    return is_number(value) and (isinstance(value, int) or math.isfinite(value))
+
+
+def _is_scalar(value: Any) -> bool:
+    return value is None or isinstance(value, str | int | float | bool)
+
+
+def _kind_of(value: Any) -> str:
+    """JSON's word for its type; `1` and `1.0` are both numbers."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "boolean"
+    return "number" if _is_number(value) else "string" if isinstance(value, str) else "other"
+
+
+def _is_same(value: Any, other: Any) -> bool:
+    return _kind_of(value) == _kind_of(other) and bool(value == other)
+
+
+def _is_among(value: Any, listed: Iterable[Any]) -> bool:
+    return any(_is_same(value, other) for other in listed)
+
+
+def _is_odd(value: Any, listed: Iterable[Any]) -> bool:
+    return not _is_scalar(value) or _kind_of(value) not in {_kind_of(other) for other in listed}
+
+
+# Whether the call needs an approval; a value that the comparison is not made for does.
+COMPARISONS: Mapping[str, Callable[[Any, Any], bool]] = {
+    "over": lambda value, bound: not _is_number(value) or value > bound,
+    "at_least": lambda value, bound: not _is_number(value) or value >= bound,
+    "under": lambda value, bound: not _is_number(value) or value < bound,
+    "at_most": lambda value, bound: not _is_number(value) or value <= bound,
+    "equal_to": lambda value, other: _is_odd(value, [other]) or _is_same(value, other),
+    "other_than": lambda value, other: not _is_same(value, other),
+    "one_of": lambda value, listed: _is_odd(value, listed) or _is_among(value, listed),
+    "none_of": lambda value, listed: not _is_among(value, listed),
+}
+OF_NUMBERS = ("over", "at_least", "under", "at_most")
+OF_LISTS = ("one_of", "none_of")
+
+
+def reasons_for_approval(rules: Iterable[Rule], arguments: Mapping[str, Any]) -> list[str]:
+    """In words, of the arguments that the engine would get; empty: no rule demands one."""
+    return [reason for rule in rules if (reason := _reason(rule, arguments))]
+
+
+def _reason(rule: Rule, arguments: Mapping[str, Any]) -> str:
+    try:
+        steps, compare = steps_of(rule["argument"]), COMPARISONS[rule["is"]]
+        values = _values_at(arguments, steps)
+        if values is None:
+            return f"{describe_rule(rule)}, and the call has no such argument"
+        needs = any(compare(value, rule["value"]) for value in values)
+    except (KeyError, TypeError, ValueError):
+        # From a newer version, or written past the checks.
+        return f"a rule cannot be read: {json.dumps(rule, default=str)[:200]}"
+    return describe_rule(rule) if needs else ""
+
+
+def describe_rule(rule: Rule) -> str:
+    words = str(rule["is"]).replace("_", " ")
+    return f"{rule['argument']} {words} {json.dumps(rule['value'], ensure_ascii=False)}"
+
+
+def _values_at(document: Any, steps: Iterable[str]) -> list[Any] | None:
+    """All values that the steps lead to; None where one leads nowhere."""
+    found = [document]
+    for step in steps:
+        below: list[Any] = []
+        for value in found:
+            if isinstance(value, list) and step == EACH:
+                below += value
+            elif isinstance(value, dict) and step in value and step != EACH:
+                below.append(value[step])
+            else:
+                return None
+        found = below
+    return found
+
+
+def check_form(given: Any) -> str:
+    """What is wrong with the form of the rules, whatever the schema; empty if nothing."""
+    if not isinstance(given, list):
+        return 'This has to be a list, such as [{"argument": "/amount", "is": "over", "value": 1000}].'
+    if len(given) > MOST_RULES:
+        return f"At most {MOST_RULES} rules."
+    for number, rule in enumerate(given, start=1):
+        if problem := _form_problem(rule):
+            return f"Rule {number}: {problem}"
+    return ""
+
+
+def _form_problem(rule: Any) -> str:
+    if not isinstance(rule, dict) or rule.keys() != MEMBERS:
+        return "give `argument`, `is` and `value`, and nothing else."
+    argument, comparison, value = rule["argument"], rule["is"], rule["value"]
+    if not isinstance(argument, str) or not argument.startswith("/") or argument == "/":
+        return "`argument` is a path that begins with a slash, such as /amount or /items/*/price."
+    if len(steps_of(argument)) > MOST_STEPS:
+        return f"`argument` has at most {MOST_STEPS} steps."
+    if comparison not in COMPARISONS:
+        return f"`is` has to be one of {', '.join(COMPARISONS)}."
+    return _value_problem(comparison, value)
+
+
+def _value_problem(comparison: str, value: Any) -> str:
+    if comparison in OF_NUMBERS and not _is_number(value):
+        return f"`{comparison}` compares with a number."
+    if comparison in OF_LISTS:
+        if (
+            not isinstance(value, list)
+            or not 0 < len(value) <= MOST_VALUES
+            or not all(map(_is_scalar, value))
+        ):
+            return f"`{comparison}` takes a list of 1 to {MOST_VALUES} texts, numbers, true, false or null."
+    elif not _is_scalar(value):
+        return f"`{comparison}` compares with a text, a number, true, false or null."
+    try:
+        written = json.dumps(value, allow_nan=False)
+    except ValueError:
+        return "JSON has no infinite numbers and no NaN."
+    return f"`value` has at most {LONGEST_VALUE:,} characters." if len(written) > LONGEST_VALUE else ""
+
+
+def find_rule_problems(schema: dict[str, Any], rules: Iterable[Rule]) -> list[str]:
+    """Rules that no longer fit the engine's schema: each call needs an approval then."""
+    whole = Place(schema, schema)
+    return [problem for rule in rules if (problem := _misfit(whole, rule))]
+
+
+def _misfit(place: Place, rule: Rule) -> str:
+    argument = rule["argument"]
+    for step in steps_of(argument):
+        below = _below(place, step)
+        if below is None:
+            return ""
+        if isinstance(below, str):
+            return f"{argument}: {below}"
+        place = below
+    known = set(word_for_type(place).split(" or "))
+    if "any" in known:
+        return ""
+    if rule["is"] in OF_NUMBERS:
+        fits = bool(known & set(NUMBERS))
+        return "" if fits else f"{argument}: {word_for_type(place)} cannot be compared with a number."
+    values = rule["value"] if rule["is"] in OF_LISTS else [rule["value"]]
+    for value in values:
+        kinds = set(NUMBERS) if _kind_of(value) == "number" else {_kind_of(value)}
+        if not known & kinds:
+            return f"{argument}: {json.dumps(value)} is never {word_for_type(place)}."
+    return ""
+
+
+def _below(place: Place, step: str) -> "Place | str | None":
+    """The schema behind the step, what is wrong with it, or None: the engine's schema does not say."""
+    if step == EACH:
+        for schema in place.chain():
+            if "items" in schema:
+                return place.at(schema["items"])
+        words = word_for_type(place)
+        return None if words in ("any", "array") else f"{words} has no items; `*` stands for each of a list."
+    inputs = inputs_at(place)
+    if step in inputs.properties:
+        return inputs.properties[step].place
+    if not inputs.properties:
+        words = word_for_type(place)
+        return None if words in ("any", "object") else f"{words} has no argument {step}."
+    return f"the engine's schema names no {step}; there are {', '.join(sorted(inputs.properties)[:20])}."
+
+
+def write_rules(rules: Iterable[Rule]) -> str:
+    """A line for each, as `read_rules` takes them."""
+    return "\n".join(f"{rule['argument']} {rule['is']} {_write_value(rule['value'])}" for rule in rules)
+
+
+def read_rules(text: str) -> list[dict[str, Any]]:
+    """Of lines such as `/amount over 1000`. Raises ValueError with a sentence that names the line."""
+    rules = []
+    for number, line in enumerate(text.splitlines(), start=1):
+        if not line.strip():
+            continue
+        argument, _, rest = line.strip().partition(" ")
+        comparison, _, value = rest.strip().partition(" ")
+        if not value.strip():
+            raise ValueError(f"Line {number}: write it like /amount over 1000.")
+        rules.append({"argument": argument, "is": comparison, "value": _read_value(value.strip())})
+        if problem := _form_problem(rules[-1]):
+            raise ValueError(f"Line {number}: {problem}")
+    return rules
+
+
+def _write_value(value: Any) -> str:
+    if isinstance(value, str) and value and _read_value(value) == value and value == value.strip():
+        return value
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _read_value(written: str) -> Any:
+    """JSON, else the text as it stands."""
+    try:
+        return json.loads(written)
+    except ValueError:
+        return written

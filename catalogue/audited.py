@@ -1,0 +1,137 @@
+"""The audit of the catalogue: what the history tells it, exports, and what lists of it search."""
+
+import hashlib
+import json
+from collections.abc import Collection, Iterable, Iterator
+from datetime import datetime, timedelta
+from itertools import islice
+from typing import Any
+
+from django.db.models import Q, QuerySet
+from django.http import StreamingHttpResponse
+
+from audit.export import export_lines
+from audit.models import Entry, Kind, as_text
+from audit.recording import record
+from audit.sealing import Witness, new_only, witnesses
+from catalogue.database import lend_connection
+from catalogue.history import Actor
+from catalogue.long_lists import search_newest
+from catalogue.models import HistoryEntry
+from connectors.network.redaction import printable
+
+NAME = "history"
+KINDS = {
+    "mcp_bridge.accesstoken": Kind.TOKEN,
+    "mcp_bridge.allowedapplication": Kind.TOKEN,
+    "auth.user": Kind.ACCOUNT,
+    "auth.group": Kind.ACCOUNT,
+    "catalogue.productsettings": Kind.SETTING,
+    "executions.retention": Kind.SETTING,
+    "executions.cachepolicy": Kind.SETTING,
+}
+IMPORTED = "Imported "  # How messages of imports begin
+
+
+def follow_history() -> None:
+    witnesses.append(
+        Witness(name=NAME, delay=timedelta(0), gather=_gather, again=_again, may_vanish=False),
+    )
+
+
+def _gather(since: datetime, until: datetime, most: int) -> tuple[list[Entry], datetime | None]:
+    found: list[Entry] = []
+    begin, last = since, 0
+    while True:
+        # The span alone is what an index answers.
+        span, after = {"at__gte": begin, "at__lte": until}, Q(at__gt=begin) | Q(pk__gt=last)
+        page = list(HistoryEntry.objects.filter(after, **span).order_by("at", "pk")[:most])
+        found += new_only(entries_of(page))
+        if len(page) < most:
+            return found, None
+        begin, last = page[-1].at, page[-1].pk
+        if len(found) >= most:
+            return found, begin
+
+
+def _again(keys: Collection[str]) -> dict[str, Entry]:
+    numbers = [int(key.partition(":")[2]) for key in keys]
+    entries = entries_of(HistoryEntry.objects.filter(pk__in=numbers))
+    return {str(entry.key): entry for entry in entries}
+
+
+def entries_of(changes: Iterable[HistoryEntry]) -> list[Entry]:
+    return [
+        Entry(
+            at=change.at,
+            kind=_kind_of(change),
+            event=f"{change.model.rpartition('.')[2]}.{change.kind}"[:40],
+            actor=change.actor,
+            actor_name=printable(change.actor_name),
+            door=change.door,
+            subject=f"{change.model}:{change.object_id}"[:255],
+            subject_name=printable(change.object_name),
+            outcome=change.kind,
+            details=json.dumps({"history": change.pk, "sha256": _digest_of(change)}, sort_keys=True),
+            key=f"{NAME}:{change.pk}",
+        )
+        for change in changes
+    ]
+
+
+def _kind_of(change: HistoryEntry) -> Kind:
+    if change.message.startswith(IMPORTED):
+        return Kind.IMPORT
+    return KINDS.get(change.model, Kind.CURATION)
+
+
+def _digest_of(change: HistoryEntry) -> str:
+    """Of the whole change, with its values."""
+    whole = {field.attname: getattr(change, field.attname) for field in change._meta.concrete_fields}
+    whole["at"] = as_text(change.at)
+    return hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()
+
+
+TEXTS = ("event", "actor", "actor_name", "subject_name", "address", "client")
+AT_A_TIME = 1_000  # Lines
+MEDIA_TYPE = "application/jsonl"
+FILE_NAME = "audit.jsonl"
+
+
+def matching(entries: QuerySet[Entry], texts: Collection[str]) -> QuerySet[Entry]:
+    """The newest with each text; all of an execution with that id."""
+    found = search_newest(entries, texts, TEXTS, by="at")
+    keys = [f"{name}:{text}" for text in texts for name in ("call", "began")]
+    found |= set(entries.filter(key__in=keys).values_list("pk", flat=True))
+    return entries.filter(pk__in=found)
+
+
+def record_export(by: Actor, what: str, **details: Any) -> None:
+    """Whatever leaves the product as a file; `details` have no secrets."""
+    record(
+        Kind.EXPORT,
+        f"{what.replace(' ', '_')}.exported",
+        actor=by.key,
+        actor_name=by.name,
+        door=by.door.value,
+        subject_name=what,
+        **details,
+    )
+
+
+def send_export(by: Actor, **chosen: Any) -> StreamingHttpResponse:
+    """The audit as a file; see `audit.export.export_lines`."""
+    told = {name: str(value) for name, value in chosen.items() if value}
+    record_export(by, "audit", **told)
+    response = StreamingHttpResponse(
+        _encoded(export_lines(**chosen)), content_type=f"{MEDIA_TYPE}; charset=utf-8"
+    )
+    response["Content-Disposition"] = f'attachment; filename="{FILE_NAME}"'
+    return response
+
+
+def _encoded(lines: Iterator[str]) -> Iterator[bytes]:
+    while batch := list(islice(lines, AT_A_TIME)):
+        yield "".join(batch).encode("utf-8", "surrogateescape")
+        # A slow reader keeps no connection.
+        lend_connection()

@@ -1,0 +1,34 @@
+from argparse import ArgumentParser, ArgumentTypeError
+from datetime import UTC, datetime
+from typing import Any
+
+from audit.export import export_lines
+from audit.models import Kind
+from catalogue.audited import record_export
+from catalogue.history import command
+from catalogue.management.base import CatalogueCommand
+
+
+class Command(CatalogueCommand):
+    help = "Write the audit to standard output as JSON lines; `verify_audit --file` checks them."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument(
+            "--kind", action="append", default=[], choices=Kind.values, help="only these; may be repeated"
+        )
+        for name, what in (("--since", "from this time on"), ("--until", "before this time")):
+            parser.add_argument(name, type=_moment, metavar="TIME", help=f"{what}, such as 2026-01-31T12:00Z")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        chosen = {"kinds": options["kind"], "since": options["since"], "until": options["until"]}
+        record_export(command("export_audit"), "audit", kinds=options["kind"])
+        for line in export_lines(**chosen):
+            self.stdout.write(line, ending="")
+
+
+def _moment(text: str) -> datetime:
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise ArgumentTypeError("not a time such as 2026-01-31T12:00Z") from None
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)

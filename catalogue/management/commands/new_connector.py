@@ -1,0 +1,65 @@
+import re
+from argparse import ArgumentParser
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from django.core.management.base import CommandError
+
+from catalogue.management.base import CatalogueCommand
+from connectors.registry import connector_kinds
+
+# Not connectors.testing itself, which needs pytest.
+TEMPLATE = files("connectors") / "testing" / "package"
+PLACES = {
+    "pyproject.toml": "pyproject.toml",
+    "README.md": "README.md",
+    "connector.py": "src/{name}_connector.py",
+    "conftest.py": "tests/conftest.py",
+    "engine.py": "tests/engine.py",
+    "test_contract.py": "tests/test_{name}.py",
+}
+
+
+class Command(CatalogueCommand):
+    makes_database = False
+    help = "Make a package with a connector for an imitated engine, and with tests that pass, to be changed."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("name", help="of the engine and the kind of its sources, such as my_engine")
+        parser.add_argument(
+            "--folder", type=Path, help="where the package goes; NAME-connector in this folder if not given"
+        )
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        name = options["name"]
+        if not re.fullmatch(r"[a-z][a-z0-9_]{0,29}", name):
+            raise CommandError("A name has lower-case letters, digits and '_', and begins with a letter.")
+        if name in connector_kinds():
+            raise CommandError(f"There is a kind of source called {name} already; choose another name.")
+        folder = options["folder"] or Path(f"{name.replace('_', '-')}-connector")
+        try:
+            self._write(folder, name)
+        except FileExistsError:
+            raise CommandError(f"{folder} is there already; nothing was changed.") from None
+        except OSError as error:
+            raise CommandError(f"{folder} cannot be written: {error}") from None
+        self.stdout.write(
+            f"{folder} is a package with a connector; README.md says how to test and install it."
+        )
+
+    def _write(self, folder: Path, name: str) -> None:
+        folder.mkdir(parents=True)
+        for template, place in PLACES.items():
+            text = (TEMPLATE / f"{template}.txt").read_text(encoding="utf-8")
+            target = folder / place.format(name=name)
+            target.parent.mkdir(exist_ok=True)
+            target.write_text(_named(text, name), encoding="utf-8")
+
+
+def _named(text: str, name: str) -> str:
+    """The template is for an engine called Lathe."""
+    words = [word.capitalize() for word in name.split("_") if word]
+    text = text.replace('label = "Lathe"', f'label = "{" ".join(words)}"')
+    text = text.replace("lathe-connector", f"{name.replace('_', '-')}-connector")
+    return text.replace("Lathe", "".join(words)).replace("lathe", name)

@@ -1,0 +1,65 @@
+import sys
+from argparse import ArgumentParser
+from typing import Any
+
+from django.core.management.base import CommandError
+
+from audit.export import verify_lines
+from audit.verification import Report, verify
+from catalogue.management.base import CatalogueCommand
+
+
+class Command(CatalogueCommand):
+    help = (
+        "Check that every sealed entry of the audit is there as it was sealed. Names each entry that is "
+        "missing or was changed, and fails then. docs/audit.md says what that proves."
+    )
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument(
+            "--head",
+            default="",
+            metavar="NUMBER:DIGEST",
+            help="a head that was printed before and kept elsewhere: proves that nothing was cut off since",
+        )
+        parser.add_argument(
+            "--file", metavar="FILE", help="check an export instead, by itself; - is standard input"
+        )
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        path, known_head = options["file"], options["head"]
+        report = self._verify_file(path) if path else verify(known_head=known_head)
+        for line in _describe(report):
+            self.stdout.write(line)
+        if not report.holds:
+            problems = "\n".join(map(str, report.problems))
+            raise CommandError(f"The audit does not hold:\n{problems}")
+        self.stdout.write("The audit holds.")
+
+    def _verify_file(self, path: str) -> Report:
+        if path == "-":
+            return verify_lines(sys.stdin)
+        try:
+            with open(path, encoding="utf-8") as lines:
+                return verify_lines(lines)
+        except (OSError, UnicodeError) as error:
+            raise CommandError(f"{path} cannot be read: {error}.") from None
+
+
+def _describe(report: Report) -> list[str]:
+    since = (
+        f", the oldest since {report.unsealed_since:%Y-%m-%d %H:%M:%S} UTC" if report.unsealed_since else ""
+    )
+    lines = [f"{report.segments} segments with {report.entries} entries; {report.unsealed} unsealed{since}."]
+    if report.pruned:
+        lines.append(f"The retention has emptied {report.pruned} segments; their digests are in the chain.")
+    if report.vanished:
+        lines.append(f"{report.vanished} entries outlive the record that they tell of.")
+    if report.unknown_keys:
+        lines.append(
+            f"{report.unknown_keys} segments were sealed with a SECRET_KEY that is not known any more: their "
+            "chain was checked, their seals were not."
+        )
+    if report.head:
+        lines.append(f"Head: {report.head}")
+    return lines

@@ -1,0 +1,33 @@
+from pathlib import Path
+from typing import Any
+
+from django.conf import settings
+from django.core.management.base import CommandError, CommandParser
+
+from catalogue.management.base import CatalogueCommand
+from config.backup import BackupRefused, make_backup
+
+
+class Command(CatalogueCommand):
+    help = "Back up the embedded database, with its key, into one file while everything runs."
+    makes_database = False
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("file", type=Path, help="A tar file, which only its owner may read.")
+        parser.add_argument("--force", action="store_true", help="replace an existing file")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        target: Path = options["file"]
+        try:
+            make_backup(target, replace=options["force"])
+        except BackupRefused as error:
+            raise CommandError(str(error)) from None
+        except OSError as error:
+            raise CommandError(f"{target} cannot be written: {error.strerror}.") from None
+        self.stdout.write(f"Backed up to {target}, {target.stat().st_size:,} bytes.")
+        if settings.SECRET_KEY_FILE is None:
+            self.stderr.write(
+                "It does not contain SECRET_KEY, which the environment sets: keep that as well."
+            )
+        else:
+            self.stderr.write("It contains the key to stored credentials: keep it as safe as these.")

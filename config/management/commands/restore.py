@@ -1,0 +1,31 @@
+from pathlib import Path
+from typing import Any
+
+from django.core.management.base import CommandError, CommandParser
+
+from catalogue.management.base import CatalogueCommand
+from config.backup import BackupRefused, is_behind, restore_backup
+from config.environment import COMMAND
+
+
+class Command(CatalogueCommand):
+    help = "Put a backup in the place of the embedded database. Stop all processes of the product first."
+    makes_database = False
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("file", type=Path, help="What `backup` wrote.")
+        parser.add_argument(
+            "--force", action="store_true", help="replace existing data, which is kept beside it"
+        )
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        source: Path = options["file"]
+        try:
+            manifest = restore_backup(source, replace=options["force"])
+        except BackupRefused as error:
+            raise CommandError(f"Nothing was changed. {error}") from None
+        except OSError as error:
+            raise CommandError(f"{error.filename or source}: {error.strerror}.") from None
+        self.stdout.write(f"Restored the backup of {manifest.made_at}, made by version {manifest.version}.")
+        if is_behind(manifest):
+            self.stdout.write(f"Bring it up to date before you start: {COMMAND} migrate")

@@ -1,0 +1,24 @@
+import warnings
+from typing import Any
+
+from django.core.management.base import CommandParser
+
+from catalogue.management.base import CatalogueCommand
+from config.celery import app
+
+
+class Command(CatalogueCommand):
+    help = "Run one worker: it lists engines and follows runs. Any number of them share the work."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument(
+            "--concurrency", type=int, default=4, help="Tasks at a time. Default: %(default)s."
+        )
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        # Root in a container knows.
+        warnings.filterwarnings("ignore", "You're running the worker with superuser privileges")
+        # Celery's own messages among workers; the database says all that they have to know of each other.
+        quiet = ["--without-gossip", "--without-mingle", "--without-heartbeat"]
+        count = str(options["concurrency"])
+        app.worker_main(["--quiet", "worker", "--pool", "threads", "--concurrency", count, *quiet])

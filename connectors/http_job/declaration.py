@@ -1,0 +1,674 @@
+"""The YAML document that declares an engine, and everything that can be wrong with it."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Annotated, Any, Literal, Self, get_args, get_origin
+
+import jmespath
+from jmespath.exceptions import JMESPathError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
+
+from connectors.formats.mistakes import message_of, unknown_key
+from connectors.formats.yaml import Document, Limits, Path, Problem, UnusableText, name_of, read_document
+from connectors.http_job.template import EACH, outside_lists, placeholders_in, unknown_placeholder
+from connectors.network.headers import TOKEN, objection_to_name
+
+LIMITS = Limits(bytes=200_000, depth=20, parts=5_000)
+LONGEST_EXPRESSION = 2_000
+METHODS = ("get", "post", "put", "patch", "delete")
+SECRETS = ("username", "password", "token")
+"""The settings of a source that a login may use."""
+OF_LISTING = ("offset", "page", "limit", "cursor")
+OF_WORKFLOW = ("id", "name")
+RESERVED = {*SECRETS, *OF_LISTING, *OF_WORKFLOW, "run_id", "key", "arguments", "login_token"}
+OF_METHOD = {"post": "POST", "put": "PUT", "patch": "PATCH", "delete": "DELETE", "get": "GET"}
+
+
+class _Cannot(ValueError):
+    pass
+
+
+@lru_cache(1_000)
+def _compiled(text: str) -> Any:
+    if len(text) > LONGEST_EXPRESSION:
+        raise _Cannot(f"has at most {LONGEST_EXPRESSION:,} characters")
+    try:
+        return jmespath.compile(text)
+    except (JMESPathError, RecursionError) as error:
+        reason = "it is nested too deep" if isinstance(error, RecursionError) else str(error).splitlines()[0]
+        raise _Cannot(f"is no JMESPath expression: {reason.rstrip(':.')}") from None
+
+
+def _is_expression(text: str) -> str:
+    _compiled(text)
+    return text
+
+
+def find(expression: str, value: Any) -> Any:
+    """What the JMESPath expression finds; None for nothing, and where a function of it refuses the value."""
+    try:
+        return _compiled(expression).search(value)
+    except (JMESPathError, RecursionError, ValueError, TypeError, ArithmeticError):
+        return None
+
+
+def _is_path(path: str) -> str:
+    if not path.startswith("/") or path.startswith("//"):
+        raise ValueError("has to be a path from the source's address on, which begins with one '/'")
+    if not path.isascii() or not path.isprintable() or " " in path or "#" in path or "\\" in path:
+        raise ValueError(
+            "must not contain spaces, '#', '\\' or characters outside ASCII; percent-encode them"
+        )
+    if any(step in (".", "..") for step in path.partition("?")[0].split("/")):
+        raise ValueError("must not have '.' or '..' as a step")
+    return path
+
+
+def _are_headers(headers: dict[str, str]) -> dict[str, str]:
+    for name, value in headers.items():
+        if name.lower() != "authorization" and (why := objection_to_name(name, constant=True)):
+            raise ValueError(f"the header {name} {why}")
+        if not value.isascii() or not value.isprintable():
+            raise ValueError(f"the value of {name} has characters that HTTP does not allow in a header")
+    return headers
+
+
+def _as_list(value: Any) -> Any:
+    return [value] if isinstance(value, dict | int) and not isinstance(value, bool) else value
+
+
+Expression = Annotated[str, Field(min_length=1), AfterValidator(_is_expression)]
+"""JMESPath."""
+Text = Annotated[str, Field(min_length=1, max_length=20_000)]
+RequestPath = Annotated[str, Field(max_length=2_000), AfterValidator(_is_path)]
+Headers = Annotated[dict[str, str], AfterValidator(_are_headers)]
+Keep = dict[Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,40}$")], Expression]
+Status = Annotated[int, Field(ge=400, le=499)]
+State = Literal["running", "completed", "failed", "cancelled"]
+
+
+class Block(BaseModel):
+    model_config = ConfigDict(
+        extra="forbid", strict=True, frozen=True, hide_input_in_errors=True, use_attribute_docstrings=True
+    )
+
+
+class Request(Block):
+    """One HTTP request below the source's address; each text may have placeholders in braces."""
+
+    get: RequestPath | None = None
+    post: RequestPath | None = None
+    put: RequestPath | None = None
+    patch: RequestPath | None = None
+    delete: RequestPath | None = None
+    query: dict[str, Any] = {}
+    """Parameters of the query; empty ones are left out."""
+    headers: Headers = {}
+    body: Any = Field(default=None, alias="json")
+    """The body, as JSON. A text that is nothing but a placeholder takes its value with its type."""
+    form: dict[str, Any] | Literal["{arguments}"] | None = None
+    """The body, as a form."""
+    graphql: Text | None = None
+    """A GraphQL document, sent as it is; its variables are where placeholders go."""
+    variables: dict[str, Any] = {}
+    not_found: Expression | None = None
+    """True of an answer that says, with a good status, that there is no such workflow or run."""
+    refused: Expression | None = None
+    """The words of an answer that refuses, with a good status."""
+    read: Literal["json", "lines"] = "json"
+    """What expressions look at: the JSON of the answer, or the list of its lines of text."""
+
+    @model_validator(mode="after")
+    def _is_one(self) -> Self:
+        named = [method for method in METHODS if getattr(self, method) is not None]
+        if len(named) != 1:
+            raise ValueError(f"needs exactly one of {', '.join(METHODS)}, with its path")
+        bodies = [name for name in ("body", "form", "graphql") if getattr(self, name) is not None]
+        if len(bodies) > 1:
+            raise ValueError("can have one of json, form and graphql only")
+        if bodies and self.get is not None:
+            raise ValueError("a get has no body; use query, or post")
+        if self.variables and self.graphql is None:
+            raise ValueError("variables belong to a graphql document")
+        return self
+
+    @property
+    def method(self) -> str:
+        return next(OF_METHOD[method] for method in METHODS if getattr(self, method) is not None)
+
+    @property
+    def path(self) -> str:
+        paths = (self.get, self.post, self.put, self.patch, self.delete)
+        return next(path for path in paths if path is not None)
+
+    @property
+    def templates(self) -> Iterator[tuple[str, Any]]:
+        """The key of each part that may have placeholders, and the part."""
+        yield self.method.lower(), self.path
+        yield from (("query", self.query), ("headers", self.headers), ("json", self.body))
+        yield from (("form", self.form), ("variables", self.variables))
+
+
+class LoginRequest(Request):
+    """A login by JSON that answers with a token."""
+
+    token: Expression
+    header: str = "Authorization"
+    value: str = "Bearer {login_token}"
+    again_on: Annotated[list[Annotated[int, Field(ge=400, le=499)]], BeforeValidator(_as_list)] = [401]
+    """Statuses after which the login is made once more, and the request repeated."""
+    optional: bool = False
+    """Left out where the source has none of its secrets, for engines that need not have a login."""
+
+    @model_validator(mode="after")
+    def _has_a_header(self) -> Self:
+        if not TOKEN.fullmatch(self.header):
+            raise ValueError("header: this is no name of a header")
+        if set(placeholders_in(self.value)) != {"login_token"}:
+            raise ValueError("value: needs the placeholder {login_token}, and no other")
+        return self
+
+
+class Login(Block):
+    """How the product proves who it is. Secrets are settings of the source, never part of this document."""
+
+    headers: Headers = {}
+    """Headers with {token}, {username} or {password}; one whose secret is not given is left out."""
+    basic: bool = False
+    """HTTP basic authentication with the source's user name and password."""
+    oauth: bool = False
+    """OAuth client credentials, from the source's settings."""
+    request: LoginRequest | None = None
+
+    @model_validator(mode="after")
+    def _is_one(self) -> Self:
+        if sum((bool(self.headers), self.basic, self.oauth, self.request is not None)) > 1:
+            raise ValueError("can have one of headers, basic, oauth and request only")
+        for name, value in self.headers.items():
+            if not set(placeholders_in(value)) & set(SECRETS):
+                raise ValueError(
+                    f"headers.{name}: needs {{token}}, {{username}} or {{password}}; "
+                    "a secret has a field of its own"
+                )
+        return self
+
+    @property
+    def needs(self) -> set[str]:
+        """Settings of a source that the login uses."""
+        if self.basic:
+            return {"username", "password"}
+        if self.oauth:
+            return {"oauth_token_url", "oauth_client_id", "oauth_client_secret"}
+        used = set(placeholders_in(self.headers))
+        for _, template in self.request.templates if self.request else ():
+            used |= set(placeholders_in(template))
+        return used & set(SECRETS)
+
+
+class Pages(Block):
+    """How a listing goes on. The request has {offset}, {page} or {cursor}, and {limit} for the size."""
+
+    by: Literal["offset", "page", "cursor", "link"]
+    size: Annotated[int, Field(ge=1, le=10_000)] = 100
+    total: Expression | None = None
+    """How many items there are; without it, a page that is not full is the last."""
+    next: Expression | None = None
+    """The next page's cursor, or its link, which has to be at the source's address."""
+    first: Annotated[int, Field(ge=0, le=1)] = 1
+    """The number of the first page."""
+
+    @model_validator(mode="after")
+    def _can_go_on(self) -> Self:
+        if (self.next is None) == (self.by in ("cursor", "link")):
+            raise ValueError("next goes with cursor and link, and with nothing else")
+        return self
+
+
+class Inputs(Block):
+    """Inputs that an engine describes one by one, from which the input schema is made."""
+
+    each: Expression
+    """An object whose keys are the names, or a list."""
+    name: Expression | None = None
+    """Of a list's items."""
+    schema_: Expression | None = Field(default=None, alias="schema")
+    """A JSON Schema of the value."""
+    type: Expression | None = None
+    types: dict[str, Literal["string", "number", "integer", "boolean", "array", "object"]] = {}
+    """The engine's words for types; others are any."""
+    description: Expression | None = None
+    default: Expression | None = None
+    choices: Expression | None = None
+    required: Expression | None = None
+    """True for an input that has to be given; without it none has to."""
+
+
+class Described(Block):
+    """What an answer says of a workflow."""
+
+    title: Expression | None = None
+    description: Expression | None = None
+    version: Expression | None = None
+    category: Expression | None = None
+    tags: Expression | None = None
+    input_schema: str | dict[str, Any] | None = None
+    """An expression that finds a JSON Schema, or a JSON Schema that all workflows have."""
+    output_schema: Expression | None = None
+    inputs: Inputs | None = None
+    """Beside an expression in input_schema: for workflows where that finds none."""
+    keep: Keep = {}
+    """Values of a workflow that later requests have as placeholders."""
+
+    @model_validator(mode="after")
+    def _has_one_schema(self) -> Self:
+        if isinstance(self.input_schema, dict) and self.inputs is not None:
+            raise ValueError("can have one of inputs and an input_schema that all workflows have only")
+        if isinstance(self.input_schema, str):
+            _is_expression(self.input_schema)
+        return self
+
+
+class Detail(Request, Described):
+    """A second request for each item of the listing."""
+
+
+class List(Request, Described):
+    """What the engine can run."""
+
+    items: Expression
+    id: Expression
+    name: Expression | None = None
+    """Without it, the id."""
+    newest: Expression | None = None
+    """A number, for engines that list all versions of a workflow: of items with the same id the one with the
+    greatest counts."""
+    pages: Pages | None = None
+    detail: Detail | None = None
+
+    @model_validator(mode="after")
+    def _is_compared_whole(self) -> Self:
+        if self.newest is not None and self.pages is not None:
+            raise ValueError("newest goes without pages, as versions of a workflow may be on several")
+        return self
+
+
+class AlreadyStarted(Block):
+    """How a start says that the key has a run already."""
+
+    status: Annotated[list[Status], BeforeValidator(_as_list)]
+    saying: str = ""
+    """A part of the engine's words, where the status alone may mean something else."""
+
+
+class Start(Request):
+    run_id: Expression | None = None
+    """Of the answer."""
+    location: Annotated[str, Field(pattern=r"^/[^{}?#]*\{run_id\}[^{}?#]*$", max_length=500)] | None = None
+    """Instead: how the path in the answer's header Location ends, such as /queue/item/{run_id}/."""
+    own_run_id: Text | None = None
+    """The run's id where it is ours to choose, such as "{key}"."""
+    already_started: Annotated[
+        AlreadyStarted | None,
+        BeforeValidator(lambda value: {"status": value} if isinstance(value, int | list) else value),
+    ] = None
+    one_run_per_key: bool = False
+    """The engine promises that a repeated start with the same {key} answers with the same run."""
+
+    @model_validator(mode="after")
+    def _knows_the_run(self) -> Self:
+        if (self.run_id is None) == (self.location is None):
+            raise ValueError("needs one of run_id and location")
+        if self.already_started and self.location is not None:
+            raise ValueError("already_started goes with run_id, not with location")
+        if self.already_started and self.own_run_id is None:
+            raise ValueError("already_started needs own_run_id, as that answer names no run")
+        return self
+
+
+class Find(Request):
+    """The run that a key started."""
+
+    runs: Expression | None = None
+    """A list of runs; without it the answer is the run."""
+    run_id: Expression
+    key: Expression | None = None
+    """Where a run has the key of its start; needed with runs."""
+    workflow: Expression | None = None
+    """Where a run has the id of its workflow."""
+
+    @model_validator(mode="after")
+    def _checks_the_key(self) -> Self:
+        if self.runs is not None and self.key is None:
+            raise ValueError("runs needs key: an engine that ignores the condition would list other runs")
+        return self
+
+
+class HowFar(Block):
+    """What an answer says of the progress of a run."""
+
+    progress: Expression | None = None
+    """Percent, or a text such as 2/3."""
+    done: Expression | None = None
+    """How many parts of the run have ended."""
+    total: Expression | None = None
+    """How many parts it has."""
+    message: Expression | None = None
+
+    @model_validator(mode="after")
+    def _counts_in_pairs(self) -> Self:
+        if (self.done is None) != (self.total is None):
+            raise ValueError("done and total go together")
+        return self
+
+
+class Progress(Request, HowFar):
+    """A second request of each poll, while a run goes on."""
+
+
+class Seen(HowFar):
+    """What an answer says of a run."""
+
+    state: Expression
+    output: Expression | None = None
+    error: Expression | None = None
+    created_at: Expression | None = None
+    started_at: Expression | None = None
+    updated_at: Expression | None = None
+    finished_at: Expression | None = None
+    keep: Keep = {}
+    """Values that the requests for result, failure and logs have as placeholders."""
+
+
+class One(Block):
+    """The run among others in an answer."""
+
+    of: Expression
+    """A list."""
+    where: Expression
+    """A value of each of its items."""
+    equals: Text
+    """What it has to be, such as "{run_id}"."""
+
+
+class Otherwise(Request, Seen):
+    """Where a run is that is not among the others yet."""
+
+
+class RunStatus(Request, Seen):
+    states: Annotated[dict[str, State], Field(min_length=1)]
+    one: One | None = None
+    """For engines that list runs; all other expressions look at this one then."""
+    otherwise: Otherwise | None = None
+    """Asked where there is none; without it the run is unknown."""
+
+    @model_validator(mode="after")
+    def _is_otherwise_needed(self) -> Self:
+        if self.otherwise is not None and self.one is None:
+            raise ValueError("otherwise goes with one")
+        return self
+
+
+class Step(Request):
+    """One of several requests; the last one's output counts."""
+
+    output: Expression | None = None
+    keep: Keep = {}
+    """Values that the following requests have as placeholders; one that is null ends the steps."""
+
+
+Steps = Annotated[list[Step], BeforeValidator(_as_list), Field(min_length=1, max_length=5)]
+
+
+class Cancel(Request):
+    unless_ended: bool = False
+    """Look at the status first, for engines that would change a run that has ended. What the status keeps are
+    placeholders then."""
+    not_yet: Expression | None = None
+    """True of an answer that refuses now and will not later; the request is repeated."""
+    redirect_is_success: bool = False
+    """The engine answers with a redirect to a page of its own, which is not followed."""
+    otherwise: Request | None = None
+    """Sent instead where a value that this request needs is null."""
+
+
+class Terminate(Cancel):
+    after_seconds: Annotated[float, Field(ge=0, le=86_400)] = 30.0
+
+
+class Declaration(Block):
+    """An engine with a job API."""
+
+    name: Annotated[str, Field(min_length=1, max_length=100)]
+    about: Annotated[str, Field(max_length=500)] = ""
+    address: Annotated[str, Field(max_length=500)] = ""
+    """An example of the engine's address."""
+    values: dict[Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,40}$")], str] = {}
+    """Values that a source may choose, with their defaults; placeholders of every request."""
+    login: Login = Login()
+    headers: Headers = {}
+    """Sent with every request."""
+    check: Request | None = None
+    """A cheap request that proves address and login; without it, the first page of the list."""
+    list: List
+    start: Start
+    find: Find | None = None
+    status: RunStatus
+    progress: Progress | None = None
+    """How far a run is, where its status does not say."""
+    result: Steps = Field(default=[], min_length=0)
+    failure: Steps = Field(default=[], min_length=0)
+    """Where a failed run's reason is."""
+    logs: Steps = Field(default=[], min_length=0)
+    """Where an ended run's last lines are; kept for the record."""
+    cancel: Cancel | None = None
+    terminate: Terminate | None = None
+
+    @property
+    def requests(self) -> Iterator[tuple[Path, Request, set[str]]]:
+        """Every request with its place in the document and the names that its placeholders may have."""
+        kept = {*self.list.keep, *(self.list.detail.keep if self.list.detail else ())}
+        workflow = {*self.values, *OF_WORKFLOW, *kept}
+        run = workflow | {"run_id", "key"}
+        single: list[tuple[Path, Request | None, set[str]]] = [
+            (("login", "request"), self.login.request, {*self.values, *SECRETS}),
+            (("check",), self.check, {*self.values}),
+            (("list",), self.list, {*self.values, *OF_LISTING}),
+            (("list", "detail"), self.list.detail, {*self.values, *OF_WORKFLOW, *self.list.keep}),
+            (("start",), self.start, workflow | {"key", "arguments"}),
+            (("find",), self.find, workflow | {"key", "arguments"}),
+            (("status",), self.status, run),
+            (("status", "otherwise"), self.status.otherwise, run),
+            (("progress",), self.progress, run | {*self.status.keep}),
+            (("cancel",), self.cancel, run | self._known_to(self.cancel)),
+            (("terminate",), self.terminate, run | self._known_to(self.terminate)),
+            *(
+                ((name, "otherwise"), command.otherwise, run | self._known_to(command))
+                for name, command in (("cancel", self.cancel), ("terminate", self.terminate))
+                if command is not None
+            ),
+        ]
+        yield from ((place, request, known) for place, request, known in single if request is not None)
+        for reading in ("result", "failure", "logs"):
+            known = run | {*self.status.keep}
+            for position, step in enumerate(getattr(self, reading)):
+                yield (reading, position), step, known
+                known = known | {*step.keep}
+
+    def _known_to(self, command: Cancel | None) -> set[str]:
+        return {*self.status.keep} if command is not None and command.unless_ended else set()
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    document: Document
+
+    def place(self, loc: tuple[str | int, ...]) -> Path:
+        """The keys in the document, without the parts that pydantic adds."""
+        found: Path = ()
+        value = self.document.value
+        for position, part in enumerate(loc):
+            inside_list = isinstance(value, list) and isinstance(part, int) and part < len(value)
+            if inside_list or (isinstance(value, dict) and part in value):
+                found, value = (*found, part), value[part]
+            elif position == len(loc) - 1 and isinstance(value, dict) and isinstance(part, str):
+                found = (*found, part)
+        return found
+
+    def problem(self, loc: tuple[str | int, ...], message: str) -> Problem:
+        place = self.place(loc)
+        return Problem(self.document.line_of(place), name_of(place), message)
+
+
+def read_declaration(text: str) -> Declaration:
+    """Raises UnusableText with each mistake's line and key."""
+    document = read_document(text.encode("utf-8", "surrogatepass"), private=("login",), limits=LIMITS)
+    reading, problems = _Reading(document), [*document.problems]
+    if not isinstance(document.value, dict):
+        raise UnusableText([*problems, Problem(1, "", "has to be a mapping of keys and values")])
+    try:
+        declared = Declaration.model_validate(document.value)
+    except ValidationError as error:
+        for one in error.errors(include_url=False):
+            loc = tuple(one["loc"])
+            known = _keys_at(loc[:-1]) if one["type"] == "extra_forbidden" else []
+            problems.append(
+                reading.problem(loc, unknown_key(str(loc[-1]), known) if known else message_of(one))
+            )
+        raise UnusableText(problems) from None
+    problems += _placeholder_problems(declared, reading.problem)
+    if problems:
+        raise UnusableText(problems)
+    return declared
+
+
+Noting = Callable[[tuple[str | int, ...], str], Problem]
+
+
+def _placeholder_problems(declared: Declaration, problem: Noting) -> Iterator[Problem]:
+    yield from _name_problems(declared, problem)
+    for place, request, known in declared.requests:
+        for key, objection in _template_problems(request, known):
+            yield problem((*place, key), objection)
+    own, start = declared.start.own_run_id, declared.start
+    if unknown := unknown_placeholder(own, {"key", "id", *declared.values}):
+        yield problem(("start", "own_run_id"), _advice(unknown, {"key", "id"}))
+    if unknown := unknown_placeholder(declared.headers, {*declared.values}):
+        yield problem(("headers",), _advice(unknown, {*declared.values}))
+    if (one := declared.status.one) and (unknown := unknown_placeholder(one.equals, {"run_id", "key"})):
+        yield problem(("status", "one", "equals"), _advice(unknown, {"run_id", "key"}))
+    keyed = {name for _, template in start.templates for name in placeholders_in(template)}
+    if (own or start.one_run_per_key) and "key" not in keyed:
+        yield problem(("start",), "has to send {key} where it promises something of it")
+    yield from _page_problems(declared, problem)
+
+
+def _template_problems(request: Request, known: set[str]) -> Iterator[tuple[str, str]]:
+    for key, template in request.templates:
+        if unknown := unknown_placeholder(template, known):
+            yield key, _advice(unknown, known)
+        elif stray := set(outside_lists(template)) & set(EACH):
+            yield key, f"{{{min(stray)}}} can stand in a list only"
+    if braces := _stray_brace(request.path):
+        yield request.method.lower(), braces
+
+
+def _name_problems(declared: Declaration, problem: Noting) -> Iterator[Problem]:
+    """Of names that mean something else already."""
+    listing = declared.list
+    named: list[tuple[Path, Mapping[str, str]]] = [
+        (("values",), declared.values),
+        (("list", "keep"), listing.keep),
+        (("list", "detail", "keep"), listing.detail.keep if listing.detail else {}),
+        (("status", "keep"), declared.status.keep),
+        *(
+            ((reading, position, "keep"), step.keep)
+            for reading in ("result", "failure", "logs")
+            for position, step in enumerate(getattr(declared, reading))
+        ),
+    ]
+    for place, names in named:
+        for name in names:
+            if name in RESERVED or (name in declared.values and place != ("values",)):
+                yield problem((*place, name), "is the name of something else; choose another")
+
+
+def _page_problems(declared: Declaration, problem: Noting) -> Iterator[Problem]:
+    pages = declared.list.pages
+    if pages is None:
+        return
+    used = {name for _, template in declared.list.templates for name in placeholders_in(template)}
+    if pages.by != "link" and pages.by not in used:
+        yield problem(("list", "pages"), f"the request has to say {{{pages.by}}} somewhere")
+
+
+def _advice(unknown: str, known: set[str]) -> str:
+    if unknown in SECRETS:
+        return f"{{{unknown}}} can stand in the login only"
+    listed = ", ".join(f"{{{name}}}" for name in sorted(known))
+    return f"nothing is known as {{{unknown}}} here; known are {listed or 'none'}"
+
+
+def _stray_brace(path: str) -> str:
+    plain = path
+    for name in placeholders_in(path):
+        plain = plain.replace(f"{{{name}}}", "")
+    return "has a brace that belongs to no placeholder" if "{" in plain or "}" in plain else ""
+
+
+def _keys_at(place: tuple[str | int, ...]) -> list[str]:
+    annotation: Any = Declaration
+    for part in place:
+        annotation = _inside(annotation, part)
+    block = _block_of(annotation)
+    return [info.alias or name for name, info in block.model_fields.items()] if block else []
+
+
+def _inside(annotation: Any, part: str | int) -> Any:
+    block = _block_of(annotation)
+    if block is None or isinstance(part, int):
+        return annotation
+    fields = {info.alias or name: info for name, info in block.model_fields.items()}
+    return fields[part].annotation if part in fields else annotation
+
+
+def _block_of(annotation: Any) -> type[Block] | None:
+    """The block of `list[Block]`, `Block | None` and `Annotated[Block, ...]`."""
+    if isinstance(annotation, type) and issubclass(annotation, Block):
+        return annotation
+    if get_origin(annotation) is None:
+        return None
+    return next(filter(None, map(_block_of, get_args(annotation))), None)
+
+
+def json_schema() -> dict[str, Any]:
+    """For editors that check YAML while it is typed."""
+    schema = Declaration.model_json_schema()
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **_with_single_steps(schema)}
+
+
+def _with_single_steps(schema: dict[str, Any]) -> dict[str, Any]:
+    """A list of steps, and of statuses, may be written as its only one."""
+    properties: Mapping[str, Any] = schema["properties"]
+    for name in ("result", "failure", "logs"):
+        step = properties[name]
+        properties[name].update({"anyOf": [step["items"], {"type": "array", "items": step["items"]}]})
+        for key in ("type", "items", "minItems", "maxItems"):
+            properties[name].pop(key, None)
+    status = {"type": "integer", "minimum": 400, "maximum": 499}
+    statuses = {"anyOf": [status, {"type": "array", "items": status}]}
+    schema["$defs"]["AlreadyStarted"]["properties"]["status"] = statuses
+    schema["$defs"]["LoginRequest"]["properties"]["again_on"] |= statuses
+    for key in ("type", "items"):
+        schema["$defs"]["LoginRequest"]["properties"]["again_on"].pop(key, None)
+    start = schema["$defs"]["Start"]["properties"]["already_started"]
+    start["anyOf"] = [status, statuses["anyOf"][1], *start["anyOf"]]
+    return schema

@@ -1,0 +1,285 @@
+"""Sending the requests of a declaration, with the login that it declares."""
+
+import asyncio
+import base64
+import re
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote, unquote, urlencode, urlsplit
+
+from connectors.errors import (
+    ConnectorError,
+    InvalidAnswer,
+    Misconfigured,
+    NotFound,
+    OutcomeUnknown,
+    Rejected,
+    Unreachable,
+)
+from connectors.http_job.config import HttpJobConfig
+from connectors.http_job.declaration import Cancel, Declaration, LoginRequest, Request, find
+from connectors.http_job.template import (
+    fill_headers,
+    fill_json,
+    fill_pairs,
+    fill_path,
+    placeholders_in,
+    to_pairs,
+)
+from connectors.network.client import EngineClient
+from connectors.network.headers import objection_to_value
+from connectors.network.oauth import ClientCredentials
+from connectors.network.redaction import words_in
+from connectors.network.transport import HttpLimits
+from connectors.simplified.answers import identifier
+
+DEPTH = 250  # Above the limit of one schema, so that a deep one does not fail the listing
+UNAUTHORIZED = 401
+Names = Mapping[str, Any]
+
+
+def target_of(request: Request, names: Names) -> str:
+    """The path below the source's address, with its query."""
+    path = fill_path(request.path, names)
+    query = urlencode(fill_pairs(request.query, names), quote_via=quote)
+    return path + (("&" if "?" in path else "?") + query if query else "")
+
+
+def content_of(request: Request, names: Names) -> dict[str, Any]:
+    """`body`, `form`, or neither."""
+    if request.graphql is not None:
+        return {"body": {"query": request.graphql, "variables": fill_json(request.variables, names)}}
+    if isinstance(request.form, str):
+        return {"form": dict(to_pairs(names["arguments"]))}
+    if request.form is not None:
+        return {"form": dict(fill_pairs(request.form, names))}
+    return {} if request.body is None else {"body": fill_json(request.body, names)}
+
+
+def _lacks_a_value(request: Request, names: Names) -> bool:
+    used = {name for _, template in request.templates for name in placeholders_in(template)}
+    return any(names.get(name) is None for name in used)
+
+
+class DeclaredEngine:
+    """Raises only ConnectorError."""
+
+    def __init__(self, config: HttpJobConfig, declared: Declaration) -> None:
+        self._declared = declared
+        self.values = declared.values | config.values
+        secrets = {name: getattr(config, name) for name in ("password", "token")}
+        self._secrets = {name: secret.get_secret_value() for name, secret in secrets.items()}
+        self._secrets["username"] = config.username
+        limits = HttpLimits.within(
+            config.request_timeout_seconds, max_response_bytes=config.max_response_bytes
+        )
+        self._client = EngineClient(
+            base_url=config.base_url,
+            headers=fill_headers(declared.headers, self.values),
+            secrets=[self._secrets["password"], self._secrets["token"]],
+            limits=limits,
+            verify_tls=config.verify_tls,
+            ca_file=config.ca_file,
+        )
+        self._own_headers = self._fixed_login(config)
+        login = declared.login.request
+        has_secrets = any(self._secrets.get(name) for name in declared.login.needs)
+        self._login = None if login and login.optional and not has_secrets else login
+        self._token = _Token(self._log_in)
+        self._oauth = None
+        if declared.login.oauth:
+            self._oauth = ClientCredentials.of(
+                config, url=config.oauth_token_url, limits=limits, ca_file=config.ca_file
+            )
+
+    def __repr__(self) -> str:
+        return f"DeclaredEngine({self._client})"
+
+    async def ask(
+        self,
+        request: Request,
+        names: Names,
+        *,
+        repeatable: bool = True,
+        is_listing: bool = False,
+        link: str = "",
+    ) -> Any:
+        """A good answer's JSON, or its lines. `link`: of a listing's further page, instead of the declared
+        path."""
+        target, content = target_of(request, names), content_of(request, names)
+        if link:
+            target, content = self._client.follow(link, found_at=target), {}
+        if request.read == "lines":
+            _, text = await self._send(request, names, repeatable=repeatable)
+            return text.splitlines()
+        answer = await self._logged_in(
+            lambda login: self._client.request_json(
+                request.method,
+                target,
+                **content,
+                headers=fill_headers(request.headers, names) | login,
+                repeatable=repeatable,
+                max_depth=DEPTH,
+                is_listing=is_listing,
+            )
+        )
+        self._refuse(request, answer, repeatable=repeatable)
+        return answer
+
+    async def tell(self, command: Cancel, names: Names) -> None:
+        """Like `ask`; the answer matters only where the declaration looks at it."""
+        request: Request = command
+        if command.otherwise is not None and _lacks_a_value(command, names):
+            request = command.otherwise
+        if request.graphql is not None or request.not_found or request.refused or command.not_yet:
+            await self.ask(request, names)
+            return
+        await self._send(request, names, redirect_is_success=command.redirect_is_success)
+
+    async def locate(self, request: Request, names: Names, *, location: str) -> str:
+        """What {run_id} of `location` stands for in the Location header of the answer to a start; empty: it
+        has another one, or none."""
+        headers, _ = await self._send(request, names, repeatable=False)
+        before, _, after = location.rstrip("/").partition("{run_id}")
+        try:
+            path = urlsplit(headers.get("location", "")).path.rstrip("/")
+        except ValueError:
+            return ""
+        found = re.search(f"{re.escape(before)}([^/]+){re.escape(after)}$", path)
+        return identifier(unquote(found[1])) if found else ""
+
+    async def _send(
+        self, request: Request, names: Names, *, repeatable: bool = True, redirect_is_success: bool = False
+    ) -> tuple[Any, str]:
+        target, content = target_of(request, names), content_of(request, names)
+        headers = fill_headers(request.headers, names)
+        sent: tuple[Any, str] = await self._logged_in(
+            lambda login: self._client.request(
+                request.method,
+                target,
+                **content,
+                headers=headers | login,
+                repeatable=repeatable,
+                redirect_is_success=redirect_is_success,
+            )
+        )
+        return sent
+
+    def _refuse(self, request: Request, answer: Any, *, repeatable: bool) -> None:
+        """What an answer says in spite of its good status."""
+        details = {"request": f"{request.method} {request.path}"}
+        if request.graphql is not None:
+            if not isinstance(answer, dict):
+                kind = InvalidAnswer if repeatable else OutcomeUnknown
+                raise kind("The engine's answer to a GraphQL request is no object.")
+            if errors := answer.get("errors"):
+                words = words_in(errors) or "it gave no reason"
+                # Without data nothing was carried out (GraphQL, 7.1).
+                is_refusal = repeatable or "data" not in answer
+                raise (Rejected if is_refusal else OutcomeUnknown)(
+                    f"The engine answered with errors: {words}", details=details
+                )
+        if request.not_found and find(request.not_found, answer):
+            raise NotFound("The engine answered that it does not know this.", details=details)
+        if isinstance(request, Cancel) and request.not_yet and find(request.not_yet, answer):
+            raise Unreachable("The engine cannot end this run yet.", details=details)
+        if request.refused and (refusal := find(request.refused, answer)):
+            words = words_in(refusal) or "it gave no reason"
+            raise Rejected(f"The engine refused: {words}", details=details)
+
+    async def _logged_in(self, send: Any) -> Any:
+        login = self._login
+        again_on = login.again_on if login else [UNAUTHORIZED]
+        headers = await self._login_headers()
+        try:
+            return await send(headers)
+        except ConnectorError as error:
+            may_log_in = login is not None or self._oauth is not None
+            # The engine refused the request as a whole, so that a start may be repeated too.
+            if not (may_log_in and isinstance(error, Rejected) and error.details.get("status") in again_on):
+                raise
+        self._forget(headers)
+        return await send(await self._login_headers())
+
+    async def _login_headers(self) -> dict[str, str]:
+        if self._oauth is not None:
+            return {"authorization": f"Bearer {await self._oauth.token()}"}
+        if (login := self._login) is not None:
+            token = await self._token.get()
+            return {login.header.lower(): login.value.replace("{login_token}", token)}
+        return self._own_headers
+
+    def _forget(self, headers: dict[str, str]) -> None:
+        if self._oauth is not None:
+            self._oauth.forget(headers["authorization"].removeprefix("Bearer "))
+        elif (login := self._login) is not None:
+            before, _, after = login.value.partition("{login_token}")
+            self._token.forget(headers[login.header.lower()].removeprefix(before).removesuffix(after))
+
+    def _fixed_login(self, config: HttpJobConfig) -> dict[str, str]:
+        login = self._declared.login
+        if login.basic:
+            together = f"{config.username}:{self._secrets['password']}"
+            word = base64.b64encode(together.encode()).decode("ascii")
+            self._client.redactor.learn(word)
+            return {"authorization": f"Basic {word}"}
+        try:
+            filled = fill_headers(login.headers, self._login_names())
+        except Rejected as error:
+            raise Misconfigured(error.message.removesuffix(" Nothing was sent.")) from None
+        return {name.lower(): value for name, value in filled.items()}
+
+    def _login_names(self) -> dict[str, Any]:
+        return {**self.values, **self._secrets}
+
+    async def _log_in(self) -> str:
+        login = self._login
+        assert isinstance(login, LoginRequest)
+        names = self._login_names()
+        try:
+            answer = await self._client.request_json(
+                login.method,
+                target_of(login, names),
+                **content_of(login, names),
+                headers=fill_headers(login.headers, names),
+            )
+            token = find(login.token, answer)
+            if not isinstance(token, str) or not token or objection_to_value(token):
+                raise InvalidAnswer("the answer has no usable token.")
+        except ConnectorError as error:
+            # That the login is not there must not pass for a run that is not there.
+            kind = Misconfigured if isinstance(error, NotFound) else type(error)
+            renamed = kind(f"The login failed: {error.message}", details=error.details)
+            renamed.needs_operator |= isinstance(error, Rejected)
+            raise renamed from None
+        self._client.redactor.learn(token)
+        return token
+
+    async def aclose(self) -> None:
+        await self._client.aclose()
+        if self._oauth is not None:
+            await self._oauth.aclose()
+
+
+class _Token:
+    """The token of a login, shared by concurrent requests."""
+
+    def __init__(self, log_in: Any) -> None:
+        self._log_in = log_in
+        self._lock = asyncio.Lock()
+        self._token = ""
+
+    def __repr__(self) -> str:
+        return "_Token()"
+
+    async def get(self) -> str:
+        if not self._token:
+            async with self._lock:
+                # Another request may have logged in while this one waited.
+                if not self._token:
+                    self._token = await self._log_in()
+        return self._token
+
+    def forget(self, token: str) -> None:
+        if token == self._token:
+            self._token = ""

@@ -1,0 +1,340 @@
+"""An authorization server or OpenID provider of others: its metadata, its keys, and what its tokens say."""
+
+import asyncio
+import hmac
+import time
+from base64 import b64encode
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+from urllib.parse import quote, urlsplit
+
+import jwt
+from loguru import logger
+from pydantic import SecretStr
+
+from connectors.errors import ConnectorError, InvalidAnswer, NotFound, Rejected, Unreachable
+from connectors.network.client import EngineClient
+from connectors.network.policy import check_scheme
+from connectors.network.transport import HttpLimits
+
+LIMITS = HttpLimits.within(5.0, max_response_bytes=500_000)
+METADATA_SECONDS = 3600.0  # Age at which the metadata is read again
+KEYS_SECONDS = 300.0  # The same of the keys: a removed key is refused after that, or at once with a new one
+KEPT_SECONDS = 3600.0  # How old either may become while the server cannot be reached
+PAUSE_SECONDS = 2.0  # After a failure, before the server is asked again
+REFETCH_SECONDS = 10.0  # The keys are not read more often than that for keys that they do not have
+LEEWAY_SECONDS = 10  # Between the clocks
+LONGEST_TOKEN = 16_384
+MOST_KEYS = 50
+KEY_TYPES = {
+    **dict.fromkeys(("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"), "RSA"),
+    **dict.fromkeys(("ES256", "ES384", "ES512"), "EC"),
+    "EdDSA": "OKP",
+}
+"""By algorithm; all others are refused: `none`, and HMAC, for which a public key would be the secret."""
+REQUIRED = ("iss", "sub", "aud", "exp")
+JWT_OPTIONS: Any = {
+    "require": list(REQUIRED),
+    "enforce_minimum_key_length": True,
+    "verify_aud": False,  # By `_check_audience`, which may accept more than a list can say
+}
+Value = TypeVar("Value")
+
+
+class TokenRefused(Exception):
+    """The message is for the log: it says why, and nothing that the bearer must not know."""
+
+
+class _Remembered(Generic[Value]):
+    """What `fetch` returned, fetched again when it is too old, by one caller at a time."""
+
+    def __init__(self, fetch: Callable[[], Awaitable[Value]], now: Callable[[], float]) -> None:
+        self._fetch, self._now = fetch, now
+        self._lock = asyncio.Lock()
+        self._value: Value | None = None
+        self._read_at = self._tried_at = float("-inf")
+        self._failure = ""
+
+    async def read(self, *, seconds: float, kept: float) -> Value:
+        """Not older than `seconds`, or than `kept` if the server fails. Raises Unreachable."""
+        async with self._lock:
+            if self._age() >= seconds and not self._is_pausing():
+                await self._renew()
+            if self._value is not None and self._age() < (kept if self._failure else seconds):
+                return self._value
+            raise Unreachable(self._failure, retry_after=PAUSE_SECONDS)
+
+    def _age(self) -> float:
+        return self._now() - self._read_at
+
+    def _is_pausing(self) -> bool:
+        return bool(self._failure) and self._now() - self._tried_at < PAUSE_SECONDS
+
+    async def _renew(self) -> None:
+        self._tried_at = self._now()
+        try:
+            value = await self._fetch()
+        except ConnectorError as error:
+            self._failure = error.message
+            logger.warning("An authorization server cannot be asked: {}", error.message)
+        else:
+            self._value, self._read_at, self._failure = value, self._now(), ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Key:
+    id: str | None
+    type: str
+    algorithm: str | None
+    jwk: dict[str, Any] = field(repr=False)
+
+    def fits(self, header: Mapping[str, Any]) -> bool:
+        if KEY_TYPES[header["alg"]] != self.type or self.algorithm not in (None, header["alg"]):
+            return False
+        return "kid" not in header or header["kid"] == self.id
+
+
+class Issuer:
+    """One server, for one event loop; close it with `aclose`. Errors of the server are ConnectorErrors."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        client_id: str = "",
+        client_secret: SecretStr | None = None,
+        introspection_url: str = "",
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`client_id`: what we are to it, for introspection and logins."""
+        self.url = url
+        self.client_id = client_id
+        self._secret = "" if client_secret is None else client_secret.get_secret_value()
+        self._introspection_url = introspection_url
+        self._clients: dict[str, EngineClient] = {}  # By origin: keys may be published elsewhere
+        self._metadata = _Remembered(self._fetch_metadata, now)
+        self._keys = _Remembered(self._fetch_keys, now)
+
+    def __repr__(self) -> str:
+        return f"Issuer({self.url})"
+
+    async def aclose(self) -> None:
+        for client in self._clients.values():
+            await client.aclose()
+
+    async def endpoint(self, name: str) -> str:
+        """Such as `authorization_endpoint`. Raises InvalidAnswer if there is none."""
+        metadata = await self._metadata.read(seconds=METADATA_SECONDS, kept=KEPT_SECONDS)
+        return _address(metadata, name)
+
+    async def read_access_token(
+        self, text: str, *, audience: Callable[[str], bool], types: Iterable[str]
+    ) -> dict[str, Any]:
+        """The claims of a JWT by RFC 9068. `types`: what its `typ` may be. Raises TokenRefused."""
+        header = _header(text)
+        if _short_type(header) not in {one.lower() for one in types}:
+            raise TokenRefused(f"its type is {_short_type(header) or 'not given'}")
+        claims = await self._verify(text, header)
+        _check_audience(claims, audience)
+        return claims
+
+    async def read_id_token(self, text: str, *, nonce: str) -> dict[str, Any]:
+        """The claims of OpenID Connect's token for this client. Raises TokenRefused."""
+        claims = await self._verify(text, _header(text))
+        others = len(_audiences(claims)) > 1
+        _check_audience(claims, lambda one: one == self.client_id)
+        if claims.get("azp", None if others else self.client_id) != self.client_id:
+            raise TokenRefused("it was made for another client")
+        given = claims.get("nonce")
+        if not isinstance(given, str) or not hmac.compare_digest(given.encode(), nonce.encode()):
+            raise TokenRefused("it does not belong to this login")
+        return claims
+
+    async def introspect(self, text: str, *, audience: Callable[[str], bool]) -> dict[str, Any]:
+        """The claims of a token that only the server can read (RFC 7662). Raises TokenRefused."""
+        if not text or len(text) > LONGEST_TOKEN or not (text.isascii() and text.isprintable()):
+            raise TokenRefused("it is no token")
+        url = self._introspection_url or await self.endpoint("introspection_endpoint")
+        form = {"token": text, "token_type_hint": "access_token"}
+        claims = await self._post(url, form)
+        if claims.get("active") is not True:
+            raise TokenRefused("the authorization server does not know it as active")
+        if str(claims.get("token_type", "Bearer")).lower() != "bearer":
+            raise TokenRefused("it is no bearer token")
+        # The server has read its times; but one that says them must not contradict itself.
+        _check_time(claims)
+        if claims.get("iss", self.url) != self.url:
+            raise TokenRefused("another server issued it")
+        if not isinstance(claims.get("sub"), str) or not claims["sub"]:
+            raise TokenRefused("it names no subject")
+        _check_audience(claims, audience)
+        return claims
+
+    async def redeem_code(self, code: str, *, verifier: str, redirect_uri: str) -> dict[str, Any]:
+        """The answer of the token endpoint to an authorization code with PKCE."""
+        form = {
+            "grant_type": "authorization_code",
+            "code": code,
+            "code_verifier": verifier,
+            "redirect_uri": redirect_uri,
+        }
+        return await self._post(await self.endpoint("token_endpoint"), form)
+
+    async def read_user(self, access_token: str) -> dict[str, Any]:
+        """The claims of OpenID Connect's userinfo endpoint; none if the server has no such endpoint."""
+        metadata = await self._metadata.read(seconds=METADATA_SECONDS, kept=KEPT_SECONDS)
+        if "userinfo_endpoint" not in metadata:
+            return {}
+        url = _address(metadata, "userinfo_endpoint")
+        headers = {"authorization": f"Bearer {access_token}"}
+        client = self._client(url)
+        return _object(await client.request_json("GET", url, headers=headers, secrets=[access_token]))
+
+    async def _verify(self, text: str, header: dict[str, Any]) -> dict[str, Any]:
+        """Keys are read anew, though not often, if none of the known ones has signed the token."""
+        for seconds, kept in ((KEYS_SECONDS, KEPT_SECONDS), (REFETCH_SECONDS, REFETCH_SECONDS)):
+            for key in await self._keys.read(seconds=seconds, kept=kept):
+                if key.fits(header) and (claims := self._claims(text, key, header["alg"])) is not None:
+                    if "cnf" in claims:
+                        raise TokenRefused("it is bound to a key, whose possession is not looked at here")
+                    return claims
+        raise TokenRefused("no key of its server has signed it")
+
+    def _claims(self, text: str, key: _Key, algorithm: str) -> dict[str, Any] | None:
+        """None if another key has signed it. Raises TokenRefused."""
+        try:
+            return jwt.decode(
+                text,
+                jwt.PyJWK(key.jwk, algorithm),
+                algorithms=[algorithm],
+                issuer=self.url,
+                leeway=LEEWAY_SECONDS,
+                options=JWT_OPTIONS,
+            )
+        except jwt.InvalidSignatureError:
+            return None
+        except (jwt.PyJWTError, ValueError, OverflowError) as error:
+            raise TokenRefused(str(error)[:200]) from None
+
+    async def _post(self, url: str, form: dict[str, str]) -> dict[str, Any]:
+        headers = {}
+        if not self._secret:
+            form = form | {"client_id": self.client_id}
+        elif await self._wants_secret_in_form():
+            form = form | {"client_id": self.client_id, "client_secret": self._secret}
+        else:
+            pair = f"{quote(self.client_id, safe='')}:{quote(self._secret, safe='')}"
+            headers["authorization"] = f"Basic {b64encode(pair.encode()).decode()}"
+        secrets = [form[name] for name in ("token", "code", "code_verifier") if name in form]
+        secrets += [value.partition(" ")[2] for value in headers.values()]
+        client = self._client(url)
+        return _object(await client.request_json("POST", url, form=form, headers=headers, secrets=secrets))
+
+    async def _wants_secret_in_form(self) -> bool:
+        metadata = await self._metadata.read(seconds=METADATA_SECONDS, kept=KEPT_SECONDS)
+        methods = metadata.get("token_endpoint_auth_methods_supported")
+        known = methods if isinstance(methods, list) else ["client_secret_basic"]
+        return "client_secret_basic" not in known and "client_secret_post" in known
+
+    async def _fetch_metadata(self) -> dict[str, Any]:
+        *others, last = _metadata_urls(self.url)
+        for url in others:
+            try:
+                return self._checked(await self._client(url).request_json("GET", url))
+            except (NotFound, Rejected, InvalidAnswer):
+                continue
+        return self._checked(await self._client(last).request_json("GET", last))
+
+    def _checked(self, document: Any) -> dict[str, Any]:
+        metadata = _object(document)
+        if metadata.get("issuer") != self.url:
+            named = str(metadata.get("issuer"))[:200]
+            raise InvalidAnswer(f"The metadata of {self.url} is that of the issuer {named!r}.")
+        return metadata
+
+    async def _fetch_keys(self) -> list[_Key]:
+        url = await self.endpoint("jwks_uri")
+        found = _object(await self._client(url).request_json("GET", url)).get("keys")
+        if not isinstance(found, list):
+            raise InvalidAnswer(f"{url} answers with no keys.")
+        return list(_usable_keys(found[:MOST_KEYS]))
+
+    def _client(self, url: str) -> EngineClient:
+        parts = urlsplit(url)
+        origin = f"{parts.scheme}://{parts.netloc}"
+        if origin not in self._clients:
+            secrets = [self._secret] if self._secret else []
+            self._clients[origin] = EngineClient(base_url=origin, secrets=secrets, limits=LIMITS)
+        return self._clients[origin]
+
+
+def _metadata_urls(issuer: str) -> list[str]:
+    """RFC 8414, 3.1 and 5, and OpenID Connect Discovery, 4.1."""
+    parts = urlsplit(issuer)
+    origin, path = f"{parts.scheme}://{parts.netloc}", parts.path.rstrip("/")
+    kinds = ("oauth-authorization-server", "openid-configuration")
+    urls = [f"{origin}/.well-known/{kind}{path}" for kind in kinds]
+    return [*urls, f"{origin}{path}/.well-known/openid-configuration"] if path else urls
+
+
+def _usable_keys(found: Iterable[Any]) -> Iterator[_Key]:
+    """Public keys for signatures; a symmetric one has no place in a published set."""
+    for jwk in found:
+        if not isinstance(jwk, dict) or jwk.get("kty") not in KEY_TYPES.values():
+            continue
+        if jwk.get("use", "sig") == "sig" and jwk.get("alg", "RS256") in KEY_TYPES:
+            yield _Key(jwk.get("kid"), jwk["kty"], jwk.get("alg"), jwk)
+
+
+def _header(text: str) -> dict[str, Any]:
+    if len(text) > LONGEST_TOKEN:
+        raise TokenRefused("it is too long")
+    try:
+        header = jwt.get_unverified_header(text)
+    except (jwt.PyJWTError, ValueError):
+        raise TokenRefused("it is no JWT") from None
+    if header.get("alg") not in KEY_TYPES:
+        raise TokenRefused("its algorithm is not accepted")
+    return header
+
+
+def _short_type(header: Mapping[str, Any]) -> str:
+    return str(header.get("typ", ""))[:50].lower().removeprefix("application/")
+
+
+def _check_time(claims: Mapping[str, Any]) -> None:
+    now = time.time()
+    ends, begins = claims.get("exp", now), claims.get("nbf", now)
+    if not isinstance(ends, int | float) or not isinstance(begins, int | float):
+        raise TokenRefused("its times are no numbers")
+    if ends <= now - LEEWAY_SECONDS or begins > now + LEEWAY_SECONDS:
+        raise TokenRefused("it has expired or is not valid yet")
+
+
+def _audiences(claims: Mapping[str, Any]) -> list[str]:
+    named = claims.get("aud")
+    listed = named if isinstance(named, list) else [named]
+    return [one for one in listed if isinstance(one, str)]
+
+
+def _check_audience(claims: dict[str, Any], accepts: Callable[[str], bool]) -> None:
+    """Leaves only the accepted audiences."""
+    accepted = [one for one in _audiences(claims) if accepts(one)]
+    if not accepted:
+        raise TokenRefused("it was made for another audience")
+    claims["aud"] = accepted
+
+
+def _address(metadata: Mapping[str, Any], name: str) -> str:
+    url = metadata.get(name)
+    try:
+        return check_scheme(url if isinstance(url, str) else "")
+    except ValueError as error:
+        raise InvalidAnswer(f"The metadata of {metadata['issuer']}: {name} {error}.") from None
+
+
+def _object(answer: Any) -> dict[str, Any]:
+    if not isinstance(answer, dict):
+        raise InvalidAnswer("An authorization server answered with no JSON object.")
+    return answer

@@ -1,0 +1,103 @@
+"""What tools ask of their callers during a call: elicitation, sampling and roots."""
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from mcp.shared.exceptions import MCPError
+from mcp_types import METHOD_NOT_FOUND
+
+from connectors.errors import InvalidAnswer, Unsupported
+from connectors.protocol import RunCaller
+
+CAPABILITY_OF = {
+    "elicitation/create": "elicitation",
+    "sampling/createMessage": "sampling",
+    "roots/list": "roots",
+}
+PASSED_ON = {"none": (), "elicitation": ("elicitation",), "all": ("elicitation", "sampling", "roots")}
+DECLARED: dict[str, dict[str, Any]] = {"elicitation": {"form": {}, "url": {}}, "sampling": {}, "roots": {}}
+CALL = "workflow-catalogue/call"  # In `_meta` of a server's request: on the stream of which call it came
+MOST_AT_ONCE = 10
+MOST_BYTES = 100_000  # Of all questions of a round
+NOT_ASKED: dict[str, Any] = {"action": "cancel"}  # Of an elicitation that no user has seen
+CANNOT_ANSWER = "The tool asks for input during the call, which its caller's client cannot give."
+
+
+class Questions:
+    """Passes on what the settings allow and the caller's client can answer."""
+
+    def __init__(self, passed_on: str) -> None:
+        self._capabilities = PASSED_ON[passed_on]
+        self._calls: dict[str, RunCaller] = {}  # Under way, by the id of their request
+
+    @property
+    def declared(self) -> dict[str, Any]:
+        """The client capabilities of a handshake, which holds for the calls of all callers."""
+        return {name: DECLARED[name] for name in self._capabilities}
+
+    def capabilities_of(self, caller: RunCaller | None) -> dict[str, Any]:
+        if caller is None:
+            return {}
+        return {name: caller.capabilities[name] for name in self._capabilities if name in caller.capabilities}
+
+    @contextmanager
+    def during(self, call_id: str, caller: RunCaller | None) -> Iterator[None]:
+        if caller is not None:
+            self._calls[call_id] = caller
+        try:
+            yield
+        finally:
+            self._calls.pop(call_id, None)
+
+    async def answer(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
+        """A request of a server with a handshake. Raises MCPError for what cannot be asked."""
+        meta = params.get("_meta")
+        call_id = str(meta.get(CALL) or "") if isinstance(meta, dict) else ""
+        # Over stdio no request says to which call it belongs.
+        only = next(iter(self._calls.values())) if len(self._calls) == 1 else None
+        caller = self._calls.get(call_id) if call_id else only
+        is_too_large = len(json.dumps(params)) > MOST_BYTES
+        if caller is None or is_too_large or not self._can_answer(caller, method, params):
+            if method == "elicitation/create":
+                return NOT_ASKED
+            raise MCPError(METHOD_NOT_FOUND, f"The caller of this tool offers no {method[:100]}.")
+        asked = {name: value for name, value in params.items() if name != "_meta"}
+        result = (await caller.ask({"0": {"method": method, "params": asked}}))["0"]
+        if "error" in result:
+            raise MCPError(METHOD_NOT_FOUND, "The caller's client did not answer.")
+        return result
+
+    async def answer_all(self, requests: Any, caller: RunCaller | None) -> dict[str, dict[str, Any]]:
+        """The `inputRequests` of a stateless server's answer. Raises Unsupported or InvalidAnswer."""
+        if not isinstance(requests, dict) or len(requests) > MOST_AT_ONCE:
+            raise InvalidAnswer(f"The tool asks for input without up to {MOST_AT_ONCE} named requests.")
+        if len(json.dumps(requests)) > MOST_BYTES:
+            raise InvalidAnswer(f"The tool asks for input with more than {MOST_BYTES:,} bytes.")
+        asked: dict[str, dict[str, Any]] = {}
+        for key, given in requests.items():
+            request = given if isinstance(given, dict) else {}
+            method, params = request.get("method"), request.get("params") or {}
+            if caller is None or not isinstance(params, dict) or not self._can_answer(caller, method, params):
+                raise Unsupported(CANNOT_ANSWER)
+            asked[key] = {"method": method, "params": params}
+        results = {} if caller is None or not asked else await caller.ask(asked)
+        if any("error" in result for result in results.values()):
+            raise Unsupported(
+                "The tool asks for input during the call, which its caller's client refused to give."
+            )
+        return results
+
+    def _can_answer(self, caller: RunCaller, method: Any, params: Mapping[str, Any]) -> bool:
+        """`method` and `params` are the server's, and may be anything."""
+        capability = self.capabilities_of(caller).get(CAPABILITY_OF.get(str(method), ""))
+        if not isinstance(capability, dict):
+            return False
+        if method != "elicitation/create":
+            return True
+        mode = str(params.get("mode", "form"))
+        if mode == "url" and not str(params.get("url")).lower().startswith(("https://", "http://")):
+            return False
+        # An empty capability means forms.
+        return mode in (capability or {"form": {}})

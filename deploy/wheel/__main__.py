@@ -1,0 +1,3 @@
+from workflow_catalogue import main
+
+main()

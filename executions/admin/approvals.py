@@ -1,0 +1,379 @@
+from datetime import timedelta
+from functools import partial
+from typing import Any, ClassVar
+
+from django import forms
+from django.contrib import admin, messages
+from django.core.exceptions import PermissionDenied
+from django.db.models import QuerySet
+from django.http import (
+    Http404,
+    HttpRequest,
+    HttpResponseBase,
+    HttpResponseNotAllowed,
+    HttpResponseRedirect,
+)
+from django.urls import URLPattern, path, reverse
+from django.utils import timezone
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from unfold.contrib.filters.admin import ChoicesDropdownFilter
+from unfold.widgets import (
+    UnfoldAdminIntegerFieldWidget,
+    UnfoldAdminSelectWidget,
+    UnfoldAdminTextareaWidget,
+)
+
+from catalogue.admin.base import Button, ButtonsMixin, OptionsFilter, ReadOnlyMixin, button
+from catalogue.admin.rendering import (
+    ago,
+    badge,
+    duration,
+    exactly,
+    link,
+    link_if_allowed,
+    paragraphs,
+    pretty_json,
+    side_by_side,
+    table,
+    wrapped,
+)
+from catalogue.long_lists import SEARCHED
+from connectors.network.redaction import printable
+from executions.admin.filters import show_caller
+from executions.admin.page import state_badge
+from executions.approvals import (
+    LONGEST_MINUTES,
+    LONGEST_WORDS,
+    PERMISSION,
+    NotDecided,
+    Past,
+    UnknownApproval,
+    Verdict,
+    decide,
+    is_own_call,
+    read_past,
+    revoke_standing,
+)
+from executions.models import Approval, Execution, ExecutionPayload, StandingApproval
+
+STATE_BADGES = {
+    Approval.State.WAITING: "warning",
+    Approval.State.APPROVED: "success",
+    Approval.State.REFUSED: "danger",
+    Approval.State.EXPIRED: "",
+    Approval.State.CANCELLED: "",
+    Approval.State.OUTDATED: "",
+}
+UNITS = {"1": "minutes", "60": "hours", "1440": "days"}
+
+
+class TimeForm(forms.Form):
+    number = forms.IntegerField(
+        label="For how long",
+        min_value=1,
+        max_value=LONGEST_MINUTES,
+        initial=60,
+        widget=UnfoldAdminIntegerFieldWidget(attrs={"autocomplete": "off"}),
+    )
+    unit = forms.ChoiceField(
+        label="Unit",
+        choices=list(UNITS.items()),
+        widget=UnfoldAdminSelectWidget(attrs={"aria-label": "Unit"}),
+    )
+
+
+class RefusalForm(forms.Form):
+    words = forms.CharField(
+        label="Why; the caller reads it",
+        max_length=LONGEST_WORDS,
+        widget=UnfoldAdminTextareaWidget(attrs={"rows": 2}),
+    )
+
+
+class WaitingFilter(OptionsFilter):
+    title = "decision"
+    parameter_name = "decision"
+    options = {
+        "waiting": ("waiting", lambda approvals: approvals.filter(state=Approval.State.WAITING)),
+        "decided": ("decided", lambda approvals: approvals.exclude(state=Approval.State.WAITING)),
+    }
+
+
+class MineFilter(OptionsFilter):
+    title = "whose"
+    parameter_name = "whose"
+    options: ClassVar[Any] = {}
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [("mine", "mine: asked for or decided by me"), ("others", "others' that I can decide")]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        of_user = Approval.objects.of_user(request.user).values("pk")
+        match self.value():
+            case "mine":
+                return queryset.of_user(request.user)  # type: ignore[attr-defined,no-any-return]
+            case "others":
+                return queryset.waiting().exclude(pk__in=of_user)  # type: ignore[attr-defined,no-any-return]
+        return queryset
+
+
+def _may_decide(request: HttpRequest) -> bool:
+    return request.user.has_perm(PERMISSION)
+
+
+@admin.register(Approval)
+class ApprovalAdmin(ReadOnlyMixin, ButtonsMixin):
+    list_display = ("tool", "state_shown", "caller_shown", "why", "requested", "expires", "answers")
+    list_filter = (WaitingFilter, MineFilter, ("state", ChoicesDropdownFilter))
+    list_select_related = ("execution",)
+    list_per_page = 50
+    newest_by = "requested_at"
+    ordering = ("-requested_at", "-pk")
+    show_full_result_count = False
+    show_facets = admin.ShowFacets.NEVER
+    search_fields = ("execution__tool_name", "execution__caller_name", "reason", "outcome")
+    search_help_text = f"Tools, callers, reasons and outcomes, in the newest {SEARCHED:,}"
+    history_model = Execution
+    change_form_outer_before_template = "executions/admin/approval.html"
+
+    def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return _may_decide(request) or request.user.has_perm("executions.view_approval")
+
+    def has_module_permission(self, request: HttpRequest) -> bool:
+        return self.has_view_permission(request)
+
+    def may_press_buttons(self, request: HttpRequest) -> bool:
+        return _may_decide(request)
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Approval]:
+        approvals: QuerySet[Approval] = super().get_queryset(request)
+        return approvals.prefetch_related("decisions")
+
+    def get_fieldsets(self, request: HttpRequest, obj: Approval | None = None) -> Any:
+        return []
+
+    def get_urls(self) -> list[URLPattern]:
+        return [
+            path(
+                f"<uuid:key>/{name}/",
+                self.admin_site.admin_view(partial(self._decide, name=name)),
+                name=f"executions_approval_{name}",
+            )
+            for name in ("approve", "approve_for", "refuse")
+        ] + super().get_urls()
+
+    @admin.display(description="tool name", ordering="execution__tool_name")
+    def tool(self, approval: Approval) -> SafeString:
+        return wrapped(approval.execution.tool_name)
+
+    @admin.display(description="state", ordering="state")
+    def state_shown(self, approval: Approval) -> SafeString:
+        return badge(approval.get_state_display(), STATE_BADGES[Approval.State(approval.state)])
+
+    @admin.display(description="caller")
+    def caller_shown(self, approval: Approval) -> str:
+        return approval.execution.caller_name or approval.execution.caller
+
+    @admin.display(description="why")
+    def why(self, approval: Approval) -> SafeString:
+        return paragraphs(approval.outcome or approval.reason)
+
+    @admin.display(description="requested", ordering="requested_at")
+    def requested(self, approval: Approval) -> str:
+        return ago(approval.requested_at)
+
+    @admin.display(description="expires", ordering="expires_at")
+    def expires(self, approval: Approval) -> str:
+        return exactly(approval.expires_at) if approval.is_waiting else ""
+
+    @admin.display(description="approvals")
+    def answers(self, approval: Approval) -> str:
+        given = sum(one.verdict == Verdict.APPROVE for one in approval.decisions.all())
+        return f"{given} of {approval.approvers_needed}"
+
+    def panel(self, request: HttpRequest, obj: Approval) -> dict[str, Any]:
+        execution = Execution.objects.select_related("workflow__source").get(pk=obj.pk)
+        payload = ExecutionPayload.objects.filter(pk=obj.pk).first()
+        is_open = obj.is_waiting and obj.expires_at > timezone.now() and _may_decide(request)
+        return {
+            "headline": [
+                badge(obj.get_state_display(), STATE_BADGES[Approval.State(obj.state)]),
+                paragraphs(obj.outcome or obj.reason),
+            ],
+            "facts": _facts(request, obj, execution, payload),
+            "arguments": ""
+            if payload is None or payload.input is None
+            else pretty_json(payload.input, uncut=True),
+            "past": _shown_past(read_past(execution)),
+            "decisions": table(
+                ("When", "Who", "Answer", "Words"),
+                [
+                    [ago(one.at), one.user_name, _answer(one.verdict, one.minutes), paragraphs(one.words)]
+                    for one in obj.decisions.all()
+                ],
+            ),
+            "is_open": is_open,
+            "is_own": is_own_call(obj, execution, request.user),
+            "time_form": TimeForm(),
+            "refusal_form": RefusalForm(),
+        }
+
+    def _decide(self, request: HttpRequest, key: Any, name: str) -> HttpResponseBase:
+        if not _may_decide(request):
+            raise PermissionDenied
+        if request.method != "POST":
+            return HttpResponseNotAllowed(["POST"])
+        answer = HttpResponseRedirect(reverse("admin:executions_approval_change", args=[key]))
+        form: forms.Form = {"approve_for": TimeForm, "refuse": RefusalForm}.get(name, forms.Form)(
+            request.POST
+        )
+        if not form.is_valid():
+            for field, problems in form.errors.items():
+                label = form.fields[field].label
+                messages.error(request, f"Nothing was decided. {label}: {' '.join(map(str, problems))}")
+            return answer
+        minutes = None
+        if name == "approve_for":
+            minutes = form.cleaned_data["number"] * int(form.cleaned_data["unit"])
+        verdict = Verdict.REFUSE if name == "refuse" else Verdict.APPROVE
+        words = form.cleaned_data.get("words", "")
+        try:
+            decided = decide(key, user=request.user, verdict=verdict, words=words, minutes=minutes)
+        except UnknownApproval as error:
+            raise Http404(str(error)) from None
+        except NotDecided as error:
+            messages.error(request, str(error))
+            return answer
+        done = "Approved." if verdict == Verdict.APPROVE else "Refused."
+        self.log_change(request, decided.execution, done)
+        messages.success(request, decided.outcome or f"{done} It waits for another person's approval.")
+        return answer
+
+
+def _answer(verdict: str, minutes: int | None) -> str:
+    if verdict == Verdict.REFUSE:
+        return "refused"
+    return "approved, this call" if minutes is None else f"approved, for {timedelta(minutes=minutes)}"
+
+
+def _facts(
+    request: HttpRequest, approval: Approval, execution: Execution, payload: ExecutionPayload | None
+) -> list[tuple[str, Any]]:
+    client = (payload.metadata if payload else {}).get("client") or {}
+    named = " ".join(str(client[part]) for part in ("name", "version", "user_agent") if client.get(part))
+    workflow: Any = execution.tool_name
+    if execution.workflow_id is not None:
+        workflow = link_if_allowed(request, workflow, "catalogue_workflow_change", execution.workflow_id)
+    caller = show_caller(request, key=execution.caller, name=execution.caller_name)
+    standing = approval.standing
+    return [
+        ("Workflow", workflow),
+        ("Source", execution.source_name),
+        ("Caller", format_html("{} by {}", caller, execution.get_door_display())),
+        ("Acts for", "" if approval.asked_by is None else approval.asked_by.get_username()),
+        ("Client", printable(named)),
+        ("Toolset", execution.toolset),
+        ("Why", paragraphs(approval.reason) if approval.outcome else ""),
+        ("People needed", str(approval.approvers_needed)),
+        ("Requested", exactly(approval.requested_at)),
+        ("Expires" if approval.is_waiting else "Would have expired", exactly(approval.expires_at)),
+        ("Decided", exactly(approval.decided_at) if approval.decided_at else ""),
+        (
+            "By an earlier approval",
+            "" if standing is None else link(standing, "executions_standingapproval_change", standing.pk),
+        ),
+        (
+            "Execution",
+            side_by_side(
+                [
+                    state_badge(execution),
+                    str(link_if_allowed(request, "its record", "executions_execution_change", execution.pk)),
+                ]
+            ),
+        ),
+    ]
+
+
+def _shown_past(past: Past) -> dict[str, Any]:
+    rate = past.success_rate
+    told = "It has never run."
+    if rate is not None:
+        told = f"Of its last {past.ended:,} runs that ended, {past.succeeded:,} succeeded ({rate:.0%})."
+    rows = [
+        [ago(run.created_at), state_badge(run), run.caller_name or run.caller, duration(run.duration_ms)]
+        for run in past.last
+    ]
+    return {
+        "told": f"{told} {past.by_caller:,} of the last were this caller's." if past.last else told,
+        "table": table(("When", "State", "Caller", "Took"), rows),
+    }
+
+
+class StandingFilter(OptionsFilter):
+    title = "state"
+    parameter_name = "valid"
+    options = {
+        "yes": ("valid", lambda rows: rows.filter(revoked_at=None, until__gt=timezone.now())),
+        "no": ("over", lambda rows: rows.exclude(revoked_at=None, until__gt=timezone.now())),
+    }
+
+
+@admin.register(StandingApproval)
+class StandingApprovalAdmin(ReadOnlyMixin, ButtonsMixin):
+    list_display = ("tool_name", "caller_shown", "granted_by", "granted", "holds")
+    list_filter = (StandingFilter,)
+    search_fields = ("tool_name", "caller_name", "granted_by")
+    search_help_text = f"Tools, callers and approvers, in the newest {SEARCHED:,}"
+    newest_by = "granted_at"
+    show_full_result_count = False
+    list_per_page = 50
+    buttons = ("revoke",)
+    fields = (
+        "tool_name",
+        "caller",
+        "caller_name",
+        "granted_by",
+        "granted_at",
+        "until",
+        "revoked_at",
+        "revoked_by",
+    )
+    change_form_outer_before_template = "catalogue/admin/panel.html"
+
+    def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return _may_decide(request) or request.user.has_perm("executions.view_standingapproval")
+
+    def has_module_permission(self, request: HttpRequest) -> bool:
+        return self.has_view_permission(request)
+
+    def may_press_buttons(self, request: HttpRequest) -> bool:
+        return _may_decide(request)
+
+    def get_buttons(self, request: HttpRequest, obj: StandingApproval) -> list[Button]:
+        is_valid = obj.revoked_at is None and obj.until > timezone.now()
+        return super().get_buttons(request, obj) if is_valid else []
+
+    @admin.display(description="caller", ordering="caller_name")
+    def caller_shown(self, standing: StandingApproval) -> str:
+        return standing.caller_name or standing.caller
+
+    @admin.display(description="granted", ordering="granted_at")
+    def granted(self, standing: StandingApproval) -> str:
+        return ago(standing.granted_at)
+
+    @admin.display(description="holds until", ordering="until")
+    def holds(self, standing: StandingApproval) -> str:
+        return exactly(standing.until) if standing.revoked_at is None else f"revoked by {standing.revoked_by}"
+
+    @button("Revoke", icon="block", variant="danger", confirm="Have the next call ask again?")
+    def revoke(self, request: HttpRequest, standing: StandingApproval) -> None:
+        if revoke_standing(standing.pk, by=request.user.get_username()):
+            messages.success(request, "Revoked: the next call asks again.")
+        else:
+            messages.warning(request, "It was over already.")
+
+    def panel(self, request: HttpRequest, obj: StandingApproval) -> dict[str, Any]:
+        is_valid = obj.revoked_at is None and obj.until > timezone.now()
+        state = badge("valid", "success") if is_valid else badge("over")
+        return {"headline": [side_by_side([state, f"{obj.used_by.count():,} calls ran by it."])], "facts": []}

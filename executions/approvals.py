@@ -1,0 +1,487 @@
+"""Approval of calls by people: which calls need it, who decides, and what a decision holds for.
+
+Each way in which an approval ends is one transaction. It locks the approval's row, then moves the execution
+by compare-and-set, so that of several at once the first to lock wins and the others are told:
+
+- two approvals at once: each counts once; the one that completes the number starts the call;
+- approval against refusal, cancellation or expiry: the first wins; the second raises AlreadyDecided, or
+  finds nothing to cancel or to expire;
+- approval after the time is up, before the sweep: it is refused, and the call expires there and then;
+- approval against a change of the workflow: the content is compared in the decision's transaction, and again
+  with the row that the start is sent with (`why_not_approved`), so a change in between ends the call;
+- a process killed in between: nothing or all of it is committed. Afterwards the queue has the call, and any
+  worker starts it; messages only make it sooner.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+from django.conf import settings
+from django.db import transaction
+from django.urls import reverse
+from django.utils import timezone
+from loguru import logger
+
+from audit.models import Kind
+from audit.recording import record
+from catalogue.approval_rules import reasons_for_approval
+from catalogue.exposure import memberships_of
+from catalogue.models import Review, Toolset, Workflow
+from executions.callers import Caller
+from executions.models import (
+    Approval,
+    ApprovalDecision,
+    ApprovalNotice,
+    ErrorKind,
+    Execution,
+    StandingApproval,
+    State,
+)
+from executions.refusals import Busy
+from executions.wakeups import request_poll, wake
+
+PERMISSION = "executions.decide_approval"
+LONGEST_MINUTES = 30 * 24 * 60
+LONGEST_WORDS = 2_000
+SWEPT_AT_ONCE = 100
+RETRY_SECONDS = 60
+Verdict = ApprovalDecision.Verdict
+
+
+class NotDecided(Exception):
+    """The decision was not taken; the message says why."""
+
+
+class UnknownApproval(NotDecided):
+    def __init__(self) -> None:
+        super().__init__("There is no such approval.")
+
+
+class NotAllowed(NotDecided):
+    pass
+
+
+class AlreadyDecided(NotDecided):
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    reasons: list[str]
+    approvers: int
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """What a decision is about; nothing else runs on it."""
+
+    content: str
+    digest: str
+
+
+def find_need(workflow: Workflow, arguments: Mapping[str, Any]) -> Need | None:
+    """Whether the call with these settled arguments needs approval."""
+    reasons = [f"Each call of {workflow.tool_name} needs approval."] if workflow.approval_required else []
+    toolsets: Iterable[Toolset] = workflow.approving_toolsets
+    reasons += [f"Each call of the toolset {toolset.slug} needs approval." for toolset in toolsets]
+    reasons += [f"By a rule: {why}." for why in reasons_for_approval(workflow.approval_rules, arguments)]
+    if not reasons:
+        return None
+    wanted = [workflow.approvers_needed, *(toolset.approvers_needed for toolset in toolsets)]
+    return Need(reasons, max(number or 1 for number in wanted))
+
+
+def approving_toolsets(workflow: Workflow) -> tuple[Toolset, ...]:
+    """Of a workflow that is not from the exposed catalogue, which knows them: three queries."""
+    showing = (membership.toolset for membership in memberships_of(workflow))
+    return tuple(toolset for toolset in showing if toolset.enabled and toolset.approval_required)
+
+
+def bind(workflow: Workflow, arguments: Mapping[str, Any], caller: str) -> Binding:
+    content = content_of(workflow)
+    return Binding(content, _hash([content, arguments, caller]))
+
+
+def content_of(workflow: Workflow) -> str:
+    """A hash of all that decides what a start does at the engine, changes that await review included."""
+    held = Review.objects.filter(pk=workflow.pk, kind=Review.Kind.CHANGED)
+    offered = held.values_list("offer_hash", flat=True).first()
+    source = workflow.source
+    parts = [workflow.pk, source.pk, source.kind, source.configured_at.isoformat(), workflow.upstream_id]
+    parts += [workflow.name, workflow.content_hash, offered or "", workflow.metadata]
+    return _hash([*parts, workflow.argument_overrides])
+
+
+def _hash(parts: Any) -> str:
+    canonical = json.dumps(parts, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def find_standing(binding: Binding) -> StandingApproval | None:
+    now = timezone.now()
+    valid = StandingApproval.objects.filter(binding=binding.digest, until__gt=now, revoked_at=None)
+    return valid.order_by("-until").first()
+
+
+def find_waiting(binding: Binding) -> Execution | None:
+    """An identical call that waits, without an idempotency key of its own."""
+    waiting = Approval.objects.waiting().filter(
+        binding=binding.digest, expires_at__gt=timezone.now(), execution__idempotency_key=""
+    )
+    found = waiting.select_related("execution__workflow__source").order_by("requested_at").first()
+    return None if found is None else found.execution
+
+
+def check_room(caller: Caller) -> None:
+    """Raises Busy where the caller has too many calls waiting for approval."""
+    most = settings.CATALOGUE["max_unapproved_per_caller"]
+    # By the index of executions that are not admitted.
+    theirs = Execution.objects.filter(
+        admitted_at=None, finished_at=None, state="unapproved", caller=caller.key
+    ).order_by()
+    if theirs[:most].count() >= most:
+        raise Busy(f"{most} of your calls wait for approval already.", retry_after=RETRY_SECONDS)
+
+
+def request_approval(
+    execution: Execution, need: Need, binding: Binding, caller: Caller, standing: StandingApproval | None
+) -> Approval:
+    """In the transaction that records the execution; with `standing` it is approved already."""
+    now = execution.created_at
+    approval = Approval(
+        execution=execution,
+        reason="\n".join(need.reasons),
+        approvers_needed=need.approvers,
+        binding=binding.digest,
+        content=binding.content,
+        asked_by_id=caller.user_id,
+        requested_at=now,
+        expires_at=now + timedelta(hours=settings.CATALOGUE["approval_hours"]),
+        standing=standing,
+    )
+    if standing is not None:
+        approval.state, approval.decided_at = Approval.State.APPROVED, now
+        approval.outcome = describe_standing(standing)
+    approval.save(force_insert=True)
+    if standing is None:
+        _announce(approval, execution, ApprovalNotice.Kind.REQUESTED)
+    return approval
+
+
+def describe_standing(standing: StandingApproval) -> str:
+    return f"{standing.granted_by} approved this call, and the same call until {moment(standing.until)}."
+
+
+def moment(time: datetime) -> str:
+    return f"{time:%Y-%m-%d %H:%M} UTC"
+
+
+def decide(
+    key: UUID | str, *, user: Any, verdict: str, words: str = "", minutes: int | None = None
+) -> Approval:
+    """One person's answer. `minutes`: the same call passes for so long without asking. Raises NotDecided."""
+    if not (user.is_active and user.has_perm(PERMISSION)):
+        raise NotAllowed(f"This needs the permission {PERMISSION}; an administrator can grant it.")
+    words = words.strip()
+    if len(words) > LONGEST_WORDS:
+        raise NotDecided(f"Nothing was decided: at most {LONGEST_WORDS:,} characters.")
+    if verdict == Verdict.REFUSE and not words:
+        raise NotDecided("Nothing was decided: say why you refuse; the caller gets to read it.")
+    if minutes is not None and not 1 <= minutes <= LONGEST_MINUTES:
+        raise NotDecided(f"Nothing was decided: from 1 to {LONGEST_MINUTES:,} minutes.")
+    with transaction.atomic():
+        approval, execution = _lock(key)
+        if (refusal := _why_not_now(approval, execution, user, verdict)) is None:
+            _take(approval, execution, user, verdict, words, minutes)
+    # After the commit: what is too late has been ended.
+    if refusal is not None:
+        raise refusal
+    return approval
+
+
+def _lock(key: Any) -> tuple[Approval, Execution]:
+    """Raises UnknownApproval."""
+    approval = Approval.objects.select_for_update(of=("self",)).filter(pk=key).first()
+    if approval is None:
+        raise UnknownApproval
+    execution = Execution.objects.select_related("workflow__source").get(pk=approval.pk)
+    return approval, execution
+
+
+def _why_not_now(approval: Approval, execution: Execution, user: Any, verdict: str) -> NotDecided | None:
+    """Ends what has expired or changed."""
+    if not approval.is_waiting:
+        return AlreadyDecided(f"It has been decided already: {approval.outcome}")
+    if approval.expires_at <= timezone.now():
+        _expire(approval, execution)
+        return AlreadyDecided(approval.outcome)
+    if verdict == Verdict.APPROVE:
+        if is_own_call(approval, execution, user) and not settings.CATALOGUE["approve_own_calls"]:
+            return NotAllowed("Nobody approves their own calls here; another person has to decide.")
+        if (change := _what_changed(approval, execution)) and _outdate(approval, execution, change):
+            return AlreadyDecided(approval.outcome)
+    if approval.decisions.filter(user=user).exists():
+        missing = approval.approvers_needed - approval.decisions.count()
+        return AlreadyDecided(f"You have approved it; {missing} more have to.")
+    return None
+
+
+def is_own_call(approval: Approval, execution: Execution, user: Any) -> bool:
+    return approval.asked_by_id == user.pk or execution.caller == f"user:{user.pk}"
+
+
+def _what_changed(approval: Approval, execution: Execution) -> str:
+    workflow = execution.workflow
+    if workflow is None:
+        return "its workflow was deleted"
+    if content_of(workflow) != approval.content:
+        return "the workflow or its source has changed since the call"
+    return ""
+
+
+def _take(
+    approval: Approval, execution: Execution, user: Any, verdict: str, words: str, minutes: int | None
+) -> None:
+    name = user.get_username()
+    ApprovalDecision.objects.create(
+        approval=approval,
+        user=user,
+        user_name=name,
+        verdict=verdict,
+        words=words,
+        minutes=minutes if verdict == Verdict.APPROVE else None,
+    )
+    answer = {"words": words, "minutes": minutes}
+    named = {"actor": f"user:{user.pk}", "actor_name": name}
+    _note(execution, "answered", "refused" if verdict == Verdict.REFUSE else "approved", **named, **answer)
+    if verdict == Verdict.REFUSE:
+        why = f"{name} refused it: {words}"
+        _end(approval, execution, Approval.State.REFUSED, State.FAILED, f"{why} Nothing was started.")
+        return
+    given = list(approval.decisions.all())
+    assert execution.workflow is not None, "approval of a call without its workflow is refused before"
+    if (missing := approval.approvers_needed - len(given)) > 0:
+        execution.note("approval", f"{name} approved it; {missing} more have to.")
+        return
+    names = ", ".join(decision.user_name for decision in given)
+    outcome = f"{names} approved it."
+    limits = [decision.minutes for decision in given]
+    if None not in limits:
+        until = timezone.now() + timedelta(minutes=min(limit for limit in limits if limit is not None))
+        StandingApproval.objects.create(
+            binding=approval.binding,
+            workflow=execution.workflow,
+            tool_name=execution.tool_name,
+            caller=execution.caller,
+            caller_name=execution.caller_name,
+            granted_by=names,
+            until=until,
+        )
+        outcome = f"{names} approved it, and the same call until {moment(until)}."
+    if not execution.approve(outcome):
+        raise AlreadyDecided("It has ended already.")
+    _close(approval, execution, Approval.State.APPROVED, outcome)
+    request_poll()
+
+
+def _end(
+    approval: Approval,
+    execution: Execution,
+    how: Approval.State,
+    state: State,
+    why: str,
+    *,
+    kind: ErrorKind = ErrorKind.EXECUTION,
+    cancelled_by: str = "",
+) -> bool:
+    if not execution.end_unapproved(state, why, kind=kind, cancelled_by=cancelled_by):
+        return False
+    _close(approval, execution, how, why)
+    return True
+
+
+def _expire(approval: Approval, execution: Execution) -> bool:
+    why = f"No one approved it until {moment(approval.expires_at)}. Nothing was started."
+    return _end(approval, execution, Approval.State.EXPIRED, State.TIMED_OUT, why, kind=ErrorKind.TIMEOUT)
+
+
+def _outdate(approval: Approval, execution: Execution, change: str) -> bool:
+    why = f"It can no longer be approved: {change}. Nothing was started; call the tool again to ask anew."
+    kind = ErrorKind.CONFIGURATION
+    return _end(approval, execution, Approval.State.OUTDATED, State.FAILED, why, kind=kind)
+
+
+def _close(approval: Approval, execution: Execution, how: Approval.State, outcome: str) -> None:
+    approval.state, approval.outcome, approval.decided_at = how, outcome, timezone.now()
+    approval.save(update_fields=["state", "outcome", "decided_at"])
+    _announce(approval, execution, ApprovalNotice.Kind.DECIDED)
+
+
+def _announce(approval: Approval, execution: Execution, kind: ApprovalNotice.Kind) -> None:
+    """In the transaction of each request and each end of an approval: the one place that sees them all."""
+    now = timezone.now()
+    ApprovalNotice.objects.bulk_create(
+        ApprovalNotice(approval=approval, kind=kind, channel=channel, created_at=now, next_attempt_at=now)
+        for channel in notice_channels(kind)
+    )
+    transaction.on_commit(partial(wake, execution.pk))
+    if kind == ApprovalNotice.Kind.REQUESTED:
+        asker = {"actor": execution.caller, "actor_name": execution.caller_name}
+        _note(execution, "requested", why=approval.reason, **asker)
+    else:
+        _note(execution, "ended", approval.state, why=approval.outcome)
+    bound = logger.bind(execution=execution.pk, tool=execution.tool_name, caller=execution.caller)
+    told = approval.outcome or approval.reason
+    # Not the method itself: the line names the module of its caller.
+    transaction.on_commit(lambda: bound.info("Approval {}: {}", approval.get_state_display(), told))
+
+
+def _note(execution: Execution, what: str, outcome: str = "", **details: Any) -> None:
+    subject = {"subject": f"execution:{execution.pk}", "subject_name": execution.tool_name}
+    record(Kind.APPROVAL, f"approval.{what}", outcome=outcome, **subject, **details)
+
+
+def notice_channels(kind: str) -> list[str]:
+    wanted = settings.CATALOGUE["approval_mail"]
+    has_mail = settings.EMAIL_HOST and (
+        wanted == "outcomes" or (wanted == "requests" and kind == ApprovalNotice.Kind.REQUESTED)
+    )
+    channels = [ApprovalNotice.Channel.EMAIL.value] if has_mail else []
+    has_webhook = settings.CATALOGUE["approval_webhook_url"]
+    return channels + ([ApprovalNotice.Channel.WEBHOOK.value] if has_webhook else [])
+
+
+def cancel_unapproved(execution: Execution, *, by: str) -> bool:
+    """False where it has been decided in the meantime."""
+    with transaction.atomic():
+        approval, fresh = _lock(execution.pk)
+        why = f"{by} cancelled it before it was approved."
+        return approval.is_waiting and _end(
+            approval, fresh, Approval.State.CANCELLED, State.CANCELLED, why, cancelled_by=by
+        )
+
+
+def end_expired() -> int:
+    """Returns how many were ended."""
+    due = Approval.objects.waiting().filter(expires_at__lte=timezone.now())
+    return _sweep(list(due.order_by("expires_at").values_list("pk", flat=True)[:SWEPT_AT_ONCE]), _expire_due)
+
+
+def _expire_due(approval: Approval, execution: Execution) -> bool:
+    return approval.expires_at <= timezone.now() and _expire(approval, execution)
+
+
+def end_outdated() -> int:
+    """Those whose workflow has changed: each is compared once more under its lock."""
+    waiting = Approval.objects.waiting().order_by()
+    pairs = set(waiting.values_list("execution__workflow", "content"))
+    known = Workflow.objects.select_related("source").in_bulk([key for key, _ in pairs if key])
+    contents = {key: content_of(workflow) for key, workflow in known.items()}
+    outdated = {(key, content) for key, content in pairs if contents.get(key) != content}
+    ended = 0
+    for key, content in outdated:
+        theirs = waiting.filter(execution__workflow=key, content=content)
+        ended += _sweep(list(theirs.values_list("pk", flat=True)[:SWEPT_AT_ONCE]), _outdate_changed)
+    return ended
+
+
+def _outdate_changed(approval: Approval, execution: Execution) -> bool:
+    change = _what_changed(approval, execution)
+    return bool(change) and _outdate(approval, execution, change)
+
+
+def _sweep(keys: Iterable[Any], end: Callable[[Approval, Execution], bool]) -> int:
+    ended = 0
+    for key in keys:
+        with transaction.atomic():
+            # One that is being decided at this moment is looked at again by the next sweep.
+            locked = Approval.objects.select_for_update(skip_locked=True, of=("self",)).filter(pk=key).first()
+            if locked is not None and locked.is_waiting:
+                execution = Execution.objects.select_related("workflow__source").get(pk=key)
+                ended += end(locked, execution)
+    return ended
+
+
+def revoke_standing(key: int, *, by: str) -> bool:
+    """The next call asks again. False where it was revoked or is over."""
+    now = timezone.now()
+    valid = StandingApproval.objects.filter(pk=key, revoked_at=None, until__gt=now)
+    with transaction.atomic():
+        if not valid.update(revoked_at=now, revoked_by=by[:150]):
+            return False
+        subject = f"executions.standingapproval:{key}"
+        record(Kind.APPROVAL, "approval.revoked", actor_name=by, subject=subject, outcome="revoked")
+    return True
+
+
+def why_not_approved(execution: Execution) -> str:
+    """Why the execution may not start, compared with the row that the start is sent with; empty if it may."""
+    approval = Approval.objects.filter(pk=execution.pk).first()
+    if approval is None or approval.state != Approval.State.APPROVED:
+        return "It was not started: it has no approval."
+    assert execution.workflow is not None, "advance() ends executions without a workflow"
+    binding = bind(execution.workflow, execution.payload.input, execution.caller)
+    if binding.digest == approval.binding == execution.approval_hash:
+        return ""
+    what = "its arguments are not" if binding.content == approval.content else "the workflow is no longer"
+    return f"It was not started: {what} what was approved. Call the tool again to ask anew."
+
+
+def describe_wait(execution: Execution) -> str:
+    """A sentence for the caller of an execution that waits for approval."""
+    approval = execution.approval
+    missing = approval.approvers_needed - approval.decisions.count()
+    people = "a person has to approve it" if missing == 1 else f"{missing} people have to approve it"
+    reasons = " ".join(approval.reason.splitlines())
+    return (
+        f"It waits for approval until {moment(approval.expires_at)}; it was asked for at "
+        f"{moment(approval.requested_at)}, and {people}. {reasons}"
+    )
+
+
+def page_of(approval: Approval) -> str:
+    """Where people decide it."""
+    return f"{settings.PUBLIC_URL}{reverse('admin:executions_approval_change', args=[approval.pk])}"
+
+
+def own_approver(approval: Approval) -> Any:
+    """The user behind the call, where they may decide it alone; else None."""
+    user = approval.asked_by
+    if user is None or approval.approvers_needed > 1 or not settings.CATALOGUE["approve_own_calls"]:
+        return None
+    return user if user.is_active and user.has_perm(PERMISSION) else None
+
+
+PAST_RUNS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """What the tool did before, for the person who decides."""
+
+    last: list[Execution]  # The newest first, without those that never started
+    ended: int  # Of its last runs, at most PAST_RUNS
+    succeeded: int
+    by_caller: int  # Of these, by the same caller
+
+    @property
+    def success_rate(self) -> float | None:
+        return self.succeeded / self.ended if self.ended else None
+
+
+def read_past(execution: Execution, *, shown: int = 5) -> Past:
+    runs = Execution.objects.filter(tool_name=execution.tool_name, admitted_at__isnull=False)
+    latest = list(runs.exclude(pk=execution.pk).order_by("-created_at")[:PAST_RUNS])
+    ended = [run for run in latest if run.is_final]
+    return Past(
+        last=latest[:shown],
+        ended=len(ended),
+        succeeded=sum(run.succeeded for run in ended),
+        by_caller=sum(run.caller == execution.caller for run in latest),
+    )

@@ -1,0 +1,119 @@
+"""Executions, as the audit tells of them: who called what, by which client, with which arguments, and how it
+ended. From columns that never change once they are written, so that a call itself writes nothing more."""
+
+import json
+import uuid
+from collections.abc import Collection, Iterable
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db.models import Q
+
+from audit.models import ADDRESS_LENGTH, Entry, Kind
+from audit.recording import clean
+from audit.sealing import Witness, new_only, witnesses
+from executions.models import Execution, ExecutionPayload
+
+ENDED, BEGAN = "call", "began"
+LONG_RUN = timedelta(minutes=1)  # A call that takes longer has an entry of its beginning, too
+COLUMNS = (
+    "id", "tool_name", "source_name", "upstream_id", "caller", "caller_name", "door", "toolset",
+    "input_characters", "output_characters", "arguments_hash", "state", "run_id", "error_kind", "created_at",
+    "finished_at", "cached_at",
+)  # fmt: skip
+
+
+def follow_calls() -> None:
+    for name, delay in ((ENDED, timedelta(0)), (BEGAN, LONG_RUN)):
+        witnesses.append(
+            Witness(
+                name=name,
+                delay=delay,
+                gather=_gather_ended if name == ENDED else _gather_began,
+                again=_again,
+                may_vanish=True,
+            )
+        )
+
+
+def _gather_ended(since: datetime, until: datetime, most: int) -> tuple[list[Entry], datetime | None]:
+    return _gather("finished_at", since, until, most)
+
+
+def _gather_began(since: datetime, until: datetime, most: int) -> tuple[list[Entry], datetime | None]:
+    return _gather("created_at", since, until, most)
+
+
+def _gather(time: str, since: datetime, until: datetime, most: int) -> tuple[list[Entry], datetime | None]:
+    name = ENDED if time == "finished_at" else BEGAN
+    found: list[Entry] = []
+    begin, last = since, uuid.UUID(int=0)
+    while True:
+        # The span alone is what an index answers.
+        span = {f"{time}__gte": begin, f"{time}__lte": until}
+        after = Q(**{f"{time}__gt": begin}) | Q(pk__gt=last)
+        rows = Execution.objects.filter(after, **span).order_by(time, "pk")
+        page = list(rows.values_list("pk", time, "finished_at")[:most])
+        # Of those that have ended, the entry of the end tells all.
+        keys = {f"{name}:{key}": key for key, _, ended in page if name == ENDED or ended is None}
+        wanted = new_only([Entry(key=key) for key in keys])
+        found += entries_of([keys[str(entry.key)] for entry in wanted], name)
+        if len(page) < most:
+            return found, None
+        last, begin, _ = page[-1]
+        if len(found) >= most:
+            return found, begin
+
+
+def _again(keys: Collection[str]) -> dict[str, Entry]:
+    found: dict[str, Entry] = {}
+    for name in (ENDED, BEGAN):
+        ours = [uuid.UUID(key.partition(":")[2]) for key in keys if key.startswith(f"{name}:")]
+        found |= {str(entry.key): entry for entry in entries_of(ours, name)}
+    return found
+
+
+def entries_of(keys: Iterable[uuid.UUID], name: str) -> list[Entry]:
+    rows = list(Execution.objects.filter(pk__in=list(keys)).values(*COLUMNS))
+    payloads = ExecutionPayload.objects.filter(pk__in=[row["id"] for row in rows])
+    metadata = dict(payloads.values_list("pk", "metadata"))
+    return [_entry_of(row, metadata.get(row["id"]) or {}, name) for row in rows]
+
+
+def _entry_of(row: dict[str, Any], metadata: dict[str, Any], name: str) -> Entry:
+    client = metadata.get("client") or {}
+    described = " ".join(str(client[part]) for part in ("name", "version", "user_agent") if client.get(part))
+    details = {
+        "execution": str(row["id"]),
+        "tool": row["tool_name"],
+        "source": row["source_name"],
+        "upstream_id": row["upstream_id"],
+        "toolset": row["toolset"],
+        "arguments_sha256": row["arguments_hash"],
+        "input_characters": row["input_characters"],
+        "created_at": row["created_at"].isoformat(),
+        "workflow_version": metadata.get("version"),
+        "workflow_content": metadata.get("content_hash"),
+    }
+    if name == ENDED:
+        details |= {
+            "run_id": row["run_id"],
+            "error_kind": row["error_kind"],
+            "output_characters": row["output_characters"],
+            "from_cache": row["cached_at"] is not None,
+        }
+    return Entry(
+        at=row["finished_at"] if name == ENDED else row["created_at"],
+        kind=Kind.CALL,
+        event="call.ended" if name == ENDED else "call.began",
+        actor=row["caller"],
+        actor_name=clean(row["caller_name"]),
+        address=clean(str(client.get("address", "")), ADDRESS_LENGTH),
+        client=clean(described),
+        door=row["door"],
+        subject=f"execution:{row['id']}",
+        subject_name=row["tool_name"],
+        outcome=row["state"] if name == ENDED else "",
+        details=json.dumps(details, sort_keys=True),
+        key=f"{name}:{row['id']}",
+    )

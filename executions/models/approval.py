@@ -1,0 +1,177 @@
+"""Approvals: the question that a call waits for, who answered it how, and what was approved for a time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.conf import settings
+from django.db import models
+from django.db.models import Q
+from django.utils import timezone
+
+from catalogue.models import Workflow
+
+
+class ApprovalQuerySet(models.QuerySet["Approval"]):
+    def waiting(self) -> ApprovalQuerySet:
+        return self.filter(state="waiting")
+
+    def decided(self) -> ApprovalQuerySet:
+        return self.exclude(state="waiting")
+
+    def of_user(self, user: Any) -> ApprovalQuerySet:
+        """Asked for by the user's calls, or decided by the user."""
+        if user is None:
+            return self.none()
+        decided = ApprovalDecision.objects.filter(user=user).order_by().values("approval")
+        asked = Approval.objects.filter(asked_by=user).order_by().values("pk")
+        # Not `or`, for which a database reads all of them.
+        return self.filter(pk__in=asked.union(decided))
+
+
+class Approval(models.Model):
+    """Why an execution needs approval, and what became of it; one row for each call that needs one."""
+
+    class State(models.TextChoices):
+        WAITING = "waiting", "waiting"
+        APPROVED = "approved", "approved"
+        REFUSED = "refused", "refused"
+        EXPIRED = "expired", "expired"
+        CANCELLED = "cancelled", "cancelled by the caller"
+        OUTDATED = "outdated", "the workflow has changed"
+
+    execution = models.OneToOneField(
+        "executions.Execution", on_delete=models.CASCADE, primary_key=True, related_name="approval"
+    )
+    state = models.CharField(max_length=10, choices=State.choices, default=State.WAITING)
+    reason = models.TextField(help_text="Why it needs approval.")
+    approvers_needed = models.PositiveSmallIntegerField(default=1)
+    binding = models.CharField(
+        max_length=64, db_index=True, help_text="SHA-256 of the workflow's content, the input and the caller."
+    )
+    content = models.CharField(max_length=64, help_text="SHA-256 of what the workflow was.")
+    asked_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL,
+        null=True,
+        on_delete=models.SET_NULL,
+        related_name="+",
+        help_text="The user that the caller acts for, as far as it is known.",
+    )
+    requested_at = models.DateTimeField(default=timezone.now)
+    expires_at = models.DateTimeField()
+    decided_at = models.DateTimeField(null=True)
+    outcome = models.TextField(blank=True, help_text="How it ended, in a sentence.")
+    standing = models.ForeignKey(
+        "executions.StandingApproval",
+        null=True,
+        on_delete=models.SET_NULL,
+        related_name="used_by",
+        help_text="The earlier approval by which it ran without asking.",
+    )
+
+    objects = ApprovalQuerySet.as_manager()
+
+    class Meta:
+        ordering = ("-requested_at", "-pk")
+        default_permissions = ("view",)
+        permissions = [("decide_approval", "Can approve and refuse calls")]
+        indexes = [
+            models.Index(fields=["-requested_at"], name="approval_by_time"),
+            models.Index(fields=["state", "-requested_at"], name="approval_by_state"),
+            models.Index(fields=["expires_at"], name="approval_expiring", condition=Q(state="waiting")),
+        ]
+
+    def __str__(self) -> str:
+        return f"approval of {self.pk}"
+
+    @property
+    def is_waiting(self) -> bool:
+        return self.state == self.State.WAITING
+
+
+class ApprovalDecision(models.Model):
+    """One person's answer."""
+
+    class Verdict(models.TextChoices):
+        APPROVE = "approve", "approved"
+        REFUSE = "refuse", "refused"
+
+    approval = models.ForeignKey(Approval, on_delete=models.CASCADE, related_name="decisions")
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, null=True, on_delete=models.SET_NULL, related_name="+")
+    user_name = models.CharField(max_length=150)
+    verdict = models.CharField(max_length=10, choices=Verdict.choices)
+    words = models.TextField(blank=True)
+    minutes = models.PositiveIntegerField(
+        null=True, help_text="For how long the same call passes without asking. Empty: this call only."
+    )
+    at = models.DateTimeField(default=timezone.now)
+
+    class Meta:
+        ordering = ("at", "pk")
+        default_permissions = ()
+        constraints = [models.UniqueConstraint(fields=["approval", "user"], name="one_decision_per_person")]
+
+    def __str__(self) -> str:
+        return f"{self.user_name} {self.get_verdict_display()}"
+
+
+class StandingApproval(models.Model):
+    """The same caller may make the same call of the same content again until then."""
+
+    binding = models.CharField(max_length=64)
+    workflow = models.ForeignKey(Workflow, on_delete=models.CASCADE, related_name="standing_approvals")
+    tool_name = models.CharField(max_length=64)
+    caller = models.CharField(max_length=100)
+    caller_name = models.CharField(max_length=255, blank=True)
+    granted_by = models.CharField(max_length=500)
+    granted_at = models.DateTimeField(default=timezone.now)
+    until = models.DateTimeField()
+    revoked_at = models.DateTimeField(null=True)
+    revoked_by = models.CharField(max_length=150, blank=True)
+
+    class Meta:
+        ordering = ("-granted_at", "-pk")
+        default_permissions = ("view",)
+        indexes = [
+            models.Index(fields=["binding", "until"], name="standing_by_binding"),
+            models.Index(fields=["-granted_at"], name="standing_by_time"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.tool_name} for {self.caller_name or self.caller}"
+
+
+class ApprovalNotice(models.Model):
+    """A message that is to be sent, or was; written in the transaction that it tells of."""
+
+    class Kind(models.TextChoices):
+        REQUESTED = "requested", "approval requested"
+        DECIDED = "decided", "decided"
+
+    class Channel(models.TextChoices):
+        EMAIL = "email", "e-mail"
+        WEBHOOK = "webhook", "webhook"
+
+    approval = models.ForeignKey(Approval, on_delete=models.CASCADE, related_name="notices")
+    kind = models.CharField(max_length=10, choices=Kind.choices)
+    channel = models.CharField(max_length=10, choices=Channel.choices)
+    created_at = models.DateTimeField(default=timezone.now)
+    next_attempt_at = models.DateTimeField(default=timezone.now)
+    attempts = models.PositiveIntegerField(default=0)
+    sent_at = models.DateTimeField(null=True)
+    given_up_at = models.DateTimeField(null=True)
+    error = models.TextField(blank=True)
+
+    class Meta:
+        ordering = ("pk",)
+        default_permissions = ()
+        indexes = [
+            models.Index(
+                fields=["next_attempt_at"],
+                name="approval_notice_due",
+                condition=Q(sent_at=None, given_up_at=None),
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.get_kind_display()} by {self.get_channel_display()}"

@@ -1,0 +1,207 @@
+"""Notices of approvals, by e-mail and webhook: the worker sends them from their rows, at least once.
+
+A webhook follows Standard Webhooks: `webhook-id` stays the same for each attempt; `webhook-signature` is
+`v1,` and the Base64 of an HMAC-SHA256 over id, timestamp and body.
+"""
+
+import base64
+import hashlib
+import hmac
+import json
+import time
+from collections.abc import Iterable
+from datetime import timedelta
+from smtplib import SMTPException
+from typing import Any
+
+from django.conf import settings
+from django.contrib.auth import get_user_model
+from django.core.mail import EmailMessage
+from django.db import transaction
+from django.utils import timezone
+from loguru import logger
+
+from connectors.background import run_in_background_loop
+from connectors.backoff import backoff_seconds
+from connectors.errors import ConnectorError
+from connectors.formats.json import readable_json
+from connectors.network.client import EngineClient
+from connectors.network.redaction import printable, shorten
+from connectors.network.transport import HttpLimits
+from executions.approvals import PERMISSION, moment, page_of
+from executions.models import Approval, ApprovalNotice, Execution
+
+FIRST_SECONDS, LONGEST_SECONDS = 5, 3600  # Between two attempts
+GIVE_UP_AFTER = timedelta(days=3)
+CLAIMED = timedelta(seconds=60)  # Longer than one attempt takes
+WEBHOOK_SECONDS = 15.0
+AT_ONCE = 100
+SHOWN_ARGUMENTS = 4_000
+MOST_APPROVERS = 200
+LONGEST_ERROR = 500
+
+
+class NotSent(Exception):
+    """Why, in a sentence; it is tried again."""
+
+
+def send_due(*, seconds: float) -> int:
+    """Returns how many were sent; stops between two after so many seconds."""
+    until, sent = time.monotonic() + seconds, 0
+    due = ApprovalNotice.objects.filter(
+        sent_at=None, given_up_at=None, next_attempt_at__lte=timezone.now()
+    ).order_by("next_attempt_at")
+    for key in list(due.values_list("pk", flat=True)[:AT_ONCE]):
+        if time.monotonic() > until:
+            break
+        if (notice := _claim(key)) is not None:
+            sent += _send(notice)
+    return sent
+
+
+def _claim(key: int) -> ApprovalNotice | None:
+    """No other worker sends it in the meantime; if this one is killed, it is due again."""
+    now = timezone.now()
+    with transaction.atomic():
+        open_ones = ApprovalNotice.objects.select_for_update(skip_locked=True, of=("self",))
+        notice = open_ones.filter(pk=key, sent_at=None, given_up_at=None, next_attempt_at__lte=now).first()
+        if notice is not None:
+            notice.next_attempt_at, notice.attempts = now + CLAIMED, notice.attempts + 1
+            notice.save(update_fields=["next_attempt_at", "attempts"])
+    return notice
+
+
+def _send(notice: ApprovalNotice) -> bool:
+    approval = Approval.objects.select_related("execution__payload", "asked_by").get(pk=notice.approval_id)
+    send = send_mail if notice.channel == ApprovalNotice.Channel.EMAIL else send_webhook
+    try:
+        send(notice, approval)
+    except NotSent as why:
+        now = timezone.now()
+        pause = backoff_seconds(notice.attempts - 1, first=FIRST_SECONDS, longest=LONGEST_SECONDS)
+        notice.next_attempt_at = now + timedelta(seconds=pause)
+        notice.error = shorten(printable(str(why)), LONGEST_ERROR)
+        if notice.next_attempt_at > notice.created_at + GIVE_UP_AFTER:
+            notice.given_up_at = now
+        notice.save(update_fields=["next_attempt_at", "error", "given_up_at"])
+        logger.bind(execution=approval.pk).warning("{} was not sent: {}", notice, notice.error)
+        return False
+    notice.sent_at, notice.error = timezone.now(), ""
+    notice.save(update_fields=["sent_at", "error"])
+    return True
+
+
+def describe(notice: ApprovalNotice, approval: Approval) -> dict[str, Any]:
+    """The body of a webhook."""
+    execution = approval.execution
+    return {
+        "type": f"approval.{notice.kind}",
+        "timestamp": notice.created_at.isoformat(),
+        "data": {
+            "execution_id": str(execution.pk),
+            "tool": execution.tool_name,
+            "source": execution.source_name,
+            "caller": execution.caller_name or execution.caller,
+            "door": execution.door,
+            "client": execution.payload.metadata.get("client"),
+            "arguments": execution.payload.input,
+            "reason": approval.reason,
+            "state": approval.state,
+            "outcome": approval.outcome,
+            "approvers_needed": approval.approvers_needed,
+            "requested_at": approval.requested_at.isoformat(),
+            "expires_at": approval.expires_at.isoformat(),
+            "decided_at": approval.decided_at and approval.decided_at.isoformat(),
+            "url": page_of(approval),
+        },
+    }
+
+
+def sign(secret: str, *, message_id: str, timestamp: int, body: bytes) -> str:
+    signed = f"{message_id}.{timestamp}.".encode() + body
+    digest = hmac.new(secret.encode(), signed, hashlib.sha256).digest()
+    return f"v1,{base64.b64encode(digest).decode()}"
+
+
+def send_webhook(notice: ApprovalNotice, approval: Approval) -> None:
+    address = settings.CATALOGUE["approval_webhook_url"]
+    secret = settings.CATALOGUE["approval_webhook_secret"].get_secret_value()
+    if not address:
+        return
+    body = json.dumps(describe(notice, approval), ensure_ascii=False).encode()
+    message_id, timestamp = f"approval-notice-{notice.pk}", int(time.time())
+    headers = {
+        "content-type": "application/json",
+        "webhook-id": message_id,
+        "webhook-timestamp": str(timestamp),
+        "webhook-signature": sign(secret, message_id=message_id, timestamp=timestamp, body=body),
+    }
+    try:
+        status = run_in_background_loop(_post(address, headers, body))
+    except ConnectorError as error:
+        raise NotSent(error.message) from None
+    if not 200 <= status < 300:
+        raise NotSent(f"The webhook answered with {status}.")
+
+
+async def _post(address: str, headers: dict[str, str], body: bytes) -> int:
+    limits = HttpLimits(connect_seconds=5.0, read_seconds=WEBHOOK_SECONDS, total_seconds=WEBHOOK_SECONDS)
+    client = EngineClient(base_url=address, limits=limits)
+    try:
+        answer = await client.exchange("POST", "", content=body, headers=headers, repeatable=True)
+    finally:
+        await client.aclose()
+    return answer.status
+
+
+def send_mail(notice: ApprovalNotice, approval: Approval) -> None:
+    is_request = notice.kind == ApprovalNotice.Kind.REQUESTED
+    if is_request and not approval.is_waiting:
+        # Decided before it was sent.
+        return
+    people = approvers_of(approval) if is_request else [approval.asked_by]
+    addresses = sorted({person.email for person in people if person is not None and person.email})
+    if not addresses:
+        return
+    execution = approval.execution
+    subject = (
+        f"Approval wanted: {execution.tool_name}"
+        if is_request
+        else f"{execution.tool_name}: {approval.state}"
+    )
+    message = EmailMessage(
+        # One line: a tool name cannot break it, but the engine's names come near.
+        subject=" ".join(subject.split()),
+        body=_letter(approval, execution),
+        to=[settings.DEFAULT_FROM_EMAIL],
+        bcc=addresses,
+        headers={"Message-ID": f"<approval-notice-{notice.pk}@workflow-catalogue>"},
+    )
+    try:
+        message.send()
+    except (SMTPException, OSError) as error:
+        raise NotSent(f"The mail server did not take it: {error}") from None
+
+
+def approvers_of(approval: Approval) -> Iterable[Any]:
+    """Active people who may decide it."""
+    people = get_user_model().objects.with_perm(
+        PERMISSION, backend="django.contrib.auth.backends.ModelBackend"
+    )
+    if approval.asked_by_id is not None and not settings.CATALOGUE["approve_own_calls"]:
+        people = people.exclude(pk=approval.asked_by_id)
+    return people.filter(is_staff=True).exclude(email="").order_by("pk")[:MOST_APPROVERS]
+
+
+def _letter(approval: Approval, execution: Execution) -> str:
+    arguments = readable_json(execution.payload.input)
+    if len(arguments) > SHOWN_ARGUMENTS:
+        arguments = f"{arguments[:SHOWN_ARGUMENTS]}\n... The page shows all of them."
+    lines = [
+        f"{execution.caller_name or execution.caller} calls {execution.tool_name}, {execution.source_name}.",
+        approval.reason,
+        approval.outcome or f"It waits until {moment(approval.expires_at)}.",
+        page_of(approval),
+        f"Arguments:\n{arguments}",
+    ]
+    return "\n\n".join(lines)

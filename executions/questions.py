@@ -1,0 +1,118 @@
+"""What a run asks its caller while its start is under way, such as an MCP server's elicitation.
+
+The process that awaits the start writes the question and looks for the answers every second; any process
+takes them. A question does not outlive its start: without that process, nothing can use the answers.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+from django.db import transaction
+
+from executions.models import Execution, InputRequest
+from executions.wakeups import wake
+
+Requests = dict[str, dict[str, Any]]  # MCP's requests to a client, or their results, by key
+ANSWERS = "answers"  # In the client's description: which of MCP's capabilities for questions it has
+WORDS = {"sampling/createMessage": "an answer of its model", "roots/list": "its folders"}
+
+
+class Asker:
+    """Asks for one start, one question after the other. `stirred` is set when there is something to do."""
+
+    def __init__(self, stirred: asyncio.Event) -> None:
+        self._stirred, self._turn = stirred, asyncio.Lock()
+        self._requests: Requests | None = None
+        self._answers: asyncio.Future[Requests] | None = None
+        self._taken: Requests | None = None
+        self.is_open = False  # Whether the database has a question
+
+    async def ask(self, requests: Requests) -> Requests:
+        async with self._turn:
+            self._requests = requests
+            self._answers = asyncio.get_running_loop().create_future()
+            self._stirred.set()
+            try:
+                return await self._answers
+            finally:
+                self._requests = self._answers = None
+                self._stirred.set()
+
+    def look(self, execution: Execution) -> bool:
+        """In a database thread; whether a question was opened."""
+        if self._requests is None:
+            if self.is_open:
+                withdraw(execution)
+                self.is_open = False
+        elif not self.is_open:
+            self.is_open = _open(execution, self._requests)
+            return self.is_open
+        elif (taken := _take(execution)) is not None:
+            self._taken, self.is_open = taken, False
+        return False
+
+    def deliver(self) -> None:
+        """In the event loop, after a look."""
+        taken, self._taken = self._taken, None
+        if taken is not None and self._answers is not None and not self._answers.done():
+            self._answers.set_result(taken)
+
+
+def open_question(execution: Execution) -> Requests:
+    """What the client has yet to answer; empty if the run asks nothing."""
+    if not execution.is_asking:
+        return {}
+    asked = InputRequest.objects.filter(execution=execution.pk).first()
+    if asked is None:
+        return {}
+    return {key: request for key, request in asked.requests.items() if key not in asked.responses}
+
+
+def answer(execution: Execution, results: Mapping[str, Any]) -> None:
+    """Take what the client says. Results that nothing asked for, or that come again, are ignored."""
+    with transaction.atomic():
+        waiting = InputRequest.objects.select_for_update().filter(execution=execution.pk)
+        if (asked := waiting.first()) is None or asked.pk != execution.input_request:
+            return
+        asked.responses = {key: results[key] for key in asked.requests if key in results} | asked.responses
+        asked.save(update_fields=["responses"])
+        if asked.is_answered:
+            said = ", ".join(str(result.get("action", "answered")) for result in asked.responses.values())
+            execution.stop_asking(("answered", f"The client answered: {said}."))
+        transaction.on_commit(lambda: wake(execution.pk))
+
+
+def withdraw(execution: Execution) -> None:
+    InputRequest.objects.filter(execution=execution.pk).delete()
+    execution.stop_asking()
+
+
+def _open(execution: Execution, requests: Requests) -> bool:
+    with transaction.atomic():
+        InputRequest.objects.filter(execution=execution.pk).delete()
+        asked = InputRequest.objects.create(execution=execution, requests=requests)
+        if not execution.ask_caller(asked, f"Waits for input: {_words_of(requests)}"):
+            asked.delete()
+            return False
+    return True
+
+
+def _words_of(requests: Requests) -> str:
+    words = (
+        str(request["params"].get("message") or "")
+        if request["method"] == "elicitation/create"
+        else f"the client is asked for {WORDS.get(request['method'], request['method'])}"
+        for request in requests.values()
+    )
+    return "; ".join(filter(None, words)) or "the tool says no more about it"
+
+
+def _take(execution: Execution) -> Requests | None:
+    """The answers, which are not kept; None as long as some are missing."""
+    asked = InputRequest.objects.filter(execution=execution.pk).first()
+    if asked is None or not asked.is_answered:
+        return None
+    asked.delete()
+    execution.input_request, execution.progress_message = None, ""
+    return {key: asked.responses[key] for key in asked.requests}

@@ -1,0 +1,180 @@
+"""Calls per minute, which all processes count together.
+
+Each rate has one row in the database: until when its calls are booked (GCRA, a leaky bucket in one number). A
+process books a portion ahead and passes calls from it without a statement; one conditional UPDATE decides, so
+that processes need no lock beyond the row's. A portion is one call at first, doubles while it is used up
+within TERM_SECONDS, is at most one second's worth, and ends after TERM_SECONDS. So in any period of `s`
+seconds no more than `at_once + per_minute / 60 * (s + TERM_SECONDS)` calls pass, whatever the number of
+processes; rates of up to one call a second are exact. Calls that a process has booked and does not use are
+lost to the others for as long. Machines whose clocks differ pass at most the calls of that difference more.
+"""
+
+import math
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from django.conf import settings
+from django.db.models import F
+from django.db.models.functions import Greatest
+
+from catalogue import product_settings
+from catalogue.database import in_turn
+from catalogue.exposure import current_catalogue
+from catalogue.models import Workflow
+from executions.callers import Caller, Rate, rate_of
+from executions.models import RateBucket
+from executions.refusals import TooManyCalls
+
+TERM_SECONDS = 1.0
+REMEMBERED_RATES = 10_000
+MINUTE = 60_000_000  # Microseconds
+CLOCKS_APART = MINUTE  # The most that clocks of machines are taken to differ, and waits for the database last
+KEPT = 24 * 60 * MINUTE  # Rows that were booked for longer ago are removed
+PURGED_AT_ONCE = 1_000
+
+
+class _Defaults:
+    """Those of the live settings, as attributes, which cost a call no function call."""
+
+    def __init__(self) -> None:
+        self.refresh({})
+
+    def refresh(self, overrides: Mapping[str, Any]) -> None:
+        def value(name: str) -> int:
+            given: int = settings.CATALOGUE.given(name)  # type: ignore[attr-defined]
+            return int(overrides.get(name, given))
+
+        self.caller = (value("calls_per_minute"), value("calls_at_once"))
+        self.tool = (value("tool_calls_per_minute"), value("tool_calls_at_once"))
+        self.in_force = bool(self.caller[0] or self.tool[0])
+
+
+defaults = _Defaults()
+product_settings.listeners.append(defaults.refresh)
+
+
+def take_call(workflow: Workflow, caller: Caller) -> None:
+    """Count one call. Raises TooManyCalls, and counts nothing then."""
+    passed: list[_Portion] = []
+    for rate in rates_of(workflow, caller):
+        portion = _portion_of(rate.key)
+        if (seconds := portion.take(rate)) > 0:
+            for other in passed:
+                other.give_back()
+            raise TooManyCalls(rate, retry_after=math.ceil(seconds))
+        passed.append(portion)
+
+
+def rates_of(workflow: Workflow, caller: Caller) -> Iterator[Rate]:
+    """The narrowest first: a caller beyond its own rate uses up nothing of what others share."""
+    yield from caller.rates
+    toolset = None if caller.toolset is None else current_catalogue().toolsets.get(caller.toolset)
+    found: Iterable[Rate | None] = (
+        rate_of(f"caller:{caller.counted_as}", *defaults.caller, whose="each caller"),
+        None
+        if toolset is None
+        else rate_of(
+            f"toolset:{toolset.toolset.pk}",
+            toolset.toolset.calls_per_minute,
+            toolset.toolset.calls_at_once,
+            whose=f"the toolset {caller.toolset}",
+        ),
+        rate_of(
+            f"tool:{workflow.pk}",
+            *(
+                (workflow.calls_per_minute, workflow.calls_at_once)
+                if workflow.calls_per_minute
+                else defaults.tool
+            ),
+            whose=workflow.tool_name,
+        ),
+    )
+    yield from (rate for rate in found if rate is not None)
+
+
+class _Portion:
+    """What this process has booked of one rate."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._rate: Rate | None = None
+        self._begin(None)
+
+    def _begin(self, rate: Rate | None) -> None:
+        self._rate, self._left, self._size = rate, 0, 1
+        self._ends_at = self._refused_until = 0.0
+
+    def take(self, rate: Rate) -> float:
+        """Seconds until the next call; 0: this one may pass."""
+        with self._lock:
+            now = time.monotonic()
+            if rate != self._rate:
+                self._begin(rate)
+            if self._left and now < self._ends_at:
+                self._left -= 1
+                return 0.0
+            # Nothing can be free earlier: bookings are never taken back.
+            if now < self._refused_until:
+                return self._refused_until - now
+            return self._book(rate, now)
+
+    def _book(self, rate: Rate, now: float) -> float:
+        was_used_up = not self._left and now < self._ends_at
+        used = self._size - self._left
+        wanted = self._size * 2 if was_used_up else used
+        most = max(1, min(int(rate.per_minute / 60 * TERM_SECONDS), rate.at_once))
+        booked, seconds = book_calls(rate, max(1, min(wanted, most)))
+        if booked:
+            self._size, self._left, self._ends_at = booked, booked - 1, now + TERM_SECONDS
+        else:
+            self._refused_until = now + seconds
+        return seconds
+
+    def give_back(self) -> None:
+        with self._lock:
+            self._left += 1
+
+
+@in_turn
+def book_calls(rate: Rate, number: int) -> tuple[int, float]:
+    """`number` calls or, if there are not so many, one; with 0, the seconds until there is one."""
+    each = max(1, MINUTE // rate.per_minute)
+    row = RateBucket.objects.filter(key=rate.key)
+    while True:
+        now = time.time_ns() // 1000
+        horizon = now + rate.at_once * each
+        for calls in dict.fromkeys((number, 1)):
+            free = row.filter(booked_until__lte=horizon - calls * each)
+            if free.update(booked_until=Greatest(F("booked_until"), now) + calls * each):
+                return calls, 0.0
+        booked_until = row.values_list("booked_until", flat=True).first()
+        if booked_until is not None:
+            break
+        # Another process may do so at the same moment.
+        RateBucket.objects.bulk_create([RateBucket(key=rate.key, booked_until=now)], ignore_conflicts=True)
+        _purge(now)
+    if booked_until > horizon + CLOCKS_APART:
+        # The rate was lowered, or the clock set back. Anything less another process has just booked: this
+        # one may have waited for the database, or its machine's clock be behind.
+        row.filter(booked_until=booked_until).update(booked_until=horizon)
+        booked_until = horizon
+    return 0, max(booked_until + each - horizon, 1) / 1_000_000
+
+
+def _purge(now: int) -> None:
+    old = RateBucket.objects.filter(booked_until__lt=now - KEPT)
+    RateBucket.objects.filter(pk__in=list(old.values_list("pk", flat=True)[:PURGED_AT_ONCE])).delete()
+
+
+_portions: dict[str, _Portion] = {}
+forget_rates = _portions.clear
+
+
+def _portion_of(key: str) -> _Portion:
+    if (portion := _portions.get(key)) is None:
+        if len(_portions) >= REMEMBERED_RATES:
+            _portions.clear()
+        portion = _portions.setdefault(key, _Portion())
+    return portion

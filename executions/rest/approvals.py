@@ -1,0 +1,273 @@
+from typing import Any
+
+import django_filters  # type: ignore[import-untyped]
+from django.db.models import QuerySet
+from drf_spectacular.utils import OpenApiExample, OpenApiResponse, extend_schema, extend_schema_view
+from rest_framework import mixins, serializers, status
+from rest_framework.decorators import action
+from rest_framework.exceptions import NotFound, PermissionDenied
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from catalogue.permissions import Access
+from catalogue.rest import base
+from catalogue.rest.views import ApiViewSet
+from catalogue.scopes import Scope
+from executions.approvals import (
+    LONGEST_MINUTES,
+    LONGEST_WORDS,
+    PERMISSION,
+    NotAllowed,
+    NotDecided,
+    UnknownApproval,
+    Verdict,
+    decide,
+    read_past,
+    revoke_standing,
+)
+from executions.models import Approval, Execution, StandingApproval
+from executions.rest.parameters import caller_of
+
+A_PERSON = (
+    "A person decides: sign in to the admin as staff. An access token may read approvals, and decides none."
+)
+
+
+class DecisionSerializer(serializers.Serializer[Any]):
+    """One person's answer."""
+
+    user = serializers.CharField(source="user_name")
+    verdict = serializers.ChoiceField(choices=Verdict.choices)
+    words = serializers.CharField()
+    minutes = serializers.IntegerField(
+        allow_null=True, help_text="For how long the same call passes without asking; null: this call only."
+    )
+    at = serializers.DateTimeField()
+
+
+class ApprovalSerializer(serializers.Serializer[Approval]):
+    """A call that needs a person's approval, or needed it."""
+
+    execution = serializers.UUIDField(source="pk", help_text="The execution's id, and the approval's.")
+    state = serializers.ChoiceField(choices=Approval.State.choices)
+    tool = serializers.CharField(source="execution.tool_name")
+    source = serializers.CharField(source="execution.source_name")  # type: ignore[assignment]
+    caller = serializers.CharField(source="execution.caller")
+    caller_name = serializers.CharField(source="execution.caller_name")
+    door = serializers.CharField(source="execution.door")
+    reason = serializers.CharField(help_text="Why it needs approval, a line for each reason.")
+    outcome = serializers.CharField(help_text="How it ended, in a sentence.")
+    approvers_needed = serializers.IntegerField()
+    decisions = DecisionSerializer(many=True)
+    requested_at = serializers.DateTimeField()
+    expires_at = serializers.DateTimeField()
+    decided_at = serializers.DateTimeField(allow_null=True)
+
+
+class PastRunSerializer(serializers.Serializer[Execution]):
+    """An earlier run of the tool."""
+
+    execution = serializers.UUIDField(source="pk")
+    state = serializers.CharField()
+    caller_name = serializers.CharField()
+    created_at = serializers.DateTimeField()
+    duration_ms = serializers.IntegerField(allow_null=True)
+
+
+class PastSerializer(serializers.Serializer[Any]):
+    """What the tool did before."""
+
+    last = PastRunSerializer(many=True)
+    ended = serializers.IntegerField(help_text="How many of its last 100 runs have ended.")
+    succeeded = serializers.IntegerField()
+    success_rate = serializers.FloatField(allow_null=True, help_text="From 0 to 1.")
+    by_caller = serializers.IntegerField(help_text="How many of the last were the same caller's.")
+
+
+class ApprovalDetailSerializer(ApprovalSerializer):
+    """A call that needs a person's approval, with what it would send and what the tool did before."""
+
+    arguments = serializers.JSONField(
+        source="execution.payload.input", help_text="Exactly; null once the retention has removed them."
+    )
+    client = serializers.SerializerMethodField(help_text="The client's description of itself.")
+    past = serializers.SerializerMethodField()
+
+    def get_client(self, approval: Approval) -> dict[str, Any]:
+        client: dict[str, Any] = approval.execution.payload.metadata.get("client") or {}
+        return client
+
+    def get_past(self, approval: Approval) -> dict[str, Any]:
+        return dict(PastSerializer(read_past(approval.execution)).data)
+
+
+class ApproveSerializer(base.StrictSerializer):
+    """For this call, or for the same calls of a time."""
+
+    minutes = serializers.IntegerField(
+        required=False,
+        allow_null=True,
+        default=None,
+        min_value=1,
+        max_value=LONGEST_MINUTES,
+        help_text="The same caller, content and arguments pass for so long without asking. Null: this call.",
+    )
+
+
+class RefuseSerializer(base.StrictSerializer):
+    """With words for the caller."""
+
+    words = serializers.CharField(max_length=LONGEST_WORDS, help_text="Why; the caller gets to read it.")
+
+
+class StandingSerializer(serializers.Serializer[StandingApproval]):
+    """What was approved for a time."""
+
+    id = serializers.IntegerField()
+    tool = serializers.CharField(source="tool_name")
+    caller = serializers.CharField()
+    caller_name = serializers.CharField()
+    granted_by = serializers.CharField()
+    granted_at = serializers.DateTimeField()
+    until = serializers.DateTimeField()
+    revoked_at = serializers.DateTimeField(allow_null=True)
+    revoked_by = serializers.CharField()
+
+
+class ApprovalFilters(django_filters.FilterSet):  # type: ignore[misc]
+    state = django_filters.ChoiceFilter(choices=Approval.State.choices)
+    decided = base.StrictBooleanFilter(method="filter_decided", label="Whether it waits no longer.")
+    mine = base.StrictBooleanFilter(
+        method="filter_mine", label="Asked for by calls of yours, or decided by you; with a session."
+    )
+    tool = django_filters.CharFilter(field_name="execution__tool_name", label="The tool's name.")
+    caller = django_filters.CharFilter(field_name="execution__caller", label="Such as `token:7`.")
+    ordering = base.StableOrdering(fields=["requested_at", "expires_at", "decided_at"])
+
+    def filter_decided(self, approvals: Any, name: str, value: bool) -> Any:
+        return approvals.decided() if value else approvals.waiting()
+
+    def filter_mine(self, approvals: Any, name: str, value: bool) -> Any:
+        user = self.request.user
+        mine = Approval.objects.of_user(user if user.is_authenticated else None).values("pk")
+        return approvals.filter(pk__in=mine) if value else approvals.exclude(pk__in=mine)
+
+
+CONFLICT = OpenApiResponse(
+    base.ProblemSerializer, "It was decided already, has expired, or the workflow has changed since the call."
+)
+FORBIDDEN = OpenApiResponse(base.ProblemSerializer, "Tokens decide nothing, nobody decides their own calls.")
+
+
+@extend_schema_view(
+    list=extend_schema(
+        summary="List approvals",
+        description="Calls that wait for a person's approval, and those that were decided; the newest first.",
+    ),
+    retrieve=extend_schema(
+        summary="Read an approval",
+        description="With the exact arguments, and with what the tool did before.",
+        responses=ApprovalDetailSerializer,
+    ),
+)
+@extend_schema(tags=["Approvals"])
+class ApprovalViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet[Approval]):
+    queryset = Approval.objects.none()
+    filterset_class = ApprovalFilters
+    pagination_class = base.LongPages
+    newest_by = "requested_at"
+    lookup_value_regex = "[0-9a-f-]{36}"
+    access = {
+        "list": Access(Scope.ADMIN, "executions.view_approval"),
+        "retrieve": Access(Scope.ADMIN, "executions.view_approval"),
+        "approve": Access(Scope.ADMIN, PERMISSION),
+        "refuse": Access(Scope.ADMIN, PERMISSION),
+    }
+
+    def get_queryset(self) -> QuerySet[Approval]:
+        approvals = Approval.objects.select_related("execution__payload").prefetch_related("decisions")
+        return approvals.order_by("-requested_at", "-pk")
+
+    def get_serializer_class(self) -> type[ApprovalSerializer]:
+        return ApprovalSerializer if self.action == "list" else ApprovalDetailSerializer
+
+    @extend_schema(
+        operation_id="approvals_approve",
+        summary="Approve a call",
+        description="Where several people are needed, the last one's approval starts it. It runs with "
+        "exactly the recorded arguments, or not at all.",
+        request=ApproveSerializer,
+        responses={200: ApprovalDetailSerializer, 403: FORBIDDEN, 409: CONFLICT},
+        examples=[
+            OpenApiExample("Once", {}, request_only=True),
+            OpenApiExample("For an hour", {"minutes": 60}, request_only=True),
+        ],
+    )
+    @action(detail=True, methods=["post"])
+    def approve(self, request: Request, pk: str) -> Response:
+        asked = self.read_body(ApproveSerializer)
+        return self._decide(pk, Verdict.APPROVE, minutes=asked["minutes"])
+
+    @extend_schema(
+        operation_id="approvals_refuse",
+        summary="Refuse a call",
+        description="It ends, and the caller gets the words. Nothing is started.",
+        request=RefuseSerializer,
+        responses={200: ApprovalDetailSerializer, 403: FORBIDDEN, 409: CONFLICT},
+        examples=[OpenApiExample("Refuse", {"words": "Not before the audit."}, request_only=True)],
+    )
+    @action(detail=True, methods=["post"])
+    def refuse(self, request: Request, pk: str) -> Response:
+        return self._decide(pk, Verdict.REFUSE, words=self.read_body(RefuseSerializer)["words"])
+
+    def _decide(self, key: str, verdict: Verdict, **answer: Any) -> Response:
+        if self.request.auth is not None:
+            raise PermissionDenied(A_PERSON)
+        approval = self.get_object()
+        try:
+            decide(approval.pk, user=self.request.user, verdict=verdict, **answer)
+        except UnknownApproval as error:
+            raise NotFound(str(error)) from None
+        except NotAllowed as error:
+            raise PermissionDenied(str(error)) from None
+        except NotDecided as error:
+            raise base.Refusal(status.HTTP_409_CONFLICT, str(error), kind="execution") from None
+        self.record("Approved." if verdict == Verdict.APPROVE else "Refused.", approval.execution)
+        return Response(ApprovalDetailSerializer(self.get_queryset().get(pk=approval.pk)).data)
+
+
+@extend_schema_view(
+    list=extend_schema(
+        summary="List approvals for a time",
+        description="Calls that pass without asking, and that did; the newest first.",
+    )
+)
+@extend_schema(tags=["Approvals"])
+class StandingApprovalViewSet(mixins.ListModelMixin, ApiViewSet[StandingApproval]):
+    queryset = StandingApproval.objects.order_by("-granted_at", "-pk")
+    serializer_class = StandingSerializer
+    pagination_class = base.LongPages
+    newest_by = "granted_at"
+    lookup_value_regex = "[0-9]{1,18}"
+    access = {
+        "list": Access(Scope.ADMIN, "executions.view_standingapproval"),
+        "revoke": Access(Scope.ADMIN, PERMISSION),
+    }
+
+    @extend_schema(
+        operation_id="standing_approvals_revoke",
+        summary="Revoke an approval for a time",
+        description="The next call asks again.",
+        request=None,
+        responses={
+            200: StandingSerializer,
+            409: OpenApiResponse(base.ProblemSerializer, "It was over already."),
+        },
+    )
+    @action(detail=True, methods=["post"])
+    def revoke(self, request: Request, pk: str) -> Response:
+        standing = self.get_object()
+        if not revoke_standing(standing.pk, by=caller_of(request).name):
+            raise base.Refusal(status.HTTP_409_CONFLICT, "It was over already.")
+        self.record("Revoked.", standing)
+        return Response(StandingSerializer(self.get_queryset().get(pk=standing.pk)).data)

@@ -1,0 +1,119 @@
+from typing import Any
+
+from django.contrib import admin, messages
+from django.db.models import QuerySet
+from django.http import HttpRequest
+from django.utils.safestring import SafeString
+from oauth2_provider import admin as toolkit
+from oauth2_provider.models import AccessToken, Application, Grant, IDToken, RefreshToken
+from unfold.contrib.filters.admin import DropdownFilter, RelatedDropdownFilter
+
+from catalogue.admin import rendering
+from catalogue.admin.base import Button, ButtonsMixin, button
+from catalogue.history import actor_of, record_change
+from catalogue.long_lists import SEARCHED
+from mcp_bridge.models import AllowedApplication
+from mcp_bridge.oauth import grants
+
+assert toolkit  # It registers pages with which tokens could be made and changed: these go.
+for _model in (AccessToken, Application, Grant, IDToken, RefreshToken):
+    admin.site.unregister(_model)
+
+
+class RevokedFilter(DropdownFilter):  # type: ignore[misc]
+    title = "state"
+    parameter_name = "usable"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [("yes", "allowed"), ("no", "revoked, or its user is disabled")]
+
+    def queryset(
+        self, request: HttpRequest, queryset: QuerySet[AllowedApplication]
+    ) -> QuerySet[AllowedApplication]:
+        usable = {"revoked_at": None, "user__is_active": True}
+        if self.value() == "yes":
+            return queryset.filter(**usable)
+        return queryset.exclude(**usable) if self.value() == "no" else queryset
+
+
+@admin.register(AllowedApplication)
+class AllowedApplicationAdmin(ButtonsMixin):
+    list_display = ("name", "user", "state", "scopes_shown", "toolset", "allowed", "last_used")
+    list_filter = (RevokedFilter, ("user", RelatedDropdownFilter))
+    list_select_related = ("user",)
+    newest_by = "allowed_at"
+    show_full_result_count = False
+    search_fields = ("name", "user__username")
+    search_help_text = f"Names of applications and users, in the newest {SEARCHED:,}"
+    actions = ("revoke_selected",)
+    buttons = ("revoke",)
+    change_form_outer_before_template = "catalogue/admin/panel.html"
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False  # There is nothing to edit; the button needs the permission all the same.
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return False  # Users allow applications, on the page of the consent.
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    def has_revoke_permission(self, request: HttpRequest) -> bool:
+        return self.may_press_buttons(request)
+
+    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
+        return []
+
+    def get_buttons(self, request: HttpRequest, obj: AllowedApplication) -> list[Button]:
+        return [] if obj.revoked_at else super().get_buttons(request, obj)
+
+    @button(
+        "Revoke", icon="block", variant="danger", confirm="Revoke it? The application is locked out at once."
+    )
+    def revoke(self, request: HttpRequest, allowed: AllowedApplication) -> None:
+        grants.revoke(allowed)
+        messages.success(request, f"Revoked: {allowed}.")
+
+    @admin.action(description="Revoke", permissions=["revoke"])
+    def revoke_selected(self, request: HttpRequest, queryset: QuerySet[AllowedApplication]) -> None:
+        chosen = list(queryset.filter(revoked_at=None))
+        for allowed in chosen:
+            grants.revoke(allowed)
+        record_change(actor_of(request), chosen, "Revoked.")
+        messages.success(request, f"Revoked: {len(chosen)}.")
+
+    @admin.display(description="scopes")
+    def scopes_shown(self, allowed: AllowedApplication) -> SafeString:
+        return rendering.one_a_line(map(rendering.chip, allowed.scopes))
+
+    @admin.display(description="state")
+    def state(self, allowed: AllowedApplication) -> SafeString:
+        if allowed.revoked_at is not None:
+            return rendering.badge("revoked", "danger")
+        if not allowed.user.is_active:
+            return rendering.badge("user disabled", "warning")
+        return rendering.badge("allowed", "success")
+
+    @admin.display(description="allowed", ordering="allowed_at")
+    def allowed(self, allowed: AllowedApplication) -> str:
+        return rendering.ago(allowed.allowed_at)
+
+    @admin.display(description="last used", ordering="last_used_at")
+    def last_used(self, allowed: AllowedApplication) -> str:
+        return rendering.ago(allowed.last_used_at)
+
+    def panel(self, request: HttpRequest, obj: AllowedApplication) -> dict[str, Any]:
+        return {
+            "headline": [self.state(obj)],
+            "facts": [
+                ("User", obj.user),
+                ("Scopes", self.scopes_shown(obj)),
+                ("Toolset", obj.toolset or "none: whatever is exposed"),
+                ("Redirects to", rendering.one_a_line(obj.application.redirect_uris.split())),
+                ("Registered", obj.application.get_registration_source_display()),
+                ("Client id", obj.application.client_id),
+                ("Allowed", rendering.exactly(obj.allowed_at)),
+                ("Last used", rendering.exactly(obj.last_used_at) if obj.last_used_at else "never"),
+                ("Revoked", rendering.exactly(obj.revoked_at)),
+            ],
+        }

@@ -1,0 +1,284 @@
+"""Logging in at the company's OpenID provider: docs/login.md."""
+
+from typing import Any
+from urllib.parse import urlencode
+
+from django.conf import settings
+from django.contrib import admin, messages
+from django.contrib.auth.backends import BaseBackend
+from django.contrib.auth.models import Group, User
+from django.core.exceptions import PermissionDenied, SuspiciousOperation, ValidationError
+from django.db import IntegrityError, transaction
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import reverse
+from django.utils import timezone
+from django.views.decorators.http import require_POST
+from loguru import logger
+from mozilla_django_oidc.utils import import_from_settings
+from mozilla_django_oidc.views import OIDCAuthenticationCallbackView, OIDCAuthenticationRequestView
+
+from catalogue.database import run_without_connection
+from catalogue.history import Actor, record_change
+from catalogue.models import HistoryEntry
+from catalogue.models.role import Role
+from catalogue.roles import lock_owners, would_leave_no_owner
+from catalogue.secrets import CredentialsUnreadable, decrypt_credentials, encrypt_credentials
+from connectors.errors import ConnectorError, InvalidAnswer, Rejected
+from connectors.network.issuer import Issuer, TokenRefused
+from mcp_bridge.identities import EMAIL, find_user, identity_of, issuer_at
+from mcp_bridge.models import ExternalIdentity
+
+UNFINISHED_SECONDS = 3600  # How long a login that was begun is remembered
+NEXT = "next"
+ID_TOKEN = "company_id_token"  # noqa: S105 - the session's key for it
+
+
+class LoginRefused(Exception):
+    """The message is for the person who logs in."""
+
+
+class CompanyBackend(BaseBackend):
+    """For the callback's request only: a code, and what the session kept of its login."""
+
+    def authenticate(  # type: ignore[override]
+        self, request: HttpRequest, *, nonce: str, code_verifier: str
+    ) -> User | None:
+        try:
+            redeemed = _redeem(request.GET["code"], nonce=nonce, verifier=code_verifier)
+            claims, id_token = run_without_connection(redeemed)
+            request.id_token = id_token  # type: ignore[attr-defined]
+            return admit(claims)
+        except (LoginRefused, TokenRefused, ConnectorError) as problem:
+            request.login_problem = _in_words(problem)  # type: ignore[attr-defined]
+            raise PermissionDenied from None
+
+    def get_user(self, user_id: int) -> User | None:
+        return User.objects.filter(pk=user_id, is_active=True).first()
+
+
+def _in_words(problem: Exception) -> str:
+    """What the person reads; the log has the rest."""
+    name = settings.CATALOGUE["login_name"]
+    if isinstance(problem, LoginRefused):
+        logger.warning("Refused a login by OpenID Connect: {}", problem)
+        return str(problem)
+    if isinstance(problem, TokenRefused | Rejected | InvalidAnswer):
+        logger.error("A login by OpenID Connect failed: {}", problem)
+        return f"The login of {name} cannot be used here. The log of this server says why."
+    logger.warning("A login by OpenID Connect failed: {}", problem)
+    return f"The login of {name} cannot be reached at present: try again in a moment."
+
+
+def _issuer() -> Issuer:
+    known = settings.CATALOGUE
+    return issuer_at(
+        known["login_issuer"],
+        client_id=known["login_client_id"],
+        client_secret=known["login_client_secret"],
+    )
+
+
+async def _redeem(code: str, *, nonce: str, verifier: str) -> tuple[dict[str, Any], str]:
+    """The claims about the person, and their ID token. Raises TokenRefused or a ConnectorError."""
+    issuer = _issuer()
+    answer = await issuer.redeem_code(code, verifier=verifier, redirect_uri=callback_url())
+    id_token, access_token = answer.get("id_token"), answer.get("access_token")
+    if not isinstance(id_token, str) or not isinstance(access_token, str):
+        raise TokenRefused("there is no ID token, so that the server is no OpenID provider")
+    claims = await issuer.read_id_token(id_token, nonce=nonce)
+    more = await issuer.read_user(access_token)
+    if more and more.get("sub") != claims["sub"]:
+        raise TokenRefused("the userinfo endpoint tells of another person")
+    return more | claims, id_token
+
+
+def callback_url() -> str:
+    """What the provider has to have registered."""
+    return f"{settings.PUBLIC_URL}{reverse('company-login-callback')}"
+
+
+@transaction.atomic
+def admit(claims: dict[str, Any]) -> User:
+    """The user of these claims, with the groups that they say. Raises LoginRefused."""
+    try:
+        user = find_user(claims, claim=settings.CATALOGUE["login_user_claim"])
+        identity = identity_of(claims)
+    except TokenRefused as problem:
+        raise LoginRefused(f"This login cannot be linked to an account: {problem}.") from None
+    is_new = user is None
+    if user is None:
+        user = _make_user(claims)
+    if not user.is_active:
+        raise LoginRefused("Your account is disabled. An administrator can enable it.")
+    ExternalIdentity.objects.update_or_create(
+        **identity,
+        create_defaults={"user": user, "made_user": is_new, "last_login_at": timezone.now()},
+        defaults={"last_login_at": timezone.now()},
+    )
+    _set_groups(user, claims)
+    return user
+
+
+def _make_user(claims: dict[str, Any]) -> User:
+    """Raises LoginRefused."""
+    known = settings.CATALOGUE
+    named = str(claims.get("preferred_username") or claims["sub"])
+    if not known["login_creates_users"]:
+        raise LoginRefused(f"No account here belongs to {named}. An administrator can make one.")
+    if known["login_groups"] and not _wanted(claims):
+        raise LoginRefused("None of your groups has access here. An administrator can say which have.")
+    verified = claims.get(EMAIL) if claims.get("email_verified") is True else ""
+    user = User(username=named, email=verified if isinstance(verified, str) else "")
+    user.set_unusable_password()
+    try:
+        user.full_clean(exclude=["password"])
+        with transaction.atomic():
+            user.save()
+    except (ValidationError, IntegrityError):
+        raise LoginRefused(
+            f"An account cannot be made for {named}: there is one of that name, or it is no valid name. An "
+            "administrator can help."
+        ) from None
+    record_change(_actor(user), [user], f"Made at the first login with {known['login_name']}.")
+    return user
+
+
+def _set_groups(user: User, claims: dict[str, Any]) -> None:
+    """Only groups that the setting names are given and taken."""
+    managed = set(settings.CATALOGUE["login_groups"].values())
+    if not managed:
+        return
+    wanted, found = _wanted(claims), Group.objects.filter(name__in=managed).in_bulk(field_name="name")
+    if missing := wanted - found.keys():
+        logger.error("CATALOGUE_LOGIN_GROUPS names groups that do not exist: {}", ", ".join(sorted(missing)))
+    present = set(user.groups.values_list("name", flat=True))
+    given, taken = (wanted & found.keys()) - present, (present & managed) - wanted
+    lock_owners()
+    owning = Group.objects.filter(role__name=Role.Name.OWNER, name__in=taken).first()
+    if owning is not None and would_leave_no_owner([user.pk]):
+        logger.error("{} stays in the group {}, as there is no other owner.", user, owning.name)
+        taken.discard(owning.name)
+    user.groups.add(*(found[name] for name in given))
+    user.groups.remove(*(found[name] for name in taken))
+    remaining = (present | given) - taken
+    if given and not user.is_staff:
+        user.is_staff = True
+    elif taken and not remaining and not user.is_superuser:
+        user.is_staff = False
+    user.save(update_fields=["is_staff"])
+    if given or taken:
+        said = [
+            f"{verb} {', '.join(sorted(names))}"
+            for verb, names in (("joined", given), ("left", taken))
+            if names
+        ]
+        record_change(
+            _actor(user), [user], f"By the login of {settings.CATALOGUE['login_name']}: {'; '.join(said)}."
+        )
+
+
+def _wanted(claims: dict[str, Any]) -> set[str]:
+    known = settings.CATALOGUE
+    named = claims.get(known["login_groups_claim"])
+    theirs = [named] if isinstance(named, str) else named if isinstance(named, list) else []
+    return {
+        known["login_groups"][one] for one in theirs if isinstance(one, str) and one in known["login_groups"]
+    }
+
+
+def _actor(user: User) -> Actor:
+    return Actor(key=f"user:{user.pk}", name=user.get_username(), door=HistoryEntry.Door.ADMIN)
+
+
+class _Settings:
+    @staticmethod
+    def get_settings(name: str, *default: Any) -> Any:
+        """Instead of a second set of settings for the library."""
+        known = {
+            "OIDC_OP_AUTHORIZATION_ENDPOINT": "",  # Read from the provider's metadata, for each login
+            "OIDC_RP_CLIENT_ID": settings.CATALOGUE["login_client_id"],
+            "OIDC_RP_SCOPES": settings.CATALOGUE["login_scopes"],
+            "OIDC_USE_PKCE": True,
+            "OIDC_AUTHENTICATION_CALLBACK_URL": "company-login-callback",
+            "OIDC_AUTH_REQUEST_EXTRA_PARAMS": {"redirect_uri": callback_url()},
+        }
+        return known[name] if name in known else import_from_settings(name, *default)
+
+
+def _refuse(request: HttpRequest, words: str) -> HttpResponse:
+    messages.error(request, words)
+    wanted = request.session.get("oidc_login_next")
+    query = f"?{urlencode({NEXT: wanted})}" if wanted else ""
+    return HttpResponseRedirect(reverse("admin:login") + query)
+
+
+class BeginLogin(_Settings, OIDCAuthenticationRequestView):  # type: ignore[misc]
+    def get(self, request: HttpRequest) -> HttpResponse:
+        if not settings.CATALOGUE["login_issuer"]:
+            raise Http404
+        try:
+            begun = _issuer().endpoint("authorization_endpoint")
+            self.OIDC_OP_AUTH_ENDPOINT = run_without_connection(begun)
+        except ConnectorError as problem:
+            return _refuse(request, _in_words(problem))
+        if not request.user.is_authenticated:
+            request.session.set_expiry(UNFINISHED_SECONDS)
+        answer: HttpResponse = super().get(request)
+        return answer
+
+
+class EndLogin(_Settings, OIDCAuthenticationCallbackView):  # type: ignore[misc]
+    def get(self, request: HttpRequest) -> HttpResponse:
+        known = settings.CATALOGUE
+        if not known["login_issuer"]:
+            raise Http404
+        again = f"The login of {known['login_name']} was not completed: begin again."
+        # The words of the request are not repeated: every page can send people here with some.
+        if "error" in request.GET or request.GET.get("iss", known["login_issuer"]) != known["login_issuer"]:
+            return _refuse(request, again)
+        try:
+            answer: HttpResponse = super().get(request)
+        except SuspiciousOperation:
+            return _refuse(request, again)
+        return answer
+
+    def login_success(self) -> HttpResponse:
+        answer: HttpResponse = super().login_success()
+        self.request.session.set_expiry(int(settings.CATALOGUE["login_hours"] * 3600))
+        if settings.CATALOGUE["login_ends_at_provider"]:
+            sealed = encrypt_credentials({ID_TOKEN: self.request.id_token})
+            self.request.session[ID_TOKEN] = sealed
+        return answer
+
+    def login_failure(self) -> HttpResponse:
+        again = f"The login of {settings.CATALOGUE['login_name']} was not completed: begin again."
+        return _refuse(self.request, getattr(self.request, "login_problem", again))
+
+
+@require_POST
+def log_out(request: HttpRequest) -> HttpResponse:
+    """The admin's, and on to the provider's (OpenID Connect RP-Initiated Logout) for a login that was made
+    there. By `Refresh`: a form's redirect may not leave this site (Content-Security-Policy)."""
+    further = _end_at_provider(request.session.get(ID_TOKEN, ""))
+    answer: HttpResponse = admin.site.logout(request)
+    if further:
+        answer["Refresh"] = f"0; url={further}"
+    return answer
+
+
+def _end_at_provider(sealed: str) -> str:
+    """Where the browser ends the session at the provider; empty if there is none, or no such address."""
+    if not sealed:
+        return ""
+    try:
+        address = run_without_connection(_issuer().endpoint("end_session_endpoint"))
+        id_token = decrypt_credentials(sealed)[ID_TOKEN]
+    except (ConnectorError, CredentialsUnreadable) as problem:
+        logger.warning("A person was logged out here only, not at the OpenID provider: {}", problem)
+        return ""
+    query = {
+        "id_token_hint": id_token,
+        "client_id": settings.CATALOGUE["login_client_id"],
+        "post_logout_redirect_uri": f"{settings.PUBLIC_URL}{reverse('admin:login')}",
+    }
+    return f"{address}{'&' if '?' in address else '?'}{urlencode(query)}"

@@ -1,0 +1,341 @@
+"""The pages on which users sign an application in, and see and revoke those that they allowed; the addresses
+of the authorization server."""
+
+from functools import wraps
+from typing import Any, NoReturn
+from urllib.parse import urlsplit
+
+from django.conf import settings
+from django.contrib import admin, messages
+from django.contrib.auth import forms as auth_forms
+from django.contrib.auth.decorators import login_required
+from django.contrib.auth.views import LoginView
+from django.db import transaction
+from django.http import (
+    Http404,
+    HttpRequest,
+    HttpResponse,
+    HttpResponseBase,
+    HttpResponseRedirect,
+    JsonResponse,
+)
+from django.shortcuts import get_object_or_404
+from django.template.response import TemplateResponse
+from django.urls import path, reverse, reverse_lazy
+from django.views.decorators.cache import never_cache
+from django.views.decorators.csrf import csrf_exempt
+from django.views.decorators.http import require_POST, require_safe
+from loguru import logger
+from oauth2_provider import views
+from oauth2_provider.exceptions import FatalClientError, OAuthToolkitError
+from oauth2_provider.models import Application
+from oauth2_provider.views.base import BaseAuthorizationView
+from oauth2_provider.views.mixins import OAuthLibMixin
+from oauthlib.oauth2.rfc6749.errors import CustomOAuth2Error, InvalidRequestError, InvalidScopeError
+
+from catalogue.exposure import current_catalogue
+from catalogue.history import actor_of, record_change
+from catalogue.naming import latin_looks
+from catalogue.reservations import Bounds, person_of
+from catalogue.scopes import Scope
+from connectors.formats.json import UnreadableJSON, parse_json
+from mcp_bridge.addresses import client_address
+from mcp_bridge.admin.tokens import SignInForm
+from mcp_bridge.authentication import (
+    CLIENT_DOCUMENTS,
+    REGISTRATIONS,
+    TooManyFailures,
+    count_attempt,
+)
+from mcp_bridge.models import AllowedApplication
+from mcp_bridge.oauth import grants, server
+
+app_name = "oauth2_provider"  # Django-oauth-toolkit looks for its addresses under this name
+NAMED_TOOLS = 8
+LARGEST_REGISTRATION = 16 * 1024  # Bytes
+SIGN_IN = reverse_lazy(f"{app_name}:sign-in")
+LOCAL_HOSTS = {"127.0.0.1", "::1", "localhost"}
+
+
+class AnyUserSignInForm(SignInForm):
+    """The admin's, with its throttle, also for users who are not staff."""
+
+    def confirm_login_allowed(self, user: Any) -> None:
+        auth_forms.AuthenticationForm.confirm_login_allowed(self, user)
+
+
+class SignInPage(LoginView):
+    template_name = "admin/login.html"
+    authentication_form = AnyUserSignInForm
+
+    def get_default_redirect_url(self) -> str:
+        return reverse(f"{app_name}:applications")
+
+    def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
+        page = {"title": "Sign in", "app_path": self.request.get_full_path()}
+        return super().get_context_data(**kwargs) | admin.site.each_context(self.request) | page
+
+
+class ConsentPage(BaseAuthorizationView):  # type: ignore[misc]
+    """RFC 6749's authorization endpoint. The form is sent to the address of the request itself, which is
+    checked again: none of it is in fields that a page could change."""
+
+    login_url = SIGN_IN
+    http_method_names = ("get", "post")
+
+    def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
+        asked = server.asked_by_user.set(request.user.is_authenticated)
+        server.unread.set("")
+        try:
+            response: HttpResponseBase = super().dispatch(request, *args, **kwargs)
+        finally:
+            server.asked_by_user.reset(asked)
+        response["Cache-Control"] = "no-store"
+        return response
+
+    def get(self, request: HttpRequest) -> HttpResponseBase:
+        try:
+            asked = _Asked(self, request)
+        except OAuthToolkitError as error:
+            return self.error_response(error, None)
+        context = admin.site.each_context(request) | asked.describe()
+        response = TemplateResponse(request, "mcp_bridge/consent.html", context)
+        response.form_target = asked.origin  # type: ignore[attr-defined]
+        return response
+
+    def post(self, request: HttpRequest) -> HttpResponseBase:
+        try:
+            asked = _Asked(self, request)
+            allowed = "allow" in request.POST
+            if allowed:
+                asked.allow()
+            address, *_ = self.create_authorization_response(
+                request=request, scopes=" ".join(asked.scopes), credentials=asked.credentials, allow=allowed
+            )
+        except OAuthToolkitError as error:
+            return self.error_response(error, None)
+        response: HttpResponseBase = self.redirect(address, asked.application)
+        return response
+
+    def error_response(self, error: Any, application: Any, **kwargs: Any) -> HttpResponseBase:
+        """To the client, if its address is known to be its own."""
+        redirects, details = OAuthLibMixin.error_response(self, error)
+        if redirects:
+            response: HttpResponseBase = self.redirect(details["url"], application)
+            return response
+        problem = details["error"]
+        context = admin.site.each_context(self.request) | {
+            "title": "This application cannot be signed in",
+            "problem": server.unread.get() or problem.description or problem.error,
+        }
+        return TemplateResponse(
+            self.request, "mcp_bridge/consent_refused.html", context, status=problem.status_code
+        )
+
+
+class _Asked:
+    """A valid authorization request. Raises OAuthToolkitError."""
+
+    def __init__(self, page: ConsentPage, request: HttpRequest) -> None:
+        user: Any = request.user
+        self._user, self._request = user, request
+        _bound_reading(request)
+        scopes, self.credentials = page.validate_authorization_request(request)
+        self.application = Application.objects.get(client_id=self.credentials["client_id"])
+        self.redirect: str = self.credentials["redirect_uri"]
+        if self.credentials.get("code_challenge_method") != "S256":
+            self._refuse(InvalidRequestError(description="PKCE with S256 is required.", state=self._state))
+        try:
+            self.resource = server.canonical_resource(request.GET.getlist("resource"))
+            self.slug = grants.slug_of(self.resource)
+        except ValueError:
+            self._refuse(_foreign_resource(self._state))
+        if self.slug is not None and self.slug not in current_catalogue().toolsets:
+            self._refuse(_foreign_resource(self._state))
+        grantable = grants.scopes_of(user, toolset=self.slug)
+        self.scopes = [scope for scope in scopes if scope in grantable]
+        if not self.scopes:
+            wanted = f"This user may not grant {' '.join(scopes)}."
+            self._refuse(InvalidScopeError(description=wanted, state=self._state))
+        self.credentials["resource"] = [self.resource]
+
+    @property
+    def _state(self) -> str | None:
+        state: str | None = self.credentials.get("state")
+        return state
+
+    def allow(self) -> None:
+        granted = ", ".join(self.scopes)
+        where = "" if self.slug is None else f", in the toolset {self.slug}"
+        with transaction.atomic():
+            allowed = grants.allow(self._user, self.application, scopes=self.scopes, toolset=self.slug)
+            record_change(actor_of(self._request), [allowed], f"Allowed by its user: {granted}{where}.")
+        username, name = self._user.get_username(), self.application.name
+        logger.info("{!r} allowed the application {!r}: {}{}.", username, name, granted, where)
+
+    def _refuse(self, error: Any) -> NoReturn:
+        raise OAuthToolkitError(error=error, redirect_uri=self.redirect)
+
+    @property
+    def origin(self) -> str:
+        """Where the browser goes next, for the page's Content-Security-Policy."""
+        parts = urlsplit(self.redirect)
+        return f"{parts.scheme}://{parts.netloc}" if parts.scheme in ("http", "https") else f"{parts.scheme}:"
+
+    def describe(self) -> dict[str, Any]:
+        catalogue = current_catalogue()
+        workflows = list(catalogue.seen_within(Bounds(self.slug, person_of(self._user))).values())
+        parts = urlsplit(self.redirect)
+        sources = Application.RegistrationSource
+        by_document = self.application.registration_source == sources.CIMD
+        return {
+            "title": "Allow an application",
+            "name": self.application.name or "An application without a name",
+            "reads_as": latin_looks(self.application.name),
+            "username": self._user.get_username(),
+            "count": len(workflows),
+            "first": [workflow.title or workflow.tool_name for workflow in workflows[:NAMED_TOOLS]],
+            "further": max(len(workflows) - NAMED_TOOLS, 0),
+            "toolset": None if self.slug is None else catalogue.toolsets[self.slug].toolset,
+            "may_run": Scope.RUN in self.scopes or Scope.ADMIN in self.scopes,
+            "extra": [Scope(scope).label for scope in self.scopes if scope not in grants.OF_EVERY_USER],
+            "returns_here": parts.hostname in LOCAL_HOSTS and parts.scheme == "http",
+            "target": self.origin,
+            "described_by": urlsplit(self.application.client_id).hostname if by_document else "",
+        }
+
+
+def _foreign_resource(state: str | None) -> CustomOAuth2Error:
+    description = "Tokens of this server are for its MCP addresses, and each token for one of them."
+    return CustomOAuth2Error(error="invalid_target", description=description, state=state)
+
+
+def _bound_reading(request: HttpRequest) -> None:
+    """Each user can make this server read only so many addresses of clients. Raises OAuthToolkitError."""
+    client_id = request.GET.get("client_id", "")
+    if client_id.startswith("https://") and not Application.objects.filter(client_id=client_id).exists():
+        try:
+            count_attempt(CLIENT_DOCUMENTS, str(request.user.pk))
+        except TooManyFailures as problem:
+            raise FatalClientError(
+                error=CustomOAuth2Error(error="slow_down", description=str(problem), status_code=429)
+            ) from None
+
+
+class TokenEndpoint(views.TokenView):  # type: ignore[misc]
+    def post(self, request: HttpRequest, *_: Any, **__: Any) -> HttpResponse:
+        """Without the toolkit's other way, for devices: those cannot sign in here, and it fails."""
+        response: HttpResponse = self.authorization_flow_token_response(request)
+        return response
+
+
+@csrf_exempt
+@never_cache
+@require_POST
+def register(request: HttpRequest) -> HttpResponseBase:
+    """RFC 7591. A registration that no user allows is forgotten after a day."""
+    if not settings.CATALOGUE["oauth_registration"]:
+        raise Http404
+    address = client_address(request.META.get("REMOTE_ADDR"), request.headers.get("X-Forwarded-For", ""))
+    try:
+        count_attempt(REGISTRATIONS, address)
+    except TooManyFailures as problem:
+        logger.warning("Refused a registration of a client from {}: {}", address, problem)
+        return _registration_refused("slow_down", str(problem), status=429, wait=problem.seconds)
+    if not grants.has_room():
+        full = "Too many clients registered that no user has allowed: try again in half an hour."
+        return _registration_refused("temporarily_unavailable", full, status=503, wait=1800)
+    try:
+        if len(request.body) > LARGEST_REGISTRATION:
+            raise server.InvalidClient(f"The metadata may have at most {LARGEST_REGISTRATION} bytes.")
+        document = parse_json(request.body)
+        if not isinstance(document, dict):
+            raise server.InvalidClient("Send a JSON object.")
+        application = server.register(document)
+    except server.InvalidClient as problem:
+        kind = "invalid_redirect_uri" if "redirect_uris" in str(problem) else "invalid_client_metadata"
+        return _registration_refused(kind, str(problem))
+    except UnreadableJSON:
+        return _registration_refused("invalid_client_metadata", "Send a JSON object.")
+    registered = {
+        "client_id": application.client_id,
+        "client_id_issued_at": int(application.created.timestamp()),
+        "client_name": application.name,
+        "redirect_uris": application.redirect_uris.split(),
+        "grant_types": ["authorization_code", "refresh_token"],
+        "response_types": ["code"],
+        "token_endpoint_auth_method": "none",
+    }
+    return JsonResponse(registered, status=201)
+
+
+@never_cache
+@require_safe
+@login_required(login_url=SIGN_IN)
+def applications(request: HttpRequest) -> HttpResponseBase:
+    """What the user allowed."""
+    allowed = AllowedApplication.objects.filter(user=request.user.pk, revoked_at=None)
+    context = admin.site.each_context(request) | {"title": "My applications", "applications": allowed}
+    return TemplateResponse(request, "mcp_bridge/my_applications.html", context)
+
+
+@require_POST
+@login_required(login_url=SIGN_IN)
+def revoke(request: HttpRequest, key: int) -> HttpResponseBase:
+    allowed = get_object_or_404(AllowedApplication, pk=key, user=request.user, revoked_at=None)
+    grants.revoke(allowed)
+    record_change(actor_of(request), [allowed], "Revoked by its user.")
+    messages.success(request, f"{allowed.name} can do nothing on your behalf any more.")
+    return HttpResponseRedirect(reverse(f"{app_name}:applications"))
+
+
+def _if_enabled(view: Any) -> Any:
+    """Keeps the view's exemption from CSRF tokens: what clients send has no cookie."""
+
+    @wraps(view)
+    def answer(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
+        if not settings.CATALOGUE["oauth_enabled"]:
+            raise Http404
+        response: HttpResponseBase = view(request, *args, **kwargs)
+        return response
+
+    return answer
+
+
+def _storable(view: Any) -> Any:
+    """PostgreSQL has no text with U+0000, and no client has a reason to send it."""
+
+    @wraps(view)
+    def answer(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
+        forms = (*request.GET.lists(), *request.POST.lists())
+        if any("\0" in value for _, values in forms for value in values):
+            return JsonResponse({"error": "invalid_request"}, status=400)
+        response: HttpResponseBase = view(request, *args, **kwargs)
+        return response
+
+    return answer
+
+
+def _registration_refused(error: str, description: str, *, status: int = 400, wait: int = 0) -> HttpResponse:
+    headers = {"Retry-After": str(wait)} if wait else None
+    return JsonResponse({"error": error, "error_description": description}, status=status, headers=headers)
+
+
+def _read_metadata(request: HttpRequest) -> HttpResponseBase:
+    response: HttpResponseBase = views.OAuthServerMetadataView.as_view()(request)
+    del response["Access-Control-Allow-Origin"]  # `CrossOrigin` sets it, and a second one would void both
+    return response
+
+
+metadata = _if_enabled(_read_metadata)
+urlpatterns = [
+    path(".well-known/oauth-authorization-server", metadata, name="oauth-server-metadata"),
+    path(".well-known/openid-configuration", metadata),  # Where some clients look for it
+    path("oauth/authorize", _if_enabled(_storable(ConsentPage.as_view())), name="authorize"),
+    path("oauth/token", _if_enabled(_storable(TokenEndpoint.as_view())), name="token"),
+    path("oauth/revoke", _storable(views.RevokeTokenView.as_view()), name="revoke-token"),
+    path("oauth/register", _if_enabled(register), name="dcr-register"),
+    path("oauth/sign-in", never_cache(SignInPage.as_view()), name="sign-in"),
+    path("oauth/applications", applications, name="applications"),
+    path("oauth/applications/<int:key>/revoke", revoke, name="revoke"),
+]

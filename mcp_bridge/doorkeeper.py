@@ -1,0 +1,110 @@
+"""Keeps those who guess from taking the time of callers who are let in. It holds up answers and never refuses
+a good token; what guesses are refused is decided in `authentication`."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+from starlette.datastructures import Headers
+
+from mcp_bridge.addresses import client_address, neighbourhood
+
+SIGN_IN_PAGES = frozenset({"/admin/login/", "/oauth/sign-in"})
+PACE_SECONDS = 0.5  # Between two requests to these pages, which take some 20 ms of a process each
+PATIENCE_SECONDS = 15.0  # After so long without a turn a request is refused
+FREE_GUESSES = 3  # Wrong tokens of one address that are refused at once, within WINDOW_SECONDS
+HOLD_SECONDS = 2.0  # How much longer the refusal of each further one takes than that of the one before
+MOST_HOLDS = 5
+WINDOW_SECONDS = 60.0
+REFUSAL_SECONDS = 0.5  # Between two refusals whatever their addresses: each takes some 10 ms of a process
+REFUSED_AT_ONCE = 5  # After a rest
+REMEMBERED_ADDRESSES = 10_000
+
+
+class NoTurn(Exception):
+    """Too many want to sign in, or send wrong tokens."""
+
+    seconds = int(PATIENCE_SECONDS)
+
+
+class Doorkeeper:
+    """Of one process; on its event loop."""
+
+    def __init__(
+        self,
+        *,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._sleep, self._clock = sleep, clock
+        self._next_turn = self._next_refusal = 0.0
+        self._at_door: dict[str, tuple[asyncio.Lock, int]] = {}  # By address, with how many hold or want it
+        self._guesses: dict[str, tuple[float, int]] = {}  # By address: since when, and how many
+
+    @asynccontextmanager
+    async def turn(self, scope: dict[str, Any]) -> AsyncIterator[None]:
+        """One request of an address at a time, and all of them at a pace. Raises NoTurn."""
+        if scope["path"] not in SIGN_IN_PAGES:
+            yield
+            return
+        place = _place_of(scope)
+        lock, number = self._at_door.get(place, (asyncio.Lock(), 0))
+        self._at_door[place] = (lock, number + 1)
+        try:
+            try:
+                async with asyncio.timeout(PATIENCE_SECONDS):
+                    await lock.acquire()
+            except TimeoutError:
+                raise NoTurn from None
+            try:
+                await self._keep_pace()
+                yield
+            finally:
+                lock.release()
+        finally:
+            lock, number = self._at_door[place]
+            self._at_door[place] = (lock, number - 1)
+            if number == 1:
+                del self._at_door[place]
+
+    async def _keep_pace(self) -> None:
+        now = self._clock()
+        mine = max(now, self._next_turn)
+        if mine - now > PATIENCE_SECONDS:
+            raise NoTurn
+        self._next_turn = mine + PACE_SECONDS
+        await self._sleep(mine - now)
+
+    async def hold_up(self, scope: MutableMapping[str, Any]) -> bool:
+        """Before the refusal of a wrong token. A sleeping request costs nothing, and its client waits. False:
+        there are so many that this one is to be refused without another look at it."""
+        place, now = _place_of(scope), self._clock()
+        since, number = self._guesses.get(place, (now, 0))
+        if now - since > WINDOW_SECONDS:
+            since, number = now, 0
+        if len(self._guesses) >= REMEMBERED_ADDRESSES:
+            self._guesses.clear()
+        self._guesses[place] = (since, number + 1)
+        longest = HOLD_SECONDS * MOST_HOLDS
+        hold = min(HOLD_SECONDS * max(0, number - FREE_GUESSES + 1), longest)
+        mine = max(now - (REFUSED_AT_ONCE - 1) * REFUSAL_SECONDS, self._next_refusal)
+        if has_turn := mine - now <= longest:
+            self._next_refusal = mine + REFUSAL_SECONDS
+        hold = max(hold, min(mine - now, longest))
+        if hold > 0:
+            await self._sleep(hold)
+        return has_turn
+
+    def forget(self) -> None:
+        self._guesses.clear()
+        self._next_turn = self._next_refusal = 0.0
+
+
+doorkeeper = Doorkeeper()
+
+
+def _place_of(scope: MutableMapping[str, Any]) -> str:
+    peer = (scope.get("client") or ("",))[0]
+    return neighbourhood(client_address(peer, Headers(scope=scope).get("x-forwarded-for", "")))

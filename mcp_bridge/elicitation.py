@@ -1,0 +1,210 @@
+"""Asking the client: its user about a call that waits for approval, and whatever a run asks its caller.
+
+In 2026-07-28 the question is the answer to the call, and the client repeats the call with what its user said;
+or it stands in the task, and `tasks/update` brings the answer.
+With a handshake it is a request of ours, while the call waits. Over HTTP it goes out on the call's own stream
+and its id names the execution, so that any process takes the answer, also once the caller has its handle.
+"""
+
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import anyio
+from mcp_types import ElicitResult
+from pydantic import ValidationError
+
+from catalogue.database import run_in_database
+from catalogue.scopes import Scope
+from connectors.formats.json import readable_json
+from executions.approvals import NotDecided, decide, describe_wait, own_approver, page_of
+from executions.callers import Caller
+from executions.cancelling import cancel_execution
+from executions.models import Approval, Execution
+from executions.questions import Requests, answer, open_question
+from executions.reading import UnknownExecution, find_execution
+from mcp_bridge.declarations import EXECUTION_ID
+from mcp_bridge.tokens import Access
+
+APPROVAL = "approval"  # The key of the question, and how the ids of our requests begin
+LONGEST_ASKED = 4_000  # Characters of arguments in a form
+ROUND = "."  # In the state, before the number of the question: each round has a state of its own
+INPUT = "input"  # How the ids of a run's requests begin
+ELICIT = "elicitation/create"
+CANCELLED: dict[str, Any] = {"action": "cancel"}
+Question = dict[str, Any]  # The params of a request to the client
+Ask = Callable[[str, str, Question], Awaitable[dict[str, Any] | None]]
+"""Sends a request: id, method, params. Over stdio it returns the result, or `{"error": ...}`; over HTTP that
+is another message."""
+_asked: defaultdict[str, list[anyio.CancelScope]] = defaultdict(list)  # Waits of this process, by request id
+
+
+def question_about(execution: Execution, modes: frozenset[str]) -> Question | None:
+    """A form for a user who may decide it alone, if it can show all arguments; else the page where people
+    decide; None where the client can show neither."""
+    if not modes:
+        return None
+    approval = Approval.objects.select_related("asked_by").get(pk=execution.pk)
+    message = f"{execution.tool_name} has not been started. {describe_wait(execution)}"
+    if "form" in modes and own_approver(approval) is not None:
+        arguments = readable_json(execution.payload.input)
+        # Approved is only what was shown whole.
+        if len(arguments) <= LONGEST_ASKED:
+            approve = {"type": "boolean", "title": f"Approve this call of {execution.tool_name}"}
+            schema = {"type": "object", "properties": {"approve": approve}, "required": ["approve"]}
+            return {"mode": "form", "message": f"{message}\n{arguments}", "requestedSchema": schema}
+    if "url" in modes:
+        url = page_of(approval)
+        return {"mode": "url", "message": message, "url": url, "elicitationId": str(execution.pk)}
+    return None
+
+
+def input_required(execution: Execution, requests: Requests) -> dict[str, Any]:
+    return {
+        "resultType": "input_required",
+        "inputRequests": requests,
+        "requestState": f"{execution.pk}{ROUND}{execution.input_request or 0}",
+        "_meta": {EXECUTION_ID: str(execution.pk)},
+    }
+
+
+async def ask_while_waiting(
+    execution: Execution,
+    question: Question,
+    access: Access,
+    *,
+    ask: Ask,
+    wait: Callable[[], Awaitable[Execution]],
+) -> Execution:
+    """Ends with `wait`, or once the user has put the question aside."""
+    request_id = f"{APPROVAL}:{execution.pk}"
+
+    async def ask_user() -> None:
+        if (result := await ask(request_id, ELICIT, question)) is not None:
+            await _take(request_id, execution, result, access)
+
+    async with anyio.create_task_group() as tasks:
+        _asked[request_id].append(tasks.cancel_scope)
+        try:
+            tasks.start_soon(ask_user)
+            execution = await wait()
+            tasks.cancel_scope.cancel()
+        finally:
+            _asked[request_id].remove(tasks.cancel_scope)
+            if not _asked[request_id]:
+                del _asked[request_id]
+    return execution
+
+
+def requests_of(execution: Execution, modes: frozenset[str]) -> Requests:
+    """What the client is asked: about an approval, if it can show the question, or what the run asks."""
+    if execution.is_unapproved and (question := question_about(execution, modes)) is not None:
+        return {APPROVAL: {"method": ELICIT, "params": question}}
+    return questions_of(execution)
+
+
+def questions_of(execution: Execution) -> Requests:
+    """What the run asks its caller, in the name of its source: the client knows only us."""
+    requests = open_question(execution)
+    for request in requests.values():
+        if request["method"] == ELICIT:
+            message = f"{execution.source_name} asks: {request['params'].get('message', '')}"
+            request["params"] = request["params"] | {"message": message}
+            if request["params"].get("mode") == "url":
+                # Stateless servers give none, and clients with a handshake want one.
+                request["params"].setdefault("elicitationId", str(execution.pk))
+    return requests
+
+
+async def ask_for_run(
+    execution: Execution, requests: Requests, *, ask: Ask, wait: Callable[[], Awaitable[Execution]]
+) -> Execution:
+    """Ends with `wait`; answers that come later are taken all the same."""
+
+    async def ask_client(key: str, request: dict[str, Any]) -> None:
+        request_id = f"{INPUT}:{execution.pk}:{execution.input_request}:{key}"
+        if (result := await ask(request_id, request["method"], request["params"])) is not None:
+            await run_in_database(answer, execution, {key: result})
+
+    async with anyio.create_task_group() as tasks:
+        for key, request in requests.items():
+            tasks.start_soon(ask_client, key, request)
+        execution = await wait()
+        tasks.cancel_scope.cancel()
+    return execution
+
+
+def is_answer(message: dict[str, Any]) -> bool:
+    """Whether the client answers a question of ours."""
+    return "method" not in message and str(message.get("id", "")).startswith((f"{APPROVAL}:", f"{INPUT}:"))
+
+
+async def take_answer(message: dict[str, Any], access: Access) -> None:
+    """An answer that came as a message of its own. Of another's call, or no longer wanted: ignored."""
+    if not access.allows(Scope.RUN):
+        return
+    kind, execution_id, *rest = message["id"].split(":", 3)
+    try:
+        execution = await run_in_database(find_execution, execution_id, caller=_alone(access))
+    except UnknownExecution:
+        return
+    result = message.get("result")
+    if kind == APPROVAL:
+        await _take(message["id"], execution, result if isinstance(result, dict) else CANCELLED, access)
+    elif len(rest) == 2 and rest[0] == str(execution.input_request):
+        error = {"error": message.get("error")}
+        await run_in_database(answer, execution, {rest[1]: result if isinstance(result, dict) else error})
+
+
+async def take_task_responses(task_id: str, responses: Mapping[str, Any], access: Access) -> None:
+    """What `tasks/update` brought. Of another's call, or no answer to the question: ignored."""
+    with suppress(UnknownExecution):
+        execution = await run_in_database(find_execution, task_id, caller=_alone(access))
+        await take_response(execution, _read_response(responses.get(APPROVAL)), access)
+        if execution.is_asking:
+            results = {key: result for key, result in responses.items() if isinstance(result, dict)}
+            await run_in_database(answer, execution, results)
+
+
+def _alone(access: Access) -> Caller:
+    """Rights over everything let no one answer for another caller."""
+    return replace(access.caller, sees_everything=False)
+
+
+def _read_response(said: Any) -> ElicitResult | None:
+    try:
+        return ElicitResult.model_validate(said)
+    except ValidationError:
+        return None
+
+
+async def _take(request_id: str, execution: Execution, result: dict[str, Any], access: Access) -> None:
+    if (response := _read_response(CANCELLED if "error" in result else result)) is None:
+        return
+    await take_response(execution, response, access)
+    if response.action == "cancel":
+        for scope in _asked.get(request_id, []):
+            scope.cancel()
+
+
+async def take_response(execution: Execution, response: Any, access: Access) -> None:
+    """What the user said, if it was this user's to decide."""
+    if not (isinstance(response, ElicitResult) and execution.is_unapproved):
+        return
+    approves = (response.content or {}).get("approve")
+    if response.action == "decline":
+        await cancel_execution(str(execution.pk), caller=access.caller)
+    elif response.action == "accept" and approves is not None:
+        await run_in_database(_decide_as_own, execution, approves is True)
+
+
+def _decide_as_own(execution: Execution, approves: bool) -> None:
+    approval = Approval.objects.select_related("asked_by").get(pk=execution.pk)
+    if (user := own_approver(approval)) is None:
+        return
+    verdict, words = ("approve", "") if approves else ("refuse", "Not approved in the client.")
+    # Decided by another person in the meantime: the answer shows how.
+    with suppress(NotDecided):
+        decide(approval.pk, user=user, verdict=verdict, words=words)

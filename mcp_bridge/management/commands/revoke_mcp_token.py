@@ -1,0 +1,32 @@
+from argparse import ArgumentParser
+from typing import Any
+
+from django.db import transaction
+
+from catalogue.history import command, record_change
+from catalogue.management.base import CatalogueCommand
+from mcp_bridge.management import chosen_token
+from mcp_bridge.tokens import end_former_secret
+
+
+class Command(CatalogueCommand):
+    help = "Revoke an access token: within a second it opens no door."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("name", help="of the token")
+        parser.add_argument(
+            "--former-secret", action="store_true", help="only the secret from before its rotation"
+        )
+
+    @transaction.atomic
+    def handle(self, *args: Any, **options: Any) -> None:
+        token, by = chosen_token(options["name"]), command("revoke_mcp_token")
+        if options["former_secret"]:
+            if end_former_secret(token):
+                record_change(by, [token], "Ended the former secret.")
+            self.stdout.write(f"Only the present secret of {token.name} opens the door.")
+            return
+        if token.revoked_at is None:
+            token.revoke()
+            record_change(by, [token], "Revoked.")
+        self.stdout.write(f"{token.name} is revoked.")

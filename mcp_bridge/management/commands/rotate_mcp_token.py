@@ -1,0 +1,35 @@
+from argparse import ArgumentParser
+from typing import Any
+
+from django.core.exceptions import ValidationError
+from django.core.management.base import CommandError
+from django.db import transaction
+
+from catalogue.history import command, record_change
+from catalogue.management.base import CatalogueCommand
+from mcp_bridge.management import chosen_token
+from mcp_bridge.tokens import rotate_token
+
+
+class Command(CatalogueCommand):
+    help = "Give an access token a new secret. Prints it alone; it cannot be shown again."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("name", help="of the token")
+        parser.add_argument(
+            "--overlap",
+            type=float,
+            default=0.0,
+            metavar="HOURS",
+            help="how long the present secret opens the door beside the new one (default: it ends at once)",
+        )
+
+    @transaction.atomic
+    def handle(self, *args: Any, **options: Any) -> None:
+        token = chosen_token(options["name"])
+        try:
+            text = rotate_token(token, overlap_hours=options["overlap"])
+        except ValidationError as error:
+            raise CommandError(" ".join(error.messages)) from None
+        record_change(command("rotate_mcp_token"), [token], "Rotated: it has a new secret.")
+        self.stdout.write(text)

@@ -1,0 +1,267 @@
+"""The rules of the authorization server, which django-oauth-toolkit applies; config.settings names them."""
+
+import asyncio
+import re
+import secrets
+import unicodedata
+from collections.abc import Iterable
+from contextvars import ContextVar
+from typing import Any
+from urllib.parse import urlsplit
+
+from django.conf import settings
+from django.db import transaction
+from loguru import logger
+from oauth2_provider.cimd import CIMDError
+from oauth2_provider.models import Application, RefreshToken
+from oauth2_provider.oauth2_validators import OAuth2Validator
+from oauth2_provider.scopes import BaseScopes
+from oauth2_provider.settings import oauth2_settings
+from oauthlib.oauth2.rfc6749.errors import CustomOAuth2Error, InvalidGrantError
+
+from catalogue.scopes import Scope
+from connectors.errors import ConnectorError
+from connectors.formats.json import UnreadableJSON, is_visible, parse_json
+from connectors.network.client import EngineClient
+from connectors.network.policy import AddressPolicy, AllowedHosts
+from connectors.network.transport import HttpLimits
+from mcp_bridge.oauth.grants import (
+    OF_EVERY_USER,
+    REFRESH_START,
+    TOKEN_START,
+    is_allowed,
+    is_first_use,
+    slug_of,
+    use_up,
+)
+from mcp_bridge.tokens import resource_url
+
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+MOST_REDIRECTS, LONGEST_REDIRECT = 10, 500
+LONGEST_CLIENT_NAME = 100
+MOST_MARKS = 2  # On one letter of a client's name
+PLAIN_HOST = re.compile(r"([a-z0-9._-]+|\[[0-9a-f:.]+\])(:\d+)?", re.IGNORECASE)
+"""Of redirect addresses: what policies of browsers and people read as one host."""
+DOCUMENT_BYTES = 16 * 1024
+DOCUMENT_SECONDS = 5.0
+DOCUMENT_AGE = 3600  # Seconds until a client's document is read again
+ADVICE = (
+    "Where this server cannot reach such addresses, CATALOGUE_OAUTH_CLIENT_DOCUMENTS=false makes clients "
+    "register instead."
+)
+asked_by_user: ContextVar[bool] = ContextVar("asked_by_user", default=False)
+"""Whether a signed-in user waits for this answer: only then may an address that a client names be read."""
+
+
+class Scopes(BaseScopes):  # type: ignore[misc]
+    def get_all_scopes(self) -> dict[str, str]:
+        return {scope.value: str(scope.label) for scope in Scope}
+
+    def get_available_scopes(self, *_: Any, **__: Any) -> list[str]:
+        return list(Scope.values)
+
+    def get_default_scopes(self, *_: Any, **__: Any) -> list[str]:
+        return sorted(OF_EVERY_USER)
+
+
+unread: ContextVar[str] = ContextVar("unread", default="")
+"""Why the description of this request's client cannot be used, for its user."""
+
+
+class InvalidClient(Exception):
+    """What a client says of itself cannot be used."""
+
+
+class Validator(OAuth2Validator):  # type: ignore[misc]
+    """Django-oauth-toolkit's rules, bound to this product's resources, and to the user's consent."""
+
+    def validate_code(
+        self, client_id: str, code: str, client: Any, request: Any, *args: Any, **kw: Any
+    ) -> bool:
+        if not is_first_use(code, client):
+            return False
+        is_valid = super().validate_code(client_id, code, client, request, *args, **kw)
+        return is_valid and is_allowed(request.user, client)
+
+    def invalidate_authorization_code(
+        self, client_id: str, code: str, request: Any, *args: Any, **kwargs: Any
+    ) -> None:
+        if not use_up(code, request.client):
+            raise InvalidGrantError(request=request)
+
+    def validate_refresh_token(
+        self, refresh_token: str, client: Any, request: Any, *args: Any, **kwargs: Any
+    ) -> bool:
+        is_valid = super().validate_refresh_token(refresh_token, client, request, *args, **kwargs)
+        return is_valid and is_allowed(request.user, client)
+
+    def save_bearer_token(self, token: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
+        """Of two requests that use one refresh token at the same time, the second is refused."""
+        request.resource = _canonical(_resources_of(request), request)
+        with transaction.atomic():
+            used = getattr(request, "refresh_token_instance", None)
+            if used is not None:
+                locked = RefreshToken.objects.select_for_update().filter(pk=used.pk, revoked=None)
+                if locked.first() is None:
+                    raise InvalidGrantError(request=request)
+            return super().save_bearer_token(token, request, *args, **kwargs)
+
+
+def make_token(_: Any) -> str:
+    return TOKEN_START + secrets.token_urlsafe(32)
+
+
+def make_refresh_token(_: Any) -> str:
+    return REFRESH_START + secrets.token_urlsafe(32)
+
+
+def canonical_resource(resources: Iterable[str]) -> str:
+    """The one resource that a token is for; none given: everything exposed. Raises ValueError."""
+    found = {resource_url(slug_of(resource)) for resource in resources} or {resource_url()}
+    if len(found) > 1:
+        raise ValueError("more than one")
+    return found.pop()
+
+
+def _resources_of(request: Any) -> list[str]:
+    """oauthlib keeps the last of repeated parameters only."""
+    sent = [value for name, value in getattr(request, "decoded_body", None) or [] if name == "resource"]
+    return [value for value in sent if value]
+
+
+def _canonical(resources: list[str], request: Any) -> list[str]:
+    try:
+        return [canonical_resource(resources)] if resources else []
+    except ValueError:
+        raise CustomOAuth2Error(
+            error="invalid_target",
+            description=f"Tokens of this server are for {resource_url()} or one toolset below it.",
+            request=request,
+        ) from None
+
+
+class AskedByUser:
+    """Strangers cannot make this server read addresses."""
+
+    def has_permission(self, request: Any, client_id: str) -> bool:
+        return asked_by_user.get()
+
+
+class DocumentReader:
+    """Client id metadata documents, read from public addresses by the product's own HTTP client."""
+
+    def fetch(self, client_id: str) -> tuple[dict[str, Any], int]:
+        try:
+            return _usual_metadata(asyncio.run(_read_document(client_id))), DOCUMENT_AGE
+        except CIMDError as problem:
+            unread.set(f"The application is described at {client_id}, which cannot be used: {problem}")
+            logger.warning("{} {}", unread.get(), ADVICE)
+            raise
+
+
+async def _read_document(address: str) -> dict[str, Any]:
+    """Raises CIMDError."""
+    parts = urlsplit(address)
+    if parts.scheme != "https" or not parts.path.strip("/") or "#" in address or "@" in parts.netloc:
+        raise CIMDError("a client id that is an address has to be https, with a path")
+    limits = HttpLimits.within(DOCUMENT_SECONDS, max_response_bytes=DOCUMENT_BYTES)
+    try:
+        client = EngineClient(
+            base_url=f"https://{parts.netloc}",
+            limits=limits,
+            ca_file=settings.CATALOGUE["oauth_document_ca_file"],
+            policy=AddressPolicy(
+                public_only=True, opened=AllowedHosts.parse(settings.CATALOGUE["oauth_document_hosts"])
+            ),
+        )
+        try:
+            answer = await client.exchange("GET", address, repeatable=True)
+        finally:
+            await client.aclose()
+    except ConnectorError as error:
+        raise CIMDError(str(error)) from None
+    media_type = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if answer.status != 200 or not (media_type == "application/json" or media_type.endswith("+json")):
+        raise CIMDError(f"{answer.url} answered {answer.status} {media_type!r} instead of a JSON document")
+    try:
+        document = parse_json(answer.body)
+    except UnreadableJSON:
+        raise CIMDError(f"{answer.url} is not JSON") from None
+    if not isinstance(document, dict):
+        raise CIMDError(f"{answer.url} is not an object")
+    return document
+
+
+def _usual_metadata(document: dict[str, Any]) -> dict[str, Any]:
+    """Documents list all that a client can do; here it can do one thing. Raises CIMDError."""
+    try:
+        checked = check_metadata(document)
+    except InvalidClient as error:
+        raise CIMDError(str(error)) from None
+    return {"client_id": document.get("client_id"), **checked, "grant_types": ["authorization_code"]}
+
+
+def check_metadata(document: dict[str, Any]) -> dict[str, Any]:
+    """`client_name` and `redirect_uris` of RFC 7591 metadata. Raises InvalidClient."""
+    grants = document.get("grant_types", ["authorization_code"])
+    if not isinstance(grants, list) or "authorization_code" not in grants:
+        raise InvalidClient("grant_types has to include authorization_code.")
+    if document.get("token_endpoint_auth_method") == "private_key_jwt":
+        logger.info("A client offers a key of its own; it is treated as a public client with PKCE.")
+    redirects = document.get("redirect_uris")
+    if not isinstance(redirects, list) or not 0 < len(redirects) <= MOST_REDIRECTS:
+        raise InvalidClient(f"redirect_uris has to be a list of 1 to {MOST_REDIRECTS} addresses.")
+    for redirect in redirects:
+        if objection := _objection_to(redirect):
+            raise InvalidClient(f"redirect_uris: {objection}.")
+    name = document.get("client_name", "")
+    if not isinstance(name, str):
+        raise InvalidClient("client_name has to be a text.")
+    return {"client_name": _printable(name), "redirect_uris": redirects}
+
+
+def register(document: dict[str, Any]) -> Application:
+    """RFC 7591. Raises InvalidClient. All clients are public: secrets that anyone gets prove nothing."""
+    checked = check_metadata(document)
+    application = Application(
+        name=checked["client_name"],
+        redirect_uris=" ".join(checked["redirect_uris"]),
+        client_type=Application.CLIENT_PUBLIC,
+        client_secret="",
+        hash_client_secret=False,
+        authorization_grant_type=Application.GRANT_AUTHORIZATION_CODE,
+        registration_source=Application.RegistrationSource.DCR,
+    )
+    application.save()
+    return application
+
+
+def _objection_to(redirect: Any) -> str:
+    if not isinstance(redirect, str) or not redirect.isascii() or not redirect.isprintable():
+        return "each has to be an address in ASCII"
+    try:
+        parts = urlsplit(redirect)
+        host, _ = parts.hostname, parts.port
+    except ValueError:
+        return "one is no address"
+    if len(redirect) > LONGEST_REDIRECT or " " in redirect:
+        return f"each has to be an address of at most {LONGEST_REDIRECT} characters"
+    if "#" in redirect or "@" in parts.netloc or "*" in redirect:
+        return "fragments, user names and wildcards are not allowed"
+    if parts.scheme not in oauth2_settings.ALLOWED_REDIRECT_URI_SCHEMES:
+        return f"{redirect} is neither https nor of a desktop application that is known here"
+    if parts.scheme in ("https", "http") and not (host and PLAIN_HOST.fullmatch(parts.netloc)):
+        return f"{redirect} names no host"
+    if parts.scheme == "http" and host not in LOOPBACK:
+        return f"{redirect} is not encrypted; http is for programs on the user's own machine"
+    return ""
+
+
+def _printable(name: str) -> str:
+    """Without line breaks, characters that turn text around or show nothing, and heaps of accents, which
+    would cover the lines above and below."""
+    shown, marks = "", 0
+    for char in "".join(char if is_visible(char) else " " for char in name):
+        marks = marks + 1 if unicodedata.category(char) in ("Mn", "Me") else 0
+        shown += char if marks <= MOST_MARKS else ""
+    return " ".join(shown.split())[:LONGEST_CLIENT_NAME]

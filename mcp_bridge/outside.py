@@ -1,0 +1,262 @@
+"""Access tokens of an outside authorization server: whose they are here, and what they allow."""
+
+import asyncio
+import hashlib
+import re
+import time
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from django.conf import settings
+from django.contrib.auth.models import Group, User
+from loguru import logger
+from pydantic import SecretStr
+
+from catalogue.models import Toolset
+from catalogue.models.toolset import SLUG_FORM
+from catalogue.permissions import permissions_behind, scopes_of
+from catalogue.reservations import GROUP, Person, person_of
+from catalogue.scopes import Scope
+from connectors.background import await_in_background_loop, run_in_background_loop
+from connectors.errors import ConnectorError, Unreachable
+from connectors.network.issuer import Issuer, TokenRefused
+from executions.callers import Caller
+from mcp_bridge.bearers import KINDS, TokenKind, Undecided, digest_of
+from mcp_bridge.identities import find_user, identity_of, issuer_at
+from mcp_bridge.tokens import TOKEN_START, Access, Kind, resource_url
+
+READ_SECONDS = 0.25  # How long claims wait for the thread that asks for their user
+REMEMBERED_TOKENS = 10_000
+RETRY_SECONDS = 5
+JWT = re.compile(r"[\w-]+\.[\w-]+\.[\w-]*")
+EMBEDDED_START = "wfo_"  # Of the embedded authorization server's tokens
+UNAVAILABLE = (
+    "The authorization server cannot be asked about this token at present. It may be good: try again in "
+    f"{RETRY_SECONDS} seconds."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    at: float
+    claims: dict[str, Any] | None
+    refused: str = ""
+
+
+_read: dict[str, _Reading] = {}
+
+
+def named_outside(scope: str) -> str:
+    """What the outside server calls this scope of ours; the scope itself without one."""
+    mapped = settings.CATALOGUE["oauth_scopes"]
+    return next((theirs for theirs, ours in mapped.items() if ours == scope), str(scope))
+
+
+def _fits(text: str) -> bool:
+    if not settings.CATALOGUE["oauth_issuer"] or text.startswith((TOKEN_START, EMBEDDED_START)):
+        return False
+    return bool(settings.CATALOGUE["oauth_client_id"]) or JWT.fullmatch(text) is not None
+
+
+async def _prepare(text: str) -> None:
+    await _read_anew(text)
+
+
+async def _read_anew(text: str) -> _Reading:
+    """Raises Undecided."""
+    return _recall(text) or _remember(text, await await_in_background_loop(_ask(text)))
+
+
+def _recall(text: str) -> _Reading | None:
+    reading = _read.get(digest_of(text))
+    return reading if reading is not None and time.monotonic() - reading.at < READ_SECONDS else None
+
+
+def _remember(text: str, reading: _Reading) -> _Reading:
+    if len(_read) >= REMEMBERED_TOKENS:
+        _read.clear()
+    _read[digest_of(text)] = reading
+    return reading
+
+
+async def _ask(text: str) -> _Reading:
+    """On the background loop. Raises Undecided."""
+    at, issuer = time.monotonic(), _issuer()
+    try:
+        if JWT.fullmatch(text):
+            types = _listed("oauth_token_types")
+            return _Reading(at, await issuer.read_access_token(text, audience=_is_ours, types=types))
+        claims = await issuer.introspect(text, audience=_is_ours)
+        return _Reading(at, {"iss": issuer.url} | claims)
+    except TokenRefused as refused:
+        return _Reading(at, None, str(refused))
+    except ConnectorError as problem:
+        if not isinstance(problem, Unreachable):
+            logger.error("The authorization server {} cannot be used: {}", issuer.url, problem.message)
+        raise Undecided(UNAVAILABLE, seconds=RETRY_SECONDS) from None
+
+
+def _issuer() -> Issuer:
+    known = settings.CATALOGUE
+    return issuer_at(
+        known["oauth_issuer"],
+        client_id=known["oauth_client_id"],
+        client_secret=known["oauth_client_secret"],
+        introspection_url=known["oauth_introspection_url"],
+    )
+
+
+def forget_outside() -> None:
+    _read.clear()
+
+
+def _listed(setting: str) -> list[str]:
+    return [one.strip() for one in str(settings.CATALOGUE[setting]).split(",") if one.strip()]  # type: ignore[literal-required]
+
+
+def _is_ours(audience: str) -> bool:
+    return audience in _whole() or _slug_in(audience) is not None
+
+
+def _whole() -> list[str]:
+    """The audiences that no toolset bounds."""
+    return [resource_url(), settings.PUBLIC_URL, *_listed("oauth_audiences")]
+
+
+def _slug_in(audience: str) -> str | None:
+    slug = audience.removeprefix(f"{resource_url()}/")
+    return slug if slug != audience and re.match(SLUG_FORM, slug) else None
+
+
+def _read_access(text: str) -> Access | None:
+    reading = _recall(text) or _remember(text, run_in_background_loop(_ask(text)))
+    if reading.claims is None:
+        return None
+    try:
+        return _access_of(reading.claims, text)
+    except TokenRefused as refused:
+        _remember(text, _Reading(reading.at, None, str(refused)))
+        return None
+
+
+def _access_of(claims: dict[str, Any], text: str) -> Access:
+    """Raises TokenRefused."""
+    user = find_user(claims, claim=settings.CATALOGUE["oauth_user_claim"])
+    toolset, client = _toolset_of(claims["aud"]), _client_of(claims)
+    person: Person | None = frozenset({GROUP + settings.CATALOGUE["oauth_role_without_user"]})
+    if user is None:
+        most = _scopes_without_user()
+        subject = "\0".join(identity_of(claims).values()).encode("utf-8", "surrogateescape")
+        key, name = f"outside:{hashlib.sha256(subject).hexdigest()[:32]}", client
+    else:
+        most, key, name = (
+            scopes_of(user),
+            f"user:{user.pk}",
+            f"{user.get_username()}{client and ' via '}{client}",
+        )
+        person = person_of(user)
+        if not user.is_active:
+            raise TokenRefused(f"its user {user.get_username()!r} is disabled")
+    scopes = _granted(claims) & most
+    if toolset is not None:
+        scopes -= {Scope.ADMIN, Scope.VIEW}  # They would see everything
+    elif Scope.ADMIN in scopes:
+        scopes = frozenset(Scope.values)
+    return Access(
+        Caller(
+            key=key,
+            name=name[:100],
+            sees_everything=Scope.ADMIN in scopes,
+            toolset=toolset,
+            person=person,
+            user_id=None if user is None else user.pk,
+        ),
+        scopes,
+        kind=Kind.OUTSIDE,
+        credential=f"{digest_of(text)}:{claims.get('exp', '')}",
+        text=SecretStr(text),
+        user_id=None if user is None else user.pk,
+    )
+
+
+def _granted(claims: dict[str, Any]) -> frozenset[str]:
+    named = claims.get("scope", claims.get("scp", ""))  # `scp` is what some servers call it
+    theirs = named.split() if isinstance(named, str) else named
+    if not isinstance(theirs, list):
+        return frozenset()
+    mapped = settings.CATALOGUE["oauth_scopes"] or {scope: scope for scope in Scope.values}
+    return frozenset(mapped[scope] for scope in theirs if isinstance(scope, str) and scope in mapped)
+
+
+def _client_of(claims: dict[str, Any]) -> str:
+    named = claims.get("client_id") or claims.get("azp") or ""
+    return named if isinstance(named, str) else ""
+
+
+def _toolset_of(audiences: Iterable[str]) -> str | None:
+    """What a token is bound to that was made for the address of a toolset."""
+    named = list(audiences)
+    if any(one in _whole() for one in named):
+        return None
+    slugs = {_slug_in(one) for one in named}
+    slug = slugs.pop()
+    if slugs or not Toolset.objects.filter(slug=slug).exists():
+        raise TokenRefused("it was made for several toolsets" if slugs else "its toolset does not exist")
+    return slug
+
+
+def _scopes_without_user() -> frozenset[str]:
+    """Raises TokenRefused if only users have access."""
+    role = settings.CATALOGUE["oauth_role_without_user"]
+    group = Group.objects.filter(name=role).first() if role else None
+    if group is None:
+        missing = f", and the group {role!r} does not exist" if role else ""
+        raise TokenRefused(f"its subject is no user{missing}")
+    names = group.permissions.values_list("content_type__app_label", "codename")
+    permissions = {f"{app}.{codename}" for app, codename in names}
+    return frozenset(scope.value for scope in Scope if permissions >= permissions_behind(scope))
+
+
+def _usable(accesses: Collection[Access]) -> set[Access]:
+    """Also without those whose user left or joined a group, who see the difference by a new request."""
+    users = User.objects.filter(is_active=True, pk__in={one.user_id for one in accesses if one.user_id})
+    persons = {user.pk: person_of(user) for user in users.prefetch_related("groups")}
+    now = time.time()
+    return {
+        access
+        for access in accesses
+        if (access.user_id is None or persons.get(access.user_id, ()) == access.bounds.person)
+        and float(access.credential.rpartition(":")[2] or "inf") > now
+    }
+
+
+async def _withdrawn(accesses: Collection[Access]) -> set[Access]:
+    """Revoked at the server, or of a key that it has removed. No answer withdraws nothing."""
+
+    async def is_withdrawn(access: Access) -> bool:
+        assert access.text is not None
+        try:
+            return (await _read_anew(access.text.get_secret_value())).claims is None
+        except Undecided:
+            return False
+
+    asked = list(accesses)
+    ended = await asyncio.gather(*map(is_withdrawn, asked))
+    return {access for access, is_over in zip(asked, ended, strict=True) if is_over}
+
+
+def _describe(text: str) -> str:
+    reading = _read.get(digest_of(text))
+    reason = reading.refused if reading is not None else ""
+    return f"of {settings.CATALOGUE['oauth_issuer']}: {reason or 'it is not good'}"
+
+
+KINDS[Kind.OUTSIDE] = TokenKind(
+    fits=_fits,
+    prepare=_prepare,
+    read=_read_access,
+    usable=_usable,
+    withdrawn=_withdrawn,
+    describe=_describe,
+)

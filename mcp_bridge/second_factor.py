@@ -1,0 +1,285 @@
+"""The second factor of accounts that log in with a password: codes of an authenticator app."""
+
+import base64
+import hashlib
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import urlencode
+
+import segno
+from cryptography.hazmat.primitives.hashes import SHA1
+from cryptography.hazmat.primitives.twofactor.totp import TOTP
+from django.conf import settings
+from django.contrib import admin, messages
+from django.contrib.auth import BACKEND_SESSION_KEY
+from django.contrib.auth.models import AnonymousUser, User
+from django.contrib.auth.views import redirect_to_login
+from django.db import transaction
+from django.http import HttpRequest, HttpResponse, HttpResponseBase, HttpResponseRedirect
+from django.template.response import TemplateResponse
+from django.urls import reverse
+from django.utils import timezone
+from django.utils.decorators import method_decorator
+from django.utils.http import url_has_allowed_host_and_scheme
+from django.utils.safestring import SafeString, mark_safe
+from django.views import View
+from django.views.decorators.cache import never_cache
+from django.views.decorators.debug import sensitive_post_parameters
+
+from audit.models import Kind
+from audit.recording import record
+from catalogue.history import actor_of, record_change
+from catalogue.secrets import CredentialsUnreadable, decrypt_credentials, encrypt_credentials
+from mcp_bridge.addresses import client_address
+from mcp_bridge.authentication import CodeAttempt, TooManyFailures
+from mcp_bridge.models import SecondFactor
+
+STEP_SECONDS = 30
+DIGITS = 6
+KEY_BYTES = 20
+RECOVERY_CODES = 10
+RECOVERY_BYTES = 10  # 80 random bits, so that a plain hash is enough
+SESSION_KEY = "second_factor"
+PASSED, WANTED, NOT_WANTED = "passed", "wanted", "not wanted"
+COMPANY = "mcp_bridge.company_login.CompanyBackend"  # Whose provider asks for a second factor itself
+PAGES = ("oauth2_provider:authorize", "oauth2_provider:applications")  # Of people, outside of the admin
+PRODUCT = "Workflow Catalogue"
+
+
+def is_demanded(user: Any) -> bool:
+    """Of whoever logs in as this user with a password."""
+    return settings.CATALOGUE["second_factor"] == "staff" and bool(user.is_staff)
+
+
+def begin(user: User) -> SecondFactor:
+    """One that counts only once it is confirmed; its key stays the same until then."""
+    key = base64.b32encode(os.urandom(KEY_BYTES)).decode()
+    fresh = {"encrypted_key": encrypt_credentials({"key": key})}
+    factor, _ = SecondFactor.objects.get_or_create(user=user, defaults=fresh)
+    if factor.confirmed_at is None and not _is_readable(factor):
+        factor.encrypted_key = fresh["encrypted_key"]
+        factor.save(update_fields=["encrypted_key"])
+    return factor
+
+
+def key_of(factor: SecondFactor) -> str:
+    """In base 32. Raises CredentialsUnreadable."""
+    return decrypt_credentials(factor.encrypted_key)["key"]
+
+
+def _is_readable(factor: SecondFactor) -> bool:
+    try:
+        return bool(key_of(factor))
+    except CredentialsUnreadable:
+        return False
+
+
+def accepts(factor: SecondFactor, text: str) -> bool:
+    """Whether it is a right code; none is right twice."""
+    code = "".join(text.split()).replace("-", "").lower()
+    if len(code) == DIGITS and code.isascii() and code.isdigit():
+        return _accepts_code(factor, code)
+    return factor.confirmed_at is not None and _uses_up(factor, code)
+
+
+def _accepts_code(factor: SecondFactor, code: str) -> bool:
+    try:
+        totp = _totp(factor)
+    except CredentialsUnreadable:
+        return False
+    present = int(time.time()) // STEP_SECONDS
+    for step in (present - 1, present, present + 1):
+        if totp.generate(step * STEP_SECONDS).decode() == code:
+            unused = SecondFactor.objects.filter(pk=factor.pk, last_step__lt=step)
+            return unused.update(last_step=step) == 1
+    return False
+
+
+def _totp(factor: SecondFactor) -> TOTP:
+    return TOTP(base64.b32decode(key_of(factor)), DIGITS, SHA1(), STEP_SECONDS)  # noqa: S303 - as apps do
+
+
+@transaction.atomic
+def _uses_up(factor: SecondFactor, code: str) -> bool:
+    locked = SecondFactor.objects.select_for_update().filter(pk=factor.pk).first()
+    if locked is None or (digest := _digest(code)) not in locked.recovery_digests:
+        return False
+    locked.recovery_digests = [one for one in locked.recovery_digests if one != digest]
+    locked.save(update_fields=["recovery_digests"])
+    return True
+
+
+def reencrypt_keys() -> tuple[int, list[str]]:
+    """With the present SECRET_KEY. Returns how many, and whose were encrypted with an unknown one."""
+    done, unreadable = 0, []
+    for factor in SecondFactor.objects.select_related("user").order_by("user__username"):
+        before = SecondFactor.objects.filter(pk=factor.pk, encrypted_key=factor.encrypted_key)
+        try:
+            key = key_of(factor)
+        except CredentialsUnreadable:
+            unreadable.append(factor.user.get_username())
+        else:
+            before.update(encrypted_key=encrypt_credentials({"key": key}))
+            done += 1
+    return done, unreadable
+
+
+def renew_recovery_codes(factor: SecondFactor) -> list[str]:
+    """The new codes, which are shown once; former ones are good no more."""
+    codes = [base64.b32encode(os.urandom(RECOVERY_BYTES)).decode().lower() for _ in range(RECOVERY_CODES)]
+    factor.recovery_digests = [_digest(code) for code in codes]
+    factor.save(update_fields=["recovery_digests"])
+    return ["-".join(code[at : at + 4] for at in range(0, len(code), 4)) for code in codes]
+
+
+def _digest(code: str) -> str:
+    return hashlib.sha256(code.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def confirm(factor: SecondFactor) -> list[str]:
+    """The recovery codes."""
+    factor.confirmed_at = timezone.now()
+    factor.save(update_fields=["confirmed_at"])
+    return renew_recovery_codes(factor)
+
+
+def note_login(request: HttpRequest, user: Any) -> None:
+    """Called at every login, whatever page it is on."""
+    is_wanted = request.session.get(BACKEND_SESSION_KEY) != COMPANY and (
+        is_demanded(user) or SecondFactor.objects.filter(user=user).exclude(confirmed_at=None).exists()
+    )
+    request.session[SESSION_KEY] = WANTED if is_wanted else NOT_WANTED
+
+
+def account_links(request: HttpRequest) -> list[dict[str, str]]:
+    """Of the menu with the user's name."""
+    if not (isinstance(request.user, User) and request.user.has_usable_password()):
+        return []
+    return [
+        {"title": "Change password", "link": reverse("admin:password_change")},
+        {"title": "Second factor", "link": reverse("second-factor")},
+    ]
+
+
+class SecondFactorRequired:
+    """Without its second factor a session opens the page that asks for it, and nothing else."""
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponseBase]) -> None:
+        self._get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponseBase:
+        if settings.SESSION_COOKIE_NAME not in request.COOKIES or not request.user.is_authenticated:
+            return self._get_response(request)
+        if SESSION_KEY not in request.session:  # Of a login before there were second factors
+            note_login(request, request.user)
+        if request.session[SESSION_KEY] != WANTED:
+            return self._get_response(request)
+        page = reverse("second-factor")
+        if request.path not in (page, reverse("admin:logout")):
+            if request.path.startswith(reverse("admin:index")) or request.path in map(reverse, PAGES):
+                wanted = request.GET.get("next") if request.path == reverse("admin:login") else None
+                query = urlencode({"next": wanted or request.get_full_path()})
+                return HttpResponseRedirect(f"{page}?{query}")
+            request.user = AnonymousUser()
+        return self._get_response(request)
+
+
+@method_decorator([never_cache, sensitive_post_parameters("code")], name="dispatch")
+class SecondFactorPage(View):
+    """Asks for the second factor, sets it up, or says what there is, as the session needs it."""
+
+    def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
+        if not request.user.is_authenticated:
+            return redirect_to_login(request.get_full_path())
+        return super().dispatch(request, *args, **kwargs)
+
+    def get(self, request: HttpRequest) -> HttpResponse:
+        return self._show(request)
+
+    def post(self, request: HttpRequest) -> HttpResponse:
+        factor = begin(request.user)  # type: ignore[arg-type]
+        if problem := self._problem(request, factor):
+            return self._show(request, problem=problem)
+        wanted = request.POST.get("do", "")
+        if factor.confirmed_at is None:
+            codes = self._change(request, "Set up a second factor.", lambda: confirm(factor))
+            request.session[SESSION_KEY] = PASSED
+            request.session.cycle_key()
+            return self._show(request, codes=codes)
+        if request.session.get(SESSION_KEY) == WANTED:
+            self._enter(request, "passed", "succeeded")
+            request.session[SESSION_KEY] = PASSED
+            request.session.cycle_key()
+            return HttpResponseRedirect(self._next(request))
+        if wanted == "renew":
+            codes = self._change(request, "Made new recovery codes.", lambda: renew_recovery_codes(factor))
+            return self._show(request, codes=codes)
+        if wanted == "remove" and not is_demanded(request.user):
+            self._change(request, "Removed the second factor.", factor.delete)
+            request.session[SESSION_KEY] = NOT_WANTED
+            messages.success(request, "Your account has no second factor any more.")
+        return HttpResponseRedirect(reverse("second-factor"))
+
+    def _problem(self, request: HttpRequest, factor: SecondFactor) -> str:
+        forwarded = request.headers.get("X-Forwarded-For", "")
+        address = client_address(request.META.get("REMOTE_ADDR"), forwarded)
+        try:
+            attempt = CodeAttempt(username=request.user.get_username(), address=address)
+        except TooManyFailures as problem:
+            return str(problem)
+        if accepts(factor, request.POST.get("code", "")):
+            attempt.succeeded()
+            return ""
+        attempt.failed()
+        self._enter(request, "failed", "failed")
+        return (
+            "This code is not right, or has been used. Wait for the next one, and check the device's clock."
+        )
+
+    def _enter(self, request: HttpRequest, what: str, outcome: str) -> None:
+        """In the audit, where the password alone is entered as a sign-in already."""
+        named = {"actor": f"user:{request.user.pk}", "actor_name": request.user.get_username()}
+        record(Kind.SIGN_IN, f"second_factor.{what}", outcome=outcome, **named)
+
+    def _change(self, request: HttpRequest, message: str, change: Callable[[], Any]) -> Any:
+        with transaction.atomic():
+            outcome = change()
+            record_change(
+                actor_of(request), User.objects.filter(username=request.user.get_username()), message
+            )
+        return outcome
+
+    def _next(self, request: HttpRequest) -> str:
+        wanted = request.GET.get("next", "")
+        is_ours = url_has_allowed_host_and_scheme(
+            wanted, allowed_hosts={request.get_host()}, require_https=request.is_secure()
+        )
+        return wanted if is_ours else reverse("admin:index")
+
+    def _show(
+        self, request: HttpRequest, *, problem: str = "", codes: list[str] | None = None
+    ) -> HttpResponse:
+        factor = begin(request.user)  # type: ignore[arg-type]
+        context = admin.site.each_context(request) | {
+            "title": "Second factor",
+            "problem": problem,
+            "codes": codes,
+            "factor": factor,
+            "is_asked": request.session.get(SESSION_KEY) == WANTED,
+            "is_demanded": is_demanded(request.user),
+            "next_page": self._next(request),
+        }
+        if factor.confirmed_at is None:
+            context |= {"key": key_of(factor), "picture": _picture(factor)}
+        return TemplateResponse(
+            request, "mcp_bridge/admin/second_factor.html", context, status=400 if problem else 200
+        )
+
+
+def _picture(factor: SecondFactor) -> SafeString:
+    """The QR code as SVG, black on white whatever the page's colours are."""
+    address = _totp(factor).get_provisioning_uri(factor.user.get_username(), PRODUCT)
+    drawn = segno.make(address, error="m").svg_inline(scale=5, light="#fff", dark="#000", svgclass=None)
+    return mark_safe(drawn)  # noqa: S308 - drawn here, of squares alone

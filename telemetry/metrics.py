@@ -1,0 +1,177 @@
+"""What each process counts, and how the processes of a data folder are shown together.
+
+A process counts in its own registry and publishes that as a file every few seconds; the one that is scraped
+adds the files of the others. Series carry the process and its number, so that one that ends takes its
+series with it instead of making counters fall. docs/observability.md explains each metric.
+"""
+
+import contextlib
+import os
+import re
+import socket
+import threading
+import time
+from collections.abc import Collection, Iterable, Iterator
+from pathlib import Path
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Histogram,
+    ProcessCollector,
+    disable_created_metrics,
+    generate_latest,
+    start_http_server,
+)
+from prometheus_client.metrics_core import Metric
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+PUBLISHING_SECONDS = 5.0
+FRESH_SECONDS = 30.0  # A file that is older belongs to a process that has ended or hangs
+FORGOTTEN_SECONDS = 3600.0
+OTHER = "other"
+
+disable_created_metrics()  # type: ignore[no-untyped-call]
+registry = CollectorRegistry()
+ProcessCollector(registry=registry)
+
+_REQUEST_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
+_LAG_BUCKETS = (0.1, 0.25, 0.5, 1, 2, 5, 10, 30, 60, 300)
+
+
+def _counter(name: str, meaning: str, *labels: str) -> Counter:
+    return Counter(f"catalogue_{name}", meaning, labels, registry=registry)
+
+
+def _histogram(name: str, meaning: str, *labels: str, buckets: tuple[float, ...]) -> Histogram:
+    return Histogram(f"catalogue_{name}", meaning, labels, registry=registry, buckets=buckets)
+
+
+http_requests = _counter("http_requests", "Requests answered, by area and class of status.", "area", "status")
+mcp_requests = _counter("mcp_requests", "MCP requests, by method and outcome.", "method", "outcome")
+mcp_seconds = _histogram(
+    "mcp_request_duration_seconds",
+    "Time to answer an MCP request, without lists answered from memory.",
+    "method",
+    buckets=_REQUEST_BUCKETS,
+)
+calls_refused = _counter("calls_refused", "Calls of workflows that were refused, by reason.", "reason")
+for _reason in ("busy", "rate"):
+    # From 0, or nothing would show the first one as an increase.
+    calls_refused.labels(_reason)
+engine_requests = _counter("engine_requests", "HTTP requests to engines, by class of status.", "status")
+engine_seconds = _histogram(
+    "engine_request_duration_seconds", "Time of an HTTP request to an engine.", buckets=_REQUEST_BUCKETS
+)
+connector_errors = _counter(
+    "connector_errors", "Errors that ended a call of an engine, by connector and kind.", "connector", "error"
+)
+discovery_runs = _counter("discovery_runs", "Listings of sources that ended, by outcome.", "outcome")
+steps_claimed = _counter("steps_claimed", "Steps of runs that workers took over.")
+step_lag = _histogram(
+    "step_lag_seconds", "How late workers took a due step: a start or a poll.", buckets=_LAG_BUCKETS
+)
+polls = _counter("polls", "Polls of runs, by outcome.", "outcome")
+leases_lost = _counter("leases_lost", "Runs taken over after the lease of their process had run out.")
+model_requests = _counter("model_requests", "Requests to the language model, by outcome.", "outcome")
+model_tokens = _counter("model_tokens", "Tokens of the language model, as its server counts.", "direction")
+log_entries = _counter("log_entries", "Warnings and errors that were logged.", "level")
+
+
+def bounded(value: str, known: Collection[str]) -> str:
+    """A label's value: one that is not known would let others make series without end."""
+    return value if value in known else OTHER
+
+
+def status_class(status: int) -> str:
+    return f"{status // 100}xx" if 100 <= status < 600 else "none"
+
+
+class _Families:
+    """What `generate_latest` takes for a registry."""
+
+    def __init__(self, families: Iterable[Metric]) -> None:
+        self._families = families
+
+    def collect(self) -> Iterable[Metric]:
+        return self._families
+
+
+def exposition(families: Iterable[Metric]) -> bytes:
+    return generate_latest(_Families(families))
+
+
+class Publication:
+    """This process's metrics as a file among those of its data folder."""
+
+    def __init__(self, folder: Path, process: str) -> None:
+        self._folder, self._process = folder, process
+        host = re.sub(r"[^A-Za-z0-9.]", "_", socket.gethostname())
+        self._file = folder / f"{process}-{host}-{os.getpid()}.prom"
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def begin(self) -> None:
+        """Also after an `end`: a process may start its server more than once."""
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.publish()
+        self._ended.clear()
+        self._thread = threading.Thread(target=self._run, name="metrics", daemon=True)
+        self._thread.start()
+
+    def end(self) -> None:
+        """Take the file away; also before `begin`."""
+        self._ended.set()
+        if self._thread is not None:
+            self._thread.join()
+        self._file.unlink(missing_ok=True)
+
+    def publish(self) -> None:
+        """By a rename, so that no reader sees half of it."""
+        written = self._file.with_suffix(".tmp")
+        written.write_bytes(exposition(self._own()))
+        written.replace(self._file)
+
+    def families(self) -> list[Metric]:
+        """Of this process as it is now, and of the others as they published them."""
+        merged = {family.name: family for family in self._own()}
+        for family in self._of_others():
+            if (known := merged.setdefault(family.name, family)) is not family:
+                known.samples += family.samples
+        return list(merged.values())
+
+    def _run(self) -> None:
+        while not self._ended.wait(PUBLISHING_SECONDS):
+            # A full disk costs the others a view of this process, and ends nothing.
+            with contextlib.suppress(OSError):
+                self.publish()
+
+    def _own(self) -> Iterator[Metric]:
+        labels = {"process": self._process, "pid": str(os.getpid())}
+        for family in registry.collect():
+            family.samples = [
+                Sample(sample.name, {**sample.labels, **labels}, *sample[2:]) for sample in family.samples
+            ]
+            yield family
+
+    def _of_others(self) -> Iterator[Metric]:
+        now = time.time()
+        for file in sorted(self._folder.glob("*.prom")):
+            if file == self._file:
+                continue
+            # It may end in the meantime, or its disk may have failed while it wrote.
+            with contextlib.suppress(OSError, ValueError, UnicodeDecodeError):
+                age = now - file.stat().st_mtime
+                if age > FORGOTTEN_SECONDS:
+                    file.unlink()
+                elif age <= FRESH_SECONDS:
+                    yield from list(text_string_to_metric_families(file.read_text(encoding="utf-8")))
+
+
+def serve_if_asked(address: str) -> None:
+    """This process's own metrics at `host:port`, without authentication; empty: nowhere. Raises OSError."""
+    if address:
+        host, _, port = address.rpartition(":")
+        start_http_server(int(port), addr=host.strip("[]"), registry=registry)

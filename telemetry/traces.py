@@ -1,0 +1,146 @@
+"""What ties together all that one request causes: its id, and the W3C trace context.
+
+Both travel in context variables, are stored with a run so that workers continue them, and go to the engine
+as headers. Without an OTLP endpoint no span is made, and a client's trace context is passed on as it came.
+"""
+
+import contextlib
+import os
+import re
+from collections.abc import Iterable, Iterator
+from contextvars import ContextVar
+from typing import Any
+
+from opentelemetry import context as otel_context
+from opentelemetry import trace
+from opentelemetry.trace import SpanKind, Status, StatusCode
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+REQUEST_ID_HEADER = "x-request-id"
+LONGEST_REQUEST_ID = 64
+REQUEST_ID = re.compile(r"[A-Za-z0-9._:+/=-]{1,64}")
+TRACEPARENT = "traceparent"
+SERVICE = "workflow-catalogue"
+FLUSH_MILLISECONDS = 2_000
+
+request_id: ContextVar[str] = ContextVar("request_id", default="")
+"""Empty where no request is the cause, such as in scheduled work."""
+_propagator = TraceContextTextMapPropagator()
+_tracer = trace.get_tracer(SERVICE)
+_exporting: list[Any] = []  # The provider of spans, if there is one
+
+
+def new_request_id() -> str:
+    return os.urandom(16).hex()
+
+
+def begin_request(headers: Iterable[tuple[bytes, bytes]]) -> str:
+    """Take over the request id and trace context of an HTTP request, in a context of its own. Returns the
+    id: the client's, where it is usable, else that of its trace, else a new one."""
+    sent = {name: value for name, value in headers if name in _READ}
+    identity = sent.get(b"x-request-id", b"").decode("latin-1")
+    if not REQUEST_ID.fullmatch(identity):
+        identity = ""
+    if b"traceparent" in sent:
+        carrier = {name.decode(): value.decode("latin-1") for name, value in sent.items()}
+        context = _propagator.extract(carrier)
+        found = trace.get_current_span(context).get_span_context()
+        if found.is_valid:
+            otel_context.attach(context)
+            identity = identity or trace.format_trace_id(found.trace_id)
+    identity = identity or new_request_id()
+    request_id.set(identity)
+    return identity
+
+
+_READ = frozenset({b"x-request-id", b"traceparent", b"tracestate"})
+
+
+def current_trace_id() -> str:
+    found = trace.get_current_span().get_span_context()
+    return trace.format_trace_id(found.trace_id) if found.is_valid else ""
+
+
+def current_traceparent() -> str | None:
+    carrier: dict[str, str] = {}
+    _propagator.inject(carrier)
+    return carrier.get(TRACEPARENT)
+
+
+def outgoing_headers() -> dict[str, str]:
+    """For requests to engines. Without `tracestate`, which may be what a client's own vendor keeps there."""
+    headers = {}
+    if identity := request_id.get():
+        headers[REQUEST_ID_HEADER] = identity
+    if (parent := current_traceparent()) is not None:
+        headers[TRACEPARENT] = parent
+    return headers
+
+
+@contextlib.contextmanager
+def continued(*, traceparent: str | None, identity: str | None) -> Iterator[None]:
+    """Whatever happens in the block is part of an earlier request; also of none, if there was none."""
+    carrier = {TRACEPARENT: traceparent} if traceparent else {}
+    attached = otel_context.attach(_propagator.extract(carrier, context=otel_context.Context()))
+    before = request_id.set(identity or "")
+    try:
+        yield
+    finally:
+        request_id.reset(before)
+        otel_context.detach(attached)
+
+
+def continue_task(*, traceparent: str | None, identity: str | None) -> None:
+    """As `continued`, for the rest of this thread's context."""
+    carrier = {TRACEPARENT: traceparent} if traceparent else {}
+    otel_context.attach(_propagator.extract(carrier, context=otel_context.Context()))
+    request_id.set(identity or "")
+
+
+@contextlib.contextmanager
+def span(
+    name: str, *, is_client: bool = False, **attributes: str | int | None
+) -> Iterator[trace.Span | None]:
+    """None if tracing is off. An error ends the span as failed, with its type and without its words, which
+    may quote what engines and callers sent."""
+    if not _exporting:
+        yield None
+        return
+    kind = SpanKind.CLIENT if is_client else SpanKind.INTERNAL
+    told = {key.replace("__", "."): value for key, value in attributes.items() if value is not None}
+    with _tracer.start_as_current_span(
+        name, kind=kind, attributes=told, record_exception=False, set_status_on_exception=False
+    ) as made:
+        try:
+            yield made
+        except Exception as error:
+            made.set_attribute("error.type", type(error).__name__)
+            made.set_status(Status(StatusCode.ERROR))
+            raise
+
+
+def export_spans(*, process: str, version: str) -> None:
+    """Send spans to the OTLP endpoint that the OTEL_* variables name, from a thread of its own. May be called
+    again, without effect."""
+    if _exporting:
+        return
+    # The import takes a third of a second.
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+    resource = Resource.create({"service.version": version, "catalogue.process": process})
+    if str(resource.attributes.get("service.name", "")).startswith("unknown_service"):
+        # OTEL_SERVICE_NAME does not say otherwise.
+        resource = resource.merge(Resource({"service.name": SERVICE}))
+    provider = TracerProvider(resource=resource)
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+    trace.set_tracer_provider(provider)
+    _exporting.append(provider)
+
+
+def finish_spans() -> None:
+    """Send what is left, before the process ends."""
+    for provider in _exporting:
+        provider.force_flush(FLUSH_MILLISECONDS)

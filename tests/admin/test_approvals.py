@@ -1,0 +1,88 @@
+"""The approver's page in a real browser, and who may open it."""
+
+import pytest
+from django.contrib.auth.models import Permission, User
+from django.test import Client
+
+from catalogue.curation import override_workflow
+from executions.approvals import content_of
+from executions.models import Approval, Execution, HourlyUsage, StandingApproval, State
+from executions.starting import create_execution
+from tests.admin.window import Window
+from tests.e2e.webdriver import BROWSER, DRIVER, MISSING
+from tests.executions.steps import request_for
+from tests.factories import make_execution, make_workflow
+
+pytestmark = pytest.mark.django_db(transaction=True)
+in_a_browser = [
+    pytest.mark.e2e,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(not (DRIVER and BROWSER), reason=MISSING),
+]
+
+
+def waiting_call() -> Execution:
+    workflow = make_workflow(name="pay", tool_name="pay")
+    override_workflow(workflow, approval_required=True)
+    for state in ("completed", "completed", "failed"):
+        make_execution(workflow, state=state)
+    return create_execution(request_for("pay", {"amount": 1_200, "note": "<b>now</b>"}))
+
+
+def page_of(execution: Execution) -> str:
+    return f"/admin/executions/approval/{execution.pk}/change/"
+
+
+class TestInABrowser:
+    pytestmark = in_a_browser
+
+    @pytest.mark.parametrize("control", ["approve", "approve_for", "refuse"])
+    def test_each_control_decides_as_it_says(self, window: Window, control: str) -> None:
+        execution = waiting_call()
+        window.open(page_of(execution))
+        shown = window.browser.run("return document.body.innerText")
+        for told in ("1200", "<b>now</b>", "Alice", "2 succeeded", "Each call of pay needs approval."):
+            assert told in shown
+        if control == "approve_for":
+            window.browser.run("document.querySelector('[name=number]').value = '3'")
+            window.browser.run("document.querySelector('[name=unit]').value = '60'")
+        if control == "refuse":
+            window.browser.run("document.querySelector('[name=words]').value = 'Too much.'")
+        window.click_through(f'form[action$="/{control}/"] button')
+        approval = Approval.objects.get()
+        if control == "refuse":
+            assert (approval.state, "Too much." in approval.outcome) == (Approval.State.REFUSED, True)
+        else:
+            assert approval.state == Approval.State.APPROVED
+            assert Execution.objects.get(pk=execution.pk).state == State.PENDING
+        assert StandingApproval.objects.exists() == (control == "approve_for")
+        assert not window.browser.run("return !!document.querySelector('form[action$=\"/approve/\"]')")
+
+
+def test_the_arguments_are_shown_whole_and_with_what_cannot_be_seen(admin_client: Client) -> None:
+    """As escapes: U+202E would turn the digits around it, and characters of tags have no width."""
+    override_workflow(make_workflow(name="pay", tool_name="pay"), approval_required=True)
+    note = "\u202e005\u202c\u200b\U000e0041\xa0caf\xe9"
+    given = {"a": "x" * 150_000, "note": note, "z": 5}
+    execution = create_execution(request_for("pay", given))
+    shown = admin_client.get(page_of(execution)).content.decode()
+    assert r"\u202e005\u202c\u200b\udb40\udc41\u00a0café" in shown
+    assert "&quot;z&quot;: 5" in shown and "\u202e" not in shown
+
+
+def test_only_approvers_see_and_decide(client: Client) -> None:
+    execution = waiting_call()
+    user = User.objects.create_user("eve", password="x", is_staff=True)
+    client.force_login(user)
+    assert client.get(page_of(execution)).status_code == 403
+    assert client.post(page_of(execution).replace("change", "approve")).status_code == 403
+    user.user_permissions.add(Permission.objects.get(codename="decide_approval"))
+    assert client.get(page_of(execution)).status_code == 200
+    assert client.get("/admin/executions/approval/?decision=waiting").status_code == 200
+    refused = client.post(page_of(execution).replace("change", "refuse"), {"words": ""}, follow=True)
+    assert "Nothing was decided" in refused.content.decode()
+    client.post(page_of(execution).replace("change", "refuse"), {"words": "No."})
+    assert Approval.objects.get().state == Approval.State.REFUSED
+    # A refusal is an end like any other, and nothing of what was compared has changed.
+    assert HourlyUsage.objects.filter(tool_name="pay", outcome="failed").exists()
+    assert Approval.objects.get().content == content_of(Execution.objects.get(pk=execution.pk).workflow)

@@ -1,0 +1,81 @@
+"""Approvals by REST."""
+
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from rest_framework.test import APIClient
+
+from catalogue.curation import override_workflow
+from executions.models import Approval, Execution, StandingApproval
+from executions.starting import create_execution
+from tests.api.clients import administrator
+from tests.executions.steps import request_for
+from tests.factories import make_workflow
+
+pytestmark = pytest.mark.django_db
+SCHEMA = {"type": "object", "properties": {"amount": {"type": "number"}, "to": {"type": "string"}}}
+
+
+@pytest.fixture
+def call() -> Execution:
+    override_workflow(make_workflow(tool_name="pay", input_schema=SCHEMA), approval_required=True)
+    return create_execution(request_for("pay", {"amount": 7}))
+
+
+@pytest.fixture
+def anna() -> APIClient:
+    client = APIClient()
+    client.force_login(User.objects.create_superuser("anna"))
+    return client
+
+
+def address(execution: Execution, verb: str = "") -> str:
+    return f"/api/approvals/{execution.pk}/{verb}"
+
+
+def test_a_person_reads_and_decides(call: Execution, anna: APIClient) -> None:
+    (listed,) = anna.get("/api/approvals/?state=waiting&decided=false&mine=false").json()["results"]
+    assert (listed["tool"], listed["caller_name"], listed["approvers_needed"]) == ("pay", "Alice", 1)
+    detail = anna.get(address(call)).json()
+    assert detail["arguments"] == {"amount": 7}
+    assert detail["past"] == {"last": [], "ended": 0, "succeeded": 0, "success_rate": None, "by_caller": 0}
+
+    decided = anna.post(address(call, "approve/"), {"minutes": 60}, format="json").json()
+    assert (decided["state"], decided["decisions"][0]["user"]) == ("approved", "anna")
+    assert anna.post(address(call, "refuse/"), {"words": "Late."}, format="json").status_code == 409
+    assert len(anna.get("/api/approvals/?decided=true&mine=true").json()["results"]) == 1
+
+    (standing,) = anna.get("/api/standing-approvals/").json()["results"]
+    assert anna.post(f"/api/standing-approvals/{standing['id']}/revoke/").json()["revoked_by"] == "anna"
+    assert anna.post(f"/api/standing-approvals/{standing['id']}/revoke/").status_code == 409
+    assert StandingApproval.objects.get().revoked_at is not None
+
+
+def test_no_token_decides(call: Execution) -> None:
+    client = administrator()
+    assert client.get(address(call)).status_code == 200
+    for verb, body in (("approve/", {}), ("refuse/", {"words": "No."})):
+        answer = client.post(address(call, verb), body, format="json")
+        assert answer.status_code == 403
+        assert "A person decides" in answer.json()["detail"]
+    assert Approval.objects.get().is_waiting
+
+
+@pytest.mark.parametrize(
+    ("rule", "problem"),
+    [
+        ({"argument": "/amuont", "is": "over", "value": 1}, "names no amuont; there are amount, to"),
+        ({"argument": "/to", "is": "over", "value": 1}, "string cannot be compared with a number"),
+        ({"argument": "/amount", "is": "equal_to", "value": "x"}, "is never number"),
+        ({"argument": "/amount", "is": "over", "value": "1"}, "compares with a number"),
+        ({"argument": "amount", "is": "over", "value": 1}, "begins with a slash"),
+        ({"argument": "/to", "is": "one_of", "value": []}, "takes a list"),
+        ({"argument": "/amount/*", "is": "over", "value": 1}, "has no items"),
+    ],
+)
+def test_a_rule_that_does_not_fit_the_schema_is_refused(rule: dict[str, Any], problem: str) -> None:
+    make_workflow(tool_name="pay", input_schema=SCHEMA)
+    answer = administrator().patch("/api/workflows/pay/", {"approval_rules": [rule]}, format="json")
+    assert answer.status_code == 400
+    assert problem in str(answer.json())

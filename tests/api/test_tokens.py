@@ -1,0 +1,249 @@
+"""Access tokens by REST: made, changed, rotated, revoked; nothing is handed out beyond what its maker has."""
+
+from datetime import timedelta
+
+import pytest
+from django.contrib.auth.models import User
+from django.utils import timezone
+from loguru import logger
+from rest_framework.test import APIClient
+
+from catalogue.scopes import Scope
+from executions.rates import forget_rates
+from mcp_bridge.bearers import forget_bearers
+from mcp_bridge.models import AccessToken
+from mcp_bridge.tokens import create_token, find_token
+from tests.api.clients import TokenClient, administrator, agent, staff_session
+from tests.factories import make_toolset, make_workflow
+
+pytestmark = [pytest.mark.django_db, pytest.mark.databases("mcp_bridge.tokens", "mcp_bridge.models")]
+
+ADDRESS = "/api/tokens/"
+
+
+def test_a_token_is_made_and_its_text_is_shown_this_once():
+    owner = User.objects.create_user("ada")
+    make_toolset("finance")
+    given = {
+        "name": "agent of billing",
+        "purpose": "Answers customers.",
+        "owner": "ada",
+        "toolset": "finance",
+        "calls_per_minute": 60,
+        "calls_at_once": 5,
+    }
+    answer = administrator().post(ADDRESS, given, format="json")
+    assert answer.status_code == 201, answer.content
+    made = answer.json()
+    token = find_token(made["token"])
+    assert token is not None and token.owner == owner and token.toolset.slug == "finance"
+    assert {name: made[name] for name in given} == given
+    assert (made["state"], made["usable"], made["former_secret"]) == ("usable", True, None)
+    assert timedelta(days=89) < token.expires_at - timezone.now() < timedelta(days=90)
+    read = administrator().get(f"{ADDRESS}{made['id']}/").json()
+    assert "token" not in read and made["token"] not in str(read)
+
+
+@pytest.mark.parametrize(
+    ("given", "place"),
+    [
+        ({"owner": "nobody"}, "/owner"),
+        ({"owner": "gone"}, "/owner"),
+        ({"expires_at": "2020-01-01T00:00:00Z"}, "/expires_at"),
+        ({"scopes": ["everything"]}, "/scopes/0"),
+        ({"toolset": "nowhere"}, "/toolset"),
+        ({"calls_per_minute": 0}, "/calls_per_minute"),
+        ({"calls_at_once": 3}, "/calls_at_once"),
+        ({"digest": "x"}, "/digest"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_where_it_stands(given, place):
+    User.objects.create_user("gone", is_active=False)
+    answer = administrator().post(ADDRESS, {"name": "x"} | given, format="json")
+    assert answer.status_code == 400, answer.content
+    assert [problem["path"] for problem in answer.json()["errors"]] == [place]
+    assert not AccessToken.objects.filter(name="x").exists()
+
+
+RUNNING = (
+    "add_accesstoken", "view_accesstoken", "change_accesstoken", "view_workflow", "view_execution",
+    "view_workflowrequest",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("permissions", "given", "code"),
+    [
+        ((), {}, 201),
+        ((), {"expires_at": None}, 400),
+        (("keep_accesstoken",), {"expires_at": None}, 201),
+        ((), {"owner": "ada"}, 400),
+        (("assign_accesstoken",), {"owner": "ada"}, 201),
+        ((), {"scopes": ["catalogue:admin"]}, 400),
+    ],
+)
+def test_staff_hand_out_no_more_than_they_may(permissions, given, code):
+    User.objects.create_user("ada")
+    client = staff_session(*RUNNING, *permissions)
+    body = {"name": "x", "scopes": ["workflows:read"]} | given
+    assert client.post(ADDRESS, body, format="json").status_code == code
+    if code == 201:
+        owner = AccessToken.objects.get(name="x").owner
+        assert owner is not None and owner.username == given.get("owner", owner.username)
+
+
+def test_a_token_makes_none_that_outlives_it():
+    client = administrator()
+    ends = timezone.now() + timedelta(days=3)
+    AccessToken.objects.filter(pk=client.token.pk).update(expires_at=ends)
+    assert client.post(ADDRESS, {"name": "later", "expires_at": None}, format="json").status_code == 400
+    assert client.post(ADDRESS, {"name": "usual"}, format="json").status_code == 201
+    assert AccessToken.objects.get(name="usual").expires_at == ends
+
+
+def test_a_rotated_token_has_two_secrets_for_a_while_and_the_old_one_ends_on_demand():
+    client, (token, old) = administrator(), create_token(name="agent")
+    answer = client.post(f"{ADDRESS}{token.pk}/rotate/", {"overlap_hours": 4}, format="json")
+    new = answer.json()["token"]
+    assert answer.status_code == 200 and new != old
+    assert [find_token(text).pk for text in (new, old)] == [token.pk] * 2
+    shown = client.get(f"{ADDRESS}{token.pk}/").json()
+    assert shown["prefix"] == new[:12] and shown["former_secret"]["prefix"] == old[:12]
+    assert shown["former_secret"]["last_used_at"] is not None
+    client.post(f"{ADDRESS}{token.pk}/end-former-secret/")
+    assert find_token(old) is None and find_token(new) is not None
+    assert client.get(f"{ADDRESS}{token.pk}/").json()["former_secret"] is None
+
+
+def test_without_an_overlap_the_old_secret_ends_at_once_and_a_third_one_ends_the_first():
+    client, (token, first) = administrator(), create_token(name="agent")
+
+    def rotate(hours):
+        body = {"overlap_hours": hours}
+        return client.post(f"{ADDRESS}{token.pk}/rotate/", body, format="json").json()["token"]
+
+    second, third = rotate(1), rotate(1)
+    assert [bool(find_token(text)) for text in (first, second, third)] == [False, True, True]
+    fourth = rotate(0)
+    assert [bool(find_token(text)) for text in (second, third, fourth)] == [False, False, True]
+
+
+def test_a_revoked_token_is_refused_and_not_rotated():
+    client, (token, text) = administrator(), create_token(name="agent")
+    assert client.post(f"{ADDRESS}{token.pk}/revoke/").json()["state"] == "revoked"
+    assert find_token(text) is None
+    assert client.post(f"{ADDRESS}{token.pk}/rotate/", {}, format="json").status_code == 409
+
+
+def test_the_tokens_of_a_disabled_user_stop_and_go_on_when_the_user_is_back():
+    """L7: at REST within the half second that a process trusts what it knows."""
+    owner = User.objects.create_superuser("leaver")
+    token, text = create_token(name="theirs", owner=owner, scopes=[Scope.ADMIN])
+    client = APIClient()
+    client.credentials(HTTP_AUTHORIZATION=f"Bearer {text}")
+    seen = []
+    for is_active in (True, False, True):
+        User.objects.filter(pk=owner.pk).update(is_active=is_active)
+        forget_bearers()
+        seen.append(client.get("/api/sources/").status_code)
+        state = administrator().get(f"{ADDRESS}{token.pk}/").json()["state"]
+        assert state == ("usable" if is_active else "owner disabled")
+    assert seen == [200, 401, 200]
+
+
+def test_the_tokens_of_a_deleted_user_are_revoked_and_stay_on_record():
+    owner = User.objects.create_user("leaver")
+    token, text = create_token(name="theirs", owner=owner)
+    owner.delete()
+    token.refresh_from_db()
+    assert token.revoked_at is not None and token.owner is None
+    assert find_token(text) is None
+
+
+def test_where_a_token_was_used_from_is_kept_for_the_last_ten_places(settings):
+    settings.CATALOGUE = settings.CATALOGUE | {"trusted_proxies": "127.0.0.1"}
+    client = agent()
+    for number in range(12):
+        forget_bearers()
+        AccessToken.objects.filter(pk=client.token.pk).update(
+            last_used_at=timezone.now() - timedelta(minutes=2)
+        )
+        origin = {"HTTP_X_FORWARDED_FOR": f"203.0.113.{number}", "HTTP_USER_AGENT": f"client/{number}"}
+        client.get("/api/workflows/", **origin)
+    shown = administrator().get(f"{ADDRESS}{client.token.pk}/").json()["last_uses"]
+    assert [use["address"] for use in shown] == [f"203.0.113.{number}" for number in range(11, 1, -1)]
+    assert shown[0]["client"] == "client/11"
+
+
+def test_another_place_is_noted_within_a_minute_and_not_at_each_call():
+    """Also while the process relies on what it knows of the token."""
+    client = agent()
+    for number in range(3):
+        client.get("/api/workflows/", REMOTE_ADDR=f"203.0.113.{number}")
+    assert len(AccessToken.objects.get(pk=client.token.pk).last_uses) == 1
+    AccessToken.objects.filter(pk=client.token.pk).update(last_used_at=timezone.now() - timedelta(minutes=2))
+    forget_bearers()
+    client.get("/api/workflows/", REMOTE_ADDR="203.0.113.0")
+    noted = {use["address"] for use in AccessToken.objects.get(pk=client.token.pk).last_uses}
+    assert noted == {"203.0.113.0", "203.0.113.1", "203.0.113.2"}
+
+
+def test_a_call_beyond_the_rate_is_answered_with_429_and_when_to_come_back():
+    make_workflow(tool_name="report")
+    client = agent()
+    AccessToken.objects.filter(pk=client.token.pk).update(calls_per_minute=6, calls_at_once=2)
+    forget_bearers()
+    forget_rates()
+    answers = [client.post("/api/executions/", {"tool": "report"}, format="json") for _ in range(3)]
+    assert [answer.status_code for answer in answers] == [202, 202, 429]
+    assert 1 <= int(answers[-1]["Retry-After"]) <= 10
+    assert "Nothing was started" in answers[-1].json()["detail"]
+    assert client.get("/api/executions/").json()["count"] == 2
+
+
+def test_a_repeated_key_does_not_count_as_a_call():
+    make_workflow(tool_name="report")
+    client = agent()
+    AccessToken.objects.filter(pk=client.token.pk).update(calls_per_minute=1, calls_at_once=1)
+    forget_bearers()
+    key = {"HTTP_IDEMPOTENCY_KEY": "one"}
+    codes = [
+        client.post("/api/executions/", {"tool": "report"}, format="json", **key).status_code
+        for _ in range(3)
+    ]
+    assert codes == [202] * 3
+
+
+def test_tokens_are_found_by_owner_and_by_their_end():
+    owner = User.objects.create_user("ada")
+    create_token(name="soon", owner=owner, expires_at=timezone.now() + timedelta(days=2))
+    create_token(name="later", owner=owner)
+    client = administrator()
+
+    def named(query):
+        return [row["name"] for row in client.get(f"{ADDRESS}?{query}").json()["results"]]
+
+    assert named("owner=ada") == ["later", "soon"]
+    assert named("expires_soon=true") == ["soon"]
+    assert named("owner=ada&expires_soon=false") == ["later"]
+
+
+def test_that_a_token_in_use_ends_soon_is_logged_once():
+    token, text = create_token(name="agent", expires_at=timezone.now() + timedelta(days=6))
+    create_token(name="unused", expires_at=timezone.now() + timedelta(days=6))
+    said: list[str] = []
+    sink = logger.add(lambda line: said.append(str(line)), level="WARNING", format="{message}")
+    try:
+        for _ in range(3):
+            find_token(text)
+    finally:
+        logger.remove(sink)
+    assert len(said) == 1 and said[0].startswith(f"The token {token.name!r}, which is in use, expires at")
+
+
+def test_changing_a_token_leaves_its_rights_alone():
+    client, (token, _) = TokenClient(Scope.ADMIN), create_token(name="agent")
+    for given in ({"name": "other"}, {"scopes": ["catalogue:admin"]}, {"expires_at": None}):
+        assert client.patch(f"{ADDRESS}{token.pk}/", given, format="json").status_code == 400
+    answer = client.patch(f"{ADDRESS}{token.pk}/", {"calls_per_minute": 5, "purpose": "p"}, format="json")
+    assert answer.status_code == 200 and answer.json()["calls_per_minute"] == 5

@@ -1,0 +1,142 @@
+"""Backups of the embedded database: what is in them, and what is refused."""
+
+import json
+import os
+import re
+import sqlite3
+import subprocess
+import tarfile
+from contextlib import closing
+from pathlib import Path
+
+import psycopg
+import pytest
+from django.db import connection
+
+from tests.e2e.product import scratch_database
+from tests.factories import make_workflow
+from tests.migrated import copy_migrated
+from tests.processes import ROOT, database_url
+from tests.warm_starts import run_warm
+
+pytestmark = pytest.mark.usefixtures("warm_starts")
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """A data folder with a database."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    copy_migrated(folder / "catalogue.sqlite3")
+    return folder
+
+
+def manage(data: Path, *words: str, fails: bool = False, **variables: str) -> str:
+    """What the command prints, on both streams."""
+    own = {"CATALOGUE_DATA_DIR": str(data), "DATABASE_URL": "", "CELERY_BROKER_URL": "", "SECRET_KEY": ""}
+    outcome = run_warm(["manage.py", *words], environment=os.environ | own | variables)
+    assert (outcome.returncode == 1) == fails, outcome.stderr
+    return outcome.stdout + outcome.stderr
+
+
+def add_source(data: Path, name: str) -> None:
+    config = json.dumps({"base_url": "https://erp.example.com"})
+    secret = ["--secret-env", "api_key=ENGINE_KEY"]
+    manage(data, "add_source", name, "simplified", "--config", config, *secret, ENGINE_KEY="engine-secret")
+
+
+def test_a_restored_product_reads_the_credentials_that_the_first_one_stored(
+    data: Path, tmp_path: Path
+) -> None:
+    """E10: the key is in the backup, and only its owner may read that."""
+    add_source(data, "erp")
+    manage(data, "backup", str(tmp_path / "b.tar"))
+    assert (tmp_path / "b.tar").stat().st_mode & 0o777 == 0o600
+    elsewhere = tmp_path / "elsewhere"
+    assert "Restored the backup of 20" in manage(elsewhere, "restore", str(tmp_path / "b.tar"))
+    show = "from catalogue.models import Source; print(Source.objects.get(name='erp').credentials)"
+    assert "engine-secret" in manage(elsewhere, "shell", "--verbosity=0", "-c", show)
+    assert (elsewhere / "catalogue.sqlite3").stat().st_mode & 0o077 == 0
+
+
+def test_existing_data_is_replaced_only_when_told_to_and_kept(data: Path, tmp_path: Path) -> None:
+    manage(data, "backup", str(tmp_path / "b.tar"))
+    add_source(data, "later")
+    refused = manage(data, "restore", str(tmp_path / "b.tar"), fails=True)
+    assert "Nothing was changed" in refused and "--force" in refused
+    manage(data, "restore", str(tmp_path / "b.tar"), "--force")
+    (kept,) = data.glob("catalogue.sqlite3.before-*")
+    for database, count in ((data / "catalogue.sqlite3", 0), (kept, 1)):
+        with closing(sqlite3.connect(database)) as opened:
+            assert opened.execute("SELECT count(*) FROM catalogue_source").fetchone() == (count,)
+
+
+def test_a_database_in_use_is_not_replaced(data: Path, tmp_path: Path) -> None:
+    manage(data, "backup", str(tmp_path / "b.tar"))
+    with closing(sqlite3.connect(data / "catalogue.sqlite3")) as running:
+        running.execute("PRAGMA journal_mode=WAL")
+        running.execute("SELECT count(*) FROM catalogue_source").fetchone()
+        refused = manage(data, "restore", str(tmp_path / "b.tar"), "--force", fails=True)
+    assert "Stop all processes" in refused
+    assert not list(data.glob("*.before-*"))
+
+
+def test_a_backup_of_a_later_version_is_refused(data: Path, tmp_path: Path) -> None:
+    """An older version would run on tables that it does not know."""
+    with closing(sqlite3.connect(data / "catalogue.sqlite3")) as database:
+        database.execute(
+            "INSERT INTO django_migrations (app, name, applied) VALUES ('audit', '0999_later', 0)"
+        )
+        database.commit()
+    manage(data, "backup", str(tmp_path / "b.tar"))
+    refused = manage(tmp_path / "elsewhere", "restore", str(tmp_path / "b.tar"), fails=True)
+    assert "audit.0999_later is not known here" in refused and "Install that version" in refused
+
+
+@pytest.mark.parametrize("damage", ["cut off", "no tar", "other tar"])
+def test_what_is_no_whole_backup_is_refused(data: Path, tmp_path: Path, damage: str) -> None:
+    backup = tmp_path / "b.tar"
+    manage(data, "backup", str(backup))
+    if damage == "cut off":
+        backup.write_bytes(backup.read_bytes()[:100_000])
+    elif damage == "no tar":
+        backup.write_text("not a backup")
+    else:
+        with tarfile.open(backup, "w") as archive:
+            archive.add(__file__, "../../manifest.json")
+    refused = manage(tmp_path / "elsewhere", "restore", str(backup), fails=True)
+    assert "is no whole backup of this product" in refused and "Traceback" not in refused
+
+
+def test_a_file_that_exists_is_not_overwritten(data: Path, tmp_path: Path) -> None:
+    (tmp_path / "b.tar").write_text("last week's")
+    assert "--force" in manage(data, "backup", str(tmp_path / "b.tar"), fails=True)
+    assert (tmp_path / "b.tar").read_text() == "last week's"
+
+
+def test_another_database_server_has_tools_of_its_own(data: Path, tmp_path: Path) -> None:
+    nowhere = "postgres://someone@127.0.0.1:9/nothing"
+    refused = manage(data, "backup", str(tmp_path / "b.tar"), fails=True, DATABASE_URL=nowhere)
+    assert "pg_dump" in refused
+
+
+@pytest.mark.databases("config.backup")
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="for PostgreSQL")
+def test_the_documented_commands_back_up_and_restore_postgresql(tmp_path: Path) -> None:
+    """E10: as docs/deployment.md shows them."""
+    page = (ROOT / "docs" / "deployment.md").read_text(encoding="utf-8")
+    dump, restore = re.findall(r"^\$ (pg_\w+ .*)$", page, re.MULTILINE)
+    make_workflow(name="kept")
+    with scratch_database(os.environ["DATABASE_URL"]) as url:
+        for command, database in ((dump, database_url()), (restore, url)):
+            subprocess.run(
+                ["sh", "-c", command],
+                cwd=tmp_path,
+                env=os.environ | {"DATABASE_URL": database.replace("postgres://", "postgresql://", 1)},
+                check=True,
+                capture_output=True,
+            )
+        with psycopg.connect(url) as restored:
+            names = restored.execute("SELECT name FROM catalogue_workflow").fetchall()
+    assert names == [("kept",)]

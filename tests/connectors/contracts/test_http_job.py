@@ -1,0 +1,265 @@
+"""The contract for each engine whose declaration ships, against its published API at the wire."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from typing import Any, ClassVar
+from unittest.mock import ANY
+from uuid import UUID
+
+import pytest
+
+from connectors.definitions import WorkflowDefinition
+from connectors.http_job.config import HttpJobConfig
+from connectors.http_job.connector import HttpJobConnector
+from connectors.protocol import Connector, WorkflowRef
+from connectors.testing import Asked, ConnectorContract, EngineHarness, Sample, closing, http_answer, start
+from tests.connectors.job_engines import (
+    REASON,
+    SECONDS,
+    Airflow,
+    Argo,
+    Awx,
+    Conductor,
+    Dagster,
+    GitHub,
+    Jenkins,
+    JobEngine,
+    N8n,
+    serving,
+)
+from tests.connectors.scripted import Received, ScriptedEngine, replies, stays_silent_after
+
+WRONG = "wrong-secret-fedcba9876543210"
+
+
+class JobEngineHarness(EngineHarness):
+    preset: ClassVar[str]
+    engine_class: ClassVar[type[JobEngine]]
+    prefix: ClassVar[str] = ""
+    login: ClassVar[dict[str, str]] = {}
+    secret: ClassVar[str] = "token"
+    failure = REASON
+    secrets = frozenset({JobEngine.secret, WRONG})
+
+    def __init__(self, engine: JobEngine) -> None:
+        self.engine = engine
+        self.completing = Sample(self.workflow("complete"), self.arguments)
+        self.failing = Sample(self.workflow("fail"), {})
+        self.lasting = Sample(self.workflow("last"), {})
+
+    arguments: ClassVar[dict[str, Any]] = {"cups": 2}
+
+    def workflow(self, job: str) -> WorkflowRef:
+        return WorkflowRef(id=job, name=job)
+
+    def connector(self) -> Connector:
+        return self._connector(self.engine.port)
+
+    def connector_with_wrong_credentials(self) -> Connector:
+        return self._connector(self.engine.port, **{self.secret: WRONG})
+
+    def connector_at(self, port: int) -> Connector:
+        return self._connector(port, request_timeout_seconds=0.3)
+
+    def runs_started_with(self, key: UUID) -> int:
+        return sum(run.key == str(key) for run in self.engine.runs.values())
+
+    def _connector(self, port: int, **settings: Any) -> Connector:
+        usual = {"preset": self.preset, "base_url": f"http://127.0.0.1:{port}{self.prefix}"}
+        usual |= {self.secret: JobEngine.secret, **self.login}
+        return HttpJobConnector(HttpJobConfig.model_validate(usual | settings))
+
+
+class LoggedInHarness(JobEngineHarness):
+    """With a login that answers with a token."""
+
+    login: ClassVar = {"username": "admin"}
+    secret = "password"
+    login_path: ClassVar[str]
+    login_answer: ClassVar[dict[str, str]]
+
+    @asynccontextmanager
+    async def connector_without_answers(self) -> AsyncIterator[Connector]:
+        """Its login is answered, so that the start gets as far as the silence."""
+        stay_silent, log_in = stays_silent_after(), replies(200, self.login_answer)
+
+        async def behave(request: Received, writer: asyncio.StreamWriter) -> None:
+            await (log_in if request.target == self.login_path else stay_silent)(request, writer)
+
+        async with (
+            ScriptedEngine(behave) as engine,
+            closing(self._connector(engine.port, request_timeout_seconds=0.3)) as connector,
+        ):
+            yield connector
+
+    def garbled(self, asked: Asked, garbage: bytes) -> bytes:
+        is_login = asked.target == self.login_path
+        return http_answer(json.dumps(self.login_answer).encode()) if is_login else garbage
+
+
+class AirflowHarness(LoggedInHarness):
+    preset = "airflow"
+    engine_class = Airflow
+    login_path = "/auth/token"
+    login_answer: ClassVar = {"access_token": "token-of-nobody"}
+    output: ClassVar = {"cups": 2}
+
+
+class ConductorHarness(LoggedInHarness):
+    preset = "conductor"
+    engine_class = Conductor
+    login_path = "/api/token"
+    login_answer: ClassVar = {"token": "token-of-nobody"}
+    output: ClassVar = {"brewed": {"cups": 2}}
+    unknown_workflow = WorkflowRef(
+        id="no-such-workflow", name="no such workflow", metadata={"kept": {"version": 1}}
+    )
+
+    def workflow(self, job: str) -> WorkflowRef:
+        return WorkflowRef(id=job, name=job, metadata={"kept": {"version": 2}})
+
+
+class DagsterHarness(JobEngineHarness):
+    preset = "dagster"
+    engine_class = Dagster
+    arguments: ClassVar = {"ops": {"brew": {"config": {"cups": 2}}}}
+    assets: ClassVar = [{"label": "sort", "text": "Assam"}]
+    output: ClassVar = {"steps": ["brew"], "assets": [{"asset": "kitchen/tea", "metadata": assets}]}
+    unknown_workflow = WorkflowRef(
+        id="tea/__repository__/pour",
+        name="pour",
+        metadata={"kept": {"location": "tea", "repository": "__repository__"}},
+    )
+
+    def workflow(self, job: str) -> WorkflowRef:
+        kept = {"location": "tea", "repository": "__repository__"}
+        return WorkflowRef(id=f"tea/__repository__/{job}", name=job, metadata={"kept": kept})
+
+
+class GitHubHarness(JobEngineHarness):
+    preset = "github_actions"
+    engine_class = GitHub
+    prefix = "/repos/octo/tea"
+    output: ClassVar = {"conclusion": "success", "url": ANY, "attempt": 1, "commit": ANY}
+    unknown_workflow = WorkflowRef(id="999", name="no such workflow")
+
+    def workflow(self, job: str) -> WorkflowRef:
+        kept = {"file": f".github/workflows/{job}.yml"}
+        return WorkflowRef(id=str(GitHub.ids[job]), name=job, metadata={"kept": kept})
+
+    def unknown_run_id(self) -> str:
+        return "1"
+
+
+class N8nHarness(JobEngineHarness):
+    preset = "n8n"
+    engine_class = N8n
+    output: ClassVar = [{"brewed": {"cups": 2}}]
+
+    def workflow(self, job: str) -> WorkflowRef:
+        return WorkflowRef(id=N8n.ids[job], name=job, metadata={"kept": {"webhook": job}})
+
+    def unknown_run_id(self) -> str:
+        return "999999"
+
+
+class JenkinsHarness(JobEngineHarness):
+    preset = "jenkins"
+    engine_class = Jenkins
+    login: ClassVar = {"username": "tea"}
+    secret = "password"
+    output: ClassVar = {"result": "SUCCESS", "number": ANY, "url": ANY}
+
+    def workflow(self, job: str) -> WorkflowRef:
+        verb = "buildWithParameters" if job == "complete" else "build"
+        return WorkflowRef(id=job, name=job, metadata={"kept": {"verb": verb}})
+
+    def unknown_run_id(self) -> str:
+        return "9999"
+
+
+class AwxHarness(JobEngineHarness):
+    preset = "awx"
+    engine_class = Awx
+    output: ClassVar = {"brewed": {"cups": 2}}
+    unknown_workflow = WorkflowRef(id="999", name="no such template")
+
+    def workflow(self, job: str) -> WorkflowRef:
+        return WorkflowRef(id=str(Awx.ids[job]), name=job)
+
+    def unknown_run_id(self) -> str:
+        return "9999"
+
+
+class ArgoHarness(JobEngineHarness):
+    preset = "argo"
+    engine_class = Argo
+    output: ClassVar = {"parameters": [{"name": "cups", "value": "2"}]}
+
+
+HARNESSES = (
+    AirflowHarness,
+    ArgoHarness,
+    AwxHarness,
+    ConductorHarness,
+    DagsterHarness,
+    GitHubHarness,
+    JenkinsHarness,
+    N8nHarness,
+)
+assert set(SECONDS) == {"complete", "fail", "last"}
+
+
+class TestJobEngines(ConnectorContract):
+    @pytest.fixture(params=HARNESSES, ids=[harness.preset for harness in HARNESSES])
+    def harness(self, request: pytest.FixtureRequest) -> Iterator[EngineHarness]:
+        with serving(request.param.engine_class()) as engine:
+            yield request.param(engine)
+
+
+@pytest.fixture
+def conductor() -> Iterator[Conductor]:
+    with serving(Conductor()) as engine:
+        assert isinstance(engine, Conductor)
+        yield engine
+
+
+async def test_conductors_workflows_are_listed_in_their_latest_version_with_what_they_take(
+    conductor: Conductor,
+) -> None:
+    """A1.1, A6.1: by their JSON Schema, or else by the names of their inputs."""
+    async with closing(ConductorHarness(conductor).connector()) as connector:
+        found = {item.name: item async for item in connector.discover()}
+    complete, fail = found["complete"], found["fail"]
+    assert isinstance(complete, WorkflowDefinition) and isinstance(fail, WorkflowDefinition)
+    assert (complete.version, complete.description) == ("2", "Lets it complete.")
+    assert complete.input_schema["required"] == ["cups"]
+    assert fail.input_schema["properties"].keys() == {"cups", "sort"}
+
+
+async def test_open_source_conductor_is_asked_without_a_login_and_runs_the_reviewed_version() -> None:
+    """A5.1, B3: it promises nothing about keys, so that a lost start is looked up."""
+    with serving(Conductor(is_open=True)) as engine:
+        harness = ConductorHarness(engine)
+        settings = {"preset": "conductor", "base_url": f"http://127.0.0.1:{engine.port}"}
+        async with closing(HttpJobConnector(HttpJobConfig.model_validate(settings))) as connector:
+            started, run = await start(connector, harness.lasting)
+            found = await connector.find_run(run.workflow, {}, key=run.key)
+            seen = await connector.poll(run)
+            assert not connector.capabilities.idempotent_start
+    assert found is not None and found.run_id == started.run_id
+    assert seen.progress_message == "brew_ref"
+    assert not [asked for asked in engine.asked if "x-authorization" in asked.headers]
+    sent = next(asked.body for asked in engine.asked if asked.method == "POST")
+    assert (sent["version"], sent["correlationId"]) == (2, str(run.key))
+
+
+async def test_a_token_of_orkes_that_has_expired_is_renewed(conductor: Conductor) -> None:
+    """A5.1: without the caller's notice."""
+    async with closing(ConductorHarness(conductor).connector()) as connector:
+        assert (await connector.check()).ok
+        conductor.tokens.clear()
+        assert (await connector.check()).ok
+    assert sum(asked.path == "/api/token" for asked in conductor.asked) == 2

@@ -1,0 +1,861 @@
+"""Engines with a job API, as far as their published APIs go: what the shipped declarations are held to.
+
+Each answers what its engine answers, also to wrong logins, unknown ids and bodies that it would refuse.
+"""
+
+import base64
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+from uuid import uuid4
+
+import graphql
+
+SECONDS = {"complete": 0.02, "fail": 0.02, "last": 600.0}
+REASON = "The tea went cold."
+Answer = tuple[int, Any]
+
+
+class Text(str):
+    """An answer that is not JSON."""
+
+
+@dataclass
+class Asked:
+    method: str
+    path: str
+    query: dict[str, str]
+    headers: dict[str, str]
+    body: Any
+    """The JSON, or the fields of the form; None: no body."""
+
+
+@dataclass
+class Moved:
+    """An answer without a body, whose header Location says where to go on."""
+
+    to: str
+
+
+@dataclass
+class Run:
+    job: str
+    id: str
+    key: str = ""
+    arguments: Any = None
+    began: float = field(default_factory=time.time)
+    stopped: float = 0.0
+    note: str | None = None
+
+    @property
+    def ended(self) -> float:
+        """Zero while it runs."""
+        due = self.began + SECONDS[self.job]
+        return self.stopped or (due if time.time() >= due else 0.0)
+
+
+class JobEngine:
+    """The runs of one engine, and every request that it got."""
+
+    secret = "engine-secret-0123456789abcdef"
+
+    def __init__(self) -> None:
+        self.port = 0
+        self.runs: dict[str, Run] = {}
+        self.asked: list[Asked] = []
+        self.lock = threading.Lock()
+
+    def answer(self, asked: Asked) -> Answer:
+        raise NotImplementedError
+
+    def add(self, run: Run) -> Run:
+        self.runs[run.id] = run
+        return run
+
+
+def _body_of(content: bytes, content_type: str) -> Any:
+    if content_type == "application/x-www-form-urlencoded":
+        return {name: values[-1] for name, values in parse_qs(content.decode()).items()}
+    return json.loads(content) if content else None
+
+
+@contextmanager
+def serving(engine: JobEngine) -> Iterator[JobEngine]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+        wbufsize = -1  # One write for each answer: two would wait for an acknowledgement in between.
+
+        def _reply(self) -> None:
+            content = self.rfile.read(int(self.headers.get("content-length", 0)))
+            url = urlsplit(self.path)
+            query = {name: values[-1] for name, values in parse_qs(url.query).items()}
+            headers = {name.lower(): value for name, value in self.headers.items()}
+            body = _body_of(content, headers.get("content-type", ""))
+            asked = Asked(self.command, url.path, query, headers, body)
+            with engine.lock:
+                engine.asked.append(asked)
+                code, told = engine.answer(asked)
+            self.send_response(code)
+            if isinstance(told, Moved):
+                self.send_header("location", told.to)
+                told = None
+            is_text = isinstance(told, Text)
+            self.send_header("content-type", "text/plain" if is_text else "application/json")
+            body = b"" if told is None else told.encode() if is_text else json.dumps(told).encode()
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _reply  # noqa: N815
+
+        def log_message(self, *given: Any) -> None: ...
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    engine.port = server.server_address[1]
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    try:
+        yield engine
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def moment(seconds: float) -> str | None:
+    return datetime.fromtimestamp(seconds, UTC).isoformat() if seconds else None
+
+
+class Airflow(JobEngine):
+    """Airflow 3.3 (/api/v2 of its OpenAPI document) with its SimpleAuthManager."""
+
+    page_size = 2
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens: set[str] = set()
+
+    def answer(self, asked: Asked) -> Answer:
+        if (asked.method, asked.path) == ("POST", "/auth/token"):
+            return self._log_in(asked.body)
+        scheme, _, token = asked.headers.get("authorization", "").partition(" ")
+        if scheme != "Bearer":
+            return 401, {"detail": "Not authenticated"}
+        if token not in self.tokens:
+            return 403, {"detail": "Forbidden"}
+        match asked.method, asked.path.removeprefix("/api/v2").strip("/").split("/"):
+            case "GET", ["dags"]:
+                return self._list(**asked.query)
+            case "GET", ["dags", dag, "details"] if dag in SECONDS:
+                return 200, self._dag(dag) | {"doc_md": f"Lets it {dag}.", "params": PARAMS.get(dag, {})}
+            case "POST", ["dags", dag, "dagRuns"] if dag in SECONDS:
+                return self._start(dag, asked.body)
+            case method, ["dags", dag, "dagRuns", run_id, *rest] if self._has(dag, run_id):
+                return self._of_run(method, self.runs[run_id], rest, asked)
+        return 404, {"detail": f"{asked.path} was not found"}
+
+    def _has(self, dag: str, run_id: str) -> bool:
+        return run_id in self.runs and self.runs[run_id].job == dag
+
+    def _log_in(self, body: Any) -> Answer:
+        if body != {"username": "admin", "password": self.secret}:
+            return 401, {"detail": "Invalid credentials"}
+        token = f"token-of-airflow-{uuid4().hex}"
+        self.tokens.add(token)
+        return 201, {"access_token": token}
+
+    def _list(self, *, limit: str = "50", offset: str = "0", paused: str = "", order_by: str = "") -> Answer:
+        begin, size = int(offset), min(int(limit), self.page_size)
+        page = sorted(SECONDS)[begin : begin + size]
+        return 200, {"dags": [self._dag(dag) for dag in page], "total_entries": len(SECONDS)}
+
+    def _dag(self, dag: str) -> dict[str, Any]:
+        return {"dag_id": dag, "dag_display_name": dag, "description": None, "tags": [{"name": "tea"}]}
+
+    def _start(self, dag: str, body: Any) -> Answer:
+        known = {"dag_run_id", "logical_date", "conf", "note", "run_after", "data_interval_start"}
+        if not isinstance(body, dict) or "logical_date" not in body or body.keys() - known:
+            return 422, {"detail": [{"loc": ["body", "logical_date"], "msg": "Field required"}]}
+        run_id = body.get("dag_run_id") or f"manual__{uuid4()}"
+        if run_id in self.runs:
+            return 409, {"detail": {"reason": "Unique constraint violation", "message": "It exists."}}
+        if dag == "complete" and not isinstance(body["conf"].get("cups"), int):
+            return 400, {"detail": "Invalid input for param cups: 'many' is not of type 'integer'"}
+        run = Run(dag, run_id, key=run_id, arguments=body["conf"], note=body.get("note"))
+        return 200, self._told(self.add(run))
+
+    def _state(self, run: Run) -> str:
+        if run.stopped:
+            return "failed"
+        return "running" if not run.ended else "failed" if run.job == "fail" else "success"
+
+    def _told(self, run: Run) -> dict[str, Any]:
+        times = {
+            "queued_at": moment(run.began),
+            "start_date": moment(run.began),
+            "end_date": moment(run.ended),
+        }
+        named = {"dag_run_id": run.id, "dag_id": run.job, "state": self._state(run), "note": run.note}
+        return named | times | {"conf": run.arguments, "logical_date": None}
+
+    def _of_run(self, method: str, run: Run, rest: list[str], asked: Asked) -> Answer:
+        done = {"task_id": "brew", "map_index": -1, "timestamp": moment(run.ended), "key": "return_value"}
+        earlier = done | {"task_id": "boil", "timestamp": moment(run.began)}
+        match method, rest:
+            case "GET", []:
+                return 200, self._told(run)
+            case "PATCH", [] if set(asked.body) <= {"state", "note"}:
+                run.note = asked.body.get("note", run.note)
+                run.stopped = run.stopped or time.time()
+                return 200, self._told(run)
+            case "GET", ["taskInstances", "~", "xcomEntries"]:
+                return 200, {"xcom_entries": [earlier, done], "total_entries": 2}
+            case "GET", ["taskInstances", "brew", "xcomEntries", "return_value"]:
+                return 200, done | {"value": {"cups": run.arguments["cups"]}}
+            case "GET", ["taskInstances"]:
+                tasks = self._tasks(run, wanted=asked.query.get("state", ""))
+                return 200, {"task_instances": tasks, "total_entries": len(tasks)}
+            case "GET", ["taskInstances", "brew", "logs", "1"]:
+                error = {"exc_type": "ValueError", "exc_value": REASON, "frames": []}
+                line = {"timestamp": moment(run.ended), "event": "Task failed", "error_detail": [error]}
+                begun = {"timestamp": moment(run.began), "event": "Task started"}
+                return 200, {"content": [begun, line], "continuation_token": None}
+        return 404, {"detail": "The run has nothing like that."}
+
+    def _tasks(self, run: Run, *, wanted: str) -> list[dict[str, Any]]:
+        states = {"boil": "success", "brew": self._state(run)}
+        usual = {"try_number": 1, "map_index": -1}
+        return [
+            usual | {"task_id": task, "task_display_name": task, "state": state}
+            for task, state in states.items()
+            if wanted in ("", state)
+        ]
+
+
+PARAMS = {
+    "complete": {
+        "cups": {"value": 2, "schema": {"type": "integer", "minimum": 1}, "description": "How many."},
+        "sort": {"value": None, "schema": {"type": "string"}, "description": "Which tea."},
+        "milk": {"value": None, "schema": {"type": ["null", "string"]}, "description": None},
+    }
+}
+
+
+class GitHub(JobEngine):
+    """GitHub Actions of octo/tea, by the REST API of 2022-11-28 with the run details of February 2026."""
+
+    ids = {"complete": 101, "fail": 102, "last": 103}
+
+    def answer(self, asked: Asked) -> Answer:
+        if asked.headers.get("authorization") != f"Bearer {self.secret}":
+            return 401, {"message": "Bad credentials", "status": "401"}
+        match asked.method, asked.path.removeprefix("/repos/octo/tea/").split("/"):
+            case "GET", ["actions", "workflows"]:
+                return self._list(**asked.query)
+            case "POST", ["actions", "workflows", number, "dispatches"] if self._job(number):
+                return self._start(self._job(number), asked.body)
+            case method, ["actions", "runs", run_id, *rest] if run_id in self.runs:
+                return self._of_run(method, self.runs[run_id], rest)
+        return 404, {"message": "Not Found", "status": "404"}
+
+    def _job(self, number: str) -> str:
+        return next((job for job, known in self.ids.items() if str(known) == number), "")
+
+    def _list(self, *, per_page: str, page: str) -> Answer:
+        begin, size = (int(page) - 1) * int(per_page), int(per_page)
+        workflows = [
+            {"id": number, "name": job, "path": f".github/workflows/{job}.yml", "state": "active"}
+            for job, number in self.ids.items()
+        ]
+        off = {"id": 104, "name": "off", "path": ".github/workflows/off.yml", "state": "disabled_manually"}
+        every = [*workflows, off]
+        return 200, {"total_count": len(every), "workflows": every[begin : begin + size]}
+
+    def _start(self, job: str, body: Any) -> Answer:
+        if body.get("ref") != "main":
+            return 422, {"message": f"No ref found for: {body.get('ref')}"}
+        if body["inputs"].keys() - {"cups"}:
+            return 422, {"message": "Unexpected inputs provided"}
+        run = self.add(Run(job, str(9_000_000_001 + len(self.runs)), arguments=body["inputs"]))
+        if not body.get("return_run_details"):
+            return 204, None
+        url = f"https://api.github.com/repos/octo/tea/actions/runs/{run.id}"
+        return 200, {"workflow_run_id": int(run.id), "run_url": url, "html_url": url}
+
+    def _told(self, run: Run) -> dict[str, Any]:
+        conclusion = "cancelled" if run.stopped else "failure" if run.job == "fail" else "success"
+        return {
+            "id": int(run.id),
+            "status": "completed" if run.ended else "in_progress",
+            "conclusion": conclusion if run.ended else None,
+            "html_url": f"https://github.com/octo/tea/actions/runs/{run.id}",
+            "run_attempt": 1,
+            "head_sha": "acb5820ced9479c074f688cc328bf03f341a511d",
+            "created_at": moment(run.began),
+            "run_started_at": moment(run.began),
+            "updated_at": moment(run.ended or run.began),
+        }
+
+    def _of_run(self, method: str, run: Run, rest: list[str]) -> Answer:
+        match method, rest:
+            case "GET", []:
+                return 200, self._told(run)
+            case "GET", ["jobs"]:
+                conclusion = "failure" if run.job == "fail" else "success"
+                step = {"name": REASON, "conclusion": conclusion, "status": "completed"}
+                job = {"name": "brew", "conclusion": conclusion, "status": "completed", "steps": [step]}
+                return 200, {"total_count": 1, "jobs": [job]}
+            case "POST", ["cancel" | "force-cancel"] if run.ended:
+                return 409, {"message": "Cannot cancel a workflow run that is completed."}
+            case "POST", ["cancel" | "force-cancel"]:
+                run.stopped = time.time()
+                return 202, {}
+        return 404, {"message": "Not Found", "status": "404"}
+
+
+class N8n(JobEngine):
+    """n8n 2.x: the public API, and webhooks with header authentication by the same key."""
+
+    ids = {"complete": "aB3dE6gH9jK2mN5p", "fail": "bC4eF7hJ0kL3nP6q", "last": "cD5fG8iK1lM4oQ7r"}
+
+    def answer(self, asked: Asked) -> Answer:
+        is_webhook = asked.path.startswith("/webhook/")
+        if asked.headers.get("x-n8n-api-key") != self.secret:
+            return (403, "Authorization data is wrong!") if is_webhook else (401, {"message": "unauthorized"})
+        match asked.method, asked.path.strip("/").split("/"):
+            case "POST", ["webhook", job] if job in SECONDS:
+                run = self.add(Run(job, str(len(self.runs) + 1), arguments=asked.body))
+                return 200, {"executionId": run.id}
+            case _, ["webhook", job]:
+                return 404, {"code": 404, "message": f'The requested webhook "{job}" is not registered.'}
+            case "GET", ["api", "v1", "workflows"]:
+                return self._list(**asked.query)
+            case "GET", ["api", "v1", "executions", run_id] if run_id in self.runs:
+                return 200, self._told(self.runs[run_id])
+            case "POST", ["api", "v1", "executions", run_id, "stop"] if run_id in self.runs:
+                return self._stop(self.runs[run_id])
+        return 404, {"message": "Not Found"}
+
+    def _list(self, *, active: str, limit: str, cursor: str = "") -> Answer:
+        jobs = list(self.ids)
+        begin = jobs.index(cursor) if cursor else 0
+        following = jobs[begin + 2] if begin + 2 < len(jobs) else None
+        return 200, {
+            "data": [self._workflow(job) for job in jobs[begin : begin + 2]],
+            "nextCursor": following,
+        }
+
+    def _workflow(self, job: str) -> dict[str, Any]:
+        trigger = {"httpMethod": "POST", "path": job, "authentication": "headerAuth"}
+        webhook = {"type": "n8n-nodes-base.webhook", "name": "Webhook", "parameters": trigger}
+        nodes = [webhook, {"type": "n8n-nodes-base.set", "name": "Brew", "parameters": {}}]
+        return {"id": self.ids[job], "name": job, "active": True, "nodes": nodes, "tags": [{"name": "tea"}]}
+
+    def _told(self, run: Run) -> dict[str, Any]:
+        status = "canceled" if run.stopped else "running" if not run.ended else "success"
+        status = "error" if run.job == "fail" and run.ended else status
+        times = {"startedAt": moment(run.began), "stoppedAt": moment(run.ended)}
+        ran = {"Webhook": [_ran(run.arguments)], "Brew": [_ran({"brewed": run.arguments})]}
+        result: dict[str, Any] = {"runData": ran if run.ended else {}, "lastNodeExecuted": "Brew"}
+        result |= {"error": {"message": REASON, "name": "NodeOperationError"}} if status == "error" else {}
+        return {"id": run.id, "status": status, "data": {"resultData": result}} | times
+
+    def _stop(self, run: Run) -> Answer:
+        if run.ended:
+            return 409, {"message": f"Only running executions can be stopped, and {run.id} is not."}
+        run.stopped = time.time()
+        return 200, {"id": run.id, "status": "canceled"}
+
+
+def _ran(item: Any) -> dict[str, Any]:
+    return {"executionTime": 1, "data": {"main": [[{"json": item}]]}}
+
+
+class Dagster(JobEngine):
+    """The GraphQL API of Dagster 1.13's webserver: its own schema decides what can be asked. The token is
+    that of Dagster+."""
+
+    schema = graphql.build_schema(Path(__file__).with_name("dagster.graphql").read_text(encoding="utf-8"))
+
+    def answer(self, asked: Asked) -> Answer:
+        if asked.headers.get("dagster-cloud-api-token") != self.secret:
+            return 401, {"message": "Unauthorized"}
+        if (asked.method, asked.path) != ("POST", "/graphql"):
+            return 404, {"message": "Not Found"}
+        document = graphql.parse(asked.body["query"])
+        if errors := graphql.validate(self.schema, document):
+            return 400, {"data": None, "errors": [{"message": error.message} for error in errors]}
+        done = graphql.execute_sync(
+            self.schema,
+            document,
+            root_value=self._root(),
+            variable_values=asked.body.get("variables"),
+        )
+        told: dict[str, Any] = {"data": done.data}
+        return 200, told | (
+            {"errors": [{"message": error.message} for error in done.errors]} if done.errors else {}
+        )
+
+    def _root(self) -> dict[str, Any]:
+        return {
+            "version": "1.13.27",
+            "repositoriesOrError": {"__typename": "RepositoryConnection", "nodes": [REPOSITORY]},
+            "runOrError": lambda _, runId: self._told(runId),  # noqa: N803
+            "runsOrError": lambda _, filter, limit: self._runs(filter),
+            "logsForRun": lambda _, runId, limit: self._events(runId),  # noqa: N803
+            "launchRun": lambda _, executionParams: self._launch(executionParams),  # noqa: N803
+            "terminateRun": lambda _, runId, terminatePolicy="SAFE_TERMINATE": self._stop(runId),  # noqa: N803
+        }
+
+    def _launch(self, params: dict[str, Any]) -> dict[str, Any]:
+        chosen, config = params["selector"], params["runConfigData"]
+        job = chosen["jobName"]
+        where = (chosen["repositoryLocationName"], chosen["repositoryName"])
+        if where != ("tea", "__repository__") or job not in SECONDS:
+            missing = {"pipelineName": job, "repositoryName": where[1], "repositoryLocationName": where[0]}
+            return {"__typename": "PipelineNotFoundError", "message": f"Could not find {job}."} | missing
+        if config.keys() - {"ops"}:
+            error = {
+                "__typename": "FieldNotDefinedConfigError",
+                "message": "Received unexpected config entry.",
+            }
+            return {"__typename": "RunConfigValidationInvalid", "pipelineName": job, "errors": [error]}
+        tags = {tag["key"]: tag["value"] for tag in params["executionMetadata"]["tags"]}
+        run = self.add(Run(job, str(uuid4()), key=tags["workflow-catalogue/key"], arguments=config))
+        return {"__typename": "LaunchRunSuccess", "run": self._told(run.id)}
+
+    def _told(self, run_id: str) -> dict[str, Any]:
+        if (run := self.runs.get(run_id)) is None:
+            return {"__typename": "RunNotFoundError", "runId": run_id, "message": "Not found."}
+        status = "CANCELED" if run.stopped else "STARTED" if not run.ended else "SUCCESS"
+        status = "FAILURE" if run.job == "fail" and run.ended else status
+        times = {"creationTime": run.began, "startTime": run.began, "endTime": run.ended or None}
+        tags = [{"key": "workflow-catalogue/key", "value": run.key}]
+        of_brew = {"SUCCESS": "SUCCESS", "FAILURE": "FAILURE", "STARTED": "IN_PROGRESS"}.get(status)
+        steps = [{"stepKey": "boil", "status": "SUCCESS"}, {"stepKey": "brew", "status": of_brew}]
+        return {
+            "__typename": "Run",
+            "runId": run.id,
+            "jobName": run.job,
+            "status": status,
+            "tags": tags,
+            "stepStats": steps,
+            "executionPlan": {"steps": [{"key": step["stepKey"]} for step in steps]},
+        } | times
+
+    def _runs(self, wanted: dict[str, Any]) -> dict[str, Any]:
+        keys = [tag["value"] for tag in wanted["tags"]]
+        found = [run for run in self.runs.values() if run.key in keys and run.job == wanted["pipelineName"]]
+        return {"__typename": "Runs", "results": [self._told(run.id) for run in found], "count": len(found)}
+
+    def _events(self, run_id: str) -> dict[str, Any]:
+        run = self.runs[run_id]
+        usual = {
+            "runId": run_id,
+            "timestamp": str(int(run.began * 1000)),
+            "level": "DEBUG",
+            "stepKey": "brew",
+        }
+        kind = "ExecutionStepFailureEvent" if run.job == "fail" else "ExecutionStepSuccessEvent"
+        cause = {"message": f"ValueError: {REASON}", "causes": []}
+        whole = {"message": "Error occurred while executing op.", "causes": [cause]}
+        error = {"error": whole} if run.job == "fail" else {}
+        made = {"__typename": "MaterializationEvent", "message": "Materialized value tea."} | usual
+        text = {"__typename": "TextMetadataEntry", "label": "sort", "text": "Assam"}
+        made |= {"assetKey": {"path": ["kitchen", "tea"]}, "metadataEntries": [text]}
+        ended = {"__typename": kind, "message": "The step ended."} | usual | error
+        return {"__typename": "EventConnection", "events": [made, ended], "cursor": "2", "hasMore": False}
+
+    def _stop(self, run_id: str) -> dict[str, Any]:
+        if (run := self.runs.get(run_id)) is None:
+            return {"__typename": "RunNotFoundError", "runId": run_id, "message": "Not found."}
+        if run.ended:
+            failure = {"__typename": "TerminateRunFailure", "run": self._told(run_id)}
+            return failure | {"message": f"Run {run_id} is not in a started state."}
+        run.stopped = time.time()
+        return {"__typename": "TerminateRunSuccess", "run": self._told(run_id)}
+
+
+PLACE = {"name": "__repository__", "location": {"name": "tea"}}
+REPOSITORY = PLACE | {
+    "jobs": [
+        {"name": name, "description": None, "tags": [], "repository": PLACE}
+        for name in (*SECONDS, "__ASSET_JOB")
+    ]
+}
+
+
+class Conductor(JobEngine):
+    """Conductor 3, by its controllers and JSON Schemas, with the login and the idempotency of Orkes; the
+    open-source server has neither."""
+
+    key = {"keyId": "admin", "keySecret": JobEngine.secret}
+
+    def __init__(self, *, is_open: bool = False) -> None:
+        super().__init__()
+        self.is_open = is_open
+        self.tokens: set[str] = set()
+
+    def answer(self, asked: Asked) -> Answer:
+        if (asked.method, asked.path) == ("POST", "/api/token") and not self.is_open:
+            return self._log_in(asked.body)
+        if not self.is_open and asked.headers.get("x-authorization") not in self.tokens:
+            return 401, {"status": 401, "error": "INVALID_TOKEN", "message": "The token is not valid."}
+        match asked.method, asked.path.removeprefix("/api/").split("/"):
+            case "GET", ["metadata", "workflow"]:
+                return 200, [self._definition(name, version) for name in SECONDS for version in (1, 2)]
+            case "POST", ["workflow"]:
+                return self._start(asked)
+            case "GET", ["workflow", name, "correlated", key]:
+                of_it = [run for run in self.runs.values() if (run.job, run.key) == (name, key)]
+                return 200, [self._told(run) for run in of_it]
+            case method, ["workflow", run_id] if run_id in self.runs:
+                return self._of_run(method, self.runs[run_id], asked.query)
+        return 404, {"status": 404, "message": "Not found", "instance": "tests", "retryable": False}
+
+    def _log_in(self, body: Any) -> Answer:
+        if body != self.key:
+            return 401, {"status": 401, "error": "INVALID_KEY", "message": "The access key is not valid."}
+        token = f"token-of-orkes-{uuid4().hex}"
+        self.tokens.add(token)
+        return 200, {"token": token}
+
+    def _definition(self, name: str, version: int) -> dict[str, Any]:
+        task = {"name": "brew", "taskReferenceName": "brew_ref", "type": "SIMPLE"}
+        schema = {"type": "object", "properties": {"cups": {"type": "integer"}}, "required": ["cups"]}
+        described = {"name": name, "version": 1, "type": "JSON", "data": schema}
+        return {
+            "name": name,
+            "version": version,
+            "description": f"Lets it {name}." if version == 2 else "The old one.",
+            "tasks": [task],
+            "inputParameters": ["cups"],
+            "inputTemplate": {"sort": "Assam"},
+            "outputParameters": {},
+            "schemaVersion": 2,
+            "timeoutPolicy": "ALERT_ONLY",
+            "timeoutSeconds": 0,
+            "createTime": 1_700_000_000_000,
+        } | ({"inputSchema": described} if name == "complete" else {})
+
+    def _start(self, asked: Asked) -> Answer:
+        if "text/plain" not in asked.headers.get("accept", ""):
+            return 406, {"status": 406, "message": "No acceptable representation"}
+        body = asked.body
+        if body["name"] not in SECONDS or body["version"] not in (1, 2, None):
+            missing = f"No such workflow found by name: {body['name']}, version: {body['version']}"
+            return 404, {"status": 404, "message": missing}
+        again = [run.id for run in self.runs.values() if run.key == body["idempotencyKey"]]
+        if again and not self.is_open:
+            return 200, Text(again[0])
+        run = Run(body["name"], str(uuid4()), key=body["correlationId"], arguments=body["input"])
+        return 200, Text(self.add(run).id)
+
+    def _told(self, run: Run) -> dict[str, Any]:
+        status = "TERMINATED" if run.stopped else "RUNNING" if not run.ended else "COMPLETED"
+        status = "FAILED" if run.job == "fail" and run.ended else status
+        of_task = {"TERMINATED": "CANCELED", "RUNNING": "IN_PROGRESS"}.get(status, status)
+        task = {
+            "taskType": "SIMPLE",
+            "status": of_task,
+            "referenceTaskName": "brew_ref",
+            "taskId": f"task-of-{run.id}",
+            "workflowInstanceId": run.id,
+        }
+        told = {
+            "workflowId": run.id,
+            "workflowName": run.job,
+            "workflowVersion": 2,
+            "status": status,
+            "correlationId": run.key,
+            "input": run.arguments,
+            "output": {"brewed": run.arguments} if status == "COMPLETED" else {},
+            "tasks": [task],
+            "workflowDefinition": self._definition(run.job, 2),
+            "createTime": int(run.began * 1000),
+            "startTime": int(run.began * 1000),
+            "updateTime": int(run.began * 1000),
+            "endTime": int(run.ended * 1000),
+        }
+        if status == "FAILED":
+            told["reasonForIncompletion"] = f"Task brew failed with status: FAILED and reason: '{REASON}'"
+        elif run.stopped:
+            told["reasonForIncompletion"] = run.note
+        return told
+
+    def _of_run(self, method: str, run: Run, query: dict[str, str]) -> Answer:
+        if method == "GET":
+            return 200, self._told(run)
+        if run.ended and run.job == "complete":
+            return 409, {"status": 409, "message": "Cannot terminate a COMPLETED workflow."}
+        run.stopped, run.note = time.time(), query.get("reason")
+        return 200, None
+
+
+class Jenkins(JobEngine):
+    """The remote API of Jenkins 2.5xx, behind a proxy, so that it knows itself by another address."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        login = base64.b64encode(f"tea:{self.secret}".encode()).decode()
+        self.login = f"Basic {login}"
+
+    def answer(self, asked: Asked) -> Answer:
+        if asked.headers.get("authorization") != self.login:
+            return 401, Text("<html>Invalid password/token for user: tea</html>")
+        match asked.method, asked.path.strip("/").split("/"):
+            case "GET", ["api", "json"]:
+                return 200, {"_class": "hudson.model.Hudson", "jobs": [*map(self._job, SECONDS), FOLDER]}
+            case "POST", ["job", job, verb] if job in SECONDS:
+                return self._start(job, verb, asked.body)
+            case "GET", ["job", job, "api", "json"] if job in SECONDS:
+                return 200, {"builds": [self._told(run) for run in self._built() if run.job == job]}
+            case "GET", ["queue", "item", number, "api", "json"] if number in self.runs:
+                return 200, self._queued(self.runs[number])
+            case "POST", ["queue", "cancelItem"] if asked.query["id"] in self.runs:
+                self.runs[asked.query["id"]].stopped = time.time()
+                return 204, None
+            case method, ["job", job, number, verb]:
+                builds = [run for run in self._built() if run.job == job and self._number(run) == int(number)]
+                return (
+                    self._of_build(method, builds[0], verb)
+                    if builds
+                    else (404, Text("<html>Not Found</html>"))
+                )
+        return 404, Text("<html>Not Found</html>")
+
+    def _job(self, job: str) -> dict[str, Any]:
+        sorts = {"type": "ChoiceParameterDefinition", "name": "sort", "choices": ["Assam", "Darjeeling"]}
+        default = {"defaultParameterValue": {"value": 2}, "description": "How many."}
+        cups = default | {"type": "StringParameterDefinition", "name": "cups"}
+        properties = [{}, {"parameterDefinitions": [cups, sorts]}] if job == "complete" else [{}]
+        return {
+            "name": job,
+            "displayName": job,
+            "description": None,
+            "buildable": True,
+            "property": properties,
+        }
+
+    def _start(self, job: str, verb: str, body: Any) -> Answer:
+        if (verb == "buildWithParameters") != (job == "complete"):
+            return 400, Text("<html>Nothing is submitted</html>")
+        run = self.add(Run(job, str(40 + len(self.runs)), arguments=body))
+        return 201, Moved(f"http://jenkins.internal:8080/queue/item/{run.id}/")
+
+    def _is_built(self, run: Run) -> bool:
+        """An item of the queue becomes a build after a moment, unless it was cancelled."""
+        begins = run.began + self.queued_seconds
+        return time.time() >= begins and not (run.stopped and run.stopped < begins)
+
+    queued_seconds = 0.02
+
+    def _built(self) -> list[Run]:
+        return [run for run in self.runs.values() if self._is_built(run)]
+
+    def _number(self, run: Run) -> int:
+        return int(run.id) - 30
+
+    def _told(self, run: Run) -> dict[str, Any]:
+        result = "ABORTED" if run.stopped else "FAILURE" if run.job == "fail" else "SUCCESS"
+        number = self._number(run)
+        return {
+            "number": number,
+            "queueId": int(run.id),
+            "building": not run.ended,
+            "result": result if run.ended else None,
+            "timestamp": int(run.began * 1000),
+            "duration": int((run.ended - run.began) * 1000) if run.ended else 0,
+            "url": f"http://jenkins.internal:8080/job/{run.job}/{number}/",
+            "displayName": f"#{number}",
+        }
+
+    def _queued(self, run: Run) -> dict[str, Any]:
+        told: dict[str, Any] = {"id": int(run.id), "inQueueSince": int(run.began * 1000)}
+        if self._is_built(run):
+            return told | {"executable": {"number": self._number(run)}}
+        return told | {"why": "In the quiet period", "cancelled": bool(run.stopped)}
+
+    def _of_build(self, method: str, run: Run, verb: str) -> Answer:
+        match method, verb:
+            case "GET", "consoleText":
+                return 200, Text(f"Started by user tea\n{REASON}\nFinished: FAILURE\n")
+            case "POST", "stop":
+                run.stopped = run.stopped or time.time()
+                return 302, Moved("http://jenkins.internal:8080/job/")
+        return 404, Text("<html>Not Found</html>")
+
+
+FOLDER = {"name": "team", "displayName": "team", "buildable": None, "property": []}
+
+
+class Awx(JobEngine):
+    """The REST API of AWX 24 (/api/v2)."""
+
+    ids = {"complete": 7, "fail": 8, "last": 9}
+
+    def answer(self, asked: Asked) -> Answer:
+        if asked.headers.get("authorization") != f"Bearer {self.secret}":
+            return 401, {"detail": "Authentication credentials were not provided."}
+        match asked.method, asked.path.removeprefix("/api/v2").strip("/").split("/"):
+            case "GET", ["me"]:
+                return 200, {"count": 1, "results": [{"username": "tea"}]}
+            case "GET", ["job_templates"]:
+                return self._list(**asked.query)
+            case "GET", ["job_templates", number, "survey_spec"] if self._job(number):
+                return 200, SURVEYS.get(self._job(number), {})
+            case "POST", ["job_templates", number, "launch"] if self._job(number):
+                return self._start(self._job(number), asked.body)
+            case method, ["jobs", run_id, *rest] if run_id in self.runs:
+                return self._of_run(method, self.runs[run_id], rest)
+        return 404, {"detail": "Not found."}
+
+    def _job(self, number: str) -> str:
+        return next((job for job, known in self.ids.items() if str(known) == number), "")
+
+    def _list(self, *, page_size: str, order_by: str, page: str = "1") -> Answer:
+        begin = 2 * (int(page) - 1)
+        labels = {"labels": {"count": 1, "results": [{"id": 1, "name": "tea"}]}}
+        every = [
+            {"id": number, "name": job, "description": "", "summary_fields": labels}
+            for job, number in self.ids.items()
+        ]
+        following = f"/api/v2/job_templates/?order_by=id&page={int(page) + 1}&page_size={page_size}"
+        following_or_none = following if begin + 2 < len(every) else None
+        return 200, {"count": len(every), "next": following_or_none, "results": every[begin : begin + 2]}
+
+    def _start(self, job: str, body: Any) -> Answer:
+        if not isinstance(body.get("extra_vars"), dict):
+            return 400, {"extra_vars": ["Expected a dictionary."]}
+        run = self.add(Run(job, str(500 + len(self.runs)), arguments=body["extra_vars"]))
+        return 201, {"job": int(run.id), "ignored_fields": {}} | self._told(run)
+
+    def _told(self, run: Run) -> dict[str, Any]:
+        ended = "canceled" if run.stopped else "failed" if run.job == "fail" else "successful"
+        return {
+            "id": int(run.id),
+            "status": ended if run.ended else "running",
+            "created": moment(run.began),
+            "modified": moment(run.ended or run.began),
+            "started": moment(run.began),
+            "finished": moment(run.ended),
+            "artifacts": {"brewed": run.arguments} if run.ended else {},
+            "job_explanation": "",
+            "result_traceback": "",
+        }
+
+    def _of_run(self, method: str, run: Run, rest: list[str]) -> Answer:
+        match method, rest:
+            case "GET", []:
+                return 200, self._told(run)
+            case "GET", ["job_events"]:
+                event = {
+                    "event": "runner_on_failed",
+                    "stdout": "fatal",
+                    "event_data": {"res": {"msg": REASON}},
+                }
+                return 200, {"count": 1, "results": [event]}
+            case "GET", ["stdout"]:
+                return 200, Text("PLAY [tea]\nok: [localhost]\n")
+            case "POST", ["cancel"] if run.ended:
+                return 405, {"detail": 'Method "POST" not allowed.'}
+            case "POST", ["cancel"]:
+                run.stopped = time.time()
+                return 202, None
+        return 404, {"detail": "Not found."}
+
+
+SURVEYS = {
+    "complete": {
+        "name": "",
+        "description": "",
+        "spec": [
+            {
+                "variable": "cups",
+                "type": "integer",
+                "question_name": "Cups",
+                "question_description": "How many.",
+                "required": True,
+                "default": 2,
+                "choices": "",
+            },
+            {
+                "variable": "sort",
+                "type": "multiplechoice",
+                "question_name": "Sort",
+                "required": False,
+                "default": "",
+                "choices": ["Assam", "Darjeeling"],
+            },
+        ],
+    }
+}
+
+
+class Argo(JobEngine):
+    """Argo Workflows 3.6 by its server (/api/v1), with workflow templates in the namespace argo."""
+
+    def answer(self, asked: Asked) -> Answer:
+        if asked.headers.get("authorization") != f"Bearer {self.secret}":
+            return 401, {"code": 16, "message": "token not valid"}
+        match asked.method, asked.path.removeprefix("/api/v1").strip("/").split("/"):
+            case "GET", ["workflow-templates", "argo"]:
+                return self._list(asked.query)
+            case "POST", ["workflows", "argo", "submit"]:
+                return self._start(asked.body)
+            case "GET", ["workflows", "argo", run_id] if run_id in self.runs:
+                return 200, self._told(self.runs[run_id])
+            case "PUT", ["workflows", "argo", run_id, "stop" | "terminate"] if run_id in self.runs:
+                run = self.runs[run_id]
+                if run.ended:
+                    return 400, {"code": 3, "message": "cannot shutdown a completed workflow"}
+                run.stopped = time.time()
+                return 200, self._told(run)
+        return 404, {"code": 5, "message": f"{asked.path} not found"}
+
+    def _list(self, query: dict[str, str]) -> Answer:
+        begin = int(query.get("listOptions.continue", "0"))
+        jobs = list(SECONDS)
+        following = {"continue": str(begin + 2)} if begin + 2 < len(jobs) else {}
+        items = [self._template(job) for job in jobs[begin : begin + 2]]
+        return 200, {"metadata": {"resourceVersion": "1"} | following, "items": items}
+
+    def _template(self, job: str) -> dict[str, Any]:
+        words = {"workflows.argoproj.io/description": f"Lets it {job}."}
+        parameters = [{"name": "cups", "value": "2", "description": "How many."}, {"name": "sort"}]
+        arguments = {"parameters": parameters} if job == "complete" else {}
+        return {"metadata": {"name": job, "annotations": words}, "spec": {"arguments": arguments}}
+
+    def _start(self, body: Any) -> Answer:
+        job, options = body["resourceName"], body["submitOptions"]
+        if job not in SECONDS:
+            return 404, {"code": 5, "message": f'workflowtemplates.argoproj.io "{job}" not found'}
+        if options["name"] in self.runs:
+            return 409, {"code": 6, "message": f'workflows.argoproj.io "{options["name"]}" already exists'}
+        given = dict(parameter.split("=", 1) for parameter in options["parameters"])
+        run = self.add(Run(job, options["name"], key=options["name"], arguments=given))
+        return 200, self._told(run) | {"status": {}}
+
+    def _told(self, run: Run) -> dict[str, Any]:
+        state = "Failed" if run.stopped or run.job == "fail" else "Succeeded"
+        phase = state if run.ended else "Running"
+        parameters = [{"name": name, "value": value} for name, value in (run.arguments or {}).items()]
+        node = {"displayName": run.id, "type": "Steps", "phase": phase, "outputs": {"parameters": parameters}}
+        pod = {"displayName": "brew", "type": "Pod", "phase": phase, "boundaryID": run.id, "message": REASON}
+        times = {"startedAt": moment(run.began), "finishedAt": moment(run.ended)}
+        stopped = {"shutdown": "Stop"} if run.stopped else {}
+        return {
+            "metadata": {"name": run.id, "namespace": "argo"},
+            "spec": {"workflowTemplateRef": {"name": run.job}} | stopped,
+            "status": {"phase": phase, "progress": "0/1", "nodes": {run.id: node, f"{run.id}-1": pod}}
+            | times,
+        }

@@ -1,0 +1,795 @@
+"""What can be wrong with the declaration of an engine, and what a declared engine may reach and answer."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+from uuid import UUID, uuid4
+
+import jsonschema_rs
+import pytest
+from pydantic import ValidationError
+
+from connectors.definitions import RejectedDefinition, WorkflowDefinition
+from connectors.errors import (
+    ConnectorError,
+    InvalidAnswer,
+    Misconfigured,
+    OutcomeUnknown,
+    Rejected,
+    Unreachable,
+)
+from connectors.formats.yaml import UnusableText, read_document
+from connectors.http_job.config import PRESETS, HttpJobConfig, preset_text
+from connectors.http_job.connector import HttpJobConnector
+from connectors.http_job.declaration import json_schema, read_declaration
+from connectors.http_job.dry_run import describe_requests
+from connectors.protocol import Capabilities, RunRef, RunState, WorkflowRef
+from connectors.testing import closing
+from tests.connectors.job_engines import Argo, Awx, Jenkins, JobEngine, serving
+from tests.connectors.scripted import Behaviour, Received, ScriptedEngine, replies, response, routes
+
+SMALLEST = """
+name: Tea
+list: {get: /jobs, items: "@", id: id}
+start: {post: "/jobs/{id}/runs", json: "{arguments}", run_id: id}
+status:
+  get: /runs/{run_id}
+  state: state
+  states: {going: running, done: completed, broken: failed}
+"""
+START = '{post: "/jobs/{id}/runs", json: "{arguments}", run_id: id}'
+JOB = WorkflowRef(id="brew", name="brew")
+NOWHERE = "https://elsewhere.example.com/jobs?page=2"
+
+
+def with_line(line: str, *, instead_of: str = "") -> str:
+    return SMALLEST.replace(instead_of, line) if instead_of else f"{SMALLEST}{line}\n"
+
+
+def reasons(text: str) -> str:
+    with pytest.raises(UnusableText) as caught:
+        read_declaration(text)
+    return str(caught.value)
+
+
+MISTAKES = {
+    "an unknown key": (with_line("cancle: {post: /x}"), "line 9, cancle: unknown key; did you mean cancel?"),
+    "an unknown key inside": (
+        with_line("result: {get: /x, outputt: a}"),
+        "line 9, result.outputt: unknown key; did you mean output?",
+    ),
+    "no method": (with_line("cancel: {json: {}}"), "line 9, cancel: needs exactly one of get, post"),
+    "two methods": (with_line("cancel: {post: /x, put: /y}"), "line 9, cancel: needs exactly one of"),
+    "a body of a get": (with_line("check: {get: /x, json: {}}"), "line 9, check: a get has no body"),
+    "an address": (
+        with_line("cancel: {post: https://elsewhere.example.com/x}"),
+        "line 9, cancel.post: has to be a path from the source's address on",
+    ),
+    "a path to another host": (with_line("cancel: {post: //elsewhere/x}"), "begins with one '/'"),
+    "a step up": (with_line("cancel: {post: /a/../admin}"), "must not have '.' or '..' as a step"),
+    "an unknown placeholder": (
+        with_line("cancel: {post: '/runs/{run}'}"),
+        "line 9, cancel.post: nothing is known as {run} here; known are {id}, {key}, {name}, {run_id}",
+    ),
+    "a secret outside the login": (
+        with_line("cancel: {post: '/runs/{run_id}', json: {a: '{password}'}}"),
+        "line 9, cancel.json: {password} can stand in the login only",
+    ),
+    "a secret in the document": (
+        with_line("login: {headers: {X-Key: my-own-secret}}"),
+        "line 9, login: headers.X-Key: needs {token}",
+    ),
+    "two logins": (with_line("login: {basic: true, oauth: true}"), "line 9, login: can have one of"),
+    "no expression": (with_line("logs: {get: /x, output: 'a['}"), "line 9, logs.output: is no JMESPath"),
+    "an endless expression": (
+        with_line(f"logs: {{get: /x, output: '{'a.' * 2000}b'}}"),
+        "line 9, logs.output: has at most 2,000 characters",
+    ),
+    "an expression nested too deep": (
+        with_line(f"logs: {{get: /x, output: '{'(' * 900}a{')' * 900}'}}"),
+        "line 9, logs.output: is no JMESPath expression",
+    ),
+    "an unknown state": (
+        with_line("{done: finished}", instead_of="{going: running, done: completed, broken: failed}"),
+        "line 8, status.states.done: has to be 'running', 'completed', 'failed' or 'cancelled'",
+    ),
+    "no states": (
+        with_line("states: {}", instead_of="states: {going: running, done: completed, broken: failed}"),
+        "line 8, status.states: must not be empty",
+    ),
+    "a missing part": ("name: Tea\n", "line 1, list: required, but missing"),
+    "a header of the product's": (
+        with_line("headers: {Host: elsewhere.example.com}"),
+        "line 9, headers: the header Host is a header that only the product itself sets",
+    ),
+    "a header that splits": (
+        with_line('headers: {X-A: "a\\r\\nHost: b"}'),
+        "line 9, headers: the value of X-A",
+    ),
+    "a page that never turns": (
+        with_line(
+            "{get: /jobs, items: a, id: id, pages: {by: offset}}",
+            instead_of='{get: /jobs, items: "@", id: id}',
+        ),
+        "line 3, list.pages: the request has to say {offset} somewhere",
+    ),
+    "a promise without a key": (
+        with_line("one_run_per_key: true, run_id: id", instead_of="run_id: id"),
+        "line 4, start: has to send {key} where it promises something of it",
+    ),
+    "a lookup that trusts": (
+        with_line("find: {get: '/runs?key={key}', runs: runs, run_id: id}"),
+        "line 9, find: runs needs key",
+    ),
+    "a value with another's name": (
+        with_line("values: {key: x}"),
+        "line 9, values.key: is the name of something",
+    ),
+    "an argument's name outside a list": (
+        with_line("{post: /jobs, json: {a: '{argument.name}'}, run_id: id}", instead_of=START),
+        "line 4, start.json: {argument.name} can stand in a list only",
+    ),
+    "a start that names no run": (
+        with_line("{post: /jobs}", instead_of=START),
+        "line 4, start: needs one of run_id and location",
+    ),
+    "a location without a run": (
+        with_line("{post: /jobs, location: /queue/}", instead_of=START),
+        "line 4, start.location: ",
+    ),
+    "a repetition that a location cannot confirm": (
+        with_line(
+            "{post: '/jobs/{key}', location: '/q/{run_id}', own_run_id: '{key}', already_started: 409}",
+            instead_of=START,
+        ),
+        "line 4, start: already_started goes with run_id",
+    ),
+    "half a count": (
+        with_line("progress: {get: /x, done: a}"),
+        "line 9, progress: done and total go together",
+    ),
+    "a value that is not looked at": (
+        with_line("cancel: {post: '/runs/{build}'}").replace(
+            "state: state", "state: state\n  keep: {build: id}"
+        ),
+        "nothing is known as {build} here",
+    ),
+    "a duplicate key": (with_line("name: Coffee"), "line 9, name: the key occurs twice; first in line 2"),
+    "a tag": (
+        with_line("about: !!python/object/apply:os.system [id]"),
+        "begins a tag, which means nothing here",
+    ),
+    "a wrong type": (with_line("values: [a, b]"), "line 9, values: has to be a mapping"),
+    "a number for a text": (with_line("about: 5"), "line 9, about: has to be a text"),
+    "a list": ("- a\n", "line 1: has to be a mapping of keys and values"),
+    "nothing": ("", "line 1: there is nothing in it"),
+    "no YAML": ("name: [\n", "is never closed"),
+    "depth": (f"a: {'[' * 60}{']' * 60}\n", "nested deeper than 20 levels"),
+    "size": ("#" * 200_001, "larger than 200,000 bytes"),
+}
+BILLION = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 10)
+)
+
+
+@pytest.mark.parametrize(("text", "reason"), MISTAKES.values(), ids=MISTAKES)
+def test_a_mistake_is_named_with_its_line_and_key(text: str, reason: str) -> None:
+    """B4, B6: so that its author finds it."""
+    assert reason in reasons(text)
+
+
+def test_a_billion_laughs_are_refused_at_once() -> None:
+    """B6: a short text that stands for very many values."""
+    assert "more than 5,000 values" in reasons(BILLION)
+
+
+def test_every_mistake_is_named_at_once() -> None:
+    """B4: not one at each attempt."""
+    text = with_line("cancel: {post: '/runs/{run}'}\nlogs: {get: '/{nothing}'}")
+    assert reasons(text).count("nothing is known as") == 2
+
+
+def test_the_form_shows_the_mistakes_of_a_declaration() -> None:
+    """B4: as an error of that field."""
+    with pytest.raises(ValidationError) as caught:
+        HttpJobConfig(base_url="https://tea.example.com", declaration=with_line("cancle: {}"))
+    (problem,) = caught.value.errors()
+    assert problem["loc"] == ("declaration",)
+    assert "line 9, cancle: unknown key; did you mean cancel?" in problem["msg"]
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_what_ships_fits_the_published_schema_and_can_be_shown(preset: str) -> None:
+    """B10: editors accept it, and the dry run shows each request without a secret."""
+    text = preset_text(preset)
+    validator = jsonschema_rs.validator_for(json_schema())
+    assert not [*validator.iter_errors(read_document(text.encode()).value)]
+    shown = "\n".join(describe_requests(read_declaration(text), {"cups": 2}))
+    assert any(written in shown for written in ('"cups": 2', "cups=2"))
+    knows_no_key = preset in ("awx", "github_actions", "jenkins", "n8n")
+    assert ("00000000-0000-4000-8000-000000000000" in shown) != knows_no_key
+
+
+def test_the_published_schema_refuses_what_the_product_refuses() -> None:
+    """B10: an editor that says nothing says that it is right."""
+    validator = jsonschema_rs.validator_for(json_schema())
+    assert validator.is_valid(read_document(SMALLEST.encode()).value)
+    assert not validator.is_valid(read_document(with_line("cancle: {post: /x}").encode()).value)
+    assert not validator.is_valid({"name": "Tea"})
+
+
+def test_capabilities_follow_from_what_is_declared() -> None:
+    """B10: what is not declared is not promised."""
+    more = """
+find: {get: "/runs?key={key}", run_id: id}
+cancel: {delete: "/runs/{run_id}"}
+terminate: {delete: "/runs/{run_id}?force=true", after_seconds: 5}
+"""
+    keyed = SMALLEST.replace(
+        'json: "{arguments}"', 'json: {key: "{key}"}, own_run_id: "{key}", already_started: 409'
+    )
+    assert made(SMALLEST).capabilities == Capabilities(min_poll_seconds=2.0)
+    assert made(keyed + more).capabilities == Capabilities(
+        idempotent_start=True,
+        can_find_runs=True,
+        can_cancel=True,
+        terminates_after_seconds=5.0,
+        min_poll_seconds=2.0,
+    )
+
+
+def made(declaration: str, base_url: str = "http://127.0.0.1:9", **settings: Any) -> HttpJobConnector:
+    given = {"base_url": base_url, "declaration": declaration, "request_timeout_seconds": 5.0}
+    return HttpJobConnector(HttpJobConfig.model_validate(given | settings))
+
+
+@asynccontextmanager
+async def declared(
+    declaration: str, behaviour: Behaviour, **settings: Any
+) -> AsyncIterator[tuple[HttpJobConnector, ScriptedEngine]]:
+    async with (
+        ScriptedEngine(behaviour) as engine,
+        closing(made(declaration, engine.base_url, **settings)) as connector,
+    ):
+        yield connector, engine
+
+
+def run_of(run_id: str) -> RunRef:
+    return RunRef(workflow=JOB, run_id=run_id, key=uuid4())
+
+
+async def listed(connector: HttpJobConnector) -> list[WorkflowDefinition | RejectedDefinition]:
+    return [item async for item in connector.discover()]
+
+
+# What is sent
+
+
+async def test_values_are_escaped_by_their_place_and_keep_their_type() -> None:
+    """E6: an argument is a value wherever it goes, never a part of the request."""
+    start = """{post: "/jobs/{arguments.name}/runs?tag={arguments.tag}", run_id: id,
+      query: {limit: "{arguments.n}", gone: "{arguments.gone}"}, headers: {X-Who: "{arguments.name}"},
+      json: {whole: "{arguments}", n: "{arguments.n}", text: "n={arguments.n}", gone: "{arguments.gone}",
+             brace: "{{literal}}"}}"""
+    text = SMALLEST.replace('{post: "/jobs/{id}/runs", json: "{arguments}", run_id: id}', start)
+    arguments = {"name": "a/b?c", "tag": "x&y=z", "n": 5}
+    async with declared(text, replies(200, {"id": "7"})) as (connector, engine):
+        await connector.start(JOB, arguments, key=uuid4())
+    (sent,) = engine.received
+    assert sent.target == "/jobs/a%2Fb%3Fc/runs?tag=x%26y%3Dz&limit=5"
+    assert sent.headers["x-who"] == "a/b?c"
+    assert sent.json == {"whole": arguments, "n": 5, "text": "n=5", "brace": "{literal}"}
+
+
+@pytest.mark.parametrize("name", ["..", ".", "", "a\\b", "a\nb", ["a"], None])
+async def test_a_value_that_would_lead_elsewhere_is_not_sent(name: Any) -> None:
+    """E6: not even percent-encoded."""
+    text = SMALLEST.replace("/jobs/{id}/runs", "/jobs/{arguments.name}/runs")
+    async with declared(text, replies(200, {"id": "7"})) as (connector, engine):
+        with pytest.raises(Rejected, match=r"Nothing was sent\."):
+            await connector.start(JOB, {"name": name}, key=uuid4())
+    assert not engine.received
+
+
+async def test_a_header_cannot_be_split_by_an_argument() -> None:
+    """E6: what HTTP does not allow there is refused."""
+    text = SMALLEST.replace("run_id: id}", 'headers: {X-Who: "{arguments.who}"}, run_id: id}')
+    async with declared(text, replies(200, {"id": "7"})) as (connector, engine):
+        with pytest.raises(Rejected, match="X-Who"):
+            await connector.start(JOB, {"who": "a\r\nX-Admin: yes"}, key=uuid4())
+    assert not engine.received
+
+
+# The login
+
+LOGIN = """
+login:
+  request:
+    {post: /login, json: {user: "{username}", secret: "{password}"}, token: data.token, again_on: [401, 403]}
+"""
+
+
+async def test_a_token_that_the_engine_no_longer_takes_is_renewed_once() -> None:
+    """A5.1: concurrent requests log in once, and a refused one is sent again with the new token."""
+    logins: list[str] = []
+
+    async def behave(request: Received, writer: asyncio.StreamWriter) -> None:
+        if request.target == "/login":
+            logins.append(f"token-number-{len(logins)}")
+            writer.write(response(200, json.dumps({"data": {"token": logins[-1]}})))
+        elif request.headers.get("authorization") == "Bearer token-number-1":
+            writer.write(response(200, json.dumps({"id": "7", "state": "going"})))
+        else:
+            writer.write(response(403, "{}"))
+
+    secrets = {"username": "ada", "password": "long-password-123"}
+    async with declared(SMALLEST + LOGIN, behave, **secrets) as (connector, engine):
+        polls = await asyncio.gather(*(connector.poll(run_of("7")) for _ in range(5)))
+        started = await connector.start(JOB, {}, key=uuid4())
+    assert [poll.state for poll in polls] == [RunState.RUNNING] * 5
+    assert started.run_id == "7"
+    assert len(logins) == 2
+    assert [request.json for request in engine.received if request.target == "/login"] == [
+        {"user": "ada", "secret": "long-password-123"}
+    ] * 2
+
+
+async def test_a_login_that_goes_on_failing_is_the_operators_and_sends_no_start() -> None:
+    """A5.1: a wrong password is told apart, and is not tried for ever."""
+    refuse = replies(401, {"message": "Wrong: long-password-123"})
+    async with declared(SMALLEST + LOGIN, refuse, password="long-password-123") as (connector, engine):
+        with pytest.raises(Rejected, match="The login failed") as caught:
+            await connector.start(JOB, {}, key=uuid4())
+    assert caught.value.needs_operator
+    assert "long-password-123" not in str(caught.value)
+    assert [request.target for request in engine.received] == ["/login"]
+
+
+async def test_a_login_that_is_not_there_does_not_pass_for_a_run_that_is_not_there() -> None:
+    """A8.1: else a running run would be given up."""
+    async with declared(SMALLEST + LOGIN, replies(404, {})) as (connector, _):
+        with pytest.raises(Misconfigured):
+            await connector.poll(run_of("7"))
+
+
+async def test_an_optional_login_is_made_only_with_secrets() -> None:
+    """A5.1: one declaration for an engine with a login and without."""
+    optional = LOGIN.replace("again_on: [401, 403]", "optional: true")
+    answers = {"/login": {"data": {"token": "token-1"}}, "/jobs": []}
+    for secrets, targets in (({}, ["/jobs"]), ({"password": "long-password-123"}, ["/login", "/jobs"])):
+        async with declared(SMALLEST + optional, routes(answers), **secrets) as (connector, engine):
+            await listed(connector)
+        assert [request.target for request in engine.received] == targets
+
+
+async def test_a_user_name_and_password_are_sent_as_basic_authentication() -> None:
+    """A5.1: with each request."""
+    login = {"username": "ada", "password": "lovelace"}
+    async with declared(with_line("login: {basic: true}"), replies(200, []), **login) as (connector, engine):
+        await listed(connector)
+    assert engine.received[0].headers["authorization"] == "Basic YWRhOmxvdmVsYWNl"
+
+
+async def test_a_token_of_oauth_is_renewed_once_the_engine_refuses_it() -> None:
+    """A5.1: from the token URL of the source's settings."""
+    given = iter(["first-token", "second-token"])
+
+    async def behave(request: Received, writer: asyncio.StreamWriter) -> None:
+        if request.target == "/oauth/token":
+            writer.write(response(200, json.dumps({"access_token": next(given), "expires_in": 3600})))
+        else:
+            is_known = request.headers.get("authorization") == "Bearer second-token"
+            writer.write(response(200, "[]") if is_known else response(401, "{}"))
+
+    async with ScriptedEngine(behave) as engine:
+        oauth = {"oauth_token_url": f"{engine.base_url}/oauth/token", "oauth_client_id": "catalogue"}
+        text = with_line("login: {oauth: true}")
+        async with closing(
+            made(text, engine.base_url, oauth_client_secret="s3cret-of-ours", **oauth)
+        ) as connector:
+            assert await listed(connector) == []
+    assert [request.target for request in engine.received] == ["/oauth/token", "/jobs"] * 2
+
+
+# Starts that may have happened before
+
+OWN = SMALLEST.replace(
+    'json: "{arguments}", run_id: id',
+    'json: {id: "{key}"}, run_id: id, own_run_id: "{key}", already_started: 409',
+)
+
+
+async def test_a_start_that_the_engine_has_already_is_the_same_run_once_its_status_says_so() -> None:
+    """B3: a 409 alone may mean something else."""
+    key = UUID(int=7)
+
+    async def behave(request: Received, writer: asyncio.StreamWriter) -> None:
+        is_status = request.method == "GET" and request.target == f"/runs/{key}"
+        writer.write(
+            response(200, '{"state": "going"}') if is_status else response(409, '{"message": "Exists."}')
+        )
+
+    async with declared(OWN, behave) as (connector, _):
+        assert (await connector.start(JOB, {}, key=key)).run_id == str(key)
+
+    async def deny(request: Received, writer: asyncio.StreamWriter) -> None:
+        writer.write(response(404 if request.method == "GET" else 409, '{"message": "The shop is closed."}'))
+
+    async with declared(OWN, deny) as (connector, _):
+        with pytest.raises(Rejected, match="The shop is closed"):
+            await connector.start(JOB, {}, key=key)
+
+
+async def test_errors_of_graphql_after_which_a_run_may_be_there_leave_the_outcome_open() -> None:
+    """A7.2: without data nothing was carried out, with data something may have been."""
+    text = SMALLEST.replace('json: "{arguments}"', 'graphql: "mutation { go { id } }"').replace(
+        "run_id: id}", "run_id: data.go.id}"
+    )
+    for answer, expected in (
+        ({"errors": [{"message": "Unknown field."}]}, Rejected),
+        ({"data": {"go": None}, "errors": [{"message": "Lost."}]}, OutcomeUnknown),
+        ({"data": {"go": {}}}, OutcomeUnknown),
+    ):
+        async with declared(text, replies(200, answer)) as (connector, _):
+            with pytest.raises(expected):
+                await connector.start(JOB, {}, key=uuid4())
+
+
+# What a declared engine may reach
+
+
+@pytest.mark.parametrize(
+    "link", [NOWHERE, "//elsewhere.example.com/jobs", "http://169.254.169.254/latest", "http://[::1"]
+)
+async def test_a_link_to_another_host_is_not_followed(link: str) -> None:
+    """E6: credentials and requests stay at the address that an admin entered."""
+    text = with_line(
+        "{get: /jobs, items: jobs, id: id, pages: {by: link, next: next}}",
+        instead_of='{get: /jobs, items: "@", id: id}',
+    )
+    async with declared(text, replies(200, {"jobs": [{"id": "brew"}], "next": link})) as (connector, engine):
+        with pytest.raises(InvalidAnswer, match="which is not on"):
+            await listed(connector)
+    assert len(engine.received) == 1
+
+
+async def test_pages_are_followed_by_links_on_the_same_host() -> None:
+    """A1.1: relative or whole, until there is none."""
+    text = with_line(
+        "{get: /jobs, items: jobs, id: id, pages: {by: link, next: next}}",
+        instead_of='{get: /jobs, items: "@", id: id}',
+    )
+    pages = {
+        "/jobs": {"jobs": [{"id": "a"}], "next": "?page=2"},
+        "/jobs?page=2": {"jobs": [{"id": "b"}], "next": "/jobs?page=3"},
+        "/jobs?page=3": {"jobs": [{"id": "c"}], "next": None},
+    }
+    async with declared(text, routes(pages)) as (connector, _):
+        assert [item.id for item in await listed(connector)] == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+async def test_a_redirect_is_not_followed(status: int) -> None:
+    """E6: also not to the same host, since it would repeat what was sent."""
+    async with declared(SMALLEST, replies(status, {}, location=NOWHERE)) as (connector, engine):
+        with pytest.raises(ConnectorError):
+            await connector.poll(run_of("7"))
+        with pytest.raises(ConnectorError):
+            await connector.start(JOB, {}, key=uuid4())
+    assert len(engine.received) == 2
+
+
+@pytest.mark.parametrize("address", ["http://169.254.169.254", "http://100.100.100.200/latest", "ftp://tea"])
+def test_an_address_that_nobody_may_contact_is_refused_in_the_form(address: str) -> None:
+    """E6: the policy of all engines."""
+    with pytest.raises(ValidationError):
+        HttpJobConfig(base_url=address, preset="airflow")
+
+
+# Listings with a second request for each workflow
+
+DETAILED = with_line(
+    '{get: /jobs, items: "@", id: id, detail: {get: "/jobs/{id}", description: about, inputs: {each: inputs, '
+    "name: name, type: kind, types: {int: integer}, required: needed}}}",
+    instead_of='{get: /jobs, items: "@", id: id}',
+)
+
+
+async def test_a_second_request_describes_each_workflow_and_one_that_fails_costs_itself_alone() -> None:
+    """A1.1, B6: with its inputs as a schema."""
+    inputs = [{"name": "cups", "kind": "int", "needed": True}, {"name": "sort", "kind": "tea"}]
+    answers = {
+        "/jobs": [{"id": "brew"}, {"id": "gone"}],
+        "/jobs/brew": {"about": "Brews.", "inputs": inputs},
+    }
+    async with declared(DETAILED, routes(answers)) as (connector, _):
+        brew, gone = await listed(connector)
+    assert isinstance(brew, WorkflowDefinition) and isinstance(gone, RejectedDefinition)
+    assert brew.description == "Brews."
+    assert brew.input_schema == {
+        "type": "object",
+        "properties": {"cups": {"type": "integer"}, "sort": {}},
+        "required": ["cups"],
+    }
+    assert gone.reason.startswith("The second request for it failed")
+
+
+async def test_a_listing_goes_on_where_it_stopped() -> None:
+    """A1.4: no more second requests than the source allows, none of them twice, and few at a time."""
+    jobs = [{"id": f"job-{number}"} for number in range(500)]
+    under_way, most = 0, 0
+
+    async def behave(request: Received, writer: asyncio.StreamWriter) -> None:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        await asyncio.sleep(0)
+        writer.write(response(200, json.dumps(jobs if request.target == "/jobs" else {"about": "Brews."})))
+        under_way -= 1
+
+    limits = {"details_at_once": 8, "details_per_listing": 300}
+    async with declared(DETAILED, behave, **limits) as (connector, engine):
+        with pytest.raises(Unreachable, match="the next one goes on there"):
+            await listed(connector)
+        assert len(engine.received) == 1 + 300
+        found = await listed(connector)
+    assert len(found) == 500
+    assert all(isinstance(item, WorkflowDefinition) for item in found)
+    assert len(engine.received) == 2 + 500
+    assert most <= 8
+
+
+# What else engines do
+
+
+async def test_an_item_of_a_list_stands_for_each_argument() -> None:
+    """B10: for engines that take name and value; what arguments say is never filled in again."""
+    start = '{post: /runs, json: {with: ["{argument.name}={argument.value}"]}, run_id: id}'
+    text = with_line(start, instead_of=START)
+    async with declared(text, replies(200, {"id": "7"})) as (connector, engine):
+        await connector.start(JOB, {"cups": 2, "sort": "{run_id} {name}"}, key=uuid4())
+        await connector.start(JOB, {}, key=uuid4())
+        with pytest.raises(Rejected, match="is a list or an object"):
+            await connector.start(JOB, {"cups": [1]}, key=uuid4())
+    first, second = (json.loads(request.body) for request in engine.received)
+    assert first == {"with": ["cups=2", "sort={run_id} {name}"]}
+    assert second == {"with": []}
+
+
+async def test_a_form_may_be_all_arguments_which_are_not_filled_in_again() -> None:
+    """B10, E6: with their values as they are."""
+    text = with_line('{post: /runs, form: "{arguments}", run_id: id}', instead_of=START)
+    async with declared(text, replies(200, {"id": "7"})) as (connector, engine):
+        await connector.start(JOB, {"sort": "{name} & co", "hot": True}, key=uuid4())
+    assert engine.received[0].body == b"sort=%7Bname%7D+%26+co&hot=true"
+
+
+LOCATED = with_line('{post: "/jobs/{id}/runs", location: "/queue/{run_id}/"}', instead_of=START)
+
+
+@pytest.mark.parametrize(
+    ("location", "run_id"),
+    [
+        ("https://inside.example.com/tea/queue/41/", "41"),
+        ("/queue/41", "41"),
+        ("/queue/a%20b/", "a b"),
+        ("/queue/41/more/", ""),
+        ("/other/41/", ""),
+        ("/queue/%2e%2e/", ".."),
+        ("http://[::1", ""),
+        ("", ""),
+    ],
+)
+async def test_the_run_is_in_the_header_location_of_the_answer(location: str, run_id: str) -> None:
+    """B3, E6: whatever host it names, nothing is sent there; without a run the outcome is open."""
+    headers = {"location": location} if location else {}
+    async with declared(LOCATED, replies(201, "", **headers)) as (connector, engine):
+        if run_id:
+            assert (await connector.start(JOB, {}, key=uuid4())).run_id == run_id
+        else:
+            with pytest.raises(OutcomeUnknown, match="Location"):
+                await connector.start(JOB, {}, key=uuid4())
+    assert len(engine.received) == 1
+
+
+async def test_lines_of_a_plain_answer_are_read_without_our_secrets() -> None:
+    """E6: a log may repeat what was sent."""
+    text = with_line("logs: {get: '/runs/{run_id}/log', read: lines, output: '[-2:]'}")
+    text += "login: {headers: {X-Key: '{token}'}}\n"
+    log = "first\nkey key-of-the-engine-0123456789\n\xfflast"
+
+    async def behave(request: Received, writer: asyncio.StreamWriter) -> None:
+        is_log = request.target.endswith("/log")
+        writer.write(response(200, log if is_log else json.dumps({"state": "done"})))
+
+    async with declared(text, behave, token="key-of-the-engine-0123456789") as (connector, _):
+        snapshot = await connector.poll(run_of("7"))
+    assert snapshot.raw["logs"][0].startswith("key ")
+    assert "0123456789" not in str(snapshot.raw)
+
+
+@pytest.mark.parametrize(
+    ("told", "percent"),
+    [("1/4", 25.0), ("0/0", None), ("4/1", 100.0), (40, 40.0), ("half", None), ("9" * 30 + "/1", None)],
+)
+async def test_progress_may_be_a_fraction(told: Any, percent: float | None) -> None:
+    """A7.3: as Argo and others write it."""
+    text = SMALLEST.replace("  state: state", "  state: state\n  progress: progress")
+    async with declared(text, replies(200, {"state": "going", "progress": told})) as (connector, _):
+        assert (await connector.poll(run_of("7"))).progress == percent
+
+
+async def test_a_run_goes_on_being_followed_where_its_progress_cannot_be_read() -> None:
+    """A7.3: the second request of a poll is one that it can do without."""
+    text = with_line("progress: {get: '/runs/{run_id}/steps', done: done, total: total, message: now}")
+    answers: dict[str, Any] = {"/runs/7": {"state": "going"}}
+    async with declared(text, routes(answers)) as (connector, _):
+        assert (await connector.poll(run_of("7"))).progress is None
+        answers["/runs/7/steps"] = {"done": 1, "total": 2, "now": "boil"}
+        seen = await connector.poll(run_of("7"))
+    assert (seen.progress, seen.progress_message) == (50.0, "boil")
+
+
+async def test_a_run_in_jenkins_queue_is_waiting_there_and_cancelled_there() -> None:
+    """A7.5, A8.2: it has no number before an executor takes it."""
+    jenkins = Jenkins()
+    jenkins.queued_seconds = 600
+    with serving(jenkins):
+        config = {"preset": "jenkins", "username": "tea", "password": JobEngine.secret}
+        made = HttpJobConfig.model_validate(config | {"base_url": f"http://127.0.0.1:{jenkins.port}"})
+        async with closing(HttpJobConnector(made)) as connector:
+            last = WorkflowRef(id="last", name="last", metadata={"kept": {"verb": "build"}})
+            started = await connector.start(last, {}, key=uuid4())
+            run = RunRef(workflow=last, run_id=started.run_id, key=uuid4())
+            seen = await connector.poll(run)
+            assert (seen.state, seen.progress_message) == (RunState.RUNNING, "In the quiet period")
+            await connector.cancel(run)
+            assert (await connector.poll(run)).state is RunState.CANCELLED
+
+
+CUPS = {"type": "string", "description": "How many.", "default": "2"}
+INPUTS = {
+    "argo": {"properties": {"cups": CUPS, "sort": {"type": "string"}}, "required": ["sort"]},
+    "awx": {
+        "properties": {
+            "cups": {"type": "integer", "description": "How many.", "default": 2},
+            "sort": {"type": "string", "description": "Sort", "enum": ["Assam", "Darjeeling"]},
+        },
+        "required": ["cups"],
+    },
+    "jenkins": {
+        "properties": {
+            "cups": {"type": "string", "description": "How many.", "default": 2},
+            "sort": {"type": "string", "enum": ["Assam", "Darjeeling"]},
+        },
+    },
+}
+
+
+@pytest.mark.parametrize(("preset", "engine"), [("argo", Argo), ("awx", Awx), ("jenkins", Jenkins)])
+async def test_parameters_of_the_engines_are_inputs(preset: str, engine: type[JobEngine]) -> None:
+    """A6.1: with types, choices and defaults, and what cannot be run is not listed."""
+    login = {"username": "tea", "password": JobEngine.secret}
+    with serving(engine()) as running:
+        config = {"preset": preset, "base_url": f"http://127.0.0.1:{running.port}"}
+        config |= login if preset == "jenkins" else {"token": JobEngine.secret}
+        async with closing(HttpJobConnector(HttpJobConfig.model_validate(config))) as connector:
+            found = {item.name: item for item in await listed(connector)}
+    assert found.keys() == {"complete", "fail", "last"}
+    complete = found["complete"]
+    assert isinstance(complete, WorkflowDefinition)
+    assert complete.input_schema == {"type": "object"} | INPUTS[preset]
+
+
+# Answers that lie
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"state": "melted"},
+        {"state": ["done"]},
+        {"state": None},
+        {"state": {"a": 1}},
+        [],
+        None,
+        7,
+    ],
+)
+async def test_a_state_that_is_not_declared_is_the_engines_mistake(answer: Any) -> None:
+    """B6: neither a state nor an error of Python's."""
+    async with declared(SMALLEST, replies(200, answer)) as (connector, _):
+        with pytest.raises(InvalidAnswer):
+            await connector.poll(run_of("7"))
+
+
+async def test_a_listing_that_announces_more_than_it_has_is_no_short_listing() -> None:
+    """A1.4: else the missing workflows would be gone."""
+    text = with_line(
+        '{get: "/jobs?at={offset}", items: jobs, id: id, pages: {by: offset, total: total}}',
+        instead_of='{get: /jobs, items: "@", id: id}',
+    )
+    async with declared(text, replies(200, {"jobs": [], "total": 300})) as (connector, _):
+        with pytest.raises(InvalidAnswer, match="announces 300 items"):
+            await listed(connector)
+
+
+async def test_one_workflow_that_is_nested_too_deep_costs_itself_alone() -> None:
+    """B6: the others are listed."""
+    deep = "[" * 300 + "]" * 300
+    async with declared(SMALLEST, replies(200, f'[{{"id": "a"}}, {{"id": "b", "x": {deep}}}]')) as (
+        connector,
+        _,
+    ):
+        first, second = await listed(connector)
+    assert isinstance(first, WorkflowDefinition) and isinstance(second, RejectedDefinition)
+
+
+async def test_times_are_read_in_each_of_the_usual_spellings() -> None:
+    """B3: seconds, milliseconds and ISO 8601 are the same moment; others are left out."""
+    text = SMALLEST.replace("state: state", "state: state\n  started_at: at")
+    found = []
+    for at in (1_700_000_000, 1_700_000_000_000, "2023-11-14T22:13:20Z", "soon", True, 1e300):
+        async with declared(text, replies(200, {"state": "going", "at": at})) as (connector, _):
+            found.append((await connector.poll(run_of("7"))).started_at)
+    assert found[0] == found[1] == found[2] is not None
+    assert found[3:] == [None, None, None]
+
+
+async def test_the_answer_to_a_start_can_be_text() -> None:
+    """A2.3: expressions find its lines; one that finds no id leaves the outcome open."""
+    start = """{post: "/jobs/{id}/runs", headers: {Accept: text/plain}, read: lines, run_id: "[1]"}"""
+    text = SMALLEST.replace('{post: "/jobs/{id}/runs", json: "{arguments}", run_id: id}', start)
+    async with declared(text, replies(200, "started\nrun-7\n", content_type="text/plain")) as (
+        connector,
+        engine,
+    ):
+        assert (await connector.start(JOB, {}, key=uuid4())).run_id == "run-7"
+    assert engine.received[0].headers["accept"] == "text/plain"
+    async with declared(text, replies(200, "started", content_type="text/plain")) as (connector, _):
+        with pytest.raises(OutcomeUnknown):
+            await connector.start(JOB, {}, key=uuid4())
+
+
+async def test_of_several_versions_the_newest_is_listed_and_inputs_stand_in_for_a_schema() -> None:
+    """A1.1, A6.1: the order of the listing does not matter, and a schema goes before names."""
+    schema = {"type": "object", "properties": {"cups": {"type": "integer"}}}
+    jobs = [
+        {"id": "brew", "v": 10, "inputs": ["cups"]},
+        {"id": "brew", "v": 9, "schema": schema},
+        {"id": "pour", "v": 1, "inputs": ["cups"], "schema": schema},
+        {"id": "pour", "v": 1.5, "inputs": ["cups"], "schema": schema},
+        {"id": "rinse", "inputs": []},
+        {"v": 3},
+    ]
+    of_list = """list:
+  {get: /jobs, items: "@", id: id, newest: v, version: v, input_schema: schema,
+   inputs: {each: inputs, name: "@"}}"""
+    text = SMALLEST.replace('list: {get: /jobs, items: "@", id: id}', of_list)
+    async with declared(text, replies(200, jobs)) as (connector, _):
+        items = await listed(connector)
+    found = {item.id: item for item in items if isinstance(item, WorkflowDefinition)}
+    assert {name: item.version for name, item in found.items()} == {
+        "brew": "10",
+        "pour": "1.5",
+        "rinse": "1.0.0",
+    }
+    assert found["brew"].input_schema == {"type": "object", "properties": {"cups": {}}}
+    assert found["pour"].input_schema == schema
+    assert len(items) == len(found) + 1  # The one without an id is rejected
+
+
+async def test_logs_can_be_plain_text() -> None:
+    """A2.4: the last lines of it are kept."""
+    text = with_line('logs: {get: "/runs/{run_id}/log", read: lines, output: "@"}')
+    log = response(200, "\n".join(f"line {number}" for number in range(50)), content_type="text/plain")
+
+    async def behave(request: Received, writer: asyncio.StreamWriter) -> None:
+        writer.write(log if request.target.endswith("/log") else response(200, '{"state": "done"}'))
+
+    async with declared(text, behave) as (connector, _):
+        seen = await connector.poll(run_of("7"))
+    assert seen.raw["logs"][-1] == "line 49"
+    assert len(seen.raw["logs"]) == 20

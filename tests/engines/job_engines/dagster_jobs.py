@@ -1,0 +1,57 @@
+"""Real jobs: loaded by the Python of the tests' Dagster environment."""
+
+import sys
+import time
+from pathlib import Path
+
+from dagster import (
+    AssetMaterialization,
+    Definitions,
+    Field,
+    OpExecutionContext,
+    in_process_executor,
+    job,
+    op,
+)
+
+PATIENCE_SECONDS = 600.0
+
+
+@op(config_schema={"cups": Field(int, default_value=2)})
+def brew(context: OpExecutionContext) -> None:
+    cups = context.op_config["cups"]
+    context.log_event(AssetMaterialization(["kitchen", "tea"], metadata={"sort": "Assam", "cups": cups}))
+
+
+@op(config_schema={"words": Field(str, default_value="The tea went cold.")})
+def complain(context: OpExecutionContext) -> None:
+    raise ValueError(context.op_config["words"])
+
+
+@op(config_schema={"until": Field(str, default_value="")})
+def wait(context: OpExecutionContext) -> None:
+    until, deadline = context.op_config["until"], time.monotonic() + PATIENCE_SECONDS
+    while not (until and Path(until).exists()):
+        if time.monotonic() > deadline:
+            sys.exit("This took too long.")
+        time.sleep(0.2)
+
+
+@job(description="Brew tea and say which.", tags={"team": "kitchen"}, executor_def=in_process_executor)
+def brew_tea() -> None:
+    brew()
+
+
+@job(executor_def=in_process_executor)
+def spill_tea() -> None:
+    """Fails with the words that it is given."""
+    complain()
+
+
+@job(executor_def=in_process_executor)
+def steep_tea() -> None:
+    """Lasts until a file is there."""
+    wait()
+
+
+defs = Definitions(jobs=[brew_tea, spill_tea, steep_tea])

@@ -1,0 +1,338 @@
+"""A call that needs approval, as clients see it: a handle, a task, or a question to their user."""
+
+import json
+from typing import Any
+
+import anyio
+import pytest
+from django.contrib.auth.models import User
+from django.utils import timezone
+from mcp_types import CallToolResult, ElicitResult
+
+from catalogue.curation import override_workflow
+from catalogue.models import Workflow
+from catalogue.scopes import Scope
+from executions.advancing import advance_due_executions
+from executions.approvals import decide, end_expired
+from executions.models import Approval, Execution, State
+from executions.queue import admit_queued
+from mcp_bridge.tokens import create_token
+from tests.connectors.scripted import replies
+from tests.executions.engines import WireEngine, completed, until
+from tests.mcp_bridge.conftest import Connect
+from tests.mcp_bridge.database import in_database
+from tests.mcp_bridge.tasks_client import TASKS
+from tests.mcp_bridge.test_tasks import send
+
+URL_ONLY = {"elicitation": {"url": {}}}
+
+
+@pytest.fixture
+def guarded(long_workflow: Workflow, wire_engine: WireEngine) -> Workflow:
+    wire_engine.on_start = replies(200, completed())
+    return override_workflow(long_workflow, approval_required=True, inline_wait_seconds=5)
+
+
+@pytest.fixture
+def anna() -> User:
+    return User.objects.create_superuser("anna", "anna@example.com")
+
+
+@in_database
+def answer(verdict: str, user: User, words: str = "") -> None:
+    decide(Approval.objects.get().pk, user=user, verdict=verdict, words=words)
+
+
+def text_of(result: CallToolResult) -> str:
+    return "\n".join(getattr(block, "text", "") for block in result.content)
+
+
+async def test_a_handle_says_until_when_it_waits_and_a_refusal_is_a_tool_error(
+    connect: Connect, guarded: Workflow, anna: User, era: str, wire_engine: WireEngine
+) -> None:
+    async with connect(mode=era) as client:
+        handle = await client.call_tool("report", {"amount": 7})
+        assert not handle.is_error
+        assert "waits for approval until" in text_of(handle)
+        status = await client.call_tool(
+            "get_execution_status", handle.structured_content["next"]["arguments"] | {"wait_seconds": 0}
+        )
+        assert status.structured_content["state"] == "unapproved"
+        assert "asked for at" in status.structured_content["approval"]
+        await answer("refuse", anna, "Not before the audit.")
+        again = await client.call_tool(
+            "get_execution_status", {"execution_id": handle.structured_content["execution_id"]}
+        )
+    assert "anna refused it: Not before the audit." in again.structured_content["error"]
+    assert wire_engine.count("start") == 0
+
+
+@pytest.fixture
+def hers(anna: User, settings: Any) -> str:
+    """A token of a user who may approve her own calls."""
+    settings.CATALOGUE = settings.CATALOGUE | {"approve_own_calls": True}
+    return create_token(name="hers", created_by=anna)[1]
+
+
+async def call_by_hand(
+    mcp_server: Any, token: str, capabilities: dict[str, Any], **more: Any
+) -> dict[str, Any]:
+    """As a client that may be asked; the official one would answer by itself."""
+    meta = {
+        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+        "io.modelcontextprotocol/clientCapabilities": capabilities,
+    }
+    params = {"name": "report", "arguments": {"amount": 7}, "_meta": meta} | more
+    headers = {"mcp-protocol-version": "2026-07-28", "mcp-method": "tools/call", "mcp-name": "report"}
+    body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+    response = await in_database(mcp_server.post)(body, token=token, headers=headers)
+    told: dict[str, Any] = response.json()
+    return told
+
+
+def id_of(asked: dict[str, Any]) -> str:
+    return str(asked["_meta"]["workflow-catalogue/execution-id"])
+
+
+async def test_the_user_of_a_client_gets_the_page_and_the_same_call_goes_on(
+    mcp_server: Any, token: str, guarded: Workflow, anna: User, wire_engine: WireEngine
+) -> None:
+    asked = (await call_by_hand(mcp_server, token, URL_ONLY))["result"]
+    assert asked["resultType"] == "input_required"
+    question = asked["inputRequests"]["approval"]["params"]
+    assert question["mode"] == "url"
+    assert question["url"].endswith(f"/admin/executions/approval/{id_of(asked)}/change/")
+
+    continued = {"requestState": asked["requestState"], "inputResponses": {"approval": {"action": "accept"}}}
+    other = await call_by_hand(mcp_server, token, URL_ONLY, **continued, arguments={"amount": 8})
+    assert "other arguments" in str(other["result"]["content"])
+
+    await answer("approve", anna)
+    await in_database(admit_queued)()
+    await in_database(advance_due_executions)()
+    result = (await call_by_hand(mcp_server, token, URL_ONLY, **continued))["result"]
+    assert result["structuredContent"] == {"answer": 42}
+    assert wire_engine.count("start") == 1
+
+
+@pytest.mark.usefixtures("patient")
+@pytest.mark.parametrize("approves", [True, False])
+async def test_the_callers_own_user_decides_in_a_form_where_that_is_allowed(
+    approves: bool, era: str, connect: Connect, guarded: Workflow, hers: str, wire_engine: WireEngine
+) -> None:
+    questions: list[str] = []
+
+    async def ask(context: Any, params: Any) -> ElicitResult:
+        questions.append(params.mode)
+        return ElicitResult(action="accept", content={"approve": approves})
+
+    async def work_on_once_approved() -> None:
+        await until(lambda: Approval.objects.filter(state="approved").exists(), "it is approved")
+        await in_database(admit_queued)()
+        await in_database(advance_due_executions)()
+
+    async with (
+        connect(as_token=hers, mode=era, elicitation_callback=ask) as client,
+        anyio.create_task_group() as tasks,
+    ):
+        if approves:
+            tasks.start_soon(work_on_once_approved)
+        result = await client.call_tool("report", {"amount": 7})
+    assert questions == ["form"]
+    if approves:
+        assert result.structured_content == {"answer": 42}
+    else:
+        assert "Not approved in the client" in text_of(result)
+    state = (await in_database(Execution.objects.get)()).state
+    assert state == (State.COMPLETED if approves else State.FAILED)
+    assert wire_engine.count("start") == approves
+
+
+@pytest.fixture
+def patient(settings: Any) -> None:
+    """Longer than the clients of the tests wait: an answer comes of what happens, not of the time."""
+    settings.CATALOGUE = settings.CATALOGUE | {"inline_wait": 60}
+
+
+@pytest.mark.usefixtures("patient")
+@pytest.mark.parametrize(
+    ("note", "modes", "mode"),
+    [
+        ("x" * 4_000, {"form": {}, "url": {}}, "url"),
+        ("x" * 4_000, {"form": {}}, None),
+        ("pay \u202e005\u202c \u200b\U000e0041", {"form": {}, "url": {}}, "form"),
+    ],
+)
+async def test_a_form_shows_all_that_would_run_or_is_not_shown(
+    mcp_server: Any, hers: str, guarded: Workflow, note: str, modes: dict[str, Any], mode: str | None
+) -> None:
+    """Also what cannot be seen, or turns the text around it."""
+    given = {"amount": 7, "note": note}
+    asked = (await call_by_hand(mcp_server, hers, {"elicitation": modes}, arguments=given))["result"]
+    if mode is None:
+        assert "waits for approval until" in str(asked["content"])
+        return
+    question = asked["inputRequests"]["approval"]["params"]
+    assert question["mode"] == mode
+    if mode == "form":
+        _, _, shown = question["message"].partition("\n")
+        assert shown.replace("\n", "").isprintable() and json.loads(shown) == given
+
+
+async def test_a_client_with_a_handshake_shows_the_page_while_its_call_waits(
+    open_client: Connect, guarded: Workflow, anna: User, wire_engine: WireEngine
+) -> None:
+    shown: list[str] = []
+
+    async def open_page(context: Any, params: Any) -> ElicitResult:
+        shown.append(params.url)
+        await answer("approve", anna)
+        await in_database(admit_queued)()
+        await in_database(advance_due_executions)()
+        return ElicitResult(action="accept")
+
+    async with open_client(mode="legacy", elicitation_callback=open_page) as client:
+        result = await client.call_tool("report", {"amount": 7})
+    execution = await in_database(Execution.objects.get)()
+    assert [url.partition("/admin/")[2] for url in shown] == [f"executions/approval/{execution.pk}/change/"]
+    assert result.structured_content == {"answer": 42}
+    assert wire_engine.count("start") == 1
+
+
+@pytest.mark.usefixtures("patient")
+@pytest.mark.parametrize(
+    ("action", "ends_as", "told"),
+    [("decline", State.CANCELLED, "cancelled it before"), ("cancel", State.UNAPPROVED, "waits for approval")],
+)
+async def test_declining_with_a_handshake_cancels_and_putting_aside_gives_the_handle(
+    action: Any, ends_as: str, told: str, open_client: Connect, guarded: Workflow, wire_engine: WireEngine
+) -> None:
+    async def ask(context: Any, params: Any) -> ElicitResult:
+        return ElicitResult(action=action)
+
+    async with open_client(mode="legacy", elicitation_callback=ask) as client:
+        result = await client.call_tool("report", {"amount": 7})
+    assert told in text_of(result)
+    assert (await in_database(Execution.objects.get)()).state == ends_as
+    assert wire_engine.count("start") == 0
+
+
+async def test_an_answer_counts_in_any_process_and_only_of_the_caller_who_was_asked(
+    mcp_server: Any, connect: Connect, token: str, hers: str, guarded: Workflow
+) -> None:
+    async with connect(as_token=hers, mode="legacy") as client:
+        await client.call_tool("report", {"amount": 7})
+    approval = await in_database(Approval.objects.get)()
+    said = {"action": "accept", "content": {"approve": True}}
+    body = {"jsonrpc": "2.0", "id": f"approval:{approval.pk}", "result": said}
+    states = []
+    for answering in (token, hers):
+        response = await in_database(mcp_server.post)(body, token=answering)
+        assert (response.status_code, response.content) == (202, b"")
+        await in_database(approval.refresh_from_db)()
+        states.append(approval.state)
+    assert states == [Approval.State.WAITING, Approval.State.APPROVED]
+
+
+@pytest.mark.parametrize(
+    ("decision", "status", "told"),
+    [
+        ("approve", "completed", "42"),
+        ("refuse", "completed", "anna refused it: Not before the audit."),
+        ("expire", "completed", "No one approved it until"),
+        ("cancel", "cancelled", "cancelled it before it was approved"),
+    ],
+)
+def test_a_task_that_waits_for_approval_ends_as_it_is_decided(
+    decision: str,
+    status: str,
+    told: str,
+    mcp_server: Any,
+    token: str,
+    guarded: Workflow,
+    anna: User,
+    wire_engine: WireEngine,
+) -> None:
+    asked = send(mcp_server, token, "tools/call", name="report", arguments={"amount": 7})
+    task = asked.json()["result"]
+    key = task["taskId"]
+    assert (task["resultType"], task["status"]) == ("task", "working")
+    assert task["statusMessage"] == "waiting for approval"
+    assert get_task(mcp_server, token, key)["status"] == "working"
+    if decision == "expire":
+        Approval.objects.update(expires_at=timezone.now())
+        assert end_expired() == 1
+    elif decision == "cancel":
+        assert send(mcp_server, token, "tasks/cancel", taskId=key).status_code == 200
+    else:
+        decide(key, user=anna, verdict=decision, words="Not before the audit.")
+    admit_queued()
+    advance_due_executions()
+    ended = get_task(mcp_server, token, key)
+    assert ended["status"] == status
+    assert told in json.dumps(ended)
+    if status == "completed":
+        assert ended["result"].get("isError", False) == (decision != "approve")
+    assert wire_engine.count("start") == (decision == "approve")
+
+
+BOTH = {"extensions": {TASKS: {}}, "elicitation": {"form": {}, "url": {}}}
+FORM = {"approval": {"action": "accept", "content": {"approve": True}}}
+NOT_APPROVED = {"approval": {"action": "accept", "content": {"approve": False}}}
+
+
+@pytest.mark.parametrize(
+    ("responses", "status", "told"),
+    [
+        (FORM, "completed", "42"),
+        (NOT_APPROVED, "completed", "Not approved in the client"),
+        ({"approval": {"action": "decline"}}, "cancelled", "cancelled it before it was approved"),
+        ({"approval": {"action": "cancel"}}, "input_required", ""),
+        ({"approval": {"action": "accept", "content": {"approve": ["yes"]}}}, "completed", "Not approved"),
+        ({"approval": {"action": "shrug"}}, "input_required", ""),
+        ({"approval": [1]}, "input_required", ""),
+        ({"other": FORM["approval"]}, "input_required", ""),
+    ],
+)
+def test_a_task_asks_the_user_of_a_client_that_takes_questions(
+    mcp_server: Any,
+    hers: str,
+    guarded: Workflow,
+    wire_engine: WireEngine,
+    responses: Any,
+    status: str,
+    told: str,
+) -> None:
+    """SEP-2663: `input_required` with the question, and `tasks/update` with what the user said."""
+    call = {"name": "report", "arguments": {"amount": 7}, "capabilities": BOTH}
+    key = send(mcp_server, hers, "tools/call", **call).json()["result"]["taskId"]
+    asked = get_task(mcp_server, hers, key, capabilities=BOTH)
+    question = asked["inputRequests"]["approval"]
+    assert (asked["status"], question["method"]) == ("input_required", "elicitation/create")
+    assert json.loads(question["params"]["message"].partition("\n")[2]) == {"amount": 7}
+    assert get_task(mcp_server, hers, key)["status"] == "working", "of a client that takes no questions"
+    said = send(mcp_server, hers, "tasks/update", taskId=key, inputResponses=responses, capabilities=BOTH)
+    assert said.json()["result"]["resultType"] == "complete"
+    admit_queued()
+    advance_due_executions()
+    ended = get_task(mcp_server, hers, key, capabilities=BOTH)
+    assert ended["status"] == status and told in json.dumps(ended)
+    assert wire_engine.count("start") == (responses is FORM)
+
+
+def test_a_task_asks_the_caller_alone(
+    mcp_server: Any, token: str, hers: str, guarded: Workflow, anna: User
+) -> None:
+    """Another of the same user's tokens, with rights over everything, is neither asked nor heard."""
+    call = {"name": "report", "arguments": {"amount": 7}, "capabilities": BOTH}
+    key = send(mcp_server, hers, "tools/call", **call).json()["result"]["taskId"]
+    others = create_token(name="others", scopes=[Scope.ADMIN], created_by=anna)[1]
+    assert get_task(mcp_server, others, key, capabilities=BOTH)["status"] == "working"
+    for foreign in (token, others):
+        send(mcp_server, foreign, "tasks/update", taskId=key, inputResponses=FORM, capabilities=BOTH)
+    assert Approval.objects.get().state == Approval.State.WAITING
+
+
+def get_task(mcp_server: Any, token: str, key: str, **more: Any) -> dict[str, Any]:
+    task: dict[str, Any] = send(mcp_server, token, "tasks/get", taskId=key, **more).json()["result"]
+    return task

@@ -1,0 +1,221 @@
+"""Whose account a login at the OpenID provider opens, and with which groups."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from django.conf import settings as django_settings
+from django.contrib.auth import SESSION_KEY
+from django.contrib.auth.models import Group, Permission, User
+from django.db import connection
+from django.test import Client
+from pytest_django import Settings
+
+from catalogue.models import HistoryEntry
+from catalogue.secrets import encrypt_credentials
+from connectors.background import run_in_background_loop
+from mcp_bridge.company_login import ID_TOKEN, LoginRefused, admit
+from mcp_bridge.identities import close_issuers
+from mcp_bridge.models import ExternalIdentity
+from tests.admin.pages import text_of
+from tests.connectors.issuing import AuthorizationServer
+from tests.connectors.scripted import ScriptedEngine
+
+pytestmark = [
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.databases("mcp_bridge.company_login", "mcp_bridge.identities"),
+]
+
+ISSUER = "https://login.example.com"
+
+
+@pytest.fixture(autouse=True)
+def _configured(settings: Settings) -> None:
+    settings.CATALOGUE = settings.CATALOGUE | {
+        "login_issuer": ISSUER,
+        "login_user_claim": "preferred_username",
+        "login_creates_users": True,
+        "login_groups": {"platform": "Curator", "nights": "Operator"},
+    }
+    for name in ("Curator", "Operator", "Local"):
+        Group.objects.get_or_create(name=name)
+
+
+def log_in(sub: str = "7", *groups: str, name: str = "ada", **claims: Any) -> User:
+    return admit({"iss": ISSUER, "sub": sub, "preferred_username": name, "groups": list(groups)} | claims)
+
+
+def groups_of(user: User) -> set[str]:
+    return set(user.groups.values_list("name", flat=True))
+
+
+def test_the_first_login_makes_the_account_and_later_ones_find_it_under_any_name() -> None:
+    user = log_in("7", "platform", email="ada@example.com", email_verified=True)
+    assert (user.username, user.email, user.is_staff, user.is_superuser) == (
+        "ada",
+        "ada@example.com",
+        True,
+        False,
+    )
+    assert not user.has_usable_password()
+    assert log_in("7", "platform", name="ada.married") == user
+    assert ExternalIdentity.objects.get().made_user
+    assert [one.message for one in HistoryEntry.objects.order_by("pk")] == [
+        "Made at the first login with your company.",
+        "By the login of your company: joined Curator.",
+    ]
+
+
+def test_groups_follow_the_provider_and_others_stay() -> None:
+    user = log_in("7", "platform")
+    user.groups.add(Group.objects.get(name="Local"))
+    assert groups_of(log_in("7", "nights", "unknown")) == {"Operator", "Local"}
+    assert groups_of(log_in("7")) == {"Local"}
+    assert User.objects.get().is_staff, "the local group is still there"
+    User.objects.get().groups.clear()
+    log_in("7", "nights")
+    log_in("7")
+    assert not User.objects.get().is_staff
+
+
+@pytest.mark.parametrize(
+    "groups", [None, "platform", {"platform": 1}, [1, "platform"], ["PLATFORM"]], ids=str
+)
+def test_only_groups_that_the_setting_names_count(groups: Any) -> None:
+    User.objects.create(username="ada")
+    expected = {"Curator"} if groups in ("platform", [1, "platform"]) else set()
+    assert groups_of(log_in("7", groups=groups)) == expected
+
+
+def test_a_group_that_does_not_exist_gives_nothing(settings: Settings) -> None:
+    settings.CATALOGUE = settings.CATALOGUE | {"login_groups": {"platform": "Nowhere"}}
+    assert groups_of(log_in("7", "platform")) == set()
+
+
+REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+    "a stranger": ({"login_creates_users": False}, {}, "No account here belongs to ada"),
+    "one without a role": ({}, {"groups": ["other"]}, "None of your groups"),
+    "a disabled user": ({}, {"name": "disabled"}, "Your account is disabled"),
+    "a superuser": ({}, {"name": "root"}, "names a superuser"),
+    "a taken name": ({"login_user_claim": ""}, {"name": "root"}, "there is one of that name"),
+    "no valid name": ({}, {"name": "<script>"}, "no valid name"),
+    "one of two": (
+        {"login_user_claim": "email"},
+        {"email": "two@example.com", "email_verified": True},
+        "several users",
+    ),
+    "too long a name": ({}, {"sub": "x" * 256}, "subject is too long"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_who_has_no_account_here_is_refused_and_nothing_is_kept(settings: Settings, case: str) -> None:
+    User.objects.create(username="root", is_superuser=True, email="two@example.com")
+    User.objects.create(username="disabled", is_active=False, email="two@example.com")
+    changes, claims, words = REFUSED[case]
+    settings.CATALOGUE = settings.CATALOGUE | changes
+    with pytest.raises(LoginRefused, match=words):
+        log_in(**{"sub": "7", "groups": ["platform"]} | claims)
+    assert User.objects.count() == 2
+    assert not ExternalIdentity.objects.exists()
+
+
+def test_two_first_logins_at_once_make_one_account() -> None:
+    def log_in_elsewhere(_: int) -> int | None:
+        try:
+            return log_in("7", "platform").pk
+        except LoginRefused:
+            return None  # Whose next attempt finds the account
+        finally:
+            connection.close()
+
+    with ThreadPoolExecutor(4) as threads:
+        made = set(threads.map(log_in_elsewhere, range(4))) - {None}
+    assert made == {User.objects.get().pk}
+    assert log_in("7", "platform").pk in made
+
+
+def test_without_a_provider_there_are_no_such_pages(settings: Settings) -> None:
+    settings.CATALOGUE = settings.CATALOGUE | {"login_issuer": ""}
+    for path in ("/login/company/", "/login/company/callback?code=x&state=y"):
+        assert Client().get(path).status_code == 404
+    assert "/login/company/" not in Client().get("/admin/login/").content.decode()
+
+
+def logged_in(provider: AuthorizationServer, settings: Settings) -> Client:
+    """A browser that has logged in at this provider, as the session keeps it."""
+    settings.CATALOGUE = settings.CATALOGUE | {"login_issuer": provider.base_url, "login_client_id": "us"}
+    client = Client()
+    client.force_login(User.objects.get_or_create(username="ada", is_staff=True)[0])
+    session = client.session
+    session[ID_TOKEN] = encrypt_credentials({ID_TOKEN: "of.ada.today"})
+    session.save()
+    return client
+
+
+@pytest.fixture
+def provider() -> Iterator[AuthorizationServer]:
+    provider = AuthorizationServer()
+    engine = ScriptedEngine(provider.behave)
+    run_in_background_loop(engine.__aenter__())
+    provider.base_url = engine.base_url
+    yield provider
+    run_in_background_loop(close_issuers())
+    run_in_background_loop(engine.__aexit__(None, None, None))
+
+
+def test_logging_out_leads_on_to_the_provider_where_the_login_was_made_there(
+    provider: AuthorizationServer, settings: Settings
+) -> None:
+    provider.metadata = {"end_session_endpoint": f"{provider.base_url}/end?tenant=1"}
+    client = logged_in(provider, settings)
+    assert client.get("/admin/logout/").status_code == 405, "a link on a page logs nobody out"
+    answer = client.post("/admin/logout/")
+    address = answer["Refresh"].removeprefix("0; url=")
+    assert address.startswith(f"{provider.base_url}/end?tenant=1&")
+    query = parse_qs(urlsplit(address).query)
+    assert query["id_token_hint"] == ["of.ada.today"] and query["client_id"] == ["us"]
+    assert query["post_logout_redirect_uri"] == [f"{django_settings.PUBLIC_URL}/admin/login/"]
+    assert SESSION_KEY not in client.session
+    client.force_login(User.objects.get())
+    assert "Refresh" not in client.post("/admin/logout/"), "a login by password ends here"
+
+
+@pytest.mark.parametrize("problem", ["no such endpoint", "away", "another SECRET_KEY"])
+def test_people_are_logged_out_here_whatever_the_provider_does(
+    provider: AuthorizationServer, settings: Settings, problem: str
+) -> None:
+    client = logged_in(provider, settings)
+    if problem == "away":
+        provider.status = 503
+    if problem == "another SECRET_KEY":
+        provider.metadata = {"end_session_endpoint": f"{provider.base_url}/end"}
+        session = client.session
+        session[ID_TOKEN] = session[ID_TOKEN][:-4]
+        session.save()
+    answer = client.post("/admin/logout/")
+    assert (answer.status_code, "Refresh" in answer) == (200, False)
+    assert SESSION_KEY not in client.session
+
+
+def test_an_administrator_removes_the_link_to_a_person_and_the_history_tells() -> None:
+    ada = log_in("7", "platform")
+    helper = User.objects.create_user("helper", is_staff=True)
+    helper.user_permissions.set(Permission.objects.filter(codename__in=("change_user", "view_user")))
+    client, unlink = Client(), f"/admin/auth/user/{ada.pk}/unlink_company_login/"
+    button = 'action="../unlink_company_login/"'
+    ada.user_permissions.set(Permission.objects.filter(codename="view_source"))
+    client.force_login(helper)
+    assert client.post(unlink).status_code == 403, "ada has more permissions"
+    client.force_login(User.objects.create_superuser("boss"))
+    page = client.get(f"/admin/auth/user/{ada.pk}/change/")
+    assert f"7 at {ISSUER}, last used" in text_of(page)
+    assert button in page.content.decode()
+    assert client.post(unlink).status_code == 302
+    assert not ExternalIdentity.objects.exists()
+    told = HistoryEntry.objects.filter(object_name="ada", actor_name="boss").get()
+    assert told.message == f"Unlinked from 7 at {ISSUER}."
+    assert button not in client.get(f"/admin/auth/user/{ada.pk}/change/").content.decode()
+    assert log_in("8", "platform") == ada, "the next login finds the account by its name"

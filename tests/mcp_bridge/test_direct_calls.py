@@ -1,0 +1,95 @@
+"""`tools/call` without the SDK's dispatcher against the SDK's own way: the same answers."""
+
+import json
+from typing import Any
+
+import pytest
+
+from catalogue.models import Workflow
+from mcp_bridge.transports import direct_calls
+from tests import plain_http
+from tests.executions.engines import WireEngine, completed, replies
+from tests.mcp_bridge.conftest import McpServer
+
+VERSION = "2026-07-28"
+META = {
+    "io.modelcontextprotocol/protocolVersion": VERSION,
+    "io.modelcontextprotocol/clientCapabilities": {},
+}
+
+
+def headers_of(name: str, **others: str) -> dict[str, str]:
+    return {"mcp-protocol-version": VERSION, "mcp-method": "tools/call", "mcp-name": name, **others}
+
+
+def message_of(name: str, arguments: Any, **meta: Any) -> dict[str, Any]:
+    params = {"name": name, "arguments": arguments, "_meta": META | meta}
+    return {"jsonrpc": "2.0", "id": "call-1", "method": "tools/call", "params": params}
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "meta"),
+    [
+        ("report", {"n": 1}, {}),
+        ("report", {"n": 1}, {"io.modelcontextprotocol/clientInfo": {"name": "agent", "version": "1"}}),
+        ("report", {"n": 1}, {"workflow-catalogue/idempotency-key": 7}),
+        ("report", None, {}),
+        ("report", ["n", 1], {}),
+        ("reprot", {}, {}),
+        ("list_workflows", {"query": "report"}, {}),
+        ("list_workflows", {"quary": "report"}, {}),
+        ("get_workflow_info", {"name": "réport"}, {}),
+    ],
+)
+def test_a_call_is_answered_as_by_the_sdk(
+    mcp_server: McpServer,
+    token: str,
+    wire_engine: WireEngine,
+    long_workflow: Workflow,
+    name: str,
+    arguments: Any,
+    meta: dict[str, Any],
+):
+    Workflow.objects.update(inline_wait_seconds=None)
+    wire_engine.on_status = replies(200, completed())
+    message = message_of(name, arguments, **meta)
+    answers = []
+    # Requests that take any type of answer are left to the SDK.
+    for accept in ("application/json, text/event-stream", "*/*"):
+        response = mcp_server.post(message, token=token, headers=headers_of(name, accept=accept))
+        document = response.json()
+        if "result" in document:
+            document["result"]["_meta"].pop("workflow-catalogue/execution-id", None)
+        seen = {
+            name: response.headers.get(name) for name in ("content-type", "cache-control", "mcp-session-id")
+        }
+        answers.append((response.status_code, seen, document))
+    assert answers[0] == answers[1]
+
+
+def test_a_call_that_takes_long_becomes_a_stream_that_proxies_keep_open(
+    mcp_server: McpServer,
+    token: str,
+    wire_engine: WireEngine,
+    long_workflow: Workflow,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """A2.7."""
+    monkeypatch.setattr(direct_calls, "PING_SECONDS", 0.05)
+    Workflow.objects.update(inline_wait_seconds=1)
+    response = mcp_server.post(message_of("report", {"n": 1}), token=token, headers=headers_of("report"))
+    assert response.headers["content-type"] == "text/event-stream"
+    *pings, event = response.text.removesuffix("\r\n\r\n").split("\r\n\r\n")
+    assert set(pings) == {": ping"} and len(pings) > 2
+    assert event.startswith("event: message\r\ndata: ")
+    answered = json.loads(event.partition("data: ")[2])
+    assert answered["id"] == "call-1" and "is still running" in answered["result"]["content"][0]["text"]
+
+
+def test_a_header_that_is_sent_twice_is_refused(mcp_server: McpServer, token: str, long_workflow: Workflow):
+    twice = [*headers_of("report").items(), ("mcp-name", "other")]
+    usual = {"accept": "application/json, text/event-stream", "authorization": f"Bearer {token}"}
+    response = plain_http.post(
+        mcp_server.url, headers=[*usual.items(), *twice], json=message_of("report", {"n": 1}), timeout=20
+    )
+    assert response.status_code == 400 and "more than once" in response.json()["error"]["message"]

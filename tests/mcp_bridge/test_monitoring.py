@@ -1,0 +1,288 @@
+"""Probes, metrics and the id of a request, as operators' programs meet them at a real server."""
+
+import asyncio
+import os
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+from loguru import logger
+from prometheus_client.parser import text_string_to_metric_families
+
+from catalogue.discovery import refresh_source
+from catalogue.models import Workflow
+from catalogue.scopes import Scope
+from config.health import readiness
+from config.monitoring import collect, forget_measures, publication
+from executions.advancing import advance_due_executions
+from executions.local_worker import SILENCE, note_alive, note_worker, stand_in
+from executions.models import Execution, WorkerPresence
+from executions.tasks import poll_due_executions
+from mcp_bridge.tokens import create_token
+from telemetry.metrics import Publication
+from tests import plain_http
+from tests.executions.engines import WireEngine, wait_until
+from tests.factories import make_discovery_run, make_execution, make_source, make_toolset, make_workflow
+from tests.mcp_bridge.conftest import Connect, McpServer
+
+ADDRESSES = ["/health/sources", "/metrics"]
+PASSWORD = "top-secret-of-the-engine"
+
+
+@pytest.fixture
+def reader() -> str:
+    return create_token(name="prometheus", scopes=[Scope.VIEW])[1]
+
+
+def scraped(text: str) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+    """By name and labels, without those of the process."""
+    return {
+        (sample.name, frozenset((k, v) for k, v in sample.labels.items() if k not in ("pid", "process"))): (
+            sample.value
+        )
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def value(name: str, **labels: str) -> float:
+    forget_measures()
+    return scraped(collect().decode()).get((f"catalogue_{name}", frozenset(labels.items())), 0.0)
+
+
+def test_the_process_says_that_it_lives_also_under_another_host_name(mcp_server: McpServer) -> None:
+    """B9: probes name a machine's address; nothing is asked of the database."""
+    answer = mcp_server.get("/health/live")
+    assert (answer.status_code, answer.json()) == (200, {"status": "ok"})
+    assert ready(mcp_server, host="10.1.2.3:8000").status_code == 503
+
+
+def ready(server: McpServer, query: str = "", **headers: str) -> Any:
+    forget_measures()
+    return plain_http.get(f"{server.base_url}/health/ready{query}", headers=headers, timeout=20)
+
+
+@pytest.mark.databases("config.health", "executions.local_worker")
+def test_readiness_names_what_is_missing_and_each_check_has_a_reason(mcp_server: McpServer) -> None:
+    """B9: beat's last tick and workers are told apart; a load balancer may leave them out."""
+    nobody = ready(mcp_server)
+    assert nobody.status_code == 503
+    checks = nobody.json()["checks"]
+    assert [name for name, check in checks.items() if not check["ok"]] == ["beat", "workers"]
+    assert checks["broker"]["ok"] and all(check["reason"] for check in checks.values())
+    assert ready(mcp_server, "?leave_out=beat,workers").json()["status"] == "ready"
+    assert ready(mcp_server, "?leave_out=everything").status_code == 400
+
+    poll_due_executions()
+    assert ready(mcp_server).status_code == 200
+
+    WorkerPresence.objects.update(seen_at=timezone.now() - SILENCE * 2)
+    note_alive()
+    checks = ready(mcp_server).json()["checks"]
+    assert checks["workers"]["ok"] and not checks["beat"]["ok"]
+    assert "is beat running?" in checks["beat"]["reason"]
+
+    WorkerPresence.objects.update(worker_at=timezone.now() - SILENCE * 2)
+    checks = ready(mcp_server).json()["checks"]
+    assert not checks["workers"]["ok"] and "20 s ago" in checks["workers"]["reason"]
+
+
+def test_a_process_that_stands_in_for_workers_counts_as_one() -> None:
+    """E8: `mcp_stdio` and the embedded default."""
+    assert stand_in("this one")
+    assert readiness.checks()["workers"].ok and readiness.checks()["beat"].ok
+
+
+def test_a_probe_every_second_costs_one_query_and_many_at_once_no_more() -> None:
+    """B9: whatever there is in the database."""
+    note_worker()
+    readiness.checks()
+    forget_measures()
+    readiness.checks()
+    readiness._known = (float("-inf"), {})
+    with CaptureQueriesContext(
+        connection,
+    ) as asked:
+        for _ in range(20):
+            readiness.checks()
+    assert len(asked) == 1
+
+
+@pytest.mark.parametrize("address", ADDRESSES)
+def test_only_who_may_see_the_catalogue_reads_sources_and_metrics(
+    mcp_server: McpServer, address: str
+) -> None:
+    """B8: agents' tokens do not suffice, nor one of a toolset; nothing leaks to anybody else."""
+    make_toolset("part")
+    allowed = {scope: create_token(name=scope, scopes=[scope])[1] for scope in (Scope.VIEW, Scope.ADMIN)}
+    refused = [create_token(name="agent", scopes=[Scope.READ, Scope.RUN])[1]]
+
+    def status(token: str = "") -> int:
+        headers = {"authorization": f"Bearer {token}"} if token else {}
+        return int(plain_http.get(mcp_server.base_url + address, headers=headers, timeout=20).status_code)
+
+    assert (status(), status("wfc_wrong")) == (401, 401)
+    assert [status(token) for token in refused] == [403]
+    assert [status(token) for token in allowed.values()] == [200, 200]
+
+
+def test_sources_tell_their_last_success_and_the_kind_of_their_error(
+    mcp_server: McpServer, reader: str, wire_engine: WireEngine
+) -> None:
+    """B9, A5.1: without secrets."""
+    good = make_source("good", base_url=wire_engine.base_url, api_key=PASSWORD)
+    bad = make_source("bad", base_url="http://127.0.0.1:9", api_key=PASSWORD)
+    for source in (good, bad):
+        refresh_source(source)
+    answer = mcp_server_get(mcp_server, "/health/sources", reader)
+    found = {source["name"]: source for source in answer.json()["sources"]}
+    assert (found["bad"]["state"], found["bad"]["error"], found["bad"]["failures"]) == (
+        "failing",
+        "unreachable",
+        1,
+    )
+    assert found["bad"]["last_success"] is None and found["bad"]["failing_since"]
+    assert PASSWORD not in answer.text
+
+
+def mcp_server_get(server: McpServer, path: str, token: str) -> Any:
+    return plain_http.get(server.base_url + path, headers={"authorization": f"Bearer {token}"}, timeout=20)
+
+
+def test_executions_are_counted_by_source_tool_and_outcome_with_their_durations(settings: Any) -> None:
+    """B9: also by processes that did not run them; of more tools than allowed, the rest is one."""
+    source = make_source("billing")
+    first, second = make_workflow(source, name="first"), make_workflow(source, name="second")
+    settings.CATALOGUE["metrics_tools"] = 1
+    try:
+        for workflow in (first, second):
+            for state in ("completed", "completed", "failed", "cancelled"):
+                make_execution(workflow, state=state)
+        assert value("executions_ended_total", source="billing", outcome="completed") == 4
+        assert value("executions_ended_total", source="billing", outcome="failed") == 2
+        assert value("tool_calls_total", tool="first", outcome="completed") == 2
+        assert value("tool_calls_total", tool="other", outcome="completed") == 2
+        assert value("tool_calls_total", tool="second", outcome="completed") == 0
+        assert value("execution_duration_seconds_count", source="billing") == 6
+        assert value("execution_duration_seconds_bucket", source="billing", le="+Inf") == 6
+    finally:
+        settings.CATALOGUE["metrics_tools"] = 100
+
+
+@pytest.mark.databases("config.monitoring", "executions.measures")
+def test_what_the_database_knows_costs_as_many_queries_whatever_there_is() -> None:
+    """B9."""
+
+    def cost() -> int:
+        forget_measures()
+        readiness.checks()
+        with CaptureQueriesContext(connection) as asked:
+            collect()
+        return len(asked)
+
+    make_discovery_run(make_source("engine-of-all"), added=1)
+    one = cost()
+    for number in range(5):
+        source = make_source(f"engine-of-{number}")
+        make_discovery_run(source, added=8, skipped_count=2)
+        for state in ("completed", "running", "unapproved", "pending"):
+            make_execution(make_workflow(source), state=state)
+    assert cost() == one <= 12
+    assert value("workflows_registered_ratio", source="engine-of-1") == 0.8
+    assert value("workflows", source="engine-of-1", state="enabled") == 4
+    assert value("executions", state="running") == 5
+    assert value("approvals_waiting") == 5
+
+
+def test_other_processes_of_the_data_folder_are_shown_until_they_end(
+    mcp_server: McpServer, reader: str
+) -> None:
+    """B9: workers serve no HTTP. A file that is old or broken harms nothing."""
+    worker = Publication(publication._folder, "worker")
+    worker.begin()
+    (publication._folder / "broken-host-1.prom").write_text("catalogue_polls_total{ nonsense")
+    text = mcp_server_get(mcp_server, "/metrics", reader).text
+    families = {family.name: family for family in text_string_to_metric_families(text)}
+    shown = {sample.labels["process"] for sample in families["process_cpu_seconds"].samples}
+    assert "worker" in shown and len(shown) == 2
+    assert text.count("# TYPE process_cpu_seconds_total ") == 1
+    worker.publish()
+    old = timezone.now().timestamp() - 60
+    os.utime(worker._file, (old, old))
+    assert 'process="worker"' not in mcp_server_get(mcp_server, "/metrics", reader).text
+    worker.end()
+    (publication._folder / "broken-host-1.prom").unlink()
+    assert not worker._file.exists()
+
+
+async def test_every_log_line_and_the_engines_request_carry_the_clients_request_id_and_trace(
+    mcp_server: McpServer, long_workflow: Workflow, wire_engine: WireEngine, token: str
+) -> None:
+    """B9: from the client's header to the engine, also in the step that a worker takes later."""
+    trace = "0af7651916cd43dd8448eb211c80319c"
+    lines: list[dict[str, Any]] = []
+
+    def poll_as_a_worker() -> bool:
+        """Once the request's process has released its lease."""
+        Execution.objects.update(next_attempt_at=timezone.now())
+        advance_due_executions()
+        return wire_engine.count("status") > 0
+
+    sink = logger.add(lambda message: lines.append(dict(message.record["extra"])), level="DEBUG")
+    try:
+        sent = {"x-request-id": "ticket-4711", "traceparent": f"00-{trace}-b7ad6b7169203331-01"}
+        answer = await call_by_hand(mcp_server, token, "report", sent)
+        assert answer.headers["x-request-id"] == "ticket-4711"
+        execution = await Execution.objects.aget()
+        await asyncio.to_thread(wait_until, poll_as_a_worker, "a worker polls")
+    finally:
+        logger.remove(sink)
+    assert execution.request_id == "ticket-4711" and execution.traceparent is not None
+    requests = {request.kind: request.received.headers for request in wire_engine.requests}
+    assert {"start", "status"} <= requests.keys()
+    for kind in ("start", "status"):
+        assert requests[kind]["x-request-id"] == "ticket-4711", kind
+        assert requests[kind]["traceparent"].split("-")[1] == trace, kind
+    about = [line for line in lines if line.get("execution") == execution.pk]
+    named = {(line.get("request_id"), line.get("trace_id")) for line in about}
+    assert about and named == {("ticket-4711", trace)}
+
+
+async def call_by_hand(server: McpServer, token: str, tool: str, headers: dict[str, str]) -> Any:
+    meta = {
+        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+        "io.modelcontextprotocol/clientCapabilities": {},
+    }
+    params = {"name": tool, "arguments": {}, "_meta": meta}
+    body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+    routing = {"mcp-protocol-version": "2026-07-28", "mcp-method": "tools/call", "mcp-name": tool}
+    return await asyncio.to_thread(server.post, body, token=token, headers=routing | headers)
+
+
+@pytest.mark.parametrize("sent", ["a b", "x" * 65, "ü", "<script>", "a\tb"])
+def test_a_request_id_that_could_forge_something_is_replaced(mcp_server: McpServer, sent: str) -> None:
+    """B9."""
+    given = plain_http.get(f"{mcp_server.base_url}/health/live", headers={"x-request-id": sent.encode()})
+    assert given.headers["x-request-id"] != sent and len(given.headers["x-request-id"]) == 32
+
+
+@pytest.mark.parametrize("mode", ["2026-07-28", "legacy"])
+async def test_mcp_requests_are_counted_by_method_and_outcome(
+    connect: Connect, long_workflow: Workflow, mode: str
+) -> None:
+    """B9: a client cannot make series by methods that it invents."""
+    before = value_in_thread("mcp_requests_total", method="tools/call", outcome="ok")
+    async with connect(mode=mode) as client:
+        await client.call_tool("report", {})
+    after = await asyncio.to_thread(value_in_thread, "mcp_requests_total", method="tools/call", outcome="ok")
+    assert after == before + 1
+
+
+def value_in_thread(name: str, **labels: str) -> float:
+    """Of the process alone: without the database."""
+    text = (
+        __import__("telemetry.metrics", fromlist=["exposition"]).exposition(publication.families()).decode()
+    )
+    return scraped(text).get((f"catalogue_{name}", frozenset(labels.items())), 0.0)

@@ -1,0 +1,803 @@
+"""The embedded authorization server over HTTP: what clients get, what it refuses, and how access ends."""
+
+import asyncio
+import base64
+import hashlib
+import html
+import re
+import secrets
+import ssl
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from urllib.parse import parse_qs, urlencode, urlsplit
+
+import httpx2
+import pytest
+from django.contrib.auth.models import User
+from django.contrib.sessions.models import Session
+from django.db import connection
+from django.test import Client
+from django.utils import timezone
+from oauth2_provider.models import AccessToken, Application, RefreshToken
+from pytest_django import Settings
+
+from audit.models import Entry, Kind
+from audit.sealing import seal
+from audit.verification import verify
+from catalogue.models import HistoryEntry
+from config.celery import app
+from connectors.background import run_in_background_loop
+from executions.models import Execution
+from mcp_bridge.bearers import authenticate, forget_bearers
+from mcp_bridge.models import AllowedApplication, FailureCount
+from mcp_bridge.oauth import server
+from mcp_bridge.oauth.tasks import clean_up_authorizations
+from tests import plain_http
+from tests.admin.pages import list_url, page_url, press, run_action, text_of, told
+from tests.connectors.scripted import ScriptedEngine, replies
+from tests.engines.temporal.tls import Authority
+from tests.factories import make_toolset, make_workflow
+from tests.mcp_bridge.conftest import McpServer
+
+pytestmark = pytest.mark.databases(
+    "mcp_bridge.admin.allowed_applications", "mcp_bridge.oauth.grants", "mcp_bridge.oauth.server"
+)
+
+REDIRECT = "http://127.0.0.1:4711/callback"
+PASSWORD = "correct horse battery"
+RPC = {"jsonrpc": "2.0", "id": 1}
+
+
+@dataclass
+class Agent:
+    """A client as the specification has it, and the browser of its user."""
+
+    server: McpServer
+    path: str = "/mcp"
+    scope: str = "workflows:read workflows:run"
+    name: str = "Desk Agent"
+    verifier: str = field(default_factory=lambda: secrets.token_urlsafe(48))
+    client_id: str = ""
+
+    def __post_init__(self) -> None:
+        self.browser = plain_http.Client(base_url=self.server.base_url, timeout=20)
+        self.metadata = self.server.get("/.well-known/oauth-authorization-server").json()
+        self.tokens: dict[str, Any] = {}
+
+    def close(self) -> None:
+        self.browser.close()
+
+    def local(self, address: str) -> str:
+        """The test's server has another port than the public address."""
+        return urlsplit(address)._replace(scheme="", netloc="").geturl()
+
+    @property
+    def resource(self) -> str:
+        return f"{self.metadata['issuer']}{self.path}"
+
+    def register(self, **metadata: Any) -> httpx2.Response:
+        body = {"client_name": self.name, "redirect_uris": [REDIRECT], **metadata}
+        answer = self.browser.post(self.local(self.metadata["registration_endpoint"]), json=body)
+        self.client_id = answer.json().get("client_id", "")
+        return answer
+
+    def address(self, **changes: Any) -> str:
+        challenge = (
+            base64.urlsafe_b64encode(hashlib.sha256(self.verifier.encode()).digest()).decode().rstrip("=")
+        )
+        query = {
+            "response_type": "code", "client_id": self.client_id, "redirect_uri": REDIRECT, "state": "s1",
+            "code_challenge": challenge, "code_challenge_method": "S256", "scope": self.scope,
+            "resource": self.resource, **changes,
+        }  # fmt: skip
+        asked = urlencode({name: value for name, value in query.items() if value is not None}, doseq=True)
+        return f"{self.local(self.metadata['authorization_endpoint'])}?{asked}"
+
+    def sign_in(self, username: str) -> httpx2.Response:
+        self.browser.get("/oauth/sign-in")
+        return self.send("/oauth/sign-in", {"username": username, "password": PASSWORD})
+
+    def send(self, path: str, form: dict[str, str]) -> httpx2.Response:
+        return self.browser.post(path, data=form | {"csrfmiddlewaretoken": self.browser.cookies["csrftoken"]})
+
+    def decide(self, decision: str = "allow", **changes: Any) -> dict[str, str]:
+        """What the browser carries back to the client."""
+        page = self.browser.get(self.address(**changes))
+        assert page.status_code == 200, page.headers.get("location", page.text)
+        answer = self.send(self.address(**changes), {decision: "yes"})
+        assert answer.status_code == 302, answer.text
+        return carried(answer)
+
+    def exchange(self, **form: str) -> httpx2.Response:
+        body = {"client_id": self.client_id, **form}
+        answer = self.browser.post(self.local(self.metadata["token_endpoint"]), data=body)
+        if answer.status_code == 200:
+            self.tokens = answer.json()
+        return answer
+
+    def redeem(self, code: str, **changes: str) -> httpx2.Response:
+        form = {
+            "grant_type": "authorization_code", "code": code, "redirect_uri": REDIRECT,
+            "code_verifier": self.verifier, "resource": self.resource,
+        }  # fmt: skip
+        return self.exchange(**form | changes)
+
+    def refresh(self, token: str = "") -> httpx2.Response:
+        return self.exchange(grant_type="refresh_token", refresh_token=token or self.tokens["refresh_token"])
+
+    def connect(self, username: str) -> None:
+        assert self.register().status_code == 201
+        self.sign_in(username)
+        assert self.redeem(self.decide()["code"]).status_code == 200
+
+    def ask(self, method: str, *, path: str = "", **params: Any) -> httpx2.Response:
+        headers = {
+            "accept": "application/json, text/event-stream",
+            "authorization": f"Bearer {self.tokens['access_token']}",
+        }
+        body = RPC | {"method": method, "params": params}
+        return self.browser.post(path or self.path, json=body, headers=headers)
+
+    def tools(self, **options: Any) -> set[str]:
+        return {tool["name"] for tool in self.ask("tools/list", **options).json()["result"]["tools"]}
+
+
+def carried(answer: httpx2.Response) -> dict[str, str]:
+    location = answer.headers["location"]
+    assert location.startswith(REDIRECT), location
+    return {name: values[0] for name, values in parse_qs(urlsplit(location).query).items()}
+
+
+def refused_because(answer: httpx2.Response) -> str:
+    assert answer.status_code == 302, answer.text
+    return carried(answer)["error"]
+
+
+@pytest.fixture
+def anna() -> User:
+    return User.objects.create_user("anna", password=PASSWORD)
+
+
+@pytest.fixture
+def agent(mcp_server: McpServer, anna: User) -> Any:
+    agent = Agent(mcp_server)
+    yield agent
+    agent.close()
+
+
+def test_a_client_finds_the_server_from_the_resource(mcp_server: McpServer) -> None:
+    """RFC 9728, RFC 8414: and only what it offers is advertised."""
+    make_toolset("finance")
+    for path in ("", "/mcp", "/mcp/finance"):
+        resource = mcp_server.get(f"/.well-known/oauth-protected-resource{path}").json()
+        assert resource["scopes_supported"] == ["workflows:read", "workflows:run"]
+        [issuer] = resource["authorization_servers"]
+        assert resource["resource"] == f"{issuer}{path}"
+    for name in ("oauth-authorization-server", "openid-configuration"):
+        found = mcp_server.get(f"/.well-known/{name}").json()
+        assert found["issuer"] == issuer
+        assert found["code_challenge_methods_supported"] == ["S256"]
+        assert found["response_types_supported"] == ["code"]
+        assert found["grant_types_supported"] == ["authorization_code", "refresh_token"]
+        assert found["token_endpoint_auth_methods_supported"] == ["none"]
+        assert found["client_id_metadata_document_supported"] is True
+        assert found["authorization_response_iss_parameter_supported"] is True
+        for endpoint in ("authorization", "token", "registration", "revocation"):
+            assert found[f"{endpoint}_endpoint"].startswith(f"{issuer}/oauth/")
+
+
+def test_a_user_who_is_no_staff_signs_an_application_in(agent: Agent, anna: User) -> None:
+    """The page says in words what it gets; executions name user and client."""
+    make_workflow(name="monthly_report")
+    assert agent.register(client_name="Desk \u202eAgent\n").json()["client_name"] == "Desk Agent"
+    to_sign_in = agent.browser.get(agent.address())
+    assert to_sign_in.headers["location"].startswith("/oauth/sign-in?next=/oauth/authorize")
+    agent.sign_in("anna")
+    page = agent.browser.get(agent.address())
+    words = " ".join(re.sub(r"<[^>]+>", " ", page.text).split())
+    for said in (
+        "Desk Agent asks to act for you, anna", "gets 1 workflow as a tool", "onthly", "eport",
+        "It may start runs in your name", "a program on this computer (http://127.0.0.1:4711)",
+        "was not verified",
+    ):  # fmt: skip
+        assert said in words
+    assert "form-action 'self' http://127.0.0.1:4711" in page.headers["content-security-policy"]
+    assert "frame-ancestors 'none'" in page.headers["content-security-policy"]
+    assert (page.headers["x-frame-options"], page.headers["cache-control"]) == ("DENY", "no-store")
+    given = agent.decide()
+    assert (given["state"], given["iss"]) == ("s1", agent.metadata["issuer"])
+    tokens = agent.redeem(given["code"])
+    assert tokens.headers["cache-control"] == "no-store"
+    assert agent.tokens["access_token"].startswith("wfo_") and agent.tokens["expires_in"] == 3600
+    assert "monthly_report" in agent.tools()
+    agent.ask("tools/call", name="monthly_report", arguments={})
+    execution = Execution.objects.get()
+    assert (execution.caller, execution.caller_name) == (f"user:{anna.pk}", "anna via Desk Agent")
+    assert AllowedApplication.objects.get().last_used_at is not None
+
+
+def test_no_secret_is_stored(agent: Agent) -> None:
+    agent.connect("anna")
+    secret = [agent.tokens["access_token"], agent.tokens["refresh_token"]]
+    with connection.cursor() as cursor:
+        for table in (AccessToken, RefreshToken, AllowedApplication, Application):
+            cursor.execute(f"SELECT * FROM {table._meta.db_table}")
+            assert not any(text in str(row) for row in cursor.fetchall() for text in secret)
+
+
+@pytest.mark.parametrize(
+    ("changes", "error"),
+    [
+        ({"code_challenge": None, "code_challenge_method": None}, "invalid_request"),
+        ({"code_challenge_method": "plain"}, "invalid_request"),
+        ({"code_challenge_method": None}, "invalid_request"),
+        ({"response_type": "token"}, "unsupported_response_type"),
+        ({"scope": "workflows:read everything"}, "invalid_scope"),
+        ({"scope": "catalogue:admin"}, "invalid_scope"),
+        ({"resource": "https://elsewhere.example/mcp"}, "invalid_target"),
+        ({"resource": "http://localhost:8000/api"}, "invalid_target"),
+        ({"resource": "http://localhost:8000/mcp/no-such-toolset"}, "invalid_target"),
+        ({"resource": ["http://localhost:8000/mcp", "http://localhost:8000/mcp/finance"]}, "invalid_target"),
+    ],
+)  # fmt: skip
+def test_a_request_that_asks_for_too_much_goes_back_with_an_error(
+    agent: Agent, changes: dict[str, Any], error: str
+) -> None:
+    make_toolset("finance")
+    agent.register()
+    agent.sign_in("anna")
+    assert refused_because(agent.browser.get(agent.address(**changes))) == error
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"client_id": "unknown"},
+        {"redirect_uri": "https://evil.example/callback"},
+        {"redirect_uri": "http://127.0.0.1:4711/other"},
+        {"redirect_uri": "http://127.0.0.1:4711/callback?next=evil"},
+        {"redirect_uri": "http://localhost:4711/callback"},
+        {"redirect_uri": "http://127.0.0.1:4711/callback#f"},
+        {"redirect_uri": "http://evil@127.0.0.1:4711/callback"},
+    ],
+)
+def test_a_request_that_names_another_address_leads_nowhere(agent: Agent, changes: dict[str, str]) -> None:
+    agent.register()
+    agent.sign_in("anna")
+    for answer in (
+        agent.browser.get(agent.address(**changes)),
+        agent.send(agent.address(**changes), {"allow": "yes"}),
+        agent.send(agent.address(**changes), {"refuse": "yes"}),
+    ):
+        assert answer.status_code == 400 and "location" not in answer.headers
+        assert "Nothing was allowed" in answer.text
+
+
+def test_a_program_on_the_users_machine_may_use_any_port(agent: Agent) -> None:
+    """RFC 8252, 7.3."""
+    agent.register()
+    agent.sign_in("anna")
+    other = "http://127.0.0.1:5999/callback"
+    assert agent.browser.get(agent.address(redirect_uri=other)).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("name", "shown", "reads_as"),
+    [
+        ("\u0421l\u0430ude", "\u0421l\u0430ude", "Claude"),
+        (
+            "\u0421l\u0430ude \u05db\u05dc\u05d1",
+            "\u0421l\u0430ude \u05db\u05dc\u05d1",
+            "Claude \u05db\u05dc\u05d1",
+        ),
+        ("Claude", "Claude", ""),
+        ("Caf\u00e9 M\u00fcller", "Caf\u00e9 M\u00fcller", ""),
+        (
+            "\u041f\u043e\u043c\u043e\u0449\u043d\u0438\u043a",
+            "\u041f\u043e\u043c\u043e\u0449\u043d\u0438\u043a",
+            "",
+        ),
+        ("\u05db\u05dc\u05d1 123", "\u05db\u05dc\u05d1 123", ""),
+        ("A" + "\u0489" * 60, "A\u0489\u0489", ""),
+        ("<b>x</b>" + "y" * 500, "&lt;b&gt;x&lt;/b&gt;" + "y" * 92, ""),
+        ("\u200b\u2060\ufeff\u3164\U000e0141", "An application without a name", ""),
+    ],
+)
+def test_the_page_shows_strange_names_for_what_they_are(
+    agent: Agent, name: str, shown: str, reads_as: str
+) -> None:
+    """A name in another direction stays among itself, accents do not cover other lines, and letters that are
+    taken for others are named."""
+    agent.register(client_name=name)
+    agent.sign_in("anna")
+    page = agent.browser.get(agent.address()).text
+    assert f"<bdi>{shown}</bdi>" in page
+    assert ("letters of another alphabet" in page) == bool(reads_as)
+    assert f"“<bdi>{reads_as}</bdi>”" in page or not reads_as
+
+
+def test_nothing_skips_the_consent(agent: Agent) -> None:
+    agent.connect("anna")
+    for more in ({"approval_prompt": "auto"}, {"prompt": "none"}):
+        assert "asks to act for you" in agent.browser.get(agent.address(**more)).text
+    assert agent.browser.post(agent.address(), data={"allow": "yes"}).status_code == 403  # Without its token
+    assert agent.decide("refuse")["error"] == "access_denied"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"code_verifier": "x" * 60},
+        {"redirect_uri": "http://127.0.0.1:4711/other"},
+        {"client_id": "other"},
+        {"resource": "https://elsewhere.example/mcp"},
+        {"resource": "http://localhost:8000/mcp/finance"},
+    ],
+)
+def test_a_code_is_good_only_for_what_it_was_given_for(agent: Agent, changes: dict[str, str]) -> None:
+    make_toolset("finance")
+    agent.register()
+    agent.sign_in("anna")
+    assert agent.redeem(agent.decide()["code"], **changes).status_code in (400, 401)
+    assert not AccessToken.objects.exists()
+
+
+def test_a_code_is_good_once_and_its_reuse_ends_what_came_of_it(agent: Agent) -> None:
+    """OAuth 2.1, 4.1.3: one of the two who have it has stolen it."""
+    agent.connect("anna")
+    before = agent.tokens
+    code = agent.decide()["code"]
+    assert agent.redeem(code).status_code == 200
+    assert agent.ask("tools/list").status_code == 200
+    assert agent.redeem(code).json()["error"] == "invalid_grant"
+    forget_bearers()
+    assert agent.ask("tools/list").status_code == 401
+    assert agent.refresh().json()["error"] == "invalid_grant"
+    assert agent.redeem(code).json()["error"] == "invalid_grant"
+    assert agent.refresh(before["refresh_token"]).status_code == 200, "of another sign-in"
+
+
+def test_characters_that_no_database_stores_are_refused_as_other_wrong_ones(
+    agent: Agent, subtests: pytest.Subtests
+) -> None:
+    """U+0000, which PostgreSQL has no text for."""
+    agent.register()
+    agent.sign_in("anna")
+    for name in ("client_id", "redirect_uri", "state", "code_challenge", "scope", "resource"):
+        with subtests.test(name):
+            assert agent.browser.get(agent.address(**{name: "a\0b"})).status_code < 500
+    code = agent.decide()["code"]
+    for name in ("code", "client_id", "redirect_uri", "code_verifier", "resource"):
+        with subtests.test(f"of a token: {name}"):
+            form = {"code": code, name: "a\0b"}
+            assert agent.redeem(**form).status_code in (400, 401)
+    assert agent.refresh("wfr_a\0b").status_code == 400
+    revoked = agent.browser.post("/oauth/revoke", data={"token": "a\0b", "client_id": agent.client_id})
+    assert revoked.status_code in (200, 400)
+    named = agent.register(client_name="a\0b", redirect_uris=["https://a.example/\0"])
+    assert named.status_code == 400
+    assert agent.send("/oauth/sign-in", {"username": "a\0b", "password": "a\0b"}).status_code == 200
+    asked = agent.browser.get("/api/sources/", headers={"authorization": "Bearer wfo_a%00b"})
+    assert asked.status_code == 401
+
+
+@pytest.mark.parametrize(
+    "kind", ["password", "client_credentials", "urn:ietf:params:oauth:grant-type:device_code", "implicit", ""]
+)
+def test_no_other_grant_gives_a_token(agent: Agent, kind: str) -> None:
+    agent.register()
+    answer = agent.exchange(grant_type=kind, username="anna", password=PASSWORD)
+    assert (answer.status_code, answer.json()["error"]) == (400, "unsupported_grant_type")
+
+
+def test_a_token_for_a_toolset_sees_that_alone(mcp_server: McpServer, anna: User) -> None:
+    """RFC 8707; the resource is given with and without the slash at its end."""
+    paid = make_workflow(name="paid")
+    make_workflow(name="other")
+    make_toolset("finance", picked=[paid])
+    make_toolset("sales")
+    agent = Agent(mcp_server, path="/mcp/finance")
+    agent.register()
+    agent.sign_in("anna")
+    shown = agent.browser.get(agent.address(resource=f"{agent.resource}/")).text
+    assert "In the toolset" in shown and "gets 1 workflow as a tool" in " ".join(shown.split())
+    agent.redeem(agent.decide()["code"])
+    for path in ("/mcp/finance", "/mcp"):
+        assert "paid" in agent.tools(path=path) and "other" not in agent.tools(path=path)
+    assert agent.ask("tools/list", path="/mcp/sales").status_code == 404
+    listed = agent.browser.get(
+        "/api/workflows", headers={"authorization": f"Bearer {agent.tokens['access_token']}"}
+    )
+    assert [row["tool_name"] for row in listed.json()["results"]] == ["paid"]
+    agent.close()
+
+
+def test_a_token_of_another_address_of_this_server_is_refused(agent: Agent, settings: Any) -> None:
+    agent.connect("anna")
+    settings.PUBLIC_URL = "https://new.example"
+    forget_bearers()
+    assert agent.ask("tools/list").status_code == 401
+
+
+def test_a_refresh_token_is_good_once_and_its_reuse_ends_the_family(agent: Agent) -> None:
+    """RFC 9700, 4.14."""
+    agent.connect("anna")
+    first, old = agent.tokens["refresh_token"], agent.tokens["access_token"]
+    assert agent.refresh().status_code == 200
+    assert agent.tokens["refresh_token"] != first and agent.tokens["access_token"] != old
+    assert agent.ask("tools/list").status_code == 200
+    second = agent.tokens["refresh_token"]
+    assert agent.refresh(first).json()["error"] == "invalid_grant"
+    forget_bearers()
+    assert agent.ask("tools/list").status_code == 401
+    assert agent.refresh(second).json()["error"] == "invalid_grant"
+
+
+def test_of_many_who_use_one_refresh_token_at_once_one_gets_another(agent: Agent) -> None:
+    agent.connect("anna")
+    token, barrier, answers = agent.tokens["refresh_token"], threading.Barrier(6), []
+    address = f"{agent.server.base_url}{agent.local(agent.metadata['token_endpoint'])}"
+    form = {"grant_type": "refresh_token", "refresh_token": token, "client_id": agent.client_id}
+
+    def use() -> None:
+        barrier.wait()
+        answers.append(plain_http.post(address, data=form, timeout=30))
+
+    threads = [threading.Thread(target=use) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    given = [answer.json()["access_token"] for answer in answers if answer.status_code == 200]
+    assert len(given) == 1 and given[0].startswith("wfo_")
+    assert {answer.status_code for answer in answers} == {200, 400}
+
+
+def test_access_ends_with_the_users(agent: Agent, anna: User) -> None:
+    """Of the token, of refreshing, and of a code that was given before."""
+    agent.connect("anna")
+    code = agent.decide()["code"]
+    User.objects.filter(pk=anna.pk).update(is_active=False)
+    forget_bearers()
+    assert agent.ask("tools/list").status_code == 401
+    assert agent.refresh().status_code in (400, 401)
+    assert agent.redeem(code).status_code in (400, 401)
+
+
+def test_an_agent_loses_what_its_user_loses(mcp_server: McpServer, anna: User) -> None:
+    """The scopes of an administrator go with the account's rights; those of every user stay."""
+    User.objects.filter(pk=anna.pk).update(is_staff=True, is_superuser=True)
+    agent = Agent(mcp_server, scope="workflows:read catalogue:read")
+    agent.connect("anna")
+    headers = {"authorization": f"Bearer {agent.tokens['access_token']}"}
+    assert agent.browser.get("/api/sources", headers=headers).status_code == 200
+    User.objects.filter(pk=anna.pk).update(is_superuser=False, is_staff=False)
+    forget_bearers()
+    assert agent.browser.get("/api/sources", headers=headers).status_code == 403
+    assert agent.ask("tools/list").status_code == 200
+    agent.close()
+
+
+def test_a_user_revokes_an_application(agent: Agent, anna: User) -> None:
+    """Their own only; the history names both."""
+    agent.connect("anna")
+    code = agent.decide()["code"]
+    bob = User.objects.create_user("bob", password=PASSWORD)
+    theirs = AllowedApplication.objects.create(
+        user=bob, application=Application.objects.get(), name="x", allowed_at="2026-01-01T00:00Z"
+    )
+    page = agent.browser.get("/oauth/applications").text
+    assert "Desk Agent" in page and page.count("Revoke") == 1
+    assert agent.send(f"/oauth/applications/{theirs.pk}/revoke", {}).status_code == 404
+    mine = AllowedApplication.objects.get(user=anna)
+    assert agent.send(f"/oauth/applications/{mine.pk}/revoke", {}).status_code == 302
+    forget_bearers()
+    assert agent.ask("tools/list").status_code == 401
+    assert agent.refresh().json()["error"] == "invalid_grant"
+    assert agent.redeem(code).json()["error"] == "invalid_grant"
+    assert "No application acts for you" in agent.browser.get("/oauth/applications").text
+    assert agent.redeem(agent.decide()["code"]).status_code == 200  # Allowed anew
+
+
+def test_the_audit_has_who_allowed_and_revoked_what(agent: Agent, anna: User) -> None:
+    """As of a token that is made in the admin."""
+    agent.connect("anna")
+    allowed = AllowedApplication.objects.get()
+    agent.send(f"/oauth/applications/{allowed.pk}/revoke", {})
+    given, ended = HistoryEntry.objects.filter(model="mcp_bridge.allowedapplication").order_by("pk")
+    assert given.message == "Allowed by its user: workflows:read, workflows:run."
+    assert ended.message == "Revoked by its user."
+    seal()
+    entries = Entry.objects.filter(event__startswith="allowedapplication").order_by("pk")
+    assert [(one.kind, one.actor_name, one.subject_name) for one in entries] == [
+        (Kind.TOKEN, "anna", "Desk Agent for anna")
+    ] * 2
+    assert verify().holds
+
+
+def test_an_administrator_finds_and_revokes_what_a_user_allowed(agent: Agent, admin_client: Client) -> None:
+    """B8: by its page and in bulk, and the history says who did it. The toolkit's own pages are gone."""
+    agent.connect("anna")
+    listed = admin_client.get(list_url(AllowedApplication), {"q": "DESK", "usable": "yes"})
+    assert "Desk Agent" in text_of(listed)
+    assert "Desk Agent" not in text_of(admin_client.get(list_url(AllowedApplication), {"usable": "no"}))
+    allowed = AllowedApplication.objects.get()
+    assert REDIRECT in text_of(admin_client.get(page_url(allowed)))
+    assert "Revoked: 1." in told(run_action(admin_client, "revoke_selected", allowed))
+    forget_bearers()
+    assert agent.ask("tools/list").status_code == 401
+    assert HistoryEntry.objects.get(message="Revoked.").actor_name == "admin"
+    agent.redeem(agent.decide()["code"])
+    assert "Revoked: Desk Agent for anna." in told(press(admin_client, allowed, "revoke"))
+    forget_bearers()
+    assert agent.ask("tools/list").status_code == 401
+    assert admin_client.get("/admin/oauth2_provider/accesstoken/").status_code == 404
+
+
+def test_a_consent_that_is_given_several_times_at_once_counts_once(agent: Agent) -> None:
+    agent.register()
+    agent.sign_in("anna")
+    assert agent.browser.get(agent.address()).status_code == 200
+    barrier, answers = threading.Barrier(4), []
+
+    def allow() -> None:
+        barrier.wait()
+        answers.append(agent.send(agent.address(), {"allow": "yes"}).status_code)
+
+    threads = [threading.Thread(target=allow) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert answers == [302] * 4 and AllowedApplication.objects.count() == 1
+
+
+def test_a_client_gives_its_tokens_back(agent: Agent) -> None:
+    """RFC 7009."""
+    agent.connect("anna")
+    form = {"token": agent.tokens["refresh_token"], "client_id": agent.client_id}
+    assert (
+        agent.browser.post(agent.local(agent.metadata["revocation_endpoint"]), data=form).status_code == 200
+    )
+    forget_bearers()
+    assert agent.ask("tools/list").status_code == 401
+    assert agent.refresh().json()["error"] == "invalid_grant"
+
+
+@pytest.mark.parametrize(
+    ("metadata", "error"),
+    [
+        ({"redirect_uris": []}, "invalid_redirect_uri"),
+        ({"redirect_uris": ["http://evil.example/cb"]}, "invalid_redirect_uri"),
+        ({"redirect_uris": ["javascript:alert(1)"]}, "invalid_redirect_uri"),
+        ({"redirect_uris": ["data:text/html,x"]}, "invalid_redirect_uri"),
+        ({"redirect_uris": ["https://a.example/cb#x"]}, "invalid_redirect_uri"),
+        ({"redirect_uris": ["https://*.example/cb"]}, "invalid_redirect_uri"),
+        ({"redirect_uris": ["https://a.example/cb https://b.example"]}, "invalid_redirect_uri"),
+        ({"redirect_uris": ["https://[::1"]}, "invalid_redirect_uri"),
+        ({"redirect_uris": ["https:///cb"]}, "invalid_redirect_uri"),
+        ({"redirect_uris": ["https://a.example;sandbox/cb"]}, "invalid_redirect_uri"),
+        ({"redirect_uris": ["https://a.example,b.example/cb"]}, "invalid_redirect_uri"),
+        ({"redirect_uris": ["https://a.example\\.b.example/cb"]}, "invalid_redirect_uri"),
+        ({"redirect_uris": ["https://a.example%2eb.example/cb"]}, "invalid_redirect_uri"),
+        ({"redirect_uris": ["https://a.example:0x50/cb"]}, "invalid_redirect_uri"),
+        ({"redirect_uris": ["https://'self'/cb"]}, "invalid_redirect_uri"),
+        ({"redirect_uris": "https://a.example/cb"}, "invalid_redirect_uri"),
+        ({"redirect_uris": ["https://a.example/cb"] * 11}, "invalid_redirect_uri"),
+        ({"grant_types": ["client_credentials"]}, "invalid_client_metadata"),
+        ({"client_name": 7}, "invalid_client_metadata"),
+        ({"client_name": "x" * 20_000}, "invalid_client_metadata"),
+    ],
+)
+def test_a_registration_that_could_harm_is_refused(agent: Agent, metadata: Any, error: str) -> None:
+    answer = agent.register(**metadata)
+    assert (answer.status_code, answer.json()["error"]) == (400, error)
+    assert not Application.objects.exists()
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b"\xff", b"1", b"[" * 5000])
+def test_what_is_no_registration_is_refused(agent: Agent, body: bytes) -> None:
+    assert agent.browser.post("/oauth/register", content=body).status_code == 400
+
+
+def test_registrations_are_bounded(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By address, and in all; those that no user allowed go after a day, the others stay."""
+    agent.connect("anna")
+    kept = agent.client_id
+    monkeypatch.setattr("mcp_bridge.oauth.grants.MOST_UNUSED", 2)
+    assert [agent.register().status_code for _ in range(3)] == [201, 201, 503]
+    Application.objects.exclude(client_id=kept).update(created=timezone.now() - timedelta(minutes=31))
+    assert agent.register().status_code == 201, "a flood keeps others out for half an hour, not for a day"
+    Application.objects.update(created="2026-01-01T00:00Z")
+    assert agent.register().status_code == 201
+    assert set(Application.objects.values_list("client_id", flat=True)) == {kept, agent.client_id}
+    FailureCount.objects.update(failures=30)
+    refused = agent.register()
+    assert refused.status_code == 429 and int(refused.headers["retry-after"]) > 0
+
+
+def test_strangers_make_this_server_read_no_address(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And users only public ones, so often."""
+    read: list[str] = []
+    fetch = server.DocumentReader.fetch
+    monkeypatch.setattr(
+        server.DocumentReader, "fetch", lambda self, address: (read.append(address), fetch(self, address))[1]
+    )
+    agent.client_id = "https://127.0.0.1/client.json"
+    agent.browser.get(agent.address())
+    agent.browser.get(agent.address(prompt="none"))
+    agent.redeem("x")
+    agent.refresh("x")
+    assert not read
+    agent.sign_in("anna")
+    assert agent.browser.get(agent.address()).status_code == 400
+    assert read == [agent.client_id] and not Application.objects.exists()
+    FailureCount.objects.update(failures=30)
+    agent.client_id = "https://127.0.0.1/other.json"
+    assert "Too many" in agent.browser.get(agent.address()).text
+    assert len(read) == 1
+
+
+@dataclass
+class Vendor:
+    """Describes a client at an https address of a private host, with a certificate of its own authority."""
+
+    engine: ScriptedEngine
+    authority: Path
+
+    def __post_init__(self) -> None:
+        self.address = f"https://127.0.0.1:{self.engine.port}/client.json"
+        self.document = {
+            "client_id": self.address,
+            "client_name": "Editor",
+            "redirect_uris": ["http://127.0.0.1/callback"],
+            "grant_types": ["authorization_code", "urn:ietf:params:oauth:grant-type:device_code"],
+        }
+
+    def answers(self, status: int = 200, body: Any = None, **headers: str) -> None:
+        self.engine.behave = replies(status, self.document if body is None else body, **headers)
+
+
+@pytest.fixture
+def vendor(tmp_path: Path, settings: Settings) -> Iterator[Vendor]:
+    authority = Authority(tmp_path)
+    issued = authority.issue("vendor")
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(issued.certificate, issued.key)
+    engine = ScriptedEngine(replies(404), tls=context)
+    run_in_background_loop(engine.__aenter__())
+    vendor = Vendor(engine, authority.ca)
+    settings.CATALOGUE = settings.CATALOGUE | {
+        "oauth_document_hosts": f"127.0.0.1:{engine.port}",
+        "oauth_document_ca_file": str(authority.ca),
+    }
+    yield vendor
+    run_in_background_loop(engine.__aexit__(None, None, None))
+
+
+def test_a_client_that_describes_itself_at_an_address(agent: Agent, vendor: Vendor) -> None:
+    """Client id metadata documents, over TLS: other grants of it are left out."""
+    vendor.answers()
+    agent.client_id = vendor.address
+    agent.sign_in("anna")
+    assert "it is described at 127.0.0.1" in " ".join(agent.browser.get(agent.address()).text.split())
+    assert agent.redeem(agent.decide()["code"]).status_code == 200
+    assert agent.ask("tools/list").status_code == 200
+    assert [asked.target for asked in vendor.engine.received] == ["/client.json"]
+
+
+Change = Callable[[Vendor, Settings, pytest.MonkeyPatch], None]
+
+
+def setting(**changes: str) -> Change:
+    def change(vendor: Vendor, settings: Settings, _: pytest.MonkeyPatch) -> None:
+        vendor.answers()
+        settings.CATALOGUE = settings.CATALOGUE | changes
+
+    return change
+
+
+def answering(status: int = 200, **headers: str) -> Change:
+    return lambda vendor, *_: vendor.answers(status, **headers)
+
+
+def describing(**changes: Any) -> Change:
+    return lambda vendor, *_: vendor.answers(body=vendor.document | changes)
+
+
+def never_answering(vendor: Vendor, _: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def wait(*_: Any) -> None:
+        await asyncio.Event().wait()
+
+    vendor.engine.behave = wait
+    monkeypatch.setattr(server, "DOCUMENT_SECONDS", 0.3)
+
+
+UNUSABLE: dict[str, tuple[Change, str]] = {
+    "a private host, by default": (setting(oauth_document_hosts=""), "a loopback address"),
+    "another port of an allowed host": (setting(oauth_document_hosts="127.0.0.1:1"), "a loopback address"),
+    "an unknown authority": (setting(oauth_document_ca_file=""), "certificate verify failed"),
+    "a redirect": (answering(302, location="/other.json"), "answered 302"),
+    "nothing there": (answering(404), "answered 404"),
+    "a page": (answering(content_type="text/html"), "text/html"),
+    "too large": (describing(padding="x" * 20_000), "larger than 16,384 bytes"),
+    "no JSON": (lambda vendor, *_: vendor.answers(body="{"), "is not JSON"),
+    "no object": (lambda vendor, *_: vendor.answers(body=[1]), "is not an object"),
+    "another client": (describing(client_id="https://127.0.0.1/other.json"), "client_id"),
+    "a foreign redirect address": (describing(redirect_uris=["http://evil.example/"]), "not encrypted"),
+    "no answer in time": (never_answering, "within 0.3 s"),
+}
+
+
+@pytest.mark.parametrize("case", UNUSABLE)
+def test_a_description_that_cannot_be_used_signs_nobody_in_and_the_page_says_why(
+    agent: Agent, vendor: Vendor, settings: Settings, monkeypatch: pytest.MonkeyPatch, case: str
+) -> None:
+    change, words = UNUSABLE[case]
+    change(vendor, settings, monkeypatch)
+    agent.client_id = vendor.address
+    agent.sign_in("anna")
+    page = agent.browser.get(agent.address())
+    assert (page.status_code, Application.objects.exists()) == (400, False)
+    assert words in html.unescape(page.text)
+    if case.startswith(("a private host", "another port")):
+        assert not vendor.engine.connections
+
+
+@pytest.mark.parametrize("off", ["oauth_enabled", "oauth_registration"])
+def test_an_operator_switches_it_off(agent: Agent, settings: Any, off: str) -> None:
+    agent.connect("anna")
+    settings.CATALOGUE = settings.CATALOGUE | {off: False}
+    forget_bearers()
+    assert agent.browser.post("/oauth/register", json={"redirect_uris": [REDIRECT]}).status_code == 404
+    everything = off == "oauth_enabled"
+    assert agent.ask("tools/list").status_code == (401 if everything else 200)
+    assert agent.refresh().status_code == (404 if everything else 200)
+    found = agent.server.get("/.well-known/oauth-protected-resource/mcp").json()
+    assert ("authorization_servers" in found) is not everything
+
+
+def test_expired_tokens_are_cleaned_up(agent: Agent) -> None:
+    agent.connect("anna")
+    AccessToken.objects.update(expires="2026-01-01T00:00Z")
+    forget_bearers()
+    assert agent.ask("tools/list").status_code == 401
+    assert app.conf.beat_schedule["clean-up-authorizations"]["task"] == clean_up_authorizations.name
+    Session.objects.create(session_key="ended", session_data="", expire_date="2026-01-01T00:00Z")
+    clean_up_authorizations()
+    assert not AccessToken.objects.exists() and not RefreshToken.objects.exists()
+    assert not Session.objects.filter(session_key="ended").exists()
+    assert Session.objects.exists(), "the browser's goes on"
+
+
+def test_a_token_costs_its_queries_at_most_twice_a_second(
+    agent: Agent, django_assert_num_queries: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent.connect("anna")
+    text = agent.tokens["access_token"]
+    authenticate(text)
+    forget_bearers()
+    now = 1_000.0
+    monkeypatch.setattr("mcp_bridge.bearers.time", SimpleNamespace(monotonic=lambda: now))
+    with django_assert_num_queries(5):
+        assert authenticate(text) is not None
+    with django_assert_num_queries(0):
+        assert authenticate(text) is not None
+    now += 0.51
+    with django_assert_num_queries(5):
+        assert authenticate(text) is not None
+
+
+def test_an_application_renews_a_token_that_has_expired(agent: Agent) -> None:
+    agent.connect("anna")
+    AccessToken.objects.update(expires=timezone.now() - timedelta(minutes=1))
+    clean_up_authorizations()
+    forget_bearers()
+    assert agent.ask("tools/list").status_code == 401
+    assert agent.refresh().status_code == 200
+    assert agent.ask("tools/list").status_code == 200
