@@ -274,7 +274,8 @@ def note_given_up(token_id: int, *, after_seconds: int, begun_at: datetime, is_c
     )
     found = AccessToken.objects.filter(pk=token_id)
     if not (is_certain or is_repeated):
-        found.update(gave_up_after=after_seconds, gave_up_at=timezone.now())
+        if token.gave_up_after != after_seconds:  # Of calls that overlap the first one's time counts
+            found.update(gave_up_after=after_seconds, gave_up_at=timezone.now())
         return
     found.update(patience_seconds=after_seconds, gave_up_after=None, gave_up_at=None)
     token.patience_seconds = after_seconds

@@ -128,7 +128,20 @@ def test_a_token_says_what_its_clients_taught_and_a_decision_replaces_it(admin_c
     assert patience_of_token(text) == 4
     admin_client.post(page_url(token), {"inline_wait_seconds": "9"})
     assert "Inline wait 9 s" in " ".join(text_of(admin_client.get(page_url(token))).split())
-    assert patience_of_token(text) == 9
+    assert patience_of_token(text) == 8
+
+
+def test_calls_that_overlap_count_once_whenever_the_last_of_them_is_noted() -> None:
+    """A8.4: the next one after the first of them tells of patience."""
+    token, text = create_token(name="agent")
+    give_up = partial(note_given_up, token.pk, after_seconds=10, is_certain=False)
+    together = timezone.now()
+    give_up(begun_at=together)
+    later = timezone.now()
+    give_up(begun_at=together)
+    assert patience_of_token(text) is None
+    give_up(begun_at=later)
+    assert patience_of_token(text) == 8
 
 
 def patience_of_token(text: str) -> int | None:
