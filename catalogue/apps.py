@@ -15,11 +15,11 @@ class CatalogueConfig(AppConfig):
     name = "catalogue"
 
     def ready(self) -> None:
-        from catalogue import audited, product_settings
+        from catalogue import audit, product_settings
 
         register(check_connectors)
         post_migrate.connect(keep_roles_up_to_date)
-        audited.follow_history()
+        audit.follow_history()
         settings.CATALOGUE.overrides = product_settings.overrides  # type: ignore[attr-defined]
         allow_stdio_commands(settings.CATALOGUE["stdio_commands"])
         allow_http_tool_hosts(settings.CATALOGUE["http_tool_hosts"])

@@ -17,7 +17,7 @@ from rest_framework.views import APIView
 
 from audit.models import Entry, Kind
 from audit.sealing import head
-from catalogue.audited import MEDIA_TYPE, matching, send_export
+from catalogue.audit import MEDIA_TYPE, matching, send_export
 from catalogue.history import actor_of
 from catalogue.long_lists import SEARCHED
 from catalogue.permissions import Access

@@ -12,7 +12,7 @@ from rest_framework.renderers import BaseRenderer, JSONRenderer
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from catalogue.audited import record_export
+from catalogue.audit import record_export
 from catalogue.configuration import (
     FILE_NAME,
     MEDIA_TYPE,

@@ -13,7 +13,7 @@ from django.utils.safestring import SafeString
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from catalogue.admin.rendering import badge, pretty_json, text_block
-from catalogue.audited import record_export
+from catalogue.audit import record_export
 from catalogue.history import actor_of
 from connectors.http_tools.tool import HTTPRequestSpec, HTTPResponseSpec
 from executions.models import ExecutionPayload

@@ -18,7 +18,7 @@ from rest_framework.exceptions import NotFound
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from catalogue.audited import record_export
+from catalogue.audit import record_export
 from catalogue.database import run_without_connection
 from catalogue.history import actor_of
 from catalogue.permissions import Access

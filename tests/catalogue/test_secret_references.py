@@ -11,8 +11,7 @@ from django.db import connection
 from pydantic import SecretStr
 from pytest_django import Settings
 
-from audit.sealing import seal
-from audit.verification import verify
+from audit.sealing import seal, verify
 from catalogue import sources
 from catalogue.admin.sources import shown_settings
 from catalogue.discovery import refresh_source
