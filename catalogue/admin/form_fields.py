@@ -15,9 +15,9 @@ from unfold import widgets
 
 from catalogue.approval_rules import read_rules, write_rules
 from catalogue.argument_overrides import LONGEST_DESCRIPTION
-from catalogue.inputs import describe_inputs
 from catalogue.kinds import Setting, plain_type
 from catalogue.reservations import GROUP, USER
+from catalogue.served_schemas import describe_inputs
 
 MONOSPACE = {
     "style": "font-family: ui-monospace, monospace; font-size: 0.8rem",

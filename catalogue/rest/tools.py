@@ -6,8 +6,7 @@ from rest_framework import serializers, status
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from catalogue.exposure import confirmed_catalogue
-from catalogue.filters import FilterChain
+from catalogue.exposure import FilterChain, confirmed_catalogue
 from catalogue.history import actor_of
 from catalogue.http_tools import KIND, StoredTool, stored_tool_of, write_tool_config
 from catalogue.imports.pipeline import ToolsRefused

@@ -22,8 +22,7 @@ from rest_framework.response import Response
 from catalogue import curation
 from catalogue.approval_rules import COMPARISONS, MOST_RULES
 from catalogue.argument_overrides import LONGEST_DESCRIPTION
-from catalogue.exposure import Visibility, confirmed_catalogue, explain_exposure
-from catalogue.filters import FilterChain
+from catalogue.exposure import FilterChain, Visibility, confirmed_catalogue, explain_exposure
 from catalogue.history import actor_of, changed_fields
 from catalogue.models import Review, Source, Workflow, WorkflowFilter
 from catalogue.models.workflow import WorkflowQuerySet

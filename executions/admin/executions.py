@@ -30,9 +30,9 @@ from catalogue.admin.base import Button, ButtonsMixin, ReadOnlyMixin, button
 from catalogue.admin.form_fields import MONOSPACE
 from catalogue.admin.rendering import DASH, ago, duration, pretty_json, wrapped
 from catalogue.database import run_without_connection
-from catalogue.inputs import summarise_inputs
 from catalogue.interactions import DeclaredInteraction, InteractionKind, interactions_of
 from catalogue.long_lists import SEARCHED
+from catalogue.served_schemas import summarise_inputs
 from connectors.formats.json import UnreadableJSON, parse_json
 from executions import resolving
 from executions.admin import filters
