@@ -7,7 +7,7 @@ from django.conf import settings
 from django.core.checks import CheckMessage, Warning, register
 from django.db.models.signals import post_migrate
 
-from connectors.allowlists import allow_http_tool_hosts, allow_stdio_commands
+from connectors.network.policy import allow_http_tool_hosts, allow_stdio_commands
 from connectors.registry import connector_problems
 
 

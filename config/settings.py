@@ -17,7 +17,7 @@ from config.environment import BASE_DIR, LiveSettings, read_environment, secret_
 from config.environment import LIVE_SETTINGS as CHANGEABLE
 from config.logging import configure_logging, process_name
 from config.private_files import keep_private, keep_private_database, write_secret_once
-from connectors.allowlists import StdioCommand
+from connectors.network.policy import StdioCommand
 from telemetry.traces import export_spans
 
 ENVIRONMENT = read_environment()

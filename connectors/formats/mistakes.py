@@ -1,4 +1,4 @@
-"""Words for mistakes in a file that a pydantic model describes."""
+"""Messages for mistakes in a file that a pydantic model describes."""
 
 from collections.abc import Mapping
 from difflib import get_close_matches

@@ -19,8 +19,7 @@ from pydantic import SecretStr
 
 from catalogue.secrets import SecretUnavailable, resolve
 from connectors.background import finish_in_background_loop
-from connectors.backoff import backoff_seconds, spread
-from connectors.errors import Misconfigured
+from connectors.errors import Misconfigured, backoff_seconds, spread
 from connectors.network import transport
 from connectors.network.client import USER_AGENT
 from connectors.network.policy import normalise_base_url
