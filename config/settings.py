@@ -108,7 +108,7 @@ MIDDLEWARE = [
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
-    "config.origin.OriginMiddleware",
+    "mcp_bridge.addresses.OriginMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "mcp_bridge.second_factor.SecondFactorRequired",
     "django.contrib.messages.middleware.MessageMiddleware",

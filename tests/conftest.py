@@ -35,7 +35,7 @@ from executions.statistics import forget_past_days
 from mcp_bridge import doorkeeper
 from mcp_bridge.authentication import forget_pauses
 from mcp_bridge.bearers import forget_bearers
-from mcp_bridge.outside import forget_outside
+from mcp_bridge.external_tokens import forget_outside
 from mcp_bridge.tokens import forget_uses
 from mcp_bridge.tool_lists import forget_tool_lists
 from mcp_bridge.toolset_costs import forget_costs

@@ -23,7 +23,7 @@ from connectors.errors import ConnectorError, Unreachable
 from connectors.network.issuer import Issuer, TokenRefused
 from executions.callers import Caller
 from mcp_bridge.bearers import KINDS, TokenKind, Undecided, digest_of
-from mcp_bridge.identities import find_user, identity_of, issuer_at
+from mcp_bridge.identity_provider import find_user, identity_of, issuer_at
 from mcp_bridge.tokens import TOKEN_START, Access, Kind, resource_url
 
 READ_SECONDS = 0.25  # How long claims wait for the thread that asks for their user
