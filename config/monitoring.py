@@ -1,5 +1,8 @@
-"""Readiness, probes and metrics for operators' programs. In front of Django, whose check of the Host header would
-refuse probes and scrapers that name a machine's address; without cookies, so that no page can use it."""
+"""Readiness, probes and metrics for operators' programs.
+
+In front of Django, whose check of the Host header would refuse probes and scrapers that name a machine's
+address; without cookies, so that no page can use it.
+"""
 
 import threading
 import time

@@ -1,10 +1,9 @@
-"""What stands in front of every endpoint: the delays for callers who guess, and what web pages of other origins
-may read (CORS).
+"""Delays for callers who guess credentials, and what web pages of other origins may read (CORS).
 
-A guesser must not take the time of callers with good tokens. Answers to guesses are delayed, and no good token
-is refused; `authentication` decides which guesses are refused. All origins may read the metadata; those that
-the operator lists may use MCP and the authorization server. No answer depends on a cookie, and browsers may not
-send any.
+A guesser must not take the time of callers with good tokens. Answers to guesses are delayed, and no good
+token is refused; `authentication` decides which guesses are refused. All origins may read the metadata;
+those that the operator lists may use MCP and the authorization server. No answer depends on a cookie, and
+browsers may not send any.
 """
 
 import asyncio

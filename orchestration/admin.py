@@ -33,8 +33,7 @@ from catalogue.exposure import current_catalogue
 from catalogue.long_lists import SEARCHED
 from connectors.http_tools.tool import HTTPRequestSpec, HTTPResponseSpec
 from executions.admin.filters import CreatedFilter, caller_of
-from executions.admin.page import state_badge
-from executions.admin.payloads import show_content, show_request, show_response
+from executions.admin.page import show_content, show_request, show_response, state_badge
 from executions.callers import Caller
 from executions.dashboard import WINDOW, Card, address, further_cards
 from executions.models import Execution, ExecutionPayload

@@ -13,8 +13,8 @@ from catalogue.database import run_in_database
 from catalogue.models import Workflow
 from executions.advancing import begin
 from executions.callers import Caller
-from executions.creating import StartRequest
 from executions.models import Execution
+from executions.models.execution import StartRequest
 from executions.refusals import Busy, StartRefused, TooManyCalls
 from executions.waiting import start_and_wait
 from orchestration import records

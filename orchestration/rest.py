@@ -31,8 +31,8 @@ from catalogue.rest.base import (
 from catalogue.rest.views import ApiViewSet
 from catalogue.scopes import Scope
 from executions.models import State
-from executions.rest import parameters
-from executions.rest.serializers import AnyJSONField
+from executions.rest import base
+from executions.rest.base import AnyJSONField
 from orchestration import request_types
 from orchestration.compat import mark_logged
 from orchestration.models import Failure, Stage, StageState, WorkflowRequest
@@ -226,7 +226,7 @@ MAY_RUN = "executions.add_execution"  # Required of staff unless it is a dry run
 RETRY_AFTER_SECONDS = 5  # For repetitions of a request that still runs
 
 IDEMPOTENCY = OpenApiParameter(
-    parameters.IDEMPOTENCY_KEY,
+    base.IDEMPOTENCY_KEY,
     location=OpenApiParameter.HEADER,
     description="The caller's own name for this request, 1 to 255 printable ASCII characters such as a UUID. "
     "For CATALOGUE_IDEMPOTENCY_HOURS the same request with the same key is answered as the first one was, "
@@ -234,12 +234,12 @@ IDEMPOTENCY = OpenApiParameter(
     "started does not use the key up.",
 )
 FRESH = OpenApiParameter(
-    parameters.CACHE_CONTROL,
+    base.CACHE_CONTROL,
     location=OpenApiParameter.HEADER,
     description="`no-cache`: the tool runs, though a cached result could answer.",
 )
 REPLAYED = OpenApiParameter(
-    parameters.IDEMPOTENT_REPLAYED,
+    base.IDEMPOTENT_REPLAYED,
     location=OpenApiParameter.HEADER,
     response=True,
     description="`true` if the idempotency key was used before and this is the answer to that request.",
@@ -294,7 +294,7 @@ class WorkflowRequestViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, A
         settle_with_runs()
 
     def get_queryset(self) -> QuerySet[WorkflowRequest]:
-        visible = WorkflowRequest.objects.visible_to(parameters.caller_of(self.request))
+        visible = WorkflowRequest.objects.visible_to(base.caller_of(self.request))
         if self.action == "list":
             return visible.defer(*NOT_LISTED).order_by("-created_at", "-id")
         return visible.select_related(*WITH_RUN)
@@ -384,13 +384,13 @@ class WorkflowViewSet(ApiViewSet[WorkflowRequest]):
         wanted = body.validated_data
         asked = request_types.RequestInput(
             **wanted | {"response_format_instructions": wanted["response_format_instructions"] or ""},
-            caller=parameters.caller_of(request),
-            idempotency_key=parameters.idempotency_key_of(request),
-            fresh=parameters.wants_fresh(request),
+            caller=base.caller_of(request),
+            idempotency_key=base.idempotency_key_of(request),
+            fresh=base.wants_fresh(request),
         )
         if not asked.dry_run:
             demand_of_staff(request, MAY_RUN)
-        with parameters.waiting_places.one_for(asked.caller.key) as has_place:
+        with base.waiting_places.one_for(asked.caller.key) as has_place:
             if not has_place:
                 raise _too_many_wait()
             try:
@@ -417,7 +417,7 @@ def _headers(
     recorded = reverse("workflow-request-detail", args=[answered.request.pk])
     headers = {"Location": request.build_absolute_uri(recorded)}
     if answered.request.pk != asked.id:
-        headers[parameters.IDEMPOTENT_REPLAYED] = "true"
+        headers[base.IDEMPOTENT_REPLAYED] = "true"
     if answered.retry_after is not None:
         headers["Retry-After"] = str(answered.retry_after)
     return headers

@@ -226,3 +226,13 @@ def add_usage(rows: Iterable[tuple[Key, Sums]]) -> None:
     sql, values = usage_insertion(rows, folded=True)
     sql += f" ON CONFLICT ({', '.join(Key._fields)}) WHERE is_folded DO UPDATE SET {', '.join(sums_up)}"
     carry_out((sql, values))
+
+
+class RateBucket(models.Model):
+    """How far the calls of one rate are booked ahead (GCRA); `executions.rates` writes it."""
+
+    key = models.CharField(max_length=255, primary_key=True)
+    booked_until = models.BigIntegerField()  # Microseconds since 1970
+
+    def __str__(self) -> str:
+        return self.key

@@ -26,7 +26,7 @@ from executions.approvals import (
     revoke_standing,
 )
 from executions.models import Approval, Execution, StandingApproval
-from executions.rest.parameters import caller_of
+from executions.rest.base import caller_of
 
 A_PERSON = (
     "A person decides: sign in to the admin as staff. An access token may read approvals, and decides none."

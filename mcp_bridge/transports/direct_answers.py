@@ -3,9 +3,9 @@
 Lists are answered from memory. The digest of such a request spares its repetitions the validation; access is
 checked every time.
 
-Calls of 2026-07-28 are validated by the SDK's own functions and surrounded by its middleware. What is saved are
-its tasks and streams between the request and the tool, and the second validation of an answer that is made from
-its models. Requests that want progress, and all that are not well-formed, go the SDK's way.
+Calls of 2026-07-28 are validated by the SDK's own functions and surrounded by its middleware. What is saved
+are its tasks and streams between the request and the tool, and the second validation of an answer that is
+made from its models. Requests that want progress, and all that are not well-formed, go the SDK's way.
 """
 
 import asyncio

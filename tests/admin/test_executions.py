@@ -19,8 +19,8 @@ from catalogue.history import command, record_change
 from catalogue.models import HistoryEntry, Workflow
 from executions.advancing import advance_due_executions
 from executions.callers import Caller
-from executions.creating import StartRequest
 from executions.models import Execution, ExecutionPayload, Retention, State
+from executions.models.execution import StartRequest
 from executions.starting import create_execution
 from tests import plain_http
 from tests.admin.conftest import StaffWith

@@ -17,8 +17,8 @@ from catalogue.sources import configure_source
 from executions import advancing
 from executions.callers import Caller
 from executions.cancelling import Cancellation, cancel_execution
-from executions.creating import StartRequest
 from executions.models import Execution, ExecutionPayload, State
+from executions.models.execution import StartRequest
 from executions.waiting import start_and_wait
 from tests.factories import make_execution, make_source
 from tests.processes import ExampleEngine

@@ -27,7 +27,7 @@ from tests.processes import ROOT, database_url
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
-    pytest.mark.databases("executions.rates", "executions.models.rate"),
+    pytest.mark.databases("executions.rates", "executions.models.usage"),
 ]
 
 

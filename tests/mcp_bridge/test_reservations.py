@@ -17,8 +17,8 @@ from catalogue.reservations import Bounds, Person, person_of
 from catalogue.scopes import Scope
 from catalogue.sources import update_source
 from executions.callers import Caller
-from executions.creating import StartRequest
 from executions.models import Execution
+from executions.models.execution import StartRequest
 from executions.refusals import UnknownTool
 from executions.starting import create_execution
 from mcp_bridge.bearers import forget_bearers
