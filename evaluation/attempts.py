@@ -14,8 +14,8 @@ from orchestration.guard import Proposal, UnreadableProposal, read_proposal
 from orchestration.model.client import MeteredModel
 from orchestration.model.replies import Message, Reply
 from orchestration.models import Failure, StageFailed
+from orchestration.pipeline import choose_call
 from orchestration.retrieval import find_tools
-from orchestration.selection import choose_call
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
