@@ -1,5 +1,5 @@
-"""A natural-language request from its tools to its answer: the model proposes a call, which the guard approves
-or sends back once; the call runs; the model puts the response into words (C6)."""
+"""A natural-language request from its tools to its answer: the model proposes a call, which the guard
+approves or sends back once; the call runs; the model puts the response into words (C6)."""
 
 import asyncio
 import html

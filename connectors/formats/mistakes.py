@@ -1,6 +1,5 @@
 """Messages for mistakes in a file that a pydantic model describes."""
 
-from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Any
 
@@ -23,7 +22,7 @@ WORDS = {
 }
 
 
-def message_of(one: Any, *, other_names: Mapping[str, str] | None = None) -> str:
+def message_of(one: Any, *, other_names: dict[str, str] | None = None) -> str:
     """One of pydantic's errors as a clause. `other_names`: what people write for one of several choices."""
     if one["type"] == "literal_error":
         return _choices(one, other_names or {})
@@ -33,7 +32,7 @@ def message_of(one: Any, *, other_names: Mapping[str, str] | None = None) -> str
     return message[:1].lower() + message[1:]
 
 
-def _choices(one: Any, other_names: Mapping[str, str]) -> str:
+def _choices(one: Any, other_names: dict[str, str]) -> str:
     expected = one["ctx"]["expected"]
     known = [word.strip("'") for word in expected.replace(" or ", ", ").split(", ")]
     given = one.get("input")
