@@ -25,7 +25,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from catalogue.database import run_in_database
 from catalogue.models import Source
-from config.broker import SCHEME
+from config.celery import SCHEME
 from executions.local_worker import SILENCE
 from executions.measures import read_measures
 from executions.models import WorkerPresence

@@ -11,8 +11,7 @@ from catalogue.models import Workflow
 from evaluation.instructions import Instruction, input_schemas, read_tools
 from executions.callers import Caller
 from orchestration.guard import Proposal, UnreadableProposal, read_proposal
-from orchestration.model.client import MeteredModel
-from orchestration.model.replies import Message, Reply
+from orchestration.language_model import Message, MeteredModel, Reply
 from orchestration.models import Failure, StageFailed
 from orchestration.pipeline import choose_call
 from orchestration.retrieval import find_tools

@@ -44,7 +44,7 @@ from mcp_bridge.tokens import (
     rotate_token,
     usual_expiry,
 )
-from mcp_bridge.toolset_costs import cost_of_toolset
+from mcp_bridge.tool_lists import cost_of_toolset
 
 LONGEST_DESCRIPTION = 20_000
 HIGHEST_BUDGET = 1_000_000_000

@@ -30,8 +30,7 @@ from executions.refusals import Busy, StartRefused, TooManyCalls
 from executions.waiting import start_and_wait
 from orchestration import guard, records, retrieval
 from orchestration.guard import Approved, Proposal, ProposalRefused, check_proposal
-from orchestration.model.client import MeteredModel, ask_model
-from orchestration.model.replies import Message, Reply
+from orchestration.language_model import Message, MeteredModel, Reply, ask_model
 from orchestration.models import Failure, Stage, StageFailed, StageState, WorkflowRequest
 from orchestration.prompts import formatting_prompt, repair_prompt, selection_prompt, shortlist_prompt
 from orchestration.records import NotReplayable, RequestInput, RequestOutcome, RequestRefused

@@ -35,6 +35,7 @@ from catalogue.database import run_in_database
 from catalogue.exposure import ExposedCatalogue, current_catalogue, fresh_catalogue
 from catalogue.models.toolset import SLUG_FORM
 from catalogue.scopes import Scope as AccessScope
+from mcp_bridge import notifications
 from mcp_bridge.addresses import client_address
 from mcp_bridge.authentication import TooManyFailures, challenge, note_wrong_token
 from mcp_bridge.bearers import Undecided, find_bearer
@@ -49,7 +50,6 @@ from mcp_bridge.declarations import (
 from mcp_bridge.doorkeeper import NoTurn, allowed_origins, doorkeeper
 from mcp_bridge.elicitation import Question, is_answer, take_answer
 from mcp_bridge.external_tokens import named_outside
-from mcp_bridge.notifications import notifier
 from mcp_bridge.server import CatalogueServer
 from mcp_bridge.tokens import (
     METADATA_PATH,
@@ -398,13 +398,13 @@ def _is_one_of(served: tuple[str, ...], host: str) -> bool:
 class ChangeStreams:
     """The ASGI application for authenticated GET requests."""
 
-    streams: notifier.OpenStreams
-    snapshots: notifier.ListSnapshots
+    streams: notifications.OpenStreams
+    snapshots: notifications.ListSnapshots
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers, access = Headers(scope=scope), scope["state"]["access"]
         version = headers.get(MCP_PROTOCOL_VERSION_HEADER, DEFAULT_NEGOTIATED_VERSION)
-        interests = notifier.Interests(events=notifier.admissible_lists(access))
+        interests = notifications.Interests(events=notifications.admissible_lists(access))
         if version not in HANDSHAKE_PROTOCOL_VERSIONS or not interests.events:
             await Response(status_code=405, headers={"Allow": "POST"})(scope, receive, send)
         elif EVENT_STREAM not in headers.get("accept", "").lower():
@@ -413,11 +413,11 @@ class ChangeStreams:
         else:
             try:
                 with self.streams.opened(access) as stream:
-                    changes = notifier.Notifier(
+                    changes = notifications.Notifier(
                         stream=stream, interests=interests, version=version, snapshots=self.snapshots
                     )
                     await _EventStream(receive, send).carry(changes)
-            except notifier.TooManyStreams as error:
+            except notifications.TooManyStreams as error:
                 refusal = _refusal(429, str(error), headers={"Retry-After": str(RETRY_SECONDS)})
                 await refusal(scope, receive, send)
 
@@ -427,7 +427,7 @@ class _EventStream:
     receive: Receive
     send: Send
 
-    async def carry(self, changes: notifier.Notifier) -> None:
+    async def carry(self, changes: notifications.Notifier) -> None:
         """Until the client disconnects or nothing more can come."""
         async with anyio.create_task_group() as together:
 
@@ -442,9 +442,9 @@ class _EventStream:
             together.cancel_scope.cancel()
         await self.send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def _notify(self, news: ServerEvent | notifier.TaskChanged) -> None:
+    async def _notify(self, news: ServerEvent | notifications.TaskChanged) -> None:
         # Tasks cannot be subscribed to here.
-        if not isinstance(news, notifier.TaskChanged):
+        if not isinstance(news, notifications.TaskChanged):
             notification = event_to_notification(news, {})
             message = notification.model_dump(by_alias=True, mode="json", exclude_none=True)
             await self._write(f"event: message\r\ndata: {json.dumps({'jsonrpc': '2.0', **message})}")

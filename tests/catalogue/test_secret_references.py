@@ -18,8 +18,7 @@ from catalogue.discovery import refresh_source
 from catalogue.models import Source
 from catalogue.secrets import LARGEST_FILE, SecretUnavailable, encrypt_credentials, references_in, resolve
 from catalogue.sources import check_source, create_source, encrypted_columns, reencrypt_credentials
-from orchestration.model.client import ModelSettings
-from orchestration.model.replies import ModelError
+from orchestration.language_model import ModelError, ModelSettings
 from tests.catalogue.engine import Engine
 from tests.factories import make_source
 

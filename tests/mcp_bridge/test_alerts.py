@@ -29,7 +29,7 @@ from executions.models.execution import StartRequest
 from executions.refusals import TooManyCalls
 from executions.runner.lease import claim_due_executions
 from executions.starting import create_execution
-from orchestration.model.client import MeteredModel
+from orchestration.language_model import MeteredModel
 from orchestration.models import StageFailed
 from telemetry import metrics
 from telemetry.metrics import http_requests

@@ -14,8 +14,7 @@ from catalogue.scopes import Scope
 from executions.models import Execution
 from mcp_bridge.builtin_tools import BUILT_IN_TOOLS
 from mcp_bridge.tokens import create_token
-from mcp_bridge.tool_lists import forget_tool_lists
-from mcp_bridge.toolset_costs import ToolsetCost, cost_of_toolset
+from mcp_bridge.tool_lists import ToolsetCost, cost_of_toolset, forget_tool_lists
 from tests.factories import make_filter, make_source, make_toolset, make_workflow
 from tests.mcp_bridge.conftest import Connect, McpServer
 from tests.mcp_bridge.database import in_database

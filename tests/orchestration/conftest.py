@@ -8,7 +8,7 @@ from pytest_django import Settings
 
 from catalogue.connections import close_connectors
 from connectors.background import run_in_background_loop
-from orchestration.model.client import (
+from orchestration.language_model import (
     close_background_model_connection,
     close_model_connection,
     forget_dialects,
