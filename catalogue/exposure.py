@@ -20,12 +20,12 @@ from django.db.models import Model
 from django.utils.text import capfirst
 from loguru import logger
 
+from catalogue.access import Bounds, Person
 from catalogue.database import run_in_database
 from catalogue.models import ChoosingRule, Revision, Source, Toolset, ToolsetRule, Workflow, WorkflowFilter
 from catalogue.models.source import LISTING_STATE
 from catalogue.patterns import pattern_matcher
 from catalogue.portable_schemas import alias_tools, limit_for_tools
-from catalogue.reservations import Bounds, Person
 
 MAX_AGE_SECONDS = 0.5  # How old the revision known to a process may be; agents see a change after at most 1 s
 Workflows = Mapping[str, Workflow]  # By tool name, in alphabetical order

@@ -5,11 +5,11 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from catalogue.access import Caller
 from catalogue.database import run_in_database
 from catalogue.imports.tools import store_tools
 from catalogue.models import Workflow
 from evaluation.instructions import Instruction, input_schemas, read_tools
-from executions.callers import Caller
 from orchestration.guard import Proposal, UnreadableProposal, read_proposal
 from orchestration.language_model import Message, MeteredModel, Reply
 from orchestration.models import Failure, StageFailed

@@ -18,8 +18,8 @@ from mcp.server.mcpserver import require_client_extension
 from mcp.shared import subscriptions
 
 from catalogue import exposure
+from catalogue.access import Scope
 from catalogue.database import run_in_database
-from catalogue.scopes import Scope
 from executions.change_feed import Watch, watching
 from executions.models import Execution
 from executions.reading import UnknownExecution, find_execution

@@ -10,13 +10,12 @@ from mcp import MCPError
 from mcp.server.lowlevel import Server
 from pydantic_core import from_json
 
+from catalogue.access import Bounds, Scope
 from catalogue.database import run_in_database
 from catalogue.exposure import ExposedCatalogue, Workflows, current_catalogue, find_named
 from catalogue.models import Workflow
 from catalogue.portable_schemas import make_portable
-from catalogue.reservations import Bounds
 from catalogue.schemas import find_argument_problems
-from catalogue.scopes import Scope
 from catalogue.served_schemas import Place, describe_inputs
 from mcp_bridge.declarations import Context, page_bounds
 from mcp_bridge.portability import portable_view

@@ -19,6 +19,7 @@ from rest_framework.decorators import action
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from catalogue.access import Scope
 from catalogue.curation import UnknownPicks, write_toolset
 from catalogue.exposure import confirmed_catalogue, shown_by
 from catalogue.history import changed_fields
@@ -29,7 +30,6 @@ from catalogue.rest import base
 from catalogue.rest.base import RESERVED_FOR
 from catalogue.rest.filters import RuleSerializer
 from catalogue.rest.views import ApiViewSet
-from catalogue.scopes import Scope
 from mcp_bridge.models import AccessToken, TokenState
 from mcp_bridge.portability import find_refused
 from mcp_bridge.tokens import (

@@ -16,12 +16,12 @@ from mcp.server.lowlevel import Server
 from mcp.shared.message import ServerMessageMetadata
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
+from catalogue.access import Bounds
 from catalogue.connections import close_background_connectors, close_connectors
 from catalogue.database import run_in_database
 from catalogue.describing import Outage, Outages, current_outages, fresh_outages, outages_within
 from catalogue.exposure import ExposedCatalogue, current_catalogue, fresh_catalogue
 from catalogue.models import Toolset
-from catalogue.reservations import Bounds
 from executions.advancing import finish_steps
 from executions.local_worker import LocalWorker, stands_in_for_workers
 from executions.refusals import UnknownTool

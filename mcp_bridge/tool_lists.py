@@ -26,13 +26,12 @@ from mcp_types.methods import serialize_server_result
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, LATEST_HANDSHAKE_VERSION, MODERN_PROTOCOL_VERSIONS
 
 from catalogue import exposure
+from catalogue.access import Bounds, Person, Scope
 from catalogue.database import run_in_database
 from catalogue.describing import tokens_for
 from catalogue.exposure import ExposedCatalogue, Workflows, confirmed_catalogue, expose, shown_by
 from catalogue.interactions import InteractionKind
 from catalogue.models import Toolset, Workflow
-from catalogue.reservations import Bounds, Person
-from catalogue.scopes import Scope
 from mcp_bridge.builtin_tools import BUILT_IN_TOOLS
 from mcp_bridge.content import promises_output
 from mcp_bridge.declarations import make_cursor, page_bounds

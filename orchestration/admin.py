@@ -26,6 +26,7 @@ from unfold import widgets
 from unfold.contrib.filters.admin import ChoicesDropdownFilter, DropdownFilter
 from unfold.decorators import action
 
+from catalogue.access import Caller
 from catalogue.admin import rendering
 from catalogue.admin.base import BoundedChangeList, ButtonsMixin, ReadOnlyMixin
 from catalogue.database import run_without_connection
@@ -34,7 +35,6 @@ from catalogue.long_lists import SEARCHED
 from connectors.http_tools.tool import HTTPRequestSpec, HTTPResponseSpec
 from executions.admin.filters import CreatedFilter, caller_of
 from executions.admin.page import show_content, show_request, show_response, state_badge
-from executions.callers import Caller
 from executions.dashboard import WINDOW, Card, address, further_cards
 from executions.models import Execution, ExecutionPayload
 from orchestration import records

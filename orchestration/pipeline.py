@@ -16,6 +16,7 @@ from typing import Any
 from django.conf import settings
 from loguru import logger
 
+from catalogue.access import Caller
 from catalogue.database import run_in_database
 from catalogue.describing import CHARACTERS_PER_TOKEN, estimate_tokens
 from catalogue.exposure import current_catalogue
@@ -23,7 +24,6 @@ from catalogue.http_tools import is_http_tool
 from catalogue.models import Workflow
 from connectors.network.redaction import printable, shorten
 from executions.advancing import begin
-from executions.callers import Caller
 from executions.models import Execution
 from executions.models.execution import StartRequest
 from executions.refusals import Busy, StartRefused, TooManyCalls

@@ -19,8 +19,8 @@ from django.db import IntegrityError, models, transaction
 from django.utils import timezone
 from loguru import logger
 
+from catalogue.access import Caller
 from catalogue.database import run_in_database
-from executions.callers import Caller
 from executions.models import OPEN, Execution, State
 from executions.retention import KeptAlike, kept_alike, take_batch
 from orchestration.models import Failure, Stage, WorkflowRequest, started_stage

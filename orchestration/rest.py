@@ -18,6 +18,7 @@ from rest_framework import mixins, serializers, status
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from catalogue.access import Scope
 from catalogue.database import run_without_connection
 from catalogue.permissions import Access, demand_of_staff
 from catalogue.rest.base import (
@@ -29,7 +30,6 @@ from catalogue.rest.base import (
     StrictSerializer,
 )
 from catalogue.rest.views import ApiViewSet
-from catalogue.scopes import Scope
 from executions.models import State
 from executions.rest import base
 from executions.rest.base import AnyJSONField

@@ -7,8 +7,8 @@ from django.core.exceptions import ValidationError
 from django.db import models, transaction
 from django.utils import timezone
 
+from catalogue.access import check_form, find_unknown
 from catalogue.fields import JSONTextField
-from catalogue.reservations import check_form, find_unknown
 
 Row = TypeVar("Row", bound=models.Model)
 

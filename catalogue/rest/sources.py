@@ -18,6 +18,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from catalogue import sources
+from catalogue.access import Scope
 from catalogue.discovery import RefreshRefused, refresh_source
 from catalogue.history import actor_of, changed_fields
 from catalogue.kinds import engine_kind
@@ -38,7 +39,6 @@ from catalogue.rest.base import (
 )
 from catalogue.rest.views import NAME, ApiViewSet
 from catalogue.review import ReviewRefused, confirm_listing
-from catalogue.scopes import Scope
 from connectors.registry import connector_kinds
 
 LONGEST_REFRESH_INTERVAL = 604_800

@@ -6,6 +6,7 @@ from rest_framework import serializers, status
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from catalogue.access import Scope
 from catalogue.exposure import FilterChain, confirmed_catalogue
 from catalogue.history import actor_of
 from catalogue.http_tools import KIND, StoredTool, stored_tool_of, write_tool_config
@@ -25,7 +26,6 @@ from catalogue.reconciliation import Change
 from catalogue.rest.base import Problem, ProblemSerializer, Refusal
 from catalogue.rest.views import ApiViewSet
 from catalogue.rest.workflows import ToolFilters
-from catalogue.scopes import Scope
 from connectors.http_tools.tool import ToolConfig
 
 EXAMPLE = {

@@ -20,6 +20,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from catalogue import curation
+from catalogue.access import Scope
 from catalogue.approval_rules import COMPARISONS, MOST_RULES
 from catalogue.argument_overrides import LONGEST_DESCRIPTION
 from catalogue.exposure import FilterChain, Visibility, confirmed_catalogue, explain_exposure
@@ -42,7 +43,6 @@ from catalogue.rest.base import (
     rate_field,
 )
 from catalogue.rest.views import NAME, ApiViewSet
-from catalogue.scopes import Scope
 
 LONGEST_TIMEOUT = LONGEST_CACHING = 2_592_000
 LONGEST_INLINE_WAIT = 3600

@@ -7,11 +7,10 @@ from django.http import HttpRequest
 from django.utils import timezone
 from unfold.contrib.filters.admin import DropdownFilter
 
+from catalogue.access import Caller, person_of
 from catalogue.admin.rendering import link_if_allowed
 from catalogue.long_lists import narrow
 from catalogue.models import Source, Toolset
-from catalogue.reservations import person_of
-from executions.callers import Caller
 from executions.models import Execution, State
 from executions.models.record import recorded_source_names
 from executions.models.usage import FAILURES

@@ -21,10 +21,10 @@ from django.utils import timezone
 from loguru import logger
 
 from audit.recording import origin
+from catalogue.access import Caller
 from catalogue.models import Workflow
 from connectors.network.redaction import printable
 from connectors.protocol import RunSnapshot, Started
-from executions.callers import Caller
 from executions.models.payload import SAID_BY, ExecutionPayload, InputRequest, size_of
 from executions.models.record import EVENT_COLUMNS, ExecutionEvent, ExecutionQuerySet
 from executions.models.statements import adapt_time, carry_out, insertion, insertion_of

@@ -16,8 +16,8 @@ from typing import Any, ClassVar, NamedTuple
 from django.db import connection, models
 from django.utils import timezone
 
+from catalogue.access import Caller
 from catalogue.models import Workflow
-from executions.callers import Caller
 from executions.models.record import ExecutionRecord, milliseconds_between
 from executions.models.statements import Statement, carry_out, insertion
 from executions.models.states import State

@@ -9,10 +9,10 @@ from rest_framework.exceptions import NotFound, PermissionDenied
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from catalogue.access import Scope
 from catalogue.permissions import Access
 from catalogue.rest import base
 from catalogue.rest.views import ApiViewSet
-from catalogue.scopes import Scope
 from executions.approvals import (
     LONGEST_MINUTES,
     LONGEST_WORDS,

@@ -15,13 +15,12 @@ from drf_spectacular.utils import OpenApiParameter, extend_schema_field
 from rest_framework import serializers, status
 from rest_framework.request import Request
 
+from catalogue.access import Caller, person_of
 from catalogue.database import lend_connection
 from catalogue.long_lists import narrow
 from catalogue.permissions import is_administrator
-from catalogue.reservations import person_of
 from catalogue.rest import base
 from catalogue.rest.base import StrictSerializer
-from executions.callers import Caller
 from executions.cancelling import CancelOutcome
 from executions.models import CancelProgress, ErrorKind, Execution, ExecutionEvent, State
 from executions.models.record import ExecutionQuerySet

@@ -18,15 +18,14 @@ from rest_framework.exceptions import NotFound
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from catalogue.access import Caller, Scope
 from catalogue.audit import record_export
 from catalogue.database import run_without_connection
 from catalogue.history import actor_of
 from catalogue.permissions import Access
 from catalogue.rest.base import LongPages, Problem, ProblemSerializer, Refusal, StrictSerializer
 from catalogue.rest.views import ApiViewSet
-from catalogue.scopes import Scope
 from executions import interacting, resolving
-from executions.callers import Caller
 from executions.cancelling import CancelOutcome, cancel_execution
 from executions.models import Execution
 from executions.models.execution import StartRequest

@@ -10,10 +10,10 @@ from rest_framework import serializers, status
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from catalogue.access import Scope
 from catalogue.permissions import Access
 from catalogue.rest.base import Problem, Refusal
 from catalogue.rest.views import ApiViewSet
-from catalogue.scopes import Scope
 from executions.models import Execution, HourlyUsage
 from executions.models.usage import Outcome
 from executions.rest.base import caller_of

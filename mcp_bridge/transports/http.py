@@ -31,10 +31,10 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from catalogue.access import Scope as AccessScope
 from catalogue.database import run_in_database
 from catalogue.exposure import ExposedCatalogue, current_catalogue, fresh_catalogue
 from catalogue.models.toolset import SLUG_FORM
-from catalogue.scopes import Scope as AccessScope
 from mcp_bridge import notifications
 from mcp_bridge.addresses import client_address
 from mcp_bridge.authentication import TooManyFailures, challenge, note_wrong_token

@@ -13,12 +13,12 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from catalogue import long_lists
+from catalogue.access import Caller
 from catalogue.curation import enable_workflows
 from catalogue.discovery import refresh_source
 from catalogue.history import command, record_change
 from catalogue.models import HistoryEntry, Workflow
 from executions.advancing import advance_due_executions
-from executions.callers import Caller
 from executions.models import Execution, ExecutionPayload, Retention, State
 from executions.models.execution import StartRequest
 from executions.starting import create_execution

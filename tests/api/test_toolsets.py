@@ -2,9 +2,9 @@
 
 import pytest
 
+from catalogue.access import Scope
 from catalogue.exposure import forget_catalogue
 from catalogue.models import Revision, Toolset
-from catalogue.scopes import Scope
 from mcp_bridge.tokens import create_token
 from tests.api.clients import TokenClient, administrator, agent, problem_paths, staff_session
 from tests.factories import make_execution, make_source, make_toolset, make_workflow

@@ -14,8 +14,8 @@ from rest_framework.test import APIClient
 from audit.models import Entry, Kind
 from audit.recording import record
 from audit.sealing import head, seal, verify
+from catalogue.access import Scope
 from catalogue.long_lists import SEARCHED
-from catalogue.scopes import Scope
 from mcp_bridge.tokens import create_token
 from tests.admin.pages import text_of
 from tests.api.clients import TokenClient, administrator, staff_session

@@ -26,7 +26,7 @@ CALL_AGAIN = """
 import asyncio, sys
 import django
 django.setup()
-from executions.callers import Caller
+from catalogue.access import Caller
 from executions.models import Execution
 from executions.models.execution import StartRequest
 from executions.waiting import start_and_wait

@@ -11,9 +11,9 @@ from django.utils import timezone
 from loguru import logger
 from prometheus_client.parser import text_string_to_metric_families
 
+from catalogue.access import Scope
 from catalogue.discovery import refresh_source
 from catalogue.models import Workflow
-from catalogue.scopes import Scope
 from config.monitoring import collect, forget_measures, publication, readiness
 from executions.advancing import advance_due_executions
 from executions.local_worker import SILENCE, note_alive, note_worker, stand_in

@@ -11,8 +11,8 @@ from django.contrib.auth.models import Group, Permission, User
 from loguru import logger
 from pytest_django import Settings
 
+from catalogue.access import Scope
 from catalogue.permissions import permissions_behind
-from catalogue.scopes import Scope
 from connectors.background import run_in_background_loop
 from mcp_bridge import external_tokens, notifications
 from mcp_bridge.bearers import Undecided, authenticate, forget_bearers, still_usable

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
+from catalogue.access import Scope
 from catalogue.curation import disable_workflows
 from catalogue.models import Workflow
-from catalogue.scopes import Scope
 from executions.models import Execution, State
 from mcp_bridge import notifications
 from mcp_bridge.tokens import create_token

@@ -7,10 +7,10 @@ import pytest
 from loguru import logger
 from mcp import Client, MCPError
 
+from catalogue.access import Scope
 from catalogue.curation import write_toolset
 from catalogue.exposure import confirmed_catalogue, forget_catalogue
 from catalogue.models import Source, Toolset, Workflow
-from catalogue.scopes import Scope
 from executions.models import Execution
 from mcp_bridge.builtin_tools import BUILT_IN_TOOLS
 from mcp_bridge.tokens import create_token

@@ -7,8 +7,8 @@ import pytest
 from pytest_django import Settings
 from rest_framework.test import APIClient
 
+from catalogue.access import Scope
 from catalogue.models import Workflow
-from catalogue.scopes import Scope
 from connectors.http_tools.tool import HTTPRequestSpec, HTTPResponseSpec
 from executions.models import Execution
 from executions.rest.base import MOST_OF_ONE, waiting_places
