@@ -227,7 +227,7 @@ AUTHENTICATION_BACKENDS = [
 ]
 
 PASSWORD_HASHERS = [
-    "catalogue.password_hashing.BackgroundPBKDF2",
+    "catalogue.secrets.BackgroundPBKDF2",
     "django.contrib.auth.hashers.PBKDF2PasswordHasher",
 ]
 AUTH_PASSWORD_VALIDATORS = [

@@ -33,8 +33,14 @@ from catalogue.database import run_without_connection
 from catalogue.exposure import current_catalogue
 from catalogue.long_lists import SEARCHED
 from connectors.http_tools.tool import HTTPRequestSpec, HTTPResponseSpec
-from executions.admin.filters import CreatedFilter, caller_of
-from executions.admin.page import show_content, show_request, show_response, state_badge
+from executions.admin.page import (
+    CreatedFilter,
+    caller_of,
+    show_content,
+    show_request,
+    show_response,
+    state_badge,
+)
 from executions.dashboard import WINDOW, Card, address, further_cards
 from executions.models import Execution, ExecutionPayload
 from orchestration import records

@@ -16,7 +16,7 @@ from unfold import widgets
 from catalogue.access import GROUP, USER
 from catalogue.approval_rules import read_rules, write_rules
 from catalogue.argument_overrides import LONGEST_DESCRIPTION
-from catalogue.kinds import Setting, plain_type
+from catalogue.connections import Setting, plain_type
 from catalogue.served_schemas import describe_inputs
 
 MONOSPACE = {

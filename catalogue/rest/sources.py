@@ -19,9 +19,9 @@ from rest_framework.response import Response
 
 from catalogue import sources
 from catalogue.access import Scope
+from catalogue.connections import engine_kind
 from catalogue.discovery import RefreshRefused, refresh_source
 from catalogue.history import actor_of, changed_fields
-from catalogue.kinds import engine_kind
 from catalogue.models import DiscoveryRun, Source
 from catalogue.models.source import TOLERATED_LOSS
 from catalogue.permissions import Access

@@ -42,7 +42,7 @@ from connectors.errors import ConnectorError
 from connectors.formats.json import UnreadableJSON, parse_json
 from connectors.protocol import ListedRun, RunFilter, RunState
 from executions import resolving
-from executions.admin import filters
+from executions.admin import page
 from executions.admin.page import describe_page, send_payload, state_badge
 from executions.admin.running import RunningMixin, run_again
 from executions.admin.usage import show_uncalled, show_usage
@@ -129,7 +129,7 @@ class InteractionsMixin(ButtonsMixin):
         self, request: HttpRequest, execution: Execution, kind: InteractionKind, form: InteractionForm
     ) -> HttpResponseBase:
         name, arguments = form.cleaned_data["name"], form.cleaned_data["arguments"]
-        caller = filters.caller_of(request)
+        caller = page.caller_of(request)
         if kind == InteractionKind.QUERY:
             asked = query_execution(str(execution.pk), name, arguments, caller=caller)
             answer = pretty_json(run_without_connection(asked).value)
@@ -218,7 +218,7 @@ def _traces_of(execution: Execution) -> resolving.Traces:
 
 def resolve_as_said(request: HttpRequest, execution_id: str, *, ran: bool) -> tuple[Execution, str]:
     """Returns the execution and a message. Raises UnknownExecution or ResolutionRefused."""
-    caller, run_id = filters.caller_of(request), request.POST.get("run_id", "").strip()
+    caller, run_id = page.caller_of(request), request.POST.get("run_id", "").strip()
     if not ran:
         resolved = resolving.resolve_as_not_started(execution_id, caller=caller)
         return resolved, "Resolved: the engine did not start it."
@@ -271,8 +271,8 @@ class ExecutionAdmin(ReadOnlyMixin, RunningMixin, InteractionsMixin):
         "created", "took", "progress_shown",
     )  # fmt: skip
     list_filter = (
-        filters.StateFilter, filters.SourceFilter, filters.ToolsetFilter, ("door", ChoicesDropdownFilter),
-        filters.CacheFilter, filters.CreatedFilter, filters.EndedFilter,
+        page.StateFilter, page.SourceFilter, page.ToolsetFilter, ("door", ChoicesDropdownFilter),
+        page.CacheFilter, page.CreatedFilter, page.EndedFilter,
     )  # fmt: skip
     list_per_page = 50
     newest_by = "created_at"
@@ -345,7 +345,7 @@ class ExecutionAdmin(ReadOnlyMixin, RunningMixin, InteractionsMixin):
 
     @button("Cancel", icon="cancel", variant="danger", confirm="Cancel this execution?")
     def cancel(self, request: HttpRequest, execution: Execution) -> None:
-        cancelling = cancel_execution(str(execution.pk), caller=filters.caller_of(request))
+        cancelling = cancel_execution(str(execution.pk), caller=page.caller_of(request))
         cancellation = run_without_connection(cancelling)
         CANCEL_MESSAGES[cancellation.outcome](request, cancellation.message)
 

@@ -23,8 +23,7 @@ from catalogue.models import Workflow
 from catalogue.served_schemas import Input, Inputs, Place, inputs_at
 from connectors.formats.json import UnreadableJSON, parse_json
 from connectors.formats.json_schema import pointer_of, steps_of
-from executions.admin.filters import caller_of
-from executions.admin.page import state_badge
+from executions.admin.page import caller_of, state_badge
 from executions.models import Execution, ExecutionPayload
 from executions.models.execution import StartRequest
 from executions.refusals import IdempotencyConflict, InvalidArguments, StartRefused

@@ -28,7 +28,7 @@ from catalogue.admin.base import Button, ButtonsMixin, CatalogueForm, Link, butt
 from catalogue.history import Actor, actor_of, record_change
 from catalogue.permissions import grantable_scopes, tell_missing
 from catalogue.reverting import RevertRefused, reverters
-from executions.admin.filters import caller_pages
+from executions.admin.page import caller_pages
 from executions.dashboard import Need, Step, address, addresses, further_needs, further_steps
 from mcp_bridge import authentication
 from mcp_bridge.addresses import client_address
