@@ -1,5 +1,5 @@
-"""The kinds of engines with the settings of each, and the connectors of this process: one per source and event
-loop, replaced when settings change."""
+"""The kinds of engines with the settings of each, and the connectors of this process: one per source and
+event loop, replaced when settings change."""
 
 import asyncio
 import atexit

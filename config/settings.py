@@ -108,7 +108,7 @@ MIDDLEWARE = [
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
-    "mcp_bridge.addresses.OriginMiddleware",
+    "config.origin.OriginMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "mcp_bridge.second_factor.SecondFactorRequired",
     "django.contrib.messages.middleware.MessageMiddleware",
