@@ -164,7 +164,7 @@ def _seal_entries(kind: str, entries: list[Entry]) -> None:
     stored = [entry.pk for entry in entries if entry.segment is None]
     if stored:
         Entry.objects.filter(pk__in=stored).seal_in(number)
-    leaves = leaves_of(entries)
+    leaves = "\n".join(f"{entry.pk}:{entry.digest}" for entry in sorted(entries, key=lambda entry: entry.pk))
     segment = Segment(
         number=number,
         kind=kind,
@@ -178,10 +178,6 @@ def _seal_entries(kind: str, entries: list[Entry]) -> None:
     segment.digest = digest_of(segment.content())
     segment.seal, segment.seal_key = seal_of(segment.digest, settings.SECRET_KEY)
     segment.save()
-
-
-def leaves_of(entries: Sequence[Entry]) -> str:
-    return "\n".join(f"{entry.pk}:{entry.digest}" for entry in sorted(entries, key=lambda entry: entry.pk))
 
 
 def root_of(leaves: str) -> str:

@@ -274,7 +274,10 @@ def load_exposed_catalogue(known: ExposedCatalogue | None = None) -> ExposedCata
             chosen = choose_for(toolset, new.values(), picked[toolset.pk])
             workflows = _follow(before.workflows, without=gone | new.keys(), chosen=chosen)
         divided[toolset.slug] = replace(expose(toolset, workflows), chosen_by=chosen_by)
-    _note_approving_toolsets(shown, divided)
+    approving = [entry for entry in divided.values() if entry.toolset.approval_required]
+    for name, workflow in shown.items():
+        # On the workflows themselves, so that a call finds out without a query or a search.
+        workflow.approving_toolsets = tuple(entry.toolset for entry in approving if name in entry.workflows)
     return ExposedCatalogue(
         revision,
         MappingProxyType(shown),
@@ -303,13 +306,6 @@ def _find_reservations(
         toolsets={slug: frozenset(toolset.reserved_for) for slug, toolset in reserved.items()},
         members={slug: frozenset(one.pk for one in found.values()) for slug, found in members.items()},
     )
-
-
-def _note_approving_toolsets(shown: Workflows, divided: Mapping[str, ExposedToolset]) -> None:
-    """On the workflows themselves, so that a call finds out without a query or a search."""
-    approving = [entry for entry in divided.values() if entry.toolset.approval_required]
-    for name, workflow in shown.items():
-        workflow.approving_toolsets = tuple(entry.toolset for entry in approving if name in entry.workflows)
 
 
 def _values_of(rows: Iterable[Model]) -> list[list[Any]]:

@@ -82,7 +82,8 @@ PERMISSIONS: dict[Role.Name, frozenset[str]] = {
 
 def keep_roles() -> None:
     """Make the groups and give them exactly their permissions, as far as these exist. Safe to repeat."""
-    present = permissions_by_name(Permission.objects.all())
+    rows = Permission.objects.values_list("content_type__app_label", "codename", "pk")
+    present = {f"{app}.{codename}": key for app, codename, key in rows}
     for name in Name:
         role = Role.objects.select_related("group").filter(name=name).first()
         group = _new_group(name) if role is None else role.group
@@ -98,12 +99,6 @@ def _new_group(name: Role.Name) -> Group:
     group = Group.objects.create(name=free)
     Role.objects.create(name=name, group=group)
     return group
-
-
-def permissions_by_name(permissions: QuerySet[Permission]) -> dict[str, int]:
-    """Keys by `app.codename`."""
-    rows = permissions.values_list("content_type__app_label", "codename", "pk")
-    return {f"{app}.{codename}": key for app, codename, key in rows}
 
 
 def role_of(user: User) -> Role | None:

@@ -5,6 +5,7 @@ import json
 import uuid
 from collections.abc import Collection, Iterable
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 from django.db.models import Q
@@ -29,19 +30,11 @@ def follow_calls() -> None:
             Witness(
                 name=name,
                 delay=delay,
-                gather=_gather_ended if name == ENDED else _gather_began,
+                gather=partial(_gather, "finished_at" if name == ENDED else "created_at"),
                 again=_again,
                 may_vanish=True,
             )
         )
-
-
-def _gather_ended(since: datetime, until: datetime, most: int) -> tuple[list[Entry], datetime | None]:
-    return _gather("finished_at", since, until, most)
-
-
-def _gather_began(since: datetime, until: datetime, most: int) -> tuple[list[Entry], datetime | None]:
-    return _gather("created_at", since, until, most)
 
 
 def _gather(time: str, since: datetime, until: datetime, most: int) -> tuple[list[Entry], datetime | None]:

@@ -190,4 +190,7 @@ async def is_known(scope: dict[str, Any]) -> bool:
 
 
 def _kind_of(text: str) -> TokenKind | None:
-    return next((kind for kind in KINDS.values() if kind.fits(text)), None)
+    for kind in KINDS.values():
+        if kind.fits(text):
+            return kind
+    return None

@@ -165,17 +165,16 @@ class AccessToken(Recorded):
     @property
     def caller(self) -> Caller:
         """Queries the groups of its user unless they are prefetched."""
-        rate = None
+        rate, key, user = None, self.caller_key, self.rights_of
         if self.calls_per_minute:
-            key, whose = f"token:{self.pk}", f"the token {self.name}"
-            rate = rate_of(key, self.calls_per_minute, self.calls_at_once, whose=whose)
+            rate = rate_of(key, self.calls_per_minute, self.calls_at_once, whose=f"the token {self.name}")
         return Caller(
-            key=self.caller_key,
+            key=key,
             name=self.name,
             sees_everything=Scope.ADMIN in self.granted,
             toolset=None if self.toolset is None else self.toolset.slug,
-            person=None if self.rights_of is None else person_of(self.rights_of),
-            user_id=None if self.rights_of is None else self.rights_of.pk,
+            person=None if user is None else person_of(user),
+            user_id=None if user is None else user.pk,
             rates=() if rate is None else (rate,),
         )
 
@@ -184,7 +183,8 @@ class AccessToken(Recorded):
         """Includes implied scopes: `catalogue:admin` allows everything; without what its user may not do.
         Queries the user's permissions once."""
         granted = frozenset(Scope.values if Scope.ADMIN in self.scopes else self.scopes)
-        return granted if self.rights_of is None else granted & scopes_of(self.rights_of)
+        user = self.rights_of
+        return granted if user is None else granted & scopes_of(user)
 
     @property
     def learned_wait_seconds(self) -> int | None:

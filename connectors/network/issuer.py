@@ -59,7 +59,8 @@ class _Remembered(Generic[Value]):
     async def read(self, *, seconds: float, kept: float) -> Value:
         """Not older than `seconds`, or than `kept` if the server fails. Raises Unreachable."""
         async with self._lock:
-            if self._age() >= seconds and not self._is_pausing():
+            is_pausing = self._failure and self._now() - self._tried_at < PAUSE_SECONDS
+            if self._age() >= seconds and not is_pausing:
                 await self._renew()
             if self._value is not None and self._age() < (kept if self._failure else seconds):
                 return self._value
@@ -67,9 +68,6 @@ class _Remembered(Generic[Value]):
 
     def _age(self) -> float:
         return self._now() - self._read_at
-
-    def _is_pausing(self) -> bool:
-        return bool(self._failure) and self._now() - self._tried_at < PAUSE_SECONDS
 
     async def _renew(self) -> None:
         self._tried_at = self._now()

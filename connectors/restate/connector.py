@@ -93,10 +93,6 @@ def quoted(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-def query_by_id(run_id: str) -> str:
-    return f"{COLUMNS} where id = {quoted(checked_id(run_id))}"
-
-
 def query_by_key(workflow: WorkflowRef, key: UUID) -> str:
     service, _, handler = workflow.id.partition("/")
     column = "target_service_key" if type_of(workflow) == WORKFLOW else "idempotency_key"
@@ -106,16 +102,6 @@ def query_by_key(workflow: WorkflowRef, key: UUID) -> str:
         f"{column} = {quoted(str(key))}",
     ]
     return f"{COLUMNS} where {' and '.join(conditions)} limit 2"
-
-
-def query_whereabouts(run_id: str) -> str:
-    """Whose run it is, and whether it goes on."""
-    return f"{WHEREABOUTS} where id = {quoted(checked_id(run_id))}"
-
-
-def query_last_pause(run_id: str) -> str:
-    conditions = f"id = {quoted(checked_id(run_id))} and event_type = 'Paused'"
-    return f"{EVENTS} where {conditions} order by appended_at desc limit 1"
 
 
 def query_listed(wanted: RunFilter, *, size: int, offset: int) -> str:
@@ -324,7 +310,7 @@ class RestateConnector:
         return Started(run_id=_id_in(rows[0]), raw=rows[0]) if rows else None
 
     async def poll(self, run: RunRef) -> RunSnapshot:
-        row = await self._row(query_by_id(run.run_id))
+        row = await self._row(f"{COLUMNS} where id = {quoted(checked_id(run.run_id))}")
         seen = snapshot_of(row)
         if seen.state is RunState.COMPLETED:
             return replace(seen, output=await self._output(run.run_id))
@@ -366,7 +352,7 @@ class RestateConnector:
     async def _whereabouts(self, run: RunRef) -> dict[str, Any]:
         if handlers.type_of(run.workflow) != handlers.WORKFLOW:
             raise Unsupported("At Restate only the run of a workflow can be talked to.")
-        return await self._row(query_whereabouts(run.run_id))
+        return await self._row(f"{WHEREABOUTS} where id = {quoted(checked_id(run.run_id))}")
 
     async def list_runs(self, wanted: RunFilter, *, page_size: int, cursor: str = "") -> RunPage:
         if cursor and not (cursor.isascii() and cursor.isdigit() and len(cursor) <= len("1000000000")):
@@ -403,8 +389,9 @@ class RestateConnector:
 
     async def _why_paused(self, row: dict[str, Any]) -> str:
         """The invocation itself does not say; without its journal the reason is left out."""
+        pauses = f"id = {quoted(checked_id(_id_in(row)))} and event_type = 'Paused'"
         try:
-            events = await self._rows(query_last_pause(_id_in(row)))
+            events = await self._rows(f"{EVENTS} where {pauses} order by appended_at desc limit 1")
         except ConnectorError as error:
             logger.debug("Restate did not say why an invocation is paused: {}", error.message)
             events = []

@@ -97,7 +97,10 @@ class Validator(OAuth2Validator):  # type: ignore[misc]
 
     def save_bearer_token(self, token: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
         """Of two requests that use one refresh token at the same time, the second is refused."""
-        request.resource = _canonical(_resources_of(request), request)
+        # oauthlib keeps the last of repeated parameters only.
+        sent = getattr(request, "decoded_body", None) or []
+        resources = [value for name, value in sent if name == "resource" and value]
+        request.resource = _canonical(resources, request)
         with transaction.atomic():
             used = getattr(request, "refresh_token_instance", None)
             if used is not None:
@@ -121,12 +124,6 @@ def canonical_resource(resources: Iterable[str]) -> str:
     if len(found) > 1:
         raise ValueError("more than one")
     return found.pop()
-
-
-def _resources_of(request: Any) -> list[str]:
-    """oauthlib keeps the last of repeated parameters only."""
-    sent = [value for name, value in getattr(request, "decoded_body", None) or [] if name == "resource"]
-    return [value for value in sent if value]
 
 
 def _canonical(resources: list[str], request: Any) -> list[str]:
