@@ -17,11 +17,10 @@ from pydantic import (
 from connectors import settings
 from connectors.errors import Misconfigured
 from connectors.network.policy import address_objection
-from connectors.settings import FieldProblem, SourceConfig, hint
+from connectors.settings import TRUST, FieldProblem, SourceConfig, hint
 
 USUAL_PORT = 7233
 TLS = hint(group="TLS")
-TRUST = hint(address=True, group="TLS")
 OAUTH = hint(group="OAuth")
 REQUESTS = hint(group="Requests and retries")
 RUNS = hint(group="Limits of runs")
