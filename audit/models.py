@@ -116,9 +116,9 @@ class Entry(models.Model):
 
     def content(self) -> dict[str, Any]:
         """All that is sealed, as JSON values."""
-        return {"id": self.pk, **self.told()}
+        return {"id": self.pk, **self.contents()}
 
-    def told(self) -> dict[str, Any]:
+    def contents(self) -> dict[str, Any]:
         """The same without its number."""
         return {"at": as_text(self.at), **{name: getattr(self, name) for name in TOLD}}
 

@@ -345,7 +345,7 @@ def _verify_records(segment: int, entries: dict[str, Entry], report: Report) -> 
                 report.vanished += 1
                 if not witness.may_vanish:
                     report.note(f"its record {key} is missing", segment=segment, entry=entry.pk)
-            elif present.told() != entry.told():
+            elif present.contents() != entry.contents():
                 report.note(f"its record {key} was changed", segment=segment, entry=entry.pk)
 
 
@@ -355,8 +355,8 @@ def _verify_pruning(pruned: dict[int, str], report: Report) -> None:
     for details in Entry.objects.filter(kind=Kind.AUDIT, event="audit.pruned").values_list(
         "subject", "details"
     ):
-        subject, told = details
-        noted.add((subject.rpartition(":")[2], json.loads(told).get("digest")))
+        subject, written = details
+        noted.add((subject.rpartition(":")[2], json.loads(written).get("digest")))
     for number, digest in pruned.items():
         if (str(number), digest) not in noted:
             report.note("its entries are gone, and no retention has noted that", segment=number)

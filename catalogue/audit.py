@@ -121,8 +121,8 @@ def record_export(by: Actor, what: str, **details: Any) -> None:
 
 def send_export(by: Actor, **chosen: Any) -> StreamingHttpResponse:
     """The audit as a file; see `audit.export.export_lines`."""
-    told = {name: str(value) for name, value in chosen.items() if value}
-    record_export(by, "audit", **told)
+    filters = {name: str(value) for name, value in chosen.items() if value}
+    record_export(by, "audit", **filters)
     response = StreamingHttpResponse(
         _encoded(export_lines(**chosen)), content_type=f"{MEDIA_TYPE}; charset=utf-8"
     )

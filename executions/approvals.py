@@ -223,7 +223,7 @@ def _why_not_now(approval: Approval, execution: Execution, user: Any, verdict: s
         return AlreadyDecided(approval.outcome)
     if verdict == Verdict.APPROVE:
         if is_own_call(approval, execution, user) and not settings.CATALOGUE["approve_own_calls"]:
-            return NotAllowed("Nobody approves their own calls here; another person has to decide.")
+            return NotAllowed("You cannot approve your own call here; another person has to decide.")
         if (change := _what_changed(approval, execution)) and _outdate(approval, execution, change):
             return AlreadyDecided(approval.outcome)
     if approval.decisions.filter(user=user).exists():

@@ -36,13 +36,13 @@ async def cancel_execution(execution_id: str, *, caller: Caller, by: str = "") -
         return _finished_before(execution)
     if execution.is_unapproved:
         if await run_in_database(cancel_unapproved, execution, by=by or caller.name):
-            return _told(await run_in_database(find_execution, execution_id, caller=caller))
+            return _cancellation_of(await run_in_database(find_execution, execution_id, caller=caller))
         # It was decided in the meantime.
         return await cancel_execution(execution_id, caller=caller, by=by)
     if execution.is_queued:
         if await run_in_database(execution.cancel_queued, by or caller.name):
             wake(execution.pk)
-            return _told(execution)
+            return _cancellation_of(execution)
         # It was admitted or ended in the meantime.
         return await cancel_execution(execution_id, caller=caller, by=by)
     if (why_not := await _why_not_cancellable(execution)) is not None:
@@ -50,7 +50,7 @@ async def cancel_execution(execution_id: str, *, caller: Caller, by: str = "") -
     await run_in_database(execution.request_cancel, by or caller.name)
     wake(execution.pk)
     await asyncio.shield(begin(_try_now(execution)))
-    return _told(await run_in_database(find_execution, execution_id, caller=caller))
+    return _cancellation_of(await run_in_database(find_execution, execution_id, caller=caller))
 
 
 async def _why_not_cancellable(execution: Execution) -> str | None:
@@ -80,7 +80,7 @@ async def _try_now(execution: Execution) -> None:
         await advance_and_release(fresh, waited_for=True)
 
 
-def _told(execution: Execution) -> Cancellation:
+def _cancellation_of(execution: Execution) -> Cancellation:
     if execution.state == State.CANCELLED:
         return Cancellation(CancelOutcome.CANCELLED, "The run was cancelled.", execution)
     if execution.is_settled:

@@ -68,8 +68,8 @@ class SignalUncertain(InteractionRefused):
 
     def __init__(self, name: str, why: str) -> None:
         super().__init__(
-            f"It is not known whether the run was told {name}: {why} Do not send it again unless being told "
-            "twice is harmless; see first what the run does."
+            f"It is not known whether the run received {name}: {why} Do not send it again unless receiving "
+            "it twice is harmless; see first what the run does."
         )
 
 

@@ -242,7 +242,7 @@ FIRST_WAIT, LONGEST_WAIT = 0.5, 8.0  # Seconds before a retry if the server name
 NOT_CONNECTED = 0  # In place of a status: no complete answer
 WORDS_LIMIT = 300  # Characters of the server's message that an error quotes
 NO_QUOTA = "insufficient_quota"  # A code with status 429 that does not pass with time
-USED_UP = "The quota at the model server is used up. Whoever pays for OPENAI_API_KEY has to look at it."
+USED_UP = "The quota at the model server is used up. The owner of OPENAI_API_KEY has to check it."
 ABOUT_MODEL = re.compile(
     r"\b(?:invalid|unknown|no such) model\b|\bmodel\b.{0,100}\b(?:does not exist|not found)", re.IGNORECASE
 )

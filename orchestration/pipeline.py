@@ -181,7 +181,7 @@ def _warnings(unknown: Sequence[str]) -> list[str]:
     named = ", ".join(unknown[:LEFT_OUT_SHOWN])
     more = len(unknown) - LEFT_OUT_SHOWN
     return [
-        f"The model was not told of all tools, as there are too many for its context: {named}"
+        f"The model did not see all tools, as there are too many for its context: {named}"
         f"{f' and {more} more' if more > 0 else ''}. Name fewer tools to have all of them considered."
     ]
 

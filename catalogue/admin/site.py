@@ -44,8 +44,8 @@ def _described(obj: Any) -> str:
 def page_refused(request: HttpRequest, exception: Exception) -> HttpResponse:
     if not _has_logged_in(request):
         return defaults.permission_denied(request, exception)
-    told = str(exception) or "Your account has no permission for this. An administrator can grant it."
-    return _say(request, "Not allowed", told, status=403)
+    message = str(exception) or "Your account has no permission for this. An administrator can grant it."
+    return _say(request, "Not allowed", message, status=403)
 
 
 def page_missing(request: HttpRequest, exception: Exception) -> HttpResponse:
@@ -60,6 +60,6 @@ def _has_logged_in(request: HttpRequest) -> bool:
     return user is not None and admin.site.has_permission(request)
 
 
-def _say(request: HttpRequest, title: str, told: str, *, status: int) -> HttpResponse:
-    context = admin.site.each_context(request) | {"title": title, "told": told}
+def _say(request: HttpRequest, title: str, message: str, *, status: int) -> HttpResponse:
+    context = admin.site.each_context(request) | {"title": title, "told": message}
     return TemplateResponse(request, "catalogue/admin/not_shown.html", context, status=status).render()

@@ -96,11 +96,11 @@ caller_pages = {"user": "auth_user_change"}  # By kind of caller key; the rooms 
 
 
 def show_caller(request: HttpRequest, *, key: str, name: str) -> Any:
-    told = f"{name} ({key})"
+    label = f"{name} ({key})"
     kind, _, number = key.partition(":")
     if kind not in caller_pages or not number.isdecimal():
-        return told
-    return link_if_allowed(request, told, caller_pages[kind], number)
+        return label
+    return link_if_allowed(request, label, caller_pages[kind], number)
 
 
 QUEUED = "queued"
@@ -387,11 +387,11 @@ def _progress_bar(execution: Execution) -> SafeString | str:
     if execution.is_settled:
         return ""
     percent = execution.progress_percent
-    told = {
+    context = {
         "percent": "" if percent is None else f"{min(max(percent, 0.0), 100.0):g}",
         "message": execution.progress_message or execution.state_label,
     }
-    return render_to_string("executions/admin/progress.html", told)
+    return render_to_string("executions/admin/progress.html", context)
 
 
 def _schema_violations(execution: Execution, payload: ExecutionPayload | None) -> str:
@@ -403,8 +403,8 @@ def _schema_violations(execution: Execution, payload: ExecutionPayload | None) -
         return ""
     if not (problems := find_argument_problems(workflow.output_schema, payload.output)):
         return ""
-    told = "\n".join(str(problem) for problem in problems[:SHOWN_PROBLEMS])
-    return f"The answer was delivered, but it violates the output schema that its API documents:\n{told}"
+    listed = "\n".join(str(problem) for problem in problems[:SHOWN_PROBLEMS])
+    return f"The answer was delivered, but it violates the output schema that its API documents:\n{listed}"
 
 
 def _progress_facts(execution: Execution) -> Facts:
@@ -425,11 +425,11 @@ def _progress_facts(execution: Execution) -> Facts:
 def _origin(execution: Execution) -> str:
     if execution.cached_at is None:
         return ""
-    told = exactly(execution.cached_at)
+    ran_at = exactly(execution.cached_at)
     if execution.cached_from_id is None:
-        return format_html("run at {}", told)
+        return format_html("run at {}", ran_at)
     return format_html(
-        "run at {}: {}", told, link("its record", "executions_execution_change", execution.cached_from_id)
+        "run at {}: {}", ran_at, link("its record", "executions_execution_change", execution.cached_from_id)
     )
 
 
@@ -522,7 +522,7 @@ def _metadata_facts(payload: ExecutionPayload | None) -> Facts:
     client = known.get("client") or {}
     described = " ".join(str(client[name]) for name in ("name", "version") if client.get(name))
     protocol = client.get("protocol") or client.get("protocol_version")
-    told = f"{described}, protocol {protocol}" if described and protocol else described
+    shown = f"{described}, protocol {protocol}" if described and protocol else described
     content_hash = str(known.get("content_hash") or "")
     return [
         ("Workflow version", known.get("version")),
@@ -531,7 +531,7 @@ def _metadata_facts(payload: ExecutionPayload | None) -> Facts:
             content_hash
             and format_html('<span title="{}">{}</span>', content_hash, chip(content_hash[:SHOWN_HASH])),
         ),
-        ("Client", told),
+        ("Client", shown),
     ]
 
 

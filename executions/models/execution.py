@@ -136,12 +136,12 @@ class Execution(Transitions):
 
     def finish_start(self, started: Started, snapshot: RunSnapshot) -> bool:
         # Most engines send it once, with the start.
-        told = {"status_answer": snapshot.raw} if snapshot.raw not in ({}, started.raw) else {}
+        answers = {"status_answer": snapshot.raw} if snapshot.raw not in ({}, started.raw) else {}
         return self._finish_as_reported(
             [State.STARTING],
             snapshot,
             _started_event(started.run_id),
-            payload={"start_answer": started.raw, **told},
+            payload={"start_answer": started.raw, **answers},
             run_id=started.run_id,
             correlation_id=started.correlation_id,
             started_at=timezone.now(),
@@ -282,8 +282,8 @@ class Execution(Transitions):
         message = progress_message(snapshot)
         if (snapshot.progress, message) == (self.progress, self.progress_message):
             return ""
-        told = "" if snapshot.progress is None else f"{snapshot.progress:g} %"
-        return " ".join(part for part in (told, message) if part)
+        percent = "" if snapshot.progress is None else f"{snapshot.progress:g} %"
+        return " ".join(part for part in (percent, message) if part)
 
     def record_failed_poll(
         self, why: str, *, next_attempt_at: datetime, not_found: bool = False, release: bool = False
@@ -493,16 +493,16 @@ def manual_result(
     """The line of the timeline, and the changed payload. `output` None: not known."""
     said = metadata | {SAID_BY: by}
     if output is None:
-        told = (
+        message = (
             f"{tool_name} ran, says {by}, who looked; but its output is not known. "
             "Calling it again would run it once more."
         )
         event = f"{by}: it ran. Its output is not known."
-        return event, {"output": None, "content": [_text(told)], "metadata": said}
-    told = f"{tool_name} ran, says {by}, who looked; and this is what {by} says that its output was:"
+        return event, {"output": None, "content": [_text(message)], "metadata": said}
+    message = f"{tool_name} ran, says {by}, who looked; and this is what {by} says that its output was:"
     written = output if isinstance(output, str) else json.dumps(output, ensure_ascii=False)
     event = f"{by}: it ran. The output is what {by} says that it was."
-    return event, {"output": output, "content": [_text(told), _text(written)], "metadata": said}
+    return event, {"output": output, "content": [_text(message), _text(written)], "metadata": said}
 
 
 def _text(words: str) -> Block:

@@ -156,7 +156,7 @@ class ApprovalFilters(django_filters.FilterSet):  # type: ignore[misc]
 CONFLICT = OpenApiResponse(
     base.ProblemSerializer, "It was decided already, has expired, or the workflow has changed since the call."
 )
-FORBIDDEN = OpenApiResponse(base.ProblemSerializer, "Tokens decide nothing, nobody decides their own calls.")
+FORBIDDEN = OpenApiResponse(base.ProblemSerializer, "No token can decide, and no person on their own call.")
 
 
 @extend_schema_view(

@@ -96,20 +96,20 @@ def _interact(talk: Coroutine[Any, Any, Result]) -> Result:
 
 
 def _interaction_refusal(error: interacting.InteractionRefused) -> Refusal:
-    told = str(error)
+    message = str(error)
     match error:
         case interacting.UnknownInteraction():
-            problems = [Problem("/name", told)]
-            return Refusal(status.HTTP_400_BAD_REQUEST, told, kind="validation", errors=problems)
+            problems = [Problem("/name", message)]
+            return Refusal(status.HTTP_400_BAD_REQUEST, message, kind="validation", errors=problems)
         case interacting.UnfitArguments():
             problems = [Problem(f"/arguments{problem.path}", problem.message) for problem in error.problems]
-            return Refusal(status.HTTP_400_BAD_REQUEST, told, kind="validation", errors=problems)
+            return Refusal(status.HTTP_400_BAD_REQUEST, message, kind="validation", errors=problems)
         case interacting.EngineUnavailable():
-            return Refusal(status.HTTP_503_SERVICE_UNAVAILABLE, told, kind="execution")
+            return Refusal(status.HTTP_503_SERVICE_UNAVAILABLE, message, kind="execution")
         case interacting.SignalUncertain():
-            return Refusal(status.HTTP_504_GATEWAY_TIMEOUT, told, kind="execution")
+            return Refusal(status.HTTP_504_GATEWAY_TIMEOUT, message, kind="execution")
         case _:
-            return Refusal(status.HTTP_409_CONFLICT, told, kind="execution")
+            return Refusal(status.HTTP_409_CONFLICT, message, kind="execution")
 
 
 CANCEL_CODES = {
@@ -298,15 +298,15 @@ class ExecutionViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiView
         except UnknownExecution as error:
             raise NotFound(str(error)) from None
         execution = self.get_queryset().get(pk=cancellation.execution.pk)
-        told: dict[str, Any] = {
+        answer: dict[str, Any] = {
             "outcome": cancellation.outcome.value,
             "message": cancellation.message,
             "execution": ExecutionDetailSerializer(execution).data,
         }
         code = CANCEL_CODES[cancellation.outcome]
         if code == status.HTTP_409_CONFLICT:
-            raise Refusal(code, cancellation.message, kind="execution", **told)
-        return Response(told, code)
+            raise Refusal(code, cancellation.message, kind="execution", **answer)
+        return Response(answer, code)
 
     @extend_schema(
         operation_id="executions_resolve",

@@ -102,7 +102,7 @@ class StatisticsSerializer(serializers.Serializer[Any]):
         summary="Read statistics",
         description="Calls, failures, durations and tokens of executions that have ended, by the hour or day "
         "in which they did and by what they were for; the earliest first, then what was called most. They "
-        "are kept longer than the executions. Whoever is no administrator sees what it called itself.",
+        "are kept longer than the executions. Callers that are no administrators see only their own calls.",
         responses=StatisticsSerializer(many=True),
         examples=[
             OpenApiExample(

@@ -257,7 +257,7 @@ def test_tools_whose_names_do_not_fit_either_are_said_to_be_unknown_to_the_model
     answer = ask(tool_ids=["get_order", *(str(tool["name"]) for tool in many)]).json()
 
     assert answer["status"] == "success"
-    assert "was not told of all tools" in answer["warnings"][0]
+    assert "did not see all tools" in answer["warnings"][0]
 
 
 # Running
