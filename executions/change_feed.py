@@ -50,7 +50,7 @@ class Watch:
         return changed
 
     def saw(self, execution: Execution) -> bool:
-        look: Look = tuple(getattr(execution, name) for name in SHOWN)
+        look = _look_of(execution)
         self._changed.discard(execution.pk)
         known, self._seen[execution.pk] = self._seen.get(execution.pk), look
         return known != look
@@ -165,3 +165,7 @@ def _refresh(execution: Execution) -> None:
     now, begun = timezone.now(), execution.started_at or execution.created_at
     if now - (execution.polled_at or begun) >= min((now - begun) / 20, OLDEST):
         request_poll_if_stale(execution)
+
+
+def _look_of(execution: Execution) -> Look:
+    return tuple(getattr(execution, name) for name in SHOWN)
