@@ -27,6 +27,7 @@ Result = TypeVar("Result")
 THREADS = 2 if connection.vendor == "sqlite" else 6
 """SQLite has one writer. PostgreSQL gains from threads that bridge its waits until Python's lock makes them
 slower: docs/decisions/0009-call-path.md has the figures."""
+NO_DATABASE = "The catalogue's database cannot be asked at present: try again in some seconds."
 SCHEMA = Path(__file__).with_name("schema.sql")
 RECORDED = re.compile(r"""^INSERT INTO "django_migrations" VALUES\(\d+,'(\w+)','(\w+)'""", re.MULTILINE)
 
