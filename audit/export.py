@@ -9,8 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from audit.models import Entry, Segment, digest_of
-from audit.sealing import root_of
-from audit.verification import Report
+from audit.sealing import Report, root_of
 
 AT_A_TIME = 500
 

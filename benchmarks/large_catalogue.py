@@ -62,9 +62,9 @@ def main() -> None:
 
 def measure(base_url: str) -> dict[str, float]:
     from catalogue import exposure
+    from catalogue.access import Scope
     from catalogue.curation import enable_workflows, override_workflow
     from catalogue.models import Toolset, ToolsetRule, Workflow
-    from catalogue.scopes import Scope
     from catalogue.search import search_workflows
     from catalogue.sources import create_source
     from mcp_bridge.tool_lists import ToolLists, View

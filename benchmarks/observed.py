@@ -28,7 +28,7 @@ SCRAPE_SECONDS = 5.0
 def web_process(
     folder: Path, name: str, command: list[str], port: int, **variables: str
 ) -> Iterator[McpServer]:
-    from catalogue.scopes import Scope
+    from catalogue.access import Scope
     from mcp_bridge.tokens import create_token
 
     _, token = create_token(name=f"benchmark {name}", scopes=[Scope.READ, Scope.RUN, Scope.VIEW])

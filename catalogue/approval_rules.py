@@ -7,8 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from catalogue.inputs import inputs_at
-from catalogue.served_schemas import Place, word_for_type
+from catalogue.served_schemas import Place, inputs_at, word_for_type
 from connectors.formats.json import is_number
 from connectors.formats.json_schema import steps_of
 

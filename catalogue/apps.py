@@ -7,7 +7,7 @@ from django.conf import settings
 from django.core.checks import CheckMessage, Warning, register
 from django.db.models.signals import post_migrate
 
-from connectors.allowlists import allow_http_tool_hosts, allow_stdio_commands
+from connectors.network.policy import allow_http_tool_hosts, allow_stdio_commands
 from connectors.registry import connector_problems
 
 
@@ -15,11 +15,11 @@ class CatalogueConfig(AppConfig):
     name = "catalogue"
 
     def ready(self) -> None:
-        from catalogue import audited, product_settings
+        from catalogue import audit, product_settings
 
         register(check_connectors)
         post_migrate.connect(keep_roles_up_to_date)
-        audited.follow_history()
+        audit.follow_history()
         settings.CATALOGUE.overrides = product_settings.overrides  # type: ignore[attr-defined]
         allow_stdio_commands(settings.CATALOGUE["stdio_commands"])
         allow_http_tool_hosts(settings.CATALOGUE["http_tool_hosts"])

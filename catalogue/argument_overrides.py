@@ -7,7 +7,6 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from catalogue.inputs import describe_inputs
 from catalogue.schemas import (
     ArgumentProblem,
     CheckedArguments,
@@ -15,7 +14,7 @@ from catalogue.schemas import (
     find_argument_problems,
     find_schema_problem,
 )
-from catalogue.served_schemas import members_of_parts
+from catalogue.served_schemas import describe_inputs, members_of_parts
 from connectors.formats.json_schema import pointer_of
 
 Schema = dict[str, Any]

@@ -13,7 +13,7 @@ from django.contrib.auth.models import Group, Permission
 from django.core.exceptions import ValidationError
 from django.db import models, transaction
 
-from catalogue import curation, sources, toolsets
+from catalogue import curation, sources
 from catalogue.connections import secret_fields
 from catalogue.fields import JSONTextField
 from catalogue.imports.pipeline import ImportRefused
@@ -113,7 +113,7 @@ WORKFLOW = Curated(
 )  # fmt: skip
 TOOLSET = Curated(
     model=Toolset,
-    fields=tuple(name for name in toolsets.CHANGEABLE if name != "slug"),
+    fields=tuple(name for name in curation.CHANGEABLE if name != "slug"),
     otherwise=frozenset({"slug", "picked"}),
     left_out=frozenset({"id", "created_at", "updated_at"}),
 )

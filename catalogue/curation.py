@@ -1,4 +1,4 @@
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -12,8 +12,8 @@ from catalogue.approval_rules import check_form as check_rules
 from catalogue.approval_rules import find_rule_problems
 from catalogue.argument_overrides import check_form as check_overrides
 from catalogue.argument_overrides import find_override_problems
-from catalogue.history import Actor, record_change
-from catalogue.models import Review, Revision, Source, Workflow
+from catalogue.history import Actor, record_change, remember_relations
+from catalogue.models import Review, Revision, Source, Toolset, ToolsetRule, Workflow
 from catalogue.presentation import CURATORS_HINTS
 
 OVERRIDABLE = (
@@ -26,6 +26,13 @@ OVERRIDABLE = (
 MOST_FORMER_NAMES = 20
 MOST_ALIAS_DAYS = 365
 NAMED = 5
+CHANGEABLE = (
+    "slug", "title", "description", "enabled", "mode", "portable", "token_budget", "inline_wait_seconds",
+    "reserved_for",
+    "calls_per_minute", "calls_at_once",
+    "approval_required", "approvers_needed",
+)  # fmt: skip
+POSITIONS_APART = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,3 +208,54 @@ def _decide(workflows: QuerySet[Workflow], by: Actor | None, message: str, **dec
     if by is not None:
         record_change(by, before, message)
     return changed
+
+
+class UnknownPicks(Exception):
+    def __init__(self, names: list[str]) -> None:
+        super().__init__(f"No such workflow: {', '.join(names)}")
+        self.names = names
+
+
+@transaction.atomic
+def write_toolset(
+    toolset: Toolset,
+    *,
+    picked: Collection[str] | None = None,
+    rules: Iterable[Mapping[str, Any]] | None = None,
+    **fields: Any,
+) -> Toolset:
+    """Create or change one. `picked` (tool names) and `rules` (in order) are each replaced as a whole.
+    Omitted parts stay. Raises ValidationError keyed by field, or UnknownPicks; nothing is changed then."""
+    if unknown := set(fields) - set(CHANGEABLE):
+        raise TypeError(f"Not changed this way: {', '.join(sorted(unknown))}")
+    for name, value in fields.items():
+        setattr(toolset, name, value)
+    toolset.full_clean()
+    toolset.save()
+    if picked is not None:
+        keys = dict(Workflow.objects.filter(tool_name__in=picked).values_list("tool_name", "pk"))
+        if missing := [name for name in picked if name not in keys]:
+            raise UnknownPicks(missing)
+        toolset.picked.set(keys.values())
+    if rules is not None:
+        toolset.rules.all().delete()
+        for number, described in enumerate(rules, start=1):
+            rule = ToolsetRule(toolset=toolset, **{"position": number * POSITIONS_APART, **described})
+            rule.full_clean()
+            rule.save()
+    return toolset
+
+
+@transaction.atomic
+def add_to_toolset(toolset: Toolset, workflows: QuerySet[Workflow], *, by: Actor) -> int:
+    """Returns how many were not picked before."""
+    Revision.lock()
+    keys = set(workflows.values_list("pk", flat=True))
+    added = Workflow.objects.filter(pk__in=keys - set(toolset.picked.values_list("pk", flat=True)))
+    chosen = list(added.only("tool_name").order_by())
+    if chosen:
+        remember_relations(toolset)
+        toolset.picked.add(*chosen)
+        record_change(by, [toolset], f"Picked {len(chosen)} more by hand.")
+        record_change(by, chosen, f"Added to the toolset {toolset}.")
+    return len(chosen)

@@ -9,11 +9,11 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
+from catalogue.access import Bounds
 from catalogue.exposure import ExposedCatalogue
-from catalogue.inputs import describe_inputs, describe_outputs, summarise_inputs
 from catalogue.interactions import describe_interactions
 from catalogue.models import Source, Workflow
-from catalogue.reservations import Bounds
+from catalogue.served_schemas import describe_inputs, describe_outputs, summarise_inputs
 
 SHORT_DESCRIPTION = 150
 SHORTEST_START = 40  # Characters from which a short description ends with a whole sentence

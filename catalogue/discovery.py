@@ -19,9 +19,8 @@ from catalogue.connections import connector_for
 from catalogue.database import run_in_database, run_without_connection
 from catalogue.models import DiscoveryRun, Source
 from catalogue.reconciliation import ListingHeld, Superseded, read_listing, reconcile
-from connectors.backoff import backoff_seconds
 from connectors.definitions import RejectedDefinition, WorkflowDefinition
-from connectors.errors import ConnectorError, InvalidAnswer, Unreachable, error_name
+from connectors.errors import ConnectorError, InvalidAnswer, Unreachable, backoff_seconds, error_name
 from connectors.protocol import Health
 from telemetry import metrics
 

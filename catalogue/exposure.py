@@ -1,4 +1,5 @@
-"""The exposed catalogue: a pure function of the rows and the filters, cached per revision."""
+"""The exposed catalogue: a pure function of the rows and the filters, cached per revision. The first filter
+that matches a workflow decides about it (A4.2)."""
 
 import asyncio
 import contextlib
@@ -12,23 +13,77 @@ from enum import StrEnum
 from functools import cached_property, wraps
 from operator import attrgetter
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from django.db import DatabaseError, InterfaceError
 from django.db.models import Model
+from django.utils.text import capfirst
 from loguru import logger
 
+from catalogue.access import Bounds, Person
 from catalogue.database import run_in_database
-from catalogue.filters import FilterChain
-from catalogue.models import Revision, Source, Toolset, ToolsetRule, Workflow, WorkflowFilter
+from catalogue.models import ChoosingRule, Revision, Source, Toolset, ToolsetRule, Workflow, WorkflowFilter
 from catalogue.models.source import LISTING_STATE
+from catalogue.patterns import pattern_matcher
 from catalogue.portable_schemas import alias_tools, limit_for_tools
-from catalogue.reservations import Bounds, Person
 
 MAX_AGE_SECONDS = 0.5  # How old the revision known to a process may be; agents see a change after at most 1 s
 Workflows = Mapping[str, Workflow]  # By tool name, in alphabetical order
 NOTHING: Workflows = MappingProxyType({})
 Derived = TypeVar("Derived")
+Rule = TypeVar("Rule", bound=ChoosingRule)
+
+
+def _subject_values(workflow: Workflow, subject: str) -> list[str]:
+    if subject == "tag":
+        return workflow.shown_tags
+    if subject == "source":
+        return [workflow.source.name]
+    if subject == "id":
+        return [workflow.upstream_id]
+    return [workflow.category if subject == "category" else workflow.name]
+
+
+class FilterChain(Generic[Rule]):
+    """The enabled filters, compiled. A workflow that no filter matches is let through unless there is an
+    include filter. A filter with an unusable pattern, such as one loaded past validation, hides each workflow
+    that reaches it: which of them it was meant to hide is unknown."""
+
+    def __init__(self, filters: Iterable[Rule], *, whether_enabled: bool = True) -> None:
+        self._rules = [_compiled(rule) for rule in filters if rule.enabled or not whether_enabled]
+        self._default = not any(rule.lets_through for rule in self._rules)
+
+    def deciding_filter(self, workflow: Workflow) -> Rule | None:
+        rule = self._deciding_rule(workflow)
+        return None if rule is None else rule.filter
+
+    def lets_through(self, workflow: Workflow) -> bool:
+        rule = self._deciding_rule(workflow)
+        return self._default if rule is None else rule.lets_through
+
+    def _deciding_rule(self, workflow: Workflow) -> "_Rule[Rule] | None":
+        return next((rule for rule in self._rules if rule.matches(workflow)), None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule(Generic[Rule]):
+    filter: Rule
+    lets_through: bool
+    matches: Callable[[Workflow], bool]
+
+
+def _compiled(rule: Rule) -> _Rule[Rule]:
+    try:
+        matches = pattern_matcher(syntax=rule.syntax, pattern=rule.pattern)
+    except ValueError as error:
+        kind = capfirst(rule._meta.verbose_name)
+        logger.warning("{} {} is unusable and hides every workflow that reaches it: {}", kind, rule.pk, error)
+        return _Rule(rule, lets_through=False, matches=lambda _: True)
+    return _Rule(
+        rule,
+        lets_through=rule.action == "include",
+        matches=lambda workflow: any(map(matches, _subject_values(workflow, rule.subject))),
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,7 @@
 from datetime import datetime
 from typing import Any, ClassVar
 
-from catalogue.exposure import Visibility, explain_exposure
-from catalogue.filters import FilterChain
+from catalogue.exposure import FilterChain, Visibility, explain_exposure
 from catalogue.models import Workflow, WorkflowFilter
 from connectors.http_tools.tool import (
     ApiConfig,

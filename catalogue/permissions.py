@@ -11,8 +11,7 @@ from django.urls import URLPattern, URLResolver, get_resolver
 from rest_framework.exceptions import PermissionDenied
 from rest_framework.permissions import BasePermission
 
-from catalogue.reservations import Bounds, person_of
-from catalogue.scopes import Scope
+from catalogue.access import Bounds, Scope, person_of
 
 if TYPE_CHECKING:
     # REST framework imports this module while it imports its own views.

@@ -14,11 +14,11 @@ from django.db import transaction
 from django.utils import timezone
 
 from catalogue.argument_overrides import find_override_problems
+from catalogue.connections import starts_by_metadata
 from catalogue.drift import Difference, describe_differences, find_differences, is_harmless
 from catalogue.exposure import Placement
 from catalogue.history import Actor, record_values
 from catalogue.interactions import read_interactions
-from catalogue.kinds import starts_by_metadata
 from catalogue.models import DiscoveryRun, Review, Revision, Source, Workflow
 from catalogue.naming import BUILT_IN_TOOLS, looks_of, make_tool_name
 from catalogue.presentation import read_hints, read_icons

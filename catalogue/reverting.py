@@ -8,7 +8,7 @@ from django.db import models, transaction
 from django.utils.text import capfirst
 
 from catalogue import history
-from catalogue.curation import OVERRIDABLE, override_workflow
+from catalogue.curation import OVERRIDABLE, UnknownPicks, override_workflow, write_toolset
 from catalogue.models import (
     HistoryEntry,
     ProductSettings,
@@ -21,7 +21,6 @@ from catalogue.models import (
 from catalogue.product_settings import InvalidSettings, change_settings
 from catalogue.reconciliation import LAYER_FIELDS
 from catalogue.sources import UPDATABLE, configure_source, create_source, update_source
-from catalogue.toolsets import UnknownPicks, write_toolset
 
 SHOWN_CHARACTERS = 60
 DECLARED = frozenset(LAYER_FIELDS)  # Fields of declared workflows

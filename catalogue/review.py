@@ -9,11 +9,11 @@ from django.db import transaction
 from django.db.models import QuerySet
 from django.utils import timezone
 
+from catalogue.connections import starts_by_metadata
 from catalogue.discovery import BeingRefreshed, RefreshRefused, make_due, refresh_source
 from catalogue.drift import Difference, describe_differences
 from catalogue.exposure import Placement
 from catalogue.history import Actor, record_change, record_changes
-from catalogue.kinds import starts_by_metadata
 from catalogue.models import DiscoveryRun, Review, Revision, Source, Workflow
 from catalogue.reconciliation import BATCH, LAYER_FIELDS, hash_layer, judge_offer, layer_of, serve_layers
 

@@ -16,9 +16,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 
+from catalogue.access import UNBOUNDED, Bounds
 from catalogue.exposure import ExposedCatalogue
 from catalogue.models import Workflow
-from catalogue.reservations import UNBOUNDED, Bounds
 
 MARKS = "\u0591-\u05bd\u064b-\u065f\u0900-\u0963\u0981-\u0dff\u0e31\u0e34-\u0e3a\u0e47-\u0e4e"
 """Vowels and tones of Hebrew, Arabic, Indian scripts and Thai, which Python does not count as letters."""

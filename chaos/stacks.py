@@ -17,7 +17,7 @@ import redis
 from kombu import Connection
 
 from chaos.programs import ROOT
-from config.broker import queue_name
+from config.celery import queue_name
 
 REDIS_DATABASES = range(1, 12)
 """Those that a run may take if they are empty; tests use the higher ones."""

@@ -22,9 +22,8 @@ from starlette.types import ASGIApp  # noqa: E402
 from config.monitoring import ROUTES, Observed, publication  # noqa: E402
 from config.web_server import ThreadHandler  # noqa: E402
 from mcp_bridge.bearers import is_known  # noqa: E402
-from mcp_bridge.doorkeeper import doorkeeper  # noqa: E402
+from mcp_bridge.doorkeeper import CrossOrigin, doorkeeper  # noqa: E402
 from mcp_bridge.tokens import METADATA_PATH  # noqa: E402
-from mcp_bridge.transports.cross_origin import CrossOrigin  # noqa: E402
 from mcp_bridge.transports.direct_answers import Shortcut  # noqa: E402
 from mcp_bridge.transports.http import McpEndpoint, protected_resource_metadata  # noqa: E402
 from telemetry.metrics import serve_if_asked  # noqa: E402

@@ -24,8 +24,13 @@ from pydantic import (
 )
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from connectors.allowlists import StdioCommand
-from connectors.network.policy import AllowedHosts, check_issuer, endpoint_url, normalise_base_url
+from connectors.network.policy import (
+    AllowedHosts,
+    StdioCommand,
+    check_issuer,
+    endpoint_url,
+    normalise_base_url,
+)
 
 PREFIX = "CATALOGUE_"
 SETTINGS_DIR = "CATALOGUE_SETTINGS_DIR"

@@ -17,7 +17,7 @@ from config.environment import BASE_DIR, LiveSettings, read_environment, secret_
 from config.environment import LIVE_SETTINGS as CHANGEABLE
 from config.logging import configure_logging, process_name
 from config.private_files import keep_private, keep_private_database, write_secret_once
-from connectors.allowlists import StdioCommand
+from connectors.network.policy import StdioCommand
 from telemetry.traces import export_spans
 
 ENVIRONMENT = read_environment()
@@ -108,7 +108,7 @@ MIDDLEWARE = [
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
-    "config.origin.OriginMiddleware",
+    "mcp_bridge.addresses.OriginMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "mcp_bridge.second_factor.SecondFactorRequired",
     "django.contrib.messages.middleware.MessageMiddleware",
@@ -227,7 +227,7 @@ AUTHENTICATION_BACKENDS = [
 ]
 
 PASSWORD_HASHERS = [
-    "catalogue.password_hashing.BackgroundPBKDF2",
+    "catalogue.secrets.BackgroundPBKDF2",
     "django.contrib.auth.hashers.PBKDF2PasswordHasher",
 ]
 AUTH_PASSWORD_VALIDATORS = [

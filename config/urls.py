@@ -9,14 +9,13 @@ from rest_framework.routers import SimpleRouter
 
 from catalogue.rest.audit import AuditViewSet
 from catalogue.rest.configuration import ConfigurationViewSet
-from catalogue.rest.discovery_runs import DiscoveryRunViewSet
 from catalogue.rest.filters import FilterViewSet
 from catalogue.rest.history import HistoryViewSet
 from catalogue.rest.imports import OpenApiImportViewSet, TemporalImportViewSet
 from catalogue.rest.product_settings import SettingsViewSet
 from catalogue.rest.reviews import ReviewViewSet
 from catalogue.rest.root import ApiDocs, ApiRoot, NoSuchEndpoint
-from catalogue.rest.sources import ConnectorViewSet, SourceViewSet
+from catalogue.rest.sources import ConnectorViewSet, DiscoveryRunViewSet, SourceViewSet
 from catalogue.rest.tools import RootToolViewSet, ToolViewSet
 from catalogue.rest.views import NAME
 from catalogue.rest.workflows import WorkflowViewSet

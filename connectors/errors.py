@@ -1,4 +1,4 @@
-"""The errors of connectors.
+"""The errors of connectors, and how long to wait before trying again.
 
 ConnectorError
 ├── Unreachable       nothing happened: no connection, or the engine is busy
@@ -12,6 +12,7 @@ ConnectorError
 Messages are shown to admins and agents: they never carry credentials, and they say what the engine said.
 """
 
+import random
 import re
 from typing import Any
 
@@ -75,3 +76,14 @@ class Misconfigured(ConnectorError):
     """An administrator has to change the source's settings."""
 
     needs_operator = True
+
+
+def backoff_seconds(repeated: int, *, first: float, longest: float) -> float:
+    """`first`, doubled for each attempt that was `repeated` before, and `longest` at most."""
+    # 2.0 ** 1024 overflows.
+    return min(first * 2.0 ** min(repeated, 100), longest)
+
+
+def spread(seconds: float) -> float:
+    """At least half of it, so that callers that were refused together return at different times."""
+    return seconds * random.uniform(0.5, 1)  # noqa: S311

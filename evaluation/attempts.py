@@ -5,17 +5,16 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from catalogue.access import Caller
 from catalogue.database import run_in_database
 from catalogue.imports.tools import store_tools
 from catalogue.models import Workflow
 from evaluation.instructions import Instruction, input_schemas, read_tools
-from executions.callers import Caller
 from orchestration.guard import Proposal, UnreadableProposal, read_proposal
-from orchestration.model.client import MeteredModel
-from orchestration.model.replies import Message, Reply
+from orchestration.language_model import Message, MeteredModel, Reply
 from orchestration.models import Failure, StageFailed
+from orchestration.pipeline import choose_call
 from orchestration.retrieval import find_tools
-from orchestration.selection import choose_call
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -30,10 +30,10 @@ from loguru import logger
 
 from audit.models import Kind
 from audit.recording import record
+from catalogue.access import Caller
 from catalogue.approval_rules import reasons_for_approval
 from catalogue.exposure import memberships_of
 from catalogue.models import Review, Toolset, Workflow
-from executions.callers import Caller
 from executions.models import (
     Approval,
     ApprovalDecision,

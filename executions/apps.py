@@ -8,10 +8,10 @@ class ExecutionsConfig(AppConfig):
 
     def ready(self) -> None:
         from catalogue.imports import cache_takers
-        from executions import audited
+        from executions import audit
 
         cache_takers.append(_take_cache_settings)
-        audited.follow_calls()
+        audit.follow_calls()
 
 
 def _take_cache_settings(*args: Any, **options: Any) -> list[str]:

@@ -3,12 +3,12 @@ import uuid
 from dataclasses import dataclass
 from enum import StrEnum
 
+from catalogue.access import Caller
 from catalogue.connections import connector_for
 from catalogue.database import run_in_database
 from connectors.errors import ConnectorError, Unsupported
 from executions.advancing import advance_and_release, begin, hold_and_read
 from executions.approvals import cancel_unapproved
-from executions.callers import Caller
 from executions.models import Execution, State
 from executions.reading import find_execution
 from executions.runner.engine_calls import capabilities_of

@@ -13,8 +13,8 @@ from django.db import DatabaseError, InterfaceError
 from django.utils import timezone
 from loguru import logger
 
+from catalogue.access import Caller
 from catalogue.database import run_in_database
-from executions.callers import Caller
 from executions.models import Execution, State
 from executions.reading import find_execution
 from executions.wakeups import request_poll_if_stale, waits, woken_by

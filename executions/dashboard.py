@@ -14,8 +14,7 @@ from django.utils.timesince import timesince, timeuntil
 from catalogue.admin.rendering import ago, duration, link, table
 from catalogue.exposure import current_catalogue
 from catalogue.models import HistoryEntry, Review, Source, Workflow
-from executions.admin.filters import UNDER_WAY, UNSUCCESSFUL
-from executions.admin.page import state_badge
+from executions.admin.page import UNDER_WAY, UNSUCCESSFUL, state_badge
 from executions.admin.usage import query_of, shown_figures
 from executions.models import Approval, Execution, HourlyUsage, State
 from executions.models.usage import Outcome

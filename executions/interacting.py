@@ -9,6 +9,7 @@ from typing import Any
 from django.conf import settings
 from django.db import DatabaseError, InterfaceError
 
+from catalogue.access import Caller
 from catalogue.database import run_in_database
 from catalogue.interactions import DeclaredInteraction, InteractionKind, interactions_of
 from catalogue.naming import find_similar_names
@@ -16,7 +17,6 @@ from catalogue.schemas import ArgumentProblem, CheckedArguments, check_arguments
 from connectors.errors import ConnectorError, InvalidAnswer, Misconfigured, OutcomeUnknown, Unreachable
 from connectors.protocol import Capabilities
 from executions.advancing import begin
-from executions.callers import Caller
 from executions.models import Execution, State
 from executions.reading import find_execution
 from executions.runner.engine_calls import READ_SECONDS, ask, capabilities_of, connector_of, log_of

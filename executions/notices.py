@@ -22,8 +22,7 @@ from django.utils import timezone
 from loguru import logger
 
 from connectors.background import WorkTime, run_in_background_loop
-from connectors.backoff import backoff_seconds
-from connectors.errors import ConnectorError
+from connectors.errors import ConnectorError, backoff_seconds
 from connectors.formats.json import readable_json
 from connectors.network.client import EngineClient
 from connectors.network.redaction import printable, shorten

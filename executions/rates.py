@@ -20,10 +20,10 @@ from django.db.models import F
 from django.db.models.functions import Greatest
 
 from catalogue import product_settings
+from catalogue.access import Caller, Rate, rate_of
 from catalogue.database import in_turn
 from catalogue.exposure import current_catalogue
 from catalogue.models import Workflow
-from executions.callers import Caller, Rate, rate_of
 from executions.models import RateBucket
 from executions.refusals import TooManyCalls
 

@@ -7,10 +7,10 @@ from typing import Any
 
 from django.db.models import QuerySet
 
+from catalogue.access import Caller
 from catalogue.interactions import name_interactions
 from catalogue.long_lists import Page, page_of
 from executions.approvals import describe_wait
-from executions.callers import Caller
 from executions.models import Execution, State
 
 

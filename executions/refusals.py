@@ -1,8 +1,8 @@
 from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
+from catalogue.access import Rate
 from catalogue.schemas import ArgumentProblem
-from executions.callers import Rate
 from executions.models import Execution
 
 LONGEST_KEY = 255

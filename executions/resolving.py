@@ -6,9 +6,9 @@ from typing import Any
 
 from django.utils import timezone
 
+from catalogue.access import Caller
 from catalogue.database import run_in_database
 from connectors.errors import ConnectorError, Misconfigured, NotFound, Unreachable
-from executions.callers import Caller
 from executions.models import Execution, State
 from executions.reading import find_execution
 from executions.runner.engine_calls import READ_SECONDS, ask, capabilities_of, connector_of, log_of

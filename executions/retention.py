@@ -15,7 +15,7 @@ from loguru import logger
 from audit.sealing import gathered_until, seal
 from catalogue.models import DiscoveryRun
 from connectors.background import WorkTime
-from executions.audited import ENDED
+from executions.audit import ENDED
 from executions.models import (
     OPEN,
     CachedResult,

@@ -20,6 +20,7 @@ from django.db.models import Count, F, Q
 from django.utils import timezone
 from loguru import logger
 
+from catalogue.access import Caller
 from catalogue.argument_overrides import complete_arguments, settle_arguments
 from catalogue.database import in_turn
 from catalogue.exposure import current_catalogue, find_named
@@ -27,10 +28,8 @@ from catalogue.models import Workflow
 from catalogue.naming import find_similar_names
 from catalogue.schemas import ArgumentProblem
 from executions import approvals, queue, rates, refusals
-from executions.callers import Caller
-from executions.creating import StartRequest, insert_execution, new_execution
 from executions.models import OPEN, Execution, StandingApproval, State
-from executions.models.execution import LONG_PAST
+from executions.models.execution import LONG_PAST, StartRequest, insert_execution, new_execution
 from executions.models.record import has_abandoned
 from executions.reading import find_execution
 from executions.result_cache import answer_from_cache, count_run, mark_for_cache

@@ -14,8 +14,8 @@ from catalogue.models import Workflow
 from executions import advancing
 from executions.cancelling import CancelOutcome, cancel_execution
 from executions.change_feed import watching
-from executions.creating import StartRequest
 from executions.models import Execution, State
+from executions.models.execution import StartRequest
 from executions.refusals import StartRefused
 from executions.runner.follow import CANCELLATION_GRACE, record
 from executions.runner.lease import LEASE, keep

@@ -1,6 +1,10 @@
 import ipaddress
+from collections.abc import Callable
 
 from django.conf import settings
+from django.http import HttpRequest, HttpResponseBase
+
+from audit.recording import Origin, origin
 
 SHOWN_NAME = 100
 NEIGHBOURS = {4: 32, 6: 64}  # Prefix lengths: one subscriber has a whole network of IPv6 addresses
@@ -31,3 +35,18 @@ def neighbourhood(address: str) -> str:
     except ValueError:
         return address
     return str(ipaddress.ip_network((parsed, NEIGHBOURS[parsed.version]), strict=False))
+
+
+class OriginMiddleware:
+    """Notes for the audit where a request comes from."""
+
+    def __init__(self, answer: Callable[[HttpRequest], HttpResponseBase]) -> None:
+        self._answer = answer
+
+    def __call__(self, request: HttpRequest) -> HttpResponseBase:
+        peer, forwarded = request.META.get("REMOTE_ADDR"), request.headers.get("X-Forwarded-For", "")
+        noted = origin.set(Origin(client_address(peer, forwarded), request.headers.get("User-Agent", "")))
+        try:
+            return self._answer(request)
+        finally:
+            origin.reset(noted)

@@ -22,8 +22,8 @@ from audit.models import Kind
 from audit.recording import record
 from mcp_bridge.addresses import SHOWN_NAME, client_address, neighbourhood
 from mcp_bridge.bearers import Undecided, authenticate, describe_wrong_bearer
+from mcp_bridge.external_tokens import named_outside
 from mcp_bridge.models import FailureCount
-from mcp_bridge.outside import named_outside
 from mcp_bridge.tokens import Access, Origin, arriving, metadata_url
 
 REMEMBERED_CALLERS = 10_000

@@ -28,8 +28,8 @@ from catalogue.models import Workflow
 from connectors.errors import ConnectorError
 from executions.advancing import begin
 from executions.change_feed import watch_until_settled
-from executions.creating import StartRequest
 from executions.models import Execution, State
+from executions.models.execution import StartRequest
 from executions.questions import ANSWERS, answer
 from executions.reading import UnknownExecution, find_execution
 from executions.refusals import InvalidArguments, StartRefused, UnknownTool

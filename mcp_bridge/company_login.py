@@ -25,7 +25,7 @@ from catalogue.roles import lock_owners, would_leave_no_owner
 from catalogue.secrets import CredentialsUnreadable, decrypt_credentials, encrypt_credentials
 from connectors.errors import ConnectorError, InvalidAnswer, Rejected
 from connectors.network.issuer import Issuer, TokenRefused
-from mcp_bridge.identities import EMAIL, find_user, identity_of, issuer_at
+from mcp_bridge.identity_provider import EMAIL, find_user, identity_of, issuer_at
 from mcp_bridge.models import ExternalIdentity
 
 UNFINISHED_SECONDS = 3600  # How long a login that was begun is remembered

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import mcp_types as types
 from mcp import MCPError
 
-from catalogue.inputs import describe_inputs
+from catalogue.served_schemas import describe_inputs
 from mcp_bridge.prompts import find_offered, values_of_argument
 from mcp_bridge.resources import RESOURCES
 from mcp_bridge.tokens import Access

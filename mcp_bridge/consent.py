@@ -33,11 +33,10 @@ from oauth2_provider.views.base import BaseAuthorizationView
 from oauth2_provider.views.mixins import OAuthLibMixin
 from oauthlib.oauth2.rfc6749.errors import CustomOAuth2Error, InvalidRequestError, InvalidScopeError
 
+from catalogue.access import Bounds, Scope, person_of
 from catalogue.exposure import current_catalogue
 from catalogue.history import actor_of, record_change
 from catalogue.naming import latin_looks
-from catalogue.reservations import Bounds, person_of
-from catalogue.scopes import Scope
 from connectors.formats.json import UnreadableJSON, parse_json
 from mcp_bridge.addresses import client_address
 from mcp_bridge.admin.tokens import SignInForm

@@ -1,13 +1,22 @@
-"""Keeps those who guess from taking the time of callers who are let in. It holds up answers and never refuses
-a good token; what guesses are refused is decided in `authentication`."""
+"""Delays for callers who guess credentials, and what web pages of other origins may read (CORS).
+
+A guesser must not take the time of callers with good tokens. Answers to guesses are delayed, and no good
+token is refused; `authentication` decides which guesses are refused. All origins may read the metadata;
+those that the operator lists may use MCP and the authorization server. No answer depends on a cookie, and
+browsers may not send any.
+"""
 
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from contextlib import asynccontextmanager
+from functools import lru_cache
 from typing import Any
 
+from django.conf import settings
 from starlette.datastructures import Headers
+from starlette.middleware.cors import CORSMiddleware
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from mcp_bridge.addresses import client_address, neighbourhood
 
@@ -21,6 +30,13 @@ WINDOW_SECONDS = 60.0
 REFUSAL_SECONDS = 0.5  # Between two refusals whatever their addresses: each takes some 10 ms of a process
 REFUSED_AT_ONCE = 5  # After a rest
 REMEMBERED_ADDRESSES = 10_000
+METADATA = (
+    "/.well-known/oauth-protected-resource",
+    "/.well-known/oauth-authorization-server",
+    "/.well-known/openid-configuration",
+)
+ENDPOINTS = ("/mcp", "/oauth/token", "/oauth/register", "/oauth/revoke")
+READABLE = ("WWW-Authenticate", "Mcp-Session-Id", "Retry-After")  # Besides those that pages always see
 
 
 class NoTurn(Exception):
@@ -108,3 +124,37 @@ doorkeeper = Doorkeeper()
 def _place_of(scope: MutableMapping[str, Any]) -> str:
     peer = (scope.get("client") or ("",))[0]
     return neighbourhood(client_address(peer, Headers(scope=scope).get("x-forwarded-for", "")))
+
+
+@lru_cache(maxsize=4)
+def _origins(listed: str) -> frozenset[str]:
+    return frozenset(one.strip().rstrip("/").lower() for one in listed.split(",") if one.strip())
+
+
+def allowed_origins() -> frozenset[str]:
+    return _origins(settings.CATALOGUE["allowed_origins"])
+
+
+class CrossOrigin:
+    """Middleware; answers preflight requests."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        self._for_all = CORSMiddleware(app, allow_origins=["*"], allow_headers=["*"])
+        self._for_listed = CORSMiddleware(
+            app,
+            allow_origins=sorted(allowed_origins()),
+            allow_methods=["GET", "POST", "DELETE"],  # Of MCP; what an endpoint has not, it refuses itself
+            allow_headers=["*"],
+            expose_headers=READABLE,
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._rules_for(scope)(scope, receive, send)
+
+    def _rules_for(self, scope: Scope) -> ASGIApp:
+        path = scope.get("path", "")
+        if path.startswith(METADATA):
+            return self._for_all
+        is_endpoint = path in ENDPOINTS or path.startswith("/mcp/")
+        return self._for_listed if is_endpoint and allowed_origins() else self._app

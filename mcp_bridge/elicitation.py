@@ -16,11 +16,10 @@ import anyio
 from mcp_types import ElicitResult
 from pydantic import ValidationError
 
+from catalogue.access import Caller, Scope
 from catalogue.database import run_in_database
-from catalogue.scopes import Scope
 from connectors.formats.json import readable_json
 from executions.approvals import NotDecided, decide, describe_wait, own_approver, page_of
-from executions.callers import Caller
 from executions.cancelling import cancel_execution
 from executions.models import Approval, Execution
 from executions.questions import Requests, answer, open_question

@@ -10,14 +10,12 @@ from django.db.models.signals import pre_delete
 from django.dispatch import receiver
 from django.utils import timezone
 
+from catalogue.access import Caller, Scope, person_of, rate_of
 from catalogue.fields import JSONTextField
 from catalogue.models import Recorded, Toolset
 from catalogue.models.toolset import LONGEST_INLINE_WAIT
 from catalogue.models.workflow import MOST_CALLS
 from catalogue.permissions import scopes_of
-from catalogue.reservations import person_of
-from catalogue.scopes import Scope
-from executions.callers import Caller, rate_of
 
 SOON = timedelta(days=7)  # How long before its end a token is flagged
 MARGIN_OF_PATIENCE = 5  # Calls are answered a fifth of their client's patience before it ends, at least 1 s

@@ -8,11 +8,11 @@ from typing import Any
 from mcp_types import Tool
 
 from catalogue import exposure
+from catalogue.access import Bounds
 from catalogue.database import run_in_database
 from catalogue.models import Toolset
 from catalogue.naming import find_similar_names
 from catalogue.portable_schemas import find_refusals, limit_for_tools, make_portable
-from catalogue.reservations import Bounds
 from catalogue.schemas import ArgumentProblem
 from connectors.formats.json_schema import pointer_of
 from executions.refusals import InvalidArguments, UnknownTool

@@ -10,15 +10,13 @@ from mcp import MCPError
 from mcp.server.lowlevel import Server
 from pydantic_core import from_json
 
+from catalogue.access import Bounds, Scope
 from catalogue.database import run_in_database
 from catalogue.exposure import ExposedCatalogue, Workflows, current_catalogue, find_named
-from catalogue.inputs import describe_inputs
 from catalogue.models import Workflow
 from catalogue.portable_schemas import make_portable
-from catalogue.reservations import Bounds
 from catalogue.schemas import find_argument_problems
-from catalogue.scopes import Scope
-from catalogue.served_schemas import Place
+from catalogue.served_schemas import Place, describe_inputs
 from mcp_bridge.declarations import Context, page_bounds
 from mcp_bridge.portability import portable_view
 from mcp_bridge.tokens import Access

@@ -13,14 +13,13 @@ from mcp import MCPError
 from mcp.server.lowlevel import Server
 from mcp.shared.uri_template import UriTemplate
 
+from catalogue.access import Bounds, Scope
 from catalogue.database import run_in_database
 from catalogue.describing import describe_workflow, shorten, unavailable_sources
 from catalogue.exposure import ExposedCatalogue, current_catalogue, find_named
-from catalogue.inputs import summarise_inputs
 from catalogue.models import Workflow
-from catalogue.reservations import Bounds
-from catalogue.scopes import Scope
 from catalogue.search import WorkflowQuery, select_workflows, tagged
+from catalogue.served_schemas import summarise_inputs
 from executions.change_feed import find_fresh_execution
 from executions.models import Execution, State
 from executions.reading import UnknownExecution, find_execution, list_own_executions

@@ -19,6 +19,8 @@ from rest_framework.decorators import action
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from catalogue.access import Scope
+from catalogue.curation import UnknownPicks, write_toolset
 from catalogue.exposure import confirmed_catalogue, shown_by
 from catalogue.history import changed_fields
 from catalogue.models import Toolset, Workflow
@@ -28,8 +30,6 @@ from catalogue.rest import base
 from catalogue.rest.base import RESERVED_FOR
 from catalogue.rest.filters import RuleSerializer
 from catalogue.rest.views import ApiViewSet
-from catalogue.scopes import Scope
-from catalogue.toolsets import UnknownPicks, write_toolset
 from mcp_bridge.models import AccessToken, TokenState
 from mcp_bridge.portability import find_refused
 from mcp_bridge.tokens import (
@@ -44,7 +44,7 @@ from mcp_bridge.tokens import (
     rotate_token,
     usual_expiry,
 )
-from mcp_bridge.toolset_costs import cost_of_toolset
+from mcp_bridge.tool_lists import cost_of_toolset
 
 LONGEST_DESCRIPTION = 20_000
 HIGHEST_BUDGET = 1_000_000_000

@@ -16,12 +16,12 @@ from mcp.server.lowlevel import Server
 from mcp.shared.message import ServerMessageMetadata
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
+from catalogue.access import Bounds
 from catalogue.connections import close_background_connectors, close_connectors
 from catalogue.database import run_in_database
 from catalogue.describing import Outage, Outages, current_outages, fresh_outages, outages_within
 from catalogue.exposure import ExposedCatalogue, current_catalogue, fresh_catalogue
 from catalogue.models import Toolset
-from catalogue.reservations import Bounds
 from executions.advancing import finish_steps
 from executions.local_worker import LocalWorker, stands_in_for_workers
 from executions.refusals import UnknownTool
@@ -31,15 +31,13 @@ from mcp_bridge.calls import OpenCalls, ToolCall
 from mcp_bridge.completions import complete
 from mcp_bridge.declarations import Context, is_modern, takes_tasks
 from mcp_bridge.elicitation import Ask, Question
-from mcp_bridge.notifications.notifier import ListSnapshots, OpenStreams
-from mcp_bridge.notifications.subscriptions import PushedChanges, Subscriptions
+from mcp_bridge.notifications import ListSnapshots, OpenStreams, PushedChanges, Subscriptions
 from mcp_bridge.prompts import register_prompts
 from mcp_bridge.resources import ResourceMethods
 from mcp_bridge.results import ToolAnswer
 from mcp_bridge.tasks import TaskMethods
 from mcp_bridge.tokens import Access
-from mcp_bridge.tool_lists import ToolLists
-from mcp_bridge.toolset_costs import BudgetWatch
+from mcp_bridge.tool_lists import BudgetWatch, ToolLists
 from telemetry import metrics, traces
 
 

@@ -13,8 +13,8 @@ from mcp.shared.inbound import MCP_NAME_HEADER, decode_header_value
 from mcp_types import HEADER_MISMATCH, INVALID_PARAMS, METHOD_NOT_FOUND, RequestParams
 from mcp_types.methods import serialize_server_result
 
+from catalogue.access import Scope
 from catalogue.database import run_in_database
-from catalogue.scopes import Scope
 from executions.cancelling import cancel_execution
 from executions.change_feed import find_fresh_execution
 from executions.models import Execution, Retention, State

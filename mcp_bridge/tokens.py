@@ -19,11 +19,9 @@ from django.utils import timezone
 from loguru import logger
 from pydantic import SecretStr
 
+from catalogue.access import Bounds, Caller, Scope, person_of
 from catalogue.models import Toolset
 from catalogue.permissions import grantable_scopes, tell_missing
-from catalogue.reservations import Bounds, person_of
-from catalogue.scopes import Scope
-from executions.callers import Caller
 from mcp_bridge.addresses import client_address
 from mcp_bridge.models import SOON, AccessToken, TokenState, default_scopes
 

@@ -26,19 +26,24 @@ from unfold import widgets
 from unfold.contrib.filters.admin import ChoicesDropdownFilter, DropdownFilter
 from unfold.decorators import action
 
+from catalogue.access import Caller
 from catalogue.admin import rendering
 from catalogue.admin.base import BoundedChangeList, ButtonsMixin, ReadOnlyMixin
 from catalogue.database import run_without_connection
 from catalogue.exposure import current_catalogue
 from catalogue.long_lists import SEARCHED
 from connectors.http_tools.tool import HTTPRequestSpec, HTTPResponseSpec
-from executions.admin.filters import CreatedFilter, caller_of
-from executions.admin.page import state_badge
-from executions.admin.payloads import show_content, show_request, show_response
-from executions.callers import Caller
+from executions.admin.page import (
+    CreatedFilter,
+    caller_of,
+    show_content,
+    show_request,
+    show_response,
+    state_badge,
+)
 from executions.dashboard import WINDOW, Card, address, further_cards
 from executions.models import Execution, ExecutionPayload
-from orchestration import request_types
+from orchestration import records
 from orchestration.models import Stage, StageState, WorkflowRequest
 from orchestration.pipeline import answer_request, can_be_replayed, input_of_dry_run
 from orchestration.records import raw_response_of, settle_with_runs
@@ -256,7 +261,7 @@ class TryForm(forms.Form):
     id = forms.UUIDField(widget=forms.HiddenInput)
     instructions = forms.CharField(
         label="Instructions",
-        max_length=request_types.LONGEST_INSTRUCTIONS,
+        max_length=records.LONGEST_INSTRUCTIONS,
         help_text="What you want, in your own words.",
         error_messages={"required": "Say what you want."},
         widget=widgets.UnfoldAdminTextareaWidget(attrs={"rows": 5}),
@@ -270,7 +275,7 @@ class TryForm(forms.Form):
     )
     format_instructions = forms.CharField(
         label="How to put the answer",
-        max_length=request_types.LONGEST_FORMAT_INSTRUCTIONS,
+        max_length=records.LONGEST_FORMAT_INSTRUCTIONS,
         required=False,
         help_text="Such as: two sentences, for a customer. Only for an answer in words.",
         widget=widgets.UnfoldAdminTextareaWidget(attrs={"rows": 2}),
@@ -278,15 +283,13 @@ class TryForm(forms.Form):
 
     def clean_tools(self) -> list[str]:
         tools: list[str] = self.cleaned_data["tools"]
-        if len(tools) > request_types.MOST_TOOLS:
-            raise forms.ValidationError(
-                f"Pick at most {request_types.MOST_TOOLS} tools; {len(tools)} are picked."
-            )
+        if len(tools) > records.MOST_TOOLS:
+            raise forms.ValidationError(f"Pick at most {records.MOST_TOOLS} tools; {len(tools)} are picked.")
         return tools
 
-    def asked(self, *, dry_run: bool, caller: Caller) -> request_types.RequestInput:
+    def asked(self, *, dry_run: bool, caller: Caller) -> records.RequestInput:
         given = self.cleaned_data
-        return request_types.RequestInput(
+        return records.RequestInput(
             id=given["id"],
             user_instructions=given["instructions"],
             tool_ids=given["tools"],
@@ -368,7 +371,7 @@ class TryItMixin(ButtonsMixin):
             return self._refuse(request, form, form.problems)
         try:
             key = _answer_once(form.asked(dry_run=dry_run, caller=caller_of(request)))
-        except request_types.RequestRefused as error:
+        except records.RequestRefused as error:
             return self._refuse(request, form, [str(error)])
         return _redirect_to(request, key)
 
@@ -397,7 +400,7 @@ class TryItMixin(ButtonsMixin):
             "media": self.media,
             "form": form,
             "tools": tool_choices(form.picked),
-            "most_tools": request_types.MOST_TOOLS,
+            "most_tools": records.MOST_TOOLS,
             "input_classes": " ".join(widgets.BASE_INPUT_CLASSES),
             "checkbox_classes": " ".join(widgets.CHECKBOX_CLASSES),
             "problems": problems,
@@ -421,7 +424,7 @@ class TryItMixin(ButtonsMixin):
         try:
             asked = input_of_dry_run(dry_run, caller=caller_of(request), key=form.cleaned_data["id"])
             return _redirect_to(request, _answer_once(asked))
-        except request_types.RequestRefused as error:
+        except records.RequestRefused as error:
             return self._refuse(request, blank_form(dry_run), [str(error)])
 
     def _refuse(self, request: HttpRequest, form: TryForm, problems: list[str]) -> HttpResponse:
@@ -446,7 +449,7 @@ class TryItMixin(ButtonsMixin):
         )
 
 
-def _answer_once(asked: request_types.RequestInput) -> uuid.UUID:
+def _answer_once(asked: records.RequestInput) -> uuid.UUID:
     """The record's key. By its id, a form posted twice makes one request."""
     if WorkflowRequest.objects.filter(pk=asked.id).exists():
         return asked.id

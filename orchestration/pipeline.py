@@ -1,36 +1,195 @@
+"""A natural-language request from its tools to its answer: the model proposes a call, which the guard
+approves or sends back once; the call runs; the model puts the response into words (C6)."""
+
 import asyncio
+import html
+import json
+import re
 import uuid
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from django.conf import settings
 from loguru import logger
 
+from catalogue.access import Caller
 from catalogue.database import run_in_database
+from catalogue.describing import CHARACTERS_PER_TOKEN, estimate_tokens
+from catalogue.exposure import current_catalogue
+from catalogue.http_tools import is_http_tool
 from catalogue.models import Workflow
+from connectors.network.redaction import printable, shorten
 from executions.advancing import begin
-from executions.callers import Caller
-from executions.creating import StartRequest
 from executions.models import Execution
+from executions.models.execution import StartRequest
 from executions.refusals import Busy, StartRefused, TooManyCalls
 from executions.waiting import start_and_wait
-from orchestration import records
-from orchestration.formatting import format_answer
+from orchestration import guard, records, retrieval
 from orchestration.guard import Approved, Proposal, ProposalRefused, check_proposal
-from orchestration.model.client import MeteredModel
+from orchestration.language_model import Message, MeteredModel, Reply, ask_model
 from orchestration.models import Failure, Stage, StageFailed, StageState, WorkflowRequest
-from orchestration.request_types import NotReplayable, RequestInput, RequestOutcome, RequestRefused
+from orchestration.prompts import formatting_prompt, repair_prompt, selection_prompt, shortlist_prompt
+from orchestration.records import NotReplayable, RequestInput, RequestOutcome, RequestRefused
 from orchestration.retrieval import find_tools
-from orchestration.selection import Selection, approve_anew, choose_call
 
 OURS = "An error of ours, not of the request; the server's log has the details."
 GIVEN_UP = "The request was given up, as it took longer than its limits allow."
 NOT_FORMATTED = "response_format_instructions had no effect, as format_response is not true."
 GRACE = timedelta(seconds=60)  # Added to a stage's own limits; after that the request counts as interrupted
 NEW_DRY_RUN = "Nothing was sent; make a new dry run."
+LONGEST_OBJECTION = 4_000
+PROMPT_TOKENS = 2_500  # The length of our own prompts, the repair of a first proposal included
+LONGEST_SHORTLIST = 10_000  # Characters
+LEFT_OUT_SHOWN = 20
+SHORTLIST_SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {"words": {"type": "string"}, "tools": {"type": "array", "items": {"type": "string"}}},
+    "required": ["words", "tools"],
+}
+LONGEST_TEXT = 50_000  # Characters
+FEWEST_TOKENS = 250  # Minimum of the response that the model sees, however long the prompt is
+SHARE_OF_BEGINNING = 0.8  # Of a cut response; the rest is its end, where totals are
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Selection:
+    approved: guard.Approved
+    rounds: int
+    warnings: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Objection:
+    message: str
+    failure: Failure
+
+
+async def choose_call(instructions: str, tools: Mapping[str, Workflow], *, model: MeteredModel) -> Selection:
+    """Raises StageFailed. `model` adds up the costs, also of failures."""
+    # Hundreds of tools take most of a second, which would block the event loop.
+    unknown: list[str] = []
+    context = await run_in_database(
+        retrieval.describe_all, list(tools.values()), tokens=_room_for_tools(instructions)
+    )
+    if context is None:
+        context, unknown = await _describe_wanted(instructions, tools, model)
+    has_endpoints = any(map(is_http_tool, tools.values()))
+    asked = selection_prompt(instructions, context.text, has_endpoints=has_endpoints)
+    schema = guard.proposal_schema(list(context.described), has_endpoints=has_endpoints)
+    reply = await model.ask(asked, schema=schema)
+    first = _judge(reply.text, tools)
+    if isinstance(first, guard.Approved):
+        return Selection(approved=first, rounds=1, warnings=_warnings(unknown))
+    logger.info("The proposal is sent back: {}", first.failure.label)
+    asked = repair_prompt(asked, reply.text, shorten(first.message, LONGEST_OBJECTION))
+    try:
+        reply = await model.ask(asked, schema=schema)
+        second = _judge(reply.text, tools)
+    except StageFailed as error:
+        raise error.preceded_by(_before_that(first)) from error
+    if isinstance(second, _Objection):
+        raise StageFailed(_refused_twice(first, second), failure=second.failure)
+    return Selection(approved=second, rounds=2, warnings=_warnings(unknown))
+
+
+async def _describe_wanted(
+    instructions: str, tools: Mapping[str, Workflow], model: MeteredModel
+) -> tuple[retrieval.ToolContext, list[str]]:
+    """The likeliest tools by what the model looks for, and those that it has not heard of at all."""
+    room = _room_for_tools(instructions)
+
+    def rank(wanted: retrieval.Wanted) -> list[Workflow]:
+        return retrieval.rank_tools(list(tools.values()), instructions, current_catalogue(), wanted)
+
+    named = retrieval.name_tools(await run_in_database(rank, retrieval.Wanted()), tokens=room)
+    asked = shortlist_prompt(instructions, "\n".join(named.values()))
+    reply = await model.ask(asked, schema=SHORTLIST_SCHEMA)
+    ranked = await run_in_database(rank, _read_wanted(reply.text))
+    context = await run_in_database(partial(retrieval.describe_likeliest, ranked, tokens=room))
+    return context, [name for name in tools if name not in named and name not in context.described]
+
+
+def _read_wanted(text: str) -> retrieval.Wanted:
+    """Nothing where the answer cannot be read: the instructions alone rank the tools as well as they can."""
+    answers = [
+        found for found in guard.objects_in(text[:LONGEST_SHORTLIST]) if "words" in found or "tools" in found
+    ]
+    if not answers:
+        logger.info("The model did not say which tools to describe; the instructions decide")
+        return retrieval.Wanted()
+    words, tools = answers[0].get("words"), answers[0].get("tools")
+    return retrieval.Wanted(
+        words=words if isinstance(words, str) else "",
+        tools=[name for name in tools if isinstance(name, str)] if isinstance(tools, list) else [],
+    )
+
+
+def approve_anew(approved: guard.Approved, *, caller: Caller) -> guard.Approved:
+    """By the tool's definition as it is now: the model may have thought for a minute. Raises StageFailed."""
+    name = approved.workflow.tool_name
+    current = current_catalogue().seen_within(caller.bounds).get(name)
+    if current is None or current is approved.workflow:
+        # Starting a missing tool has its own error.
+        return approved
+    proposal = guard.Proposal(tool=name, reason=approved.reason, arguments=approved.arguments)
+    try:
+        return guard.check_proposal(proposal, {name: current})
+    except guard.ProposalRefused as error:
+        message = f"{name} was changed while the model chose. Nothing was sent; ask again. {error}"
+        raise StageFailed(message, failure=Failure.PROPOSAL_REFUSED) from error
+
+
+def _judge(text: str, tools: Mapping[str, Workflow]) -> guard.Approved | _Objection:
+    """Raises StageFailed if the model says that no tool fits, which needs no repair."""
+    try:
+        proposal = guard.read_proposal(text)
+        if proposal.tool is None:
+            reason = f": {printable(proposal.reason)}" if proposal.reason else "."
+            raise StageFailed(f"None of the tools fits, says the model{reason}", failure=Failure.NO_TOOL_FITS)
+        return guard.check_proposal(proposal, tools)
+    except guard.UnreadableProposal as error:
+        return _Objection(str(error), Failure.MODEL_ANSWER)
+    except guard.ProposalRefused as error:
+        return _Objection(str(error), Failure.PROPOSAL_REFUSED)
+
+
+def _refused_twice(first: _Objection, second: _Objection) -> str:
+    is_readable = second.failure == Failure.PROPOSAL_REFUSED
+    what = "The model's proposal was refused" if is_readable else "The model gave no usable answer"
+    when = "also when it was asked again" if first.failure == second.failure else "when it was asked again"
+    message = f"{what}, {when}. Nothing was sent. {_words_of(second)}"
+    return message if first.message == second.message else f"{message} {_before_that(first)}"
+
+
+def _before_that(first: _Objection) -> str:
+    is_readable = first.failure == Failure.PROPOSAL_REFUSED
+    what = "its first proposal was refused" if is_readable else "its first answer was of no use"
+    return f"Before that, {what}: {_words_of(first)}"
+
+
+def _words_of(objection: _Objection) -> str:
+    return shorten(printable(objection.message), LONGEST_OBJECTION)
+
+
+def _warnings(unknown: Sequence[str]) -> list[str]:
+    if not unknown:
+        return []
+    named = ", ".join(unknown[:LEFT_OUT_SHOWN])
+    more = len(unknown) - LEFT_OUT_SHOWN
+    return [
+        f"The model was not told of all tools, as there are too many for its context: {named}"
+        f"{f' and {more} more' if more > 0 else ''}. Name fewer tools to have all of them considered."
+    ]
+
+
+def _room_for_tools(instructions: str) -> int:
+    """In tokens."""
+    limit: int = settings.CATALOGUE["model_context_tokens"]
+    return max(limit // 4, limit - estimate_tokens(instructions) - PROMPT_TOKENS)
 
 
 class Pipeline:
@@ -275,3 +434,116 @@ def _changed(how: str) -> StageFailed:
     return StageFailed(
         f"The tool has changed since the dry run: {how} {NEW_DRY_RUN}", failure=Failure.PROPOSAL_REFUSED
     )
+
+
+async def format_response(
+    raw: Any,
+    *,
+    instructions: str,
+    format_instructions: str,
+    ask: Callable[[Sequence[Message]], Awaitable[Reply]] = ask_model,
+) -> Reply:
+    """`raw`: a JSON value or text, which is cut to fit. Raises what `ask` raises."""
+    prompt_about = partial(
+        formatting_prompt, instructions=instructions, format_instructions=format_instructions
+    )
+    taken = sum(estimate_tokens(message["content"]) for message in prompt_about(""))
+    left = max(settings.CATALOGUE["model_context_tokens"] - taken, FEWEST_TOKENS)
+    reply = await ask(prompt_about(cut_to_tokens(_as_text(raw), left)))
+    return replace(reply, text=shorten(reply.text, LONGEST_TEXT))
+
+
+def cut_to_tokens(text: str, tokens: int) -> str:
+    """Cuts the middle, with a note in its place."""
+    most = tokens * CHARACTERS_PER_TOKEN
+    if len(text) <= most:
+        return text
+    note = f"\n[The response was cut here: {len(text):,} characters, of which about {most:,} are shown.]\n"
+    kept = max(most - len(note), 0)
+    beginning = round(kept * SHARE_OF_BEGINNING)
+    return text[:beginning] + note + text[len(text) - (kept - beginning) :]
+
+
+def _as_text(raw: Any) -> str:
+    return raw if isinstance(raw, str) else json.dumps(raw, ensure_ascii=False, separators=(",", ":"))
+
+
+async def format_answer(
+    raw_response: dict[str, Any], asked: RequestInput, *, model: MeteredModel
+) -> tuple[str, list[str]]:
+    """Text and warnings. Raises StageFailed."""
+    reply = await format_response(
+        raw_response,
+        instructions=asked.user_instructions,
+        format_instructions=asked.response_format_instructions,
+        ask=model.ask,
+    )
+    given = (raw_response, asked.user_instructions, asked.response_format_instructions)
+    text, removed = remove_foreign_addresses(reply.text, given=given)
+    return text, [_warning(removed)] if removed else []
+
+
+def _warning(removed: int) -> str:
+    what = "An address was" if removed == 1 else f"{removed} addresses were"
+    return f"{what} taken out of formatted_response: the model wrote what the response does not have."
+
+
+REMOVED = "[address removed]"
+REST = r"""[^\s<>"'`)\]}]+"""
+SCHEMES = "https?|ftp|file|wss?|data|blob|javascript|vbscript|mailto|tel|sms"
+ADDRESS = re.compile(
+    # Browsers accept backslashes for slashes, and these schemes without slashes.
+    rf"\b[a-z][a-z0-9+.-]{{1,30}}:[/\\]{{2}}{REST}|\b(?:{SCHEMES}):{REST}|\bwww\.{REST}",
+    re.IGNORECASE,
+)
+DESTINATION = re.compile(r"(\]\(\s*<?|^ {0,3}\[[^\]\n]+\]:\s*<?)([^)\s>]+)", re.MULTILINE)
+"""Targets of Markdown links, inline and in reference definitions."""
+IMAGE = re.compile(r"!(?=\[)")
+PLAIN_TAGS = (
+    "b|blockquote|br|caption|code|dd|div|dl|dt|em|h[1-6]|hr|i|li|ol|p|pre|s|small|span|strong|sub|sup|table|"
+    "tbody|td|tfoot|th|thead|tr|u|ul"
+)
+TAG = re.compile(rf"<(?!/?(?:{PLAIN_TAGS})\s*/?>)(?=[a-z/!?])", re.IGNORECASE)
+"""The start of any other tag, or of one with attributes."""
+PUNCTUATION = ".,;:!?"
+
+
+def remove_foreign_addresses(text: str, *, given: Iterable[Any]) -> tuple[str, int]:
+    """The text without addresses that no value in `given` (JSON) has, and the number removed.
+
+    A response may make the model write an address that leaks data. Images become links and all but plain
+    tags become text, so that displaying the text fetches and runs nothing.
+    """
+    known, removed = frozenset(_addresses_in(given)), 0
+
+    def keep_or_remove(address: str) -> str:
+        nonlocal removed
+        if _bare(address) in known:
+            return address
+        removed += 1
+        return REMOVED + address[len(address.rstrip(PUNCTUATION)) :]
+
+    text = DESTINATION.sub(lambda found: found[1] + keep_or_remove(found[2]), text)
+    text = ADDRESS.sub(lambda found: keep_or_remove(found[0]), text)
+    return TAG.sub("< ", IMAGE.sub("", text)), removed
+
+
+def _addresses_in(value: Any) -> Iterator[str]:
+    """In all strings of a JSON value, including keys."""
+    left = [value]
+    while left:
+        match left.pop():
+            case str(text):
+                for address in ADDRESS.findall(text):
+                    yield _bare(address)
+                for _, address in DESTINATION.findall(text):
+                    yield _bare(address)
+            case dict(members):
+                left += [*members.keys(), *members.values()]
+            case list(items) | tuple(items):
+                left += items
+
+
+def _bare(address: str) -> str:
+    """Without the punctuation of the surrounding sentence."""
+    return html.unescape(address).rstrip(PUNCTUATION)

@@ -6,7 +6,7 @@ from typing import Literal
 
 from django.utils import timezone
 
-from orchestration.model.replies import Message
+from orchestration.language_model import Message
 
 SELECTION = """\
 You choose the one tool that does what a person asks for, and its arguments.

@@ -18,6 +18,7 @@ from rest_framework import mixins, serializers, status
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from catalogue.access import Scope
 from catalogue.database import run_without_connection
 from catalogue.permissions import Access, demand_of_staff
 from catalogue.rest.base import (
@@ -29,11 +30,10 @@ from catalogue.rest.base import (
     StrictSerializer,
 )
 from catalogue.rest.views import ApiViewSet
-from catalogue.scopes import Scope
 from executions.models import State
-from executions.rest import parameters
-from executions.rest.serializers import AnyJSONField
-from orchestration import request_types
+from executions.rest import base
+from executions.rest.base import AnyJSONField
+from orchestration import records
 from orchestration.compat import mark_logged
 from orchestration.models import Failure, Stage, StageState, WorkflowRequest
 from orchestration.pipeline import answer_request
@@ -46,12 +46,12 @@ class AskSerializer(StrictSerializer):
     """What the user wants, in natural language, and which tools may be used for it."""
 
     user_instructions = serializers.CharField(
-        max_length=request_types.LONGEST_INSTRUCTIONS, help_text="What the user wants, in their own words."
+        max_length=records.LONGEST_INSTRUCTIONS, help_text="What the user wants, in their own words."
     )
     tool_ids = serializers.ListField(
         child=serializers.CharField(max_length=LONGEST_ID),
         min_length=1,
-        max_length=request_types.MOST_TOOLS,
+        max_length=records.MOST_TOOLS,
         help_text="The tools that may be used, by their tool names. No other one is.",
     )
     format_response = serializers.BooleanField(
@@ -61,7 +61,7 @@ class AskSerializer(StrictSerializer):
         default="",
         allow_blank=True,
         allow_null=True,
-        max_length=request_types.LONGEST_FORMAT_INSTRUCTIONS,
+        max_length=records.LONGEST_FORMAT_INSTRUCTIONS,
         help_text="How: length, language, tone, form.",
     )
     dry_run = serializers.BooleanField(
@@ -103,7 +103,7 @@ class OrNull(serializers.CharField):
         return super().to_representation(value) if value else None
 
 
-class WorkflowAnswerSerializer(serializers.Serializer[request_types.RequestOutcome]):
+class WorkflowAnswerSerializer(serializers.Serializer[records.RequestOutcome]):
     """The answer, of one shape whether it succeeded or not."""
 
     request_id = serializers.UUIDField(source="request.pk")
@@ -150,7 +150,7 @@ class WorkflowAnswerSerializer(serializers.Serializer[request_types.RequestOutco
     stages = StageEntrySerializer(many=True, source="request.stages")
     usage = ModelUsageSerializer(source="request")
 
-    def to_representation(self, answered: request_types.RequestOutcome) -> dict[str, Any]:
+    def to_representation(self, answered: records.RequestOutcome) -> dict[str, Any]:
         shown: dict[str, Any] = super().to_representation(answered)
         for name in ("error_stage", "failure"):
             shown[name] = shown[name] or None
@@ -226,7 +226,7 @@ MAY_RUN = "executions.add_execution"  # Required of staff unless it is a dry run
 RETRY_AFTER_SECONDS = 5  # For repetitions of a request that still runs
 
 IDEMPOTENCY = OpenApiParameter(
-    parameters.IDEMPOTENCY_KEY,
+    base.IDEMPOTENCY_KEY,
     location=OpenApiParameter.HEADER,
     description="The caller's own name for this request, 1 to 255 printable ASCII characters such as a UUID. "
     "For CATALOGUE_IDEMPOTENCY_HOURS the same request with the same key is answered as the first one was, "
@@ -234,12 +234,12 @@ IDEMPOTENCY = OpenApiParameter(
     "started does not use the key up.",
 )
 FRESH = OpenApiParameter(
-    parameters.CACHE_CONTROL,
+    base.CACHE_CONTROL,
     location=OpenApiParameter.HEADER,
     description="`no-cache`: the tool runs, though a cached result could answer.",
 )
 REPLAYED = OpenApiParameter(
-    parameters.IDEMPOTENT_REPLAYED,
+    base.IDEMPOTENT_REPLAYED,
     location=OpenApiParameter.HEADER,
     response=True,
     description="`true` if the idempotency key was used before and this is the answer to that request.",
@@ -294,7 +294,7 @@ class WorkflowRequestViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, A
         settle_with_runs()
 
     def get_queryset(self) -> QuerySet[WorkflowRequest]:
-        visible = WorkflowRequest.objects.visible_to(parameters.caller_of(self.request))
+        visible = WorkflowRequest.objects.visible_to(base.caller_of(self.request))
         if self.action == "list":
             return visible.defer(*NOT_LISTED).order_by("-created_at", "-id")
         return visible.select_related(*WITH_RUN)
@@ -382,22 +382,22 @@ class WorkflowViewSet(ApiViewSet[WorkflowRequest]):
         body = AskSerializer(data=request.data)
         body.is_valid(raise_exception=True)
         wanted = body.validated_data
-        asked = request_types.RequestInput(
+        asked = records.RequestInput(
             **wanted | {"response_format_instructions": wanted["response_format_instructions"] or ""},
-            caller=parameters.caller_of(request),
-            idempotency_key=parameters.idempotency_key_of(request),
-            fresh=parameters.wants_fresh(request),
+            caller=base.caller_of(request),
+            idempotency_key=base.idempotency_key_of(request),
+            fresh=base.wants_fresh(request),
         )
         if not asked.dry_run:
             demand_of_staff(request, MAY_RUN)
-        with parameters.waiting_places.one_for(asked.caller.key) as has_place:
+        with base.waiting_places.one_for(asked.caller.key) as has_place:
             if not has_place:
                 raise _too_many_wait()
             try:
                 answered = run_without_connection(answer_request(asked))
-            except request_types.RequestRefused as refused:
+            except records.RequestRefused as refused:
                 conflict = Refusal(status.HTTP_409_CONFLICT, str(refused), request_id=str(refused.request.pk))
-                if isinstance(refused, request_types.StillRunning):
+                if isinstance(refused, records.StillRunning):
                     conflict.wait = RETRY_AFTER_SECONDS
                 raise conflict from None
         code: int = status.HTTP_202_ACCEPTED if answered.goes_on else status.HTTP_200_OK
@@ -412,12 +412,12 @@ class WorkflowViewSet(ApiViewSet[WorkflowRequest]):
 
 
 def _headers(
-    request: Request, asked: request_types.RequestInput, answered: request_types.RequestOutcome
+    request: Request, asked: records.RequestInput, answered: records.RequestOutcome
 ) -> dict[str, str]:
     recorded = reverse("workflow-request-detail", args=[answered.request.pk])
     headers = {"Location": request.build_absolute_uri(recorded)}
     if answered.request.pk != asked.id:
-        headers[parameters.IDEMPOTENT_REPLAYED] = "true"
+        headers[base.IDEMPOTENT_REPLAYED] = "true"
     if answered.retry_after is not None:
         headers["Retry-After"] = str(answered.retry_after)
     return headers

@@ -7,17 +7,16 @@ from functools import lru_cache
 from itertools import chain, zip_longest
 from typing import Any
 
+from catalogue.access import Caller
 from catalogue.describing import CHARACTERS_PER_TOKEN
 from catalogue.exposure import ExposedCatalogue, current_catalogue
 from catalogue.http_tools import declared_output_schema, is_http_tool
-from catalogue.inputs import Input, inputs_at
 from catalogue.models import Workflow
 from catalogue.naming import find_similar_names
 from catalogue.search import rank_for_instructions
-from catalogue.served_schemas import Place
+from catalogue.served_schemas import Input, Place, inputs_at
 from connectors.http_tools.tool import HttpOperation
 from connectors.network.redaction import printable, shorten
-from executions.callers import Caller
 from orchestration.models import Failure, StageFailed
 
 LONGEST_TITLE = 200

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from django.contrib.auth.models import User
 
+from catalogue.access import Scope
 from catalogue.models import Role
-from catalogue.scopes import Scope
 from mcp_bridge.tokens import create_token
 from tests.processes import ROOT
 

@@ -35,10 +35,9 @@ from executions.statistics import forget_past_days
 from mcp_bridge import doorkeeper
 from mcp_bridge.authentication import forget_pauses
 from mcp_bridge.bearers import forget_bearers
-from mcp_bridge.outside import forget_outside
+from mcp_bridge.external_tokens import forget_outside
 from mcp_bridge.tokens import forget_uses
-from mcp_bridge.tool_lists import forget_tool_lists
-from mcp_bridge.toolset_costs import forget_costs
+from mcp_bridge.tool_lists import forget_costs, forget_tool_lists
 from tests.audit.opened import opened_audit
 from tests.isolation import IN_A_BROWSER, WHOLE_PRODUCTS
 from tests.migrated import keep, kept_database

@@ -7,9 +7,9 @@ from typing import Any
 
 from django.utils import timezone
 
+from catalogue.curation import write_toolset
 from catalogue.models import DiscoveryRun, Source, Toolset, Workflow, WorkflowFilter
 from catalogue.schemas import GENERIC_SCHEMA
-from catalogue.toolsets import write_toolset
 from executions.models import Execution, ExecutionEvent, ExecutionPayload, State
 from executions.models.statements import carry_out
 from executions.models.usage import end_of, usage_insertion

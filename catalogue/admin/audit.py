@@ -27,7 +27,7 @@ from catalogue.admin.rendering import (
     pretty_json,
     wrapped,
 )
-from catalogue.audited import matching, send_export
+from catalogue.audit import matching, send_export
 from catalogue.history import actor_of, recorded_model
 from catalogue.long_lists import SEARCHED
 

@@ -13,11 +13,11 @@ from django.utils.safestring import SafeString
 from pydantic import SecretStr
 from unfold import widgets
 
+from catalogue.access import GROUP, USER
 from catalogue.approval_rules import read_rules, write_rules
 from catalogue.argument_overrides import LONGEST_DESCRIPTION
-from catalogue.inputs import describe_inputs
-from catalogue.kinds import Setting, plain_type
-from catalogue.reservations import GROUP, USER
+from catalogue.connections import Setting, plain_type
+from catalogue.served_schemas import describe_inputs
 
 MONOSPACE = {
     "style": "font-family: ui-monospace, monospace; font-size: 0.8rem",

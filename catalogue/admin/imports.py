@@ -16,7 +16,7 @@ from unfold import widgets
 
 from catalogue import configuration, http_tools
 from catalogue.admin.rendering import badge, chip, table
-from catalogue.audited import record_export
+from catalogue.audit import record_export
 from catalogue.history import actor_of
 from catalogue.imports import openapi, temporal
 from catalogue.imports.configuration import (

@@ -26,10 +26,9 @@ from catalogue.admin.form_fields import ONLY_IF, SETTING, ReservedForField, sett
 from catalogue.admin.imports import OpenApiImportPage, TemporalImportPage, import_fact
 from catalogue.admin.reviews import held_listing_fact, reviews_fact
 from catalogue.admin.tools import tools_fact
-from catalogue.connections import find_setting_problems
+from catalogue.connections import EMPTY, Setting, find_setting_problems, settings_of, summary_of
 from catalogue.discovery import RefreshRefused, make_due, refresh_source
 from catalogue.history import actor_of, record_change
-from catalogue.kinds import EMPTY, Setting, settings_of, summary_of
 from catalogue.models import DiscoveryRun, Source, Workflow
 from catalogue.secrets import (
     CredentialsUnreadable,

@@ -23,14 +23,13 @@ from catalogue.admin.reviews import accept_for_workflows, note_reviews, review_b
 from catalogue.admin.tools import ToolPagesMixin, declaration_fact
 from catalogue.admin.workflow_filters import HINT_WORDS, LIST_FILTERS
 from catalogue.approval_rules import COMPARISONS, write_rules
-from catalogue.exposure import Explanation, Visibility, explain_exposure, memberships_of
-from catalogue.filters import FilterChain
+from catalogue.curation import add_to_toolset
+from catalogue.exposure import Explanation, FilterChain, Visibility, explain_exposure, memberships_of
 from catalogue.history import actor_of
 from catalogue.models import Toolset, Workflow, WorkflowFilter
 from catalogue.models.workflow import WorkflowQuerySet
 from catalogue.portable_schemas import find_refusals, limit_for_tools
 from catalogue.presentation import CURATORS_HINTS
-from catalogue.toolsets import add_to_toolset
 
 NO_TAGS, SEEN = "-", "seen"
 USUAL_ALIAS_DAYS = 30

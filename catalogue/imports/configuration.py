@@ -38,7 +38,7 @@ from catalogue.configuration import (
     secrets_of,
 )
 from catalogue.connections import secret_fields
-from catalogue.curation import MOST_FORMER_NAMES
+from catalogue.curation import MOST_FORMER_NAMES, POSITIONS_APART, UnknownPicks, write_toolset
 from catalogue.history import Actor, record_changes, record_deletion, remember_relations
 from catalogue.http_tools import KIND as DECLARED_HERE
 from catalogue.imports.pipeline import stored_secrets
@@ -48,7 +48,6 @@ from catalogue.naming import make_tool_name
 from catalogue.product_settings import InvalidSettings, change_settings, live_settings, settings_row
 from catalogue.reconciliation import read_listing
 from catalogue.sources import check_address_is_kept, configure_source, create_source, update_source
-from catalogue.toolsets import POSITIONS_APART, UnknownPicks, write_toolset
 from connectors.definitions import parse_definition
 from connectors.errors import Misconfigured
 from connectors.formats.yaml import Path

@@ -13,8 +13,7 @@ from django.utils import timezone
 from pydantic import BaseModel, ConfigDict, Field
 
 from catalogue.connections import find_setting_problems
-from catalogue.exposure import LIGHT, Visibility, explain_exposure
-from catalogue.filters import FilterChain
+from catalogue.exposure import LIGHT, FilterChain, Visibility, explain_exposure
 from catalogue.history import Actor, record_change
 from catalogue.http_tools import KIND, OUTPUT_SCHEMA, SECRET_OF, authentication_of
 from catalogue.imports.pipeline import ToolFault, ToolsRefused, faults_of, policy_for_new, stored_secrets

@@ -1,11 +1,13 @@
-"""The revision of the exposed catalogue, and the history of changes to recorded rows."""
+"""What the catalogue's rows have in common: history, reservations, and the revision of what is exposed."""
 
 from collections.abc import Sequence
 from typing import Any, ClassVar, NoReturn, Self, TypeVar
 
+from django.core.exceptions import ValidationError
 from django.db import models, transaction
 from django.utils import timezone
 
+from catalogue.access import check_form, find_unknown
 from catalogue.fields import JSONTextField
 
 Row = TypeVar("Row", bound=models.Model)
@@ -182,3 +184,35 @@ class HistoryEntry(models.Model):
     @classmethod
     def of_key(cls, model: type[models.Model], key: Any) -> "models.QuerySet[HistoryEntry]":
         return cls.objects.filter(model=cls.label_of(model), object_id=str(key))
+
+
+class Reservable(Exposing):
+    """By name, so that a deleted user or group opens nothing: a name without either admits nobody."""
+
+    reserved_for = JSONTextField(
+        default=list,
+        blank=True,
+        validators=[check_form],
+        help_text="The users and groups that may use it, such as user:ada and group:Finance. Empty: everyone "
+        "who may use workflows.",
+    )
+
+    class Meta:
+        abstract = True
+
+    def clean(self) -> None:
+        super().clean()
+        kept = set(self._stored_reservation())
+        if isinstance(self.reserved_for, list) and (
+            unknown := find_unknown([name for name in self.reserved_for if name not in kept])
+        ):
+            raise ValidationError({"reserved_for": f"There is no {', '.join(unknown)[:500]}."})
+        self.reserved_for = sorted(set(self.reserved_for))
+
+    def _stored_reservation(self) -> Sequence[str]:
+        """Those may be gone by now."""
+        if self.as_read is None:
+            return ()
+        read: dict[str, Any] = dict(zip(*self.as_read, strict=True))
+        stored: Sequence[str] = read.get("reserved_for") or ()
+        return stored

@@ -11,8 +11,7 @@ from django.db.models.functions import Coalesce
 from django.utils import timezone
 
 from catalogue.fields import JSONTextField
-from catalogue.models.history import ExposingQuerySet
-from catalogue.models.reserved import Reservable
+from catalogue.models.history import ExposingQuerySet, Reservable
 from catalogue.secrets import CredentialsUnreadable, decrypt_credentials, encrypt_credentials
 
 SOURCE_NAME = RegexValidator(

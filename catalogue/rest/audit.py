@@ -17,13 +17,13 @@ from rest_framework.views import APIView
 
 from audit.models import Entry, Kind
 from audit.sealing import head
-from catalogue.audited import MEDIA_TYPE, matching, send_export
+from catalogue.access import Scope
+from catalogue.audit import MEDIA_TYPE, matching, send_export
 from catalogue.history import actor_of
 from catalogue.long_lists import SEARCHED
 from catalogue.permissions import Access
 from catalogue.rest import base
 from catalogue.rest.views import ApiViewSet
-from catalogue.scopes import Scope
 
 CURSOR = "cursor"
 KNOWN = ("kind", "since", "until")

@@ -31,6 +31,7 @@ from rest_framework.response import Response
 from rest_framework.serializers import as_serializer_error
 from rest_framework.utils.urls import remove_query_param, replace_query_param
 
+from catalogue.access import MOST_NAMES
 from catalogue.database import NO_DATABASE
 from catalogue.long_lists import (
     COUNTED,
@@ -42,7 +43,6 @@ from catalogue.long_lists import (
 )
 from catalogue.models.workflow import MOST_APPROVERS, MOST_CALLS
 from catalogue.permissions import InsufficientScope
-from catalogue.reservations import MOST_NAMES
 from connectors.formats.json import UnreadableJSON, parse_json
 from connectors.formats.json_schema import pointer_of
 

@@ -12,7 +12,8 @@ from rest_framework.renderers import BaseRenderer, JSONRenderer
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from catalogue.audited import record_export
+from catalogue.access import Scope
+from catalogue.audit import record_export
 from catalogue.configuration import (
     FILE_NAME,
     MEDIA_TYPE,
@@ -40,7 +41,6 @@ from catalogue.rest.base import (
     StrictSerializer,
 )
 from catalogue.rest.imports import ImportViewSet
-from catalogue.scopes import Scope
 
 REFUSED = "Nothing was changed; `errors` names each mistake with its line."
 EXAMPLE = {"file": "version: 1\ntoolsets:\n  finance:\n    rules: [{subject: tag, pattern: finance}]\n"}

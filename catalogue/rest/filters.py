@@ -7,6 +7,7 @@ from rest_framework import mixins, serializers, status
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from catalogue.access import Scope
 from catalogue.exposure import effect_of_replacing
 from catalogue.history import changed_fields
 from catalogue.models import Revision, WorkflowFilter
@@ -14,7 +15,6 @@ from catalogue.patterns import find_pattern_problem
 from catalogue.permissions import Access
 from catalogue.rest.base import StrictSerializer
 from catalogue.rest.views import ApiViewSet
-from catalogue.scopes import Scope
 
 HIGHEST_POSITION = 1_000_000_000
 POSITIONS_APART = 10

@@ -7,6 +7,7 @@ from rest_framework.exceptions import PermissionDenied
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from catalogue.access import Scope
 from catalogue.history import actor_of
 from catalogue.long_lists import SEARCHED, search_newest
 from catalogue.models import HistoryEntry
@@ -14,7 +15,6 @@ from catalogue.permissions import Access, demand_of_staff, permissions_behind
 from catalogue.rest.base import LongPages, ProblemSerializer, Refusal, StableOrdering
 from catalogue.rest.views import ApiViewSet
 from catalogue.reverting import RevertRefused, permission_to_revert, revert_change
-from catalogue.scopes import Scope
 
 
 @extend_schema_field({"type": "object", "additionalProperties": {"type": "array", "items": {}}})

@@ -7,6 +7,7 @@ from rest_framework.exceptions import PermissionDenied
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from catalogue.access import Scope
 from catalogue.history import actor_of
 from catalogue.imports.openapi import ImportedTool, OpenApiImport, OpenApiImportRequest, import_document
 from catalogue.imports.pipeline import ImportRefused, permissions_to_import
@@ -17,7 +18,6 @@ from catalogue.reconciliation import Change
 from catalogue.rest.base import Problem, ProblemSerializer, Refusal, StrictSerializer
 from catalogue.rest.sources import CheckSerializer
 from catalogue.rest.views import ApiViewSet
-from catalogue.scopes import Scope
 from connectors.http_tools.openapi.document import RefusedOperation
 from connectors.http_tools.openapi.operations import Selection
 

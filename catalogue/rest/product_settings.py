@@ -6,11 +6,11 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from catalogue import product_settings
+from catalogue.access import Scope
 from catalogue.models import ProductSettings
 from catalogue.permissions import Access
 from catalogue.rest.base import NOT_VALID, Problem, Refusal, StrictSerializer
 from catalogue.rest.views import ApiViewSet
-from catalogue.scopes import Scope
 
 
 @extend_schema_field({"oneOf": [{"type": "boolean"}, {"type": "number"}]})

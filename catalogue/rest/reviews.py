@@ -15,6 +15,7 @@ from rest_framework.decorators import action
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from catalogue.access import Scope
 from catalogue.drift import Difference, describe_differences
 from catalogue.exposure import Placement
 from catalogue.history import actor_of
@@ -31,7 +32,6 @@ from catalogue.review import (
     keep_accepted,
     offers_of,
 )
-from catalogue.scopes import Scope
 
 TOOL_NAME = "[A-Za-z0-9_.-]+"
 HASH_LENGTH = 64

@@ -6,8 +6,8 @@ from rest_framework import serializers, status
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from catalogue.exposure import confirmed_catalogue
-from catalogue.filters import FilterChain
+from catalogue.access import Scope
+from catalogue.exposure import FilterChain, confirmed_catalogue
 from catalogue.history import actor_of
 from catalogue.http_tools import KIND, StoredTool, stored_tool_of, write_tool_config
 from catalogue.imports.pipeline import ToolsRefused
@@ -26,7 +26,6 @@ from catalogue.reconciliation import Change
 from catalogue.rest.base import Problem, ProblemSerializer, Refusal
 from catalogue.rest.views import ApiViewSet
 from catalogue.rest.workflows import ToolFilters
-from catalogue.scopes import Scope
 from connectors.http_tools.tool import ToolConfig
 
 EXAMPLE = {

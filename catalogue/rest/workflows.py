@@ -20,10 +20,10 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from catalogue import curation
+from catalogue.access import Scope
 from catalogue.approval_rules import COMPARISONS, MOST_RULES
 from catalogue.argument_overrides import LONGEST_DESCRIPTION
-from catalogue.exposure import Visibility, confirmed_catalogue, explain_exposure
-from catalogue.filters import FilterChain
+from catalogue.exposure import FilterChain, Visibility, confirmed_catalogue, explain_exposure
 from catalogue.history import actor_of, changed_fields
 from catalogue.models import Review, Source, Workflow, WorkflowFilter
 from catalogue.models.workflow import WorkflowQuerySet
@@ -43,7 +43,6 @@ from catalogue.rest.base import (
     rate_field,
 )
 from catalogue.rest.views import NAME, ApiViewSet
-from catalogue.scopes import Scope
 
 LONGEST_TIMEOUT = LONGEST_CACHING = 2_592_000
 LONGEST_INLINE_WAIT = 3600

@@ -17,8 +17,17 @@ from pydantic import (
     model_validator,
 )
 
-from connectors.formats.mistakes import message_of, unknown_key
-from connectors.formats.yaml import Document, Limits, Path, Problem, UnusableText, name_of, read_document
+from connectors.formats.yaml import (
+    Document,
+    Limits,
+    Path,
+    Problem,
+    UnusableText,
+    message_of,
+    name_of,
+    read_document,
+    unknown_key,
+)
 from connectors.http_job.template import EACH, outside_lists, placeholders_in, unknown_placeholder
 from connectors.network.headers import TOKEN, objection_to_name
 

@@ -8,7 +8,6 @@ from uuid import UUID
 
 from pydantic import BaseModel
 
-from connectors.allowlists import http_tool_addresses
 from connectors.definitions import RejectedDefinition, WorkflowDefinition
 from connectors.errors import (
     InvalidAnswer,
@@ -25,7 +24,7 @@ from connectors.http_tools.response import Call
 from connectors.http_tools.tool import HttpOperation, HTTPRequestSpec
 from connectors.network.client import NO_CREDENTIALS, Answer, Credentials, EngineClient
 from connectors.network.oauth import ClientCredentials
-from connectors.network.policy import AddressPolicy
+from connectors.network.policy import AddressPolicy, http_tool_addresses
 from connectors.network.transport import HttpLimits
 from connectors.protocol import (
     Capabilities,

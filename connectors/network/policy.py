@@ -1,12 +1,13 @@
-"""Which addresses may be contacted: engines also on private networks, HTTP tools public ones only. Link-local
-and cloud metadata addresses are never contacted, whatever name or spelling leads to them."""
+"""Which addresses may be contacted, and which programs started: engines also on private networks, HTTP tools
+on public ones and on what the operator allows. Link-local and cloud metadata addresses are never contacted,
+whatever name or spelling leads to them. The settings of a source cannot widen the operator's allowlists."""
 
 import asyncio
 import contextlib
 import ipaddress
 import re
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
@@ -14,6 +15,7 @@ from typing import Self
 
 import httpcore2
 import httpx2
+from pydantic import BaseModel, ConfigDict, Field
 
 from connectors.errors import Misconfigured
 
@@ -57,6 +59,7 @@ ENTRY = re.compile(r"(?P<host>\[[^\]]*\]|[^:\[\]]*|[^\[\]]*:[^\[\]]*:[^\[\]]*?)(
 NAME = re.compile(r"[a-z0-9_-]+(\.[a-z0-9_-]+)*")
 LOOKS_LIKE_IPV4 = re.compile(r"(.*\.)?(\d+|0x[0-9a-f]*)")
 """Resolvers read it as an address, because its last part is a number."""
+_http_tool_hosts: "list[AllowedHost]" = []
 
 
 def never_contacted(address: IPAddress) -> str:
@@ -288,3 +291,46 @@ def port_of(url: httpx2.URL) -> int:
 def address_objection(host: str) -> str:
     """Why no engine may have this IP address; empty if it may, or if it is a name."""
     return ENGINE_ADDRESSES.objection(host)
+
+
+class StdioCommand(BaseModel):
+    """A program that sources may start and talk to over its standard input and output."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    command: list[str] = Field(min_length=1)
+    more_arguments: bool = False
+    environment: frozenset[str] = frozenset()
+    directory: str = "/"
+
+
+_stdio_commands: dict[str, StdioCommand] = {}
+
+
+def allow_stdio_commands(commands: Mapping[str, StdioCommand]) -> None:
+    _stdio_commands.clear()
+    _stdio_commands.update(commands)
+
+
+def allowed_stdio_command(name: str) -> StdioCommand:
+    """Raises Misconfigured with the operator's next step."""
+    if (command := _stdio_commands.get(name)) is not None:
+        return command
+    known = ", ".join(sorted(_stdio_commands)) or "none so far"
+    raise Misconfigured(
+        f"The command {name!r} is not allowed here. An operator can allow it in the environment variable "
+        f"CATALOGUE_STDIO_COMMANDS and restart; allowed are: {known}."
+    )
+
+
+def allow_http_tool_hosts(text: str) -> None:
+    """Replace the private hosts that HTTP tools may reach. Raises ValueError naming the bad entry."""
+    _http_tool_hosts[:] = AllowedHosts.parse(text).entries
+
+
+def http_tool_addresses() -> AddressPolicy:
+    return AddressPolicy(
+        public_only=True,
+        opened=AllowedHosts(tuple(_http_tool_hosts)),
+        advice="An operator can allow it in the environment variable CATALOGUE_HTTP_TOOL_HOSTS and restart.",
+    )

@@ -6,8 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 from uuid import UUID
 
-from connectors.backoff import backoff_seconds, spread
-from connectors.errors import InvalidAnswer, NotFound, OutcomeUnknown, Unreachable
+from connectors.errors import InvalidAnswer, NotFound, OutcomeUnknown, Unreachable, backoff_seconds, spread
 from connectors.network.client import EngineClient
 from connectors.network.transport import HttpLimits
 from connectors.prefect.config import PrefectConfig

@@ -1,8 +1,10 @@
 """Restate: handlers are workflows, invocations are runs."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any, ClassVar
 from uuid import UUID
 
@@ -19,13 +21,14 @@ from connectors.errors import (
     Unreachable,
     Unsupported,
 )
-from connectors.formats.json import UnreadableJSON, parse_json
+from connectors.formats.json import UnreadableJSON, parse_json, read_time
 from connectors.network.client import Answer, EngineClient, encode_body, fill_path
-from connectors.network.redaction import shorten, words_of
+from connectors.network.redaction import printable, shorten, shorten_error, words_of
 from connectors.network.transport import HttpLimits
 from connectors.protocol import (
     Capabilities,
     Health,
+    ListedRun,
     ReportProgress,
     RunFilter,
     RunPage,
@@ -37,8 +40,9 @@ from connectors.protocol import (
     health_of,
     ignore_progress,
 )
-from connectors.restate import handlers, invocations
+from connectors.restate import handlers
 from connectors.restate.config import RestateConfig
+from connectors.restate.handlers import WORKFLOW, type_of
 
 LISTING_DEPTH = 250  # Above the limit of one schema, so that a deep one does not fail the listing
 MOST_WORKFLOWS = 10_000
@@ -46,6 +50,177 @@ MOST_ROWS = 200
 WORDS_LIMIT = 500
 OUTPUT = "/restate/invocation/{id}/output"
 ATTACH = "/restate/invocation/{id}/attach"
+ID = re.compile(r"inv_[0-9A-Za-z]{1,100}")
+BEGINNING_OF_ID = re.compile(r"(?:inv_?)?[0-9A-Za-z]{0,100}")
+CODE = re.compile(r"\[(\d{3})[^\]]*\] ?")
+"""Before the message of a failure, as in "[422] No such order" and "[500 Internal] ..."."""
+LINE_LIMIT = 500
+COLUMNS = (
+    "select id, target, target_service_name, target_handler_name, target_service_key, idempotency_key, "
+    "status, completion_result, completion_failure, retry_count, last_failure, next_retry_at, invoked_by, "
+    "created_at, modified_at, running_at, completed_at from sys_invocation"
+)
+WHEREABOUTS = "select target_service_key, status, completion_result, completion_failure from sys_invocation"
+EVENTS = "select event_json from sys_journal_events"
+CANCELLED = ("[409] cancelled", "[409] canceled", "[409] killed")
+"""Restate has no state for a cancelled invocation: it fails with these words."""
+IS_CANCELLED = f"lower(completion_failure) in ({', '.join(repr(words) for words in CANCELLED)})"
+CONDITIONS = {
+    RunState.RUNNING: "status <> 'completed'",
+    RunState.COMPLETED: "completion_result = 'success'",
+    RunState.CANCELLED: IS_CANCELLED,
+    RunState.FAILED: f"completion_result = 'failure' and not {IS_CANCELLED}",
+}
+UNDER_WAY = {
+    "pending": "Waits for its turn: another invocation has the same key.",
+    "scheduled": "Scheduled for later.",
+    "ready": "",
+    "running": "",
+    "suspended": "",
+    "backing-off": "An attempt failed and is repeated",
+    "paused": "Paused after its attempts failed, until it is resumed at Restate",
+}
+
+
+def checked_id(run_id: str) -> str:
+    """Raises NotFound for anything else: Restate answers 500 to it, and it would stand in a query."""
+    if not ID.fullmatch(run_id):
+        raise NotFound(f"{run_id[:100]!r} is no id of an invocation, so Restate was not asked.")
+    return run_id
+
+
+def quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+def query_by_id(run_id: str) -> str:
+    return f"{COLUMNS} where id = {quoted(checked_id(run_id))}"
+
+
+def query_by_key(workflow: WorkflowRef, key: UUID) -> str:
+    service, _, handler = workflow.id.partition("/")
+    column = "target_service_key" if type_of(workflow) == WORKFLOW else "idempotency_key"
+    conditions = [
+        f"target_service_name = {quoted(service)}",
+        f"target_handler_name = {quoted(handler)}",
+        f"{column} = {quoted(str(key))}",
+    ]
+    return f"{COLUMNS} where {' and '.join(conditions)} limit 2"
+
+
+def query_whereabouts(run_id: str) -> str:
+    """Whose run it is, and whether it goes on."""
+    return f"{WHEREABOUTS} where id = {quoted(checked_id(run_id))}"
+
+
+def query_last_pause(run_id: str) -> str:
+    conditions = f"id = {quoted(checked_id(run_id))} and event_type = 'Paused'"
+    return f"{EVENTS} where {conditions} order by appended_at desc limit 1"
+
+
+def query_listed(wanted: RunFilter, *, size: int, offset: int) -> str:
+    if wanted.engine_query:
+        raise Rejected("Runs of Restate cannot be narrowed by a further condition.")
+    conditions = [f"({CONDITIONS[state]})" for state in sorted(wanted.states)]
+    conditions = [f"({' or '.join(conditions)})"] if conditions else []
+    if wanted.run:
+        if not BEGINNING_OF_ID.fullmatch(wanted.run):
+            raise Rejected("An invocation's id begins with inv_, and has letters and digits only.")
+        conditions.append(f"starts_with(id, {quoted(wanted.run)})")
+    names = ("target_service_name", "target_handler_name")
+    parts = filter(None, wanted.workflow.split("/", 1))
+    conditions += [f"{name} = {quoted(part)}" for name, part in zip(names, parts, strict=False)]
+    for moment, sign in ((wanted.started_after, ">="), (wanted.started_before, "<=")):
+        if moment:
+            conditions.append(f"created_at {sign} timestamp {quoted(moment.astimezone(UTC).isoformat())}")
+    where = f"where {' and '.join(conditions)}" if conditions else ""
+    return f"{COLUMNS} {where} order by created_at desc, id limit {size} offset {offset}"
+
+
+def state_of(row: dict[str, Any]) -> RunState:
+    """Raises InvalidAnswer for a state that this connector does not know."""
+    status = row.get("status")
+    if status == "completed":
+        if row.get("completion_result") == "success":
+            return RunState.COMPLETED
+        if row.get("completion_result") == "failure":
+            failure = str(row.get("completion_failure")).lower()
+            return RunState.CANCELLED if failure in CANCELLED else RunState.FAILED
+    if not isinstance(status, str) or status not in UNDER_WAY:
+        shown = printable(shorten(str(status), 50))
+        raise InvalidAnswer(f"The invocation has the status {shown!r}, which this connector does not know.")
+    return RunState.RUNNING
+
+
+def snapshot_of(row: dict[str, Any]) -> RunSnapshot:
+    """Without the output, which the ingress has."""
+    state, failure = state_of(row), CODE.sub("", str(row.get("completion_failure") or ""), count=1)
+    error = ""
+    if state is RunState.FAILED:
+        error = shorten_error(printable(failure)) or "The invocation failed and Restate gave no reason."
+    elif state is RunState.CANCELLED:
+        error = "The invocation was killed." if failure == "killed" else "The invocation was cancelled."
+    is_running = state is RunState.RUNNING
+    return RunSnapshot(
+        state=state,
+        error=error,
+        progress_message=progress_of(row, row.get("last_failure")) if is_running else "",
+        created_at=read_time(row.get("created_at")),
+        # One that was cancelled while it waited for its turn has not run.
+        started_at=read_time(row.get("running_at")),
+        updated_at=read_time(row.get("modified_at")),
+        finished_at=None if is_running else read_time(row.get("completed_at")),
+        raw=row,
+    )
+
+
+def progress_of(row: dict[str, Any], failure: Any) -> str:
+    """What an invocation that has not ended is about; `failure`: of its last attempt."""
+    words = UNDER_WAY.get(str(row.get("status")), "")
+    if not words or words.endswith("."):
+        return words
+    due = read_time(row.get("next_retry_at"))
+    if due is not None and due > datetime.now(UTC):
+        words += f" at {due.astimezone(UTC):%H:%M:%S} UTC"
+    told = CODE.sub("", failure, count=1) if isinstance(failure, str) else ""
+    line = shorten(next(iter(printable(told).splitlines()), ""), LINE_LIMIT)
+    return f"{words}: {line}" if line else f"{words}."
+
+
+def failure_in(event: Any) -> str:
+    """The reason in a journal's event of a pause, or empty."""
+    try:
+        told = parse_json(event.encode("utf-8", "replace")) if isinstance(event, str) else None
+    except UnreadableJSON:
+        return ""
+    last = told.get("last_failure") if isinstance(told, dict) else None
+    message = last.get("error_message") if isinstance(last, dict) else None
+    return message if isinstance(message, str) else ""
+
+
+def read_listed(row: dict[str, Any]) -> ListedRun:
+    key = row.get("idempotency_key") or row.get("target_service_key")
+    return ListedRun(
+        run_id=str(row.get("id")),
+        workflow=f"{row.get('target_service_name')}/{row.get('target_handler_name')}",
+        state=state_of(row),
+        told_state=str(row.get("status")),
+        key=_as_uuid(key),
+        started_at=read_time(row.get("created_at")),
+        finished_at=read_time(row.get("completed_at")),
+        details={
+            name: row.get(name)
+            for name in ("target", "invoked_by", "retry_count", "last_failure", "completion_failure")
+        },
+    )
+
+
+def _as_uuid(key: Any) -> UUID | None:
+    """Our keys are UUIDs; those of other clients need not be."""
+    try:
+        return UUID(key) if isinstance(key, str) else None
+    except ValueError:
+        return None
 
 
 class RestateConnector:
@@ -136,21 +311,21 @@ class RestateConnector:
         path, body, headers = handlers.start_request(workflow, arguments, key)
         answer = await self._ingress.request_json("POST", path, body=body, headers=headers, repeatable=False)
         run_id = answer.get("invocationId") if isinstance(answer, dict) else None
-        if not isinstance(run_id, str) or not invocations.ID.fullmatch(run_id):
+        if not isinstance(run_id, str) or not ID.fullmatch(run_id):
             raise OutcomeUnknown("Restate's answer to the start names no invocation.")
         return Started(run_id=run_id, raw=answer)
 
     async def find_run(
         self, workflow: WorkflowRef, arguments: dict[str, Any], *, key: UUID
     ) -> Started | None:
-        rows = await self._rows(invocations.query_by_key(workflow, key))
+        rows = await self._rows(query_by_key(workflow, key))
         if len(rows) > 1:
             raise InvalidAnswer(f"Restate has several invocations for the key {key}.")
         return Started(run_id=_id_in(rows[0]), raw=rows[0]) if rows else None
 
     async def poll(self, run: RunRef) -> RunSnapshot:
-        row = await self._row(invocations.query_by_id(run.run_id))
-        seen = invocations.snapshot_of(row)
+        row = await self._row(query_by_id(run.run_id))
+        seen = snapshot_of(row)
         if seen.state is RunState.COMPLETED:
             return replace(seen, output=await self._output(run.run_id))
         if row.get("status") == "paused":
@@ -158,7 +333,7 @@ class RestateConnector:
         return seen
 
     async def wait(self, run: RunRef, *, seconds: float) -> RunSnapshot:
-        path = fill_path(ATTACH, id=invocations.checked_id(run.run_id))
+        path = fill_path(ATTACH, id=checked_id(run.run_id))
         try:
             async with asyncio.timeout(seconds):
                 await self._waiting.exchange("GET", path, repeatable=True)
@@ -174,7 +349,7 @@ class RestateConnector:
         await self._end(run, "kill")
 
     async def _end(self, run: RunRef, how: str) -> None:
-        path = fill_path("/invocations/{id}/{how}", id=invocations.checked_id(run.run_id), how=how)
+        path = fill_path("/invocations/{id}/{how}", id=checked_id(run.run_id), how=how)
         await self._admin.request("PATCH", path)
 
     async def query(self, run: RunRef, name: str, arguments: dict[str, Any]) -> Any:
@@ -183,7 +358,7 @@ class RestateConnector:
 
     async def signal(self, run: RunRef, name: str, arguments: dict[str, Any]) -> None:
         row = await self._whereabouts(run)
-        if invocations.state_of(row) is not RunState.RUNNING:
+        if state_of(row) is not RunState.RUNNING:
             # Restate would take it: the state of a workflow outlives its run.
             raise Rejected("The run has ended, so nothing listens any more.")
         await self._call(run.workflow, row, name, arguments, repeatable=False)
@@ -191,15 +366,15 @@ class RestateConnector:
     async def _whereabouts(self, run: RunRef) -> dict[str, Any]:
         if handlers.type_of(run.workflow) != handlers.WORKFLOW:
             raise Unsupported("At Restate only the run of a workflow can be talked to.")
-        return await self._row(invocations.query_whereabouts(run.run_id))
+        return await self._row(query_whereabouts(run.run_id))
 
     async def list_runs(self, wanted: RunFilter, *, page_size: int, cursor: str = "") -> RunPage:
         if cursor and not (cursor.isascii() and cursor.isdigit() and len(cursor) <= len("1000000000")):
             raise Rejected("This is no cursor of this listing.")
         offset, size = int(cursor or 0), min(page_size, MOST_ROWS)
-        rows = await self._rows(invocations.query_listed(wanted, size=size, offset=offset))
+        rows = await self._rows(query_listed(wanted, size=size, offset=offset))
         return RunPage(
-            runs=[invocations.read_listed(row) for row in rows if _id_in(row)],
+            runs=[read_listed(row) for row in rows if _id_in(row)],
             next_cursor=str(offset + size) if len(rows) == size else "",
         )
 
@@ -229,12 +404,12 @@ class RestateConnector:
     async def _why_paused(self, row: dict[str, Any]) -> str:
         """The invocation itself does not say; without its journal the reason is left out."""
         try:
-            events = await self._rows(invocations.query_last_pause(_id_in(row)))
+            events = await self._rows(query_last_pause(_id_in(row)))
         except ConnectorError as error:
             logger.debug("Restate did not say why an invocation is paused: {}", error.message)
             events = []
-        reason = invocations.failure_in(events[0].get("event_json")) if events else ""
-        return invocations.progress_of(row, reason)
+        reason = failure_in(events[0].get("event_json")) if events else ""
+        return progress_of(row, reason)
 
     async def _output(self, run_id: str) -> Any:
         path = fill_path(OUTPUT, id=run_id)
@@ -314,6 +489,6 @@ class RestateConnector:
 
 def _id_in(row: dict[str, Any]) -> str:
     run_id = row.get("id")
-    if not isinstance(run_id, str) or not invocations.ID.fullmatch(run_id):
+    if not isinstance(run_id, str) or not ID.fullmatch(run_id):
         raise InvalidAnswer("Restate's answer names no invocation.")
     return run_id

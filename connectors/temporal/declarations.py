@@ -19,8 +19,7 @@ from pydantic.alias_generators import to_camel
 
 from connectors.definitions import MAX_SECONDS
 from connectors.formats.json import is_number
-from connectors.formats.mistakes import message_of, unknown_key
-from connectors.formats.yaml import Document, Path, Problem, name_of
+from connectors.formats.yaml import Document, Path, Problem, message_of, name_of, unknown_key
 
 MAX_WORKFLOWS = 5_000
 LONGEST_NAME = 255

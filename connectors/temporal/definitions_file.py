@@ -9,8 +9,7 @@ from pydantic import SecretStr, ValidationError
 
 from connectors.definitions import Interaction, WorkflowDefinition
 from connectors.formats import yaml
-from connectors.formats.mistakes import message_of, suggest
-from connectors.formats.yaml import Path, Problem, UnusableText
+from connectors.formats.yaml import Path, Problem, UnusableText, message_of, suggest
 from connectors.temporal.declarations import (
     WITH_SECRETS,
     CacheBlock,

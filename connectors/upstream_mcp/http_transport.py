@@ -14,8 +14,7 @@ from mcp.client import Transport
 from mcp.client.streamable_http import streamable_http_client
 from mcp_types import INVALID_PARAMS
 
-from connectors.backoff import backoff_seconds
-from connectors.errors import ConnectorError
+from connectors.errors import ConnectorError, backoff_seconds
 from connectors.formats.json import UnreadableJSON, is_nested_deeper, parse_json
 from connectors.network.client import REFUSAL_BYTES, USER_AGENT
 from connectors.network.oauth import ClientCredentials

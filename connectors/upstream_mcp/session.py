@@ -11,7 +11,6 @@ from loguru import logger
 from mcp.client import Transport
 from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
 
-from connectors.backoff import backoff_seconds
 from connectors.errors import (
     ConnectorError,
     InvalidAnswer,
@@ -21,6 +20,7 @@ from connectors.errors import (
     Rejected,
     Unreachable,
     Unsupported,
+    backoff_seconds,
 )
 from connectors.network.redaction import Redactor
 from connectors.protocol import RunCaller

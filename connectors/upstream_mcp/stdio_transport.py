@@ -17,9 +17,9 @@ from mcp.client.stdio import get_default_environment
 from mcp.shared.message import SessionMessage
 from mcp_types import jsonrpc_message_adapter
 
-from connectors.allowlists import allowed_stdio_command
 from connectors.errors import ConnectorError, InvalidAnswer, Misconfigured, OutcomeUnknown
 from connectors.formats.json import is_nested_deeper
+from connectors.network.policy import allowed_stdio_command
 from connectors.network.redaction import Redactor, printable, shorten
 from connectors.upstream_mcp import rate_limits
 from connectors.upstream_mcp.config import McpConfig, variables

@@ -40,8 +40,7 @@ from catalogue.admin.rendering import (
 )
 from catalogue.long_lists import SEARCHED
 from connectors.network.redaction import printable
-from executions.admin.filters import show_caller
-from executions.admin.page import state_badge
+from executions.admin.page import show_caller, state_badge
 from executions.approvals import (
     LONGEST_MINUTES,
     LONGEST_WORDS,

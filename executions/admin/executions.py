@@ -17,31 +17,37 @@ from django.http import (
     HttpResponseNotAllowed,
     HttpResponseRedirect,
 )
+from django.shortcuts import get_object_or_404
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 from django.utils import timezone
+from django.utils.html import format_html
 from django.utils.http import urlencode
 from django.utils.safestring import SafeString
 from django.views.decorators.cache import never_cache
 from unfold.contrib.filters.admin import ChoicesDropdownFilter
-from unfold.widgets import UnfoldAdminTextareaWidget, UnfoldAdminTextInputWidget
+from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextareaWidget, UnfoldAdminTextInputWidget
 
+from catalogue.admin import rendering
 from catalogue.admin.base import Button, ButtonsMixin, ReadOnlyMixin, button
 from catalogue.admin.form_fields import MONOSPACE
 from catalogue.admin.rendering import DASH, ago, duration, pretty_json, wrapped
+from catalogue.admin.sources import SourceAdmin
 from catalogue.database import run_without_connection
-from catalogue.inputs import summarise_inputs
 from catalogue.interactions import DeclaredInteraction, InteractionKind, interactions_of
 from catalogue.long_lists import SEARCHED
+from catalogue.models import Source
+from catalogue.served_schemas import summarise_inputs
+from connectors.errors import ConnectorError
 from connectors.formats.json import UnreadableJSON, parse_json
+from connectors.protocol import ListedRun, RunFilter, RunState
 from executions import resolving
-from executions.admin import filters
-from executions.admin.page import describe_page, state_badge
-from executions.admin.payloads import send_payload
+from executions.admin import page
+from executions.admin.page import describe_page, send_payload, state_badge
 from executions.admin.running import RunningMixin, run_again
-from executions.admin.sources import show_engine_runs
 from executions.admin.usage import show_uncalled, show_usage
 from executions.cancelling import CancelOutcome, cancel_execution
+from executions.engine_runs import EngineRun, EngineRunPage, can_list_runs, list_engine_runs
 from executions.interacting import InteractionRefused, query_execution, signal_execution, why_not_now
 from executions.models import Execution, State
 from executions.models.record import TEXTS
@@ -49,6 +55,14 @@ from executions.reading import UnknownExecution
 from executions.wakeups import request_poll_if_stale
 
 LABELS = {InteractionKind.QUERY: "Query", InteractionKind.SIGNAL: "Send"}
+MAY_LOOK = "executions.view_execution"
+BADGES = {
+    RunState.RUNNING: "info",
+    RunState.COMPLETED: "success",
+    RunState.FAILED: "danger",
+    RunState.CANCELLED: "",
+}
+HEADERS = ("Started", "Workflow", "State", "Took", "Execution", "Run")
 
 
 class InteractionForm(forms.Form):
@@ -115,7 +129,7 @@ class InteractionsMixin(ButtonsMixin):
         self, request: HttpRequest, execution: Execution, kind: InteractionKind, form: InteractionForm
     ) -> HttpResponseBase:
         name, arguments = form.cleaned_data["name"], form.cleaned_data["arguments"]
-        caller = filters.caller_of(request)
+        caller = page.caller_of(request)
         if kind == InteractionKind.QUERY:
             asked = query_execution(str(execution.pk), name, arguments, caller=caller)
             answer = pretty_json(run_without_connection(asked).value)
@@ -204,7 +218,7 @@ def _traces_of(execution: Execution) -> resolving.Traces:
 
 def resolve_as_said(request: HttpRequest, execution_id: str, *, ran: bool) -> tuple[Execution, str]:
     """Returns the execution and a message. Raises UnknownExecution or ResolutionRefused."""
-    caller, run_id = filters.caller_of(request), request.POST.get("run_id", "").strip()
+    caller, run_id = page.caller_of(request), request.POST.get("run_id", "").strip()
     if not ran:
         resolved = resolving.resolve_as_not_started(execution_id, caller=caller)
         return resolved, "Resolved: the engine did not start it."
@@ -257,8 +271,8 @@ class ExecutionAdmin(ReadOnlyMixin, RunningMixin, InteractionsMixin):
         "created", "took", "progress_shown",
     )  # fmt: skip
     list_filter = (
-        filters.StateFilter, filters.SourceFilter, filters.ToolsetFilter, ("door", ChoicesDropdownFilter),
-        filters.CacheFilter, filters.CreatedFilter, filters.EndedFilter,
+        page.StateFilter, page.SourceFilter, page.ToolsetFilter, ("door", ChoicesDropdownFilter),
+        page.CacheFilter, page.CreatedFilter, page.EndedFilter,
     )  # fmt: skip
     list_per_page = 50
     newest_by = "created_at"
@@ -331,7 +345,7 @@ class ExecutionAdmin(ReadOnlyMixin, RunningMixin, InteractionsMixin):
 
     @button("Cancel", icon="cancel", variant="danger", confirm="Cancel this execution?")
     def cancel(self, request: HttpRequest, execution: Execution) -> None:
-        cancelling = cancel_execution(str(execution.pk), caller=filters.caller_of(request))
+        cancelling = cancel_execution(str(execution.pk), caller=page.caller_of(request))
         cancellation = run_without_connection(cancelling)
         CANCEL_MESSAGES[cancellation.outcome](request, cancellation.message)
 
@@ -376,3 +390,125 @@ class ExecutionAdmin(ReadOnlyMixin, RunningMixin, InteractionsMixin):
             self.log_change(request, execution, done)
             messages.success(request, done)
         return HttpResponseRedirect(reverse("admin:executions_execution_change", args=[key]))
+
+
+class MomentInput(UnfoldAdminTextInputWidget):  # type: ignore[misc]
+    input_type = "datetime-local"
+
+
+class RunFilterForm(forms.Form):
+    workflow = forms.CharField(required=False, max_length=255, widget=UnfoldAdminTextInputWidget)
+    state = forms.ChoiceField(
+        required=False,
+        choices=[("", "any"), *((state.value, state.value) for state in RunState)],
+        widget=UnfoldAdminSelectWidget,
+    )
+    run = forms.CharField(
+        label="Run id begins with", required=False, max_length=255, widget=UnfoldAdminTextInputWidget
+    )
+    started_after = forms.DateTimeField(required=False, widget=MomentInput)
+    started_before = forms.DateTimeField(required=False, widget=MomentInput)
+    query = forms.CharField(
+        label="Condition in the engine's own query language",
+        required=False,
+        max_length=2_000,
+        widget=UnfoldAdminTextInputWidget(attrs={"spellcheck": "false"}),
+    )
+    cursor = forms.CharField(required=False, max_length=4_000, widget=forms.HiddenInput)
+
+    @property
+    def wanted(self) -> RunFilter:
+        asked = self.cleaned_data
+        return RunFilter(
+            workflow=asked["workflow"],
+            run=asked["run"],
+            states=frozenset([RunState(asked["state"])] if asked["state"] else []),
+            started_after=asked["started_after"],
+            started_before=asked["started_before"],
+            engine_query=asked["query"],
+        )
+
+
+def show_engine_runs(request: HttpRequest, key: int) -> HttpResponse:
+    if not request.user.has_perm(MAY_LOOK):
+        raise PermissionDenied
+    source = get_object_or_404(Source, pk=key)
+    form = RunFilterForm(request.GET)
+    page, problem = _read(source, form) if form.is_valid() else (None, "")
+    context = admin.site.each_context(request) | {
+        "title": f"{source.name}: runs at the engine",
+        "source": source,
+        "form": form,
+        "problem": problem,
+        "runs": None if page is None else rendering.table(HEADERS, map(_row, page.runs)),
+        "is_later_page": form.is_bound and bool(form["cursor"].value()),
+        "next_page": _address_of_next(request, page),
+    }
+    return TemplateResponse(request, "executions/admin/engine_runs.html", context)
+
+
+def _read(source: Source, form: RunFilterForm) -> tuple[EngineRunPage | None, str]:
+    try:
+        reading = list_engine_runs(source, form.wanted, cursor=form.cleaned_data["cursor"])
+        return run_without_connection(reading), ""
+    except ConnectorError as error:
+        return None, error.message
+
+
+def _address_of_next(request: HttpRequest, page: EngineRunPage | None) -> str:
+    if page is None or not page.next_cursor:
+        return ""
+    asked = request.GET.copy()
+    asked["cursor"] = page.next_cursor
+    return f"?{asked.urlencode()}"
+
+
+def _row(run: EngineRun) -> list[Any]:
+    listed, ours, took = run.listed, rendering.DASH, rendering.DASH
+    if run.execution is not None:
+        ours = rendering.link(run.execution.tool_name, "executions_execution_change", run.execution.pk)
+    if listed.started_at is not None and listed.finished_at is not None:
+        took = rendering.duration(round((listed.finished_at - listed.started_at).total_seconds() * 1000))
+    state = rendering.badge(listed.told_state or listed.state.value, BADGES[listed.state])
+    return [
+        rendering.ago(listed.started_at),
+        rendering.shortened(listed.workflow, 40),
+        rendering.side_by_side([state]),
+        took,
+        ours,
+        format_html('<div class="min-w-0">{}{}</div>', rendering.chip(listed.run_id), _details(listed)),
+    ]
+
+
+def _details(run: ListedRun) -> SafeString | str:
+    if not run.details:
+        return ""
+    folded = '<details class="mt-1"><summary class="cursor-pointer text-link">Details</summary>{}</details>'
+    return format_html(folded, rendering.pretty_json(run.details))
+
+
+def engine_runs_fact(request: HttpRequest, source: Source) -> tuple[str, Any]:
+    if not (request.user.has_perm(MAY_LOOK) and can_list_runs(source)):
+        return ("Runs at the engine", "")
+    address = reverse("admin:executions_engine_runs", args=[source.pk])
+    return ("Runs at the engine", format_html('<a class="text-link" href="{}">All runs</a>', address))
+
+
+SourceAdmin.further_facts.append(engine_runs_fact)
+
+
+def executions_consequence(sources: list[Source]) -> str:
+    """Without their workflow, running executions become unconfirmed; the engine goes on with them."""
+    theirs = Execution.objects.filter(workflow__source__in=sources).order_by()
+    active = theirs.active().count()
+    others = theirs.count() - active
+    followed = "execution is" if active == 1 else "executions are"
+    parts = [
+        f"{active:,} {followed} under way and will no longer be followed" if active else "",
+        f"{others:,} {'stays' if others == 1 else 'stay'} on record" if others else "",
+    ]
+    listed = "; ".join(filter(None, parts))
+    return f"Executions: {listed}." if listed else ""
+
+
+SourceAdmin.further_losses.append(executions_consequence)

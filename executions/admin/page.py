@@ -1,12 +1,25 @@
+import base64
+import json
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
-from django.http import HttpRequest
+from django.core.exceptions import PermissionDenied
+from django.db import connection
+from django.db.models import QuerySet
+from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
+from django.shortcuts import get_object_or_404
 from django.template.loader import render_to_string
 from django.urls import reverse
 from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
+from pydantic import BaseModel, ConfigDict, ValidationError
+from unfold.contrib.filters.admin import DropdownFilter
 
+from catalogue.access import Caller, person_of
 from catalogue.admin.rendering import (
     DASH,
     ago,
@@ -23,11 +36,17 @@ from catalogue.admin.rendering import (
     text_block,
     to_the_millisecond,
 )
-from catalogue.models import Workflow
+from catalogue.audit import record_export
+from catalogue.history import actor_of
+from catalogue.long_lists import narrow
+from catalogue.models import Source, Toolset, Workflow
 from catalogue.schemas import find_argument_problems
-from executions.admin.filters import show_caller
-from executions.admin.payloads import HttpExchange, show_content, show_request, show_response
+from connectors.http_tools.tool import HTTPRequestSpec, HTTPResponseSpec
 from executions.models import Execution, ExecutionPayload, State
+from executions.models.record import recorded_source_names
+from executions.models.usage import FAILURES
+from executions.reading import decode_base64
+from executions.statistics import Period
 
 STATE_BADGES = {
     State.UNAPPROVED: "warning",
@@ -53,6 +72,274 @@ SHOWN_HASH = 12
 SHOWN_PROBLEMS = 10
 Facts = list[tuple[str, Any]]
 Titled = tuple[str, Any]
+PICTURES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})  # SVG may contain scripts
+SOUNDS = frozenset(
+    {"audio/wav", "audio/x-wav", "audio/mpeg", "audio/mp3", "audio/mp4", "audio/ogg", "audio/flac"}
+    | {"audio/aac", "audio/webm"}
+)
+SHOWN_BYTES = 4 * 1024 * 1024  # Pictures and sounds of one page
+SHOWN_CHARACTERS = 100_000  # Texts of one page
+SHOWN_BLOCKS = 100
+
+
+def caller_of(request: HttpRequest) -> Caller:
+    return Caller(
+        key=f"user:{request.user.pk}",
+        name=request.user.get_username(),
+        sees_everything=True,
+        person=person_of(request.user),
+        user_id=request.user.pk,
+    )
+
+
+caller_pages = {"user": "auth_user_change"}  # By kind of caller key; the rooms above add theirs
+
+
+def show_caller(request: HttpRequest, *, key: str, name: str) -> Any:
+    told = f"{name} ({key})"
+    kind, _, number = key.partition(":")
+    if kind not in caller_pages or not number.isdecimal():
+        return told
+    return link_if_allowed(request, told, caller_pages[kind], number)
+
+
+QUEUED = "queued"
+SHOWN_SOURCES = 500
+AGES = {
+    "in the last hour": timedelta(hours=1),
+    "in the last 24 hours": timedelta(hours=24),
+    "in the last 7 days": timedelta(days=7),
+    "in the last 30 days": timedelta(days=30),
+}
+UNDER_WAY, UNSUCCESSFUL = "under_way", "unsuccessful"
+ALL_TOOLS = "*"
+
+
+class StateFilter(DropdownFilter):  # type: ignore[misc]
+    title = "state"
+    parameter_name = "state__exact"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [
+            (QUEUED, "waiting in the queue"),
+            *State.choices,
+            (UNDER_WAY, "running, or about to"),
+            (UNSUCCESSFUL, "failed or timed out"),
+        ]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Execution]) -> QuerySet[Execution]:
+        match self.value():
+            case None:
+                return queryset
+            case "queued":
+                return queryset.filter(state=State.PENDING, admitted_at=None)
+            case "pending":
+                return queryset.filter(state=State.PENDING, admitted_at__isnull=False)
+            case "under_way":
+                if connection.vendor == "postgresql":
+                    return queryset.under_way()  # type: ignore[attr-defined,no-any-return]
+                # SQLite would walk along the time, though few of a million may be running.
+                return queryset.filter(pk__in=Execution.objects.under_way().order_by().values("pk"))
+            case "unsuccessful":
+                return narrow(queryset, "state", "in", FAILURES)
+        return queryset.filter(state=self.value())
+
+
+class SourceFilter(DropdownFilter):  # type: ignore[misc]
+    """By the name at the time: executions outlast their source."""
+
+    title = "source"
+    parameter_name = "source_name"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        names = {*Source.objects.values_list("name", flat=True), *recorded_source_names(limit=SHOWN_SOURCES)}
+        return [(name, name) for name in sorted(names)]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Execution]) -> QuerySet[Execution]:
+        return queryset.filter(source_name=self.value()) if self.value() else queryset
+
+
+class CacheFilter(DropdownFilter):  # type: ignore[misc]
+    title = "result"
+    parameter_name = "cached"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [("yes", "from the result cache"), ("no", "from a run of its own")]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Execution]) -> QuerySet[Execution]:
+        if self.value() in ("yes", "no"):
+            return queryset.filter(cached_at__isnull=self.value() == "no")
+        return queryset
+
+
+class ToolsetFilter(DropdownFilter):  # type: ignore[misc]
+    title = "toolset"
+    parameter_name = "toolset"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        slugs = Toolset.objects.values_list("slug", flat=True)
+        return [(ALL_TOOLS, "none: the address of all tools"), *((slug, slug) for slug in slugs)]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Execution]) -> QuerySet[Execution]:
+        match self.value():
+            case None:
+                return queryset
+            case "*":
+                return queryset.filter(toolset="")
+        return queryset.filter(toolset=self.value())
+
+
+class EndedFilter(DropdownFilter):  # type: ignore[misc]
+    """Matches what the statistics of the period count."""
+
+    title = "ended"
+    parameter_name = "ended"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [(period.value, f"in the last {period.words}") for period in Period]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Execution]) -> QuerySet[Execution]:
+        if self.value() not in list(Period):
+            return queryset
+        return narrow(queryset, "finished_at", "gte", Period(self.value()).start())
+
+
+class CreatedFilter(DropdownFilter):  # type: ignore[misc]
+    title = "created"
+    parameter_name = "created"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [(name, name) for name in AGES]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Execution]) -> QuerySet[Execution]:
+        age = AGES.get(self.value() or "")
+        return queryset if age is None else queryset.filter(created_at__gte=timezone.now() - age)
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    line: str
+    text: str = ""
+    picture: str = ""
+    sound: str = ""
+
+
+def show_content(blocks: list[Any], *, whole: str = "") -> SafeString:
+    shown = list(_show_in_turn(blocks[:SHOWN_BLOCKS]))
+    left = len(blocks) - len(shown)
+    return render_to_string("executions/admin/content.html", {"blocks": shown, "left": left, "whole": whole})
+
+
+def _show_in_turn(blocks: list[Any]) -> Iterator[Shown]:
+    characters, size = SHOWN_CHARACTERS, SHOWN_BYTES
+    for block in blocks:
+        shown = _show(block if isinstance(block, dict) else {"type": "?", "value": block}, characters, size)
+        characters -= len(shown.text)
+        size -= len(shown.picture) + len(shown.sound)
+        yield shown
+
+
+def _show(block: dict[str, Any], characters: int, size: int) -> Shown:
+    resource = block.get("resource")
+    held: dict[str, Any] = resource if isinstance(resource, dict) else block
+    encoded = held.get("blob", held.get("data"))
+    if isinstance(encoded, str):
+        return _show_data(_line(block, held), str(held.get("mimeType", "")), encoded, size)
+    text = held.get("text")
+    if not isinstance(text, str):
+        text = json.dumps(block, indent=2, ensure_ascii=False)
+    cut = f", the first {characters:,} of {len(text):,} characters" if len(text) > characters else ""
+    return Shown(_line(block, held) + cut, text=text[:characters])
+
+
+def _show_data(line: str, mime_type: str, encoded: str, size: int) -> Shown:
+    if (data := decode_base64(encoded)) is None:
+        return Shown(f"{line}, not readable: its data is not base64")
+    line = f"{line}, {len(data):,} bytes"
+    mime_type = mime_type.lower()
+    if mime_type not in PICTURES | SOUNDS:
+        return Shown(line)
+    address = f"data:{mime_type};base64,{base64.b64encode(data).decode()}"
+    if len(address) > size:
+        return Shown(f"{line}, too large for this page")
+    return Shown(line, picture=address) if mime_type in PICTURES else Shown(line, sound=address)
+
+
+def _line(block: dict[str, Any], held: dict[str, Any]) -> str:
+    words = [block.get("type"), held.get("mimeType"), held.get("title") or held.get("name"), held.get("uri")]
+    return ", ".join(str(word)[:300] for word in words if word)
+
+
+METHOD_BADGES = {"GET": "info", "HEAD": "info", "DELETE": "danger"}
+STATUS_BADGES = {1: "", 2: "success", 3: "info", 4: "warning", 5: "danger"}
+
+
+class HttpExchange(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    request: HTTPRequestSpec
+    response: HTTPResponseSpec
+
+    @classmethod
+    def read(cls, recorded: Any) -> "HttpExchange | None":
+        """None for another engine's answer."""
+        try:
+            return cls.model_validate(recorded)
+        except ValidationError:
+            return None
+
+
+def show_request(spec: HTTPRequestSpec, *, whole: str = "") -> SafeString:
+    """`whole` is the address of the complete exchange, for long bodies."""
+    context = {
+        "method": badge(spec.method, METHOD_BADGES.get(spec.method, "warning")),
+        "url": spec.url,
+        "tables": [("Query", _rows(spec.query_params)), ("Headers", _rows(spec.headers))],
+        "body": "" if spec.body is None else _show_body(spec.body, whole),
+    }
+    return render_to_string("executions/admin/http_request.html", context)
+
+
+def show_response(spec: HTTPResponseSpec, *, whole: str = "", is_output: bool = False) -> SafeString:
+    """`is_output`: the page already shows the body as the output."""
+    context = {
+        "status": badge(str(spec.status_code), STATUS_BADGES.get(spec.status_code // 100, "")),
+        "milliseconds": round(spec.execution_time_ms, 1),
+        "headers": _rows(spec.headers),
+        "is_output": is_output,
+        "body": "" if is_output or spec.body in (None, "") else _show_body(spec.body, whole),
+    }
+    return render_to_string("executions/admin/http_response.html", context)
+
+
+def _rows(named: dict[str, Any]) -> list[tuple[str, str]]:
+    return [
+        (name, str(one).lower() if isinstance(one, bool) else str(one))
+        for name, value in named.items()
+        for one in (value if isinstance(value, list) else [value])
+    ]
+
+
+def _show_body(body: Any, whole: str) -> SafeString:
+    return text_block(body, whole=whole) if isinstance(body, str) else pretty_json(body, whole=whole)
+
+
+MAY_LOOK = ("executions.view_execution", "executions.change_execution")
+NAMES = frozenset({"input", "output", "content", "start_answer", "status_answer"})
+
+
+def send_payload(request: HttpRequest, key: uuid.UUID, name: str) -> HttpResponse:
+    """As a JSON download that browsers never render: engines control its content."""
+    if not any(map(request.user.has_perm, MAY_LOOK)):
+        raise PermissionDenied
+    payload = get_object_or_404(ExecutionPayload, pk=key)
+    value = getattr(payload, name) if name in NAMES else None
+    if value is None:
+        raise Http404(f"There is no {name} of this execution.")
+    record_export(actor_of(request), "payload", execution=str(key), part=name)
+    response = JsonResponse(value, safe=False, json_dumps_params={"indent": 2})
+    response["Content-Disposition"] = f'attachment; filename="{key}-{name}.json"'
+    response["X-Content-Type-Options"] = "nosniff"
+    return response
 
 
 def state_badge(execution: Execution) -> SafeString:

@@ -19,15 +19,13 @@ from catalogue.admin.form_fields import MONOSPACE, NotReadable, read_value, writ
 from catalogue.admin.rendering import DASH, ago, duration, link, link_if_allowed, side_by_side, table
 from catalogue.admin.workflows import WorkflowAdmin
 from catalogue.argument_overrides import visible_arguments
-from catalogue.inputs import Input, Inputs, inputs_at
 from catalogue.models import Workflow
-from catalogue.served_schemas import Place
+from catalogue.served_schemas import Input, Inputs, Place, inputs_at
 from connectors.formats.json import UnreadableJSON, parse_json
 from connectors.formats.json_schema import pointer_of, steps_of
-from executions.admin.filters import caller_of
-from executions.admin.page import state_badge
-from executions.creating import StartRequest
+from executions.admin.page import caller_of, state_badge
 from executions.models import Execution, ExecutionPayload
+from executions.models.execution import StartRequest
 from executions.refusals import IdempotencyConflict, InvalidArguments, StartRefused
 from executions.starting import create_execution
 from executions.wakeups import request_poll

@@ -24,7 +24,7 @@ from catalogue.history import actor_of
 from catalogue.models import Toolset, Workflow
 from catalogue.models.workflow import WorkflowQuerySet
 from executions import statistics
-from executions.admin.filters import ALL_TOOLS, UNSUCCESSFUL, show_caller
+from executions.admin.page import ALL_TOOLS, UNSUCCESSFUL, show_caller
 from executions.models import HourlyUsage
 from executions.models.usage import FAILURES
 

@@ -14,10 +14,10 @@ from django.db.models import Q
 from django.utils import timezone
 
 from catalogue import long_lists
+from catalogue.access import Caller
 from catalogue.models import Recorded, Workflow
 from connectors.network.redaction import printable
 from connectors.protocol import RunRef
-from executions.callers import Caller
 from executions.models.states import FINAL, OPEN, CancelProgress, ErrorKind, State
 
 

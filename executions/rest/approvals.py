@@ -9,10 +9,10 @@ from rest_framework.exceptions import NotFound, PermissionDenied
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from catalogue.access import Scope
 from catalogue.permissions import Access
 from catalogue.rest import base
 from catalogue.rest.views import ApiViewSet
-from catalogue.scopes import Scope
 from executions.approvals import (
     LONGEST_MINUTES,
     LONGEST_WORDS,
@@ -26,7 +26,7 @@ from executions.approvals import (
     revoke_standing,
 )
 from executions.models import Approval, Execution, StandingApproval
-from executions.rest.parameters import caller_of
+from executions.rest.base import caller_of
 
 A_PERSON = (
     "A person decides: sign in to the admin as staff. An access token may read approvals, and decides none."

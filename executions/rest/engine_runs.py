@@ -9,12 +9,12 @@ from rest_framework import serializers, status
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from catalogue.access import Scope
 from catalogue.database import run_without_connection
 from catalogue.models import Source
 from catalogue.permissions import Access
 from catalogue.rest import base
 from catalogue.rest.views import ApiViewSet
-from catalogue.scopes import Scope
 from connectors.errors import ConnectorError, Rejected, Unsupported
 from connectors.protocol import RunFilter, RunState
 from executions.engine_runs import LARGEST_PAGE, USUAL_PAGE, EngineRun, list_engine_runs

@@ -18,18 +18,17 @@ from rest_framework.exceptions import NotFound
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from catalogue.audited import record_export
+from catalogue.access import Caller, Scope
+from catalogue.audit import record_export
 from catalogue.database import run_without_connection
 from catalogue.history import actor_of
 from catalogue.permissions import Access
 from catalogue.rest.base import LongPages, Problem, ProblemSerializer, Refusal, StrictSerializer
 from catalogue.rest.views import ApiViewSet
-from catalogue.scopes import Scope
 from executions import interacting, resolving
-from executions.callers import Caller
 from executions.cancelling import CancelOutcome, cancel_execution
-from executions.creating import StartRequest
 from executions.models import Execution
+from executions.models.execution import StartRequest
 from executions.reading import UnknownExecution
 from executions.refusals import (
     Busy,
@@ -39,8 +38,8 @@ from executions.refusals import (
     TooManyCalls,
     UnknownTool,
 )
-from executions.rest import parameters
-from executions.rest.serializers import (
+from executions.rest import base
+from executions.rest.base import (
     AnyJSONField,
     CancellationSerializer,
     ExecutionDetailSerializer,
@@ -157,10 +156,10 @@ RETRY_AFTER = OpenApiParameter(
         "own. With `cursor`, which begins empty, the last page is as quick as the first, "
         "and none repeats or misses a row while others are added; they have no `count`. With `format=csv` "
         "all of them come as one table.",
-        parameters=[parameters.FORMAT],
+        parameters=[base.FORMAT],
         responses={
             (200, "application/json"): ExecutionSerializer(many=True),
-            (200, parameters.CSV): OpenApiTypes.STR,
+            (200, base.CSV): OpenApiTypes.STR,
         },
     ),
     retrieve=extend_schema(
@@ -174,10 +173,10 @@ RETRY_AFTER = OpenApiParameter(
 @extend_schema(tags=["Executions"])
 class ExecutionViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet[Execution]):
     queryset = Execution.objects.none()
-    filterset_class = parameters.ExecutionFilters
+    filterset_class = base.ExecutionFilters
     pagination_class = LongPages
     newest_by = "created_at"
-    further_parameters = (parameters.FORMAT.name,)
+    further_parameters = (base.FORMAT.name,)
     lookup_value_regex = "[0-9a-fA-F-]{36}"
     access = {
         "list": Access(Scope.READ, "executions.view_execution"),
@@ -191,19 +190,19 @@ class ExecutionViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiView
     }
 
     def get_queryset(self) -> QuerySet[Execution]:
-        visible = Execution.objects.visible_to(parameters.caller_of(self.request))
+        visible = Execution.objects.visible_to(base.caller_of(self.request))
         if self.action == "list":
             return visible.order_by("-created_at", "-id")
         return visible.select_related("payload").prefetch_related("events")
 
     def list(self, request: Request, *args: Any, **kwargs: Any) -> Any:
-        if not parameters.wants_csv(request):
+        if not base.wants_csv(request):
             return super().list(request, *args, **kwargs)
         rows = self.filter_queryset(self.get_queryset())
         shown: Any = self.get_serializer(many=True)
         record_export(actor_of(request), "executions", filters=sorted(request.query_params))
         response = StreamingHttpResponse(
-            parameters.write_csv(rows, shown.child), content_type=f"{parameters.CSV}; charset=utf-8"
+            base.write_csv(rows, shown.child), content_type=f"{base.CSV}; charset=utf-8"
         )
         response["Content-Disposition"] = 'attachment; filename="executions.csv"'
         return response
@@ -259,10 +258,10 @@ class ExecutionViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiView
         wanted = StartRequest(
             tool_name=asked.validated_data["tool"],
             arguments=asked.validated_data["arguments"],
-            caller=parameters.caller_of(request),
+            caller=base.caller_of(request),
             door=Execution.Door.REST,
-            idempotency_key=parameters.idempotency_key_of(request),
-            fresh=parameters.wants_fresh(request),
+            idempotency_key=base.idempotency_key_of(request),
+            fresh=base.wants_fresh(request),
         )
         try:
             started = _start(wanted, wait_seconds=asked.validated_data["wait_seconds"])
@@ -295,7 +294,7 @@ class ExecutionViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiView
     @action(detail=True, methods=["post"])
     def cancel(self, request: Request, pk: str) -> Response:
         try:
-            cancellation = run_without_connection(cancel_execution(pk, caller=parameters.caller_of(request)))
+            cancellation = run_without_connection(cancel_execution(pk, caller=base.caller_of(request)))
         except UnknownExecution as error:
             raise NotFound(str(error)) from None
         execution = self.get_queryset().get(pk=cancellation.execution.pk)
@@ -341,7 +340,7 @@ class ExecutionViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiView
         asked = ResolveSerializer(data=request.data)
         asked.is_valid(raise_exception=True)
         try:
-            resolved = _resolve(pk, asked.validated_data, caller=parameters.caller_of(request))
+            resolved = _resolve(pk, asked.validated_data, caller=base.caller_of(request))
         except UnknownExecution as error:
             raise NotFound(str(error)) from None
         except resolving.ResolutionRefused as error:
@@ -359,7 +358,7 @@ class ExecutionViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiView
     )
     @action(detail=True, methods=["post"])
     def query(self, request: Request, pk: str) -> Response:
-        asking = interacting.query_execution(pk, *_asked(request), caller=parameters.caller_of(request))
+        asking = interacting.query_execution(pk, *_asked(request), caller=base.caller_of(request))
         return Response(AnswerSerializer(_interact(asking)).data)
 
     @extend_schema(
@@ -377,14 +376,14 @@ class ExecutionViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiView
     )
     @action(detail=True, methods=["post"])
     def signal(self, request: Request, pk: str) -> Response:
-        sending = interacting.signal_execution(pk, *_asked(request), caller=parameters.caller_of(request))
+        sending = interacting.signal_execution(pk, *_asked(request), caller=base.caller_of(request))
         sent = _interact(sending)
         shown = Execution.objects.select_related("payload").prefetch_related("events").get(pk=sent.pk)
         return Response(ExecutionDetailSerializer(shown).data)
 
 
 def _start(request: StartRequest, *, wait_seconds: int) -> Execution:
-    with parameters.waiting_places.one_for(request.caller.key) as has_place:
+    with base.waiting_places.one_for(request.caller.key) as has_place:
         if wait_seconds and has_place:
             return run_without_connection(start_and_wait(request, seconds=wait_seconds))
     execution = create_execution(request)

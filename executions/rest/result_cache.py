@@ -8,11 +8,11 @@ from rest_framework.decorators import action
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from catalogue.access import Scope
 from catalogue.models import Workflow
 from catalogue.permissions import Access
 from catalogue.rest.base import Problem, ProblemSerializer, Refusal, StrictSerializer
 from catalogue.rest.views import ApiViewSet
-from catalogue.scopes import Scope
 from executions.models import CachePolicy, CacheUse
 from executions.result_cache import CacheFigures, cache_figures, clear_results
 

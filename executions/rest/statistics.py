@@ -10,13 +10,13 @@ from rest_framework import serializers, status
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from catalogue.access import Scope
 from catalogue.permissions import Access
 from catalogue.rest.base import Problem, Refusal
 from catalogue.rest.views import ApiViewSet
-from catalogue.scopes import Scope
 from executions.models import Execution, HourlyUsage
 from executions.models.usage import Outcome
-from executions.rest.parameters import caller_of
+from executions.rest.base import caller_of
 from executions.statistics import COLUMN_OF, DAY, HOUR, Period, Subject, figures_since
 
 LONGEST = {"hour": 35 * DAY, "day": 400 * DAY, "": 800 * DAY}  # The longest time of one answer, by bucket

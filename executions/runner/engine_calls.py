@@ -8,8 +8,7 @@ from django.utils import timezone
 from loguru import logger
 
 from catalogue.connections import connector_for
-from connectors.backoff import backoff_seconds
-from connectors.errors import ConnectorError, OutcomeUnknown, Unreachable
+from connectors.errors import ConnectorError, OutcomeUnknown, Unreachable, backoff_seconds
 from connectors.protocol import Capabilities, Connector, capabilities_for
 from executions.models import Execution
 

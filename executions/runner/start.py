@@ -13,8 +13,15 @@ from django.utils import timezone
 
 from catalogue.database import in_turn, run_in_database
 from catalogue.models import Workflow
-from connectors.backoff import backoff_seconds
-from connectors.errors import ConnectorError, Misconfigured, NotFound, OutcomeUnknown, Rejected, Unreachable
+from connectors.errors import (
+    ConnectorError,
+    Misconfigured,
+    NotFound,
+    OutcomeUnknown,
+    Rejected,
+    Unreachable,
+    backoff_seconds,
+)
 from connectors.protocol import (
     Capabilities,
     Connector,

@@ -22,13 +22,13 @@ from unfold.widgets import (
     UnfoldBooleanSwitchWidget,
 )
 
+from catalogue.access import Scope
 from catalogue.admin import rendering
 from catalogue.admin.base import Button, ButtonsMixin, CatalogueForm, Link, button
 from catalogue.history import Actor, actor_of, record_change
 from catalogue.permissions import grantable_scopes, tell_missing
 from catalogue.reverting import RevertRefused, reverters
-from catalogue.scopes import Scope
-from executions.admin.filters import caller_pages
+from executions.admin.page import caller_pages
 from executions.dashboard import Need, Step, address, addresses, further_needs, further_steps
 from mcp_bridge import authentication
 from mcp_bridge.addresses import client_address

@@ -19,7 +19,7 @@ from catalogue.admin.rendering import badge, chip, cut_short, link, side_by_side
 from catalogue.exposure import ExposedCatalogue, choose, confirmed_catalogue, shown_by
 from catalogue.models import Toolset, ToolsetRule, Workflow
 from executions.dashboard import Need, address, further_needs
-from mcp_bridge import toolset_costs
+from mcp_bridge import tool_lists
 from mcp_bridge.client_configuration import configurations_of, server_for_users
 from mcp_bridge.compat import formsets_of
 from mcp_bridge.portability import find_refused
@@ -108,7 +108,7 @@ class RulesInline(RuleInline):
 def over_budget() -> list[int]:
     """Keys of enabled toolsets over their token budget."""
     budgeted = Toolset.objects.filter(token_budget__isnull=False, enabled=True)
-    catalogue, cost_of = confirmed_catalogue(), toolset_costs.cost_of_toolset
+    catalogue, cost_of = confirmed_catalogue(), tool_lists.cost_of_toolset
     return [toolset.pk for toolset in budgeted if cost_of(toolset, catalogue).is_over_budget]
 
 
@@ -142,7 +142,7 @@ class ToolsetChangeList(CatalogueChangeList):
         catalogue = confirmed_catalogue()
         for toolset in self.result_list:
             toolset.shown = shown_by(toolset, catalogue)
-            toolset.cost = toolset_costs.cost_of_toolset(toolset, catalogue)
+            toolset.cost = tool_lists.cost_of_toolset(toolset, catalogue)
 
 
 @admin.register(Toolset)
@@ -185,7 +185,7 @@ class ToolsetAdmin(ButtonsMixin):
     def changelist_view(
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
-        whole = {"whole_url": resource_url(), "whole": toolset_costs.cost_of_catalogue(confirmed_catalogue())}
+        whole = {"whole_url": resource_url(), "whole": tool_lists.cost_of_catalogue(confirmed_catalogue())}
         return super().changelist_view(request, (extra_context or {}) | whole)
 
     @admin.display(description="address")
@@ -202,7 +202,7 @@ class ToolsetAdmin(ButtonsMixin):
 
     @admin.display(description="tokens of its list")
     def tokens_of_list(self, toolset: Any) -> SafeString:
-        cost: toolset_costs.ToolsetCost = toolset.cost
+        cost: tool_lists.ToolsetCost = toolset.cost
         return side_by_side([f"about {cost.served.tokens:,}", _budget_badge(cost)])
 
     @admin.display(description="bound tokens", ordering="bound_count")
@@ -250,7 +250,7 @@ class ToolsetAdmin(ButtonsMixin):
         ordered = sorted(rules, key=lambda rule: (rule.position, rule.pk is None, rule.pk))
         shown = choose(catalogue.workflows.values(), rules=ordered, picked=picked)
         before = shown_by(Toolset.objects.get(pk=stored.pk), catalogue) if stored is not None else {}
-        cost = toolset_costs.cost_of_proposal(form.instance, shown, catalogue)
+        cost = tool_lists.cost_of_proposal(form.instance, shown, catalogue)
         problems = [problem for line in formset.forms for found in line.errors.values() for problem in found]
         context = {
             "groups": [
@@ -283,7 +283,7 @@ class ToolsetAdmin(ButtonsMixin):
 
     def panel(self, request: HttpRequest, obj: Toolset) -> dict[str, Any]:
         catalogue = confirmed_catalogue()
-        cost, count = toolset_costs.cost_of_toolset(obj, catalogue), len(shown_by(obj, catalogue))
+        cost, count = tool_lists.cost_of_toolset(obj, catalogue), len(shown_by(obj, catalogue))
         return {
             "headline": [_state_badges(obj, cost), cost.warning],
             "facts": [
@@ -318,13 +318,13 @@ class ToolsetAdmin(ButtonsMixin):
             delete_toolset(toolset)
 
 
-def _state_badges(toolset: Toolset, cost: toolset_costs.ToolsetCost) -> SafeString:
+def _state_badges(toolset: Toolset, cost: tool_lists.ToolsetCost) -> SafeString:
     switched = badge("on", "success") if toolset.enabled else badge("off: its address answers 404")
     portable = badge("portable", "info") if toolset.portable else ""
     return side_by_side([switched, badge(toolset.mode, "info"), portable, _budget_badge(cost)])
 
 
-def _budget_badge(cost: toolset_costs.ToolsetCost) -> str:
+def _budget_badge(cost: tool_lists.ToolsetCost) -> str:
     if cost.budget is None:
         return ""
     if cost.is_over_budget:
@@ -398,7 +398,7 @@ def find_choices(text: str) -> dict[str, Any]:
 
 def _choices_of(workflows: list[Workflow], *, are_picked: bool) -> list[Choice]:
     costs, exposed = (
-        toolset_costs.tokens_by_key([workflow.pk for workflow in workflows]),
+        tool_lists.tokens_by_key([workflow.pk for workflow in workflows]),
         confirmed_catalogue().workflows,
     )
     return [

@@ -11,8 +11,7 @@ from catalogue.admin.rendering import DASH, pretty_json
 from catalogue.admin.workflows import WorkflowAdmin
 from catalogue.describing import estimate_tokens
 from catalogue.models import Workflow
-from mcp_bridge.tool_lists import serialise_tool, workflow_tool
-from mcp_bridge.toolset_costs import tokens_by_key
+from mcp_bridge.tool_lists import serialise_tool, tokens_by_key, workflow_tool
 
 
 def _token_cost(request: HttpRequest, workflow: Workflow) -> tuple[str, Any]:

@@ -1,9 +1,9 @@
 from collections.abc import Awaitable, Collection
 from typing import Any
 
+from catalogue.access import Scope
 from catalogue.database import run_in_database
 from catalogue.models import Workflow
-from catalogue.scopes import Scope
 from executions.refusals import UnknownTool
 from mcp_bridge.builtin_tools.executions import CACHING_TOOLS, EXECUTION_TOOLS, INTERACTION_TOOLS
 from mcp_bridge.builtin_tools.tool import call_built_in

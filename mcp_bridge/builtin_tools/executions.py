@@ -2,10 +2,10 @@ from typing import Any
 
 from mcp_types import CallToolResult, ToolAnnotations
 
+from catalogue.access import Scope
 from catalogue.database import run_in_database
 from catalogue.exposure import current_catalogue
 from catalogue.interactions import InteractionKind
-from catalogue.scopes import Scope
 from executions.cancelling import cancel_execution
 from executions.change_feed import watch_until_settled
 from executions.interacting import query_execution, signal_execution

@@ -4,11 +4,11 @@ from typing import Any
 
 from mcp_types import Tool, ToolAnnotations
 
+from catalogue.access import Scope
 from catalogue.database import run_in_database
 from catalogue.interactions import InteractionKind
 from catalogue.long_lists import UnknownCursor
 from catalogue.schemas import check_arguments
-from catalogue.scopes import Scope
 from executions.interacting import InteractionRefused
 from executions.reading import UnknownExecution
 from executions.refusals import InvalidArguments, StartRefused

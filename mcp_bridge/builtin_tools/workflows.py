@@ -7,12 +7,12 @@ from loguru import logger
 from mcp import MCPError
 from mcp_types import CallToolResult
 
+from catalogue.access import Scope
 from catalogue.database import run_in_database
 from catalogue.describing import Mode, describe_workflow, summarise_workflow, unavailable_sources
 from catalogue.exposure import current_catalogue
 from catalogue.models import Workflow
 from catalogue.schemas import ArgumentProblem
-from catalogue.scopes import Scope
 from catalogue.search import WorkflowQuery, select_workflows
 from executions.refusals import InvalidArguments
 from executions.starting import exposed_workflow

@@ -14,9 +14,7 @@ from loguru import logger
 from oauth2_provider.models import AccessToken, Application, Grant, RefreshToken, clear_expired
 
 from catalogue import permissions
-from catalogue.reservations import person_of
-from catalogue.scopes import Scope
-from executions.callers import Caller
+from catalogue.access import Caller, Scope, person_of
 from mcp_bridge.models import AllowedApplication
 from mcp_bridge.tokens import Access, Kind, resource_url
 

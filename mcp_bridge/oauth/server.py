@@ -19,7 +19,7 @@ from oauth2_provider.scopes import BaseScopes
 from oauth2_provider.settings import oauth2_settings
 from oauthlib.oauth2.rfc6749.errors import CustomOAuth2Error, InvalidGrantError
 
-from catalogue.scopes import Scope
+from catalogue.access import Scope
 from connectors.errors import ConnectorError
 from connectors.formats.json import UnreadableJSON, is_visible, parse_json
 from connectors.network.client import EngineClient

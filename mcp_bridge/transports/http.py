@@ -2,6 +2,7 @@ import json
 import re
 import secrets
 from collections.abc import Awaitable
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 from urllib.parse import urlsplit
@@ -13,17 +14,28 @@ from django.http.request import split_domain_port, validate_host
 from loguru import logger
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.server.transport_security import RequestBodyLimitMiddleware, TransportSecuritySettings
-from mcp_types import INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, RequestId, jsonrpc_message_adapter
+from mcp.shared.inbound import MCP_PROTOCOL_VERSION_HEADER
+from mcp.shared.subscriptions import ServerEvent, event_to_notification
+from mcp_types import (
+    DEFAULT_NEGOTIATED_VERSION,
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    INVALID_REQUEST,
+    RequestId,
+    jsonrpc_message_adapter,
+)
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 from pydantic_core import from_json
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from catalogue.access import Scope as AccessScope
 from catalogue.database import NO_DATABASE, run_in_database
 from catalogue.exposure import ExposedCatalogue, current_catalogue, fresh_catalogue
 from catalogue.models.toolset import SLUG_FORM
-from catalogue.scopes import Scope as AccessScope
+from mcp_bridge import notifications
 from mcp_bridge.addresses import client_address
 from mcp_bridge.authentication import TooManyFailures, challenge, note_wrong_token
 from mcp_bridge.bearers import Undecided, find_bearer
@@ -35,10 +47,9 @@ from mcp_bridge.declarations import (
     marks_of_handshake,
     session_marks,
 )
-from mcp_bridge.doorkeeper import NoTurn, doorkeeper
+from mcp_bridge.doorkeeper import NoTurn, allowed_origins, doorkeeper
 from mcp_bridge.elicitation import Question, is_answer, take_answer
-from mcp_bridge.notifications.change_stream import ChangeStreams
-from mcp_bridge.outside import named_outside
+from mcp_bridge.external_tokens import named_outside
 from mcp_bridge.server import CatalogueServer
 from mcp_bridge.tokens import (
     METADATA_PATH,
@@ -50,9 +61,7 @@ from mcp_bridge.tokens import (
     metadata_url,
     resource_url,
 )
-from mcp_bridge.transports.cross_origin import allowed_origins
-from mcp_bridge.transports.direct_answers import UNCACHED, DirectAnswers
-from mcp_bridge.transports.direct_calls import DirectCalls
+from mcp_bridge.transports.direct_answers import UNCACHED, DirectAnswers, DirectCalls
 
 NOT_ONE_MESSAGE = "The body has to be one JSON-RPC request or notification; batches are not supported."
 SHOWN_SLUG = 64
@@ -70,6 +79,11 @@ NOT_OUR_HOST = (
 NOT_OUR_PAGE = "Web pages of other origins may not use this server."
 NOT_JSON = "Send the message as Content-Type: application/json."
 ENCODED = "Send the body as it is: Content-Encoding is not supported."
+EVENT_STREAM = "text/event-stream"
+PING_SECONDS = 15.0  # Between comments, which keep proxies from closing the connection
+RECONNECT_MILLISECONDS = 3000  # Clients wait as long when the server has ended the stream, as at a restart
+RETRY_SECONDS = 60
+HEADERS = {"content-type": EVENT_STREAM, "cache-control": "no-cache, no-transform", "x-accel-buffering": "no"}
 
 
 class McpEndpoint:
@@ -377,3 +391,77 @@ def _check_body_type(headers: dict[bytes, bytes]) -> Response | None:
 def _is_one_of(served: tuple[str, ...], host: str) -> bool:
     domain, _ = split_domain_port(host)
     return bool(domain) and validate_host(domain, served)
+
+
+@dataclass(frozen=True)
+class ChangeStreams:
+    """The ASGI application for authenticated GET requests."""
+
+    streams: notifications.OpenStreams
+    snapshots: notifications.ListSnapshots
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers, access = Headers(scope=scope), scope["state"]["access"]
+        version = headers.get(MCP_PROTOCOL_VERSION_HEADER, DEFAULT_NEGOTIATED_VERSION)
+        interests = notifications.Interests(events=notifications.admissible_lists(access))
+        if version not in HANDSHAKE_PROTOCOL_VERSIONS or not interests.events:
+            await Response(status_code=405, headers={"Allow": "POST"})(scope, receive, send)
+        elif EVENT_STREAM not in headers.get("accept", "").lower():
+            refusal = _refusal(406, f"GET opens a stream of notifications: send Accept: {EVENT_STREAM}.")
+            await refusal(scope, receive, send)
+        else:
+            try:
+                with self.streams.opened(access) as stream:
+                    changes = notifications.Notifier(
+                        stream=stream, interests=interests, version=version, snapshots=self.snapshots
+                    )
+                    await _EventStream(receive, send).carry(changes)
+            except notifications.TooManyStreams as error:
+                refusal = _refusal(429, str(error), headers={"Retry-After": str(RETRY_SECONDS)})
+                await refusal(scope, receive, send)
+
+
+@dataclass(frozen=True)
+class _EventStream:
+    receive: Receive
+    send: Send
+
+    async def carry(self, changes: notifications.Notifier) -> None:
+        """Until the client disconnects or nothing more can come."""
+        async with anyio.create_task_group() as together:
+
+            async def begin() -> None:
+                headers = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
+                await self.send({"type": "http.response.start", "status": 200, "headers": headers})
+                await self._write(f"retry: {RECONNECT_MILLISECONDS}")
+                together.start_soon(self._keep_alive)
+
+            together.start_soon(self._cancel_at_disconnect, together.cancel_scope)
+            await changes.run(self._notify, begin=begin)
+            together.cancel_scope.cancel()
+        await self.send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _notify(self, news: ServerEvent | notifications.TaskChanged) -> None:
+        # Tasks cannot be subscribed to here.
+        if not isinstance(news, notifications.TaskChanged):
+            notification = event_to_notification(news, {})
+            message = notification.model_dump(by_alias=True, mode="json", exclude_none=True)
+            await self._write(f"event: message\r\ndata: {json.dumps({'jsonrpc': '2.0', **message})}")
+
+    async def _keep_alive(self) -> None:
+        while True:
+            await anyio.sleep(PING_SECONDS)
+            await self._write(": ping")
+
+    async def _write(self, text: str) -> None:
+        await self.send({"type": "http.response.body", "body": f"{text}\r\n\r\n".encode(), "more_body": True})
+
+    async def _cancel_at_disconnect(self, scope: anyio.CancelScope) -> None:
+        while (await self.receive())["type"] != "http.disconnect":
+            pass
+        scope.cancel()
+
+
+def _refusal(status: int, message: str, *, headers: dict[str, str] | None = None) -> Response:
+    error = {"jsonrpc": "2.0", "id": None, "error": {"code": INVALID_REQUEST, "message": message}}
+    return JSONResponse(error, status_code=status, headers=headers)

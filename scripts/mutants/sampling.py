@@ -13,7 +13,6 @@ PARTS = (
     "executions/models",
     "executions/runner",
     "catalogue/exposure",
-    "catalogue/filters",
     "catalogue/naming",
     "catalogue/reconciliation",
     "mcp_bridge/results",

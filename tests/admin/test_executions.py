@@ -13,14 +13,14 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from catalogue import long_lists
+from catalogue.access import Caller
 from catalogue.curation import enable_workflows
 from catalogue.discovery import refresh_source
 from catalogue.history import command, record_change
 from catalogue.models import HistoryEntry, Workflow
 from executions.advancing import advance_due_executions
-from executions.callers import Caller
-from executions.creating import StartRequest
 from executions.models import Execution, ExecutionPayload, Retention, State
+from executions.models.execution import StartRequest
 from executions.starting import create_execution
 from tests import plain_http
 from tests.admin.conftest import StaffWith
@@ -161,7 +161,7 @@ def test_an_old_execution_is_found_by_its_whole_tool_name_or_id(
     assert "Words in the newest" in admin_client.get(list_url(Execution)).content.decode()
 
 
-@pytest.mark.databases("executions.admin.filters")
+@pytest.mark.databases("executions.admin.page")
 def test_executions_are_filtered_by_state_source_door_and_date(admin_client: Client) -> None:
     """A8.2, E10."""
     workflow = make_workflow(make_source("orders"))
@@ -623,7 +623,7 @@ def test_only_people_who_may_change_executions_can_cancel(staff_with: StaffWith)
 # The way to other pages, and to all of what is cut
 
 
-@pytest.mark.databases("executions.admin.filters", "executions.models.record")
+@pytest.mark.databases("executions.admin.page", "executions.models.record")
 def test_executions_of_a_source_that_is_gone_can_still_be_chosen(admin_client: Client) -> None:
     """A1.3, A8.2: the record keeps the name."""
     workflow = make_workflow(make_source("gone"))

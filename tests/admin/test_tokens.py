@@ -14,8 +14,8 @@ from django.core.management import CommandError, call_command
 from django.test import Client
 from django.utils import timezone
 
+from catalogue.access import Scope
 from catalogue.models import HistoryEntry
-from catalogue.scopes import Scope
 from executions.models import Execution
 from mcp_bridge.bearers import authenticate, forget_bearers
 from mcp_bridge.calls import known_patience

@@ -13,7 +13,7 @@ from django.utils import timezone
 
 from catalogue.exposure import confirmed_catalogue, load_exposed_catalogue
 from catalogue.models import HistoryEntry, Revision, Workflow
-from mcp_bridge.toolset_costs import cost_of_catalogue
+from mcp_bridge.tool_lists import cost_of_catalogue
 from tests.admin.conftest import StaffWith
 from tests.admin.pages import list_url, listed, run_action, text_of, told
 from tests.factories import make_filter, make_source, make_toolset, make_workflow, make_workflows

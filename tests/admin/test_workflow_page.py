@@ -10,10 +10,9 @@ from django.test import Client
 from django.utils import timezone
 from mcp_types import LATEST_PROTOCOL_VERSION
 
+from catalogue.access import Caller, Scope
 from catalogue.exposure import confirmed_catalogue
 from catalogue.models import HistoryEntry, Revision, Workflow
-from catalogue.scopes import Scope
-from executions.callers import Caller
 from mcp_bridge.tokens import Access
 from mcp_bridge.tool_lists import serialise_tool, visible_tools
 from tests.admin.conftest import StaffWith

@@ -5,11 +5,11 @@ from django.test import Client
 from django.utils import timezone
 
 from catalogue.exposure import (
+    FilterChain,
     Visibility,
     explain_exposure,
     load_exposed_catalogue,
 )
-from catalogue.filters import FilterChain
 from catalogue.models import Revision, Workflow, WorkflowFilter
 from tests.admin.conftest import StaffWith
 from tests.admin.pages import form_values, list_url, page_url, run_action, text_of, told

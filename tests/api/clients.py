@@ -5,7 +5,7 @@ import itertools
 from django.contrib.auth.models import Permission, User
 from rest_framework.test import APIClient
 
-from catalogue.scopes import Scope
+from catalogue.access import Scope
 from mcp_bridge.models import AccessToken
 from mcp_bridge.tokens import create_token
 

@@ -20,7 +20,7 @@ def test_a_run_shows_what_was_skipped_and_flagged_and_why():
     assert (shown["found"], shown["added"], shown["skipped_count"], shown["duration_ms"]) == (5, 4, 1, 0)
 
 
-@pytest.mark.databases("catalogue.rest.discovery_runs")
+@pytest.mark.databases("catalogue.rest.sources")
 def test_runs_are_listed_newest_first_and_filtered():
     east, west = make_source("east"), make_source("west")
     first = make_discovery_run(east)

@@ -5,8 +5,8 @@ from uuid import uuid4
 
 import pytest
 
+from catalogue.access import Scope
 from catalogue.models import Workflow
-from catalogue.scopes import Scope
 from connectors.errors import Misconfigured, Rejected, Unreachable
 from connectors.protocol import Capabilities, ListedRun, RunFilter, RunState
 from executions.models import State

@@ -13,9 +13,9 @@ from django.utils import timezone
 from rest_framework.test import APIClient
 
 from catalogue import long_lists
+from catalogue.access import Scope
 from catalogue.history import command, record_change
 from catalogue.models import Source
-from catalogue.scopes import Scope
 from executions.models import Approval, Execution
 from mcp_bridge.models import AccessToken
 from mcp_bridge.tokens import create_token

@@ -2,8 +2,8 @@
 
 import pytest
 
+from catalogue.access import Scope
 from catalogue.models import Workflow
-from catalogue.scopes import Scope
 from connectors.errors import OutcomeUnknown, Rejected, Unreachable
 from connectors.protocol import Capabilities
 from executions.models import Execution, State

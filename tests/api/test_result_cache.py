@@ -2,8 +2,8 @@
 
 import pytest
 
+from catalogue.access import Scope
 from catalogue.models import Workflow
-from catalogue.scopes import Scope
 from executions.models import Execution
 from tests.api.clients import TokenClient, administrator, agent, problem_paths, staff_session
 from tests.executions.caching import cache_for, cached_outputs, finish_run

@@ -8,7 +8,7 @@ from django.utils import timezone
 from loguru import logger
 from rest_framework.test import APIClient
 
-from catalogue.scopes import Scope
+from catalogue.access import Scope
 from executions.rates import forget_rates
 from mcp_bridge.bearers import forget_bearers
 from mcp_bridge.models import AccessToken

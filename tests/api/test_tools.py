@@ -7,8 +7,8 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from loguru import logger
 
+from catalogue.access import Scope
 from catalogue.models import DiscoveryRun, Revision, Source, Workflow
-from catalogue.scopes import Scope
 from tests.api.clients import TokenClient, administrator, agent, problem_paths, staff_session
 from tests.declared_tools import API, BEARER, TOKEN, declared
 from tests.factories import make_execution, make_filter, make_source, make_workflow

@@ -2,9 +2,9 @@
 
 import pytest
 
+from catalogue.access import Scope
 from catalogue.exposure import forget_catalogue
 from catalogue.models import Revision, Toolset
-from catalogue.scopes import Scope
 from mcp_bridge.tokens import create_token
 from tests.api.clients import TokenClient, administrator, agent, problem_paths, staff_session
 from tests.factories import make_execution, make_source, make_toolset, make_workflow
@@ -87,7 +87,7 @@ def test_what_is_not_named_in_a_change_stays():
     assert Revision.current() > before
 
 
-@pytest.mark.databases("catalogue.toolsets")
+@pytest.mark.databases("catalogue.curation")
 def test_rules_and_picks_are_each_replaced_as_a_whole():
     made = [make_workflow(name=name) for name in "abc"]
     make_toolset("finance", picked=made[:2], rules=["a", "b"])
@@ -156,7 +156,7 @@ def test_a_toolset_that_cannot_be_is_refused_by_field(sent, paths):
         ({"rules": None}, ["/rules"]),
     ],
 )
-@pytest.mark.databases("catalogue.toolsets")
+@pytest.mark.databases("catalogue.curation")
 def test_a_change_is_made_as_a_whole_or_not_at_all(change, paths):
     make_toolset("taken")
     make_toolset("mine", rules=["a*"])

@@ -2,8 +2,8 @@
 
 import pytest
 
+from catalogue.access import Scope
 from catalogue.models import HistoryEntry, Revision, WorkflowFilter
-from catalogue.scopes import Scope
 from tests.api.clients import TokenClient, administrator, agent, problem_paths
 from tests.factories import make_filter, make_workflow
 

@@ -3,8 +3,8 @@
 import pytest
 from django.utils import timezone
 
+from catalogue.access import Scope
 from catalogue.models import Workflow
-from catalogue.scopes import Scope
 from tests.api.clients import TokenClient, administrator
 from tests.factories import make_filter, make_source, make_workflow
 

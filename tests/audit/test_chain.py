@@ -16,8 +16,7 @@ from pytest_django import Settings
 
 from audit.models import AuditIsKept, Entry, Kind, Progress, Segment, digest_of
 from audit.recording import record
-from audit.sealing import head, prune, root_of, seal
-from audit.verification import Report, verify
+from audit.sealing import Report, head, prune, root_of, seal, verify
 from catalogue.history import command, record_change
 from catalogue.models import HistoryEntry
 from executions.models import Execution, Retention
@@ -29,7 +28,7 @@ from tests.tables import table_row
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
-    pytest.mark.databases("audit.models", "audit.sealing", "audit.verification", "audit.export"),
+    pytest.mark.databases("audit.models", "audit.sealing", "audit.sealing", "audit.export"),
 ]
 LONG = 60  # Seconds
 

@@ -13,10 +13,9 @@ from rest_framework.test import APIClient
 
 from audit.models import Entry, Kind
 from audit.recording import record
-from audit.sealing import head, seal
-from audit.verification import verify
+from audit.sealing import head, seal, verify
+from catalogue.access import Scope
 from catalogue.long_lists import SEARCHED
-from catalogue.scopes import Scope
 from mcp_bridge.tokens import create_token
 from tests.admin.pages import text_of
 from tests.api.clients import TokenClient, administrator, staff_session
@@ -24,7 +23,7 @@ from tests.factories import make_execution, make_source, make_toolset, make_work
 
 pytestmark = [
     pytest.mark.django_db,
-    pytest.mark.databases("catalogue.admin.audit", "catalogue.audited", "executions.audited"),
+    pytest.mark.databases("catalogue.admin.audit", "catalogue.audit", "executions.audit"),
 ]
 PASSWORD = "correct horse battery"
 FROM = {"REMOTE_ADDR": "203.0.113.9", "HTTP_USER_AGENT": "Firefox/150"}

@@ -51,7 +51,7 @@ from executions.starting import create_execution
 from mcp_bridge import second_factor
 from mcp_bridge.models import SecondFactor
 from mcp_bridge.tokens import create_token
-from orchestration.model.dialects import forget_dialects
+from orchestration.language_model import forget_dialects
 from telemetry import traces
 from tests.api.clients import TokenClient, administrator
 from tests.executions.steps import request_for

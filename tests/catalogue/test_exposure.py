@@ -17,6 +17,7 @@ from django.utils import timezone
 from catalogue import exposure
 from catalogue.curation import disable_workflows, enable_workflows, override_workflow
 from catalogue.exposure import (
+    FilterChain,
     Visibility,
     confirmed_catalogue,
     current_catalogue,
@@ -25,7 +26,6 @@ from catalogue.exposure import (
     load_exposed_catalogue,
     preview_filters,
 )
-from catalogue.filters import FilterChain
 from catalogue.models import Revision, Source, Toolset, ToolsetRule, Workflow, WorkflowFilter
 from catalogue.sources import configure_source, create_source, disable_sources, enable_sources, update_source
 from tests.factories import NOWHERE, make_filter, make_source, make_toolset, make_workflow, make_workflows

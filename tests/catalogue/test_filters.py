@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from django.core.exceptions import ValidationError
 
-from catalogue.filters import FilterChain
+from catalogue.exposure import FilterChain
 from catalogue.models import Workflow, WorkflowFilter
 from tests.catalogue.conftest import Logged
 from tests.factories import make_source, make_workflow

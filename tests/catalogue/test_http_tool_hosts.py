@@ -4,7 +4,7 @@ from typing import Any
 
 from django.apps import apps
 
-from connectors.allowlists import http_tool_addresses
+from connectors.network.policy import http_tool_addresses
 from tests.connectors.http_tool_hosts import http_tool_hosts
 
 

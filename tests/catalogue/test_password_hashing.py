@@ -5,7 +5,7 @@ import subprocess
 import pytest
 from django.contrib.auth.hashers import PBKDF2PasswordHasher
 
-from catalogue.password_hashing import BackgroundPBKDF2
+from catalogue.secrets import BackgroundPBKDF2
 
 PASSWORD = "pässword, of\nseveral \x00 words"
 

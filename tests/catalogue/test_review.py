@@ -7,7 +7,7 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from catalogue.curation import disable_workflows, enable_workflows, override_workflow
+from catalogue.curation import disable_workflows, enable_workflows, override_workflow, write_toolset
 from catalogue.describing import current_outages
 from catalogue.discovery import refresh_source
 from catalogue.drift import describe_differences
@@ -34,7 +34,6 @@ from catalogue.review import (
     offers_of,
 )
 from catalogue.sources import update_source
-from catalogue.toolsets import write_toolset
 from tests.catalogue.engine import PATIENCE, Engine, definition, definitions
 
 pytestmark = [

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
+from catalogue.access import Bounds
 from catalogue.exposure import confirmed_catalogue, load_exposed_catalogue
 from catalogue.models import Toolset, Workflow
-from catalogue.reservations import Bounds
 from catalogue.search import search_workflows, split_name, split_words
 from tests.factories import make_filter, make_workflow
 

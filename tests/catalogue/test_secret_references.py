@@ -11,16 +11,14 @@ from django.db import connection
 from pydantic import SecretStr
 from pytest_django import Settings
 
-from audit.sealing import seal
-from audit.verification import verify
+from audit.sealing import seal, verify
 from catalogue import sources
 from catalogue.admin.sources import shown_settings
 from catalogue.discovery import refresh_source
 from catalogue.models import Source
 from catalogue.secrets import LARGEST_FILE, SecretUnavailable, encrypt_credentials, references_in, resolve
 from catalogue.sources import check_source, create_source, encrypted_columns, reencrypt_credentials
-from orchestration.model.client import ModelSettings
-from orchestration.model.replies import ModelError
+from orchestration.language_model import ModelError, ModelSettings
 from tests.catalogue.engine import Engine
 from tests.factories import make_source
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from kombu import Connection
 
-from config.broker import embedded_broker_options
+from config.celery import embedded_broker_options
 from tests.processes import ROOT
 
 WRITERS, READERS, EACH = 3, 3, 150

@@ -139,8 +139,8 @@ USED: dict[str, tuple[Callable[[], Any], str]] = {
     "config.compat, the start of an answer": (lambda: HttpToolsProtocol, "_start_asgi_task"),
     "config.compat, the sender of request_finished": (HttpResponse, "_handler_class"),
     "config.compat, a pool's check": (lambda: ConnectionPool(open=False), "_check"),
-    "config.broker, writing a message": (lambda: filesystem.Channel, "_put"),
-    "config.broker, reading a message": (lambda: filesystem.Channel, "_get"),
+    "config.celery, writing a message": (lambda: filesystem.Channel, "_put"),
+    "config.celery, reading a message": (lambda: filesystem.Channel, "_get"),
     "mcp_bridge.compat, the formsets of a form": (lambda: ModelAdmin, "_create_formsets"),
     "orchestration.compat, a logged response": (logged_response, "_has_been_logged"),
 }

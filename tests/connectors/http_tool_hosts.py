@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from connectors.allowlists import allow_http_tool_hosts
+from connectors.network.policy import allow_http_tool_hosts
 
 
 @contextmanager

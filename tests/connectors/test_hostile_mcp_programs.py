@@ -9,9 +9,9 @@ from typing import Any
 import psutil
 import pytest
 
-from connectors.allowlists import StdioCommand, allow_stdio_commands
 from connectors.definitions import WorkflowDefinition
 from connectors.errors import ConnectorError
+from connectors.network.policy import StdioCommand, allow_stdio_commands
 from connectors.testing import closing
 from connectors.upstream_mcp import stdio_transport
 from connectors.upstream_mcp.config import McpSourceConfig

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from connectors.allowlists import http_tool_addresses
 from connectors.errors import InvalidAnswer, OutcomeUnknown, Unreachable
 from connectors.network.client import Answer, Credentials, EngineClient
+from connectors.network.policy import http_tool_addresses
 from connectors.network.transport import HttpLimits
 from connectors.testing import everything_told_by
 from tests.connectors.http_tool_hosts import http_tool_hosts

@@ -10,11 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import SecretStr
 
-from connectors.allowlists import http_tool_addresses
 from connectors.errors import Misconfigured
 from connectors.network.client import EngineClient
 from connectors.network.oauth import ClientCredentials
-from connectors.network.policy import ENGINE_ADDRESSES, AddressPolicy, AllowedHosts
+from connectors.network.policy import ENGINE_ADDRESSES, AddressPolicy, AllowedHosts, http_tool_addresses
 from tests.connectors.http_tool_hosts import http_tool_hosts
 from tests.connectors.resolving import names
 from tests.connectors.scripted import ScriptedEngine, replies

@@ -14,9 +14,9 @@ import psutil
 import pytest
 from pydantic import ValidationError
 
-from connectors.allowlists import StdioCommand, allow_stdio_commands
 from connectors.definitions import WorkflowDefinition
 from connectors.errors import ConnectorError, Misconfigured, OutcomeUnknown, Rejected, Unreachable
+from connectors.network.policy import StdioCommand, allow_stdio_commands
 from connectors.protocol import RunSnapshot, RunState, WorkflowRef, ignore_progress
 from connectors.testing import free_port
 from connectors.upstream_mcp.config import McpConfig

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from catalogue.access import Caller
 from catalogue.curation import override_workflow
 from catalogue.models import Source, Workflow
 from catalogue.sources import update_source
 from executions import advancing
-from executions.callers import Caller
 from executions.models import Execution, State
 from tests.executions.engines import WireEngine, until
 from tests.executions.held import HeldRuns

@@ -11,14 +11,14 @@ from django.db import connection
 from django.db.models import F
 from django.utils import timezone
 
+from catalogue.access import Caller
 from catalogue.database import THREADS, run_in_database
 from catalogue.models import Source, Workflow
 from catalogue.sources import configure_source
 from executions import advancing
-from executions.callers import Caller
 from executions.cancelling import Cancellation, cancel_execution
-from executions.creating import StartRequest
 from executions.models import Execution, ExecutionPayload, State
+from executions.models.execution import StartRequest
 from executions.waiting import start_and_wait
 from tests.factories import make_execution, make_source
 from tests.processes import ExampleEngine

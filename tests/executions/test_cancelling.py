@@ -10,8 +10,8 @@ from catalogue.models import Source, Workflow
 from connectors.background import run_in_background_loop
 from executions.advancing import advance_due_executions
 from executions.cancelling import Cancellation, CancelOutcome
-from executions.creating import StartRequest
 from executions.models import Execution, State
+from executions.models.execution import StartRequest
 from executions.reading import UnknownExecution
 from executions.runner.lease import claim_due_executions
 from executions.starting import create_execution

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
+from catalogue.access import Caller
 from catalogue.models import Workflow
 from connectors.errors import InvalidAnswer, Misconfigured, NotFound, OutcomeUnknown, Rejected, Unreachable
 from connectors.protocol import Capabilities
-from executions.callers import Caller
 from executions.interacting import (
     EngineRefused,
     EngineUnavailable,

@@ -19,8 +19,8 @@ from connectors.background import run_in_background_loop
 from connectors.registry import BUILT_IN
 from connectors.testing import free_port
 from executions.advancing import advance_due_executions
-from executions.creating import StartRequest
 from executions.models import Execution, State
+from executions.models.execution import StartRequest
 from executions.queue import admit_queued
 from executions.starting import create_execution
 from tests import plain_http

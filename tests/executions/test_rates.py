@@ -14,11 +14,11 @@ from django.conf import settings
 from django.db import connection, connections
 from django.test.utils import CaptureQueriesContext
 
+from catalogue.access import Caller, rate_of
 from catalogue.exposure import current_catalogue, forget_catalogue
 from catalogue.models import Toolset, Workflow
 from catalogue.product_settings import change_settings
 from executions import rates
-from executions.callers import Caller, rate_of
 from executions.models import RateBucket
 from executions.rates import TERM_SECONDS, book_calls, forget_rates, take_call
 from executions.refusals import TooManyCalls
@@ -27,7 +27,7 @@ from tests.processes import ROOT, database_url
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
-    pytest.mark.databases("executions.rates", "executions.models.rate"),
+    pytest.mark.databases("executions.rates", "executions.models.usage"),
 ]
 
 
@@ -176,7 +176,7 @@ HAMMER = """
 import sys, time
 import django
 django.setup()
-from executions.callers import Caller, rate_of
+from catalogue.access import Caller, rate_of
 from executions.rates import take_call
 from executions.refusals import TooManyCalls
 from catalogue.models import Workflow

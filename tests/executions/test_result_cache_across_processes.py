@@ -26,9 +26,9 @@ CALL_AGAIN = """
 import asyncio, sys
 import django
 django.setup()
-from executions.callers import Caller
+from catalogue.access import Caller
 from executions.models import Execution
-from executions.creating import StartRequest
+from executions.models.execution import StartRequest
 from executions.waiting import start_and_wait
 
 async def call_all(name, calls):

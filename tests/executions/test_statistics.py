@@ -10,9 +10,9 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
+from catalogue.access import Caller
 from catalogue.models import Workflow
 from connectors.protocol import RunSnapshot, RunState
-from executions.callers import Caller
 from executions.models import Execution, HourlyUsage, Retention, State
 from executions.resolving import resolve_as_not_started
 from executions.retention import prune

@@ -9,8 +9,8 @@ from typing import Any
 import httpx2
 
 from catalogue import exposure
+from catalogue.access import Scope
 from catalogue.models import Revision
-from catalogue.scopes import Scope
 from mcp_bridge.tokens import create_token
 from tests import plain_http
 from tests.executions.engines import until

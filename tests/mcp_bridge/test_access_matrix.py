@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import User
 
-from catalogue.scopes import Scope
+from catalogue.access import Scope
 from config.monitoring import ROUTES
 from mcp_bridge.builtin_tools import BUILT_IN_TOOLS
 from mcp_bridge.models import AccessToken

@@ -17,19 +17,19 @@ from django.utils import timezone
 from prometheus_client.parser import text_string_to_metric_families
 from pydantic import SecretStr
 
+from catalogue.access import Caller, Rate
 from catalogue.connections import connector_for
 from catalogue.exposure import forget_catalogue
 from catalogue.models import Revision, Source
 from config.monitoring import Observed, collect, forget_measures
 from connectors.background import run_in_background_loop
 from connectors.errors import Unreachable
-from executions.callers import Caller, Rate
-from executions.creating import StartRequest
 from executions.models import Execution, WorkerPresence
+from executions.models.execution import StartRequest
 from executions.refusals import TooManyCalls
 from executions.runner.lease import claim_due_executions
 from executions.starting import create_execution
-from orchestration.model.client import MeteredModel
+from orchestration.language_model import MeteredModel
 from orchestration.models import StageFailed
 from telemetry import metrics
 from telemetry.metrics import http_requests

@@ -9,9 +9,9 @@ from django.contrib.auth.models import User
 from django.utils import timezone
 from mcp_types import CallToolResult, ElicitResult
 
+from catalogue.access import Scope
 from catalogue.curation import override_workflow
 from catalogue.models import Workflow
-from catalogue.scopes import Scope
 from executions.advancing import advance_due_executions
 from executions.approvals import decide, end_expired
 from executions.models import Approval, Execution, State

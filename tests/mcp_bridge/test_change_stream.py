@@ -5,8 +5,8 @@ import pytest
 
 from catalogue.models import Workflow
 from mcp_bridge.models import AccessToken
-from mcp_bridge.notifications import change_stream as stream_module
 from mcp_bridge.tokens import create_token
+from mcp_bridge.transports import http as stream_module
 from tests import plain_http
 from tests.executions.engines import in_thread
 from tests.factories import make_source, make_toolset, make_workflow

@@ -17,7 +17,7 @@ from catalogue.models import HistoryEntry
 from catalogue.secrets import encrypt_credentials
 from connectors.background import run_in_background_loop
 from mcp_bridge.company_login import ID_TOKEN, LoginRefused, admit
-from mcp_bridge.identities import close_issuers
+from mcp_bridge.identity_provider import close_issuers
 from mcp_bridge.models import ExternalIdentity
 from tests.admin.pages import text_of
 from tests.connectors.issuing import AuthorizationServer
@@ -25,7 +25,7 @@ from tests.connectors.scripted import ScriptedEngine
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
-    pytest.mark.databases("mcp_bridge.company_login", "mcp_bridge.identities"),
+    pytest.mark.databases("mcp_bridge.company_login", "mcp_bridge.identity_provider"),
 ]
 
 ISSUER = "https://login.example.com"

@@ -8,8 +8,8 @@ from django.utils import timezone
 from mcp import Client, MCPError
 from mcp_types import Completion, PromptReference, ResourceTemplateReference
 
+from catalogue.access import Scope
 from catalogue.models import Toolset, Workflow
-from catalogue.scopes import Scope
 from executions.models import State
 from mcp_bridge.tokens import create_token
 from tests.factories import make_execution, make_source, make_workflow, make_workflows

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from catalogue.models import Workflow
-from mcp_bridge.transports import direct_calls
+from mcp_bridge.transports import direct_answers
 from tests import plain_http
 from tests.executions.engines import WireEngine, completed, replies
 from tests.mcp_bridge.conftest import McpServer
@@ -75,7 +75,7 @@ def test_a_call_that_takes_long_becomes_a_stream_that_proxies_keep_open(
     monkeypatch: pytest.MonkeyPatch,
 ):
     """A2.7."""
-    monkeypatch.setattr(direct_calls, "PING_SECONDS", 0.05)
+    monkeypatch.setattr(direct_answers, "PING_SECONDS", 0.05)
     Workflow.objects.update(inline_wait_seconds=1)
     response = mcp_server.post(message_of("report", {"n": 1}), token=token, headers=headers_of("report"))
     assert response.headers["content-type"] == "text/event-stream"

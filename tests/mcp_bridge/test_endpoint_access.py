@@ -9,8 +9,8 @@ import httpx2
 import pytest
 from pytest_django import Settings
 
+from catalogue.access import Scope
 from catalogue.models import Toolset
-from catalogue.scopes import Scope
 from mcp_bridge.tokens import create_token
 from tests import plain_http
 from tests.factories import make_execution, make_workflow

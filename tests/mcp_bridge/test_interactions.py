@@ -5,8 +5,8 @@ import json
 import pytest
 from mcp import Client, MCPError
 
+from catalogue.access import Scope
 from catalogue.models import Toolset, Workflow
-from catalogue.scopes import Scope
 from connectors.errors import OutcomeUnknown
 from executions.models import Execution, State
 from mcp_bridge.content import BEGINNING

@@ -9,9 +9,9 @@ from django.contrib.auth.models import User
 from django.test import Client as Browser
 from mcp.shared.subscriptions import PromptsListChanged, ResourcesListChanged, ToolsListChanged
 
+from catalogue.access import Scope
 from catalogue.curation import disable_workflows
 from catalogue.models import Toolset, Workflow, WorkflowFilter
-from catalogue.scopes import Scope
 from mcp_bridge.models import AccessToken
 from mcp_bridge.tokens import create_token
 from tests.admin.pages import add_url, form_values

@@ -13,10 +13,10 @@ from mcp import Client, MCPError
 
 from benchmarks._workflows import fill_catalogue, realistic_definitions
 from benchmarks.context import GOALS, MODES, TYPICAL
+from catalogue.access import Scope
 from catalogue.describing import forget_outages
 from catalogue.exposure import current_catalogue
 from catalogue.models import Source, Toolset
-from catalogue.scopes import Scope
 from mcp_bridge.builtin_tools import BUILT_IN_TOOLS
 from mcp_bridge.builtin_tools.workflows import MOST_AT_A_TIME, USUAL_LIMIT, list_for
 from mcp_bridge.calls import ToolCall

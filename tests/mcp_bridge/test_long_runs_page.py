@@ -16,8 +16,7 @@ from config.environment import Environment
 from executions.advancing import advance_due_executions
 from executions.models import Execution
 from mcp_bridge.builtin_tools.executions import LONGEST_WAIT_SECONDS
-from mcp_bridge.notifications.notifier import MOST_STREAMS
-from mcp_bridge.notifications.subscriptions import MOST_TASKS
+from mcp_bridge.notifications import MOST_STREAMS, MOST_TASKS
 from tests.mcp_bridge.conftest import Connect
 from tests.mcp_bridge.database import in_database
 from tests.processes import ROOT

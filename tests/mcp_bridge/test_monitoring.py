@@ -11,11 +11,10 @@ from django.utils import timezone
 from loguru import logger
 from prometheus_client.parser import text_string_to_metric_families
 
+from catalogue.access import Scope
 from catalogue.discovery import refresh_source
 from catalogue.models import Workflow
-from catalogue.scopes import Scope
-from config.health import readiness
-from config.monitoring import collect, forget_measures, publication
+from config.monitoring import collect, forget_measures, publication, readiness
 from executions.advancing import advance_due_executions
 from executions.local_worker import SILENCE, note_alive, note_worker, stand_in
 from executions.models import Execution, WorkerPresence
@@ -64,7 +63,7 @@ def ready(server: McpServer, query: str = "", **headers: str) -> Any:
     return plain_http.get(f"{server.base_url}/health/ready{query}", headers=headers, timeout=20)
 
 
-@pytest.mark.databases("config.health", "executions.local_worker")
+@pytest.mark.databases("config.monitoring", "executions.local_worker")
 def test_readiness_names_what_is_missing_and_each_check_has_a_reason(mcp_server: McpServer) -> None:
     """B9: beat's last tick and workers are told apart; a load balancer may leave them out."""
     nobody = ready(mcp_server)

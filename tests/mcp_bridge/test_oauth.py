@@ -27,8 +27,7 @@ from oauth2_provider.models import AccessToken, Application, RefreshToken
 from pytest_django import Settings
 
 from audit.models import Entry, Kind
-from audit.sealing import seal
-from audit.verification import verify
+from audit.sealing import seal, verify
 from catalogue.models import HistoryEntry
 from config.celery import app
 from connectors.background import run_in_background_loop

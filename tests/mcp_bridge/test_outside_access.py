@@ -11,15 +11,14 @@ from django.contrib.auth.models import Group, Permission, User
 from loguru import logger
 from pytest_django import Settings
 
+from catalogue.access import Scope
 from catalogue.permissions import permissions_behind
-from catalogue.scopes import Scope
 from connectors.background import run_in_background_loop
-from mcp_bridge import outside
+from mcp_bridge import external_tokens, notifications
 from mcp_bridge.bearers import Undecided, authenticate, forget_bearers, still_usable
-from mcp_bridge.identities import close_issuers
+from mcp_bridge.external_tokens import forget_outside
+from mcp_bridge.identity_provider import close_issuers
 from mcp_bridge.models import ExternalIdentity
-from mcp_bridge.notifications import notifier
-from mcp_bridge.outside import forget_outside
 from mcp_bridge.tokens import Access
 from tests.connectors.issuing import AuthorizationServer
 from tests.connectors.scripted import ScriptedEngine
@@ -31,7 +30,7 @@ from tests.mcp_bridge.listening import TOOLS, listening
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
-    pytest.mark.databases("mcp_bridge.outside", "mcp_bridge.identities", "mcp_bridge.models"),
+    pytest.mark.databases("mcp_bridge.external_tokens", "mcp_bridge.identity_provider", "mcp_bridge.models"),
 ]
 
 PUBLIC_URL = "https://catalogue.example"
@@ -197,7 +196,7 @@ def test_a_stream_ends_with_its_token(server: AuthorizationServer, monkeypatch: 
     assert access is not None
     after_its_end = float(access.credential.split(":")[1]) + 1
     clocks = SimpleNamespace(time=lambda: after_its_end, monotonic=time.monotonic)
-    monkeypatch.setattr("mcp_bridge.outside.time", clocks)
+    monkeypatch.setattr("mcp_bridge.external_tokens.time", clocks)
     assert not still_usable([access])
 
 
@@ -214,7 +213,7 @@ async def test_an_open_stream_ends_with_the_revocation_of_its_token_at_its_serve
     server: AuthorizationServer, with_a_stream: dict[str, Any], mcp_server: McpServer
 ) -> None:
     """Also an idle one, and no later than a request is refused. Streams of other tokens go on."""
-    assert notifier.LOOK_SECONDS + outside.READ_SECONDS < REFUSED_WITHIN
+    assert notifications.LOOK_SECONDS + external_tokens.READ_SECONDS < REFUSED_WITHIN
     async with (
         listening(mcp_server, "opaque", toolsListChanged=True) as revoked,
         listening(mcp_server, server.sign(name="ada", scope=SCOPES), toolsListChanged=True) as other,

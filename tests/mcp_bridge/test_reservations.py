@@ -9,16 +9,14 @@ from mcp import MCPError
 from mcp_types import ResourceTemplateReference
 from rest_framework.test import APIClient
 
+from catalogue.access import Bounds, Caller, Person, Scope, person_of
+from catalogue.curation import write_toolset
 from catalogue.describing import forget_outages
 from catalogue.exposure import confirmed_catalogue
 from catalogue.models import Revision, Role, Source, Toolset, Workflow
-from catalogue.reservations import Bounds, Person, person_of
-from catalogue.scopes import Scope
 from catalogue.sources import update_source
-from catalogue.toolsets import write_toolset
-from executions.callers import Caller
-from executions.creating import StartRequest
 from executions.models import Execution
+from executions.models.execution import StartRequest
 from executions.refusals import UnknownTool
 from executions.starting import create_execution
 from mcp_bridge.bearers import forget_bearers

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
+from catalogue.access import Scope
 from catalogue.curation import disable_workflows
 from catalogue.models import Workflow
-from catalogue.scopes import Scope
 from executions.models import Execution, State
-from mcp_bridge.notifications import subscriptions
+from mcp_bridge import notifications
 from mcp_bridge.tokens import create_token
 from tests.executions.engines import in_thread
 from tests.factories import make_execution, make_source, make_toolset, make_workflow
@@ -156,7 +156,7 @@ async def test_the_scopes_decide_which_resources_are_honoured(mcp_server: McpSer
         assert await stream.honoured() == {"resourceSubscriptions": [f"execution://{mine.pk}"]}
 
 
-@pytest.mark.parametrize("addresses", ["all", [1], {"a": 1}, [LIST] * (subscriptions.MOST_RESOURCES + 1)])
+@pytest.mark.parametrize("addresses", ["all", [1], {"a": 1}, [LIST] * (notifications.MOST_RESOURCES + 1)])
 def test_malformed_and_too_many_addresses_are_refused(mcp_server: McpServer, token: str, addresses: Any):
     wanted = {"resourceSubscriptions": addresses}
     answer = send(mcp_server, token, "subscriptions/listen", notifications=wanted)

@@ -11,10 +11,10 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 from mcp import Client, MCPError
 
+from catalogue.access import Scope
 from catalogue.describing import forget_outages
 from catalogue.exposure import forget_catalogue
 from catalogue.models import Source, Toolset, Workflow
-from catalogue.scopes import Scope
 from executions.models import Execution, State
 from mcp_bridge.resources import Reading, find_kind
 from mcp_bridge.tokens import Access, create_token

@@ -14,9 +14,9 @@ from catalogue import exposure
 from catalogue.models import Workflow
 from executions import change_feed as executions_watching
 from executions.models import State
+from mcp_bridge import notifications
 from mcp_bridge.bearers import forget_bearers
 from mcp_bridge.models import AccessToken
-from mcp_bridge.notifications import notifier
 from mcp_bridge.tokens import create_token
 from tests.executions.engines import in_thread, until
 from tests.factories import make_workflow
@@ -59,7 +59,7 @@ def expire() -> None:
 
 
 @pytest.mark.parametrize("end_token", [revoke, expire])
-@pytest.mark.databases("mcp_bridge.notifications.notifier")
+@pytest.mark.databases("mcp_bridge.notifications")
 async def test_the_streams_of_a_token_end_with_it(
     mcp_server: McpServer, token: str, end_token: Callable[[], None]
 ):
@@ -82,7 +82,7 @@ async def test_a_caller_has_a_bounded_number_of_streams_of_either_kind(
     mcp_server: McpServer, token: str, monkeypatch: pytest.MonkeyPatch, opened: Open
 ):
     """The one too many is refused with what to do; one that ends makes room for another."""
-    monkeypatch.setattr(notifier, "MOST_STREAMS", 1)
+    monkeypatch.setattr(notifications, "MOST_STREAMS", 1)
     other = (await in_database(create_token)(name="other"))[1]
     async with opened(mcp_server, token), opened(mcp_server, other):
         async with listening(mcp_server, token, toolsListChanged=True) as stream:

@@ -10,9 +10,9 @@ from django.utils import timezone
 from mcp import MCPError
 from mcp_types import CallToolRequest, CallToolRequestParams
 
+from catalogue.access import Scope
 from catalogue.exposure import forget_catalogue
 from catalogue.models import Workflow
-from catalogue.scopes import Scope
 from executions.advancing import advance_due_executions
 from executions.models import Execution, Retention, State
 from mcp_bridge.models import AccessToken

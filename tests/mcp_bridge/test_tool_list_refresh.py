@@ -9,10 +9,10 @@ import httpx2
 import pytest
 from django.db import connection
 
+from catalogue.access import Caller
 from catalogue.curation import override_workflow
 from catalogue.exposure import ExposedCatalogue, confirmed_catalogue
 from catalogue.models import Revision, Toolset
-from executions.callers import Caller
 from mcp_bridge.models import AccessToken
 from mcp_bridge.tokens import Access
 from mcp_bridge.tool_lists import MOST_VIEWS, ToolLists

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from mcp import MCPError
 
+from catalogue.access import Scope
 from catalogue.models import Workflow
-from catalogue.scopes import Scope
 from mcp_bridge.builtin_tools import BUILT_IN_TOOLS
 from mcp_bridge.declarations import make_cursor
 from mcp_bridge.models import AccessToken

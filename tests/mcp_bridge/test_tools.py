@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from mcp import Client, MCPError
 
+from catalogue.access import Scope
 from catalogue.curation import disable_workflows, enable_workflows, override_workflow
 from catalogue.models import Source, Workflow
 from catalogue.naming import RESERVED
-from catalogue.scopes import Scope
 from executions.models import Execution, ExecutionEvent
 from mcp_bridge.builtin_tools import BUILT_IN_TOOLS
 from mcp_bridge.tokens import create_token

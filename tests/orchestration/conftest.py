@@ -8,8 +8,11 @@ from pytest_django import Settings
 
 from catalogue.connections import close_connectors
 from connectors.background import run_in_background_loop
-from orchestration.model.client import close_background_model_connection, close_model_connection
-from orchestration.model.dialects import forget_dialects
+from orchestration.language_model import (
+    close_background_model_connection,
+    close_model_connection,
+    forget_dialects,
+)
 from tests.engines.model_server import KEY, MODEL, ModelServer
 from tests.executions.engines import until
 from tests.executions.steps import is_nothing_under_way

@@ -9,7 +9,7 @@ import pytest
 from django.db import connection
 from rest_framework.test import APIClient
 
-from connectors.allowlists import allow_http_tool_hosts
+from connectors.network.policy import allow_http_tool_hosts
 from orchestration.models import WorkflowRequest
 from tests.api.clients import administrator, agent
 from tests.engines.target_api import Reply, TargetApi, running_target_api

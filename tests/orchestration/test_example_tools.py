@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 import yaml
 
-from connectors.allowlists import allow_http_tool_hosts
+from connectors.network.policy import allow_http_tool_hosts
 from tests.api.clients import administrator
 from tests.engines.model_answers import proposes
 from tests.engines.model_server import ModelServer

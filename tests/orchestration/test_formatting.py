@@ -7,8 +7,8 @@ import pytest
 from pytest_django import Settings
 
 from catalogue.describing import estimate_tokens
-from orchestration.formatting import cut_to_tokens, format_response
-from orchestration.model.replies import ModelError, ModelProblem, Reply
+from orchestration.language_model import ModelError, ModelProblem, Reply
+from orchestration.pipeline import cut_to_tokens, format_response
 from tests.engines import model_answers as wire
 from tests.engines.model_server import ModelServer
 

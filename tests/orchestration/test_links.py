@@ -2,7 +2,7 @@
 
 import pytest
 
-from orchestration.formatting import REMOVED, remove_foreign_addresses
+from orchestration.pipeline import REMOVED, remove_foreign_addresses
 
 GIVEN = (
     {"body": {"url": "https://shop.example/orders/7?tab=1&x=2", "list": ["See http://a.example/b."]}},

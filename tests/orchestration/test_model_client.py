@@ -12,8 +12,16 @@ from loguru import logger
 from pydantic import SecretStr
 from pytest_django import Settings
 
-from orchestration.model.client import ModelSettings, ask_model, connect_to_model
-from orchestration.model.replies import Message, ModelError, ModelProblem, Reply, TokenUsage
+from orchestration.language_model import (
+    Message,
+    ModelError,
+    ModelProblem,
+    ModelSettings,
+    Reply,
+    TokenUsage,
+    ask_model,
+    connect_to_model,
+)
 from tests.engines import model_answers as wire
 from tests.engines.model_server import KEY, MODEL, ModelServer
 from tests.factories import NOWHERE
@@ -104,7 +112,7 @@ async def test_a_server_without_a_key_gets_no_authorization(
 def test_the_sdk_is_imported_by_the_first_question_only() -> None:
     """C9: it takes half a second, which no process is to pay for that never asks a model."""
     code = (
-        "import django, sys; django.setup(); import config.urls, orchestration.model.client; "
+        "import django, sys; django.setup(); import config.urls, orchestration.language_model; "
         "print('openai' in sys.modules)"
     )
     ran = subprocess.run(
@@ -382,7 +390,7 @@ async def test_what_may_pass_is_asked_again(
     model_server: ModelServer, settings: Settings, first: wire.Answer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """C8.2: busy and broken servers get another chance."""
-    monkeypatch.setattr("orchestration.model.client.FIRST_WAIT", 0.01)
+    monkeypatch.setattr("orchestration.language_model.FIRST_WAIT", 0.01)
     configure(settings, model_retries=1)
     model_server.script(first, "Hello.")
     assert (await ask()).text == "Hello."

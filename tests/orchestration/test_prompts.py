@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from orchestration.model.replies import Message
+from orchestration.language_model import Message
 from orchestration.prompts import formatting_prompt, repair_prompt, selection_prompt, shortlist_prompt
 
 CONTEXT = "name: get_order\ndescription: Reads an order."

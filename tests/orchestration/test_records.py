@@ -15,7 +15,7 @@ from executions.models import Execution, Retention
 from executions.retention import prune
 from orchestration.models import Failure, Stage, StageState, WorkflowRequest
 from orchestration.pipeline import answer_request
-from orchestration.request_types import RequestInput
+from orchestration.records import RequestInput
 from orchestration.tasks import end_interrupted_requests
 from tests.api.clients import administrator, agent, problem_paths, staff_session
 from tests.engines.model_answers import proposes

@@ -11,8 +11,7 @@ from catalogue.exposure import forget_catalogue
 from catalogue.models import Revision, Source, Workflow
 from connectors.testing import free_port
 from executions.models import Execution
-from orchestration import pipeline
-from orchestration.model import client
+from orchestration import language_model, pipeline
 from tests.api.clients import administrator, agent
 from tests.engines.model_answers import (
     answers_html,
@@ -237,12 +236,12 @@ def test_a_process_asks_the_model_so_many_questions_at_once_and_no_more(
     model_server: ModelServer, shop: TargetApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store(shop)
-    monkeypatch.setattr(client, "_places", client.threading.BoundedSemaphore(1))
-    with client._places:
+    monkeypatch.setattr(language_model, "_places", language_model.threading.BoundedSemaphore(1))
+    with language_model._places:
         response = ask()
 
     assert_failed(response, 503, "llm_selection", "busy")
-    assert response["Retry-After"] == str(client.BUSY_SECONDS)
+    assert response["Retry-After"] == str(language_model.BUSY_SECONDS)
     assert model_server.asked == []
 
 
@@ -318,11 +317,11 @@ def test_a_post_without_an_answer_leaves_open_whether_the_order_was_made(
     shop.tell("POST", "/orders", reply)
     model_server.script(proposes("create_order", {"item": "lamp", "amount": 1}))
 
-    client, key = agent(), {"Idempotency-Key": "one lamp"}
-    response = ask("A lamp", EVERY_TOOL, client=client, headers=key)
+    language_model, key = agent(), {"Idempotency-Key": "one lamp"}
+    response = ask("A lamp", EVERY_TOOL, client=language_model, headers=key)
 
     answer = assert_failed(response, 504, "api_execution", "unconfirmed")
-    assert ask("A lamp", EVERY_TOOL, client=client, headers=key).json() == answer
+    assert ask("A lamp", EVERY_TOOL, client=language_model, headers=key).json() == answer
     assert "not known whether" in answer["error"] and "may do it twice" in answer["error"]
     assert answer["execution_state"] == "unconfirmed"
     assert answer["raw_response"].get("status_code") == responded
@@ -337,12 +336,12 @@ def test_once_an_administrator_has_said_that_it_ran_the_record_of_the_request_sh
     shop.tell("POST", "/orders", Reply(hangs_up=True))
     model_server.script(proposes("create_order", {"item": "lamp", "amount": 1}))
     response = ask("A lamp", EVERY_TOOL)
-    client = administrator()
+    language_model = administrator()
 
     run = f"/api/executions/{response.json()['execution_id']}"
-    assert client.post(f"{run}/resolve/", {"ran": True, "output": {"id": 7}}).status_code == 200
+    assert language_model.post(f"{run}/resolve/", {"ran": True, "output": {"id": 7}}).status_code == 200
 
-    answer = client.get(response["Location"]).json()["answer"]
+    answer = language_model.get(response["Location"]).json()["answer"]
     assert (answer["failure"], answer["execution_state"]) == ("unconfirmed", "completed")
     assert answer["raw_response"]["output"] == {"id": 7}
 

@@ -7,11 +7,11 @@ import pytest
 from pytest_django import Settings
 from rest_framework.test import APIClient
 
+from catalogue.access import Scope
 from catalogue.models import Workflow
-from catalogue.scopes import Scope
 from connectors.http_tools.tool import HTTPRequestSpec, HTTPResponseSpec
 from executions.models import Execution
-from executions.rest.parameters import MOST_OF_ONE, waiting_places
+from executions.rest.base import MOST_OF_ONE, waiting_places
 from orchestration.models import WorkflowRequest
 from orchestration.records import NOT_IN_WORDS
 from tests.api.clients import TokenClient, administrator, agent, problem_paths, staff_session

@@ -11,8 +11,8 @@ from django.core.management.base import CommandError
 from django.db import transaction
 from pydantic import SecretStr
 
+from catalogue.connections import EMPTY, Setting, settings_of, summary_of
 from catalogue.history import command, record_change
-from catalogue.kinds import EMPTY, Setting, settings_of, summary_of
 from catalogue.management.base import CatalogueCommand, add_secret_options, json_object, read_secrets
 from catalogue.models import Source
 from catalogue.models.source import TOLERATED_LOSS

@@ -4,7 +4,7 @@ from typing import Any
 
 from audit.export import export_lines
 from audit.models import Kind
-from catalogue.audited import record_export
+from catalogue.audit import record_export
 from catalogue.history import command
 from catalogue.management.base import CatalogueCommand
 

@@ -2,7 +2,7 @@ from argparse import ArgumentParser
 from pathlib import Path
 from typing import Any
 
-from catalogue.audited import record_export
+from catalogue.audit import record_export
 from catalogue.configuration import SECTIONS, export_catalogue
 from catalogue.history import command
 from catalogue.management.base import CatalogueCommand

@@ -5,7 +5,7 @@ from typing import Any
 from django.core.management.base import CommandError
 
 from audit.export import verify_lines
-from audit.verification import Report, verify
+from audit.sealing import Report, verify
 from catalogue.management.base import CatalogueCommand
 
 

@@ -7,9 +7,9 @@ from django.core.management.base import CommandError
 from django.db import transaction
 from django.utils import timezone
 
+from catalogue.access import Scope
 from catalogue.history import command, record_change
 from catalogue.management.base import CatalogueCommand
-from catalogue.scopes import Scope
 from mcp_bridge.management import add_toolset_option, chosen_toolset, chosen_user
 from mcp_bridge.tokens import Expiry, create_token
 

@@ -5,8 +5,7 @@ from typing import Any
 from catalogue.exposure import current_catalogue
 from catalogue.management.base import CatalogueCommand
 from mcp_bridge.management import add_toolset_option, local_access
-from mcp_bridge.tool_lists import visible_tools
-from mcp_bridge.toolset_costs import cost_of_catalogue, cost_of_toolset
+from mcp_bridge.tool_lists import cost_of_catalogue, cost_of_toolset, visible_tools
 
 
 class Command(CatalogueCommand):

@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pytest
 
-from connectors.allowlists import StdioCommand, allow_stdio_commands
+from connectors.network.policy import StdioCommand, allow_stdio_commands
 from connectors.protocol import Connector, WorkflowRef
 from connectors.testing import (
     GARBAGE,

@@ -13,17 +13,15 @@ from django.contrib.auth.models import Group, User
 from loguru import logger
 from pydantic import SecretStr
 
+from catalogue.access import GROUP, Caller, Person, Scope, person_of
 from catalogue.models import Toolset
 from catalogue.models.toolset import SLUG_FORM
 from catalogue.permissions import permissions_behind, scopes_of
-from catalogue.reservations import GROUP, Person, person_of
-from catalogue.scopes import Scope
 from connectors.background import await_in_background_loop, run_in_background_loop
 from connectors.errors import ConnectorError, Unreachable
 from connectors.network.issuer import Issuer, TokenRefused
-from executions.callers import Caller
 from mcp_bridge.bearers import KINDS, TokenKind, Undecided, digest_of
-from mcp_bridge.identities import find_user, identity_of, issuer_at
+from mcp_bridge.identity_provider import find_user, identity_of, issuer_at
 from mcp_bridge.tokens import TOKEN_START, Access, Kind, resource_url
 
 READ_SECONDS = 0.25  # How long claims wait for the thread that asks for their user

@@ -6,29 +6,229 @@ import logging
 import re
 import threading
 import time
-from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict
 from weakref import WeakKeyDictionary
 
 import httpcore2
 import httpx2
 from django.conf import settings
 from loguru import logger
-from pydantic import SecretStr
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
 
 from catalogue.secrets import SecretUnavailable, resolve
 from connectors.background import finish_in_background_loop
-from connectors.backoff import backoff_seconds, spread
-from connectors.errors import Misconfigured
+from connectors.errors import Misconfigured, backoff_seconds, spread
+from connectors.formats.json import UnreadableJSON, parse_json
 from connectors.network import transport
 from connectors.network.client import USER_AGENT
 from connectors.network.policy import normalise_base_url
-from connectors.network.redaction import Redactor, shorten, words_of
-from orchestration.model.dialects import ABOUT_LENGTH, Dialect, Fallback, known_dialects
-from orchestration.model.replies import Message, ModelError, ModelProblem, Reply, TokenUsage, read_completion
+from connectors.network.redaction import Redactor, printable, shorten, words_in, words_of
 from orchestration.models import Failure, StageFailed
 from telemetry import metrics
+
+SchemaFormat = Literal["json_schema", "object_schema", "json_object", "text"]
+FORMATS: tuple[SchemaFormat, ...] = ("json_schema", "object_schema", "json_object", "text")
+"""The strictest first. `object_schema` is for older servers of llama.cpp."""
+LimitName = Literal["max_tokens", "max_completion_tokens", ""]
+
+ABOUT_FORMAT = re.compile(
+    r"response_?format|json_?schema|json_?object|structured|grammar|guided", re.IGNORECASE
+)
+ABOUT_LIMIT = re.compile(r"max_(?:completion_)?tokens", re.IGNORECASE)
+ABOUT_TEMPERATURE = re.compile(r"temperature", re.IGNORECASE)
+ABOUT_LENGTH = re.compile(r"context[ _-]?(?:length|window|size)|prompt is too long", re.IGNORECASE)
+"""Such messages name parameters that are not the cause."""
+NOT_ABOUT_PARAMETERS = (0, 401, 403, 408, 429)
+
+
+class Message(TypedDict):
+    role: Literal["system", "user", "assistant"]
+    content: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TokenUsage:
+    """0 if the server does not count."""
+
+    prompt: int = 0
+    completion: int = 0
+
+    def __add__(self, other: "TokenUsage") -> "TokenUsage":
+        return TokenUsage(prompt=self.prompt + other.prompt, completion=self.completion + other.completion)
+
+
+NO_TOKENS = TokenUsage()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reply:
+    text: str
+    model: str  # As the server names it
+    usage: TokenUsage
+
+
+class ModelProblem(StrEnum):
+    NOT_CONFIGURED = "not configured"
+    UNREACHABLE = "unreachable"
+    TIMEOUT = "timeout"
+    BUSY = "busy"
+    REFUSED = "refused"  # The server refuses this request, or the model declines to answer
+    UNUSABLE = "unusable"  # The configuration is wrong: key, quota, model name, prompt length
+    CUT_OFF = "cut off"
+    EMPTY = "empty"
+
+
+class ModelError(Exception):
+    """The message is a sentence for the caller, without the key."""
+
+    def __init__(self, message: str, *, problem: ModelProblem, usage: TokenUsage = NO_TOKENS) -> None:
+        super().__init__(message)
+        self.message = message
+        self.problem = problem
+        self.usage = usage
+
+
+THOUGHTS = re.compile(r"\A\s*<think(?:ing)?>.*?(?:</think(?:ing)?>|\Z)", re.DOTALL | re.IGNORECASE)
+LONGEST_WORDS = 300
+
+
+class _Lenient(BaseModel):
+    model_config = ConfigDict(extra="ignore", hide_input_in_errors=True)
+
+
+class _Said(_Lenient):
+    content: str | list[Any] | None = None
+    refusal: str | None = None
+
+
+class _Choice(_Lenient):
+    message: _Said
+    finish_reason: str | None = None
+
+
+class _Counted(_Lenient):
+    prompt_tokens: int = Field(default=0, ge=0)
+    completion_tokens: int = Field(default=0, ge=0)
+
+
+class _Completion(_Lenient):
+    choices: list[_Choice] = Field(min_length=1)
+    model: str | None = None
+    usage: _Counted | None = None
+
+
+def read_completion(body: bytes, *, model: str, answer_tokens: int) -> Reply:
+    """`model`: the name if the server gives none. Raises ModelError."""
+    completion = _parse(body)
+    counted, choice = completion.usage or _Counted(), completion.choices[0]
+    usage = TokenUsage(prompt=counted.prompt_tokens, completion=counted.completion_tokens)
+    content = choice.message.content or ""
+    if isinstance(content, list):
+        parts = [part for part in content if isinstance(part, dict) and part.get("type") == "text"]
+        content = "".join(text for part in parts if isinstance(text := part.get("text"), str))
+    text = THOUGHTS.sub("", content).strip()
+    if failure := _failure(choice, text, answer_tokens):
+        problem, sentence = failure
+        raise ModelError(sentence, problem=problem, usage=usage)
+    return Reply(text=text, model=completion.model or model, usage=usage)
+
+
+def _parse(body: bytes) -> _Completion:
+    # "from None": these errors hold what the server sent.
+    try:
+        value = parse_json(body)
+    except UnreadableJSON:
+        sentence = "What answers is no model server: it sends no JSON. Check OPENAI_BASE_URL."
+        raise ModelError(sentence, problem=ModelProblem.UNREACHABLE) from None
+    try:
+        return _Completion.model_validate(value)
+    except ValidationError:
+        raise _no_completion(value) from None
+
+
+def _no_completion(value: Any) -> ModelError:
+    """Some servers report errors with a success status."""
+    words = shorten(words_in(value.get("error")), LONGEST_WORDS) if isinstance(value, dict) else ""
+    if words:
+        return ModelError(f"The model server reports an error: {words}", problem=ModelProblem.REFUSED)
+    sentence = "The model server's answer has no choices. Check OPENAI_BASE_URL, or ask once more."
+    return ModelError(sentence, problem=ModelProblem.EMPTY)
+
+
+def _failure(choice: _Choice, text: str, answer_tokens: int) -> tuple[ModelProblem, str] | None:
+    if choice.message.refusal:
+        words = shorten(printable(choice.message.refusal), LONGEST_WORDS)
+        return ModelProblem.REFUSED, f"The model declines: {words}"
+    if choice.finish_reason == "content_filter":
+        return (
+            ModelProblem.REFUSED,
+            "The model server's content filter withheld the answer. Ask in other words.",
+        )
+    if choice.finish_reason == "length":
+        sentence = f"The model's answer was cut off at {answer_tokens:,} tokens. "
+        return ModelProblem.CUT_OFF, sentence + "Ask for less, or raise CATALOGUE_MODEL_ANSWER_TOKENS."
+    if not text:
+        return ModelProblem.EMPTY, "The model's answer is empty. Ask once more, or in other words."
+    return None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Dialect:
+    format: SchemaFormat = "json_schema"
+    temperature: bool = True
+    limit: LimitName = "max_tokens"
+    """Newer servers refuse `max_tokens`; older ones ignore its successor silently."""
+
+    def parameters(self, schema: dict[str, Any] | None, *, answer_tokens: int) -> dict[str, Any]:
+        parameters: dict[str, Any] = {"temperature": 0} if self.temperature else {}
+        if self.limit:
+            parameters[self.limit] = answer_tokens
+        if schema is not None and self.format != "text":
+            parameters["response_format"] = self._format_of(schema)
+        return parameters
+
+    def _format_of(self, schema: dict[str, Any]) -> dict[str, Any]:
+        if self.format == "json_object":
+            return {"type": "json_object"}
+        if self.format == "object_schema":
+            return {"type": "json_object", "schema": schema}
+        return {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema, "strict": False}}
+
+    def fallback_for(self, status: int, words: str, *, asks_for_json: bool) -> "Fallback | None":
+        """The next dialect to try; None if the refusal has another cause.
+
+        If a refusal names no parameter, drops them one after another, the least important first.
+        """
+        if status in NOT_ABOUT_PARAMETERS or ABOUT_LENGTH.search(words):
+            return None
+        fallbacks = list(self._fallbacks(asks_for_json=asks_for_json))
+        named = [Fallback(dialect, is_named=True) for about, dialect in fallbacks if about.search(words)]
+        if not named and status in (400, 422):
+            named = [Fallback(dialect, is_named=False) for _, dialect in fallbacks]
+        return next(iter(named), None)
+
+    def _fallbacks(self, *, asks_for_json: bool) -> Iterator[tuple[re.Pattern[str], "Dialect"]]:
+        if self.temperature:
+            yield ABOUT_TEMPERATURE, replace(self, temperature=False)
+        if self.limit:
+            renamed = self.limit == "max_tokens"
+            yield ABOUT_LIMIT, replace(self, limit="max_completion_tokens" if renamed else "")
+        if asks_for_json and self.format != "text":
+            yield ABOUT_FORMAT, replace(self, format=FORMATS[FORMATS.index(self.format) + 1])
+
+
+@dataclass(frozen=True, slots=True)
+class Fallback:
+    dialect: Dialect
+    is_named: bool  # Whether the refusal names the dropped parameter; otherwise that is a guess
+
+
+known_dialects: dict[tuple[str, str], Dialect] = {}  # By base URL and model
+forget_dialects = known_dialects.clear
+
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI

@@ -1,5 +1,5 @@
-"""Executions, as the audit tells of them: who called what, by which client, with which arguments, and how it
-ended. From columns that never change once they are written, so that a call itself writes nothing more."""
+"""Audit entries of calls: who called what, by which client, with which arguments, and how it ended. They are
+made from columns that never change once they are written, so a call itself writes nothing more."""
 
 import json
 import uuid

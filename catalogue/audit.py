@@ -1,4 +1,4 @@
-"""The audit of the catalogue: what the history tells it, exports, and what lists of it search."""
+"""Audit entries of changes to the catalogue, the audit's export as a file, and searching its lists."""
 
 import hashlib
 import json

@@ -1,1 +1,0 @@
-"""The language model: one server that speaks the API of chat completions."""
