@@ -20,7 +20,7 @@ export PYTHONDONTWRITEBYTECODE :=
 MAKEFLAGS += --no-print-directory
 .PHONY: help install install-dev install-python install-mcp1 install-prefect install-restate install-airflow install-dagster install-node run
 .PHONY: test test-engines test-n8n test-e2e check static coverage format bench eval model chaos approvals rolling crashpoints mutants figures map lock clean
-.PHONY: site pictures wheel image test-image test-deployment audit
+.PHONY: schema site pictures wheel image test-image test-deployment audit
 
 help:  ## List the targets.
 	@echo "make TARGET, where TARGET is one of:"
@@ -110,6 +110,9 @@ static: install-dev  ## The checks without tests: style, types, imports, migrati
 format: install-dev  ## Lay the code out as the checks want it.
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
+
+schema: install-dev  ## Write catalogue/schema.sql anew after a migration: a first start makes its database of it.
+	@$(BIN)/python scripts/schema.py
 
 bench: install-dev  ## Measure; results go to the terminal.
 	@$(BIN)/python -m benchmarks $(ARGS)

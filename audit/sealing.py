@@ -25,6 +25,7 @@ from loguru import logger
 
 from audit.models import Entry, Kind, Progress, Segment, digest_of
 from audit.recording import record
+from connectors.background import WorkTime
 
 BATCH = 200  # Entries at a time: SQLite has one writer
 VERIFIED_AT_A_TIME = 100  # Segments
@@ -75,8 +76,8 @@ def new_only(entries: Sequence[Entry]) -> list[Entry]:
 def seal(*, seconds: float | None = None) -> int:
     """Seal all that is settled, for about `seconds` if given. Returns how many entries; several processes may
     do it at once."""
-    sealed, give_up_at = 0, None if seconds is None else time.monotonic() + seconds
-    while give_up_at is None or time.monotonic() < give_up_at:
+    sealed, work_time = 0, WorkTime(seconds)
+    while not work_time.is_over:
         begun = time.monotonic()
         try:
             number, is_more = _seal_batch()
@@ -87,7 +88,7 @@ def seal(*, seconds: float | None = None) -> int:
         sealed += number
         if not is_more:
             break
-        time.sleep(min(time.monotonic() - begun, LONGEST_REST_SECONDS))
+        work_time.rest(min(time.monotonic() - begun, LONGEST_REST_SECONDS))
     if sealed:
         logger.info("Sealed {} entries of the audit; its head is now {}", sealed, head())
     return sealed
@@ -197,16 +198,16 @@ def key_name(key: str) -> str:
 def prune(*, seconds: float | None = None) -> int:
     """Remove the entries of segments past the retention of their kind, a segment at a time. The digest
     stays, and an entry of the audit itself says what went. Returns how many entries."""
-    removed, give_up_at = 0, None if seconds is None else time.monotonic() + seconds
+    removed, work_time = 0, WorkTime(seconds)
     for kind, setting in DAYS.items():
         days: int = settings.CATALOGUE[setting]  # type: ignore[literal-required]
-        while days and (give_up_at is None or time.monotonic() < give_up_at):
+        while days and not work_time.is_over:
             begun = time.monotonic()
             number = _prune_segment(kind, timezone.now() - timedelta(days=days), days)
             if number is None:
                 break
             removed += number
-            time.sleep(min(time.monotonic() - begun, LONGEST_REST_SECONDS))
+            work_time.rest(min(time.monotonic() - begun, LONGEST_REST_SECONDS))
     return removed
 
 

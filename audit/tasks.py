@@ -2,7 +2,7 @@ from celery import shared_task
 
 from audit import sealing
 
-SECONDS = 20.0  # It occupies a thread of the worker, whose shutdown may wait for a batch
+SECONDS = 20.0  # It occupies a thread of the worker
 
 
 @shared_task(name="audit.seal_audit")

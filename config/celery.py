@@ -20,6 +20,7 @@ from celery.signals import (
     task_prerun,
     worker_ready,
     worker_shutdown,
+    worker_shutting_down,
 )
 from kombu import Exchange, Queue
 from kombu.transport import TRANSPORT_ALIASES, filesystem
@@ -144,6 +145,14 @@ def _show_metrics(**_: Any) -> None:
     publication.begin()
     atexit.register(publication.end)
     metrics.serve_if_asked(settings.METRICS_ADDRESS)
+
+
+@worker_shutting_down.connect
+def _end_long_work(**_: Any) -> None:
+    """Celery waits for tasks that have begun; what they leave undone is due again with the next worker."""
+    from connectors.background import process_ends
+
+    process_ends.set()
 
 
 @worker_shutdown.connect

@@ -1,13 +1,30 @@
-"""An event loop in a thread, for synchronous callers."""
+"""An event loop in a thread, for synchronous callers, and how long a worker goes on with long work."""
 
 import asyncio
 import contextlib
 import threading
+import time
 from collections.abc import Callable, Coroutine
 from functools import cache
 from typing import Any, TypeVar
 
 Result = TypeVar("Result")
+
+process_ends = threading.Event()  # Set once a worker is told to end
+
+
+class WorkTime:
+    """For work in steps: over after `seconds` (None: never), or as soon as the process is to end."""
+
+    def __init__(self, seconds: float | None) -> None:
+        self._until = None if seconds is None else time.monotonic() + seconds
+
+    @property
+    def is_over(self) -> bool:
+        return process_ends.is_set() or (self._until is not None and time.monotonic() >= self._until)
+
+    def rest(self, seconds: float) -> None:
+        process_ends.wait(seconds)
 
 
 @cache

@@ -21,7 +21,7 @@ from django.db import transaction
 from django.utils import timezone
 from loguru import logger
 
-from connectors.background import run_in_background_loop
+from connectors.background import WorkTime, run_in_background_loop
 from connectors.errors import ConnectorError, backoff_seconds
 from connectors.formats.json import readable_json
 from connectors.network.client import EngineClient
@@ -46,12 +46,12 @@ class NotSent(Exception):
 
 def send_due(*, seconds: float) -> int:
     """Returns how many were sent; stops between two after so many seconds."""
-    until, sent = time.monotonic() + seconds, 0
+    work_time, sent = WorkTime(seconds), 0
     due = ApprovalNotice.objects.filter(
         sent_at=None, given_up_at=None, next_attempt_at__lte=timezone.now()
     ).order_by("next_attempt_at")
     for key in list(due.values_list("pk", flat=True)[:AT_ONCE]):
-        if time.monotonic() > until:
+        if work_time.is_over:
             break
         if (notice := _claim(key)) is not None:
             sent += _send(notice)

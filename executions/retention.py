@@ -14,6 +14,7 @@ from loguru import logger
 
 from audit.sealing import gathered_until, seal
 from catalogue.models import DiscoveryRun
+from connectors.background import WorkTime
 from executions.audit import ENDED
 from executions.models import (
     OPEN,
@@ -73,7 +74,7 @@ kept_alike: list[KeptAlike] = []
 
 def prune(*, seconds: float | None = None) -> Pruned:
     """Remove what is due, one batch of each kind in turn, for about `seconds` if given."""
-    give_up_at = None if seconds is None else time.monotonic() + seconds
+    work_time = WorkTime(seconds)
     # What the audit tells of a call comes from its record.
     seal(seconds=seconds)
     retention, now = Retention.current(), timezone.now()
@@ -83,12 +84,12 @@ def prune(*, seconds: float | None = None) -> Pruned:
         cached["cached_results"] = partial(forget_results, older_than=now - limit)
     # Cached results first: a record stays as long as one refers to it.
     for due in (cached, _what_is_due(retention, now)):
-        while due and (give_up_at is None or time.monotonic() < give_up_at):
+        while due and not work_time.is_over:
             for kind, prune_batch in list(due.items()):
                 begun = time.monotonic()
                 if removed := prune_batch():
                     counts[kind] += removed
-                    time.sleep(min(time.monotonic() - begun, LONGEST_REST_SECONDS))
+                    work_time.rest(min(time.monotonic() - begun, LONGEST_REST_SECONDS))
                 else:
                     del due[kind]
     total, names = counts.total(), [name for kept in kept_alike for name in (kept.name, kept.payloads)]

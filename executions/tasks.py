@@ -13,7 +13,7 @@ from executions.wakeups import POLL_TASK
 
 _note_worker = at_most_every(RENEWAL_SECONDS, note_worker)
 NOTICE_SECONDS = 20.0
-PRUNING_SECONDS = 20.0  # It occupies a thread of the worker, whose shutdown may wait for a batch
+PRUNING_SECONDS = 20.0  # It occupies a thread of the worker
 
 
 @shared_task(name=POLL_TASK)

@@ -14,6 +14,7 @@ from django.conf import settings
 from django.core.exceptions import SuspiciousOperation
 from django.core.exceptions import ValidationError as ModelValidationError
 from django.core.signals import got_request_exception
+from django.db import InterfaceError, OperationalError
 from django.db.models import QuerySet
 from django.http import Http404
 from django_filters import BooleanFilter, ChoiceFilter, FilterSet, OrderingFilter  # type: ignore[import-untyped]
@@ -23,6 +24,7 @@ from loguru import logger
 from rest_framework import exceptions, serializers, status
 from rest_framework.pagination import PageNumberPagination
 from rest_framework.parsers import BaseParser
+from rest_framework.permissions import SAFE_METHODS
 from rest_framework.renderers import JSONRenderer
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -30,6 +32,7 @@ from rest_framework.serializers import as_serializer_error
 from rest_framework.utils.urls import remove_query_param, replace_query_param
 
 from catalogue.access import MOST_NAMES
+from catalogue.database import NO_DATABASE
 from catalogue.long_lists import (
     COUNTED,
     BoundedPaginator,
@@ -48,6 +51,7 @@ if TYPE_CHECKING:
 
 MAX_PROBLEMS = 50
 NOT_VALID = "The request is not valid and nothing was changed; `errors` names each offending place."
+LOOK_FIRST = "Whether this request changed or started something is not known: look before you repeat it."
 SIGN_IN = "Send an access token as `Authorization: Bearer <token>`, or sign in to the admin as staff."
 TOO_LARGE = "The request's body is too large; CATALOGUE_MAX_REQUEST_BYTES sets the limit."
 
@@ -99,7 +103,7 @@ class ProblemSerializer(serializers.Serializer[Any]):
 
 
 def answer_with_problem(error: Exception, context: dict[str, Any]) -> Response:
-    """Unexpected exceptions are logged and answered with 500."""
+    """A database that cannot be asked is answered with 503, any other unexpected exception with 500."""
     from rest_framework.views import exception_handler
 
     # Also for views with another renderer, such as the API's description in YAML.
@@ -107,6 +111,8 @@ def answer_with_problem(error: Exception, context: dict[str, Any]) -> Response:
     context["request"].accepted_media_type = JSONRenderer.media_type
     expected = _as_expected(error, context)
     answer = exception_handler(expected, context)
+    if isinstance(error, OperationalError | InterfaceError):
+        return _answer_without_database(error, context)
     if answer is None:
         return _answer_bug(error, context)
     answer.data = _body(expected)
@@ -160,6 +166,13 @@ def _shaped(detail: str, kind: str = "", errors: Iterable[Problem] = ()) -> dict
     if listed:
         body["errors"] = listed[:MAX_PROBLEMS]
     return body
+
+
+def _answer_without_database(error: Exception, context: dict[str, Any]) -> Response:
+    request = context["request"]
+    logger.error("{} {} cannot be answered without the database: {}", request.method, request.path, error)
+    detail = NO_DATABASE if request.method in SAFE_METHODS else f"{NO_DATABASE} {LOOK_FIRST}"
+    return Response(_shaped(detail), status.HTTP_503_SERVICE_UNAVAILABLE, headers={"Retry-After": "5"})
 
 
 def _answer_bug(error: Exception, context: dict[str, Any]) -> Response:

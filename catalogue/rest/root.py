@@ -61,6 +61,7 @@ ANSWERS = {
     "413": "The body is larger than CATALOGUE_MAX_REQUEST_BYTES.",
     "415": "The body is not declared as application/json.",
     "429": "Too many wrong access tokens came from this address; `Retry-After` says when to go on.",
+    "503": "The database cannot be asked at present; `Retry-After` says when to try again.",
 }
 
 
@@ -77,7 +78,7 @@ def describe_errors(result: dict[str, Any], **_: Any) -> dict[str, Any]:
 
 
 def _codes(path: str, operation: dict[str, Any]) -> list[str]:
-    codes = ["401", "403", "429"]
+    codes = ["401", "403", "429", "503"]
     queried = {item["name"] for item in operation.get("parameters", ()) if item["in"] == "query"}
     if "{" in path or "page" in queried:
         codes.append("404")

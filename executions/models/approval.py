@@ -82,7 +82,7 @@ class Approval(models.Model):
         ]
 
     def __str__(self) -> str:
-        return f"approval of {self.pk}"
+        return f"Call of {self.execution.tool_name}"
 
     @property
     def is_waiting(self) -> bool:

@@ -32,7 +32,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from catalogue.access import Scope as AccessScope
-from catalogue.database import run_in_database
+from catalogue.database import NO_DATABASE, run_in_database
 from catalogue.exposure import ExposedCatalogue, current_catalogue, fresh_catalogue
 from catalogue.models.toolset import SLUG_FORM
 from mcp_bridge import notifications
@@ -63,7 +63,6 @@ from mcp_bridge.tokens import (
 )
 from mcp_bridge.transports.direct_answers import UNCACHED, DirectAnswers, DirectCalls
 
-NO_DATABASE = "The catalogue's database cannot be asked at present: try again in some seconds."
 NOT_ONE_MESSAGE = "The body has to be one JSON-RPC request or notification; batches are not supported."
 SHOWN_SLUG = 64
 USUAL = (AccessScope.READ, AccessScope.RUN)  # Scopes that a client should ask for

@@ -128,7 +128,7 @@ def test_a_token_says_what_its_clients_taught_and_a_decision_replaces_it(admin_c
     assert patience_of_token(text) == 4
     admin_client.post(page_url(token), {"inline_wait_seconds": "9"})
     assert "Inline wait 9 s" in " ".join(text_of(admin_client.get(page_url(token))).split())
-    assert patience_of_token(text) == 8
+    assert patience_of_token(text) == 9
 
 
 def test_calls_that_overlap_count_once_whenever_the_last_of_them_is_noted() -> None:

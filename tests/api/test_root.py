@@ -1,6 +1,7 @@
 """Where the API begins."""
 
 import pytest
+from django.db import OperationalError, connection
 
 from tests.api.clients import administrator, agent, staff_session
 
@@ -34,3 +35,18 @@ def test_every_link_leads_somewhere():
     client = administrator()
 
     assert {client.get(link).status_code for link in client.get("/api/").json().values()} == {200}
+
+
+@pytest.mark.parametrize(("method", "is_safe"), [("get", True), ("post", False)])
+def test_without_the_database_the_answer_is_503_and_says_what_to_do(method, is_safe):
+    """Not as a bug: what was asked for can be asked for again, unless it may have taken effect."""
+
+    def locked(*_):
+        raise OperationalError("database is locked")
+
+    client = administrator()
+    with connection.execute_wrapper(locked):
+        answer = getattr(client, method)("/api/filters/")
+    assert (answer.status_code, answer["Retry-After"]) == (503, "5")
+    assert "cannot be asked at present" in answer.json()["detail"]
+    assert ("look before you repeat it" in answer.json()["detail"]) != is_safe

@@ -1,7 +1,9 @@
 """An upgrade expands the database first, so that old processes go on while new ones start; what the old ones
 use goes in a later release. docs/deployment.md says it to operators, docs/decisions/0072 why."""
 
+import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from django.apps import apps
@@ -11,6 +13,10 @@ from django.db.migrations import operations as ops
 from django.db.migrations.loader import MigrationLoader
 from django.db.migrations.operations.base import Operation
 from django.db.migrations.state import ProjectState
+
+from scripts.schema import SCHEMA, schema_of
+from tests.migrated import copy_migrated
+from tests.warm_starts import run_warm
 
 BEFORE_THE_FIRST_RELEASE = {
     "audit": "0002_append_only",
@@ -115,3 +121,45 @@ def test_what_old_code_would_fail_on_is_found(operation: Operation, refused: boo
     fields = [("text", models.CharField(max_length=20)), ("maybe", models.IntegerField(null=True))]
     ops.CreateModel("thing", fields).state_forwards("shop", state)
     assert bool(refused_by_old_code(operation, "shop", state)) == refused
+
+
+@pytest.fixture
+def as_migrated(tmp_path: Path) -> str:
+    database = tmp_path / "migrated.sqlite3"
+    copy_migrated(database)
+    return schema_of(database)
+
+
+START = """
+import sys
+import django; django.setup()
+from pathlib import Path
+from catalogue import database
+database.SCHEMA = Path(sys.argv[1])
+database.bring_up_to_date(print)
+"""
+
+
+def started_with(schema: Path, folder: Path) -> tuple[str, str]:
+    """What a first start with that schema.sql says, and what it makes."""
+    environment = {name: value for name, value in os.environ.items() if name != "DATABASE_URL"}
+    environment |= {"CATALOGUE_DATA_DIR": str(folder), "DJANGO_SETTINGS_MODULE": "config.settings"}
+    start = run_warm(["-c", START, str(schema)], environment=environment)
+    assert start.returncode == 0, start.stderr
+    return start.stdout, schema_of(folder / "catalogue.sqlite3")
+
+
+def test_a_first_start_runs_no_migration_and_makes_what_they_make(tmp_path: Path, as_migrated: str) -> None:
+    """E8"""
+    assert as_migrated == SCHEMA.read_text(), "make schema writes it"
+    assert started_with(SCHEMA, tmp_path) == ("", as_migrated)
+
+
+@pytest.mark.e2e
+def test_a_first_start_with_another_django_runs_the_migrations(tmp_path: Path, as_migrated: str) -> None:
+    """One whose migrations are not those that schema.sql was made with."""
+    other = tmp_path / "other.sql"
+    other.write_text(SCHEMA.read_text().replace("'auth','0012_", "'auth','0013_"))
+    said, made = started_with(other, tmp_path)
+    assert said == "Bringing the database up to date ...\n"
+    assert made == as_migrated

@@ -1,11 +1,13 @@
 """What is removed after how long, and what never is."""
 
 import threading
+from collections.abc import Iterator
 from datetime import timedelta
 from io import StringIO
 from typing import Any
 
 import pytest
+from celery.signals import worker_shutting_down
 from django.core.exceptions import ValidationError
 from django.core.management import call_command
 from django.db import IntegrityError, connection, transaction
@@ -13,6 +15,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from catalogue.models import DiscoveryRun
+from connectors.background import process_ends
 from executions import retention
 from executions.models import (
     ACTIVE,
@@ -217,6 +220,22 @@ def test_when_the_time_is_up_the_rest_is_left_to_the_next_one(monkeypatch: pytes
     assert prune(seconds=0) == Pruned(all_done=False)
     assert Execution.objects.count() == 5
     assert prune(seconds=60).executions == 5
+
+
+@pytest.fixture
+def _ending_begins() -> Iterator[None]:
+    """As Celery says it of a worker that got SIGTERM."""
+    worker_shutting_down.send(sender=None, sig="SIGTERM", how="Warm", exitcode=0)
+    yield
+    process_ends.clear()
+
+
+@pytest.mark.usefixtures("_ending_begins")
+def test_a_worker_that_is_to_end_leaves_what_is_due_to_the_next_one() -> None:
+    """E8: its end waits for tasks that have begun."""
+    ended(91)
+    assert prune(seconds=60) == Pruned(all_done=False)
+    assert prune() == Pruned(all_done=False)
 
 
 @pytest.mark.django_db(transaction=True)

@@ -1,8 +1,10 @@
 """Runs that outlast their client's patience: giving up, coming back, asking later, in both eras."""
 
 import asyncio
+import itertools
 import re
 import time
+from collections.abc import Awaitable, Callable, Iterable
 from datetime import timedelta
 from typing import Any
 
@@ -41,6 +43,10 @@ from tests.mcp_bridge.test_tasks import change, is_free, work_on
 __all__ = ["admin_client"]
 ERAS = ("2026-07-28", "legacy")
 CHANGELIST = "admin:executions_execution_changelist"
+
+
+async def hear_progress(value: float, total: float | None, message: str | None) -> None:
+    """For calls that ask for progress, as clients do that wait on while there is some."""
 
 
 def is_abandoned() -> bool:
@@ -148,39 +154,47 @@ async def test_a_client_of_the_handshake_era_gets_its_handle_also_where_it_asked
 ):
     """A8.3, A8.4: many of these clients give up after 60 s whatever they hear meanwhile."""
 
-    async def hear(value: float, total: float | None, message: str | None) -> None:
-        pass
-
     async with connect(mode="legacy") as client:
-        handle = await client.call_tool("report", {}, progress_callback=hear)
+        handle = await client.call_tool("report", {}, progress_callback=hear_progress)
     assert handle.structured_content["next"]["tool"] == "get_execution_status"
 
 
-@pytest.mark.parametrize("era", ERAS)
-@pytest.mark.parametrize("asks_for_progress", [False, True])
-@pytest.mark.parametrize("decided_for", ["token", "toolset", "both"])
+async def all_at_once(hold: Callable[..., Awaitable[None]], *of_each: Iterable[Any]) -> None:
+    """Waits that are seconds long overlap. An error says for which combination it does not hold."""
+
+    async def hold_for(*combination: Any) -> None:
+        try:
+            await hold(*combination)
+        except (AssertionError, MCPError) as error:
+            error.add_note(f"for {combination}")
+            raise
+
+    async with asyncio.TaskGroup() as group:
+        for combination in itertools.product(*of_each):
+            group.create_task(hold_for(*combination))
+
+
 async def test_a_client_of_little_patience_gets_its_handle_in_time_and_is_told_to_wait_no_longer(
-    connect: Connect, long_workflow: Workflow, era: str, asks_for_progress: bool, decided_for: str
+    connect: Connect, long_workflow: Workflow
 ):
     """A8.4: for clients that give up after 5, 10 or 30 s; asked to wait longer, the product does not."""
     await in_database(change)(inline_wait_seconds=None)
-    await in_database(make_toolset)(
-        "brief", rules=["*"], inline_wait_seconds={"toolset": 1, "both": 3600}.get(decided_for)
-    )
-    made = await in_database(create_token)(
-        name="hasty", inline_wait_seconds=None if decided_for == "toolset" else 1
-    )
 
-    async def hear(value: float, total: float | None, message: str | None) -> None:
-        pass
+    async def holds(era: str, options: dict[str, Any], decided_for: str) -> None:
+        name = f"{decided_for}-{era}-{len(options)}"
+        toolsets_wait = {"toolset": 1, "both": 3600}.get(decided_for)
+        await in_database(make_toolset)(name, rules=["*"], inline_wait_seconds=toolsets_wait)
+        tokens_wait = None if decided_for == "toolset" else 1
+        made = await in_database(create_token)(name=name, inline_wait_seconds=tokens_wait)
+        async with connect(mode=era, as_token=made[1], toolset=name) as client:
+            handle = (await client.call_tool("report", {}, **options)).structured_content
+            assert handle["next"]["arguments"]["wait_seconds"] == 1
+            asking = {"execution_id": handle["execution_id"], "wait_seconds": 50}
+            waited = (await client.call_tool("get_execution_status", asking, **options)).structured_content
+        assert waited["state"] == "running" and waited["next"] == handle["next"]
 
-    options = {"progress_callback": hear} if asks_for_progress else {}
-    async with connect(mode=era, as_token=made[1], toolset="brief") as client:
-        handle = (await client.call_tool("report", {}, **options)).structured_content
-        assert handle["next"]["arguments"]["wait_seconds"] == 1
-        asking = {"execution_id": handle["execution_id"], "wait_seconds": 50}
-        waited = (await client.call_tool("get_execution_status", asking, **options)).structured_content
-    assert waited["state"] == "running" and waited["next"] == handle["next"]
+    with_progress = {"progress_callback": hear_progress}
+    await all_at_once(holds, ERAS, ({}, with_progress), ("token", "toolset", "both"))
 
 
 @pytest.fixture
@@ -244,39 +258,48 @@ async def test_a_client_without_a_name_that_survives_a_longer_wait_is_told_to_go
 
 
 @pytest.mark.usefixtures("_unnamed_clients_wait_for_a_second")
-@pytest.mark.parametrize(
-    ("era", "known_by"),
-    [
-        *(("legacy", sign) for sign in ("progress", "token", "lesson", "name")),
-        *(("2026-07-28", sign) for sign in ("progress", "toolset", "tasks", "name")),
-    ],
-)
 async def test_a_client_of_which_more_is_known_than_that_it_has_no_name_waits_for_the_result(
-    connect: Connect, long_workflow: Workflow, wire_engine: WireEngine, era: str, known_by: str
+    connect: Connect, long_workflow: Workflow, wire_engine: WireEngine
 ):
     """A8.3"""
     await in_database(change)(inline_wait_seconds=None)
-    wait = {"inline_wait_seconds": 30}
-    made = await in_database(create_token)(name="known", **(wait if known_by == "token" else {}))
-    await in_database(make_toolset)("known", rules=["*"], **(wait if known_by == "toolset" else {}))
-    if known_by == "lesson":
-        await in_database(AccessToken.objects.filter(name="known").update)(patience_seconds=30)
+    waiting: list[asyncio.Task[Any]] = []
+    are_all_waiting = asyncio.Event()
 
-    async def hear(value: float, total: float | None, message: str | None) -> None:
-        pass
+    async def holds(era: str, known_by: str) -> None:
+        name = f"{known_by}-{era}"
+        wait = {"inline_wait_seconds": 30}
+        made = await in_database(create_token)(name=name, **(wait if known_by == "token" else {}))
+        await in_database(make_toolset)(name, rules=["*"], **(wait if known_by == "toolset" else {}))
+        if known_by == "lesson":
+            await in_database(AccessToken.objects.filter(name=name).update)(patience_seconds=30)
+        called = {"progress_callback": hear_progress} if known_by == "progress" else {}
+        options = UNNAMED | {"read_timeout_seconds": 20}
+        if known_by == "name":
+            del options["client_info"]
+        if known_by == "tasks":
+            options["extensions"] = [TasksExtension()]
+        async with connect(mode=era, as_token=made[1], toolset=name, **options) as client:
+            call = asyncio.create_task(client.call_tool("report", {}, **called))
+            waiting.append(call)
+            await are_all_waiting.wait()
+            assert (await call).structured_content == {"answer": 42}
 
-    called = {"progress_callback": hear} if known_by == "progress" else {}
-    options = UNNAMED | {"read_timeout_seconds": 20}
-    if known_by == "name":
-        del options["client_info"]
-    if known_by == "tasks":
-        options["extensions"] = [TasksExtension()]
-    async with connect(mode=era, as_token=made[1], toolset="known", **options) as client:
-        call = asyncio.create_task(client.call_tool("report", {}, **called))
-        await asyncio.wait({call}, timeout=2)
-        assert not call.done(), "it is longer than it would wait if nothing were known"
+    async def end_the_runs() -> None:
+        await until(lambda: len(waiting) == len(known), "all are waiting")
+        await asyncio.wait(waiting, timeout=2)
+        assert not any(call.done() for call in waiting), "they wait longer than if nothing were known"
         wire_engine.on_status = replies(200, completed())
-        assert (await call).structured_content == {"answer": 42}
+        are_all_waiting.set()
+
+    known = [
+        *(("legacy", sign) for sign in ("progress", "token", "lesson", "name")),
+        *(("2026-07-28", sign) for sign in ("progress", "toolset", "tasks", "name")),
+    ]
+    async with asyncio.TaskGroup() as group:
+        group.create_task(end_the_runs())
+        for era, sign in known:
+            group.create_task(holds(era, sign), name=f"{sign} {era}")
 
 
 def introduce(server: McpServer, token: str, name: Any) -> httpx2.Response:
@@ -455,11 +478,8 @@ async def test_a_client_that_waits_for_progress_hears_what_becomes_of_a_run_afte
     monkeypatch.setattr(follow, "CANCELLATION_GRACE", timedelta(seconds=7))
     await in_database(change)(inline_wait_seconds=None, timeout_seconds=1)
 
-    async def hear(value: float, total: float | None, message: str | None) -> None:
-        pass
-
     async with connect() as client:
-        result = await client.call_tool("report", {}, progress_callback=hear)
+        result = await client.call_tool("report", {}, progress_callback=hear_progress)
     assert result.is_error and "it may go on there" in result.content[0].text
 
 

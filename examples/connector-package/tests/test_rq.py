@@ -47,7 +47,7 @@ class RqHarness(EngineHarness):
         return self._connector(self.engine.port, WRONG_PASSWORD, 10.0)
 
     def connector_at(self, port: int) -> Connector:
-        return self._connector(port, PASSWORD, 0.2)
+        return self._connector(port, PASSWORD, 1.0)
 
     @asynccontextmanager
     async def connector_without_answers(self) -> AsyncIterator[Connector]:
