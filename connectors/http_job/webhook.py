@@ -31,7 +31,11 @@ def read_report(webhook: Webhook, delivery: Delivery, *, secret: str) -> Reporte
         expected = (webhook.secret.prefix + secret).encode()
         if not hmac.compare_digest(_header(delivery, webhook.secret.header).encode(), expected):
             raise NotGenuine(f"The secret in {webhook.secret.header} is another one.")
-    report = _read_body(delivery, form=webhook.form)
+    return find_end(webhook, _read_body(delivery, form=webhook.form))
+
+
+def find_end(webhook: Webhook, report: Any) -> ReportedEnd | None:
+    """`report`: the JSON of a delivery. Raises InvalidAnswer."""
     if webhook.ended is not None and not find(webhook.ended, report):
         return None
     run_id = identifier(find(webhook.run_id, report))
