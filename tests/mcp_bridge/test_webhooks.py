@@ -18,7 +18,7 @@ from mcp.client.streamable_http import streamable_http_client
 
 from audit.models import Entry
 from catalogue.models import Revision, Source, Workflow
-from executions import advancing, webhooks
+from executions import advancing, waiting, webhooks
 from executions.advancing import advance_due_executions
 from executions.models import Execution, State
 from executions.runner import follow
@@ -29,7 +29,7 @@ from tests import plain_http
 from tests.admin.conftest import admin_client
 from tests.admin.pages import page_url, text_of
 from tests.api.clients import administrator
-from tests.connectors.job_engines import Answer, Asked, GitHub, serving
+from tests.connectors.job_engines import Answer, Asked, Busy, GitHub, serving
 from tests.executions.engines import until, wait_until
 from tests.executions.steps import let_pass, only, read, timeline
 from tests.factories import make_execution, make_source, make_workflow
@@ -56,6 +56,7 @@ class Tea(GitHub):
         super().__init__()
         self.held: dict[str, threading.Event] = {}
         self.met = threading.Event()
+        self.busy_for = 0
 
     def answer(self, asked: Asked) -> Answer:
         answer = super().answer(asked)
@@ -63,6 +64,8 @@ class Tea(GitHub):
         if (gate := self.held.get(asked.method)) is not None:
             self.met.set()
             assert gate.wait(PATIENCE_SECONDS), "nobody let the answer through"
+        if self.busy_for:
+            return 429, Busy(self.busy_for)
         return answer
 
     def hold(self, method: str) -> threading.Event:
@@ -183,6 +186,8 @@ async def test_a_call_that_waits_has_its_result_as_soon_as_the_engine_reports_th
 ) -> None:
     """A7: by a second poll, where without the report the next one would have come at the deadline."""
     monkeypatch.setattr(follow, "UNREPORTED_SECONDS", LONG)
+    # The delivery wakes the call, which would not look by itself.
+    monkeypatch.setattr(waiting, "LOOK_AGAIN_SECONDS", LONG)
     await in_database(Source.objects.update)(webhook_matched_at=timezone.now())
     async with connect() as client:
         calling = asyncio.create_task(client.call_tool("brew", {"cups": 2}))
@@ -317,6 +322,24 @@ def test_a_report_does_not_hurry_an_engine_that_asked_to_be_left_alone(
     execution = running(workflow, engine, attempts=1, next_attempt_at=later)
     deliver(mcp_server, report(execution.run_id))
     assert read(execution).next_attempt_at == later
+
+
+def test_nor_does_one_that_comes_while_the_engine_asks_for_that(
+    mcp_server: McpServer, engine: Tea, workflow: Workflow
+) -> None:
+    """B8: the report may be on its way when a poll is refused."""
+    execution = running(workflow, engine, next_attempt_at=timezone.now())
+    engine.busy_for = 600
+    answered = engine.hold("GET")
+    worker = threading.Thread(target=advance_due_executions)
+    worker.start()
+    assert engine.met.wait(PATIENCE_SECONDS)
+    assert deliver(mcp_server, report(execution.run_id)).status_code == 202
+    engine.held.clear()
+    answered.set()
+    worker.join()
+    assert read(execution).poll_failure
+    assert read(execution).next_attempt_at > timezone.now() + timedelta(seconds=100)
 
 
 @pytest.mark.parametrize(
