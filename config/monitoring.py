@@ -27,6 +27,7 @@ NO_STORE = {"Cache-Control": "no-store"}
 AREAS = {
     "mcp": "mcp", "api": "rest", "tools": "rest", "workflow": "workflow", "admin": "admin", "login": "admin",
     "oauth": "oauth", "health": "monitoring", "metrics": "monitoring", "static": "static",
+    "hooks": "webhook",
 }  # fmt: skip
 
 

@@ -39,7 +39,7 @@ from executions.runner.engine_calls import (
     next_try_after,
 )
 from executions.runner.schedule import learn_from_end, learnt_pause
-from executions.wakeups import woken_by
+from executions.wakeups import UNREPORTED_SECONDS, has_working_webhook, woken_by
 from executions.webhooks import stop_relying_if_missed
 from telemetry import metrics
 
@@ -251,7 +251,6 @@ def _update_each(rows: Sequence[dict[str, Any]]) -> None:
 
 SHORTEST_WAIT_SECONDS = 2.0  # Bounds of one waiting request to an engine,
 LONGEST_WAIT_SECONDS = 10.0  # which otherwise takes a fifth of the run's age
-UNREPORTED_SECONDS = 20.0  # The least time between two polls while a webhook reports ends
 FORGIVEN_NOT_FOUND = 3  # Engines that record a start late answer "not found" at first
 CANCELLATION_GRACE = timedelta(seconds=20)  # How long a run past its timeout may go on after the cancellation
 TERMINATION_GRACE = timedelta(seconds=10)  # The same after the termination
@@ -345,7 +344,7 @@ def poll_interval(execution: Execution, capabilities: Capabilities, *, waited_fo
     """
     shortest, now = capabilities.min_poll_seconds, timezone.now()
     is_to_end = execution.overdue_since is not None or execution.cancel_requested_at is not None
-    if capabilities.reports_ends and not is_to_end and _has_working_webhook(execution):
+    if capabilities.reports_ends and not is_to_end and has_working_webhook(execution):
         shortest = max(shortest, UNREPORTED_SECONDS)
     if not is_to_end and (learnt := learnt_pause(execution, shortest=shortest)) is not None:
         return max(timedelta(seconds=shortest), learnt)
@@ -356,11 +355,6 @@ def poll_interval(execution: Execution, capabilities: Capabilities, *, waited_fo
     age = (now - (execution.started_at or execution.created_at)).total_seconds()
     relaxed = max(settings.CATALOGUE["status_check_interval"], age / 10)
     return timedelta(seconds=max(shortest, min(relaxed, LONGEST_INTERVAL_SECONDS)))
-
-
-def _has_working_webhook(execution: Execution) -> bool:
-    workflow = execution.workflow
-    return workflow is not None and workflow.source.webhook_matched_at is not None
 
 
 async def _send_its_end(connector: Connector, execution: Execution, capabilities: Capabilities) -> None:

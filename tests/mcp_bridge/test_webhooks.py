@@ -5,7 +5,7 @@ import hmac
 import json
 import threading
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 from urllib.parse import urlencode
 
@@ -23,6 +23,7 @@ from executions.advancing import advance_due_executions
 from executions.models import Execution, State
 from executions.runner import follow
 from executions.runner.schedule import FEWEST_RUNS, learn_from_end
+from mcp_bridge import doorkeeper
 from mcp_bridge.authentication import DELIVERIES
 from mcp_bridge.webhooks import LARGEST_BODY, REFUSED
 from tests import plain_http
@@ -399,6 +400,17 @@ def test_runs_are_polled_less_often_while_their_webhook_reports_ends(
     assert pause > timedelta(seconds=follow.UNREPORTED_SECONDS - 1)
 
 
+@pytest.mark.parametrize("works", [True, False])
+def test_who_reads_the_status_causes_no_more_polls_either(
+    engine: Tea, workflow: Workflow, works: bool
+) -> None:
+    """B7: an end would have been reported, and progress may be 20 s old."""
+    Source.objects.update(webhook_matched_at=timezone.now() if works else None)
+    execution = running(workflow, engine, polled_at=timezone.now() - timedelta(seconds=5))
+    administrator().get(f"/api/executions/{execution.pk}/")
+    assert is_due(execution) is not works
+
+
 def test_a_webhook_that_misses_an_end_is_not_relied_on_until_it_reports_again(
     mcp_server: McpServer, engine: Tea, workflow: Workflow
 ) -> None:
@@ -411,6 +423,33 @@ def test_a_webhook_that_misses_an_end_is_not_relied_on_until_it_reports_again(
     assert read(execution).state == State.COMPLETED
     assert Source.objects.get().webhook_matched_at is None
     deliver(mcp_server, report(execution.run_id))
+    assert Source.objects.get().webhook_matched_at is not None
+
+
+@pytest.mark.parametrize("seconds_ago", [0.0, 2 * LONG])
+def test_an_end_that_was_found_early_or_is_reported_just_then_is_not_missed(
+    mcp_server: McpServer,
+    engine: Tea,
+    workflow: Workflow,
+    monkeypatch: pytest.MonkeyPatch,
+    seconds_ago: float,
+) -> None:
+    """B7: the report may be on its way, or come while the poll is."""
+    monkeypatch.setattr(webhooks, "LATE", timedelta(seconds=LONG / 2))
+    Source.objects.update(webhook_matched_at=timezone.now())
+    execution = running(workflow, engine, next_attempt_at=timezone.now())
+    engine.end(execution.run_id)
+    engine.runs[execution.run_id].began -= seconds_ago
+    answered = engine.hold("GET")
+    worker = threading.Thread(target=advance_due_executions)
+    worker.start()
+    assert engine.met.wait(PATIENCE_SECONDS)
+    if seconds_ago:
+        deliver(mcp_server, report(execution.run_id))
+    engine.held.clear()
+    answered.set()
+    worker.join()
+    assert read(execution).state == State.COMPLETED
     assert Source.objects.get().webhook_matched_at is not None
 
 
@@ -505,8 +544,30 @@ def test_whoever_sends_wrong_deliveries_again_and_again_is_told_to_wait_and_the_
         assert refused.status_code == 429
         assert 0 < int(refused.headers["retry-after"]) <= DELIVERIES.seconds
     assert deliver(mcp_server, body).status_code == 202
+    wrong_token = plain_http.get(
+        f"{mcp_server.base_url}/api/workflows/", headers={"authorization": "Bearer wfc_wrong"}
+    )
+    assert wrong_token.status_code == 401, "wrong tokens count by themselves"
     assert noted == DELIVERIES.failures
     assert Entry.objects.filter(event="delivery.refused").count() == noted + 1
+
+
+def test_the_refusals_of_an_address_that_goes_on_are_held_up(
+    mcp_server: McpServer, source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B8: as those of wrong tokens."""
+    held: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        held.append(seconds)
+
+    monkeypatch.setattr(doorkeeper, "HOLD_SECONDS", 2.0)
+    monkeypatch.setattr(doorkeeper.doorkeeper, "_sleep", sleep)
+    for _ in range(doorkeeper.FREE_GUESSES + 2):
+        deliver(mcp_server, BODY, headers=sign(BODY, OTHERS))
+    assert held == [2.0, 4.0]
+    assert deliver(mcp_server, BODY).status_code == 202
+    assert len(held) == 2
 
 
 def test_more_genuine_deliveries_than_an_engine_can_have_are_told_to_wait(
@@ -545,6 +606,24 @@ def test_the_sources_page_shows_the_address_and_what_came_and_no_secret(
     assert "is not that of this body" in told.data["webhook"]["refusal"]
     for answer in (page, shown, told):
         assert SECRET not in answer.content.decode()
+
+
+def test_when_something_came_is_noted_every_ten_seconds_at_most(
+    mcp_server: McpServer, source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B8: a flood writes no row for each."""
+    monkeypatch.setattr(webhooks, "NOTED_EVERY", timedelta(seconds=LONG))
+
+    def noted_after_another() -> datetime:
+        deliver(mcp_server, report("77"))
+        at = Source.objects.get().webhook_received_at
+        assert at is not None
+        return at
+
+    first_at = noted_after_another()
+    assert noted_after_another() == first_at
+    Source.objects.update(webhook_received_at=first_at - timedelta(seconds=2 * LONG))
+    assert noted_after_another() > first_at
 
 
 def test_a_source_without_a_webhook_shows_none(admin_client: HttpClient, engine: Tea) -> None:
