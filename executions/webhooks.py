@@ -16,7 +16,7 @@ from loguru import logger
 from catalogue.connections import connector_for
 from catalogue.database import run_without_connection
 from catalogue.models import Source
-from connectors.errors import ConnectorError, Misconfigured, NotGenuine
+from connectors.errors import ConnectorError, InvalidAnswer, Misconfigured, NotGenuine
 from connectors.network.redaction import printable, shorten
 from connectors.protocol import Delivery, ReportedEnd
 from executions.callers import Rate
@@ -36,6 +36,8 @@ REASON_CHARACTERS = 500
 class Refused(Exception):
     """The message is for administrators."""
 
+    outcome = "refused"
+
 
 class NotProven(Refused):
     """Nothing shows that the engine sent it; the sender learns no more than that."""
@@ -44,8 +46,12 @@ class NotProven(Refused):
 class Unreadable(Refused):
     """Genuine, but not as declared. The message is for the sender too."""
 
+    outcome = "unreadable"
+
 
 class TooMany(Refused):
+    outcome = "too_many"
+
     def __init__(self, seconds: int) -> None:
         super().__init__(f"More than {DELIVERIES_PER_MINUTE:,} deliveries a minute.")
         self.seconds = seconds
@@ -59,19 +65,12 @@ def take_delivery(source_name: str, headers: Mapping[str, str], body: bytes) -> 
         if source is None:
             raise NotProven("There is no source of this name.")
         end = _read(source, delivery)
+        _count(source)
+        if isinstance(end, InvalidAnswer):
+            raise Unreadable(end.message)
     except Refused as refused:
-        kind = "refused" if isinstance(refused, NotProven) else "unreadable"
-        metrics.webhook_deliveries.labels(kind).inc()
+        metrics.webhook_deliveries.labels(refused.outcome).inc()
         raise
-    rate = Rate(
-        key=f"webhook:{source.pk}",
-        per_minute=DELIVERIES_PER_MINUTE,
-        at_once=DELIVERIES_AT_ONCE,
-        whose=f"the webhook of {source.name}",
-    )
-    if (seconds := seconds_until_free(rate)) > 0:
-        metrics.webhook_deliveries.labels("too_many").inc()
-        raise TooMany(math.ceil(seconds))
     _note(source, "webhook_received_at", delivery.received_at)
     is_known = end is not None and _report(source, end, delivery.received_at)
     metrics.webhook_deliveries.labels("reported" if is_known else "ignored").inc()
@@ -91,7 +90,20 @@ def _note(source: Source, name: str, at: datetime, **more: str) -> None:
         Source.objects.filter(pk=source.pk).update(**{name: at, **more})
 
 
-def _read(source: Source, delivery: Delivery) -> ReportedEnd | None:
+def _count(source: Source) -> None:
+    rate = Rate(
+        key=f"webhook:{source.pk}",
+        per_minute=DELIVERIES_PER_MINUTE,
+        at_once=DELIVERIES_AT_ONCE,
+        whose=f"the webhook of {source.name}",
+    )
+    if (seconds := seconds_until_free(rate)) > 0:
+        raise TooMany(math.ceil(seconds))
+
+
+def _read(source: Source, delivery: Delivery) -> ReportedEnd | InvalidAnswer | None:
+    """Raises NotProven."""
+
     async def read() -> ReportedEnd | ConnectorError | None:
         async with connector_for(source) as connector:
             if not connector.capabilities.reports_ends:
@@ -109,10 +121,8 @@ def _read(source: Source, delivery: Delivery) -> ReportedEnd | None:
         read_as = run_without_connection(read())
     except Misconfigured as error:
         raise NotProven(f"It could not be checked: {error.message}") from None
-    if isinstance(read_as, NotGenuine):
+    if isinstance(read_as, ConnectorError) and not isinstance(read_as, InvalidAnswer):
         raise NotProven(read_as.message)
-    if isinstance(read_as, ConnectorError):
-        raise Unreadable(read_as.message)
     return read_as
 
 

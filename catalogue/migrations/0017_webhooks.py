@@ -13,7 +13,7 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name='source',
             name='webhook_matched_at',
-            field=models.DateTimeField(editable=False, help_text='When it last reported the end of a run of ours. Empty: never, or one has been missed since.', null=True),
+            field=models.DateTimeField(editable=False, help_text='When it last reported the end of a run of ours. Empty: never, or it has missed one since.', null=True),
         ),
         migrations.AddField(
             model_name='source',

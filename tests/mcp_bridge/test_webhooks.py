@@ -18,6 +18,7 @@ from mcp.client.streamable_http import streamable_http_client
 
 from audit.models import Entry
 from catalogue.models import Revision, Source, Workflow
+from connectors.http_job.connector import HttpJobConnector
 from executions import advancing, waiting, webhooks
 from executions.advancing import advance_due_executions
 from executions.models import Execution, State
@@ -489,6 +490,20 @@ def test_whoever_cannot_prove_to_be_the_engine_gets_one_and_the_same_refusal(
     assert not is_due(execution)
 
 
+def test_a_connector_that_fails_to_read_a_delivery_says_no_more_than_that(
+    mcp_server: McpServer, source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B8: connectors may be other packages'; the log has the error."""
+
+    def fail(*_: Any) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(HttpJobConnector, "read_delivery", fail)
+    refused = deliver(mcp_server, BODY)
+    assert (refused.status_code, refused.json()) == (401, {"detail": REFUSED})
+    assert Source.objects.get().webhook_refusal == "The connector failed; the log has the details."
+
+
 @pytest.mark.parametrize(
     ("body", "content_type", "why"),
     [
@@ -580,6 +595,7 @@ def test_more_genuine_deliveries_than_an_engine_can_have_are_told_to_wait(
     answers = [deliver(mcp_server, report("77")) for _ in range(3)]
     assert [answer.status_code for answer in answers] == [202, 202, 429]
     assert 0 < int(answers[-1].headers["retry-after"]) <= 60
+    assert deliver(mcp_server, b"{}", headers=sign(b"{}") | {"content-type": "a/b"}).status_code == 429
     assert deliver(mcp_server, report("77"), name=other.name).status_code == 202
 
 
