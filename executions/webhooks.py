@@ -9,7 +9,6 @@ import math
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 
-from django.db.models import Q
 from django.utils import timezone
 from loguru import logger
 
@@ -128,22 +127,23 @@ def _read(source: Source, delivery: Delivery) -> ReportedEnd | InvalidAnswer | N
 
 def _report(source: Source, end: ReportedEnd, now: datetime) -> bool:
     """Whether a run of ours is meant."""
-    same_workflow = Q(upstream_id=end.workflow_id) if end.workflow_id else Q()
-    meant = Execution.objects.filter(same_workflow, run_id=end.run_id, workflow__source=source)
-    known = list(meant.order_by("-created_at")[:MOST_RUNS])
+    ours = Execution.objects.filter(workflow__source=source).order_by("-created_at")
+    if end.workflow_id:
+        ours = ours.filter(upstream_id=end.workflow_id)
+    meant, starting = ours.filter(run_id=end.run_id)[:MOST_RUNS], list[Execution]()
+    known = list(meant.all())
+    if not known:
+        # The answer to one of these starts may not be recorded yet: its first poll comes at once then.
+        starting = list(ours.filter(state=State.STARTING, end_reported_at=None)[:MOST_STARTS])
+        # Or it was recorded between the two queries.
+        known = list(meant.all())
     if known:
         _note(source, "webhook_matched_at", now)
-    else:
-        # The answer to one of these starts may not be recorded yet: its first poll comes at once then.
-        starting = Execution.objects.filter(
-            same_workflow, state=State.STARTING, workflow__source=source, end_reported_at=None
-        )
-        known = list(starting.order_by("-created_at")[:MOST_STARTS])
     # One after another: two deliveries that lock the same rows together might wait for one another.
-    for execution in known:
+    for execution in known or starting:
         if execution.report_end() and not wake(execution.pk) and execution.state == State.RUNNING:
             request_poll()
-    return any(execution.run_id for execution in known)
+    return bool(known)
 
 
 def stop_relying_if_missed(execution: Execution, *, ended_at: datetime) -> None:

@@ -11,6 +11,7 @@ from urllib.parse import urlencode
 
 import httpx2
 import pytest
+from django.db import connection
 from django.test import Client as HttpClient
 from django.utils import timezone
 from mcp import Client
@@ -314,6 +315,28 @@ def test_a_report_that_comes_before_the_answer_to_the_start_makes_the_first_poll
     assert is_due(execution)
     assert advance_due_executions() == 1
     assert read(execution).state == State.COMPLETED
+
+
+def test_a_report_that_comes_just_when_that_answer_is_recorded_is_not_lost(
+    engine: Tea, workflow: Workflow
+) -> None:
+    """B7: between the look for the run and the look for starts."""
+    execution = running(workflow, engine)
+    run_id = execution.run_id
+    row = Execution.objects.filter(pk=execution.pk)
+    row.update(state=State.STARTING, run_id="")
+    recorded = []
+
+    def record_the_answer_before(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
+        if sql.startswith("SELECT") and "starting" in (params or ()) and not recorded:
+            recorded.append(row.update(state=State.RUNNING, run_id=run_id))
+        return execute(sql, params, many, context)
+
+    body = report(run_id)
+    with connection.execute_wrapper(record_the_answer_before):
+        webhooks.take_delivery("tea", sign(body), body)
+    assert recorded == [1]
+    assert is_due(execution)
 
 
 def test_a_report_does_not_hurry_an_engine_that_asked_to_be_left_alone(
