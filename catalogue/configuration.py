@@ -18,6 +18,7 @@ from catalogue.connections import secret_fields
 from catalogue.fields import JSONTextField
 from catalogue.imports.pipeline import ImportRefused
 from catalogue.models import ProductSettings, Revision, Source, Toolset, ToolsetRule, Workflow, WorkflowFilter
+from catalogue.models.source import OBSERVED
 from catalogue.naming import find_similar_names
 from catalogue.secrets import CredentialsUnreadable
 from connectors.definitions import WorkflowDefinition
@@ -92,14 +93,8 @@ SOURCE = Curated(
     model=Source,
     fields=tuple(name for name in sources.UPDATABLE if name != "name"),
     otherwise=frozenset({"name", "kind", "config", "encrypted_credentials"}),
-    left_out=frozenset(
-        {
-            "id", "created_at", "updated_at", "configured_at", "health_state", "health_message",
-            "health_error", "failing_since", "failures", "last_refreshed_at", "next_refresh_at",
-            "refresh_lease_expires_at",
-        }
-    ),
-)  # fmt: skip
+    left_out=frozenset({"id", "created_at", "updated_at", "configured_at", *OBSERVED}),
+)
 WORKFLOW = Curated(
     model=Workflow,
     fields=(*curation.OVERRIDABLE, "tool_aliases"),

@@ -23,7 +23,7 @@ from loguru import logger
 from catalogue.access import Bounds, Person
 from catalogue.database import run_in_database
 from catalogue.models import ChoosingRule, Revision, Source, Toolset, ToolsetRule, Workflow, WorkflowFilter
-from catalogue.models.source import LISTING_STATE
+from catalogue.models.source import OBSERVED
 from catalogue.patterns import pattern_matcher
 from catalogue.portable_schemas import alias_tools, limit_for_tools
 
@@ -342,12 +342,12 @@ def _read_runnable(known: Mapping[int, Workflow]) -> dict[int, Workflow]:
 
 
 def _sources_of_now(known: Mapping[int, Source]) -> dict[int, Source]:
-    """The known objects where no setting has changed, with the current state of their listings."""
+    """The known objects where no setting has changed, with what was observed of them since."""
     sources = Source.objects.in_bulk()
     for key, source in known.items():
         present = sources.get(key)
         if present is not None and present.settings_values() == source.settings_values():
-            for name in LISTING_STATE:
+            for name in OBSERVED:
                 setattr(source, name, getattr(present, name))
             sources[key] = source
     return sources

@@ -4,9 +4,11 @@ from contextlib import AbstractAsyncContextManager, aclosing
 from typing import Any
 
 from django.apps import apps
+from django.conf import settings
 from django.core.exceptions import ValidationError
 from django.db import models, transaction
 from django.db.models import QuerySet
+from django.urls import reverse
 from django.utils import timezone
 from loguru import logger
 
@@ -164,6 +166,11 @@ def check_settings(source: Source) -> None:
 def _check_is_object(config: object) -> None:
     if not isinstance(config, dict):
         raise ValidationError({"config": "The settings have to be a JSON object."})
+
+
+def webhook_address(source: Source) -> str:
+    """Where its engine reports ends, if it has a webhook."""
+    return f"{settings.PUBLIC_URL}{reverse('webhook', args=[source.name])}"
 
 
 def check_source(source: Source) -> Health:

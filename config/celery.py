@@ -58,7 +58,7 @@ def queue_name(secret_key: str) -> str:
 
 def embedded_broker_options(folder: Path) -> dict[str, Any]:
     """Options for `filesystem://` below `folder`, which is prepared for it."""
-    TRANSPORT_ALIASES[SCHEME] = "config.broker:Transport"
+    TRANSPORT_ALIASES[SCHEME] = f"{__name__}:Transport"
     messages, control = folder / "messages", folder / "control"
     for made in (messages, control):
         made.mkdir(parents=True, exist_ok=True)

@@ -37,6 +37,7 @@ NO_STORE = {"Cache-Control": "no-store"}
 AREAS = {
     "mcp": "mcp", "api": "rest", "tools": "rest", "workflow": "workflow", "admin": "admin", "login": "admin",
     "oauth": "oauth", "health": "monitoring", "metrics": "monitoring", "static": "static",
+    "hooks": "webhook",
 }  # fmt: skip
 REMEMBERED_SECONDS = 1.0  # So that any number of probes cost one round of checks
 BROKER_SECONDS = 5.0  # The same for the broker, which takes a connection

@@ -27,6 +27,7 @@ from executions.rest.statistics import StatisticsViewSet
 from mcp_bridge.company_login import BeginLogin, EndLogin, log_out
 from mcp_bridge.rest import TokenViewSet, ToolsetViewSet
 from mcp_bridge.second_factor import SecondFactorPage
+from mcp_bridge.webhooks import receive_delivery
 from orchestration.rest import WorkflowRequestViewSet
 from orchestration.rest import WorkflowViewSet as RequestInWords
 
@@ -77,6 +78,7 @@ urlpatterns = [
     path("login/company/callback", EndLogin.as_view(), name="company-login-callback"),
     # Browsers look there for addresses that answer with no page, such as those of the API.
     path("favicon.ico", RedirectView.as_view(url=settings.STATIC_URL + settings.FAVICON)),
+    re_path(rf"^hooks/(?P<source>{NAME})/?$", receive_delivery, name="webhook"),
     re_path(r"^tools/?$", RootToolViewSet.as_view({"get": "list", "post": "create"}), name="tools"),
     re_path(r"^workflow/?$", RequestInWords.as_view({"post": "create"}), name="workflow"),
     re_path(r"^api/schema/?$", SpectacularAPIView.as_view(), name="api-schema"),

@@ -59,6 +59,7 @@ PAGES = "; ".join(  # Only our own scripts run, never what engines, agents and c
 )
 DOCUMENTS = "default-src 'none'; frame-ancestors 'none'"
 WRONG_TOKEN = (401, 429)  # Status codes of its refusal
+WEBHOOKS = "/hooks/"  # Whose deliveries prove with each request who sends them
 PRIVATE = ("/api", "/tools", "/workflow")  # REST's paths, whose answers no cache may keep
 
 
@@ -287,8 +288,9 @@ class ThreadHandler(ASGIHandler):
                     503, "This server is shutting down. Running work is on record: ask again."
                 )
                 response["Retry-After"] = "5"
-            if response.status_code in WRONG_TOKEN and any(
-                name == b"authorization" for name, _ in scope["headers"]
+            if response.status_code in WRONG_TOKEN and (
+                scope["path"].startswith(WEBHOOKS)
+                or any(name == b"authorization" for name, _ in scope["headers"])
             ):
                 await self._doorkeeper.hold_up(scope)
             if not isinstance(response, StreamingHttpResponse):

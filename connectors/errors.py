@@ -7,6 +7,7 @@ ConnectorError
 ├── Rejected          the engine said no, and why: bad credentials, bad arguments, not now
 ├── NotFound          the engine does not know this workflow or run
 ├── Unsupported       this engine cannot do that at all
+├── NotGenuine        a webhook's delivery does not prove that the engine sent it
 └── Misconfigured     our own settings for this engine are wrong
 
 Messages are shown to admins and agents: they never carry credentials, and they say what the engine said.
@@ -19,8 +20,8 @@ from typing import Any
 
 def error_name(error: Exception) -> str:
     """Of its kind, for labels and listings, such as `invalid_answer`; `other` for one of no kind above."""
-    known = (Unreachable, OutcomeUnknown, InvalidAnswer, Rejected, NotFound, Unsupported, Misconfigured)
-    kind = next((kind for kind in known if isinstance(error, kind)), None)
+    known = (Unreachable, OutcomeUnknown, InvalidAnswer, Rejected, NotFound, Unsupported, NotGenuine)
+    kind = next((kind for kind in (*known, Misconfigured) if isinstance(error, kind)), None)
     return "other" if kind is None else re.sub(r"(?<=[a-z])(?=[A-Z])", "_", kind.__name__).lower()
 
 
@@ -70,6 +71,10 @@ class NotFound(ConnectorError):
 
 class Unsupported(ConnectorError):
     depends_on_arguments = False
+
+
+class NotGenuine(ConnectorError):
+    """The message is for administrators; the sender is not told which check failed."""
 
 
 class Misconfigured(ConnectorError):

@@ -44,6 +44,8 @@ class Capabilities:
     """The engine announces changes of its listing."""
     differ_by_workflow: bool = False
     """These hold for some workflows only: ask `capabilities_for`."""
+    reports_ends: bool = False
+    """A webhook reports the ends of runs: `read_delivery` reads what it sends."""
     asks_caller: bool = False
     """`start` takes `caller`, and may ask it for input; needs `cancellable_start`."""
 
@@ -182,6 +184,25 @@ class RunPage:
     """Empty on the last page."""
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Delivery:
+    """A request of an engine's webhook."""
+
+    headers: Mapping[str, str]
+    """By names in lower case."""
+    body: bytes
+    received_at: datetime
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReportedEnd:
+    """A run that has ended, as a webhook says; polling shows how."""
+
+    run_id: str
+    workflow_id: str = ""
+    """The engine's id of its workflow, where run ids are unique within a workflow only."""
+
+
 class Connector(Protocol):
     """An engine behind one async protocol.
 
@@ -264,6 +285,11 @@ class Connector(Protocol):
     async def list_runs(self, wanted: RunFilter, *, page_size: int, cursor: str = "") -> RunPage:
         """The engine's runs by any client, the latest first. Raises Rejected for a bad filter."""
         raise Unsupported("This engine cannot list its runs.")
+
+    def read_delivery(self, delivery: Delivery) -> ReportedEnd | None:
+        """The end that a webhook reports; None for a genuine delivery about anything else. Cheap: strangers
+        send deliveries too. Raises NotGenuine, and InvalidAnswer for a genuine one that cannot be read."""
+        raise Unsupported("This engine has no webhook.")
 
     def on_listing_changed(self, listener: Callable[[], None]) -> None:
         """Call `listener` on the connector's loop whenever the listing may have changed."""

@@ -7,7 +7,7 @@ from catalogue.connections import connector_for
 from catalogue.database import run_in_database, run_without_connection
 from catalogue.models import Source
 from connectors.errors import ConnectorError, Unreachable, Unsupported
-from connectors.protocol import ListedRun, RunFilter, RunPage
+from connectors.protocol import Capabilities, ListedRun, RunFilter, RunPage
 from executions.models import Execution
 from executions.runner.engine_calls import READ_SECONDS, ask
 
@@ -44,15 +44,17 @@ async def list_engine_runs(
     return await run_in_database(_mark_ours, source, page)
 
 
-def can_list_runs(source: Source) -> bool:
-    async def look() -> bool:
+def present_capabilities(source: Source) -> Capabilities:
+    """None of them where the settings cannot be used."""
+
+    async def look() -> Capabilities:
         async with connector_for(source) as connector:
-            return connector.capabilities.can_list_runs
+            return connector.capabilities
 
     try:
         return run_without_connection(ask(look(), seconds=READ_SECONDS, otherwise=Unreachable))
     except ConnectorError:
-        return False
+        return Capabilities()
 
 
 def _mark_ours(source: Source, page: RunPage) -> EngineRunPage:

@@ -67,6 +67,11 @@ def take_call(workflow: Workflow, caller: Caller) -> None:
         passed.append(portion)
 
 
+def seconds_until_free(rate: Rate) -> float:
+    """Count one of anything else that has a rate; 0: it may pass."""
+    return _portion_of(rate.key).take(rate)
+
+
 def rates_of(workflow: Workflow, caller: Caller) -> Iterator[Rate]:
     """The narrowest first: a caller beyond its own rate uses up nothing of what others share."""
     yield from caller.rates

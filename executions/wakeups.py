@@ -147,6 +147,7 @@ def _publish() -> None:
 
 
 FRESH_SECONDS = 2.0  # A younger status is fresh enough for every reader
+UNREPORTED_SECONDS = 20.0  # The least time between two polls of a run while a webhook reports ends
 
 
 def request_poll_if_stale(execution: Execution) -> None:
@@ -163,4 +164,10 @@ def request_poll_if_stale(execution: Execution) -> None:
 def _shortest(execution: Execution) -> timedelta:
     """Between two polls. The poller keeps the engine's minimum; here it only avoids useless requests."""
     minimum = execution.workflow.source.config.get("min_poll_seconds") if execution.workflow else None
-    return timedelta(seconds=max(FRESH_SECONDS, minimum or 0.0))
+    least = UNREPORTED_SECONDS if has_working_webhook(execution) else FRESH_SECONDS
+    return timedelta(seconds=max(least, minimum or 0.0))
+
+
+def has_working_webhook(execution: Execution) -> bool:
+    workflow = execution.workflow
+    return workflow is not None and workflow.source.webhook_matched_at is not None

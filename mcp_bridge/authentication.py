@@ -1,7 +1,7 @@
 import hashlib
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -47,6 +47,7 @@ SIGN_INS_TO_ONE_ACCOUNT = Limit("sign-ins to an account from an address", 10, 90
 SIGN_INS = Limit("sign-ins from an address", 50, 900)
 CODES = Limit("second factors of an account", 10, 900)
 TOKENS = Limit("tokens from an address", 30, 60)
+DELIVERIES = Limit("deliveries of webhooks from an address", 30, 60)
 REGISTRATIONS = Limit("registrations of clients from an address", 30, 3600)
 CLIENT_DOCUMENTS = Limit("addresses of clients that are read for a user", 20, 3600)
 
@@ -126,13 +127,33 @@ def checking_password() -> Iterator[None]:
 
 def note_wrong_token(text: str, *, address: str) -> None:
     """Raises TooManyFailures. Good tokens never come here: many clients may share one address."""
-    key = _key(TOKENS, neighbourhood(address))
+
+    def tell() -> None:
+        why = describe_wrong_bearer(text)
+        logger.warning("Refused an access token from {}: {}.", address, why)
+        record(Kind.TOKEN, "token.refused", outcome="refused", address=address, why=why)
+
+    _count_and_tell(TOKENS, address, tell)
+
+
+def note_wrong_delivery(source: str, why: str, *, address: str) -> None:
+    """Of a webhook. Raises TooManyFailures. Genuine ones never come here."""
+
+    def tell() -> None:
+        logger.warning("Refused a delivery to the webhook {!r} from {}: {}", source, address, why)
+        told = {"outcome": "refused", "subject_name": source, "address": address, "why": why}
+        record(Kind.TOKEN, "delivery.refused", **told)
+
+    _count_and_tell(DELIVERIES, address, tell)
+
+
+def _count_and_tell(limit: Limit, address: str, tell: Callable[[], None]) -> None:
+    """Count one failure, and tell of it up to the limit. Raises TooManyFailures beyond it."""
+    key = _key(limit, neighbourhood(address))
     if (seconds := _paused.get(key, 0) - time.monotonic()) > 0:
         raise TooManyFailures(int(seconds) + 1)
-    seconds = _count(key, TOKENS)
-    why = describe_wrong_bearer(text)
-    logger.warning("Refused an access token from {}: {}.", address, why)
-    record(Kind.TOKEN, "token.refused", outcome="refused", address=address, why=why)
+    seconds = _count(key, limit)
+    tell()
     if seconds:
         logger.warning("Too many of them: those of the next {} seconds are not logged.", seconds)
         if len(_paused) >= REMEMBERED_CALLERS:

@@ -74,6 +74,7 @@ step_lag = _histogram(
     "step_lag_seconds", "How late workers took a due step: a start or a poll.", buckets=_LAG_BUCKETS
 )
 polls = _counter("polls", "Polls of runs, by outcome.", "outcome")
+webhook_deliveries = _counter("webhook_deliveries", "Deliveries of engines' webhooks, by outcome.", "outcome")
 leases_lost = _counter("leases_lost", "Runs taken over after the lease of their process had run out.")
 model_requests = _counter("model_requests", "Requests to the language model, by outcome.", "outcome")
 model_tokens = _counter("model_tokens", "Tokens of the language model, as its server counts.", "direction")

@@ -19,9 +19,10 @@ SOURCE_NAME = RegexValidator(
     "A source's name has 1 to 64 letters, digits, underscores, dots or hyphens, and starts with no sign.",
 )
 TOLERATED_LOSS = 20  # Percent
-LISTING_STATE = (
+OBSERVED = (
     "health_state", "health_message", "health_error", "failing_since", "failures", "last_refreshed_at",
     "next_refresh_at", "refresh_lease_expires_at",
+    "webhook_received_at", "webhook_matched_at", "webhook_refused_at", "webhook_refusal",
 )  # fmt: skip
 
 
@@ -123,6 +124,21 @@ class Source(Reservable):
     next_refresh_at = models.DateTimeField(default=timezone.now, null=True, editable=False, db_index=True)
     refresh_lease_expires_at = models.DateTimeField(null=True, editable=False)
 
+    webhook_received_at = models.DateTimeField(
+        null=True, editable=False, help_text="When its webhook last delivered something genuine, to 10 s."
+    )
+    webhook_matched_at = models.DateTimeField(
+        null=True,
+        editable=False,
+        help_text="When it last reported the end of a run of ours. Empty: never, or it has missed one since.",
+    )
+    webhook_refused_at = models.DateTimeField(
+        null=True, editable=False, help_text="When a delivery was last refused, to 10 s."
+    )
+    webhook_refusal = models.CharField(  # noqa: DJ001 - as other columns that came later
+        max_length=500, null=True, editable=False, help_text="Why it was."
+    )
+
     objects: ClassVar[models.Manager["Source"]] = SourceQuerySet.as_manager()
 
     class Meta:
@@ -150,8 +166,8 @@ class Source(Reservable):
             return False
 
     def settings_values(self) -> list[Any]:
-        """Of all columns but those of its listings."""
-        settled = [field for field in self._meta.concrete_fields if field.name not in LISTING_STATE]
+        """Of all columns but those of its listings and of its webhook."""
+        settled = [field for field in self._meta.concrete_fields if field.name not in OBSERVED]
         return [getattr(self, field.attname) for field in settled]
 
     @property

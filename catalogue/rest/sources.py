@@ -185,6 +185,24 @@ class HealthSerializer(serializers.Serializer[Source]):
     failures = serializers.IntegerField(help_text="Failed listings in a row.")
 
 
+class WebhookSerializer(serializers.Serializer[Source]):
+    url = serializers.SerializerMethodField(
+        help_text="Where the engine's webhook is to deliver to, if the source has a secret for one."
+    )
+    received_at = serializers.DateTimeField(
+        source="webhook_received_at",
+        allow_null=True,
+        help_text="When something genuine last came, to ten seconds.",
+    )
+    refused_at = serializers.DateTimeField(
+        source="webhook_refused_at", allow_null=True, help_text="When a delivery was last refused."
+    )
+    refusal = serializers.CharField(source="webhook_refusal", allow_null=True, help_text="Why it was.")
+
+    def get_url(self, source: Source) -> str:
+        return sources.webhook_address(source)
+
+
 class SourceSerializer(serializers.ModelSerializer[Source]):
     config = JSONObjectField(help_text="The engine's settings, without its secrets.")
     credentials_stored = serializers.SerializerMethodField(
@@ -197,6 +215,7 @@ class SourceSerializer(serializers.ModelSerializer[Source]):
         source="enabled_count", help_text="Of those, the enabled ones."
     )
     health = HealthSerializer(source="*")
+    webhook = WebhookSerializer(source="*")
     reserved_for = serializers.ListField(child=serializers.CharField(), help_text=RESERVED_FOR)
 
     class Meta:
@@ -204,8 +223,8 @@ class SourceSerializer(serializers.ModelSerializer[Source]):
         fields = (
             "name", "kind", "enabled", "config", "credentials_stored", "new_workflows", "change_policy",
             "vanishing_share_percent", "refresh_interval", "max_concurrent", "reserved_for",
-            "workflows_present", "workflows_enabled", "health", "last_refreshed_at", "next_refresh_at",
-            "created_at", "updated_at",
+            "workflows_present", "workflows_enabled", "health", "webhook", "last_refreshed_at",
+            "next_refresh_at", "created_at", "updated_at",
         )  # fmt: skip
         read_only_fields = fields
 

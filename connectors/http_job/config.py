@@ -34,6 +34,10 @@ def _kinds_that_need(*settings_: str) -> dict[str, list[str]]:
     return {"preset": [OWN, *needing]}
 
 
+_PRESETS_WITH_WEBHOOK = [name for name in PRESETS if declaration_of(name, "").webhook is not None]
+FEWEST_CHARACTERS = 16
+
+
 class HttpJobConfig(SourceConfig):
     preset: Preset = Field(
         default=OWN,
@@ -66,6 +70,13 @@ class HttpJobConfig(SourceConfig):
         default=SecretStr(""),
         title="Token or API key",
         json_schema_extra=hint(only_if=_kinds_that_need("token")),
+    )
+    webhook_secret: settings.HeaderSecret = Field(
+        default=SecretStr(""),
+        title="Webhook secret",
+        description="What the engine signs its deliveries with, at least 16 characters. The source's page "
+        "then shows the address to enter at the engine. Empty: the engine is polled only.",
+        json_schema_extra=hint(group="Webhook", only_if={"preset": [OWN, *_PRESETS_WITH_WEBHOOK]}),
     )
     oauth_token_url: settings.OAuthUrl = Field(
         default="", json_schema_extra=hint(address=True, group="OAuth", only_if={"preset": OWN})
@@ -127,6 +138,11 @@ class HttpJobConfig(SourceConfig):
         if unknown := sorted(self.values.keys() - known.keys()):
             listed = ", ".join(known) or "none"
             raise FieldProblem("values", f"{unknown[0]} is no value of the declaration; known are {listed}.")
+        if secret := self.webhook_secret.get_secret_value():
+            if self.declared.webhook is None:
+                raise FieldProblem("webhook_secret", "The declaration says nothing of a webhook.")
+            if len(secret) < FEWEST_CHARACTERS:
+                raise FieldProblem("webhook_secret", f"Needs at least {FEWEST_CHARACTERS} characters.")
         if self.declared.login.oauth and not (self.oauth_token_url and self.oauth_client_id):
             raise FieldProblem("oauth_token_url", "The declared login needs the token URL and the client id.")
         return self

@@ -27,10 +27,13 @@ from connectors.http_job.config import PRESETS, HttpJobConfig, declaration_of
 from connectors.http_job.declaration import Cancel, Find, Seen, Step, find
 from connectors.http_job.engine import DeclaredEngine
 from connectors.http_job.template import fill_json
+from connectors.http_job.webhook import read_report
 from connectors.network.redaction import printable, shorten_error, words_in
 from connectors.protocol import (
     Capabilities,
+    Delivery,
     Health,
+    ReportedEnd,
     ReportProgress,
     RunRef,
     RunSnapshot,
@@ -58,6 +61,7 @@ class HttpJobConnector:
         self._config = config
         self._declared = config.declared
         self._engine = DeclaredEngine(config, self._declared)
+        self._webhook_secret = config.webhook_secret.get_secret_value()
         self._asked = 0
         self._details: dict[str, Any] = {}
         """Answers to second requests of a listing that was broken off, for the next one."""
@@ -81,6 +85,7 @@ class HttpJobConnector:
             can_find_runs=declared.find is not None,
             min_poll_seconds=self._config.min_poll_seconds,
             terminates_after_seconds=terminate.after_seconds if terminate else None,
+            reports_ends=declared.webhook is not None and bool(self._webhook_secret),
         )
 
     async def check(self) -> Health:
@@ -287,6 +292,11 @@ class HttpJobConnector:
         if self._declared.terminate is None:
             raise Unsupported("This engine cannot terminate a run.")
         await self._command(self._declared.terminate, run)
+
+    def read_delivery(self, delivery: Delivery) -> ReportedEnd | None:
+        if self._declared.webhook is None or not self._webhook_secret:
+            raise Unsupported("This source has no webhook secret, or its declaration no webhook.")
+        return read_report(self._declared.webhook, delivery, secret=self._webhook_secret)
 
     async def aclose(self) -> None:
         await self._engine.aclose()

@@ -453,6 +453,106 @@ class Terminate(Cancel):
     after_seconds: Annotated[float, Field(ge=0, le=86_400)] = 30.0
 
 
+SIGNATURES: dict[str, dict[str, Any]] = {
+    "github": {"header": "X-Hub-Signature-256", "prefix": "sha256="},
+    "standard": {
+        "header": "webhook-signature",
+        "prefix": "v1,",
+        "encoding": "base64",
+        "signs": "{id}.{timestamp}.{body}",
+        "id": "webhook-id",
+        "timestamp": "webhook-timestamp",
+    },
+    "stripe": {
+        "header": "Stripe-Signature",
+        "prefix": "v1=",
+        "signs": "{timestamp}.{body}",
+        "timestamp_prefix": "t=",
+    },
+}
+"""Published forms that can be named instead of written out."""
+
+
+def _named_signature(value: Any) -> Any:
+    if isinstance(value, str) and value not in SIGNATURES:
+        raise ValueError(f"has to be one of {', '.join(SIGNATURES)}, or a mapping with a header")
+    return SIGNATURES[value] if isinstance(value, str) else value
+
+
+def _is_header_name(name: str) -> str:
+    if not TOKEN.fullmatch(name):
+        raise ValueError("is no name of a header")
+    return name
+
+
+HeaderName = Annotated[str, Field(max_length=100), AfterValidator(_is_header_name)]
+
+
+class Signature(Block):
+    """An HMAC-SHA256 with the source's webhook secret as its key."""
+
+    header: HeaderName
+    """Where the signature is; several are separated by blanks, or by commas with timestamp_prefix."""
+    prefix: Annotated[str, Field(max_length=50)] = ""
+    """How a signature begins there. Others are ignored."""
+    encoding: Literal["hex", "base64"] = "hex"
+    signs: Annotated[str, Field(max_length=200)] = "{body}"
+    """What is signed: {body}, the bytes as they are sent, with {timestamp} and {id}."""
+    id: HeaderName | None = None
+    """The header of {id}."""
+    timestamp: HeaderName | None = None
+    """The header of {timestamp}, in seconds since 1970."""
+    timestamp_prefix: Annotated[str, Field(min_length=1, max_length=50)] | None = None
+    """Instead: how {timestamp} begins among the parts of the signature's header."""
+    tolerance_seconds: Annotated[int, Field(ge=1, le=86_400)] = 300
+    """How far the timestamp may be from the product's clock."""
+
+    @model_validator(mode="after")
+    def _signs_what_it_names(self) -> Self:
+        given = {"body": True, "id": self.id, "timestamp": self.timestamp or self.timestamp_prefix}
+        signed = set(placeholders_in(self.signs))
+        if self.timestamp and self.timestamp_prefix:
+            raise ValueError("can have one of timestamp and timestamp_prefix only")
+        if unknown := sorted(signed - given.keys()):
+            raise ValueError(
+                f"signs: nothing is known as {{{unknown[0]}}}; known are {{body}}, {{id}}, {{timestamp}}"
+            )
+        for name, header in given.items():
+            if header and name not in signed:
+                raise ValueError(f"signs: needs {{{name}}}; what is not signed proves nothing")
+            if name in signed and not header:
+                raise ValueError(f"{name}: required, as {{{name}}} is signed")
+        return self
+
+
+class SharedSecret(Block):
+    """The source's webhook secret itself, for engines that cannot sign."""
+
+    header: HeaderName
+    prefix: Annotated[str, Field(max_length=50)] = ""
+    """Before the secret, such as "Bearer "."""
+
+
+class Webhook(Block):
+    """How the engine reports the end of a run. The run is polled at once then; the report decides nothing."""
+
+    signature: Annotated[Signature, BeforeValidator(_named_signature)] | None = None
+    secret: SharedSecret | None = None
+    form: Annotated[str, Field(min_length=1, max_length=100)] | None = None
+    """The field that has the JSON, where the body is a form."""
+    ended: Expression | None = None
+    """True of a report that counts; others are ignored. Without it all count."""
+    run_id: Expression
+    workflow_id: Expression | None = None
+    """Where run ids are unique within a workflow only."""
+
+    @model_validator(mode="after")
+    def _is_checked(self) -> Self:
+        if (self.signature is None) == (self.secret is None):
+            raise ValueError("needs one of signature and secret")
+        return self
+
+
 class Declaration(Block):
     """An engine with a job API."""
 
@@ -480,6 +580,7 @@ class Declaration(Block):
     """Where an ended run's last lines are; kept for the record."""
     cancel: Cancel | None = None
     terminate: Terminate | None = None
+    webhook: Webhook | None = None
 
     @property
     def requests(self) -> Iterator[tuple[Path, Request, set[str]]]:
@@ -661,11 +762,11 @@ def _block_of(annotation: Any) -> type[Block] | None:
 def json_schema() -> dict[str, Any]:
     """For editors that check YAML while it is typed."""
     schema = Declaration.model_json_schema()
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **_with_single_steps(schema)}
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **_with_short_forms(schema)}
 
 
-def _with_single_steps(schema: dict[str, Any]) -> dict[str, Any]:
-    """A list of steps, and of statuses, may be written as its only one."""
+def _with_short_forms(schema: dict[str, Any]) -> dict[str, Any]:
+    """A list of steps, and of statuses, may be written as its only one; a published signature as its name."""
     properties: Mapping[str, Any] = schema["properties"]
     for name in ("result", "failure", "logs"):
         step = properties[name]
@@ -678,6 +779,8 @@ def _with_single_steps(schema: dict[str, Any]) -> dict[str, Any]:
     schema["$defs"]["LoginRequest"]["properties"]["again_on"] |= statuses
     for key in ("type", "items"):
         schema["$defs"]["LoginRequest"]["properties"]["again_on"].pop(key, None)
+    signature = schema["$defs"]["Webhook"]["properties"]["signature"]
+    signature["anyOf"] = [{"type": "string", "enum": [*SIGNATURES]}, *signature["anyOf"]]
     start = schema["$defs"]["Start"]["properties"]["already_started"]
     start["anyOf"] = [status, statuses["anyOf"][1], *start["anyOf"]]
     return schema

@@ -5,9 +5,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from connectors.formats.yaml import name_of
-from connectors.http_job.declaration import Declaration, List, Request
+from connectors.http_job.declaration import Declaration, List, Request, Webhook
 from connectors.http_job.engine import content_of, target_of
 from connectors.http_job.template import fill_headers, placeholders_in
+from connectors.http_job.webhook import find_end
 
 KEY = "00000000-0000-4000-8000-000000000000"
 
@@ -22,6 +23,25 @@ def describe_requests(declared: Declaration, arguments: dict[str, Any]) -> Itera
         if place == ("list",):
             values |= _first_page(declared.list)
         yield f"{name_of(place)}\n{_written(declared, request, values)}"
+
+
+def describe_webhook(webhook: Webhook, report: Any = None) -> str:
+    """What the engine has to send; and of a report, as JSON, what is read in it. Raises InvalidAnswer."""
+    lines = ["webhook", "  the engine sends: POST /hooks/SOURCE"]
+    if (signature := webhook.signature) is not None:
+        signed = f"HMAC-SHA256 of {signature.signs} in {signature.encoding}"
+        lines.append(f"  {signature.header}: {signature.prefix}<{signed}>")
+    if (secret := webhook.secret) is not None:
+        lines.append(f"  {secret.header}: {secret.prefix}<the webhook secret>")
+    if report is not None:
+        end = find_end(webhook, report)
+        of = f" of workflow {end.workflow_id}" if end and end.workflow_id else ""
+        lines.append(
+            f"  the delivery reports the end of run {end.run_id}{of}"
+            if end
+            else "  the delivery reports no end"
+        )
+    return "\n".join(lines)
 
 
 def _first_page(listing: List) -> dict[str, Any]:

@@ -69,18 +69,18 @@ class DeclaredEngine:
         self.values = declared.values | config.values
         secrets = {name: getattr(config, name) for name in ("password", "token")}
         self._secrets = {name: secret.get_secret_value() for name, secret in secrets.items()}
-        self._secrets["username"] = config.username
         limits = HttpLimits.within(
             config.request_timeout_seconds, max_response_bytes=config.max_response_bytes
         )
         self._client = EngineClient(
             base_url=config.base_url,
             headers=fill_headers(declared.headers, self.values),
-            secrets=[self._secrets["password"], self._secrets["token"]],
+            secrets=[*self._secrets.values(), config.webhook_secret.get_secret_value()],
             limits=limits,
             verify_tls=config.verify_tls,
             ca_file=config.ca_file,
         )
+        self._secrets["username"] = config.username
         self._own_headers = self._fixed_login(config)
         login = declared.login.request
         has_secrets = any(self._secrets.get(name) for name in declared.login.needs)

@@ -21,7 +21,7 @@ from django.shortcuts import get_object_or_404
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 from django.utils import timezone
-from django.utils.html import format_html
+from django.utils.html import format_html, format_html_join
 from django.utils.http import urlencode
 from django.utils.safestring import SafeString
 from django.views.decorators.cache import never_cache
@@ -38,6 +38,7 @@ from catalogue.interactions import DeclaredInteraction, InteractionKind, interac
 from catalogue.long_lists import SEARCHED
 from catalogue.models import Source
 from catalogue.served_schemas import summarise_inputs
+from catalogue.sources import webhook_address
 from connectors.errors import ConnectorError
 from connectors.formats.json import UnreadableJSON, parse_json
 from connectors.protocol import ListedRun, RunFilter, RunState
@@ -47,7 +48,7 @@ from executions.admin.page import describe_page, send_payload, state_badge
 from executions.admin.running import RunningMixin, run_again
 from executions.admin.usage import show_uncalled, show_usage
 from executions.cancelling import CancelOutcome, cancel_execution
-from executions.engine_runs import EngineRun, EngineRunPage, can_list_runs, list_engine_runs
+from executions.engine_runs import EngineRun, EngineRunPage, list_engine_runs, present_capabilities
 from executions.interacting import InteractionRefused, query_execution, signal_execution, why_not_now
 from executions.models import Execution, State
 from executions.models.record import TEXTS
@@ -488,13 +489,26 @@ def _details(run: ListedRun) -> SafeString | str:
 
 
 def engine_runs_fact(request: HttpRequest, source: Source) -> tuple[str, Any]:
-    if not (request.user.has_perm(MAY_LOOK) and can_list_runs(source)):
+    if not (request.user.has_perm(MAY_LOOK) and present_capabilities(source).can_list_runs):
         return ("Runs at the engine", "")
     address = reverse("admin:executions_engine_runs", args=[source.pk])
     return ("Runs at the engine", format_html('<a class="text-link" href="{}">All runs</a>', address))
 
 
-SourceAdmin.further_facts.append(engine_runs_fact)
+def webhook_fact(request: HttpRequest, source: Source) -> tuple[str, Any]:
+    if not present_capabilities(source).reports_ends:
+        return ("Webhook", "")
+    received = "nothing delivered yet"
+    if source.webhook_received_at is not None:
+        received = format_html("last delivery {}", rendering.ago(source.webhook_received_at))
+    lines: list[Any] = [rendering.chip(webhook_address(source)), received]
+    if source.webhook_refused_at is not None:
+        refused = rendering.ago(source.webhook_refused_at)
+        lines.append(format_html("last refusal {}: {}", refused, source.webhook_refusal))
+    return ("Webhook", format_html_join("", "<div>{}</div>", ((line,) for line in lines)))
+
+
+SourceAdmin.further_facts += [engine_runs_fact, webhook_fact]
 
 
 def executions_consequence(sources: list[Source]) -> str:

@@ -121,7 +121,7 @@ class Execution(Transitions):
 
     def mark_running(self, started: Started, *, next_attempt_at: datetime) -> bool:
         now = timezone.now()
-        return self._move(
+        moved = self._move(
             [State.STARTING],
             _started_event(started.run_id),
             payload={"start_answer": started.raw},
@@ -129,10 +129,14 @@ class Execution(Transitions):
             run_id=started.run_id,
             correlation_id=started.correlation_id,
             started_at=now,
-            next_attempt_at=next_attempt_at,
+            # At once if an end was reported that may be its own.
+            next_attempt_at=RawSQL("COALESCE(end_reported_at, %s)", [adapt_time(next_attempt_at)]),
             attempts=0,
             not_found=0,
         )
+        if moved:
+            self.next_attempt_at = next_attempt_at
+        return moved
 
     def finish_start(self, started: Started, snapshot: RunSnapshot) -> bool:
         # Most engines send it once, with the start.
@@ -225,6 +229,7 @@ class Execution(Transitions):
         """A poll found it running. `release` also releases the lease."""
         now = timezone.now()
         news = self.news_in(snapshot, now)
+        noted: dict[str, Any] = {"progress_noted_at": now} if news else {}
         moved = self._plan(
             next_attempt_at,
             *([("progress", news)] if news else []),
@@ -234,7 +239,7 @@ class Execution(Transitions):
             poll_failure="",
             polled_at=now,
             polls=RawSQL("polls + 1", []),
-            **({"progress_noted_at": now} if news else {}),
+            **noted,
             **self.shown_by(snapshot),
         )
         if moved and news:
@@ -295,6 +300,7 @@ class Execution(Transitions):
             *([("poll_failed", why)] if is_news else []),
             release=release,
             attempts=self.attempts + 1,
+            unless_reported=False,  # An engine may have said when to ask again
             not_found=self.not_found + 1 if not_found else 0,
             poll_failure=printable(why),
             polled_at=timezone.now(),
@@ -314,14 +320,40 @@ class Execution(Transitions):
         planned = models.Q(next_attempt_at__gt=now, attempts=0)
         return self._move([State.RUNNING], when=is_old & free & planned, next_attempt_at=now)
 
-    def _plan(self, next_attempt_at: datetime, *events: Event, release: bool, **changes: Any) -> bool:
-        """Schedule the next step of a running one; now, if a cancel was requested since the row was read."""
-        planned: Any = next_attempt_at
+    def report_end(self) -> bool:
+        """The engine's webhook says that it has ended: poll now, or at its start's end. False: it does not
+        run, or a report before this one has not led to a poll yet.
+
+        A failing engine is polled when it is to be tried again anyway.
+        """
+        now, running = timezone.now(), [State.STARTING, State.RUNNING]
+        is_new = models.Q(end_reported_at=None) | models.Q(polled_at__gte=models.F("end_reported_at"))
+        is_planned = models.Q(state=State.RUNNING, attempts=0, next_attempt_at__gt=now)
+        due = models.Case(models.When(is_planned, then=now), default=models.F("next_attempt_at"))
+        is_first = self.end_reported_at is None and self.state == State.RUNNING
+        events = [("end_reported", "The engine's webhook reported its end.")] if is_first else []
+        return self._move(running, *events, when=is_new, end_reported_at=now, next_attempt_at=due)
+
+    def _plan(
+        self,
+        next_attempt_at: datetime,
+        *events: Event,
+        release: bool,
+        unless_reported: bool = True,
+        **changes: Any,
+    ) -> bool:
+        """Schedule the next step of a running one; now, if since the row was read a cancel was requested or,
+        with `unless_reported`, its end was reported: the poll may have been answered before."""
+        planned, parameters = "%s", [adapt_time(next_attempt_at)]
+        if unless_reported:
+            planned = "CASE WHEN end_reported_at > %s THEN end_reported_at ELSE %s END"
+            parameters.insert(0, adapt_time(self.end_reported_at or self.created_at))
         if self.cancel_requested_at is None:
-            planned = RawSQL("COALESCE(cancel_requested_at, %s)", [adapt_time(next_attempt_at)])
+            planned = f"COALESCE(cancel_requested_at, {planned})"
         if release:
             changes |= no_lease()
-        moved = self._move([State.RUNNING], *events, ours=True, next_attempt_at=planned, **changes)
+        due = RawSQL(planned, parameters)  # noqa: S611 - of constants
+        moved = self._move([State.RUNNING], *events, ours=True, next_attempt_at=due, **changes)
         if moved:
             self.next_attempt_at = next_attempt_at
         return moved

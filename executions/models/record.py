@@ -148,6 +148,9 @@ class ExecutionRecord(models.Model):
         null=True,
         help_text="Since when the engine is asked for a run with the execution's key; the answer was lost.",
     )
+    end_reported_at = models.DateTimeField(
+        null=True, help_text="When the engine's webhook last reported that it has ended."
+    )
     polls = models.PositiveIntegerField(default=0)
     progress_noted_at = models.DateTimeField(
         null=True, help_text="When progress was last added to the timeline."

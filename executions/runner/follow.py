@@ -39,7 +39,8 @@ from executions.runner.engine_calls import (
     next_try_after,
 )
 from executions.runner.schedule import learn_from_end, learnt_pause
-from executions.wakeups import woken_by
+from executions.wakeups import UNREPORTED_SECONDS, has_working_webhook, woken_by
+from executions.webhooks import stop_relying_if_missed
 from telemetry import metrics
 
 Parameters = ParamSpec("Parameters")
@@ -186,8 +187,10 @@ def record_polls(polls: Sequence[Poll], *, seconds: int) -> None:
     with transaction.atomic():
         _record_news(ours, polls, now)
         ours.update(
-            # At once if a cancel was requested since the row was read.
-            next_attempt_at=Coalesce("cancel_requested_at", Value(now + timedelta(seconds=seconds))),
+            # At once if since the row was read a cancel was requested, or its end reported.
+            next_attempt_at=Coalesce(
+                "cancel_requested_at", "end_reported_at", Value(now + timedelta(seconds=seconds))
+            ),
             attempts=0,
             not_found=0,
             poll_failure="",
@@ -341,6 +344,8 @@ def poll_interval(execution: Execution, capabilities: Capabilities, *, waited_fo
     """
     shortest, now = capabilities.min_poll_seconds, timezone.now()
     is_to_end = execution.overdue_since is not None or execution.cancel_requested_at is not None
+    if capabilities.reports_ends and not is_to_end and has_working_webhook(execution):
+        shortest = max(shortest, UNREPORTED_SECONDS)
     if not is_to_end and (learnt := learnt_pause(execution, shortest=shortest)) is not None:
         return max(timedelta(seconds=shortest), learnt)
     if waited_for:
@@ -419,6 +424,7 @@ def _goes_on(execution: Execution, snapshot: RunSnapshot, interval: timedelta) -
     return (
         snapshot.state == RunState.RUNNING
         and execution.cancel_requested_at is None
+        and execution.end_reported_at is None
         and timezone.now() + interval + timedelta(seconds=READ_SECONDS) < execution.deadline_at
     )
 
@@ -431,10 +437,12 @@ def _record_snapshot(execution: Execution, look: _Look, capabilities: Capabiliti
         done = "cancelled" if execution.terminate_sent_at is None else "terminated"
         record_timeout(execution, f"and was {done} at the engine.", snapshot=snapshot)
     elif snapshot.state != RunState.RUNNING:
+        last_poll = execution.polled_at or execution.started_at or execution.created_at
         if snapshot.state != RunState.CANCELLED:
             learn_from_end(execution, ended_at=snapshot.finished_at)
         if execution.finish_as_reported(snapshot):
             log_end(execution)
+            stop_relying_if_missed(execution, ended_at=max(snapshot.finished_at or last_poll, last_poll))
     elif given_up_at is not None and given_up_at <= timezone.now():
         tried = "cancelled" if execution.terminate_sent_at is None else "ended"
         record_timeout(

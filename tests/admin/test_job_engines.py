@@ -73,3 +73,22 @@ def test_the_command_shows_what_a_declaration_would_send_and_what_is_wrong_with_
     file.write_text("name: Tea\nlits: {}\n")
     with pytest.raises(CommandError, match=r"line 2, lits: unknown key; did you mean list\?"):
         run("job_engine", str(file))
+
+
+def test_the_command_shows_what_a_webhook_has_to_send_and_what_is_read_in_a_delivery(tmp_path: Path) -> None:
+    """B10: so that a declared webhook can be tried with a delivery that the engine has recorded."""
+    file, delivery = tmp_path / "github.yaml", tmp_path / "delivery.json"
+    file.write_text(run("job_engine", "--preset", "github_actions")[0])
+    shown, _ = run("job_engine", str(file))
+    assert "X-Hub-Signature-256: sha256=<HMAC-SHA256 of {body} in hex>" in shown
+    delivery.write_text('{"action": "completed", "workflow_run": {"id": 30433642, "workflow_id": 159038}}')
+    shown, _ = run("job_engine", str(file), "--delivery", str(delivery))
+    assert "the delivery reports the end of run 30433642 of workflow 159038" in shown
+    delivery.write_text('{"zen": "Design for failure."}')
+    assert "the delivery reports no end" in run("job_engine", str(file), "--delivery", str(delivery))[0]
+    delivery.write_text("payload=")
+    with pytest.raises(CommandError, match=r"delivery\.json cannot be used"):
+        run("job_engine", str(file), "--delivery", str(delivery))
+    file.write_text(run("job_engine", "--preset", "airflow")[0])
+    with pytest.raises(CommandError, match="declares no webhook"):
+        run("job_engine", str(file), "--delivery", str(delivery))

@@ -191,6 +191,8 @@ def settings_for(kind: str, address: str) -> list[dict[str, Any]]:
         return [{"url": f"{address}/mcp"}, {"url": f"{address}/mcp"} | token]
     if kind == "temporal":
         return [{"host_port": address.removeprefix("http://"), "connect_timeout": 1}]
+    if kind == "http_job":
+        return [{"base_url": address, "preset": "awx"}]
     return [{"base_url": address}]
 
 
@@ -234,6 +236,10 @@ def drive_stored_sources(hunt: Hunt, api: TokenClient, admin: Client) -> None:
         for address in ("", "refresh/", "check/"):
             method = api.post if address else api.get
             hunt.see(f"REST of a source: {address}", method(f"/api/sources/{source.name}/{address}"))
+        for name in ("wrong secret of a webhook", "another"):
+            headers = {"X-Webhook-Secret": hunt.plant(f"{name} at {source.name}")}
+            delivered = Client().post(f"/hooks/{source.name}", {"id": 1}, "application/json", headers=headers)
+            hunt.see("delivery", delivered)
         hunt.see("change", api.patch(f"/api/sources/{source.name}/", {"config": {"base_url": "x"}}))
         for page in ("change", "history", "delete"):
             hunt.see(f"page {page}", admin.get(reverse(f"admin:catalogue_source_{page}", args=[source.pk])))

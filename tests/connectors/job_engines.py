@@ -46,6 +46,13 @@ class Moved:
 
 
 @dataclass
+class Busy:
+    """An answer that says in its header Retry-After when to ask again."""
+
+    seconds: int
+
+
+@dataclass
 class Run:
     job: str
     id: str
@@ -107,6 +114,9 @@ def serving(engine: JobEngine) -> Iterator[JobEngine]:
             if isinstance(told, Moved):
                 self.send_header("location", told.to)
                 told = None
+            if isinstance(told, Busy):
+                self.send_header("retry-after", str(told.seconds))
+                told = {"message": "API rate limit exceeded."}
             is_text = isinstance(told, Text)
             self.send_header("content-type", "text/plain" if is_text else "application/json")
             body = b"" if told is None else told.encode() if is_text else json.dumps(told).encode()

@@ -156,6 +156,57 @@ MISTAKES = {
         ),
         "nothing is known as {build} here",
     ),
+    "a webhook that anybody could call": (
+        with_line("webhook: {run_id: run.id}"),
+        "line 9, webhook: needs one of signature and secret",
+    ),
+    "a webhook that names no run": (
+        with_line("webhook: {signature: github}"),
+        "line 9, webhook.run_id: required, but missing",
+    ),
+    "an unknown kind of signature": (
+        with_line("webhook: {signature: gitlab, run_id: id}"),
+        "line 9, webhook.signature: has to be one of github, standard, stripe, or a mapping with a header",
+    ),
+    "a signature without a header": (
+        with_line("webhook: {signature: {prefix: 'v1='}, run_id: id}"),
+        "line 9, webhook.signature.header: required, but missing",
+    ),
+    "a header that is none": (
+        with_line("webhook: {signature: {header: 'X Sig'}, run_id: id}"),
+        "line 9, webhook.signature.header: is no name of a header",
+    ),
+    "a signature of nothing": (
+        with_line("webhook: {signature: {header: X-Sig, signs: now}, run_id: id}"),
+        "line 9, webhook.signature: signs: needs {body}; what is not signed proves nothing",
+    ),
+    "a time that anybody could write": (
+        with_line("webhook: {signature: {header: X-Sig, timestamp: X-Time}, run_id: id}"),
+        "line 9, webhook.signature: signs: needs {timestamp}; what is not signed proves nothing",
+    ),
+    "a time from nowhere": (
+        with_line("webhook: {signature: {header: X-Sig, signs: '{timestamp}.{body}'}, run_id: id}"),
+        "line 9, webhook.signature: timestamp: required, as {timestamp} is signed",
+    ),
+    "two times": (
+        with_line(
+            "webhook: {signature: {header: X-Sig, signs: '{timestamp}{body}', timestamp: X-T, "
+            "timestamp_prefix: t=}, run_id: id}"
+        ),
+        "line 9, webhook.signature: can have one of timestamp and timestamp_prefix only",
+    ),
+    "something unknown that is signed": (
+        with_line("webhook: {signature: {header: X-Sig, signs: '{body}{token}'}, run_id: id}"),
+        "line 9, webhook.signature: signs: nothing is known as {token}",
+    ),
+    "a webhook's unknown key": (
+        with_line("webhook: {signature: {headr: X-Sig}, run_id: id}"),
+        "line 9, webhook.signature.headr: unknown key; did you mean header?",
+    ),
+    "a webhook's expression": (
+        with_line("webhook: {signature: github, run_id: 'a['}"),
+        "line 9, webhook.run_id: is no JMESPath expression",
+    ),
     "a duplicate key": (with_line("name: Coffee"), "line 9, name: the key occurs twice; first in line 2"),
     "a tag": (
         with_line("about: !!python/object/apply:os.system [id]"),

@@ -15,6 +15,7 @@ from django.core.management import call_command
 from catalogue.curation import enable_workflows
 from catalogue.discovery import refresh_source
 from catalogue.models import HistoryEntry, Review, Workflow
+from connectors.http_job.config import preset_text
 from connectors.network.policy import StdioCommand, allow_stdio_commands
 from connectors.registry import connector_class
 from mcp_bridge.client_configuration import HttpServer, McpClient, StdioServer
@@ -211,6 +212,10 @@ def check_yaml(block: Block, reader: Reader) -> None:
             for step in (step for job in jobs.values() for step in job["steps"] if "run" in step):
                 reader.type(Command(step["run"]))
         case {"start": _, "status": _}:
+            call_command("job_engine", str(file))
+        case {"webhook": _}:
+            # A part, that any declaration without one can have.
+            file.write_text(preset_text("airflow") + block.text)
             call_command("job_engine", str(file))
         case {"temporal": _}:
             call_command("import_temporal", str(file), "--dry-run")

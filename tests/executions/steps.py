@@ -36,6 +36,7 @@ TIMES = (
     "terminate_sent_at",
     "started_at",
     "polled_at",
+    "end_reported_at",
     "looked_up_since",
     "deadline_at",
     "next_attempt_at",

@@ -1,0 +1,158 @@
+"""Deliveries of engines' webhooks, which report that a run has ended.
+
+A report decides nothing: it makes the run's next poll due now, and the engine's answer to that counts, as
+always. So a forged or repeated one costs at most a poll, not before the engine's least time between two.
+Polls go on without reports, less often while reports arrive.
+"""
+
+import math
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+
+from django.utils import timezone
+from loguru import logger
+
+from catalogue.access import Rate
+from catalogue.connections import connector_for
+from catalogue.database import run_without_connection
+from catalogue.models import Source
+from connectors.errors import ConnectorError, InvalidAnswer, Misconfigured, NotGenuine
+from connectors.network.redaction import printable, shorten
+from connectors.protocol import Delivery, ReportedEnd
+from executions.models import Execution, State
+from executions.rates import seconds_until_free
+from executions.wakeups import request_poll, wake
+from telemetry import metrics
+
+DELIVERIES_PER_MINUTE, DELIVERIES_AT_ONCE = 1_200, 200  # Genuine ones, of a source
+NOTED_EVERY = timedelta(seconds=10)  # How often a source's record of deliveries is written
+MOST_RUNS = 10  # With one id; engines whose ids are unique have one
+MOST_STARTS = 100
+LATE = timedelta(seconds=15)  # A run that ended longer ago without a report has been missed
+REASON_CHARACTERS = 500
+
+
+class Refused(Exception):
+    """The message is for administrators."""
+
+    outcome = "refused"
+
+
+class NotProven(Refused):
+    """Nothing shows that the engine sent it; the sender learns no more than that."""
+
+
+class Unreadable(Refused):
+    """Genuine, but not as declared. The message is for the sender too."""
+
+    outcome = "unreadable"
+
+
+class TooMany(Refused):
+    outcome = "too_many"
+
+    def __init__(self, seconds: int) -> None:
+        super().__init__(f"More than {DELIVERIES_PER_MINUTE:,} deliveries a minute.")
+        self.seconds = seconds
+
+
+def take_delivery(source_name: str, headers: Mapping[str, str], body: bytes) -> None:
+    """Raises Refused. Deliveries about other clients' runs are fine, and so are repeated ones."""
+    delivery = Delivery(headers=headers, body=body, received_at=timezone.now())
+    source = Source.objects.filter(name=source_name).first()
+    try:
+        if source is None:
+            raise NotProven("There is no source of this name.")
+        end = _read(source, delivery)
+        _count(source)
+        if isinstance(end, InvalidAnswer):
+            raise Unreadable(end.message)
+    except Refused as refused:
+        metrics.webhook_deliveries.labels(refused.outcome).inc()
+        raise
+    _note(source, "webhook_received_at", delivery.received_at)
+    is_known = end is not None and _report(source, end, delivery.received_at)
+    metrics.webhook_deliveries.labels("reported" if is_known else "ignored").inc()
+
+
+def note_refusal(source_name: str, why: str) -> None:
+    """For the source's page; the caller bounds how often strangers get here."""
+    if (source := Source.objects.filter(name=source_name).first()) is not None:
+        reason = shorten(printable(why), REASON_CHARACTERS)
+        _note(source, "webhook_refused_at", timezone.now(), webhook_refusal=reason)
+
+
+def _note(source: Source, name: str, at: datetime, **more: str) -> None:
+    """Without a new revision: agents see nothing of it."""
+    noted = getattr(source, name)
+    if noted is None or noted < at - NOTED_EVERY:
+        Source.objects.filter(pk=source.pk).update(**{name: at, **more})
+
+
+def _count(source: Source) -> None:
+    rate = Rate(
+        key=f"webhook:{source.pk}",
+        per_minute=DELIVERIES_PER_MINUTE,
+        at_once=DELIVERIES_AT_ONCE,
+        whose=f"the webhook of {source.name}",
+    )
+    if (seconds := seconds_until_free(rate)) > 0:
+        raise TooMany(math.ceil(seconds))
+
+
+def _read(source: Source, delivery: Delivery) -> ReportedEnd | InvalidAnswer | None:
+    """Raises NotProven."""
+
+    async def read() -> ReportedEnd | ConnectorError | None:
+        async with connector_for(source) as connector:
+            if not connector.capabilities.reports_ends:
+                return NotGenuine("The source has no webhook, or no secret for it.")
+            try:
+                return connector.read_delivery(delivery)
+            except ConnectorError as error:
+                # Not raised: it would count as an error of the engine, which strangers can cause.
+                return error
+            except Exception:  # noqa: BLE001 - another package's connector may raise anything
+                logger.exception("A connector failed to read a delivery")
+                return NotGenuine("The connector failed; the log has the details.")
+
+    try:
+        read_as = run_without_connection(read())
+    except Misconfigured as error:
+        raise NotProven(f"It could not be checked: {error.message}") from None
+    if isinstance(read_as, ConnectorError) and not isinstance(read_as, InvalidAnswer):
+        raise NotProven(read_as.message)
+    return read_as
+
+
+def _report(source: Source, end: ReportedEnd, now: datetime) -> bool:
+    """Whether a run of ours is meant."""
+    ours = Execution.objects.filter(workflow__source=source).order_by("-created_at")
+    if end.workflow_id:
+        ours = ours.filter(upstream_id=end.workflow_id)
+    meant, starting = ours.filter(run_id=end.run_id)[:MOST_RUNS], list[Execution]()
+    known = list(meant.all())
+    if not known:
+        # The answer to one of these starts may not be recorded yet: its first poll comes at once then.
+        starting = list(ours.filter(state=State.STARTING, end_reported_at=None)[:MOST_STARTS])
+        # Or it was recorded between the two queries.
+        known = list(meant.all())
+    if known:
+        _note(source, "webhook_matched_at", now)
+    # One after another: two deliveries that lock the same rows together might wait for one another.
+    for execution in known or starting:
+        if execution.report_end() and not wake(execution.pk) and execution.state == State.RUNNING:
+            request_poll()
+    return bool(known)
+
+
+def stop_relying_if_missed(execution: Execution, *, ended_at: datetime) -> None:
+    """Poll the source's runs as often as without a webhook, if it should have reported this end long ago."""
+    source = None if execution.workflow is None else execution.workflow.source
+    if source is None or source.webhook_matched_at is None or timezone.now() - ended_at < LATE:
+        return
+    if Execution.objects.filter(pk=execution.pk, end_reported_at=None).exists():
+        Source.objects.filter(pk=source.pk).update(webhook_matched_at=None)
+        logger.bind(source=source.name, execution=execution.pk).warning(
+            "The webhook of {} did not report this end; its runs are polled more often again.", source.name
+        )

@@ -1,0 +1,45 @@
+"""The door of engines' webhooks: `POST /hooks/<source>`. Who cannot prove to be the engine learns nothing."""
+
+from django.http import HttpRequest, JsonResponse
+from django.views.decorators.csrf import csrf_exempt
+from django.views.decorators.http import require_POST
+
+from audit.recording import origin
+from executions import webhooks
+from mcp_bridge.authentication import TooManyFailures, note_wrong_delivery
+
+LARGEST_BODY = 64 * 1024  # As from every stranger; reports of ends are much smaller
+REFUSED = "There is no such webhook, or this delivery is not signed as it has to be."
+
+
+@csrf_exempt  # Nothing here depends on a session
+@require_POST
+def receive_delivery(request: HttpRequest, source: str) -> JsonResponse:
+    length = request.META.get("CONTENT_LENGTH") or ""
+    try:
+        if (length.isdigit() and int(length) > LARGEST_BODY) or len(request.body) > LARGEST_BODY:
+            return _refuse(source, f"It has more than {LARGEST_BODY:,} bytes.", status=413)
+        headers = {name.lower(): value for name, value in request.headers.items()}
+        webhooks.take_delivery(source, headers, request.body)
+    except webhooks.NotProven as refused:
+        return _refuse(source, str(refused))
+    except webhooks.Unreadable as refused:
+        webhooks.note_refusal(source, str(refused))
+        return JsonResponse({"detail": str(refused)}, status=400)
+    except webhooks.TooMany as refused:
+        return _try_later(str(refused), refused.seconds)
+    return JsonResponse({}, status=202)
+
+
+def _refuse(source: str, why: str, *, status: int = 401) -> JsonResponse:
+    here = origin.get()
+    try:
+        note_wrong_delivery(source, why, address="" if here is None else here.address)
+    except TooManyFailures as problem:
+        return _try_later(str(problem), problem.seconds)
+    webhooks.note_refusal(source, why)
+    return JsonResponse({"detail": why if status == 413 else REFUSED}, status=status)
+
+
+def _try_later(words: str, seconds: int) -> JsonResponse:
+    return JsonResponse({"detail": words}, status=429, headers={"Retry-After": str(seconds)})
