@@ -34,7 +34,7 @@ from unfold.views import ChangeList
 
 from catalogue.admin.rendering import chip
 from catalogue.history import actor_of, record_change, record_deletion, recorded_model, remember_relations
-from catalogue.long_lists import BoundedPaginator, search_newest
+from catalogue.long_lists import BoundedPaginator, search_newest, with_keys
 from catalogue.models import HistoryEntry
 
 SHOWN_CHANGES, SHOWN_VALUE = 4, 50
@@ -172,7 +172,7 @@ class CatalogueAdmin(UnfoldAdmin):
         return (self.search_rows(queryset, words) if words else queryset), False
 
     def search_rows(self, rows: QuerySet[Any], words: Sequence[str]) -> QuerySet[Any]:
-        return rows.filter(pk__in=search_newest(rows, words, self.search_fields, by=self.newest_by))
+        return with_keys(rows, search_newest(rows, words, self.search_fields, by=self.newest_by))
 
     def changelist_view(
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None

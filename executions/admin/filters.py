@@ -1,19 +1,19 @@
 from datetime import timedelta
 from typing import Any
 
-from django.db import connection
 from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils import timezone
 from unfold.contrib.filters.admin import DropdownFilter
 
 from catalogue.admin.rendering import link_if_allowed
-from catalogue.long_lists import narrow
+from catalogue.long_lists import begin_at
 from catalogue.models import Source, Toolset
 from catalogue.reservations import person_of
 from executions.callers import Caller
 from executions.models import Execution, State
 from executions.models.record import recorded_source_names
+from executions.models.states import ACTIVE
 from executions.models.usage import FAILURES
 from executions.statistics import Period
 
@@ -72,12 +72,9 @@ class StateFilter(DropdownFilter):  # type: ignore[misc]
             case "pending":
                 return queryset.filter(state=State.PENDING, admitted_at__isnull=False)
             case "under_way":
-                if connection.vendor == "postgresql":
-                    return queryset.under_way()  # type: ignore[attr-defined,no-any-return]
-                # SQLite would walk along the time, though few of a million may be running.
-                return queryset.filter(pk__in=Execution.objects.under_way().order_by().values("pk"))
+                return queryset.filter(state__in=ACTIVE, admitted_at__isnull=False)
             case "unsuccessful":
-                return narrow(queryset, "state", "in", FAILURES)
+                return queryset.filter(state__in=FAILURES)
         return queryset.filter(state=self.value())
 
 
@@ -137,7 +134,7 @@ class EndedFilter(DropdownFilter):  # type: ignore[misc]
     def queryset(self, request: HttpRequest, queryset: QuerySet[Execution]) -> QuerySet[Execution]:
         if self.value() not in list(Period):
             return queryset
-        return narrow(queryset, "finished_at", "gte", Period(self.value()).start())
+        return begin_at(queryset, "finished_at", Period(self.value()).start())
 
 
 class CreatedFilter(DropdownFilter):  # type: ignore[misc]
