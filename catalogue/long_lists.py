@@ -30,8 +30,22 @@ else:
     RowPaginator = Paginator
 
 
-class BoundedPaginator(RowPaginator):
-    """Counts up to COUNTED; its pages reach as far. The rows are a queryset."""
+class KeyPaginator(RowPaginator):
+    """Sorts and skips keys alone: rows, with what they are joined with, may be long. They are a queryset."""
+
+    def page(self, number: Any) -> "DjangoPage[Any]":
+        valid, rows = self.validate_number(number), cast("QuerySet[Any]", self.object_list)
+        begin = (valid - 1) * self.per_page
+        keys = self._sorted_keys(rows)[begin : min(begin + self.per_page, self.count)]
+        return DjangoPage(_rows_of(rows, [key for *_, key in keys]), valid, self)
+
+    def _sorted_keys(self, rows: QuerySet[Any]) -> QuerySet[Any, Any]:
+        """Tuples that end with the key."""
+        return rows.values_list("pk")
+
+
+class BoundedPaginator(KeyPaginator):
+    """Counts up to COUNTED; its pages reach as far."""
 
     def __init__(self, rows: Any, per_page: int, *args: Any, by: str, **options: Any) -> None:
         super().__init__(rows, per_page, *args, **options)
@@ -44,15 +58,10 @@ class BoundedPaginator(RowPaginator):
         found: int = rows.order_by().values(self._by)[: COUNTED + 1].count()
         return found
 
-    def page(self, number: Any) -> "DjangoPage[Any]":
-        """Sorts and skips keys alone: rows, with what they are joined with, may be long."""
-        valid, rows = self.validate_number(number), cast("QuerySet[Any]", self.object_list)
-        begin = (valid - 1) * self.per_page
+    def _sorted_keys(self, rows: QuerySet[Any]) -> QuerySet[Any, Any]:
         order, usual = rows.query.order_by, (f"-{self._by}", "-pk", f"-{rows.model._meta.pk.name}")
         is_usual = order[:1] == usual[:1] and {*order} <= {*usual}
-        keys = _sort_newest(rows, self._by, "pk") if is_usual else rows.values_list("pk")
-        page = keys[begin : min(begin + self.per_page, self.count)]
-        return DjangoPage(_rows_of(rows, [key for *_, key in page]), valid, self)
+        return _sort_newest(rows, self._by, "pk") if is_usual else super()._sorted_keys(rows)
 
     @cached_property
     def count(self) -> int:

@@ -17,7 +17,6 @@ from django.contrib.admin.models import CHANGE, LogEntry
 from django.contrib.admin.utils import quote, unquote
 from django.contrib.admin.views.main import ERROR_FLAG, ORDER_VAR, PAGE_VAR
 from django.core.exceptions import PermissionDenied
-from django.core.paginator import Paginator
 from django.db import models
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseBase, HttpResponseRedirect
@@ -159,7 +158,7 @@ class CatalogueAdmin(UnfoldAdmin):
     def get_paginator(self, request: HttpRequest, queryset: Any, *args: Any, **kwargs: Any) -> Any:
         bounded = self.newest_by and queryset.model is self.model
         if not bounded:
-            return Paginator(queryset, *args, **kwargs)
+            return super().get_paginator(request, queryset, *args, **kwargs)
         return BoundedPages(queryset, *args, by=self.newest_by, **kwargs)
 
     def get_search_results(

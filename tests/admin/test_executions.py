@@ -159,7 +159,7 @@ def test_a_state_that_most_executions_share_is_listed_like_one_that_few_have(
 def test_a_list_reads_no_more_rows_than_it_shows_however_many_match(
     admin_client: Client, monkeypatch: pytest.MonkeyPatch, query: str, index: str
 ) -> None:
-    """B3: an index gives the order, and one counts what a filter finds: no table is walked, nothing sorted."""
+    """B3: an index gives the order, and one counts what a filter finds; nothing is walked or sorted."""
     monkeypatch.setattr(long_lists, "COUNTED", 4)
     monkeypatch.setattr("executions.admin.executions.ExecutionAdmin.list_per_page", 2)
     for state in (State.RUNNING, State.FAILED, State.TIMED_OUT, State.STARTING) * 2:
