@@ -16,7 +16,7 @@ from audit.recording import record
 from audit.sealing import Witness, new_only, witnesses
 from catalogue.database import lend_connection
 from catalogue.history import Actor
-from catalogue.long_lists import search_newest
+from catalogue.long_lists import search_newest, with_keys
 from catalogue.models import HistoryEntry
 from connectors.network.redaction import printable
 
@@ -103,7 +103,7 @@ def matching(entries: QuerySet[Entry], texts: Collection[str]) -> QuerySet[Entry
     found = search_newest(entries, texts, TEXTS, by="at")
     keys = [f"{name}:{text}" for text in texts for name in ("call", "began")]
     found |= set(entries.filter(key__in=keys).values_list("pk", flat=True))
-    return entries.filter(pk__in=found)
+    return with_keys(entries, found)
 
 
 def record_export(by: Actor, what: str, **details: Any) -> None:

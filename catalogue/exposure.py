@@ -22,6 +22,7 @@ from loguru import logger
 
 from catalogue.access import Bounds, Person
 from catalogue.database import run_in_database
+from catalogue.garbage import collection_paused
 from catalogue.models import ChoosingRule, Revision, Source, Toolset, ToolsetRule, Workflow, WorkflowFilter
 from catalogue.models.source import OBSERVED
 from catalogue.patterns import pattern_matcher
@@ -34,14 +35,13 @@ Derived = TypeVar("Derived")
 Rule = TypeVar("Rule", bound=ChoosingRule)
 
 
-def _subject_values(workflow: Workflow, subject: str) -> list[str]:
-    if subject == "tag":
-        return workflow.shown_tags
-    if subject == "source":
-        return [workflow.source.name]
-    if subject == "id":
-        return [workflow.upstream_id]
-    return [workflow.category if subject == "category" else workflow.name]
+VALUE_OF: dict[str, Callable[[Workflow], str]] = {
+    "name": attrgetter("name"),
+    "id": attrgetter("upstream_id"),
+    "category": attrgetter("category"),
+    "source": attrgetter("source.name"),
+}
+"""Of the subjects of which a workflow has one; it may have several tags."""
 
 
 class FilterChain(Generic[Rule]):
@@ -54,22 +54,21 @@ class FilterChain(Generic[Rule]):
         self._default = not any(rule.lets_through for rule in self._rules)
 
     def deciding_filter(self, workflow: Workflow) -> Rule | None:
-        rule = self._deciding_rule(workflow)
-        return None if rule is None else rule.filter
+        return next((rule.filter for rule in self._rules if rule.matches(workflow)), None)
 
     def lets_through(self, workflow: Workflow) -> bool:
-        rule = self._deciding_rule(workflow)
-        return self._default if rule is None else rule.lets_through
-
-    def _deciding_rule(self, workflow: Workflow) -> "_Rule[Rule] | None":
-        return next((rule for rule in self._rules if rule.matches(workflow)), None)
+        # Each toolset asks for each workflow, and `next` would take twice as long.
+        for rule in self._rules:
+            if rule.matches(workflow):
+                return rule.lets_through
+        return self._default
 
 
 @dataclass(frozen=True, slots=True)
 class _Rule(Generic[Rule]):
     filter: Rule
     lets_through: bool
-    matches: Callable[[Workflow], bool]
+    matches: Callable[[Workflow], object]
 
 
 def _compiled(rule: Rule) -> _Rule[Rule]:
@@ -79,11 +78,10 @@ def _compiled(rule: Rule) -> _Rule[Rule]:
         kind = capfirst(rule._meta.verbose_name)
         logger.warning("{} {} is unusable and hides every workflow that reaches it: {}", kind, rule.pk, error)
         return _Rule(rule, lets_through=False, matches=lambda _: True)
-    return _Rule(
-        rule,
-        lets_through=rule.action == "include",
-        matches=lambda workflow: any(map(matches, _subject_values(workflow, rule.subject))),
-    )
+    if rule.subject == "tag":
+        return _Rule(rule, rule.action == "include", lambda workflow: any(map(matches, workflow.shown_tags)))
+    value_of = VALUE_OF.get(rule.subject, VALUE_OF["name"])
+    return _Rule(rule, rule.action == "include", lambda workflow: matches(value_of(workflow)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,6 +236,7 @@ class Placement:
         return f"it would {' and '.join(phrases)}" if phrases else ""
 
 
+@collection_paused()
 def load_exposed_catalogue(known: ExposedCatalogue | None = None) -> ExposedCatalogue:
     """In a bounded number of queries, whatever the size. What has not changed is taken from `known`, so a
     workflow is a new object if and only if its row or its source's has changed."""
@@ -261,19 +260,25 @@ def load_exposed_catalogue(known: ExposedCatalogue | None = None) -> ExposedCata
     new = {name: workflow for name, workflow in shown.items() if known.workflows.get(name) is not workflow}
     gone = known.workflows.keys() - shown.keys()
     picked = _picked_workflows()
-    divided, reserved = {}, {}
-    for toolset in Toolset.objects.exclude(enabled=False, reserved_for=[]).prefetch_related("rules"):
-        if toolset.reserved_for:
-            reserved[toolset.slug] = toolset
-        if not toolset.enabled:
-            continue
-        chosen_by = (_values_of(toolset.rules.all()), picked[toolset.pk])
-        if (before := known.toolsets.get(toolset.slug)) is None or before.chosen_by != chosen_by:
-            workflows = choose_for(toolset, shown.values(), picked[toolset.pk])
-        else:
-            chosen = choose_for(toolset, new.values(), picked[toolset.pk])
-            workflows = _follow(before.workflows, without=gone | new.keys(), chosen=chosen)
-        divided[toolset.slug] = replace(expose(toolset, workflows), chosen_by=chosen_by)
+    toolsets = list(Toolset.objects.exclude(enabled=False, reserved_for=[]).prefetch_related("rules"))
+    enabled = [toolset for toolset in toolsets if toolset.enabled]
+    chosen_by = {one.slug: (_values_of(one.rules.all()), picked[one.pk]) for one in enabled}
+    anew = {
+        one.slug: _chooser(one.rules.all(), picked[one.pk])
+        for one in enabled
+        if one.slug not in known.toolsets or known.toolsets[one.slug].chosen_by != chosen_by[one.slug]
+    }
+    members, divided = _choose_each(anew, shown.values()), {}
+    for toolset in enabled:
+        if toolset.slug not in anew:
+            chosen, before = (
+                choose_for(toolset, new.values(), picked[toolset.pk]),
+                known.toolsets[toolset.slug],
+            )
+            members[toolset.slug] = _follow(before.workflows, without=gone | new.keys(), chosen=chosen)
+        entry = expose(toolset, members[toolset.slug])
+        divided[toolset.slug] = replace(entry, chosen_by=chosen_by[toolset.slug])
+    reserved = {toolset.slug: toolset for toolset in toolsets if toolset.reserved_for}
     approving = [entry for entry in divided.values() if entry.toolset.approval_required]
     for name, workflow in shown.items():
         # On the workflows themselves, so that a call finds out without a query or a search.
@@ -368,15 +373,29 @@ def choose(
     exposed: Iterable[Workflow], *, rules: Collection[ToolsetRule], picked: Collection[int]
 ) -> Workflows:
     """The workflows that the rules include or that are picked; without rules only the picked ones."""
-    chain = FilterChain(rules)
-    has_rules = any(rule.enabled for rule in rules)
-    return MappingProxyType(
-        {
-            workflow.tool_name: workflow
-            for workflow in exposed
-            if workflow.pk in picked or (has_rules and chain.lets_through(workflow))
-        }
-    )
+    chooses = _chooser(rules, picked)
+    return MappingProxyType({workflow.tool_name: workflow for workflow in exposed if chooses(workflow)})
+
+
+def _chooser(rules: Collection[ToolsetRule], picked: Collection[int]) -> Callable[[Workflow], bool]:
+    if not any(rule.enabled for rule in rules):
+        return lambda workflow: workflow.pk in picked
+    lets_through = FilterChain(rules).lets_through
+    return (lambda workflow: lets_through(workflow) or workflow.pk in picked) if picked else lets_through
+
+
+def _choose_each(
+    choosers: Mapping[str, Callable[[Workflow], bool]], exposed: Iterable[Workflow]
+) -> dict[str, Workflows]:
+    """Each workflow by all choosers in turn: more of them than a processor's cache holds takes twice as long
+    otherwise."""
+    found: dict[str, dict[str, Workflow]] = {slug: {} for slug in choosers}
+    into = [(choosers[slug], found[slug]) for slug in choosers]
+    for workflow in exposed if into else ():
+        for chooses, chosen in into:
+            if chooses(workflow):
+                chosen[workflow.tool_name] = workflow
+    return {slug: MappingProxyType(chosen) for slug, chosen in found.items()}
 
 
 def shown_by(toolset: Toolset, catalogue: ExposedCatalogue) -> Workflows:
@@ -460,9 +479,10 @@ class FilterPreview:
 def preview_filters(*chains: Iterable[WorkflowFilter]) -> list[FilterPreview]:
     compiled = [FilterChain(rules) for rules in chains]
     previews = [FilterPreview() for _ in compiled]
-    columns = ("tool_name", "name", "upstream_id", "category", "tags", "tags_override", "source__name")
-    workflows = Workflow.objects.runnable().select_related("source").only(*columns).order_by("tool_name")
-    for workflow in workflows.iterator():
+    ready = [
+        one for one in _light_workflows() if one.missing_since is None and one.enabled and one.source.enabled
+    ]
+    for workflow in sorted(ready, key=attrgetter("tool_name")):
         for chain, preview in zip(compiled, previews, strict=True):
             (preview.shown if chain.lets_through(workflow) else preview.hidden).append(workflow.tool_name)
     return previews

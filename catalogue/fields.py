@@ -1,5 +1,4 @@
 import json
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from django.core.exceptions import ValidationError
@@ -11,7 +10,7 @@ else:
     AnyTextField = models.TextField
 
 
-to_json_text = partial(json.dumps, separators=(",", ":"))
+to_json_text = json.JSONEncoder(separators=(",", ":")).encode
 EMPTY: dict[str, type[dict[str, Any]] | type[list[Any]]] = {"{}": dict, "[]": list}
 WRITTEN = {kind: text for text, kind in EMPTY.items()}
 
@@ -37,6 +36,10 @@ class JSONTextField(AnyTextField):
             return None
         # Most values are empty, as above.
         return WRITTEN[type(value)] if not value and type(value) in WRITTEN else to_json_text(value)
+
+    def get_db_prep_save(self, value: Any, connection: Any) -> Any:
+        # The text is what both databases take: asking the base class takes longer than writing most values.
+        return value if hasattr(value, "as_sql") else self.get_prep_value(value)
 
     def to_python(self, value: Any) -> Any:
         """Text from a form or a fixture is parsed as JSON; other values are returned as they are."""

@@ -14,12 +14,15 @@ from django.core.paginator import Page as DjangoPage
 from django.core.paginator import Paginator
 from django.db import connection
 from django.db.models import Func, Model, Q, QuerySet
+from django.db.models.lookups import In
 from django.utils.functional import cached_property
 
 COUNTED = 10_000
 SEARCHED = 20_000  # The newest rows, in which a text is searched without an index
 MOST_FOUND = 1_000
+MOST_MERGED = 9  # Values of a condition whose rows are merged along the time, such as states
 RowT = TypeVar("RowT", bound=Model)
+RowsT = TypeVar("RowsT", bound=QuerySet[Any])
 
 if TYPE_CHECKING:
     RowPaginator = Paginator[Any]
@@ -27,8 +30,22 @@ else:
     RowPaginator = Paginator
 
 
-class BoundedPaginator(RowPaginator):
-    """Counts up to COUNTED; its pages reach as far. The rows are a queryset."""
+class KeyPaginator(RowPaginator):
+    """Sorts and skips keys alone: rows, with what they are joined with, may be long. They are a queryset."""
+
+    def page(self, number: Any) -> "DjangoPage[Any]":
+        valid, rows = self.validate_number(number), cast("QuerySet[Any]", self.object_list)
+        begin = (valid - 1) * self.per_page
+        keys = self._sorted_keys(rows)[begin : min(begin + self.per_page, self.count)]
+        return DjangoPage(_rows_of(rows, [key for *_, key in keys]), valid, self)
+
+    def _sorted_keys(self, rows: QuerySet[Any]) -> QuerySet[Any, Any]:
+        """Tuples that end with the key."""
+        return rows.values_list("pk")
+
+
+class BoundedPaginator(KeyPaginator):
+    """Counts up to COUNTED; its pages reach as far."""
 
     def __init__(self, rows: Any, per_page: int, *args: Any, by: str, **options: Any) -> None:
         super().__init__(rows, per_page, *args, **options)
@@ -41,14 +58,10 @@ class BoundedPaginator(RowPaginator):
         found: int = rows.order_by().values(self._by)[: COUNTED + 1].count()
         return found
 
-    def page(self, number: Any) -> "DjangoPage[Any]":
-        """Sorts and skips keys alone: rows, with what they are joined with, may be long."""
-        valid, rows = self.validate_number(number), cast("QuerySet[Any]", self.object_list)
-        begin = (valid - 1) * self.per_page
-        keys = list(rows.values_list("pk", flat=True)[begin : min(begin + self.per_page, self.count)])
-        found = rows.model._default_manager.none() if not keys else rows.order_by().filter(pk__in=keys)
-        by_key = {row.pk: row for row in found}
-        return DjangoPage([by_key[key] for key in keys if key in by_key], valid, self)
+    def _sorted_keys(self, rows: QuerySet[Any]) -> QuerySet[Any, Any]:
+        order, usual = rows.query.order_by, (f"-{self._by}", "-pk", f"-{rows.model._meta.pk.name}")
+        is_usual = order[:1] == usual[:1] and {*order} <= {*usual}
+        return _sort_newest(rows, self._by, "pk") if is_usual else super()._sorted_keys(rows)
 
     @cached_property
     def count(self) -> int:
@@ -63,11 +76,42 @@ class BoundedPaginator(RowPaginator):
         return f"{'more than ' if self.has_more else ''}{self.count:,}"
 
 
+def _parts(rows: QuerySet[RowT]) -> list[QuerySet[RowT]]:
+    """The rows by the values of a condition that names several, such as two states. PostgreSQL knows how many
+    there are, and sorts them or walks along the time."""
+    conditions: Any = rows.query.where.children if connection.vendor == "sqlite" else ()
+    for one in conditions:
+        is_own = isinstance(one, In) and one.rhs_is_direct_value() and one.lhs.alias == rows.query.base_table
+        if is_own and not one.lhs.target.primary_key and len(one.rhs) <= MOST_MERGED:
+            return [rows.filter(**{one.lhs.target.attname: value}) for value in dict.fromkeys(one.rhs)]
+    return [rows]
+
+
+def _sort_newest(rows: QuerySet[Any], *columns: str) -> QuerySet[Any, Any]:
+    """These columns. An index sorts the rows of each part, so merging reads no others, be these few rows or
+    most of the table."""
+    first, *others = [part.order_by().values_list(*columns) for part in _parts(rows)]
+    return (first.union(*others, all=True) if others else first).order_by(*(f"-{one}" for one in columns))
+
+
+def with_keys(rows: RowsT, keys: Collection[Any]) -> RowsT:
+    """By keys found among the rows: by their conditions, too, SQLite might look for them again."""
+    chosen = rows.all()
+    chosen.query.clear_where()
+    return chosen.filter(pk__in=keys)
+
+
+def _rows_of(rows: QuerySet[RowT], keys: Collection[Any]) -> list[RowT]:
+    """In the keys' order, with what the rows are joined with."""
+    by_key = {row.pk: row for row in with_keys(rows, keys).order_by()} if keys else {}
+    return [by_key[key] for key in keys if key in by_key]
+
+
 def newest_of(rows: QuerySet[RowT], by: str, number: int | None = None) -> QuerySet[RowT]:
     """So many, by default more than are counted, and those of the last one's time. Queries at once."""
     number = COUNTED + 1 if number is None else number
-    last = list(rows.order_by(f"-{by}").values_list(by, flat=True)[number - 1 : number])
-    return rows.filter(**{f"{by}__gte": last[0]}) if last else rows
+    last = list(_sort_newest(rows, by)[number - 1 : number])
+    return rows.filter(**{f"{by}__gte": last[0][0]}) if last else rows
 
 
 def search_newest(rows: QuerySet[Any], texts: Iterable[str], fields: Collection[str], *, by: str) -> set[Any]:
@@ -85,18 +129,27 @@ class Unindexed(Func):
     template, arity = "%(expressions)s", 1
 
     def as_sqlite(self, compiler: Any, connection: Any, **context: Any) -> Any:
-        return self.as_sql(compiler, connection, template="+%(expressions)s", **context)
+        # Not "+", through which it sees that an index of rows with a value has them all, and scans that one.
+        return self.as_sql(compiler, connection, template="COALESCE(%(expressions)s, NULL)", **context)
 
 
-def narrow(rows: QuerySet[RowT], column: str, lookup: str, value: Any) -> QuerySet[RowT]:
-    """Filter by what few rows match, or most of them. SQLite knows no numbers, and would read and sort all by
-    the column's index: many are found along the time that the list is sorted by."""
+class AlongTime(Unindexed):
+    """Of a sorted list alone."""
+
+    def as_sqlite(self, compiler: Any, connection: Any, **context: Any) -> Any:
+        is_sorted = bool(compiler.query.order_by)
+        return (super().as_sqlite if is_sorted else self.as_sql)(compiler, connection, **context)
+
+
+def begin_at(rows: QuerySet[RowT], column: str, begin: datetime) -> QuerySet[RowT]:
+    """Filter by another time than the rows are sorted by. SQLite knows no numbers, and would read and sort
+    all by the column's index: where many match, they are found along the time that sorts the list."""
     if connection.vendor == "sqlite":
-        matching = rows.model._default_manager.filter(**{f"{column}__{lookup}": value}).order_by()
+        matching = rows.model._default_manager.filter(**{f"{column}__gte": begin}).order_by()
         if matching.values(column)[COUNTED : COUNTED + 1].exists():
-            unindexed: Any = rows.alias(unindexed=Unindexed(column))
-            return cast("QuerySet[RowT]", unindexed.filter(**{f"unindexed__{lookup}": value}))
-    return rows.filter(**{f"{column}__{lookup}": value})
+            along_time: Any = rows.alias(along_time=AlongTime(column))
+            return cast("QuerySet[RowT]", along_time.filter(along_time__gte=begin))
+    return rows.filter(**{f"{column}__gte": begin})
 
 
 class UnknownCursor(Exception):
@@ -119,7 +172,10 @@ def page_of(rows: QuerySet[RowT], *, by: str, limit: int, cursor: str = "") -> P
         at, key = _read_cursor(rows.model, cursor)
         # The first condition alone is one that an index answers.
         wanted = wanted.filter(Q(**{f"{by}__lt": at}) | Q(pk__lt=key), **{f"{by}__lte": at})
-    found = list(wanted[: limit + 1])
+    if len(_parts(wanted)) == 1:
+        found = list(wanted[: limit + 1])
+    else:
+        found = _rows_of(rows, [key for _, key in _sort_newest(wanted, by, "pk")[: limit + 1]])
     more = len(found) > limit
     return Page(found[:limit], cursor_after(found[limit - 1], by) if more else None)
 

@@ -7,8 +7,8 @@ import re
 import threading
 import time
 from collections.abc import Callable
-from fnmatch import fnmatchcase
-from functools import lru_cache, partial
+from fnmatch import translate
+from functools import lru_cache
 from typing import Any
 
 import jsonschema_rs
@@ -165,8 +165,8 @@ def find_pattern_problem(*, syntax: str, pattern: str) -> str:
     return ""
 
 
-def pattern_matcher(*, syntax: str, pattern: str) -> Callable[[str], bool]:
-    """Raises ValueError."""
+def pattern_matcher(*, syntax: str, pattern: str) -> Callable[[str], object]:
+    """Whether it matches, as truth. Raises ValueError."""
     if syntax == "glob":
-        return partial(fnmatchcase, pat=pattern)
+        return re.compile(translate(pattern)).match
     return compile_pattern(pattern).is_valid

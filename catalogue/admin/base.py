@@ -17,7 +17,6 @@ from django.contrib.admin.models import CHANGE, LogEntry
 from django.contrib.admin.utils import quote, unquote
 from django.contrib.admin.views.main import ERROR_FLAG, ORDER_VAR, PAGE_VAR
 from django.core.exceptions import PermissionDenied
-from django.core.paginator import Paginator
 from django.db import models
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseBase, HttpResponseRedirect
@@ -34,7 +33,7 @@ from unfold.views import ChangeList
 
 from catalogue.admin.rendering import chip
 from catalogue.history import actor_of, record_change, record_deletion, recorded_model, remember_relations
-from catalogue.long_lists import BoundedPaginator, search_newest
+from catalogue.long_lists import BoundedPaginator, search_newest, with_keys
 from catalogue.models import HistoryEntry
 
 SHOWN_CHANGES, SHOWN_VALUE = 4, 50
@@ -159,7 +158,7 @@ class CatalogueAdmin(UnfoldAdmin):
     def get_paginator(self, request: HttpRequest, queryset: Any, *args: Any, **kwargs: Any) -> Any:
         bounded = self.newest_by and queryset.model is self.model
         if not bounded:
-            return Paginator(queryset, *args, **kwargs)
+            return super().get_paginator(request, queryset, *args, **kwargs)
         return BoundedPages(queryset, *args, by=self.newest_by, **kwargs)
 
     def get_search_results(
@@ -172,7 +171,7 @@ class CatalogueAdmin(UnfoldAdmin):
         return (self.search_rows(queryset, words) if words else queryset), False
 
     def search_rows(self, rows: QuerySet[Any], words: Sequence[str]) -> QuerySet[Any]:
-        return rows.filter(pk__in=search_newest(rows, words, self.search_fields, by=self.newest_by))
+        return with_keys(rows, search_newest(rows, words, self.search_fields, by=self.newest_by))
 
     def changelist_view(
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None

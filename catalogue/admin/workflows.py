@@ -26,6 +26,7 @@ from catalogue.approval_rules import COMPARISONS, write_rules
 from catalogue.curation import add_to_toolset
 from catalogue.exposure import Explanation, FilterChain, Visibility, explain_exposure, memberships_of
 from catalogue.history import actor_of
+from catalogue.long_lists import KeyPaginator
 from catalogue.models import Toolset, Workflow, WorkflowFilter
 from catalogue.models.workflow import WorkflowQuerySet
 from catalogue.portable_schemas import find_refusals, limit_for_tools
@@ -199,6 +200,7 @@ class WorkflowAdmin(ToolPagesMixin):
     list_filter = LIST_FILTERS
     list_select_related = ("source",)
     list_per_page = 50
+    paginator = KeyPaginator
     search_fields = (
         "name",
         "upstream_id",

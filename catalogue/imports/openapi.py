@@ -1,10 +1,8 @@
 """Importing OpenAPI documents: each chosen operation becomes an HTTP tool or is refused with its reason."""
 
-import gc
 import json
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +11,7 @@ from django.db import transaction
 
 from catalogue.connections import find_setting_problems, secret_fields
 from catalogue.describing import tokens_for
+from catalogue.garbage import collection_paused
 from catalogue.http_tools import KIND
 from catalogue.imports.pipeline import (
     ImportOutcome,
@@ -116,7 +115,7 @@ class OpenApiImport(ImportOutcome):
 
 def import_document(request: OpenApiImportRequest) -> OpenApiImport:
     """Refuses each operation that cannot be a tool. Raises ImportRefused for a useless document."""
-    with _collection_paused():
+    with collection_paused():
         try:
             document = Document.read(request.content)
             target = find_target(document, request)
@@ -194,18 +193,6 @@ def _known_api(document: Document, request: OpenApiImportRequest, source: Source
     return TargetApi(
         source=source, name=source.name, base_url=own, config=source.config, secrets=stored_secrets(source)
     )
-
-
-@contextmanager
-def _collection_paused() -> Iterator[None]:
-    """A document has millions of values, none of them garbage; looking for it takes a quarter of the time."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def _store_found(

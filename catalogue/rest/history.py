@@ -9,7 +9,7 @@ from rest_framework.response import Response
 
 from catalogue.access import Scope
 from catalogue.history import actor_of
-from catalogue.long_lists import SEARCHED, search_newest
+from catalogue.long_lists import SEARCHED, search_newest, with_keys
 from catalogue.models import HistoryEntry
 from catalogue.permissions import Access, demand_of_staff, permissions_behind
 from catalogue.rest.base import LongPages, ProblemSerializer, Refusal, StableOrdering
@@ -56,7 +56,7 @@ class HistoryFilters(django_filters.FilterSet):  # type: ignore[misc]
 
     def filter_search(self, entries: QuerySet[HistoryEntry], name: str, value: str) -> QuerySet[HistoryEntry]:
         fields = ("object_name", "actor_name", "message")
-        return entries.filter(pk__in=search_newest(entries, [value], fields, by="at"))
+        return with_keys(entries, search_newest(entries, [value], fields, by="at"))
 
 
 @extend_schema_view(

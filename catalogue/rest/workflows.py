@@ -25,6 +25,7 @@ from catalogue.approval_rules import COMPARISONS, MOST_RULES
 from catalogue.argument_overrides import LONGEST_DESCRIPTION
 from catalogue.exposure import FilterChain, Visibility, confirmed_catalogue, explain_exposure
 from catalogue.history import actor_of, changed_fields
+from catalogue.long_lists import KeyPaginator
 from catalogue.models import Review, Source, Workflow, WorkflowFilter
 from catalogue.models.workflow import WorkflowQuerySet
 from catalogue.permissions import Access, bounds_of, is_administrator
@@ -32,6 +33,7 @@ from catalogue.presentation import CURATORS_HINTS, MAX_ICON_CHARACTERS
 from catalogue.rest.base import (
     HIGHEST_LIMIT,
     JSONObjectField,
+    Pages,
     Problem,
     ProblemSerializer,
     Refusal,
@@ -493,6 +495,10 @@ CHANGED = {
 }
 
 
+class WorkflowPages(Pages):
+    django_paginator_class = KeyPaginator
+
+
 @extend_schema_view(
     list=extend_schema(
         summary="List workflows",
@@ -509,6 +515,7 @@ CHANGED = {
 @extend_schema(tags=["Workflows"])
 class WorkflowViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet[Workflow]):
     queryset = Workflow.objects.none()
+    pagination_class = WorkflowPages
     filterset_class = WorkflowFilters
     lookup_field = "tool_name"
     lookup_value_regex = NAME

@@ -7,7 +7,6 @@ from datetime import timedelta
 from typing import Any
 
 from django.core.exceptions import PermissionDenied
-from django.db import connection
 from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import get_object_or_404
@@ -38,12 +37,13 @@ from catalogue.admin.rendering import (
 )
 from catalogue.audit import record_export
 from catalogue.history import actor_of
-from catalogue.long_lists import narrow
+from catalogue.long_lists import begin_at
 from catalogue.models import Source, Toolset, Workflow
 from catalogue.schemas import find_argument_problems
 from connectors.http_tools.tool import HTTPRequestSpec, HTTPResponseSpec
 from executions.models import Execution, ExecutionPayload, State
 from executions.models.record import recorded_source_names
+from executions.models.states import ACTIVE
 from executions.models.usage import FAILURES
 from executions.reading import decode_base64
 from executions.statistics import Period
@@ -136,12 +136,9 @@ class StateFilter(DropdownFilter):  # type: ignore[misc]
             case "pending":
                 return queryset.filter(state=State.PENDING, admitted_at__isnull=False)
             case "under_way":
-                if connection.vendor == "postgresql":
-                    return queryset.under_way()  # type: ignore[attr-defined,no-any-return]
-                # SQLite would walk along the time, though few of a million may be running.
-                return queryset.filter(pk__in=Execution.objects.under_way().order_by().values("pk"))
+                return queryset.filter(state__in=ACTIVE, admitted_at__isnull=False)
             case "unsuccessful":
-                return narrow(queryset, "state", "in", FAILURES)
+                return queryset.filter(state__in=FAILURES)
         return queryset.filter(state=self.value())
 
 
@@ -201,7 +198,7 @@ class EndedFilter(DropdownFilter):  # type: ignore[misc]
     def queryset(self, request: HttpRequest, queryset: QuerySet[Execution]) -> QuerySet[Execution]:
         if self.value() not in list(Period):
             return queryset
-        return narrow(queryset, "finished_at", "gte", Period(self.value()).start())
+        return begin_at(queryset, "finished_at", Period(self.value()).start())
 
 
 class CreatedFilter(DropdownFilter):  # type: ignore[misc]

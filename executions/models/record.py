@@ -430,7 +430,7 @@ class ExecutionQuerySet(models.QuerySet[RecordT]):
             with contextlib.suppress(ValueError):
                 wholly.append(newest.filter(pk=uuid.UUID(text)))
             found |= {key for keys in wholly for key in keys[: long_lists.MOST_FOUND]}
-        return self.filter(pk__in=found)
+        return long_lists.with_keys(self, found)
 
     def visible_to(self, caller: Caller) -> Self:
         return self.all() if caller.sees_everything else self.filter(caller=caller.key)

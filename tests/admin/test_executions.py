@@ -142,6 +142,41 @@ def test_a_state_that_most_executions_share_is_listed_like_one_that_few_have(
         monkeypatch.setattr(long_lists, "COUNTED", counted)
         assert found(admin_client, state__exact="unsuccessful") == wanted
         assert found(admin_client, ended="24h") == made
+    monkeypatch.setattr("executions.admin.executions.ExecutionAdmin.list_per_page", 4)
+    pages = [found(admin_client, state__exact="unsuccessful", p=str(page)) for page in (1, 2)]
+    assert pages == [wanted[:4], wanted[4:]]
+
+
+@pytest.mark.skipif(connection.vendor != "sqlite", reason="PostgreSQL plans by what its tables hold")
+@pytest.mark.parametrize(
+    ("query", "index"),
+    [
+        ("state__exact=under_way", "execution_by_state"),
+        ("state__exact=unsuccessful", "execution_by_state"),
+        ("ended=24h", "created_at"),
+    ],
+)
+def test_a_list_reads_no_more_rows_than_it_shows_however_many_match(
+    admin_client: Client, monkeypatch: pytest.MonkeyPatch, query: str, index: str
+) -> None:
+    """B3: an index gives the order, and one counts what a filter finds; nothing is walked or sorted."""
+    monkeypatch.setattr(long_lists, "COUNTED", 4)
+    monkeypatch.setattr("executions.admin.executions.ExecutionAdmin.list_per_page", 2)
+    for state in (State.RUNNING, State.FAILED, State.TIMED_OUT, State.STARTING) * 2:
+        make_execution(state=state, admitted_at=timezone.now(), finished_at=timezone.now())
+    with CaptureQueriesContext(connection) as queries:
+        assert admin_client.get(f"{list_url(Execution)}?{query}").status_code == 200
+    of_list = [one["sql"] for one in queries if 'FROM "executions_execution"' in one["sql"]]
+    (counting,) = [sql for sql in of_list if "COUNT(" in sql]
+    (sorting,) = [sql for sql in of_list if "ORDER BY" in sql]
+    assert "SEARCH executions_execution USING" in plan_of(counting)
+    assert index in plan_of(sorting) and "TEMP B-TREE FOR ORDER BY" not in plan_of(sorting)
+
+
+def plan_of(statement: str) -> str:
+    with connection.cursor() as cursor:
+        cursor.execute(f"EXPLAIN QUERY PLAN {statement.replace('%', '%%')}", [])
+        return "\n".join(row[-1] for row in cursor.fetchall())
 
 
 @pytest.mark.databases("executions.models.record")
