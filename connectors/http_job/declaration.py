@@ -17,9 +17,10 @@ from pydantic import (
     model_validator,
 )
 
+from connectors.definitions import MAX_SECONDS
 from connectors.formats.mistakes import message_of, unknown_key
 from connectors.formats.yaml import Document, Limits, Path, Problem, UnusableText, name_of, read_document
-from connectors.http_job.template import EACH, outside_lists, placeholders_in, unknown_placeholder
+from connectors.http_job.template import placeholders_in, stray_of_each, unknown_placeholder
 from connectors.network.headers import TOKEN, objection_to_name
 
 LIMITS = Limits(bytes=200_000, depth=20, parts=5_000)
@@ -260,6 +261,8 @@ class Described(Block):
     version: Expression | None = None
     category: Expression | None = None
     tags: Expression | None = None
+    timeout_seconds: Annotated[int, Field(ge=1, le=MAX_SECONDS)] | Expression | None = None
+    """How long the engine lets a run go on; without it, the product's limit for all holds."""
     input_schema: str | dict[str, Any] | None = None
     """An expression that finds a JSON Schema, or a JSON Schema that all workflows have."""
     output_schema: Expression | None = None
@@ -575,8 +578,8 @@ def _template_problems(request: Request, known: set[str]) -> Iterator[tuple[str,
     for key, template in request.templates:
         if unknown := unknown_placeholder(template, known):
             yield key, _advice(unknown, known)
-        elif stray := set(outside_lists(template)) & set(EACH):
-            yield key, f"{{{min(stray)}}} can stand in a list only"
+        elif stray := stray_of_each(template):
+            yield key, f"{{{min(stray)}}} can stand in an item of a list, or as a key, only"
     if braces := _stray_brace(request.path):
         yield request.method.lower(), braces
 

@@ -129,7 +129,18 @@ MISTAKES = {
     ),
     "an argument's name outside a list": (
         with_line("{post: /jobs, json: {a: '{argument.name}'}, run_id: id}", instead_of=START),
-        "line 4, start.json: {argument.name} can stand in a list only",
+        "line 4, start.json: {argument.name} can stand in an item of a list, or as a key, only",
+    ),
+    "members for arguments where there are none": (
+        with_line("""cancel: {post: /x, json: {"{argument.name}": "{argument.value}"}}"""),
+        "line 9, cancel.json: nothing is known as {argument.name} here",
+    ),
+    "a time limit that is none": (
+        with_line(
+            '{get: /jobs, items: "@", id: id, timeout_seconds: 0}',
+            instead_of='{get: /jobs, items: "@", id: id}',
+        ),
+        "line 3, list.timeout_seconds: has to be",
     ),
     "a start that names no run": (
         with_line("{post: /jobs}", instead_of=START),
@@ -281,6 +292,20 @@ async def test_values_are_escaped_by_their_place_and_keep_their_type() -> None:
     assert sent.target == "/jobs/a%2Fb%3Fc/runs?tag=x%26y%3Dz&limit=5"
     assert sent.headers["x-who"] == "a/b?c"
     assert sent.json == {"whole": arguments, "n": 5, "text": "n=5", "brace": "{literal}"}
+
+
+async def test_arguments_stand_beside_values_of_the_declaration() -> None:
+    """B10: a member whose key is {argument.name} stands for one for each argument; what is written after it
+    wins, so that no argument takes the place of the key."""
+    members = '{"{argument.name}": "{argument.value}", reason: "{key}"}'
+    start = f"{{post: /runs, json: {{params: {members}, all: [{members}]}}, query: {members}, run_id: id}}"
+    key = uuid4()
+    async with declared(SMALLEST.replace(START, start), replies(200, {"id": "7"})) as (connector, engine):
+        await connector.start(JOB, {"cups": 2, "reason": "mine"}, key=key)
+    (sent,) = engine.received
+    expected = {"cups": 2, "reason": str(key)}
+    assert sent.json == {"params": expected, "all": [expected]}
+    assert sent.target == f"/runs?cups=2&reason={key}"
 
 
 @pytest.mark.parametrize("name", ["..", ".", "", "a\\b", "a\nb", ["a"], None])
@@ -514,6 +539,20 @@ async def test_a_second_request_describes_each_workflow_and_one_that_fails_costs
         "required": ["cups"],
     }
     assert gone.reason.startswith("The second request for it failed")
+
+
+@pytest.mark.parametrize(
+    ("declared_as", "seconds"),
+    [("86400", 86_400), ("limit", 90), ("'limit || `60`'", 90), ("about", None), ("much", None)],
+)
+async def test_a_workflow_has_the_time_that_its_engine_allows(declared_as: str, seconds: int | None) -> None:
+    """A7.4: otherwise the product's limit for all would cancel what the engine lets go on."""
+    text = SMALLEST.replace("id: id}", f"id: id, timeout_seconds: {declared_as}}}", 1)
+    job = {"id": "brew", "limit": 89.5, "about": "soon", "much": 1e300}
+    async with declared(text, replies(200, [job])) as (connector, _):
+        (brew,) = await listed(connector)
+    assert isinstance(brew, WorkflowDefinition)
+    assert brew.timeout_seconds == seconds
 
 
 async def test_a_listing_goes_on_where_it_stopped() -> None:
