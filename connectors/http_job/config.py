@@ -13,9 +13,11 @@ from connectors.network.policy import normalise_base_url
 from connectors.settings import REQUESTS, FieldProblem, SourceConfig, hint
 
 OWN: Literal["own"] = "own"
-PRESETS = ("airflow", "argo", "awx", "conductor", "dagster", "github_actions", "jenkins", "n8n")
+PRESETS = ("airflow", "argo", "awx", "buildbot", "conductor", "dagster", "github_actions", "jenkins", "n8n")
 """Files in presets/, in the order in which they are offered."""
-Preset = Literal["own", "airflow", "argo", "awx", "conductor", "dagster", "github_actions", "jenkins", "n8n"]
+Preset = Literal[
+    "own", "airflow", "argo", "awx", "buildbot", "conductor", "dagster", "github_actions", "jenkins", "n8n"
+]
 
 
 @cache

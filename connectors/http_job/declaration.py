@@ -337,6 +337,17 @@ class Start(Request):
         return self
 
 
+class One(Block):
+    """The run among others in an answer."""
+
+    of: Expression
+    """A list."""
+    where: Expression
+    """A value of each of its items."""
+    equals: Text
+    """What it has to be, such as "{run_id}"."""
+
+
 class Find(Request):
     """The run that a key started."""
 
@@ -347,11 +358,15 @@ class Find(Request):
     """Where a run has the key of its start; needed with runs."""
     workflow: Expression | None = None
     """Where a run has the id of its workflow."""
+    one: One | None = None
+    """For engines that cannot be asked for a key: the run among the latest of all. No other is looked at."""
 
     @model_validator(mode="after")
     def _checks_the_key(self) -> Self:
         if self.runs is not None and self.key is None:
             raise ValueError("runs needs key: an engine that ignores the condition would list other runs")
+        if self.one is not None and (self.runs is not None or self.key is not None):
+            raise ValueError("one goes without runs and key, as it says where both are")
         return self
 
 
@@ -389,17 +404,6 @@ class Seen(HowFar):
     finished_at: Expression | None = None
     keep: Keep = {}
     """Values that the requests for result, failure and logs have as placeholders."""
-
-
-class One(Block):
-    """The run among others in an answer."""
-
-    of: Expression
-    """A list."""
-    where: Expression
-    """A value of each of its items."""
-    equals: Text
-    """What it has to be, such as "{run_id}"."""
 
 
 class Otherwise(Request, Seen):
@@ -561,17 +565,28 @@ def _placeholder_problems(declared: Declaration, problem: Noting) -> Iterator[Pr
     for place, request, known in declared.requests:
         for key, objection in _template_problems(request, known):
             yield problem((*place, key), objection)
-    own, start = declared.start.own_run_id, declared.start
-    if unknown := unknown_placeholder(own, {"key", "id", *declared.values}):
-        yield problem(("start", "own_run_id"), _advice(unknown, {"key", "id"}))
     if unknown := unknown_placeholder(declared.headers, {*declared.values}):
         yield problem(("headers",), _advice(unknown, {*declared.values}))
-    if (one := declared.status.one) and (unknown := unknown_placeholder(one.equals, {"run_id", "key"})):
-        yield problem(("status", "one", "equals"), _advice(unknown, {"run_id", "key"}))
+    yield from _run_problems(declared, problem)
+    yield from _page_problems(declared, problem)
+
+
+def _run_problems(declared: Declaration, problem: Noting) -> Iterator[Problem]:
+    """Of what says which run is meant."""
+    own, start, looked_up = declared.start.own_run_id, declared.start, declared.find and declared.find.one
+    if unknown := unknown_placeholder(own, {"key", "id", *declared.values}):
+        yield problem(("start", "own_run_id"), _advice(unknown, {"key", "id"}))
     keyed = {name for _, template in start.templates for name in placeholders_in(template)}
     if (own or start.one_run_per_key) and "key" not in keyed:
         yield problem(("start",), "has to send {key} where it promises something of it")
-    yield from _page_problems(declared, problem)
+    for part, one, known in (
+        ("status", declared.status.one, {"run_id", "key"}),
+        ("find", looked_up, {"key"}),
+    ):
+        if one and (unknown := unknown_placeholder(one.equals, known)):
+            yield problem((part, "one", "equals"), _advice(unknown, known))
+    if looked_up and "key" not in placeholders_in(looked_up.equals):
+        yield problem(("find", "one", "equals"), "has to say {key}")
 
 
 def _template_problems(request: Request, known: set[str]) -> Iterator[tuple[str, str]]:

@@ -8,10 +8,11 @@ from django.test import Client
 from django.urls import reverse
 
 from catalogue.models import Source, Workflow
+from connectors.http_job.config import preset_text
 from tests.admin.pages import add_url, form_values, text_of
 from tests.admin.test_sources import NEW, errors_of
 from tests.catalogue.test_commands import run
-from tests.connectors.job_engines import Airflow, serving
+from tests.connectors.job_engines import Airflow, Buildbot, serving
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -73,3 +74,65 @@ def test_the_command_shows_what_a_declaration_would_send_and_what_is_wrong_with_
     file.write_text("name: Tea\nlits: {}\n")
     with pytest.raises(CommandError, match=r"line 2, lits: unknown key; did you mean list\?"):
         run("job_engine", str(file))
+
+
+def test_a_declaration_is_tried_at_its_engine_before_anything_is_connected(tmp_path: Path) -> None:
+    """B10: its author sees what each expression finds, and an error of the engine in its words; no secret is
+    shown, and nothing is stored."""
+    file = tmp_path / "mine.yaml"
+    mistaken = preset_text("buildbot").replace("tags: tags", "tags: labels[0][1]")
+    file.write_text(mistaken)
+    with serving(Buildbot()) as engine:
+        at = f"--at=http://127.0.0.1:{engine.port}"
+        secret = f"--secret=token={Buildbot.secret}"
+        brisk = '--config={"min_poll_seconds": 1}'
+        ended = '--arguments={"cups": 3, "sort": "Assam"}'
+        told, _ = run("job_engine", str(file), at, secret, brisk, "--run=complete", ended)
+        cancelled, _ = run("job_engine", "--preset=buildbot", at, secret, brisk, "--run=last", "--cancel")
+        with pytest.raises(CommandError, match="400 Bad Request: cups: Cups: none"):
+            run("job_engine", str(file), at, secret, "--run=complete", '--arguments={"cups": 0}')
+        with pytest.raises(CommandError, match="no workflow gone; nothing was started"):
+            run("job_engine", str(file), at, secret, "--run=gone")
+        with pytest.raises(CommandError, match="401 Unauthorized"):
+            run("job_engine", str(file), at)
+    for line in (
+        "  GET /api/v2/builders?limit=200&offset=0&order=builderid",
+        "  tags: nothing",
+        '  keep.scheduler: "force"',
+        "  inputs.each: 4 found",
+        "  1 (complete): Lets it complete.",
+        '    sort (required): {"type": "string", "description": "Sort", "enum": ["Assam", "Darjeeling"]}',
+        "The lookup by key finds that run.",
+        "The run is completed.",
+    ):
+        assert line in told.splitlines(), told
+    assert "The engine refused: No force scheduler starts this builder." in told
+    assert '"properties": {"cups": [3, "Force Build Form"]}' in told
+    assert "The run is running: building" in cancelled and "The run is cancelled." in cancelled
+    assert Buildbot.secret not in told + cancelled
+    assert not Source.objects.exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--preset=buildbot", "--run=x"), "give its address with --at"),
+        (("--preset=buildbot", "--at=tea"), "base_url: "),
+        (("--preset=buildbot", "--at=http://tea", '--config={"x": 1}'), "x: "),
+    ],
+)
+def test_a_trial_says_which_option_is_wrong(options: tuple[str, ...], words: str) -> None:
+    """B4: before anything is sent."""
+    with pytest.raises(CommandError, match=words):
+        run("job_engine", *options)
+
+
+def test_the_command_takes_a_declaration_from_its_file(tmp_path: Path) -> None:
+    """B4: as JSON in a shell's quotes it is hard to write; a file that is not there is named."""
+    file = tmp_path / "mine.yaml"
+    file.write_text(preset_text("buildbot"))
+    address = '--config={"base_url": "http://tea.example.com"}'
+    run("add_source", "tea", "http_job", address, f"--config-file=declaration={file}")
+    assert Source.objects.get().config["declaration"] == preset_text("buildbot")
+    with pytest.raises(CommandError, match=r"gone\.yaml cannot be read"):
+        run("add_source", "more", "http_job", address, "--config-file=declaration=gone.yaml")

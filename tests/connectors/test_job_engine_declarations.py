@@ -123,6 +123,18 @@ MISTAKES = {
         with_line("find: {get: '/runs?key={key}', runs: runs, run_id: id}"),
         "line 9, find: runs needs key",
     ),
+    "a lookup among runs without the key": (
+        with_line("find: {get: /runs, one: {of: runs, where: key, equals: '{id}'}, run_id: id}"),
+        "line 9, find.one.equals: nothing is known as {id} here; known are {key}",
+    ),
+    "a lookup of no key": (
+        with_line("find: {get: /runs, one: {of: runs, where: key, equals: x}, run_id: id}"),
+        "line 9, find.one.equals: has to say {key}",
+    ),
+    "two ways to look a run up": (
+        with_line("find: {get: /runs, runs: r, key: k, one: {of: r, where: k, equals: '{key}'}, run_id: i}"),
+        "line 9, find: one goes without runs and key",
+    ),
     "a value with another's name": (
         with_line("values: {key: x}"),
         "line 9, values.key: is the name of something",
@@ -325,6 +337,20 @@ async def test_a_header_cannot_be_split_by_an_argument() -> None:
         with pytest.raises(Rejected, match="X-Who"):
             await connector.start(JOB, {"who": "a\r\nX-Admin: yes"}, key=uuid4())
     assert not engine.received
+
+
+async def test_a_run_is_looked_up_among_the_latest_of_an_engine_that_cannot_be_asked_for_a_key() -> None:
+    """B3: one that is not among them is none, and an answer without a list leaves it open."""
+    text = with_line("find: {get: /runs, one: {of: runs, where: note, equals: 'for {key}'}, run_id: id}")
+    key = uuid4()
+    runs = [{"id": 1, "note": f"for {uuid4()}"}, {"id": 2, "note": f"for {key}"}, {"id": 3}]
+    async with declared(text, replies(200, {"runs": runs})) as (connector, _):
+        found = await connector.find_run(JOB, {}, key=key)
+        assert found is not None and found.run_id == "2"
+        assert await connector.find_run(JOB, {}, key=uuid4()) is None
+    async with declared(text, replies(200, {"runs": None})) as (connector, _):
+        with pytest.raises(InvalidAnswer, match="no list of runs"):
+            await connector.find_run(JOB, {}, key=key)
 
 
 # The login
