@@ -1,18 +1,23 @@
 """Adding engines with a job API in the admin: those that ship by their name, others by their declaration."""
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
 from django.core.management import CommandError
+from django.db import connection
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
-from catalogue.models import Source, Workflow
+from catalogue.discovery import refresh_source
+from catalogue.models import DiscoveryRun, Source, Workflow
 from connectors.http_job.config import preset_text
 from tests.admin.pages import add_url, form_values, text_of
 from tests.admin.test_sources import NEW, errors_of
 from tests.catalogue.test_commands import run
-from tests.connectors.job_engines import Airflow, Buildbot, serving
+from tests.connectors.job_engines import Airflow, Answer, Asked, Buildbot, JobEngine, serving
+from tests.factories import make_source
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -136,3 +141,55 @@ def test_the_command_takes_a_declaration_from_its_file(tmp_path: Path) -> None:
     assert Source.objects.get().config["declaration"] == preset_text("buildbot")
     with pytest.raises(CommandError, match=r"gone\.yaml cannot be read"):
         run("add_source", "more", "http_job", address, "--config-file=declaration=gone.yaml")
+
+
+class ManyJobs(JobEngine):
+    """One that lists thousands of jobs in pages, and says what each takes only when it is asked for it."""
+
+    jobs = 5_000
+    declaration = """
+name: Many
+list:
+  get: /jobs
+  query: {offset: "{offset}", limit: "{limit}"}
+  pages: {by: offset, size: 1000, total: total}
+  items: jobs
+  id: id
+  detail: {get: "/jobs/{id}", description: about, inputs: {each: inputs}}
+start: {post: "/jobs/{id}", json: "{arguments}", run_id: id}
+status: {get: "/runs/{run_id}", state: state, states: {going: running}}
+"""
+
+    def answer(self, asked: Asked) -> Answer:
+        if asked.path != "/jobs":
+            return 200, {"about": "Brews.", "inputs": {"cups": {}}}
+        begin, size = int(asked.query["offset"]), int(asked.query["limit"])
+        page = [{"id": f"job-{number}"} for number in range(begin, min(begin + size, self.jobs))]
+        return 200, {"jobs": page, "total": self.jobs}
+
+    def asked_for(self) -> Counter[str]:
+        return Counter(asked.path for asked in self.asked if asked.path != "/jobs")
+
+
+# Five thousand requests take six seconds of CPU.
+@pytest.mark.engines
+def test_five_thousand_workflows_are_listed_within_the_limits_of_the_source() -> None:
+    """A1.4: with a second request each. A listing that is not complete changes nothing, the next one goes on
+    where it stopped, and none asks for a workflow twice; what is then written takes few statements."""
+    with serving(ManyJobs()) as engine:
+        assert isinstance(engine, ManyJobs)
+        config = {"declaration": engine.declaration, "details_per_listing": 2_000, "details_at_once": 8}
+        at = f"http://127.0.0.1:{engine.port}"
+        source = make_source(kind="http_job", base_url=at, api_key="", config=config)
+        for asked in (2_000, 4_000):
+            assert "asked for 2,000 workflows" in refresh_source(source).error
+            assert engine.asked_for().total() == asked
+            assert not Workflow.objects.exists()
+        with CaptureQueriesContext(connection) as written:
+            assert refresh_source(source).outcome == DiscoveryRun.Outcome.SUCCEEDED
+        assert engine.asked_for().total() == 5_000
+        assert set(engine.asked_for().values()) == {1}
+    found = Workflow.objects.filter(source=source)
+    assert (found.count(), found.filter(description="Brews.").count()) == (5_000, 5_000)
+    assert found.first().input_schema["properties"].keys() == {"cups"}
+    assert len(written) < 500, len(written)
