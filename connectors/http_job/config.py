@@ -36,6 +36,10 @@ def _kinds_that_need(*settings_: str) -> dict[str, list[str]]:
     return {"preset": [OWN, *needing]}
 
 
+def _presets_with_values() -> list[str]:
+    return [name for name in PRESETS if declaration_of(name, "").values]
+
+
 class HttpJobConfig(SourceConfig):
     preset: Preset = Field(
         default=OWN,
@@ -88,6 +92,7 @@ class HttpJobConfig(SourceConfig):
         default={},
         title="Values",
         description="Where the declaration lets a source choose, such as ref=main for GitHub Actions.",
+        json_schema_extra=hint(only_if={"preset": [OWN, *_presets_with_values()]}),
     )
     min_poll_seconds: settings.MinPollSeconds = 2.0
     request_timeout_seconds: settings.RequestTimeoutSeconds = 30.0

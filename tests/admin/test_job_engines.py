@@ -40,6 +40,8 @@ def test_an_engine_that_ships_is_chosen_by_its_name_and_asks_for_address_and_log
     assert "Airflow 3" in text_of(choice) and "Dagster" in text_of(choice)
     form = admin_client.get(add_url(Source) + query.replace("&amp;", "&"))
     assert form_values(form)["setting_preset"] == "airflow"
+    values = form.context["adminform"].form.fields["setting_values"]
+    assert "github_actions" in str(values.widget.attrs) and "airflow" not in str(values.widget.attrs)
     with serving(Airflow()) as engine:
         given = {"preset": "airflow", "base_url": f"http://127.0.0.1:{engine.port}", "username": "admin"}
         response = admin_client.post(add_url(Source), chosen(**given, password=Airflow.secret))
