@@ -67,7 +67,7 @@ class LatheHarness(EngineHarness):
         return self._connector(self.lathe.port, WRONG_TOKEN, 10.0)
 
     def connector_at(self, port: int) -> Connector:
-        return self._connector(port, Lathe.token, 0.2)
+        return self._connector(port, Lathe.token, 0.5)
 
     def unknown_run_id(self) -> str:
         return uuid4().hex
