@@ -18,7 +18,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
-.PHONY: help install install-dev install-python install-mcp1 install-prefect install-restate install-airflow install-dagster install-node run
+.PHONY: help install install-dev install-python install-mcp1 install-prefect install-restate install-airflow install-dagster install-buildbot install-node run
 .PHONY: test test-engines test-n8n test-e2e check static coverage format bench eval model chaos approvals rolling crashpoints mutants figures map lock clean
 .PHONY: schema site pictures wheel image test-image test-deployment audit
 
@@ -30,7 +30,7 @@ install:  ## Make .venv with what the product needs to run.
 	@$(PYTHON) scripts/install.py $(VENV) requirements.lock
 
 install-dev:  ## The same with the tools for tests and checks.
-	@$(MAKE) -j5 install-python install-mcp1 install-prefect install-restate install-airflow install-dagster install-node
+	@$(MAKE) -j5 install-python install-mcp1 install-prefect install-restate install-airflow install-dagster install-buildbot install-node
 
 install-python:
 	@$(PYTHON) scripts/install.py $(VENV) requirements-dev.lock requirements.lock
@@ -51,6 +51,9 @@ install-airflow:
 install-dagster:
 	@$(PYTHON) scripts/install.py .venv-dagster tests/engines/requirements-dagster.lock || test "$$CI" != true
 
+install-buildbot:
+	@$(PYTHON) scripts/install.py .venv-buildbot tests/engines/requirements-buildbot.lock || test "$$CI" != true
+
 install-node:
 	@$(PYTHON) scripts/install_node.py $(NODE_TESTS) || test "$$CI" != true
 	@$(PYTHON) scripts/install_node.py $(NODE_AXE) || test "$$CI" != true
@@ -64,7 +67,7 @@ PYTEST := $(BIN)/python -m pytest $(COVERAGE)
 test: install-dev  ## Run the tests that need no foreign server; ARGS="-k discovery" chooses some.
 	@$(PYTEST) -n $(TEST_JOBS) -m "not engines and not e2e" $(ARGS)
 
-test-engines: install-dev  ## Run the tests against real Temporal, Prefect, Restate, Airflow, Dagster, MCP servers and RQ.
+test-engines: install-dev  ## Run the tests against real Temporal, Prefect, Restate, Airflow, Dagster, Buildbot, MCP servers and RQ.
 	@$(PYTEST) -n $(JOBS) -m engines $(ARGS)
 
 # Its installation takes minutes and 1.4 GB, so that no other target makes it.
@@ -200,13 +203,14 @@ lock:  ## Bring the lock files up to date with the requirements; ARGS="--upgrade
 	$(COMPILE) $(ARGS) -o tests/engines/requirements-restate.lock tests/engines/requirements-restate.txt
 	$(COMPILE) $(ARGS) -o tests/engines/requirements-airflow.lock tests/engines/requirements-airflow.txt
 	$(COMPILE) $(ARGS) -o tests/engines/requirements-dagster.lock tests/engines/requirements-dagster.txt
+	$(COMPILE) $(ARGS) -o tests/engines/requirements-buildbot.lock tests/engines/requirements-buildbot.txt
 	$(COMPILE) $(ARGS) -o tests/engines/requirements-model.lock \
 		--override tests/engines/requirements-model-left-out.txt tests/engines/requirements-model.txt
 	cd $(NODE_TESTS) && npm install --package-lock-only --no-progress --loglevel=error
 	cd $(NODE_RESTATE) && npm install --package-lock-only --no-progress --loglevel=error
 
 clean:  ## Remove environments and caches; the data in var/ stays.
-	rm -rf $(VENV) .venv-mcp1 .venv-prefect .venv-restate .venv-airflow .venv-dagster .venv-model
+	rm -rf $(VENV) .venv-mcp1 .venv-prefect .venv-restate .venv-airflow .venv-dagster .venv-buildbot .venv-model
 	rm -rf $(NODE_TESTS)/node_modules $(NODE_AXE)/node_modules $(NODE_RESTATE)/node_modules .cache .coverage .coverage.* htmlcov
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -448,6 +448,17 @@ class SourceAdmin(ButtonsMixin):
         else:
             obj.pk = form.create().pk
 
+    def response_add(
+        self, request: HttpRequest, obj: Source, post_url_continue: str | None = None
+    ) -> HttpResponse:
+        added = Source.objects.get(pk=obj.pk)
+        if added.enabled and added.new_workflows == Source.NewWorkflows.HIDDEN:
+            query = f"?source__id__exact={added.pk}"
+            workflows = html.link("Its workflows", "catalogue_workflow_changelist", query=query)
+            said = "{} are listed within seconds. They are hidden until you enable them."
+            messages.info(request, format_html(said, workflows))
+        return super().response_add(request, obj, post_url_continue)
+
     def render_change_form(
         self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any
     ) -> HttpResponse:

@@ -4,6 +4,7 @@ import sys
 from argparse import ArgumentParser, ArgumentTypeError
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
@@ -91,6 +92,15 @@ def _key_and_value(text: str) -> tuple[str, str]:
     if not key or not equals:
         raise ArgumentTypeError("has to look like KEY=VALUE")
     return key, value
+
+
+def key_and_file(text: str) -> tuple[str, str]:
+    """The key, and the text of the file."""
+    key, name = _key_and_value(text)
+    try:
+        return key, Path(name).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ArgumentTypeError(f"{name} cannot be read: {error}") from None
 
 
 def _key_and_variable(text: str) -> tuple[str, str]:

@@ -62,6 +62,10 @@ def _described(block: Described, answer: Any) -> dict[str, Any]:
         name: text_at(expression, answer) for name in TEXTS if (expression := getattr(block, name))
     }
     said = {name: text for name, text in said.items() if text.strip()}
+    longest = block.timeout_seconds
+    if longest is not None:
+        seconds = find(longest, answer) if isinstance(longest, str) else longest
+        said["timeout_seconds"] = math.ceil(seconds) if is_number(seconds) else None
     if block.tags is not None:
         tags = find(block.tags, answer)
         said["tags"] = [tag for tag in tags if isinstance(tag, str) and tag] if isinstance(tags, list) else []

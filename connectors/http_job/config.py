@@ -13,9 +13,11 @@ from connectors.network.policy import normalise_base_url
 from connectors.settings import REQUESTS, FieldProblem, SourceConfig, hint
 
 OWN: Literal["own"] = "own"
-PRESETS = ("airflow", "argo", "awx", "conductor", "dagster", "github_actions", "jenkins", "n8n")
+PRESETS = ("airflow", "argo", "awx", "buildbot", "conductor", "dagster", "github_actions", "jenkins", "n8n")
 """Files in presets/, in the order in which they are offered."""
-Preset = Literal["own", "airflow", "argo", "awx", "conductor", "dagster", "github_actions", "jenkins", "n8n"]
+Preset = Literal[
+    "own", "airflow", "argo", "awx", "buildbot", "conductor", "dagster", "github_actions", "jenkins", "n8n"
+]
 
 
 @cache
@@ -36,6 +38,10 @@ def _kinds_that_need(*settings_: str) -> dict[str, list[str]]:
 
 _PRESETS_WITH_WEBHOOK = [name for name in PRESETS if declaration_of(name, "").webhook is not None]
 FEWEST_CHARACTERS = 16
+
+
+def _presets_with_values() -> list[str]:
+    return [name for name in PRESETS if declaration_of(name, "").values]
 
 
 class HttpJobConfig(SourceConfig):
@@ -97,6 +103,7 @@ class HttpJobConfig(SourceConfig):
         default={},
         title="Values",
         description="Where the declaration lets a source choose, such as ref=main for GitHub Actions.",
+        json_schema_extra=hint(only_if={"preset": [OWN, *_presets_with_values()]}),
     )
     min_poll_seconds: settings.MinPollSeconds = 2.0
     request_timeout_seconds: settings.RequestTimeoutSeconds = 30.0

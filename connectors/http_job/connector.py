@@ -3,7 +3,7 @@
 import asyncio
 import hashlib
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -24,8 +24,8 @@ from connectors.errors import (
 )
 from connectors.http_job import answers
 from connectors.http_job.config import PRESETS, HttpJobConfig, declaration_of
-from connectors.http_job.declaration import Cancel, Find, Seen, Step, find
-from connectors.http_job.engine import DeclaredEngine
+from connectors.http_job.declaration import Cancel, Find, One, Seen, Step, find
+from connectors.http_job.engine import DeclaredEngine, OnAnswer
 from connectors.http_job.template import fill_json
 from connectors.http_job.webhook import read_report
 from connectors.network.redaction import printable, shorten_error, words_in
@@ -57,10 +57,10 @@ class HttpJobConnector:
     label: ClassVar[str] = "Engine with a job API (declared in YAML)"
     Config: ClassVar[type[BaseModel]] = HttpJobConfig
 
-    def __init__(self, config: HttpJobConfig) -> None:
+    def __init__(self, config: HttpJobConfig, *, on_answer: OnAnswer | None = None) -> None:
         self._config = config
         self._declared = config.declared
-        self._engine = DeclaredEngine(config, self._declared)
+        self._engine = DeclaredEngine(config, self._declared, on_answer=on_answer)
         self._webhook_secret = config.webhook_secret.get_secret_value()
         self._asked = 0
         self._details: dict[str, Any] = {}
@@ -246,6 +246,10 @@ class HttpJobConnector:
             answer = await self._engine.ask(request, names)
         except NotFound:
             return None
+        if request.one is not None:
+            answer = one_of(request.one, answer, names)
+            if answer is None:
+                return None
         return _found(request, answer, workflow_id=workflow.id, key=str(key))
 
     async def poll(self, run: RunRef) -> RunSnapshot:
@@ -324,12 +328,8 @@ class HttpJobConnector:
         answer = await self._engine.ask(status, names)
         if status.one is None:
             return status, answer
-        runs, wanted = find(status.one.of, answer), str(fill_json(status.one.equals, names))
-        if not isinstance(runs, list):
-            raise InvalidAnswer(f"The answer has no list of runs; it is {shape_of(answer)}.")
-        for one in runs:
-            if answers.text_at(status.one.where, one) == wanted:
-                return status, one
+        if (one := one_of(status.one, answer, names)) is not None:
+            return status, one
         if status.otherwise is None:
             raise NotFound("The run is not among those that the engine lists.")
         return status.otherwise, await self._engine.ask(status.otherwise, names)
@@ -367,6 +367,14 @@ class HttpJobConnector:
 
     def _of_run(self, run: RunRef) -> dict[str, Any]:
         return {**self._names(run.workflow), "run_id": run.run_id, "key": str(run.key)}
+
+
+def one_of(wanted: One, answer: Any, names: Mapping[str, Any]) -> Any:
+    """None: it is not among them."""
+    runs, equals = find(wanted.of, answer), str(fill_json(wanted.equals, names))
+    if not isinstance(runs, list):
+        raise InvalidAnswer(f"The answer has no list of runs; it is {shape_of(answer)}.")
+    return next((run for run in runs if answers.text_at(wanted.where, run) == equals), None)
 
 
 def _found(request: Find, answer: Any, *, workflow_id: str, key: str) -> Started | None:

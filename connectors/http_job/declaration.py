@@ -17,6 +17,7 @@ from pydantic import (
     model_validator,
 )
 
+from connectors.definitions import MAX_SECONDS
 from connectors.formats.yaml import (
     Document,
     Limits,
@@ -28,7 +29,11 @@ from connectors.formats.yaml import (
     read_document,
     unknown_key,
 )
-from connectors.http_job.template import EACH, outside_lists, placeholders_in, unknown_placeholder
+from connectors.http_job.template import (
+    placeholders_in,
+    stray_of_each,
+    unknown_placeholder,
+)
 from connectors.network.headers import TOKEN, objection_to_name
 
 LIMITS = Limits(bytes=200_000, depth=20, parts=5_000)
@@ -269,6 +274,8 @@ class Described(Block):
     version: Expression | None = None
     category: Expression | None = None
     tags: Expression | None = None
+    timeout_seconds: Annotated[int, Field(ge=1, le=MAX_SECONDS)] | Expression | None = None
+    """How long the engine lets a run go on; without it, the product's limit for all holds."""
     input_schema: str | dict[str, Any] | None = None
     """An expression that finds a JSON Schema, or a JSON Schema that all workflows have."""
     output_schema: Expression | None = None
@@ -343,6 +350,17 @@ class Start(Request):
         return self
 
 
+class One(Block):
+    """The run among others in an answer."""
+
+    of: Expression
+    """A list."""
+    where: Expression
+    """A value of each of its items."""
+    equals: Text
+    """What it has to be, such as "{run_id}"."""
+
+
 class Find(Request):
     """The run that a key started."""
 
@@ -353,11 +371,15 @@ class Find(Request):
     """Where a run has the key of its start; needed with runs."""
     workflow: Expression | None = None
     """Where a run has the id of its workflow."""
+    one: One | None = None
+    """For engines that cannot be asked for a key: the run among the latest of all. No other is looked at."""
 
     @model_validator(mode="after")
     def _checks_the_key(self) -> Self:
         if self.runs is not None and self.key is None:
             raise ValueError("runs needs key: an engine that ignores the condition would list other runs")
+        if self.one is not None and (self.runs is not None or self.key is not None):
+            raise ValueError("one goes without runs and key, as it says where both are")
         return self
 
 
@@ -395,17 +417,6 @@ class Seen(HowFar):
     finished_at: Expression | None = None
     keep: Keep = {}
     """Values that the requests for result, failure and logs have as placeholders."""
-
-
-class One(Block):
-    """The run among others in an answer."""
-
-    of: Expression
-    """A list."""
-    where: Expression
-    """A value of each of its items."""
-    equals: Text
-    """What it has to be, such as "{run_id}"."""
 
 
 class Otherwise(Request, Seen):
@@ -668,25 +679,36 @@ def _placeholder_problems(declared: Declaration, problem: Noting) -> Iterator[Pr
     for place, request, known in declared.requests:
         for key, objection in _template_problems(request, known):
             yield problem((*place, key), objection)
-    own, start = declared.start.own_run_id, declared.start
-    if unknown := unknown_placeholder(own, {"key", "id", *declared.values}):
-        yield problem(("start", "own_run_id"), _advice(unknown, {"key", "id"}))
     if unknown := unknown_placeholder(declared.headers, {*declared.values}):
         yield problem(("headers",), _advice(unknown, {*declared.values}))
-    if (one := declared.status.one) and (unknown := unknown_placeholder(one.equals, {"run_id", "key"})):
-        yield problem(("status", "one", "equals"), _advice(unknown, {"run_id", "key"}))
+    yield from _run_problems(declared, problem)
+    yield from _page_problems(declared, problem)
+
+
+def _run_problems(declared: Declaration, problem: Noting) -> Iterator[Problem]:
+    """Of what says which run is meant."""
+    own, start, looked_up = declared.start.own_run_id, declared.start, declared.find and declared.find.one
+    if unknown := unknown_placeholder(own, {"key", "id", *declared.values}):
+        yield problem(("start", "own_run_id"), _advice(unknown, {"key", "id"}))
     keyed = {name for _, template in start.templates for name in placeholders_in(template)}
     if (own or start.one_run_per_key) and "key" not in keyed:
         yield problem(("start",), "has to send {key} where it promises something of it")
-    yield from _page_problems(declared, problem)
+    for part, one, known in (
+        ("status", declared.status.one, {"run_id", "key"}),
+        ("find", looked_up, {"key"}),
+    ):
+        if one and (unknown := unknown_placeholder(one.equals, known)):
+            yield problem((part, "one", "equals"), _advice(unknown, known))
+    if looked_up and "key" not in placeholders_in(looked_up.equals):
+        yield problem(("find", "one", "equals"), "has to say {key}")
 
 
 def _template_problems(request: Request, known: set[str]) -> Iterator[tuple[str, str]]:
     for key, template in request.templates:
         if unknown := unknown_placeholder(template, known):
             yield key, _advice(unknown, known)
-        elif stray := set(outside_lists(template)) & set(EACH):
-            yield key, f"{{{min(stray)}}} can stand in a list only"
+        elif stray := stray_of_each(template):
+            yield key, f"{{{min(stray)}}} can stand in an item of a list, or as a key, only"
     if braces := _stray_brace(request.path):
         yield request.method.lower(), braces
 

@@ -3,7 +3,7 @@
 import asyncio
 import base64
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import quote, unquote, urlencode, urlsplit
 
@@ -36,6 +36,7 @@ from connectors.simplified.answers import identifier
 DEPTH = 250  # Above the limit of one schema, so that a deep one does not fail the listing
 UNAUTHORIZED = 401
 Names = Mapping[str, Any]
+OnAnswer = Callable[[Request, Names, Any], None]
 
 
 def target_of(request: Request, names: Names) -> str:
@@ -62,10 +63,13 @@ def _lacks_a_value(request: Request, names: Names) -> bool:
 
 
 class DeclaredEngine:
-    """Raises only ConnectorError."""
+    """Raises only ConnectorError. `on_answer` sees each good answer that expressions look at."""
 
-    def __init__(self, config: HttpJobConfig, declared: Declaration) -> None:
+    def __init__(
+        self, config: HttpJobConfig, declared: Declaration, *, on_answer: OnAnswer | None = None
+    ) -> None:
         self._declared = declared
+        self._on_answer = on_answer or (lambda request, names, answer: None)
         self.values = declared.values | config.values
         secrets = {name: getattr(config, name) for name in ("password", "token")}
         self._secrets = {name: secret.get_secret_value() for name, secret in secrets.items()}
@@ -111,7 +115,9 @@ class DeclaredEngine:
             target, content = self._client.follow(link, found_at=target), {}
         if request.read == "lines":
             _, text = await self._send(request, names, repeatable=repeatable)
-            return text.splitlines()
+            lines = text.splitlines()
+            self._on_answer(request, names, lines)
+            return lines
         answer = await self._logged_in(
             lambda login: self._client.request_json(
                 request.method,
@@ -123,6 +129,7 @@ class DeclaredEngine:
                 is_listing=is_listing,
             )
         )
+        self._on_answer(request, names, answer)
         self._refuse(request, answer, repeatable=repeatable)
         return answer
 

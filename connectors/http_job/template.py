@@ -14,21 +14,26 @@ WHOLE = re.compile(r"\{([a-z_][a-z0-9_]*(?:\.[^{}\s]+)?)\}")
 ARGUMENT = "arguments."
 EACH = ("argument.name", "argument.value")
 """In an item of a list, which stands for one item for each argument."""
+MEMBER = "{argument.name}"
+"""As a key: the member stands for one for each argument."""
 MISSING: Any = object()
 """The value of an argument that the caller left out."""
 EMPTY = (MISSING, None, "")
 
 
-def placeholders_in(value: Any) -> Iterator[str]:
+def placeholders_in(value: Any, *, in_lists: bool = True, in_members: bool = True) -> Iterator[str]:
+    """`in_members`: also where a member stands for one for each argument."""
     match value:
         case str():
             yield from (name for _, name in PART.findall(value) if name)
         case dict():
-            for inner in value.values():
-                yield from placeholders_in(inner)
-        case list():
+            for key, inner in value.items():
+                if key != MEMBER or in_members:
+                    yield from (EACH[0],) if key == MEMBER else ()
+                    yield from placeholders_in(inner, in_lists=in_lists, in_members=in_members)
+        case list() if in_lists:
             for inner in value:
-                yield from placeholders_in(inner)
+                yield from placeholders_in(inner, in_lists=in_lists, in_members=in_members)
 
 
 def unknown_placeholder(value: Any, known: Collection[str]) -> str:
@@ -39,14 +44,9 @@ def unknown_placeholder(value: Any, known: Collection[str]) -> str:
     return ""
 
 
-def outside_lists(value: Any) -> Iterator[str]:
-    """The placeholders that stand in no list."""
-    match value:
-        case str():
-            yield from placeholders_in(value)
-        case dict():
-            for inner in value.values():
-                yield from outside_lists(inner)
+def stray_of_each(value: Any) -> set[str]:
+    """The placeholders of one argument that stand where nothing is repeated."""
+    return set(placeholders_in(value, in_lists=False, in_members=False)) & set(EACH)
 
 
 def fill_json(value: Any, names: Mapping[str, Any]) -> Any:
@@ -57,19 +57,31 @@ def fill_json(value: Any, names: Mapping[str, Any]) -> Any:
             whole = WHOLE.fullmatch(value)
             return _value_of(whole[1], names) if whole else _fill_text(value, names, _plain)
         case dict():
-            filled = {key: fill_json(inner, names) for key, inner in value.items()}
+            filled = dict(member for pair in value.items() for member in _fill_member(*pair, names))
             return {key: inner for key, inner in filled.items() if inner is not MISSING}
         case list():
             return [inner for item in value for inner in _fill_item(item, names) if inner is not MISSING]
     return value
 
 
+def _fill_member(key: str, value: Any, names: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    if key != MEMBER:
+        yield key, fill_json(value, names)
+        return
+    for argument in _each_argument(names):
+        yield argument[EACH[0]], fill_json(value, argument)
+
+
 def _fill_item(item: Any, names: Mapping[str, Any]) -> Iterator[Any]:
-    if not set(placeholders_in(item)) & set(EACH):
+    if not set(placeholders_in(item, in_members=False)) & set(EACH):
         yield fill_json(item, names)
         return
+    yield from (fill_json(item, argument) for argument in _each_argument(names))
+
+
+def _each_argument(names: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     for argument in names["arguments"].items():
-        yield fill_json(item, {**names, **dict(zip(EACH, argument, strict=True))})
+        yield {**names, **dict(zip(EACH, argument, strict=True))}
 
 
 def fill_path(path: str, names: Mapping[str, Any]) -> str:
@@ -80,7 +92,7 @@ def fill_path(path: str, names: Mapping[str, Any]) -> str:
 
 def fill_pairs(pairs: Mapping[str, Any], names: Mapping[str, Any]) -> list[tuple[str, str]]:
     """For a query or a form, not yet encoded."""
-    return to_pairs({name: fill_json(value, names) for name, value in pairs.items()})
+    return to_pairs(fill_json(dict(pairs), names))
 
 
 def to_pairs(given: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -91,14 +91,23 @@ def words_in(value: Any) -> str:
         case list():
             return "; ".join(filter(None, map(words_in, value[:5])))
         case dict():
-            return next(filter(None, (words_in(value[key]) for key in WORD_KEYS if key in value)), "")
+            inner = (value[key] for key in WORD_KEYS if key in value)
+            return next(filter(None, (words_in(one) or _words_by_field(one) for one in inner)), "")
     return ""
+
+
+def _words_by_field(value: Any) -> str:
+    """Of an object that says of each field what is wrong with it."""
+    fields = list(value.items())[:5] if isinstance(value, dict) else []
+    said = [(name, words_in(one)) for name, one in fields if isinstance(one, str | list)]
+    return "; ".join(f"{name}: {words}" for name, words in said if words)
 
 
 def words_of(body: bytes) -> str:
     """The message in a body: that of its JSON, else the text without markup."""
     try:
-        return words_in(parse_json(body))
+        value = parse_json(body)
+        return words_in(value) or _words_by_field(value)
     except UnreadableJSON:
         text = TAG.sub(" ", body[:4000].decode("utf-8", "replace"))
         return " ".join(printable(text).split())

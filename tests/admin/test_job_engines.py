@@ -1,17 +1,23 @@
 """Adding engines with a job API in the admin: those that ship by their name, others by their declaration."""
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
 from django.core.management import CommandError
+from django.db import connection
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
-from catalogue.models import Source, Workflow
+from catalogue.discovery import refresh_source
+from catalogue.models import DiscoveryRun, Source, Workflow
+from connectors.http_job.config import preset_text
 from tests.admin.pages import add_url, form_values, text_of
 from tests.admin.test_sources import NEW, errors_of
 from tests.catalogue.test_commands import run
-from tests.connectors.job_engines import Airflow, serving
+from tests.connectors.job_engines import Airflow, Answer, Asked, Buildbot, JobEngine, serving
+from tests.factories import make_source
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -34,6 +40,8 @@ def test_an_engine_that_ships_is_chosen_by_its_name_and_asks_for_address_and_log
     assert "Airflow 3" in text_of(choice) and "Dagster" in text_of(choice)
     form = admin_client.get(add_url(Source) + query.replace("&amp;", "&"))
     assert form_values(form)["setting_preset"] == "airflow"
+    values = form.context["adminform"].form.fields["setting_values"]
+    assert "github_actions" in str(values.widget.attrs) and "airflow" not in str(values.widget.attrs)
     with serving(Airflow()) as engine:
         given = {"preset": "airflow", "base_url": f"http://127.0.0.1:{engine.port}", "username": "admin"}
         response = admin_client.post(add_url(Source), chosen(**given, password=Airflow.secret))
@@ -92,3 +100,117 @@ def test_the_command_shows_what_a_webhook_has_to_send_and_what_is_read_in_a_deli
     file.write_text(run("job_engine", "--preset", "airflow")[0])
     with pytest.raises(CommandError, match="declares no webhook"):
         run("job_engine", str(file), "--delivery", str(delivery))
+
+
+def test_a_declaration_is_tried_at_its_engine_before_anything_is_connected(tmp_path: Path) -> None:
+    """B10: its author sees what each expression finds, and an error of the engine in its words; no secret is
+    shown, and nothing is stored."""
+    file = tmp_path / "mine.yaml"
+    mistaken = preset_text("buildbot").replace("tags: tags", "tags: labels[0][1]")
+    file.write_text(mistaken)
+    with serving(Buildbot()) as engine:
+        at = f"--at=http://127.0.0.1:{engine.port}"
+        secret = f"--secret=token={Buildbot.secret}"
+        brisk = '--config={"min_poll_seconds": 1}'
+        ended = '--arguments={"cups": 3, "sort": "Assam"}'
+        told, _ = run("job_engine", str(file), at, secret, brisk, "--run=complete", ended)
+        cancelled, _ = run("job_engine", "--preset=buildbot", at, secret, brisk, "--run=last", "--cancel")
+        with pytest.raises(CommandError, match="400 Bad Request: cups: Cups: none"):
+            run("job_engine", str(file), at, secret, "--run=complete", '--arguments={"cups": 0}')
+        with pytest.raises(CommandError, match="no workflow gone; nothing was started"):
+            run("job_engine", str(file), at, secret, "--run=gone")
+        with pytest.raises(CommandError, match="401 Unauthorized"):
+            run("job_engine", str(file), at)
+    for line in (
+        "  GET /api/v2/builders?limit=200&offset=0&order=builderid",
+        "  tags: nothing",
+        '  keep.scheduler: "force"',
+        "  inputs.each: 4 found",
+        "  1 (complete): Lets it complete.",
+        '    sort (required): {"type": "string", "description": "Sort", "enum": ["Assam", "Darjeeling"]}',
+        "The lookup by key finds that run.",
+        "The run is completed.",
+    ):
+        assert line in told.splitlines(), told
+    assert "The engine refused: No force scheduler starts this builder." in told
+    assert '"properties": {"cups": [3, "Force Build Form"]}' in told
+    assert "The run is running: building" in cancelled and "The run is cancelled." in cancelled
+    assert Buildbot.secret not in told + cancelled
+    assert not Source.objects.exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--preset=buildbot", "--run=x"), "give its address with --at"),
+        (("--preset=buildbot", "--at=tea"), "base_url: "),
+        (("--preset=buildbot", "--at=http://tea", '--config={"x": 1}'), "x: "),
+    ],
+)
+def test_a_trial_says_which_option_is_wrong(options: tuple[str, ...], words: str) -> None:
+    """B4: before anything is sent."""
+    with pytest.raises(CommandError, match=words):
+        run("job_engine", *options)
+
+
+def test_the_command_takes_a_declaration_from_its_file(tmp_path: Path) -> None:
+    """B4: as JSON in a shell's quotes it is hard to write; a file that is not there is named."""
+    file = tmp_path / "mine.yaml"
+    file.write_text(preset_text("buildbot"))
+    address = '--config={"base_url": "http://tea.example.com"}'
+    run("add_source", "tea", "http_job", address, f"--config-file=declaration={file}")
+    assert Source.objects.get().config["declaration"] == preset_text("buildbot")
+    with pytest.raises(CommandError, match=r"gone\.yaml cannot be read"):
+        run("add_source", "more", "http_job", address, "--config-file=declaration=gone.yaml")
+
+
+class ManyJobs(JobEngine):
+    """One that lists thousands of jobs in pages, and says what each takes only when it is asked for it."""
+
+    jobs = 5_000
+    declaration = """
+name: Many
+list:
+  get: /jobs
+  query: {offset: "{offset}", limit: "{limit}"}
+  pages: {by: offset, size: 1000, total: total}
+  items: jobs
+  id: id
+  detail: {get: "/jobs/{id}", description: about, inputs: {each: inputs}}
+start: {post: "/jobs/{id}", json: "{arguments}", run_id: id}
+status: {get: "/runs/{run_id}", state: state, states: {going: running}}
+"""
+
+    def answer(self, asked: Asked) -> Answer:
+        if asked.path != "/jobs":
+            return 200, {"about": "Brews.", "inputs": {"cups": {}}}
+        begin, size = int(asked.query["offset"]), int(asked.query["limit"])
+        page = [{"id": f"job-{number}"} for number in range(begin, min(begin + size, self.jobs))]
+        return 200, {"jobs": page, "total": self.jobs}
+
+    def asked_for(self) -> Counter[str]:
+        return Counter(asked.path for asked in self.asked if asked.path != "/jobs")
+
+
+# Five thousand requests take six seconds of CPU.
+@pytest.mark.engines
+def test_five_thousand_workflows_are_listed_within_the_limits_of_the_source() -> None:
+    """A1.4: with a second request each. A listing that is not complete changes nothing, the next one goes on
+    where it stopped, and none asks for a workflow twice; what is then written takes few statements."""
+    with serving(ManyJobs()) as engine:
+        assert isinstance(engine, ManyJobs)
+        config = {"declaration": engine.declaration, "details_per_listing": 2_000, "details_at_once": 8}
+        at = f"http://127.0.0.1:{engine.port}"
+        source = make_source(kind="http_job", base_url=at, api_key="", config=config)
+        for asked in (2_000, 4_000):
+            assert "asked for 2,000 workflows" in refresh_source(source).error
+            assert engine.asked_for().total() == asked
+            assert not Workflow.objects.exists()
+        with CaptureQueriesContext(connection) as written:
+            assert refresh_source(source).outcome == DiscoveryRun.Outcome.SUCCEEDED
+        assert engine.asked_for().total() == 5_000
+        assert set(engine.asked_for().values()) == {1}
+    found = Workflow.objects.filter(source=source)
+    assert (found.count(), found.filter(description="Brews.").count()) == (5_000, 5_000)
+    assert found.first().input_schema["properties"].keys() == {"cups"}
+    assert len(written) < 500, len(written)

@@ -375,6 +375,11 @@ async def test_links_are_followed_on_the_same_origin_only() -> None:
         (b'{"error": {"code": 7, "message": "no year"}}', "no year"),
         (b'{"detail": [{"loc": ["a"], "msg": "one"}, {"msg": "two"}]}', "one; two"),
         (b'{"error": true, "message": "no"}', "no"),
+        (
+            b'{"error": {"code": 1, "message": {"year": "is no year", "sort": ["one", "two"]}}}',
+            "year: is no year; sort: one; two",
+        ),
+        (b'{"extra_vars": ["Expected a dictionary."], "code": 7}', "extra_vars: Expected a dictionary."),
         (b'{"code": 7}', ""),
         (b'"just a text"', "just a text"),
         (b"<h1>Bad\n\tGateway</h1><p>nginx</p>", "Bad Gateway nginx"),

@@ -123,13 +123,36 @@ MISTAKES = {
         with_line("find: {get: '/runs?key={key}', runs: runs, run_id: id}"),
         "line 9, find: runs needs key",
     ),
+    "a lookup among runs without the key": (
+        with_line("find: {get: /runs, one: {of: runs, where: key, equals: '{id}'}, run_id: id}"),
+        "line 9, find.one.equals: nothing is known as {id} here; known are {key}",
+    ),
+    "a lookup of no key": (
+        with_line("find: {get: /runs, one: {of: runs, where: key, equals: x}, run_id: id}"),
+        "line 9, find.one.equals: has to say {key}",
+    ),
+    "two ways to look a run up": (
+        with_line("find: {get: /runs, runs: r, key: k, one: {of: r, where: k, equals: '{key}'}, run_id: i}"),
+        "line 9, find: one goes without runs and key",
+    ),
     "a value with another's name": (
         with_line("values: {key: x}"),
         "line 9, values.key: is the name of something",
     ),
     "an argument's name outside a list": (
         with_line("{post: /jobs, json: {a: '{argument.name}'}, run_id: id}", instead_of=START),
-        "line 4, start.json: {argument.name} can stand in a list only",
+        "line 4, start.json: {argument.name} can stand in an item of a list, or as a key, only",
+    ),
+    "members for arguments where there are none": (
+        with_line("""cancel: {post: /x, json: {"{argument.name}": "{argument.value}"}}"""),
+        "line 9, cancel.json: nothing is known as {argument.name} here",
+    ),
+    "a time limit that is none": (
+        with_line(
+            '{get: /jobs, items: "@", id: id, timeout_seconds: 0}',
+            instead_of='{get: /jobs, items: "@", id: id}',
+        ),
+        "line 3, list.timeout_seconds: has to be",
     ),
     "a start that names no run": (
         with_line("{post: /jobs}", instead_of=START),
@@ -334,6 +357,20 @@ async def test_values_are_escaped_by_their_place_and_keep_their_type() -> None:
     assert sent.json == {"whole": arguments, "n": 5, "text": "n=5", "brace": "{literal}"}
 
 
+async def test_arguments_stand_beside_values_of_the_declaration() -> None:
+    """B10: a member whose key is {argument.name} stands for one for each argument; what is written after it
+    wins, so that no argument takes the place of the key."""
+    members = '{"{argument.name}": "{argument.value}", reason: "{key}"}'
+    start = f"{{post: /runs, json: {{params: {members}, all: [{members}]}}, query: {members}, run_id: id}}"
+    key = uuid4()
+    async with declared(SMALLEST.replace(START, start), replies(200, {"id": "7"})) as (connector, engine):
+        await connector.start(JOB, {"cups": 2, "reason": "mine"}, key=key)
+    (sent,) = engine.received
+    expected = {"cups": 2, "reason": str(key)}
+    assert sent.json == {"params": expected, "all": [expected]}
+    assert sent.target == f"/runs?cups=2&reason={key}"
+
+
 @pytest.mark.parametrize("name", ["..", ".", "", "a\\b", "a\nb", ["a"], None])
 async def test_a_value_that_would_lead_elsewhere_is_not_sent(name: Any) -> None:
     """E6: not even percent-encoded."""
@@ -351,6 +388,20 @@ async def test_a_header_cannot_be_split_by_an_argument() -> None:
         with pytest.raises(Rejected, match="X-Who"):
             await connector.start(JOB, {"who": "a\r\nX-Admin: yes"}, key=uuid4())
     assert not engine.received
+
+
+async def test_a_run_is_looked_up_among_the_latest_of_an_engine_that_cannot_be_asked_for_a_key() -> None:
+    """B3: one that is not among them is none, and an answer without a list leaves it open."""
+    text = with_line("find: {get: /runs, one: {of: runs, where: note, equals: 'for {key}'}, run_id: id}")
+    key = uuid4()
+    runs = [{"id": 1, "note": f"for {uuid4()}"}, {"id": 2, "note": f"for {key}"}, {"id": 3}]
+    async with declared(text, replies(200, {"runs": runs})) as (connector, _):
+        found = await connector.find_run(JOB, {}, key=key)
+        assert found is not None and found.run_id == "2"
+        assert await connector.find_run(JOB, {}, key=uuid4()) is None
+    async with declared(text, replies(200, {"runs": None})) as (connector, _):
+        with pytest.raises(InvalidAnswer, match="no list of runs"):
+            await connector.find_run(JOB, {}, key=key)
 
 
 # The login
@@ -565,6 +616,20 @@ async def test_a_second_request_describes_each_workflow_and_one_that_fails_costs
         "required": ["cups"],
     }
     assert gone.reason.startswith("The second request for it failed")
+
+
+@pytest.mark.parametrize(
+    ("declared_as", "seconds"),
+    [("86400", 86_400), ("limit", 90), ("'limit || `60`'", 90), ("about", None), ("much", None)],
+)
+async def test_a_workflow_has_the_time_that_its_engine_allows(declared_as: str, seconds: int | None) -> None:
+    """A7.4: otherwise the product's limit for all would cancel what the engine lets go on."""
+    text = SMALLEST.replace("id: id}", f"id: id, timeout_seconds: {declared_as}}}", 1)
+    job = {"id": "brew", "limit": 89.5, "about": "soon", "much": 1e300}
+    async with declared(text, replies(200, [job])) as (connector, _):
+        (brew,) = await listed(connector)
+    assert isinstance(brew, WorkflowDefinition)
+    assert brew.timeout_seconds == seconds
 
 
 async def test_a_listing_goes_on_where_it_stopped() -> None:

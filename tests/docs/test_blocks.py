@@ -22,6 +22,7 @@ from mcp_bridge.client_configuration import HttpServer, McpClient, StdioServer
 from tests.api.clients import administrator
 from tests.catalogue.engine import Engine, definition, definitions
 from tests.connectors.http_tool_hosts import http_tool_hosts
+from tests.connectors.job_engines import Airflow, JobEngine, serving
 from tests.docs.pages import BLOCKS, GUIDES, Block, Command
 from tests.docs.reader import OURS, Reader, check_settings, fits, names_in, parser
 from tests.factories import make_source, make_workflow
@@ -102,6 +103,10 @@ def prepare(page: str, engine: ExampleEngine, request: pytest.FixtureRequest) ->
         make_workflow(tool_name="monthly")
         administrator().patch("/api/workflows/monthly/", {"title": "Monthly"}, format="json")
         written["/4711/"] = f"/{HistoryEntry.objects.latest('pk').pk}/"
+    if page == "docs/job-engines.md":
+        airflow = request.getfixturevalue("airflow")
+        written |= {"place_order": "complete", "password=...": f"password={airflow.secret}"}
+        written["https://airflow.example.com"] = f"http://127.0.0.1:{airflow.port}"
     if page == "docs/reviewing-changes.md":
         request.getfixturevalue("changed")
         first, second = Review.objects.order_by("workflow__tool_name")
@@ -112,11 +117,18 @@ def prepare(page: str, engine: ExampleEngine, request: pytest.FixtureRequest) ->
 
 
 @pytest.fixture
+def airflow() -> Iterator[JobEngine]:
+    with serving(Airflow()) as engine:
+        yield engine
+
+
+@pytest.fixture
 def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Reader]:
     (tmp_path / "openapi.json").write_text(json.dumps(OPENAPI))
     (tmp_path / "openapi.yaml").write_text(yaml.safe_dump(OPENAPI))
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     (tmp_path / "catalogue.yaml").write_text("version: 1\n")
+    (tmp_path / "mine.yaml").write_text(preset_text("airflow"))
     workflows = next(
         block for block in BLOCKS if block.page == "docs/temporal.md" and block.language == "yaml"
     )

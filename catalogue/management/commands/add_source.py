@@ -13,7 +13,13 @@ from pydantic import SecretStr
 
 from catalogue.connections import EMPTY, Setting, settings_of, summary_of
 from catalogue.history import command, record_change
-from catalogue.management.base import CatalogueCommand, add_secret_options, json_object, read_secrets
+from catalogue.management.base import (
+    CatalogueCommand,
+    add_secret_options,
+    json_object,
+    key_and_file,
+    read_secrets,
+)
 from catalogue.models import Source
 from catalogue.models.source import TOLERATED_LOSS
 from catalogue.sources import create_source
@@ -88,6 +94,14 @@ class Command(CatalogueCommand):
         parser.add_argument(
             "--config", type=json_object, default={}, metavar="JSON", help="the engine's settings"
         )
+        parser.add_argument(
+            "--config-file",
+            type=key_and_file,
+            action="append",
+            default=[],
+            metavar="KEY=FILE",
+            help="a setting that is the text of a file, such as declaration=engine.yaml; may be repeated",
+        )
         add_secret_options(parser)
         parser.add_argument(
             "--refresh-interval", type=int, metavar="SECONDS", help="between two listings; 0: by hand"
@@ -125,7 +139,7 @@ class Command(CatalogueCommand):
             source = create_source(
                 name=options["name"],
                 kind=options["kind"],
-                config=options["config"],
+                config=options["config"] | dict(options["config_file"]),
                 credentials=read_secrets(options),
                 new_workflows=policy,
                 change_policy=options["change_policy"],

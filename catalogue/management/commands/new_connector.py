@@ -1,7 +1,9 @@
 import re
+import sys
 from argparse import ArgumentParser
 from importlib.resources import files
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from django.core.management.base import CommandError
@@ -11,6 +13,7 @@ from connectors.registry import connector_kinds
 
 # Not connectors.testing itself, which needs pytest.
 TEMPLATE = files("connectors") / "testing" / "package"
+PRODUCT = Path(__file__).parents[3]
 PLACES = {
     "pyproject.toml": "pyproject.toml",
     "README.md": "README.md",
@@ -44,8 +47,10 @@ class Command(CatalogueCommand):
             raise CommandError(f"{folder} is there already; nothing was changed.") from None
         except OSError as error:
             raise CommandError(f"{folder} cannot be written: {error}") from None
+        where, product, python = map(quote, (str(folder), str(PRODUCT), sys.executable))
         self.stdout.write(
-            f"{folder} is a package with a connector; README.md says how to test and install it."
+            f"{folder} is a package with a connector; README.md says how to install it. To run its tests:\n"
+            f"  cd {where} && PYTHONPATH={product} {python} -m pytest"
         )
 
     def _write(self, folder: Path, name: str) -> None:

@@ -6,21 +6,32 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any, ClassVar
 from unittest.mock import ANY
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pytest
 
-from connectors.definitions import WorkflowDefinition
+from connectors.definitions import RejectedDefinition, WorkflowDefinition
+from connectors.errors import OutcomeUnknown, Rejected
 from connectors.http_job.config import HttpJobConfig
 from connectors.http_job.connector import HttpJobConnector
 from connectors.protocol import Connector, WorkflowRef
-from connectors.testing import Asked, ConnectorContract, EngineHarness, Sample, closing, http_answer, start
+from connectors.testing import (
+    Asked,
+    ConnectorContract,
+    EngineHarness,
+    Sample,
+    closing,
+    http_answer,
+    start,
+    until_ended,
+)
 from tests.connectors.job_engines import (
     REASON,
     SECONDS,
     Airflow,
     Argo,
     Awx,
+    Buildbot,
     Conductor,
     Dagster,
     GitHub,
@@ -193,6 +204,23 @@ class AwxHarness(JobEngineHarness):
         return "9999"
 
 
+class BuildbotHarness(JobEngineHarness):
+    preset = "buildbot"
+    engine_class = Buildbot
+    output: ClassVar = {
+        "result": "build successful",
+        "build": 7,
+        "properties": {"cups": [2, "Force Build Form"]},
+    }
+    unknown_workflow = WorkflowRef(id="999", name="no such builder", metadata={"kept": {"scheduler": "gone"}})
+
+    def workflow(self, job: str) -> WorkflowRef:
+        return WorkflowRef(id=str(Buildbot.ids[job]), name=job, metadata={"kept": {"scheduler": "force"}})
+
+    def unknown_run_id(self) -> str:
+        return "9999"
+
+
 class ArgoHarness(JobEngineHarness):
     preset = "argo"
     engine_class = Argo
@@ -203,6 +231,7 @@ HARNESSES = (
     AirflowHarness,
     ArgoHarness,
     AwxHarness,
+    BuildbotHarness,
     ConductorHarness,
     DagsterHarness,
     GitHubHarness,
@@ -217,6 +246,67 @@ class TestJobEngines(ConnectorContract):
     def harness(self, request: pytest.FixtureRequest) -> Iterator[EngineHarness]:
         with serving(request.param.engine_class()) as engine:
             yield request.param(engine)
+
+    async def test_an_unknown_workflow_cannot_be_started(
+        self, connector: Connector, harness: EngineHarness
+    ) -> None:
+        """A2.4: Buildbot fails with an internal error instead, and the lookup tells that there is no run."""
+        if not isinstance(harness, BuildbotHarness):
+            await super().test_an_unknown_workflow_cannot_be_started(connector, harness)
+            return
+        key = uuid4()
+        with pytest.raises(OutcomeUnknown, match="has no attribute 'force'"):
+            await connector.start(harness.unknown_workflow, {}, key=key)
+        assert await connector.find_run(harness.unknown_workflow, {}, key=key) is None
+
+    async def test_runs_have_the_time_that_the_engine_gives_them(self, connector: Connector) -> None:
+        """A7.4: the product's own limit of five minutes would cancel most of what these engines run."""
+        found = [one async for one in connector.discover() if isinstance(one, WorkflowDefinition)]
+        assert min(one.timeout_seconds or 0 for one in found) >= 3600
+
+
+@pytest.fixture
+async def to_buildbot() -> AsyncIterator[Connector]:
+    with serving(Buildbot()) as engine:
+        async with closing(BuildbotHarness(engine).connector()) as connector:
+            yield connector
+
+
+async def test_builders_of_buildbot_are_listed_with_the_fields_that_a_caller_can_fill_in(
+    to_buildbot: Connector,
+) -> None:
+    """A1.1, A6.1: those of groups too, and not the reason, which is the key. A builder that nothing but other
+    builders start is skipped."""
+    complete, *_, triggered = [one async for one in to_buildbot.discover()]
+    assert isinstance(complete, WorkflowDefinition) and isinstance(triggered, RejectedDefinition)
+    assert (complete.name, complete.description, complete.tags) == ("complete", "Lets it complete.", ["tea"])
+    assert complete.input_schema == {
+        "type": "object",
+        "properties": {
+            "cups": {"type": "integer", "description": "How many.", "default": 2},
+            "sort": {"type": "string", "description": "Sort", "enum": ["Assam", "Darjeeling"]},
+            "milk": {"type": "boolean", "description": "Milk", "default": False},
+            "branch": {"type": "string", "description": "Branch:"},
+        },
+        "required": ["sort"],
+    }
+    assert "No force scheduler starts this builder." in triggered.reason
+
+
+async def test_buildbot_says_of_each_field_what_is_wrong_with_it(to_buildbot: Connector) -> None:
+    """A2.4: in an object, which the agent reads as a sentence."""
+    workflow = WorkflowRef(id="1", name="complete", metadata={"kept": {"scheduler": "force"}})
+    with pytest.raises(Rejected, match="400 Bad Request: cups: Cups: none"):
+        await to_buildbot.start(workflow, {"cups": 0}, key=uuid4())
+
+
+async def test_what_buildbot_logs_is_kept_without_its_workers_environment(to_buildbot: Connector) -> None:
+    """E6, A8.5: where secrets often are."""
+    workflow = WorkflowRef(id="2", name="fail", metadata={"kept": {"scheduler": "force"}})
+    _, run = await start(to_buildbot, Sample(workflow, {}))
+    seen = await until_ended(to_buildbot, run)
+    assert seen.raw["logs"][-3:] == [REASON, "program finished with exit code 3", "elapsedTime=0.01"]
+    assert "HOME" not in str(seen.raw["logs"])
 
 
 @pytest.fixture

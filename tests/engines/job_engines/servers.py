@@ -1,4 +1,4 @@
-"""A real Airflow and a real Dagster, which the shipped declarations are held to."""
+"""A real Airflow, Dagster and Buildbot, which the shipped declarations are held to."""
 
 import hashlib
 import json
@@ -290,6 +290,54 @@ class DagsterServer(JobEngineServer):
         return {"DAGSTER_HOME": str(self.directory), "NO_PROXY": "127.0.0.1", "PYTHONUNBUFFERED": "1"}
 
 
+class BuildbotServer(JobEngineServer):
+    """Its master, with a worker in the same process."""
+
+    preset = "buildbot"
+    environment = ROOT / ".venv-buildbot"
+    lock = "tests/engines/requirements-buildbot.lock"
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return {"min_poll_seconds": 1.0}
+
+    def start(self) -> None:
+        if not (self.directory / "buildbot.tac").exists():
+            shutil.copyfile(HERE / "buildbot_master.py", self.directory / "master.cfg")
+            made = [
+                str(self.environment / "bin" / "buildbot"),
+                "create-master",
+                "--quiet",
+                str(self.directory),
+            ]
+            subprocess.run(made, env=os.environ | self._variables(), timeout=STARTUP_SECONDS, check=True)
+        tac = str(self.directory / "buildbot.tac")
+        serve = ("--nodaemon", "--no_save", "--reactor=poll", "--pidfile=", "--logfile=-")
+        self._run("master.log", "twistd", *serve, f"--rundir={self.directory}", f"--python={tac}")
+
+    def answers(self) -> bool:
+        return any(worker["connected_to"] for worker in self.ask("/api/v2/workers")["workers"])
+
+    def runs_started_with(self, key: UUID) -> int:
+        listed = self.ask("/api/v2/buildrequests?property=reason")["buildrequests"]
+        return len([one for one in listed if one["properties"]["reason"][0] == str(key)])
+
+    def stop_everything(self) -> None:
+        """A worker has one build of a builder at a time, so that what goes on is in the way of others."""
+        command = {"jsonrpc": "2.0", "id": 1, "method": "cancel", "params": {"reason": "The test is over."}}
+        for going in self.ask("/api/v2/buildrequests?complete=false")["buildrequests"]:
+            path = f"/api/v2/buildrequests/{going['buildrequestid']}"
+            plain_http.post(f"{self.base_url}{path}", json=command, timeout=30).raise_for_status()
+        self.wait(lambda: not self.ask("/api/v2/builds?complete=false")["builds"])
+
+    def ask(self, path: str) -> Any:
+        """Buildbot's own word."""
+        return plain_http.get(f"{self.base_url}{path}", timeout=30).raise_for_status().json()
+
+    def _variables(self) -> dict[str, str]:
+        return {"MASTER_PORT": str(self.port), "NO_PROXY": "127.0.0.1", "PYTHONUNBUFFERED": "1"}
+
+
 @contextmanager
 def running_engines(*servers: JobEngineServer) -> Iterator[None]:
     """They come up side by side."""
@@ -327,6 +375,13 @@ def job_engines(job_engine_servers: Servers) -> Iterator[Servers]:
     yield job_engine_servers
     for server in job_engine_servers.values():
         server.send_signal(signal.SIGSTOP)
+
+
+@pytest.fixture(scope="session")
+def buildbot(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BuildbotServer]:
+    server = BuildbotServer(tmp_path_factory.mktemp("buildbot"))
+    with running_engines(server):
+        yield server
 
 
 def _keep(database: Path, copy: Path) -> None:

@@ -1,0 +1,148 @@
+"""Trying a declaration at an engine: each request, and what each expression finds in its answer."""
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, get_args, get_type_hints
+from uuid import uuid4
+
+from pydantic import BaseModel
+
+from connectors.definitions import RejectedDefinition, WorkflowDefinition
+from connectors.errors import ConnectorError, Rejected
+from connectors.formats.yaml import name_of
+from connectors.http_job.config import HttpJobConfig
+from connectors.http_job.connector import HttpJobConnector, one_of
+from connectors.http_job.declaration import Expression, Find, Inputs, List, Request, RunStatus, find
+from connectors.http_job.engine import target_of
+from connectors.network.redaction import shorten
+from connectors.protocol import RunRef, RunState, WorkflowRef
+
+SHOWN = 200
+"""Characters of a value or an answer."""
+
+
+class Trial:
+    """Writes what happens line by line to `tell`. Raises ConnectorError, like the connector. To be closed."""
+
+    def __init__(self, config: HttpJobConfig, tell: Callable[[str], None]) -> None:
+        self._config, self._tell = config, tell
+        self._places = {id(request): name_of(place) for place, request, _ in config.declared.requests}
+        self._told: dict[str, str] = {}
+        self._connector = HttpJobConnector(config, on_answer=self._show)
+
+    async def aclose(self) -> None:
+        await self._connector.aclose()
+
+    async def find_workflows(self) -> list[WorkflowDefinition]:
+        found = [item async for item in self._connector.discover()]
+        self._tell(f"\nWorkflows found: {len(found)}.")
+        for item in found:
+            if isinstance(item, RejectedDefinition):
+                self._tell(f"  skipped {item.id or item.position}: {item.reason}")
+                continue
+            named = item.id if item.id == item.name else f"{item.id} ({item.name})"
+            self._tell(f"  {named}: {shorten(item.description, 100)}")
+            for name, schema in item.input_schema.get("properties", {}).items():
+                must = " (required)" if name in item.input_schema.get("required", []) else ""
+                self._tell(f"    {name}{must}: {_written(schema)}")
+        return [item for item in found if isinstance(item, WorkflowDefinition)]
+
+    async def run(self, workflow: WorkflowDefinition, arguments: dict[str, Any], *, cancel: bool) -> RunState:
+        """Starts it and follows it to its end; with `cancel`, ends it once it is running."""
+        of = WorkflowRef(id=workflow.id, name=workflow.name, metadata=workflow.metadata)
+        key = uuid4()
+        started = await self._connector.start(of, arguments, key=key)
+        run = RunRef(workflow=of, run_id=started.run_id, key=key)
+        self._tell(f"\nStarted run {run.run_id}.")
+        if self._connector.capabilities.can_find_runs:
+            looked_up = await self._connector.find_run(of, arguments, key=key)
+            same = looked_up is not None and looked_up.run_id == run.run_id
+            self._tell(f"\nThe lookup by key finds {'that run' if same else f'{looked_up}, not that run'}.")
+        told = None
+        while True:
+            seen = await self._connector.poll(run)
+            if (seen.state, seen.progress_message) != told:
+                message = f": {seen.progress_message}" if seen.progress_message else "."
+                self._tell(f"\nThe run is {seen.state}{message}")
+                told = (seen.state, seen.progress_message)
+            if seen.state is not RunState.RUNNING:
+                break
+            if cancel:
+                cancel = not await self._ends(run)
+            await asyncio.sleep(self._config.min_poll_seconds)
+        self._tell(f"  output: {_written(seen.output)}")
+        self._tell(f"  error: {_written(seen.error or None)}")
+        for name in ("created_at", "started_at", "finished_at"):
+            self._tell(f"  {name}: {getattr(seen, name) or 'nothing'}")
+        self._tell(f"  logs: {_written(seen.raw.get('logs'))}")
+        return seen.state
+
+    async def _ends(self, run: RunRef) -> bool:
+        """Whether the engine took the request to cancel."""
+        try:
+            await self._connector.cancel(run)
+        except Rejected:
+            return True
+        except ConnectorError as error:
+            self._tell(f"\nNot cancelled: {error.message}")
+            return False
+        self._tell("\nCancelling was asked for.")
+        return True
+
+    def _show(self, request: Request, names: Mapping[str, Any], answer: Any) -> None:
+        """Once for each place in the document, and again where something else is found."""
+        place = self._places.get(id(request), "")
+        lines = list(_findings(request, names, answer))
+        text = "\n".join(lines)
+        is_detail = request is self._config.declared.list.detail
+        if self._told.get(place) == text or (is_detail and place in self._told):
+            return
+        self._told[place] = text
+        self._tell(f"\n{place}\n  {request.method} {target_of(request, names)}")
+        self._tell(f"  answers {_written(answer)}")
+        for line in lines:
+            self._tell(f"  {line}")
+
+
+def _findings(request: Request, names: Mapping[str, Any], answer: Any) -> Iterator[str]:
+    if isinstance(request, List):
+        items = find(request.items, answer)
+        yield f"items: {len(items)} found" if isinstance(items, list) else f"items: {_written(items)}"
+        yield from _expressions(request.pages, answer, "pages.") if request.pages else ()
+        answer = items[0] if isinstance(items, list) and items else None
+        if answer is not None:
+            yield "of the first item:"
+    if isinstance(request, Find) and request.runs is not None:
+        runs = find(request.runs, answer)
+        yield f"runs: {_written(runs)}"
+        answer = runs[0] if isinstance(runs, list) and runs else None
+    if isinstance(request, RunStatus | Find) and request.one is not None:
+        answer = one_of(request.one, answer, names)
+        yield f"one: {_written(answer)}"
+    yield from _expressions(request, answer, "", without={"items", "runs"})
+    inputs: Inputs | None = getattr(request, "inputs", None)
+    if inputs is not None:
+        each = find(inputs.each, answer)
+        yield f"inputs.each: {len(each) if isinstance(each, list | dict) else 'nothing'} found"
+        first = next(iter(each.values() if isinstance(each, dict) else each or []), None)
+        if first is not None:
+            yield "of the first input:"
+            yield from _expressions(inputs, first, "inputs.", without={"each"})
+
+
+def _expressions(
+    block: BaseModel, value: Any, prefix: str, without: frozenset[str] | set[str] = frozenset()
+) -> Iterator[str]:
+    """What each expression of a block finds; those that are not declared say nothing."""
+    for name, hint in get_type_hints(type(block), include_extras=True).items():
+        declared = getattr(block, name)
+        if name == "keep":
+            for key, expression in declared.items():
+                yield f"{prefix}keep.{key}: {_written(find(expression, value))}"
+        elif name not in without and isinstance(declared, str) and Expression in (hint, *get_args(hint)):
+            yield f"{prefix}{name.rstrip('_')}: {_written(find(declared, value))}"
+
+
+def _written(value: Any) -> str:
+    return "nothing" if value is None else shorten(json.dumps(value, ensure_ascii=False), SHOWN)
