@@ -460,6 +460,7 @@ def test_what_is_declared_anew_is_kept_with_its_values(door: str) -> None:
     assert (added.kind, added.message, added.door) == ("added", "Declared: added.", "rest")
     nothing, first = added.changes["description"]
     assert nothing is None and first.startswith("First words.") and "input_schema" in added.changes
+    assert "content_hash" not in added.changes, "it follows from the others"
     assert latest(source).kind == "added" and latest(source).changes["name"] == [None, source.name]
     assert client.post(f"/api/{door}/", declare("Other words."), format="json").status_code == 200
     changed = latest(workflow)

@@ -611,6 +611,16 @@ def test_a_run_whose_connector_has_a_bug_ends_at_its_deadline_at_the_latest(
     assert read(execution).state == State.TIMED_OUT
 
 
+def test_a_connector_whose_bug_stays_is_asked_ever_more_rarely(clumsy: Any) -> None:
+    """B6: the log has one error for each attempt."""
+    execution, pauses = make_active(clumsy("poll"), State.RUNNING), []
+    for _ in range(3):
+        let_pass(execution, 30)
+        advance_due_executions()
+        pauses.append(read(execution).next_attempt_at - timezone.now())
+    assert pauses[0] * 1.5 < pauses[1] and pauses[1] * 1.5 < pauses[2]
+
+
 def test_a_bug_costs_the_other_executions_nothing(
     clumsy: Any, engine: WireEngine, workflow: Workflow
 ) -> None:
