@@ -113,7 +113,7 @@ async def test_the_status_gives_a_large_output_part_by_part(
         ).structured_content
         assert "output" not in status
         assert status["output_characters"] == CHARACTERS
-        (resource,) = (await client.read_resource(status["output_resource"])).contents
+        resource, *_ = (await client.read_resource(status["output_resource"])).contents
         assert resource.text.startswith(status["output_beginning"][:1_000])
         text, document = status["output_beginning"], status
         while following := document.get("rest"):
