@@ -1,0 +1,230 @@
+"""Prompts, resources and templates of MCP servers: reconciling, curating and finding them."""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+from django.db import transaction
+from django.db.models import QuerySet
+from django.utils import timezone
+from mcp.shared.path_security import contains_path_traversal
+from mcp.shared.uri_template import UriTemplate
+
+from catalogue.history import Actor, record_change
+from catalogue.models import DiscoveryRun, Revision, ServerFeature, Source, Workflow
+from catalogue.models.server_feature import OWN_SCHEMES, prefix_of, scheme_of
+from catalogue.naming import make_tool_name
+from catalogue.reconciliation import BATCH, RECORDED_OBJECTS, lock_as_listed
+from connectors.definitions import RejectedDefinition
+from connectors.server_features import LONGEST_ADDRESS, FeatureDefinition, FeatureKind
+
+Features = Sequence[ServerFeature]
+Key = tuple[str, str]  # Kind and the server's name or address
+DEFINED = ("definition", "offered", "missing_since", "changed_at")
+KEPT = "They stay as they were listed last."
+
+
+@dataclass(slots=True)
+class FeatureListing:
+    definitions: dict[Key, FeatureDefinition] = field(default_factory=dict)
+    skipped: list[dict[str, Any]] = field(default_factory=list)
+
+
+def read_features(items: Iterable[FeatureDefinition | RejectedDefinition]) -> FeatureListing:
+    listing = FeatureListing()
+    for number, item in enumerate(items):
+        if isinstance(item, RejectedDefinition):
+            position, reason = item.position, item.reason
+        elif (item.kind.value, item.id) in listing.definitions:
+            position, reason = number, f"{item.kind}: an earlier one has the same name or address"
+        else:
+            listing.definitions[item.kind.value, item.id] = item
+            continue
+        listing.skipped.append({"position": position, "id": item.id, "name": item.name, "reason": reason})
+    return listing
+
+
+@transaction.atomic
+def reconcile_features(source: Source, listing: FeatureListing, run: DiscoveryRun) -> str:
+    """Add, update, hold and mark as missing, in queries per batch. Returns a sentence, empty for a server
+    that has had none. Changes of exposed ones are held unless the source follows its engine. Raises
+    Superseded."""
+    current, now = lock_as_listed(source), timezone.now()
+    known = {(feature.kind, feature.upstream_id): feature for feature in current.features.all()}
+    names, new, changed = _Names(current), list[ServerFeature](), list[ServerFeature]()
+    for key, definition in listing.definitions.items():
+        said = definition.model_dump(mode="json", exclude={"kind", "id"}, exclude_defaults=True)
+        if (feature := known.pop(key, None)) is None:
+            new.append(_new_feature(current, definition, said, names))
+        elif _update(feature, said, current, run):
+            changed.append(feature)
+    gone = [feature for feature in known.values() if feature.missing_since is None]
+    for feature in gone:
+        feature.missing_since = now
+    ServerFeature.objects.bulk_create(new, batch_size=BATCH)
+    ServerFeature.objects.bulk_update([*changed, *gone], DEFINED, batch_size=BATCH)
+    if any(feature.enabled for feature in [*new, *changed, *gone]):
+        Revision.bump()
+    run.skipped_count += len(listing.skipped)
+    run.skipped = [*run.skipped, *listing.skipped][:RECORDED_OBJECTS]
+    run.flagged = run.flagged[:RECORDED_OBJECTS]
+    if not (listing.definitions or gone):
+        return ""
+    counts = {"new": len(new), "changed": len(changed), "gone": len(gone)}
+    told = ", ".join(f"{number:,} {what}" for what, number in counts.items() if number)
+    return f" Prompts and resources listed: {len(listing.definitions):,}{f' ({told})' if told else ''}."
+
+
+def _update(feature: ServerFeature, said: dict[str, Any], source: Source, run: DiscoveryRun) -> bool:
+    """Whether anything has changed."""
+    was = [getattr(feature, name) for name in DEFINED]
+    follows = source.change_policy == Source.ChangePolicy.FOLLOW or not feature.enabled
+    if said == feature.definition or follows:
+        feature.offered = None
+    elif said != feature.offered:
+        feature.offered = said
+        reason = "The change is held for review: it goes on being served as it was accepted."
+        run.flagged.append({"id": feature.upstream_id, "name": feature.served_as, "reason": reason})
+    if said != feature.definition and follows:
+        feature.definition, feature.changed_at = said, timezone.now()
+    feature.missing_since = None
+    return was != [getattr(feature, name) for name in DEFINED]
+
+
+def _new_feature(
+    source: Source, definition: FeatureDefinition, said: dict[str, Any], names: "_Names"
+) -> ServerFeature:
+    return ServerFeature(
+        source=source,
+        kind=definition.kind.value,
+        upstream_id=definition.id,
+        served_as=names.make(definition),
+        definition=said,
+        enabled=source.new_workflows == Source.NewWorkflows.EXPOSED,
+    )
+
+
+class _Names:
+    """Makes names and addresses that no other feature is served by."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._taken = set(ServerFeature.objects.values_list("kind", "served_as"))
+        prompts = Workflow.objects.filter(offered_as_prompt=True).values_list("tool_name", flat=True)
+        self._taken |= {(FeatureKind.PROMPT.value, name) for name in prompts}
+
+    def make(self, definition: FeatureDefinition) -> str:
+        kind, made = definition.kind.value, definition.id
+        if definition.kind is FeatureKind.PROMPT:
+            of_prompts = {name for of, name in self._taken if of == kind}
+            source = self._source.name
+            made = make_tool_name(
+                name=made, upstream_id=made, source_name=source, taken=of_prompts, without_name="prompt"
+            )
+        elif scheme_of(made) in OWN_SCHEMES or (kind, made) in self._taken:
+            made = prefix_of(self._source) + made
+        self._taken.add((kind, made))
+        return made
+
+
+def enable_features(features: QuerySet[ServerFeature], *, by: Actor) -> int:
+    """Returns how many were not enabled before."""
+    return _decide(features, by, "Enabled.", enabled=True)
+
+
+def disable_features(features: QuerySet[ServerFeature], *, by: Actor) -> int:
+    """Returns how many were enabled before."""
+    return _decide(features, by, "Disabled.", enabled=False)
+
+
+@transaction.atomic
+def _decide(features: QuerySet[ServerFeature], by: Actor, message: str, *, enabled: bool) -> int:
+    Revision.lock()
+    keys = list(features.values_list("pk", flat=True))
+    changing = ServerFeature.objects.filter(pk__in=keys).exclude(enabled=enabled)
+    before = list(changing.only("served_as", "enabled").order_by())
+    if before:
+        Revision.bump()
+        changing.update(enabled=enabled)
+        record_change(by, before, message)
+    return len(before)
+
+
+@transaction.atomic
+def accept_change(feature: ServerFeature, *, seen: Any, by: Actor) -> bool:
+    """Serve the server's present definition. False if it is not the one that was shown."""
+    Revision.lock()
+    row = ServerFeature.objects.get(pk=feature.pk)
+    if row.offered is None or row.offered != seen:
+        return False
+    row.definition, row.offered, row.changed_at = row.offered, None, timezone.now()
+    row.save(update_fields=DEFINED)
+    record_change(by, [row], "Accepted the server's change.")
+    return True
+
+
+def find_prompt(features: Features, name: str) -> ServerFeature | None:
+    return _find(features, FeatureKind.PROMPT, name)
+
+
+def find_template(features: Features, template: str) -> ServerFeature | None:
+    return _find(features, FeatureKind.TEMPLATE, template)
+
+
+def _find(features: Features, kind: FeatureKind, served_as: str) -> ServerFeature | None:
+    found = (one for one in features if one.kind == kind.value and one.served_as == served_as)
+    return next(found, None)
+
+
+@dataclass(frozen=True, slots=True)
+class Located:
+    feature: ServerFeature
+    uri: str
+    """The server's own address."""
+
+
+def find_resource(features: Features, uri: str) -> Located | None:
+    """The exposed resource of that address, else of the first template that the address matches."""
+    if (resource := _find(features, FeatureKind.RESOURCE, uri)) is not None:
+        return Located(resource, resource.upstream_id)
+    templates = [feature for feature in features if feature.kind == FeatureKind.TEMPLATE.value]
+    # The oldest first, so that no server takes over the addresses of another one's template.
+    for feature in sorted(templates, key=lambda one: one.pk):
+        if uri.startswith(feature.prefix):
+            own = _within(feature.upstream_id, uri[len(feature.prefix) :])
+            if own is not None:
+                return Located(feature, own)
+    return None
+
+
+def _within(template: str, uri: str) -> str | None:
+    """The address as the template makes it of its variables, so that nothing else gets to the server."""
+    parsed = parsed_template(template)
+    found = None if "#" in uri and "{#" not in template else parsed.match(uri)
+    if found is None or not all(_is_safe(value) for value in found.values()):
+        return None
+    expanded = parsed.expand(found)
+    return expanded if len(expanded) <= 2 * LONGEST_ADDRESS else None
+
+
+def _is_safe(value: str | Collection[str]) -> bool:
+    values = [value] if isinstance(value, str) else value
+    return not any(contains_path_traversal(one) or not one.isprintable() for one in values)
+
+
+@lru_cache(maxsize=5_000)
+def parsed_template(template: str) -> UriTemplate:
+    return UriTemplate.parse(template)
+
+
+def describe(feature: ServerFeature, definition: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """A definition of this kind by labels, for a curator."""
+    described = [("Title", definition.get("title", "")), ("Description", definition.get("description", ""))]
+    if feature.kind == FeatureKind.PROMPT.value:
+        lines = [
+            f"{one['name']}{' (required)' if one.get('required') else ''}: {one.get('description', '')}"
+            for one in definition.get("arguments", [])
+        ]
+        return [*described, ("Arguments", "\n".join(lines))]
+    return [("Name", definition.get("name", "")), *described, ("MIME type", definition.get("mime_type", ""))]

@@ -1,0 +1,279 @@
+"""Prompts, resources and templates of an MCP server behind the product, through the product's own door."""
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from mcp import Client, MCPError
+from mcp_types import PromptReference, ResourceTemplateReference
+
+from catalogue.curation import enable_workflows
+from catalogue.discovery import refresh_source
+from catalogue.models import ServerFeature, Source, Workflow
+from catalogue.scopes import Scope
+from connectors.testing import free_port
+from mcp_bridge.tokens import create_token
+from tests.engines.guarding import guarded
+from tests.engines.library_server import LARGE, PNG
+from tests.factories import NOWHERE, make_feature, make_toolset, make_workflow
+from tests.mcp_bridge.conftest import Connect
+from tests.mcp_bridge.database import in_database
+from tests.processes import _wait_until_it_answers
+
+TEMPLATE = "library://books/{number}"
+
+
+@pytest.fixture(scope="module", params=["2025", "2026"])
+def library_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Its address; of either era."""
+    log, port = tmp_path_factory.mktemp("library") / "log", free_port()
+    command = [
+        sys.executable,
+        "-m",
+        "tests.engines.library_server",
+        f"--port={port}",
+        f"--era={request.param}",
+    ]
+    with guarded(command, log=log) as process:
+        _wait_until_it_answers(process, f"http://127.0.0.1:{port}/healthz", log)
+        yield f"http://127.0.0.1:{port}/mcp"
+
+
+@pytest.fixture
+def library(library_server: str) -> Source:
+    """Discovered, with nothing enabled."""
+    return connect_source("library", library_server)
+
+
+def connect_source(name: str, address: str, **config: Any) -> Source:
+    source = Source.objects.create(name=name, kind="mcp", config={"url": address} | config)
+    assert refresh_source(source).outcome == "succeeded"
+    return source
+
+
+def expose(source: Source) -> None:
+    enable_workflows(Workflow.objects.filter(source=source))
+    for feature in source.features.filter(enabled=False):
+        feature.enabled = True
+        feature.save()
+
+
+@pytest.fixture
+def exposed(library: Source) -> Source:
+    expose(library)
+    return library
+
+
+async def names(client: Client) -> list[str]:
+    prompts = [prompt.name for prompt in (await client.list_prompts()).prompts]
+    resources = [one.uri for one in (await client.list_resources()).resources]
+    templates = [one.uri_template for one in (await client.list_resource_templates()).resource_templates]
+    return [one for one in prompts + resources + templates if not one.startswith(("workflow:", "execution:"))]
+
+
+@pytest.mark.usefixtures("library")
+async def test_nothing_of_a_server_is_served_before_a_curator_enables_it(connect: Connect, era: str) -> None:
+    async with connect(mode=era) as client:
+        assert await names(client) == []
+        for refused in (
+            client.get_prompt("summarise", {"book": "1"}),
+            client.read_resource("library://rules"),
+            client.read_resource("library://books/1"),
+            client.complete(ResourceTemplateReference(uri=TEMPLATE), {"name": "number", "value": ""}),
+        ):
+            with pytest.raises(MCPError, match="Unknown"):
+                await refused
+
+
+@pytest.mark.usefixtures("exposed")
+async def test_an_enabled_prompt_is_listed_and_rendered_by_its_server(open_client: Connect, era: str) -> None:
+    async with open_client(mode=era) as client:
+        prompts = {prompt.name: prompt for prompt in (await client.list_prompts()).prompts}
+        result = await client.get_prompt("summarise", {"book": "Emma", "style": "long"})
+    shown = prompts["summarise"]
+    assert (shown.title, shown.description) == ("Summarise a book", "Asks for a summary.")
+    assert [(one.name, one.required) for one in shown.arguments or []] == [("book", True), ("style", False)]
+    assert result.messages[0].content.text == "Summarise Emma, long."
+    assert (result.messages[1].content.type, result.messages[1].content.data) == ("image", PNG)
+
+
+@pytest.mark.usefixtures("exposed")
+async def test_enabled_resources_are_listed_and_read(open_client: Connect, era: str) -> None:
+    async with open_client(mode=era) as client:
+        resources = {one.uri: one for one in (await client.list_resources()).resources}
+        templates = (await client.list_resource_templates()).resource_templates
+        (rules,) = (await client.read_resource("library://rules")).contents
+        (cover,) = (await client.read_resource("library://cover.png")).contents
+        (book,) = (await client.read_resource("library://books/a%20b")).contents
+        (archive,) = (await client.read_resource("library://archive")).contents
+    shown = resources["library://rules"]
+    assert (shown.title, shown.description, shown.mime_type) == (
+        "House rules",
+        "What readers may do.",
+        "text/plain",
+    )
+    assert (rules.uri, rules.text, rules.mime_type) == ("library://rules", "No shouting.", "text/plain")
+    assert cover.blob == "iVBORw=="
+    assert (book.uri, book.text) == ("library://books/a%20b", "With a space")
+    assert len(archive.text) == LARGE
+    (template,) = [one for one in templates if one.uri_template == TEMPLATE]
+    assert (template.title, template.description) == ("A book", "One book by its number.")
+
+
+@pytest.mark.usefixtures("exposed")
+async def test_a_server_completes_the_arguments_of_its_prompts_and_templates(
+    connect: Connect, era: str
+) -> None:
+    prompt, template = PromptReference(name="summarise"), ResourceTemplateReference(uri=TEMPLATE)
+    async with connect(mode=era) as client:
+        style = await client.complete(prompt, {"name": "style", "value": "l"})
+        given = await client.complete(
+            prompt, {"name": "style", "value": ""}, context_arguments={"book": "Emma"}
+        )
+        number = await client.complete(template, {"name": "number", "value": "2"})
+        with pytest.raises(MCPError, match="has no argument 'colour'. Known: book, style"):
+            await client.complete(prompt, {"name": "colour", "value": ""})
+    assert style.completion.values == ["long"]
+    assert given.completion.values == ["short on Emma"]
+    assert (number.completion.values, number.completion.has_more) == (["2"], True)
+
+
+@pytest.mark.usefixtures("exposed")
+async def test_a_servers_refusal_says_whose_it_is(connect: Connect, era: str) -> None:
+    async with connect(mode=era) as client:
+        with pytest.raises(MCPError, match="library: The server refused prompts/get"):
+            await client.get_prompt("burn")
+        with pytest.raises(MCPError, match="library: ") as refused:
+            await client.read_resource("library://books/404")
+        with pytest.raises(MCPError, match="- book: it is required\n- 'colour': there is no such") as wrong:
+            await client.get_prompt("summarise", {"colour": "red"})
+    assert refused.value.code in (-32602, -32603, -32002)
+    assert wrong.value.code == -32602
+
+
+@pytest.mark.usefixtures("exposed")
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "library://books/..%2Frules",
+        "library://books/%2e%2e",
+        "library://books/1/2",
+        "library://books/1?x=2",
+        "library://books/1#x",
+        "library://books/%00",
+        "library://Rules",
+        "library:rules",
+        "http://169.254.169.254/latest",
+        "file:///etc/passwd",
+        "upstream://library/library://rules",
+    ],
+)
+async def test_an_address_beyond_what_is_exposed_never_reaches_the_server(connect: Connect, uri: str) -> None:
+    async with connect() as client:
+        with pytest.raises(MCPError, match="Unknown resource"):
+            await client.read_resource(uri)
+
+
+async def test_two_servers_with_the_same_names_are_told_apart(
+    connect: Connect, exposed: Source, library_server: str, era: str
+) -> None:
+    await in_database(lambda: expose(connect_source("annex", library_server)))()
+    async with connect(mode=era) as client:
+        seen = await names(client)
+        prompt = await client.get_prompt("summarise_annex", {"book": "Emma"})
+        (rules,) = (await client.read_resource("upstream://annex/library://rules")).contents
+        (book,) = (await client.read_resource("upstream://annex/library://books/1")).contents
+        template = ResourceTemplateReference(uri=f"upstream://annex/{TEMPLATE}")
+        number = await client.complete(template, {"name": "number", "value": "1"})
+    assert len(seen) == len(set(seen)) == 12
+    assert prompt.messages[0].content.text == "Summarise Emma, short."
+    assert (rules.uri, rules.text) == ("upstream://annex/library://rules", "No shouting.")
+    assert (book.uri, book.text) == ("upstream://annex/library://books/1", "Moby-Dick")
+    assert number.completion.values == ["1"]
+
+
+async def test_who_may_not_call_tools_sees_no_prompts_and_resources(
+    connect: Connect, exposed: Source, era: str
+) -> None:
+    reader = await in_database(lambda: create_token(name="reader", scopes=[Scope.READ])[1])()
+    async with connect(mode=era, as_token=reader) as client:
+        assert await names(client) == []
+        for refused in (client.get_prompt("summarise", {}), client.read_resource("library://rules")):
+            with pytest.raises(MCPError):
+                await refused
+
+
+async def test_a_toolset_has_what_comes_from_the_sources_of_its_tools(
+    connect: Connect, exposed: Source, era: str
+) -> None:
+    lend = await in_database(Workflow.objects.get)(name="lend")
+    other = await in_database(make_workflow)(name="other")
+    await in_database(make_toolset)("lending", picked=[lend])
+    await in_database(make_toolset)("else", picked=[other])
+    async with connect(mode=era, toolset="lending") as client:
+        assert len(await names(client)) == 6
+        assert (await client.read_resource("library://rules")).contents[0].text == "No shouting."
+    async with connect(mode=era, toolset="else") as client:
+        assert await names(client) == []
+        with pytest.raises(MCPError, match="Unknown resource"):
+            await client.read_resource("library://rules")
+
+
+async def test_a_server_that_is_down_costs_its_own_reads_alone(connect: Connect, era: str) -> None:
+    """The lists are the catalogue's."""
+    config = {"url": f"{NOWHERE}/mcp"}
+    source = await in_database(Source.objects.create)(name="gone", kind="mcp", config=config)
+    await in_database(make_feature)(source, "greet")
+    await in_database(make_feature)(source, "gone://1", kind="resource")
+    async with connect(mode=era) as client:
+        assert await names(client) == ["greet", "gone://1"]
+        for refused in (client.get_prompt("greet"), client.read_resource("gone://1")):
+            with pytest.raises(MCPError, match="gone: Could not connect") as error:
+                await refused
+            assert error.value.code == -32603
+        assert (await client.read_resource("workflow://list")).contents
+
+
+async def test_an_answer_that_is_too_large_is_refused_with_the_limit(
+    connect: Connect, library_server: str
+) -> None:
+    def connect_limited() -> None:
+        expose(connect_source("library", library_server, max_response_bytes=100_000))
+
+    await in_database(connect_limited)()
+    async with connect() as client:
+        with pytest.raises(MCPError, match="larger than 100,000 bytes"):
+            await client.read_resource("library://archive")
+        assert (await client.read_resource("library://rules")).contents[0].text == "No shouting."
+
+
+async def test_a_prompt_of_a_workflow_has_its_name_to_itself(connect: Connect, exposed: Source) -> None:
+    await in_database(make_workflow)(name="summarise", offered_as_prompt=True)
+    async with connect() as client:
+        shown = [prompt.name for prompt in (await client.list_prompts()).prompts]
+        text = (await client.get_prompt("summarise")).messages[0].content.text
+    assert shown.count("summarise") == 1
+    assert text.startswith("Run the workflow")
+
+
+async def test_curators_words_and_names_are_what_clients_get(connect: Connect, exposed: Source) -> None:
+    def rename() -> None:
+        prompt = ServerFeature.objects.get(upstream_id="summarise")
+        prompt.served_as, prompt.title_override, prompt.description_override = "digest", "Digest", "Ours."
+        prompt.full_clean()
+        prompt.save()
+        rules = ServerFeature.objects.get(upstream_id="library://rules")
+        rules.served_as = "library://house-rules"
+        rules.full_clean()
+        rules.save()
+
+    await in_database(rename)()
+    async with connect() as client:
+        (prompt,) = [one for one in (await client.list_prompts()).prompts if one.name == "digest"]
+        text = (await client.get_prompt("digest", {"book": "Emma"})).messages[0].content.text
+        (rules,) = (await client.read_resource("library://house-rules")).contents
+        with pytest.raises(MCPError, match="Unknown resource"):
+            await client.read_resource("library://rules")
+    assert (prompt.title, prompt.description, text) == ("Digest", "Ours.", "Summarise Emma, short.")
+    assert (rules.uri, rules.text) == ("library://house-rules", "No shouting.")
