@@ -17,11 +17,12 @@ from catalogue.models.server_feature import OWN_SCHEMES, prefix_of, scheme_of
 from catalogue.naming import make_tool_name
 from catalogue.reconciliation import BATCH, RECORDED_OBJECTS, lock_as_listed
 from connectors.definitions import RejectedDefinition
-from connectors.server_features import LONGEST_ADDRESS, FeatureDefinition, FeatureKind
+from connectors.server_features import FeatureDefinition, FeatureKind
 
 Features = Sequence[ServerFeature]
 Key = tuple[str, str]  # Kind and the server's name or address
 DEFINED = ("definition", "offered", "missing_since", "changed_at")
+LONGEST_READ = 2_000  # Characters of an address
 KEPT = "They stay as they were listed last."
 
 
@@ -202,10 +203,14 @@ def _within(template: str, uri: str) -> str | None:
     """The address as the template makes it of its variables, so that nothing else gets to the server."""
     parsed = parsed_template(template)
     found = None if "#" in uri and "{#" not in template else parsed.match(uri)
-    if found is None or not all(_is_safe(value) for value in found.values()):
+    if found is None:
         return None
     expanded = parsed.expand(found)
-    return expanded if len(expanded) <= 2 * LONGEST_ADDRESS else None
+    # The server reads what is sent, which may decode to other values than what the client wrote.
+    read = parsed.match(expanded) or {}
+    if not read or len(expanded) > LONGEST_READ or not all(map(_is_safe, [*found.values(), *read.values()])):
+        return None
+    return expanded
 
 
 def _is_safe(value: str | Collection[str]) -> bool:

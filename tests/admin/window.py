@@ -204,7 +204,7 @@ def _make_approvals(workflow: Workflow, user: Any) -> None:
         )
 
 
-def _make_features(good: Source, bad: Source) -> None:
+def _make_features(good: Any, bad: Any) -> None:
     make_feature(good, "greet", definition={"name": "greet"}, offered={"name": "greet", "title": "Greet"})
     make_feature(bad, "note://1", kind="resource", enabled=False, missing_since=timezone.now())
     make_feature(good, "note://{id}", kind="template", enabled=False)

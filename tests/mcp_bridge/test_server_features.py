@@ -1,24 +1,33 @@
 """Prompts, resources and templates of an MCP server behind the product, through the product's own door."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 from mcp import Client, MCPError
 from mcp_types import PromptReference, ResourceTemplateReference
 
 from catalogue.curation import enable_workflows
 from catalogue.discovery import refresh_source
+from catalogue.exposure import current_catalogue, forget_catalogue
+from catalogue.features import disable_features
+from catalogue.history import command
 from catalogue.models import ServerFeature, Source, Workflow
+from catalogue.reservations import Bounds
 from catalogue.scopes import Scope
 from connectors.testing import free_port
+from mcp_bridge.prompts import offered_prompts
+from mcp_bridge.resources import what_shows
 from mcp_bridge.tokens import create_token
 from tests.engines.guarding import guarded
 from tests.engines.library_server import LARGE, PNG
 from tests.factories import NOWHERE, make_feature, make_toolset, make_workflow
-from tests.mcp_bridge.conftest import Connect
+from tests.mcp_bridge.conftest import Connect, McpServer
 from tests.mcp_bridge.database import in_database
+from tests.mcp_bridge.listening import PROMPTS, RESOURCES, listening
 from tests.processes import _wait_until_it_answers
 
 TEMPLATE = "library://books/{number}"
@@ -132,7 +141,7 @@ async def test_a_server_completes_the_arguments_of_its_prompts_and_templates(
             prompt, {"name": "style", "value": ""}, context_arguments={"book": "Emma"}
         )
         number = await client.complete(template, {"name": "number", "value": "2"})
-        with pytest.raises(MCPError, match="has no argument 'colour'. Known: book, style"):
+        with pytest.raises(MCPError, match=r"has no argument 'colour'\. Known: book, style"):
             await client.complete(prompt, {"name": "colour", "value": ""})
     assert style.completion.values == ["long"]
     assert given.completion.values == ["short on Emma"]
@@ -277,3 +286,95 @@ async def test_curators_words_and_names_are_what_clients_get(connect: Connect, e
             await client.read_resource("library://rules")
     assert (prompt.title, prompt.description, text) == ("Digest", "Ours.", "Summarise Emma, short.")
     assert (rules.uri, rules.text) == ("library://house-rules", "No shouting.")
+
+
+@pytest.mark.usefixtures("exposed")
+async def test_a_curators_change_is_told_for_the_list_that_it_concerns(
+    mcp_server: McpServer, token: str
+) -> None:
+    def disable(upstream_id: str) -> None:
+        features = ServerFeature.objects.filter(upstream_id=upstream_id)
+        disable_features(features, by=command("test"))
+
+    wanted = {"toolsListChanged": True, "promptsListChanged": True, "resourcesListChanged": True}
+    async with listening(mcp_server, token, **wanted) as stream:
+        await stream.honoured()
+        await in_database(disable)("summarise")
+        assert await stream.news() == PROMPTS
+        await in_database(disable)(TEMPLATE)
+        assert await stream.news() == RESOURCES
+        await in_database(disable)("library://rules")
+        assert await stream.news() == RESOURCES
+
+
+@pytest.fixture
+def many() -> Source:
+    """120 of each kind, of a source without tools."""
+    source = Source.objects.create(name="many", kind="mcp", config={"url": f"{NOWHERE}/mcp"})
+    for number in range(120):
+        make_feature(source, f"prompt-{number:03}")
+        make_feature(source, f"many://{number:03}", kind="resource")
+        make_feature(source, f"many://{number:03}/{{x}}", kind="template")
+    return source
+
+
+@pytest.mark.usefixtures("many")
+async def test_long_lists_come_in_pages(connect: Connect, era: str, settings: Any) -> None:
+    settings.CATALOGUE = {**settings.CATALOGUE, "page_size": 50}
+    async with connect(mode=era) as client:
+        prompts = [
+            name async for name in pages(client.list_prompts, lambda one: [p.name for p in one.prompts])
+        ]
+        resources = [
+            name async for name in pages(client.list_resources, lambda one: [r.uri for r in one.resources])
+        ]
+        templates = [
+            name
+            async for name in pages(
+                client.list_resource_templates, lambda one: [t.uri_template for t in one.resource_templates]
+            )
+        ]
+    assert prompts == [f"prompt-{number:03}" for number in range(120)]
+    assert [one for one in resources if one.startswith("many:")] == [f"many://{n:03}" for n in range(120)]
+    assert [one for one in templates if one.startswith("many:")] == [
+        f"many://{n:03}/{{x}}" for n in range(120)
+    ]
+
+
+async def pages(ask: Any, read: Any) -> AsyncIterator[str]:
+    cursor, count = None, 0
+    while cursor is not None or not count:
+        page = await ask(cursor=cursor)
+        cursor, count = page.next_cursor, count + 1
+        assert len(read(page)) <= 50
+        for name in read(page):
+            yield name
+    assert count > 2
+
+
+def test_any_number_is_loaded_in_as_many_queries_and_listed_with_none(many: Source) -> None:
+    def load() -> tuple[int, int]:
+        forget_catalogue()
+        with CaptureQueriesContext(connection) as loading:
+            catalogue = current_catalogue()
+        with CaptureQueriesContext(connection) as listing:
+            offered_prompts(catalogue, Bounds(), scopes=[Scope.RUN])
+            what_shows(catalogue, Bounds(), scopes=list(Scope))
+        return len(loading), len(listing)
+
+    of_many = load()
+    ServerFeature.objects.exclude(upstream_id="prompt-001").delete()
+    assert load() == of_many
+    assert of_many[1] == 0
+
+
+@pytest.mark.usefixtures("exposed")
+async def test_reads_count_against_the_rates_of_calls(connect: Connect) -> None:
+    limited = await in_database(
+        lambda: create_token(name="limited", calls_per_minute=1, calls_at_once=2)[1]
+    )()
+    async with connect(as_token=limited) as client:
+        await client.read_resource("library://rules")
+        await client.get_prompt("summarise", {"book": "Emma"})
+        with pytest.raises(MCPError, match="Too many calls"):
+            await client.read_resource("library://rules")
