@@ -7,7 +7,7 @@ from mcp import MCPError
 
 from catalogue.database import run_in_database
 from catalogue.exposure import current_catalogue
-from catalogue.features import find_template
+from catalogue.feature_lookup import find_template
 from catalogue.inputs import describe_inputs
 from catalogue.models import ServerFeature
 from catalogue.scopes import Scope

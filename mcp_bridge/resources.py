@@ -16,7 +16,7 @@ from mcp.shared.uri_template import UriTemplate
 from catalogue.database import run_in_database
 from catalogue.describing import describe_workflow, shorten, unavailable_sources
 from catalogue.exposure import ExposedCatalogue, current_catalogue, find_named
-from catalogue.features import Located, find_resource
+from catalogue.feature_lookup import Located, find_resource
 from catalogue.inputs import summarise_inputs
 from catalogue.models import ServerFeature, Workflow
 from catalogue.models.server_feature import scheme_of

@@ -11,7 +11,7 @@ from mcp import MCPError
 from pydantic import ValidationError
 
 from catalogue.connections import connector_for
-from catalogue.features import Located, parsed_template
+from catalogue.feature_lookup import Located, parsed_template
 from catalogue.models import ServerFeature
 from connectors.errors import ConnectorError, NotFound, Rejected
 from connectors.protocol import Connector

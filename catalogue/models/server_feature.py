@@ -104,7 +104,7 @@ class ServerFeature(Exposing):
 
     def _address_problem(self) -> str:
         if problem := address_problem(self.served_as):
-            return f"{problem.capitalize()}."
+            return f"{problem[0].upper()}{problem[1:]}."
         if scheme_of(self.served_as) in OWN_SCHEMES - {PREFIX}:
             return f"The scheme {scheme_of(self.served_as)}: belongs to the product's own resources."
         if scheme_of(self.served_as) == PREFIX and not self.served_as.startswith(prefix_of(self.source)):

@@ -4,13 +4,28 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing, suppress
 from typing import Any
 
-from connectors.definitions import RejectedDefinition
+from mcp.shared.uri_template import InvalidUriTemplate, UriTemplate
+from pydantic import ValidationError
+
+from connectors.definitions import RejectedDefinition, explain, readable
 from connectors.errors import InvalidAnswer, NotFound, Rejected, Unsupported
+from connectors.formats.json import TooDeep
 from connectors.protocol import Completion
-from connectors.server_features import FeatureDefinition, FeatureKind, parse_feature
+from connectors.server_features import (
+    ADDRESS,
+    LONGEST_ADDRESS,
+    FeatureDefinition,
+    FeatureKind,
+    address_problem,
+)
 from connectors.simplified.answers import walk_listing
 from connectors.upstream_mcp.session import McpSession
 
+ID_KEYS: Mapping[FeatureKind, str] = {
+    FeatureKind.PROMPT: "name",
+    FeatureKind.RESOURCE: "uri",
+    FeatureKind.TEMPLATE: "uriTemplate",
+}
 MOST_LISTED = 1_000  # Of each kind
 LISTS = {  # The capability, the method and the key of its answer
     FeatureKind.PROMPT: ("prompts", "prompts/list", "prompts"),
@@ -53,7 +68,7 @@ class ServerFeatures:
                     reason = f"{method} has more than {MOST_LISTED:,} entries; the others are left out"
                     yield RejectedDefinition(position=position, id="", name="", reason=reason)
                     return
-                yield parse_feature(raw, kind, position=position)
+                yield _parse(raw, kind, position=position)
 
     async def get_prompt(self, name: str, arguments: Mapping[str, str]) -> dict[str, Any]:
         params = {"name": name, "arguments": dict(arguments)}
@@ -100,3 +115,56 @@ class ServerFeatures:
                 f"The server asks for input before it answers {method}, which is not passed on."
             )
         return answer
+
+
+def _parse(raw: Any, kind: FeatureKind, *, position: int) -> FeatureDefinition | RejectedDefinition:
+    """One entry of a server's list. Optional fields that are null count as absent."""
+    if not isinstance(raw, dict):
+        return RejectedDefinition(
+            position=position, id="", name="", reason=f"expected an object, got {type(raw).__name__}"
+        )
+    given = {key: value for key, value in raw.items() if value is not None}
+    identifier, name = given.get(ID_KEYS[kind]), given.get("name")
+    if isinstance(raw, TooDeep):
+        reason = "nested too deep to be read"
+    else:
+        known = ("name", "title", "description") + (("arguments",) if kind is FeatureKind.PROMPT else ())
+        fields = {key: given[key] for key in known if key in given}
+        fields |= {"kind": kind, "id": identifier, "mime_type": given.get("mimeType", "")}
+        try:
+            definition = FeatureDefinition.model_validate(fields)
+        except ValidationError as error:
+            reason = explain(error)
+        else:
+            reason = _problem_of(definition)
+            if not reason:
+                return definition
+    return RejectedDefinition(
+        position=position, id=readable(identifier), name=readable(name), reason=f"{kind}: {reason}"
+    )
+
+
+def _problem_of(definition: FeatureDefinition) -> str:
+    texts = [definition.id, *(argument.name for argument in definition.arguments)]
+    if not all(text.isprintable() for text in texts):
+        return "its name, its address or an argument's name has characters that cannot be printed"
+    names = [argument.name for argument in definition.arguments]
+    if len(set(names)) < len(names):
+        return "two of its arguments have the same name"
+    match definition.kind:
+        case FeatureKind.RESOURCE:
+            return address_problem(definition.id)
+        case FeatureKind.TEMPLATE:
+            return _template_problem(definition.id)
+    return ""
+
+
+def _template_problem(template: str) -> str:
+    # A template that begins with a variable would match the addresses of everything else.
+    if not ADDRESS.fullmatch(template):
+        return "its template does not begin with a scheme, or has characters that no URI has"
+    try:
+        parsed = UriTemplate.parse(template, max_length=LONGEST_ADDRESS)
+    except InvalidUriTemplate as error:
+        return f"its template cannot be used: {error}"[:1000]
+    return "" if parsed.variable_names else "its template has no variable"

@@ -8,7 +8,8 @@ import pytest
 
 from catalogue.connections import close_connectors
 from catalogue.discovery import refresh_source
-from catalogue.features import accept_change, disable_features, enable_features, find_resource
+from catalogue.feature_lookup import find_resource
+from catalogue.features import accept_change, disable_features, enable_features
 from catalogue.history import command
 from catalogue.models import DiscoveryRun, HistoryEntry, Revision, ServerFeature, Source
 from connectors.background import run_in_background_loop
