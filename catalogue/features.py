@@ -17,6 +17,7 @@ from connectors.definitions import RejectedDefinition
 from connectors.server_features import FeatureDefinition, FeatureKind
 
 Key = tuple[str, str]  # Kind and the server's name or address
+CHANGEABLE = ("enabled", "served_as", "title_override", "description_override")
 DEFINED = ("definition", "offered", "missing_since", "changed_at")
 KEPT = "They stay as they were listed last."
 
@@ -148,16 +149,29 @@ def _decide(features: QuerySet[ServerFeature], by: Actor, message: str, *, enabl
 
 
 @transaction.atomic
-def accept_change(feature: ServerFeature, *, seen: Any, by: Actor) -> bool:
-    """Serve the server's present definition. False if it is not the one that was shown."""
+def accept_change(feature: ServerFeature, *, offer: str, by: Actor) -> bool:
+    """Serve the server's present definition. False if its hash is not `offer`, the one that was reviewed."""
     Revision.lock()
     row = ServerFeature.objects.get(pk=feature.pk)
-    if row.offered is None or row.offered != seen:
+    if row.offered is None or row.offer_hash != offer:
         return False
     row.definition, row.offered, row.changed_at = row.offered, None, timezone.now()
     row.save(update_fields=DEFINED)
     record_change(by, [row], "Accepted the server's change.")
     return True
+
+
+@transaction.atomic
+def change_feature(feature: ServerFeature, **decisions: Any) -> ServerFeature:
+    """Set what a curator decides. Raises ValidationError keyed by field."""
+    if unknown := set(decisions) - set(CHANGEABLE):
+        raise TypeError(f"Not for a curator to decide: {', '.join(sorted(unknown))}")
+    Revision.lock()
+    for name, value in decisions.items():
+        setattr(feature, name, value)
+    feature.full_clean()
+    feature.save(update_fields=list(decisions))
+    return feature
 
 
 def describe(feature: ServerFeature, definition: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -1,5 +1,3 @@
-import hashlib
-import json
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +14,7 @@ from catalogue.admin.base import Button, ButtonsMixin, CatalogueForm, OptionsFil
 from catalogue.history import actor_of
 from catalogue.models import ServerFeature
 
-SEEN = "seen"
+OFFER = "offer"
 STATES = {
     "enabled": ("enabled", "success"),
     "hidden": ("hidden", ""),
@@ -49,7 +47,7 @@ class StateFilter(OptionsFilter):
 class ServerFeatureForm(CatalogueForm):
     class Meta:
         model = ServerFeature
-        fields = ("enabled", "served_as", "title_override", "description_override")
+        fields = features.CHANGEABLE
 
 
 @admin.register(ServerFeature)
@@ -123,13 +121,13 @@ class ServerFeatureAdmin(ButtonsMixin):
     def get_buttons(self, request: HttpRequest, obj: ServerFeature) -> list[Button]:
         if obj.offered is None:
             return []
-        shown = ((SEEN, _digest(obj.offered)),)
+        shown = ((OFFER, obj.offer_hash),)
         return [replace(one, values=shown) for one in super().get_buttons(request, obj)]
 
     @button("Accept the change", icon="check", variant="primary", records=True)
     def accept(self, request: HttpRequest, feature: ServerFeature) -> None:
-        is_seen = request.POST.get(SEEN) == _digest(feature.offered)
-        if is_seen and features.accept_change(feature, seen=feature.offered, by=actor_of(request)):
+        offer = request.POST.get(OFFER, "")
+        if features.accept_change(feature, offer=offer, by=actor_of(request)):
             messages.success(request, "Accepted. Clients get the server's present words.")
         else:
             messages.warning(request, "Nothing was accepted: the server has changed it since. Look again.")
@@ -155,7 +153,3 @@ class ServerFeatureAdmin(ButtonsMixin):
             ],
             "definition": html.table(HEADERS if obj.offered else HEADERS[:2], rows),
         }
-
-
-def _digest(offered: Any) -> str:
-    return hashlib.sha256(json.dumps(offered, sort_keys=True).encode()).hexdigest()

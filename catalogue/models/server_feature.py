@@ -1,5 +1,7 @@
 """A prompt, resource or resource template of an MCP server behind a source."""
 
+import hashlib
+import json
 import re
 from typing import Any, ClassVar
 
@@ -41,6 +43,8 @@ class ServerFeature(Exposing):
         PROMPT = FeatureKind.PROMPT.value, "prompt"
         RESOURCE = FeatureKind.RESOURCE.value, "resource"
         TEMPLATE = FeatureKind.TEMPLATE.value, "resource template"
+
+    recorded_besides = ("definition",)
 
     source = models.ForeignKey(Source, on_delete=models.CASCADE, related_name="features", editable=False)
     kind = models.CharField(max_length=10, choices=Kind.choices, editable=False)
@@ -124,6 +128,13 @@ class ServerFeature(Exposing):
         """Of a prompt: name, title, description, required."""
         arguments: list[dict[str, Any]] = self.definition.get("arguments", [])
         return arguments
+
+    @property
+    def offer_hash(self) -> str:
+        """Stands for the change that awaits review; a decision names it. Empty if there is none."""
+        if self.offered is None:
+            return ""
+        return hashlib.sha256(json.dumps(self.offered, sort_keys=True).encode()).hexdigest()
 
     @property
     def prefix(self) -> str:
