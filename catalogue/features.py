@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from django.db import transaction
@@ -103,25 +104,30 @@ def _new_feature(
 
 
 class _Names:
-    """Makes names and addresses that no other feature is served by."""
+    """Makes names and addresses that no other feature is served by; reads those for the first new one."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
-        self._taken = set(ServerFeature.objects.values_list("kind", "served_as"))
-        prompts = Workflow.objects.filter(offered_as_prompt=True).values_list("tool_name", flat=True)
-        self._taken |= {(FeatureKind.PROMPT.value, name) for name in prompts}
+
+    @cached_property
+    def _taken(self) -> dict[str, set[str]]:
+        taken: dict[str, set[str]] = {kind.value: set() for kind in FeatureKind}
+        for kind, served_as in ServerFeature.objects.values_list("kind", "served_as"):
+            taken[kind].add(served_as)
+        prompts = Workflow.objects.filter(offered_as_prompt=True)
+        taken[FeatureKind.PROMPT.value].update(prompts.values_list("tool_name", flat=True))
+        return taken
 
     def make(self, definition: FeatureDefinition) -> str:
-        kind, made = definition.kind.value, definition.id
+        made, taken = definition.id, self._taken[definition.kind.value]
         if definition.kind is FeatureKind.PROMPT:
-            of_prompts = {name for of, name in self._taken if of == kind}
             source = self._source.name
             made = make_tool_name(
-                name=made, upstream_id=made, source_name=source, taken=of_prompts, without_name="prompt"
+                name=made, upstream_id=made, source_name=source, taken=taken, without_name="prompt"
             )
-        elif scheme_of(made) in OWN_SCHEMES or (kind, made) in self._taken:
+        elif made in taken or scheme_of(made) in OWN_SCHEMES:
             made = prefix_of(self._source) + made
-        self._taken.add((kind, made))
+        taken.add(made)
         return made
 
 
