@@ -20,6 +20,7 @@ from connectors.server_features import FeatureDefinition, FeatureKind
 Key = tuple[str, str]  # Kind and the server's name or address
 CHANGEABLE = ("enabled", "served_as", "title_override", "description_override")
 DEFINED = ("definition", "offered", "missing_since", "changed_at")
+MOST_GONE = 1_000  # Of a source
 KEPT = "They stay as they were listed last."
 
 
@@ -60,6 +61,7 @@ def reconcile_features(source: Source, listing: FeatureListing, run: DiscoveryRu
     gone = [feature for feature in known.values() if feature.missing_since is None]
     for feature in gone:
         feature.missing_since = now
+    _forget(known.values())
     ServerFeature.objects.bulk_create(new, batch_size=BATCH)
     ServerFeature.objects.bulk_update([*changed, *gone], DEFINED, batch_size=BATCH)
     if any(feature.enabled for feature in [*new, *changed, *gone]):
@@ -72,6 +74,17 @@ def reconcile_features(source: Source, listing: FeatureListing, run: DiscoveryRu
     counts = {"new": len(new), "changed": len(changed), "gone": len(gone)}
     told = ", ".join(f"{number:,} {what}" for what, number in counts.items() if number)
     return f" Prompts and resources listed: {len(listing.definitions):,}{f' ({told})' if told else ''}."
+
+
+def _forget(missing: Iterable[ServerFeature]) -> None:
+    """Of what is gone, keep the latest that a curator decided on: some servers invent addresses each time."""
+    latest = sorted(missing, key=lambda one: (one.missing_since or one.changed_at, one.pk), reverse=True)
+    decided = [one for one in latest if one.enabled or one.title_override or one.description_override]
+    kept = {one.pk for one in decided[:MOST_GONE]}
+    keys = [one.pk for one in latest if one.pk not in kept]
+    for start in range(0, len(keys), BATCH):
+        # Clients do not see them, so the revision stays.
+        ServerFeature._base_manager.filter(pk__in=keys[start : start + BATCH]).delete()
 
 
 def _update(feature: ServerFeature, said: dict[str, Any], source: Source, run: DiscoveryRun) -> bool:

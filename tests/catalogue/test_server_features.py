@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from catalogue import features
 from catalogue.connections import close_connectors
 from catalogue.discovery import refresh_source
 from catalogue.feature_lookup import find_resource
@@ -165,6 +166,27 @@ def test_one_that_is_gone_is_kept_and_comes_back_as_it_was(source: Source, wire:
     wire.prompts = {"prompts": [GREET]}
     listed(source)
     assert one("greet").missing_since is None and one("greet") in ServerFeature.objects.exposed()
+
+
+def test_of_what_is_gone_only_what_a_curator_decided_on_is_kept(
+    source: Source, wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some servers invent addresses for each session."""
+    monkeypatch.setattr(features, "MOST_GONE", 2)
+    wire.resources = {"resources": [{"uri": f"note://{number}", "name": "x"} for number in range(5)]}
+    listed(source)
+    enable_features(source.features.filter(upstream_id__in=("note://1", "note://2")), by=BY)
+    ServerFeature.objects.filter(upstream_id="note://3").update(title_override="Ours")
+    for number in (1, 2, 3):
+        wire.resources["resources"] = [
+            one for one in wire.resources["resources"] if str(number) not in one["uri"]
+        ]
+        listed(source)
+    wire.resources = {"resources": []}
+    listed(source)
+    gone = source.features.filter(kind="resource").exclude(missing_since=None)
+    assert set(gone.values_list("upstream_id", flat=True)) == {"note://2", "note://3"}
+    assert source.features.filter(kind="resource").count() == 2
 
 
 @pytest.mark.parametrize(
