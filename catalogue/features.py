@@ -53,7 +53,7 @@ def reconcile_features(source: Source, listing: FeatureListing, run: DiscoveryRu
     known = {(feature.kind, feature.upstream_id): feature for feature in current.features.all()}
     names, new, changed = _Names(current), list[ServerFeature](), list[ServerFeature]()
     for key, definition in listing.definitions.items():
-        said = definition.model_dump(mode="json", exclude={"kind", "id"}, exclude_defaults=True)
+        said = words_of(definition)
         if (feature := known.pop(key, None)) is None:
             new.append(_new_feature(current, definition, said, names))
         elif _update(feature, said, current, run):
@@ -74,6 +74,11 @@ def reconcile_features(source: Source, listing: FeatureListing, run: DiscoveryRu
     counts = {"new": len(new), "changed": len(changed), "gone": len(gone)}
     told = ", ".join(f"{number:,} {what}" for what, number in counts.items() if number)
     return f" Prompts and resources listed: {len(listing.definitions):,}{f' ({told})' if told else ''}."
+
+
+def words_of(definition: FeatureDefinition) -> dict[str, Any]:
+    """What a row keeps of it."""
+    return definition.model_dump(mode="json", exclude={"kind", "id"}, exclude_defaults=True)
 
 
 def _forget(missing: Iterable[ServerFeature]) -> None:
@@ -112,8 +117,12 @@ def _new_feature(
         upstream_id=definition.id,
         served_as=names.make(definition),
         definition=said,
-        enabled=source.new_workflows == Source.NewWorkflows.EXPOSED,
+        enabled=is_enabled_when_new(source),
     )
+
+
+def is_enabled_when_new(source: Source) -> bool:
+    return source.new_workflows == Source.NewWorkflows.EXPOSED
 
 
 class _Names:

@@ -136,7 +136,7 @@ def _parse(raw: Any, kind: FeatureKind, *, position: int) -> FeatureDefinition |
         except ValidationError as error:
             reason = explain(error)
         else:
-            reason = _problem_of(definition)
+            reason = problem_of(definition)
             if not reason:
                 return definition
     return RejectedDefinition(
@@ -144,7 +144,8 @@ def _parse(raw: Any, kind: FeatureKind, *, position: int) -> FeatureDefinition |
     )
 
 
-def _problem_of(definition: FeatureDefinition) -> str:
+def problem_of(definition: FeatureDefinition) -> str:
+    """Why it cannot be served; empty if it can."""
     texts = [definition.id, *(argument.name for argument in definition.arguments)]
     if not all(text.isprintable() for text in texts):
         return "its name, its address or an argument's name has characters that cannot be printed"
