@@ -22,7 +22,9 @@ from connectors.testing import free_port
 from mcp_bridge.prompts import offered_prompts
 from mcp_bridge.resources import what_shows
 from mcp_bridge.tokens import create_token
+from tests.engines import hostile_servers as servers
 from tests.engines.guarding import guarded
+from tests.engines.hostile_servers import hostile, server
 from tests.engines.library_server import LARGE, PNG
 from tests.factories import NOWHERE, make_feature, make_toolset, make_workflow
 from tests.mcp_bridge.conftest import Connect, McpServer
@@ -378,3 +380,49 @@ async def test_reads_count_against_the_rates_of_calls(connect: Connect) -> None:
         await client.get_prompt("summarise", {"book": "Emma"})
         with pytest.raises(MCPError, match="Too many calls"):
             await client.read_resource("library://rules")
+
+
+NOT_MCP = (
+    "gone wrong|not valid MCP|cannot be used|no object|asks for input|no answer within|larger than|not the JSON"
+)
+KEY = "key-that-nobody-may-see-42"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        servers.answers({"messages": "x", "contents": "x"}),
+        servers.answers({"messages": [{"role": "root", "content": {}}], "contents": [{"uri": 7}]}),
+        servers.answers([]),
+        servers.answers(None),
+        servers.answers({"resultType": "input_required", "inputRequests": {}}),
+        servers.sends_raw(b'{"jsonrpc": "2.0", "id": 1, "res'),
+        servers.sends_raw(b"[" * 100_000),
+        servers.silence,
+        servers.huge_body,
+        servers.huge_event,
+        lambda message, _: servers.error(message, f"It has gone wrong with {KEY}", code=-32603),
+    ],
+    ids=[
+        "texts as lists", "a role that there is not", "a list", "null", "a question", "half a message",
+        "brackets", "silence", "50 MB", "50 MB in an event", "our key in its words",
+    ],
+)  # fmt: skip
+async def test_an_answer_that_cannot_be_used_is_an_error_in_words(connect: Connect, answer: Any) -> None:
+    with hostile(server(prompt=answer, resource=answer)) as engine:
+        config = {
+            "url": f"{engine.base_url}/mcp",
+            "request_timeout_seconds": 1.0,
+            "max_response_bytes": 100_000,
+        }
+        source = Source(name="hostile", kind="mcp", config=config)
+        source.credentials = {"bearer_token": KEY}
+        await in_database(source.save)()
+        await in_database(make_feature)(source, "greet")
+        await in_database(make_feature)(source, "x://1", kind="resource")
+        async with connect() as client:
+            for refused in (client.get_prompt("greet"), client.read_resource("x://1")):
+                with pytest.raises(MCPError, match=f"hostile: .*({NOT_MCP})") as error:
+                    await refused
+                assert KEY not in str(error.value)
+            assert len(await names(client)) == 2
