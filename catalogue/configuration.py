@@ -13,11 +13,20 @@ from django.contrib.auth.models import Group, Permission
 from django.core.exceptions import ValidationError
 from django.db import models, transaction
 
-from catalogue import curation, sources
+from catalogue import curation, features, sources
 from catalogue.connections import secret_fields
 from catalogue.fields import JSONTextField
 from catalogue.imports.pipeline import ImportRefused
-from catalogue.models import ProductSettings, Revision, Source, Toolset, ToolsetRule, Workflow, WorkflowFilter
+from catalogue.models import (
+    ProductSettings,
+    Revision,
+    ServerFeature,
+    Source,
+    Toolset,
+    ToolsetRule,
+    Workflow,
+    WorkflowFilter,
+)
 from catalogue.models.source import OBSERVED
 from catalogue.naming import find_similar_names
 from catalogue.secrets import CredentialsUnreadable
@@ -43,6 +52,7 @@ SECTIONS: dict[str, type[models.Model]] = {  # In the file's order, with the mod
     "toolsets": Toolset,
     "workflows": Workflow,
     "listed": Workflow,
+    "features": ServerFeature,
 }
 
 
@@ -87,6 +97,7 @@ LISTED: Mapping[str, str] = {  # The model's names by those of `WorkflowDefiniti
     "metadata": "metadata",
 }  # fmt: skip
 LISTED_BESIDES = ("schema_problem", "resembles")
+DEFINITION = "definition"  # A server's words on a prompt or resource
 MISSING = "missing"  # Marks a workflow that its engine no longer lists
 
 SOURCE = Curated(
@@ -112,6 +123,12 @@ TOOLSET = Curated(
     otherwise=frozenset({"slug", "picked"}),
     left_out=frozenset({"id", "created_at", "updated_at"}),
 )
+FEATURE = Curated(
+    model=ServerFeature,
+    fields=features.CHANGEABLE,
+    otherwise=frozenset({"source", "kind", "upstream_id", "definition"}),
+    left_out=frozenset({"id", "offered", "missing_since", "first_seen_at", "changed_at"}),
+)
 RULE_FIELDS = ("action", "subject", "syntax", "pattern", "enabled", "note")
 FILTER = Curated(
     model=WorkflowFilter, fields=RULE_FIELDS, otherwise=frozenset({"position"}), left_out=frozenset({"id"})
@@ -131,7 +148,7 @@ SETTINGS = Curated(
 GROUP = Curated(
     model=Group, fields=(), otherwise=frozenset({"name", "permissions"}), left_out=frozenset({"id"})
 )
-ALL = (SOURCE, WORKFLOW, TOOLSET, FILTER, TOOLSET_RULE, SETTINGS, GROUP)
+ALL = (SOURCE, WORKFLOW, FEATURE, TOOLSET, FILTER, TOOLSET_RULE, SETTINGS, GROUP)
 HEADER = "# The curation of a Workflow Catalogue. `manage.py import_catalogue --plan FILE` compares it.\n"
 MEDIA_TYPE = "application/yaml"
 FILE_NAME = "catalogue.yaml"
@@ -217,6 +234,25 @@ def _by_source(describe: Any) -> dict[str, dict[str, Any]]:
     return found
 
 
+def _features() -> dict[str, dict[str, dict[str, Any]]]:
+    """Those that a curator has decided on, by source, kind and the server's own name or address; with the
+    server's words, as `listed` has them of workflows."""
+    found: dict[str, dict[str, dict[str, Any]]] = {}
+    rows = ServerFeature.objects.select_related("source").defer("offered").order_by()
+    for row in sorted(rows, key=lambda row: (row.source.name, row.kind, row.upstream_id)):
+        if described := describe_feature(row):
+            of_kind = found.setdefault(row.source.name, {}).setdefault(row.kind, {})
+            of_kind[row.upstream_id] = described | {DEFINITION: row.definition}
+    return found
+
+
+def describe_feature(feature: ServerFeature) -> dict[str, Any]:
+    """Empty where nothing was decided: some servers list other ones each time."""
+    described = {"enabled": feature.enabled} | FEATURE.decided(feature)
+    is_new = feature.enabled == features.is_enabled_when_new(feature.source)
+    return {} if is_new and not described.keys() - {"enabled", "served_as"} else described
+
+
 def describe_rule(curated: Curated, rule: Any) -> dict[str, Any]:
     """Everything the rule does, with `enabled` and the note if they are not the default."""
     whole = {name: getattr(rule, name) for name in ("action", "subject", "syntax", "pattern")}
@@ -251,6 +287,7 @@ _WRITERS: dict[str, Callable[[], Any]] = {
     },
     "workflows": lambda: _by_source(describe_curation),
     "listed": lambda: _by_source(_describe_listed),
+    "features": _features,
 }
 
 LIMITS = Limits(bytes=16 * 1024 * 1024, depth=250, parts=600_000, integer=10**40)  # Fits 5,000 workflows

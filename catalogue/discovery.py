@@ -5,6 +5,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Collection
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -17,14 +18,17 @@ from loguru import logger
 
 from catalogue.connections import connector_for
 from catalogue.database import run_in_database, run_without_connection
+from catalogue.features import KEPT, read_features, reconcile_features
 from catalogue.models import DiscoveryRun, Source
 from catalogue.reconciliation import ListingHeld, Superseded, read_listing, reconcile
 from connectors.definitions import RejectedDefinition, WorkflowDefinition
 from connectors.errors import ConnectorError, InvalidAnswer, Unreachable, backoff_seconds, error_name
-from connectors.protocol import Health
+from connectors.protocol import Connector, Health
+from connectors.server_features import FeatureDefinition
 from telemetry import metrics
 
 LISTING_TIMEOUT_SECONDS = 300.0
+FEATURES_TIMEOUT_SECONDS = 100.0  # Of these
 LEASE = timedelta(seconds=60)
 RENEWAL_SECONDS = 15.0  # Short enough to free the source within a minute after its process is killed
 LONGEST_TURN_SECONDS = 2 * (LISTING_TIMEOUT_SECONDS + LEASE.total_seconds())  # Several callers may wait
@@ -143,12 +147,22 @@ def _list_and_reconcile(source: Source, run: DiscoveryRun) -> str:
     """Returns the result in a sentence. Raises ConnectorError, and what `reconcile` raises."""
     answer = run_without_connection(_list_under_lease(source))
     if not isinstance(answer, Health):
-        reconcile(source, read_listing(answer), run)
+        reconcile(source, read_listing(answer.workflows), run)
         skipped = f", {run.skipped_count} skipped" if run.skipped_count and run.found else ""
-        return f"Workflows listed: {run.found}{skipped}.{_why_empty(run)}{_missing_warning(source)}"
+        told = f"Workflows listed: {run.found}{skipped}.{_why_empty(run)}{_missing_warning(source)}"
+        return told + _reconcile_features(source, answer, run)
     if not answer.ok:
         raise ConnectorError(answer.message)
     return f"Its workflows are declared here. {answer.message}"
+
+
+def _reconcile_features(source: Source, listing: "_Listing", run: DiscoveryRun) -> str:
+    """What a server's prompts and resources are like costs its tools nothing."""
+    if listing.features is not None:
+        return reconcile_features(source, read_features(listing.features), run)
+    if not listing.features_problem:
+        return ""
+    return f" Its prompts and resources could not be listed: {listing.features_problem} {KEPT}"
 
 
 def _missing_warning(source: Source) -> str:
@@ -170,7 +184,14 @@ def _why_empty(run: DiscoveryRun) -> str:
     return f"{message} And {others} more were left out." if others else message
 
 
-async def _list_under_lease(source: Source) -> list[WorkflowDefinition | RejectedDefinition] | Health:
+@dataclass(frozen=True, slots=True)
+class _Listing:
+    workflows: list[WorkflowDefinition | RejectedDefinition]
+    features: list[FeatureDefinition | RejectedDefinition] | None = None  # None: unknown
+    features_problem: str = ""
+
+
+async def _list_under_lease(source: Source) -> _Listing | Health:
     listing_task = asyncio.create_task(_list(source))
     try:
         while not (await asyncio.wait({listing_task}, timeout=RENEWAL_SECONDS))[0]:
@@ -190,20 +211,36 @@ def _renew(source: Source) -> None:
         logger.bind(source=source.name).warning("The lease of a listing was not renewed: {}", error)
 
 
-async def _list(source: Source) -> list[WorkflowDefinition | RejectedDefinition] | Health:
+async def _list(source: Source) -> _Listing | Health:
     """The engine's listing, or the health of an engine without listings."""
     try:
         async with asyncio.timeout(LISTING_TIMEOUT_SECONDS), connector_for(source) as connector:
             if not connector.capabilities.lists_workflows:
                 return await connector.check()
             listing = [item async for item in connector.discover()]
+            features, problem = await _list_features(connector)
     except TimeoutError:
         raise Unreachable(f"The listing took longer than {LISTING_TIMEOUT_SECONDS:g} s.") from None
     # With no object that has an id, all workflows would count as missing.
     nameless = [item for item in listing if isinstance(item, RejectedDefinition) and not item.id]
     if nameless and len(nameless) == len(listing):
         raise InvalidAnswer(f"No object of the listing can be read. The first: {nameless[0].reason}.")
-    return listing
+    return _Listing(listing, features, problem)
+
+
+async def _list_features(
+    connector: Connector,
+) -> tuple[list[FeatureDefinition | RejectedDefinition] | None, str]:
+    """A server's prompts and resources, and why they are unknown."""
+    if not connector.capabilities.has_features:
+        return None, ""
+    try:
+        async with asyncio.timeout(FEATURES_TIMEOUT_SECONDS):
+            return [item async for item in connector.list_features()], ""
+    except ConnectorError as error:
+        return None, error.message
+    except TimeoutError:
+        return None, f"It took longer than {FEATURES_TIMEOUT_SECONDS:g} s."
 
 
 def _record_success(source: Source, run: DiscoveryRun, summary: str) -> None:

@@ -6,7 +6,7 @@ import contextlib
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from copy import copy
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -23,7 +23,16 @@ from loguru import logger
 from catalogue.access import Bounds, Person
 from catalogue.database import run_in_database
 from catalogue.garbage import collection_paused
-from catalogue.models import ChoosingRule, Revision, Source, Toolset, ToolsetRule, Workflow, WorkflowFilter
+from catalogue.models import (
+    ChoosingRule,
+    Revision,
+    ServerFeature,
+    Source,
+    Toolset,
+    ToolsetRule,
+    Workflow,
+    WorkflowFilter,
+)
 from catalogue.models.source import OBSERVED
 from catalogue.patterns import pattern_matcher
 from catalogue.portable_schemas import alias_tools, limit_for_tools
@@ -148,10 +157,15 @@ class ExposedCatalogue:
     toolsets: Mapping[str, ExposedToolset] = field(default_factory=dict)  # Enabled ones, by slug
     runnable: Mapping[int, Workflow] = field(default_factory=dict, repr=False, compare=False)
     """By key, also those that filters hide."""
+    features: Sequence[ServerFeature] = field(default=(), repr=False, compare=False)
+    """Exposed prompts, resources and templates of MCP servers, sorted by what they are served as."""
     filtered_by: Any = field(default=None, repr=False, compare=False)  # The values of the filters
 
     reservations: Reservations = field(default_factory=Reservations, repr=False, compare=False)
     _views: dict[tuple[str | None, Bars], Workflows] = field(default_factory=dict, repr=False, compare=False)
+    _feature_views: dict[tuple[str | None, Bars], Sequence[ServerFeature]] = field(
+        default_factory=dict, repr=False, compare=False
+    )
 
     def seen_within(self, bounds: Bounds) -> Workflows:
         """What a caller sees and runs. Empty for a toolset that is unknown, or reserved for others."""
@@ -171,6 +185,21 @@ class ExposedCatalogue:
                 if workflow.source_id not in bars.sources and workflow.pk not in hidden
             }
             known = _remember(self._views, (slug, bars), MappingProxyType(view))
+        return known
+
+    def features_within(self, bounds: Bounds) -> Sequence[ServerFeature]:
+        """Those of the sources of which the caller sees a workflow, and outside of toolsets those of sources
+        that have none to run."""
+        if not self.features:
+            return ()
+        key = (bounds.toolset, bars := self.reservations.bars_of(bounds.person))
+        if (known := self._feature_views.get(key)) is None:
+            sources = {workflow.source_id for workflow in self.seen_within(bounds).values()}
+            if bounds.toolset is None:
+                with_workflows = {workflow.source_id for workflow in self.runnable.values()}
+                sources |= {feature.source_id for feature in self.features} - with_workflows - bars.sources
+            seen = tuple(feature for feature in self.features if feature.source_id in sources)
+            known = _remember(self._feature_views, key, seen)
         return known
 
     def toolset_within(self, bounds: Bounds) -> ExposedToolset | None:
@@ -283,14 +312,35 @@ def load_exposed_catalogue(known: ExposedCatalogue | None = None) -> ExposedCata
     for name, workflow in shown.items():
         # On the workflows themselves, so that a call finds out without a query or a search.
         workflow.approving_toolsets = tuple(entry.toolset for entry in approving if name in entry.workflows)
+    features = _read_features(runnable.values())
     return ExposedCatalogue(
         revision,
         MappingProxyType(shown),
         MappingProxyType(divided),
         runnable,
+        features,
         filtered_by,
-        _find_reservations({row.source for row in runnable.values()}, reserved, divided, shown, picked),
+        _find_reservations(
+            {row.source for row in runnable.values()} | {feature.source for feature in features},
+            reserved,
+            divided,
+            shown,
+            picked,
+        ),
     )
+
+
+def _read_features(runnable: Iterable[Workflow]) -> list[ServerFeature]:
+    """Their sources are the same objects as those of workflows, where these have any."""
+    features = list(ServerFeature.objects.exposed().defer("offered").order_by())
+    sources = {row.source_id: row.source for row in runnable}
+    if others := {feature.source_id for feature in features} - sources.keys():
+        sources |= Source.objects.in_bulk(others)
+    # A source may have been deleted since the rows were read.
+    features = [feature for feature in features if feature.source_id in sources]
+    for feature in features:
+        feature.source = sources[feature.source_id]
+    return sorted(features, key=attrgetter("served_as"))
 
 
 def _find_reservations(

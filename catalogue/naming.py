@@ -26,9 +26,11 @@ RESERVED = frozenset({*BUILT_IN_TOOLS, "enable", "disable"})
 """Built-in tools, and REST's addresses beside the tools'; a workflow of such a name gets its id added."""
 
 
-def make_tool_name(*, name: str, upstream_id: str, source_name: str, taken: set[str]) -> str:
+def make_tool_name(
+    *, name: str, upstream_id: str, source_name: str, taken: set[str], without_name: str = "workflow"
+) -> str:
     """The first free one of: name, name_id, name_id_source, name_id_digest, then with a number."""
-    plain = _sanitised(name)[:MAX_LENGTH] or "workflow"
+    plain = _sanitised(name)[:MAX_LENGTH] or without_name
     # Where the engine knows workflows by their names, the source's tells them apart.
     if plain not in taken and plain not in RESERVED:
         return plain

@@ -206,10 +206,8 @@ class _Changes:
         return bool(self.new or self.updated or self.returned or self.returned_as_accepted or self.missing)
 
 
-@transaction.atomic
-def _apply(
-    source: Source, listing: Listing, *, is_whole: bool, enable: bool | None, by_hand: bool, by: Actor | None
-) -> _Changes:
+def lock_as_listed(source: Source) -> Source:
+    """Lock the catalogue and the source, as the listing found it. Raises Superseded."""
     Revision.lock()
     current = Source.objects.select_for_update().filter(pk=source.pk).first()
     if current is None:
@@ -218,6 +216,14 @@ def _apply(
         raise Superseded("The source's settings were changed during the listing.")
     if current.refresh_lease_expires_at != source.refresh_lease_expires_at:
         raise Superseded("A later listing of the source has started.")
+    return current
+
+
+@transaction.atomic
+def _apply(
+    source: Source, listing: Listing, *, is_whole: bool, enable: bool | None, by_hand: bool, by: Actor | None
+) -> _Changes:
+    current = lock_as_listed(source)
     by_itself = enable is None and current.new_workflows == Source.NewWorkflows.EXPOSED
     policy = Source.ChangePolicy.FOLLOW if by_hand else Source.ChangePolicy(current.change_policy)
     looks = _Lookalikes(current)

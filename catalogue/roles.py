@@ -14,8 +14,8 @@ SEEN = {  # Models that all roles see
     "auth": ("group", "user"),
     "audit": ("entry",),
     "catalogue": (
-        "discoveryrun", "historyentry", "productsettings", "source", "toolset", "toolsetrule", "workflow",
-        "workflowfilter",
+        "discoveryrun", "historyentry", "productsettings", "serverfeature", "source", "toolset",
+        "toolsetrule", "workflow", "workflowfilter",
     ),
     "executions": (
         "approval", "cachedresult", "cachepolicy", "cacheuse", "execution", "executionevent",
@@ -25,7 +25,7 @@ SEEN = {  # Models that all roles see
     "orchestration": ("workflowrequest",),
 }  # fmt: skip
 CURATED = {  # Models that curators add, change and delete
-    "catalogue": ("source", "toolset", "toolsetrule", "workflow", "workflowfilter"),
+    "catalogue": ("serverfeature", "source", "toolset", "toolsetrule", "workflow", "workflowfilter"),
 }
 OPERATING = frozenset({
     "catalogue.refresh_source", "executions.add_execution", "executions.change_execution",

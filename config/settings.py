@@ -479,6 +479,7 @@ UNFOLD = {
                     _page("Workflows", "account_tree", "catalogue", "workflow"),
                     _page("Changes to review", "rate_review", "catalogue", "review")
                     | {"permission": lambda request: request.user.has_perm("catalogue.view_workflow")},
+                    _page("Prompts and resources", "description", "catalogue", "serverfeature"),
                     _page("Filters", "filter_alt", "catalogue", "workflowfilter"),
                     _page("Toolsets", "widgets", "catalogue", "toolset"),
                     _page("Discovery runs", "manage_search", "catalogue", "discoveryrun"),

@@ -15,6 +15,7 @@ from catalogue.rest.imports import OpenApiImportViewSet, TemporalImportViewSet
 from catalogue.rest.product_settings import SettingsViewSet
 from catalogue.rest.reviews import ReviewViewSet
 from catalogue.rest.root import ApiDocs, ApiRoot, NoSuchEndpoint
+from catalogue.rest.server_features import ServerFeatureViewSet
 from catalogue.rest.sources import ConnectorViewSet, DiscoveryRunViewSet, SourceViewSet
 from catalogue.rest.tools import RootToolViewSet, ToolViewSet
 from catalogue.rest.views import NAME
@@ -49,6 +50,7 @@ api.register("openapi-imports", OpenApiImportViewSet, "openapi-import")
 api.register("tools", ToolViewSet, "tool")
 api.register("workflows", WorkflowViewSet, "workflow")
 api.register("reviews", ReviewViewSet, "review")
+api.register("server-features", ServerFeatureViewSet, "server-feature")
 api.register("filters", FilterViewSet, "filter")
 api.register("toolsets", ToolsetViewSet, "toolset")
 api.register("discovery-runs", DiscoveryRunViewSet, "discovery-run")

@@ -114,16 +114,16 @@ def parse_definition(raw: Any, *, position: int) -> WorkflowDefinition | Rejecte
         try:
             return WorkflowDefinition.model_validate(lifted | present)
         except ValidationError as error:
-            reason = _reason(error)
-    identifier, name = _readable(raw.get("id")), _readable(raw.get("name"))
+            reason = explain(error)
+    identifier, name = readable(raw.get("id")), readable(raw.get("name"))
     return RejectedDefinition(position=position, id=identifier, name=name, reason=reason)
 
 
-def _readable(value: Any) -> str:
+def readable(value: Any) -> str:
     return str(_printable(str(value)))[:255] if isinstance(value, str | int) else ""
 
 
-def _reason(error: ValidationError) -> str:
+def explain(error: ValidationError) -> str:
     """`name: Field required; executionType: Input should be 'sync' or 'async'`."""
     problems = error.errors(include_url=False, include_input=False)
     return "; ".join(f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}" for problem in problems)[:1000]

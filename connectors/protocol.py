@@ -12,6 +12,7 @@ from pydantic import BaseModel
 
 from connectors.definitions import RejectedDefinition, WorkflowDefinition
 from connectors.errors import ConnectorError, Unsupported
+from connectors.server_features import FeatureDefinition, FeatureKind
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,6 +49,8 @@ class Capabilities:
     """A webhook reports the ends of runs: `read_delivery` reads what it sends."""
     asks_caller: bool = False
     """`start` takes `caller`, and may ask it for input; needs `cancellable_start`."""
+    has_features: bool = False
+    """The engine is an MCP server, which may have prompts and resources."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -203,6 +206,15 @@ class ReportedEnd:
     """The engine's id of its workflow, where run ids are unique within a workflow only."""
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Completion:
+    """Values that a server suggests for an argument."""
+
+    values: Sequence[str] = ()
+    total: int | None = None
+    has_more: bool = False
+
+
 class Connector(Protocol):
     """An engine behind one async protocol.
 
@@ -294,6 +306,25 @@ class Connector(Protocol):
     def on_listing_changed(self, listener: Callable[[], None]) -> None:
         """Call `listener` on the connector's loop whenever the listing may have changed."""
         raise Unsupported("This engine does not announce changes of its listing.")
+
+    def list_features(self) -> AsyncIterator[FeatureDefinition | RejectedDefinition]:
+        """The server's prompts, resources and templates, like `discover`."""
+        raise Unsupported("This engine has neither prompts nor resources.")
+
+    async def get_prompt(self, name: str, arguments: Mapping[str, str]) -> dict[str, Any]:
+        """The result of `prompts/get` as the server sends it."""
+        raise Unsupported("This engine has no prompts.")
+
+    async def read_resource(self, uri: str) -> dict[str, Any]:
+        """The result of `resources/read` as the server sends it. Raises NotFound."""
+        raise Unsupported("This engine has no resources.")
+
+    async def complete(
+        self, kind: FeatureKind, identifier: str, argument: str, typed: str, given: Mapping[str, str]
+    ) -> Completion:
+        """Values for the argument of a prompt, or the variable of a template, `identifier`. `given`: the
+        other arguments."""
+        raise Unsupported("This engine completes no arguments.")
 
     async def find_run(
         self, workflow: WorkflowRef, arguments: dict[str, Any], *, key: UUID

@@ -55,8 +55,9 @@ defaults = _Defaults()
 product_settings.listeners.append(defaults.refresh)
 
 
-def take_call(workflow: Workflow, caller: Caller) -> None:
-    """Count one call. Raises TooManyCalls, and counts nothing then."""
+def take_call(workflow: Workflow | None, caller: Caller) -> None:
+    """Count one call, or without a workflow one read of an MCP server's prompt or resource. Raises
+    TooManyCalls, and counts nothing then."""
     passed: list[_Portion] = []
     for rate in rates_of(workflow, caller):
         portion = _portion_of(rate.key)
@@ -72,7 +73,7 @@ def seconds_until_free(rate: Rate) -> float:
     return _portion_of(rate.key).take(rate)
 
 
-def rates_of(workflow: Workflow, caller: Caller) -> Iterator[Rate]:
+def rates_of(workflow: Workflow | None, caller: Caller) -> Iterator[Rate]:
     """The narrowest first: a caller beyond its own rate uses up nothing of what others share."""
     yield from caller.rates
     toolset = None if caller.toolset is None else current_catalogue().toolsets.get(caller.toolset)
@@ -86,7 +87,9 @@ def rates_of(workflow: Workflow, caller: Caller) -> Iterator[Rate]:
             toolset.toolset.calls_at_once,
             whose=f"the toolset {caller.toolset}",
         ),
-        rate_of(
+        None
+        if workflow is None
+        else rate_of(
             f"tool:{workflow.pk}",
             *(
                 (workflow.calls_per_minute, workflow.calls_at_once)

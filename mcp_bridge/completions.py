@@ -5,7 +5,13 @@ from collections.abc import Iterable
 import mcp_types as types
 from mcp import MCPError
 
+from catalogue.access import Scope
+from catalogue.database import run_in_database
+from catalogue.exposure import current_catalogue
+from catalogue.feature_lookup import find_template
+from catalogue.models import ServerFeature
 from catalogue.served_schemas import describe_inputs
+from mcp_bridge import upstream
 from mcp_bridge.prompts import find_offered, values_of_argument
 from mcp_bridge.resources import RESOURCES
 from mcp_bridge.tokens import Access
@@ -14,16 +20,35 @@ MOST_VALUES = 100
 SHOWN = 100
 
 
-def complete(params: types.CompleteRequestParams, access: Access) -> types.CompleteResult:
+async def complete(params: types.CompleteRequestParams, access: Access) -> types.CompleteResult:
     """Raises MCPError for unknown references and arguments."""
+    found = await run_in_database(_complete, params, access)
+    if isinstance(found, ServerFeature):
+        return await upstream.complete(found, params, access)
+    return found
+
+
+def _complete(params: types.CompleteRequestParams, access: Access) -> types.CompleteResult | ServerFeature:
+    """A server's prompt or template is the server's to complete."""
     if isinstance(params.ref, types.PromptReference):
         name, workflow = params.ref.name, find_offered(access, params.ref.name)
+        if isinstance(workflow, ServerFeature):
+            return _checked(workflow, params.argument, name)
         if params.argument.name not in (inputs := describe_inputs(workflow.offered_input_schema)):
             raise _unknown_argument(params.argument, name, inputs)
         values: Iterable[str] = values_of_argument(workflow, params.argument.name)
     else:
+        seen = current_catalogue().features_within(access.bounds) if access.allows(Scope.RUN) else ()
+        if (template := find_template(seen, params.ref.uri)) is not None:
+            return _checked(template, params.argument, params.ref.uri)
         values = _values_for_resource(params.ref.uri, params.argument, access)
     return types.CompleteResult(completion=_choose(values, params.argument.value))
+
+
+def _checked(feature: ServerFeature, argument: types.CompletionArgument, of: str) -> ServerFeature:
+    if argument.name not in (names := upstream.argument_names(feature)):
+        raise _unknown_argument(argument, of, names)
+    return feature
 
 
 def _values_for_resource(uri: str, argument: types.CompletionArgument, access: Access) -> Iterable[str]:

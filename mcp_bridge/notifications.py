@@ -26,7 +26,7 @@ from executions.reading import UnknownExecution, find_execution
 from mcp_bridge import resources
 from mcp_bridge.bearers import still_usable, withdrawn
 from mcp_bridge.declarations import TASKS, Context, elicitation_modes, is_modern
-from mcp_bridge.prompts import offered_workflows, workflow_prompt
+from mcp_bridge.prompts import list_prompts, offered_prompts
 from mcp_bridge.resources import RESOURCE_NOT_FOUND
 from mcp_bridge.tasks import describe_task
 from mcp_bridge.tokens import Access
@@ -35,7 +35,7 @@ from mcp_bridge.tool_lists import STALE_SECONDS, ToolLists, View
 SCOPES: Mapping[subscriptions.ServerEvent, tuple[Scope, ...]] = {
     subscriptions.ToolsListChanged(): (Scope.READ, Scope.RUN),
     subscriptions.PromptsListChanged(): (Scope.RUN,),
-    subscriptions.ResourcesListChanged(): (Scope.READ,),
+    subscriptions.ResourcesListChanged(): (Scope.READ, Scope.RUN),
 }
 """Any of them suffices; without them the list is always empty."""
 STATE, *RESULTS = resources.EXECUTION_RESOURCES
@@ -195,14 +195,10 @@ class ListSnapshots:
             case subscriptions.ToolsListChanged():
                 return self._tool_lists.current(view).what_shows()
             case subscriptions.PromptsListChanged():
-                offered = offered_workflows(catalogue, access.bounds, scopes=access.scopes)
-                return [workflow_prompt(workflow) for workflow in offered.values()]
+                offered = offered_prompts(catalogue, access.bounds, scopes=access.scopes)
+                return list_prompts(offered.values(), catalogue)
             case subscriptions.ResourcesListChanged():
-                listed = resources.listed_resources(catalogue, access.bounds, scopes=access.scopes)
-                return [
-                    (uri, workflow and (workflow.title, workflow.shown_description, workflow.shown_icons))
-                    for uri, workflow in listed.items()
-                ]
+                return resources.what_shows(catalogue, access.bounds, scopes=access.scopes)
             case subscriptions.ResourceUpdated():
                 return _read(event.uri, access)
 

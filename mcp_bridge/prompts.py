@@ -1,4 +1,4 @@
-"""Prompts: workflows that people start by a command of their client."""
+"""Prompts: workflows that people start by a command of their client, and those of MCP servers."""
 
 import json
 from collections.abc import Callable, Iterable, Mapping
@@ -12,16 +12,19 @@ from pydantic_core import from_json
 
 from catalogue.access import Bounds, Scope
 from catalogue.database import run_in_database
-from catalogue.exposure import ExposedCatalogue, Workflows, current_catalogue, find_named
-from catalogue.models import Workflow
+from catalogue.exposure import ExposedCatalogue, current_catalogue, find_named
+from catalogue.models import ServerFeature, Workflow
 from catalogue.portable_schemas import make_portable
 from catalogue.schemas import find_argument_problems
 from catalogue.served_schemas import Place, describe_inputs
+from connectors.server_features import FeatureKind
+from mcp_bridge import upstream
 from mcp_bridge.declarations import Context, page_bounds
 from mcp_bridge.portability import portable_view
 from mcp_bridge.tokens import Access
 from mcp_bridge.tool_lists import icons_of, listed_workflows, make_of_each
 
+Prompts = Mapping[str, Workflow | ServerFeature]  # By name, in alphabetical order
 WRITTEN_AS_THEY_ARE = frozenset({"string", "any"})  # Types whose text is the value; others are JSON
 
 
@@ -34,31 +37,52 @@ def register_prompts(server: Server[Any], access_of: Callable[[Context], Access]
     server.add_request_handler(
         "prompts/get",
         types.GetPromptRequestParams,
-        lambda context, params: run_in_database(
-            _get, access_of(context), params.name, params.arguments or {}
-        ),
+        lambda context, params: _get(access_of(context), params.name, params.arguments or {}),
     )
 
 
-def offered_workflows(catalogue: ExposedCatalogue, bounds: Bounds, *, scopes: Iterable[str]) -> Workflows:
+def offered_prompts(catalogue: ExposedCatalogue, bounds: Bounds, *, scopes: Iterable[str]) -> Prompts:
+    """Of a workflow and a server's prompt with one name, the workflow."""
     if Scope.RUN not in scopes:
         return {}
+    prompts: dict[str, Workflow | ServerFeature] = {
+        feature.served_as: feature
+        for feature in catalogue.features_within(bounds)
+        if feature.kind == FeatureKind.PROMPT.value
+    }
     seen = catalogue.seen_within(bounds)
-    return {name: workflow for name, workflow in seen.items() if workflow.offered_as_prompt}
+    offered = {name: workflow for name, workflow in seen.items() if workflow.offered_as_prompt}
+    return dict(sorted((prompts | offered).items()))
 
 
-def find_offered(access: Access, name: str) -> Workflow:
+def find_offered(access: Access, name: str) -> Workflow | ServerFeature:
     """Raises MCPError."""
     if not access.allows(Scope.RUN):
         raise MCPError(
             types.INVALID_PARAMS, f"This token may not use prompts: it lacks the scope {Scope.RUN.value}."
         )
-    offered = offered_workflows(current_catalogue(), access.bounds, scopes=access.scopes)
-    if (workflow := find_named(offered, name)) is None:
+    offered = offered_prompts(current_catalogue(), access.bounds, scopes=access.scopes)
+    if (prompt := offered.get(name)) is not None:
+        return prompt
+    workflows = {known: one for known, one in offered.items() if isinstance(one, Workflow)}
+    if (workflow := find_named(workflows, name)) is None:
         raise MCPError(
             types.INVALID_PARAMS, f"Unknown prompt: {name[:100]!r}. prompts/list names those there are."
         )
     return workflow
+
+
+def list_prompts(
+    prompts: Iterable[Workflow | ServerFeature], catalogue: ExposedCatalogue
+) -> list[types.Prompt]:
+    """Without those whose rows are broken."""
+    listed: list[types.Prompt] = []
+    for one in prompts:
+        if isinstance(one, Workflow):
+            listed += (prompt for _, prompt in make_of_each(workflow_prompt, [one], catalogue))
+        else:
+            listed.append(upstream.feature_prompt(one))
+    return listed
 
 
 def workflow_prompt(workflow: Workflow) -> types.Prompt:
@@ -89,20 +113,34 @@ def values_of_argument(workflow: Workflow, name: str) -> list[str]:
 
 def _list(access: Access, cursor: str | None) -> types.ListPromptsResult:
     catalogue = current_catalogue()
-    offered = offered_workflows(catalogue, access.bounds, scopes=access.scopes)
+    offered = offered_prompts(catalogue, access.bounds, scopes=access.scopes)
     names = list(offered)
     begin, end, following = page_bounds(names, cursor, settings.CATALOGUE["page_size"])
     page = [offered[name] for name in names[begin:end]]
     return types.ListPromptsResult(
-        prompts=[prompt for _, prompt in make_of_each(workflow_prompt, page, catalogue)],
+        prompts=list_prompts(page, catalogue),
         next_cursor=following,
         ttl_ms=round(settings.CATALOGUE["list_ttl"] * 1000),
     )
 
 
-def _get(access: Access, name: str, written: Mapping[str, str]) -> types.GetPromptResult:
+async def _get(access: Access, name: str, written: Mapping[str, str]) -> types.GetPromptResult:
+    """Raises MCPError."""
+    found = await run_in_database(_find_or_render, access, name, written)
+    if isinstance(found, ServerFeature):
+        return await upstream.get_prompt(found, written, access)
+    return found
+
+
+def _find_or_render(
+    access: Access, name: str, written: Mapping[str, str]
+) -> types.GetPromptResult | ServerFeature:
     """Raises MCPError."""
     workflow = find_offered(access, name)
+    if isinstance(workflow, ServerFeature):
+        upstream.check_arguments(workflow, written)
+        upstream.count_read(access)
+        return workflow
     arguments = _read_arguments(workflow, written)
     tools = listed_workflows(current_catalogue(), access.bounds, scopes=access.scopes)
     portable = portable_view(current_catalogue(), access.bounds)

@@ -17,13 +17,17 @@ from catalogue.access import Bounds, Scope
 from catalogue.database import run_in_database
 from catalogue.describing import describe_workflow, shorten, unavailable_sources
 from catalogue.exposure import ExposedCatalogue, current_catalogue, find_named
-from catalogue.models import Workflow
+from catalogue.feature_lookup import Located, find_resource
+from catalogue.models import ServerFeature, Workflow
+from catalogue.models.server_feature import scheme_of
 from catalogue.search import WorkflowQuery, select_workflows, tagged
 from catalogue.served_schemas import summarise_inputs
+from connectors.errors import NotFound
+from connectors.server_features import FeatureKind
 from executions.change_feed import find_fresh_execution
 from executions.models import Execution, State
 from executions.reading import UnknownExecution, find_execution, list_own_executions
-from mcp_bridge import content
+from mcp_bridge import content, upstream
 from mcp_bridge.declarations import Context, is_modern, page_bounds
 from mcp_bridge.results import describe_within_bounds, result_text
 from mcp_bridge.tokens import Access
@@ -412,20 +416,17 @@ class ResourceMethods:
     async def list_templates(
         self, context: Context, params: types.PaginatedRequestParams
     ) -> types.ListResourceTemplatesResult:
-        scopes = self.access_of(context).scopes
-        shown = [kind.as_template for kind in RESOURCES if kind.is_open_to(scopes)]
-        positions = [f"{number:03}" for number in range(len(shown))]
-        begin, end, following = page_bounds(positions, params.cursor, settings.CATALOGUE["page_size"])
-        return types.ListResourceTemplatesResult(
-            resource_templates=shown[begin:end], next_cursor=following, ttl_ms=list_ttl_ms()
-        )
+        return await run_in_database(_list_templates, self.access_of(context), params.cursor)
 
     async def read_resource(
         self, context: Context, params: types.ReadResourceRequestParams
     ) -> types.ReadResourceResult:
+        access = self.access_of(context)
         try:
-            found = await run_in_database(_read, params.uri, self.access_of(context))
-        except UnknownResource as error:
+            found = await run_in_database(_read, params.uri, access)
+            if isinstance(found, Located):
+                return await upstream.read_resource(found, params.uri, access)
+        except (UnknownResource, NotFound) as error:
             code = types.INVALID_PARAMS if is_modern(context) else RESOURCE_NOT_FOUND
             raise MCPError(code, str(error), data={"uri": params.uri[:LONGEST_ADDRESS]}) from None
         return types.ReadResourceResult(
@@ -435,13 +436,46 @@ class ResourceMethods:
 
 def listed_resources(
     catalogue: ExposedCatalogue, bounds: Bounds, *, scopes: Iterable[str]
-) -> dict[str, Workflow | None]:
+) -> dict[str, Workflow | ServerFeature | None]:
     """By address; None: the list of workflows. Schemas and executions have only templates."""
-    if Scope.READ not in scopes:
-        return {}
-    shown = catalogue.seen_within(bounds).values()
-    # Names need no URL encoding.
-    return {LIST: None, **{f"workflow://metadata/{workflow.tool_name}": workflow for workflow in shown}}
+    listed: dict[str, Workflow | ServerFeature | None] = {}
+    if Scope.READ in scopes:
+        shown = catalogue.seen_within(bounds).values()
+        # Names need no URL encoding.
+        workflows = {f"workflow://metadata/{workflow.tool_name}": workflow for workflow in shown}
+        listed |= {LIST: None, **workflows}
+    of_servers = _of_servers(catalogue, bounds, FeatureKind.RESOURCE, scopes)
+    return listed | {feature.served_as: feature for feature in of_servers}
+
+
+def listed_templates(
+    catalogue: ExposedCatalogue, bounds: Bounds, *, scopes: Iterable[str]
+) -> list[ResourceKind | ServerFeature]:
+    ours = [kind for kind in RESOURCES if kind.is_open_to(scopes)]
+    return [*ours, *_of_servers(catalogue, bounds, FeatureKind.TEMPLATE, scopes)]
+
+
+def what_shows(catalogue: ExposedCatalogue, bounds: Bounds, *, scopes: Iterable[str]) -> list[Any]:
+    """Changes whenever the lists of resources and templates do."""
+    resources = listed_resources(catalogue, bounds, scopes=scopes)
+    templates = listed_templates(catalogue, bounds, scopes=scopes)
+    of_servers = [one for one in (*resources.values(), *templates) if isinstance(one, ServerFeature)]
+    return [
+        *(
+            (uri, one and (one.title, one.shown_description, one.shown_icons))
+            for uri, one in resources.items()
+            if not isinstance(one, ServerFeature)
+        ),
+        *((one.served_as, one.title, one.description, one.definition) for one in of_servers),
+    ]
+
+
+def _of_servers(
+    catalogue: ExposedCatalogue, bounds: Bounds, kind: FeatureKind, scopes: Iterable[str]
+) -> Iterator[ServerFeature]:
+    """Sorted by address. Reading them asks an engine, so they need the scope of its tools."""
+    seen = catalogue.features_within(bounds) if Scope.RUN in scopes else ()
+    return (feature for feature in seen if feature.kind == kind.value)
 
 
 def list_ttl_ms() -> int:
@@ -451,13 +485,40 @@ def list_ttl_ms() -> int:
 def _list(access: Access, cursor: str | None) -> types.ListResourcesResult:
     shown = listed_resources(current_catalogue(), access.bounds, scopes=access.scopes)
     listed = list(shown.items())
-    positions = ["0" if workflow is None else f"1{workflow.tool_name}" for _, workflow in listed]
+    positions = [_position(uri, described) for uri, described in listed]
     begin, end, following = page_bounds(positions, cursor, settings.CATALOGUE["page_size"])
-    resources = [_resource(uri, workflow) for uri, workflow in listed[begin:end]]
+    resources = [_resource(uri, described) for uri, described in listed[begin:end]]
     return types.ListResourcesResult(resources=resources, next_cursor=following, ttl_ms=list_ttl_ms())
 
 
-def _resource(uri: str, workflow: Workflow | None) -> types.Resource:
+def _position(uri: str, described: Workflow | ServerFeature | None) -> str:
+    match described:
+        case None:
+            return "0"
+        case Workflow():
+            return f"1{described.tool_name}"
+    return f"2{uri}"
+
+
+def _list_templates(access: Access, cursor: str | None) -> types.ListResourceTemplatesResult:
+    listed = listed_templates(current_catalogue(), access.bounds, scopes=access.scopes)
+    positions = [
+        f"1{number:03}" if isinstance(one, ResourceKind) else f"2{one.served_as}"
+        for number, one in enumerate(listed)
+    ]
+    begin, end, following = page_bounds(positions, cursor, settings.CATALOGUE["page_size"])
+    templates = [
+        one.as_template if isinstance(one, ResourceKind) else upstream.feature_template(one)
+        for one in listed[begin:end]
+    ]
+    return types.ListResourceTemplatesResult(
+        resource_templates=templates, next_cursor=following, ttl_ms=list_ttl_ms()
+    )
+
+
+def _resource(uri: str, workflow: Workflow | ServerFeature | None) -> types.Resource:
+    if isinstance(workflow, ServerFeature):
+        return upstream.feature_resource(workflow)
     if workflow is None:
         whole = RESOURCES[0]
         return types.Resource(
@@ -473,8 +534,13 @@ def _resource(uri: str, workflow: Workflow | None) -> types.Resource:
     )
 
 
-def _read(uri: str, access: Access) -> Found:
-    """Raises UnknownResource, MCPError for a missing scope."""
+def _read(uri: str, access: Access) -> Found | Located:
+    """A server's resource is only located. Raises UnknownResource, MCPError for a missing scope."""
+    if scheme_of(uri) not in OWN_SCHEMES and len(uri) <= LONGEST_ADDRESS and access.allows(Scope.RUN):
+        seen = current_catalogue().features_within(access.bounds)
+        if (located := find_resource(seen, uri)) is not None:
+            upstream.count_read(access)
+            return located
     kind, variables = find_kind(uri)
     if not kind.is_open_to(access.scopes):
         needed = " or ".join(sorted(kind.scopes))
@@ -485,6 +551,7 @@ def _read(uri: str, access: Access) -> Found:
 
 
 RESOURCES = (*WORKFLOW_RESOURCES, *EXECUTION_RESOURCES)
+OWN_SCHEMES = frozenset(scheme_of(str(kind.template)) for kind in RESOURCES)
 LONGEST_ADDRESS = 2_000
 SHOWN = 100
 
@@ -504,7 +571,10 @@ def find_kind(uri: str) -> tuple[ResourceKind, Mapping[str, str]]:
             _check_query(kind, address)
             return kind, {name: value for name, value in found.items() if isinstance(value, str)}
     known = ", ".join(str(kind.template) for kind in RESOURCES)
-    raise UnknownResource(f"Unknown resource: {uri[:SHOWN]!r}. The addresses here are {known}.")
+    raise UnknownResource(
+        f"Unknown resource: {uri[:SHOWN]!r}. The product's own addresses are {known}; resources/list and "
+        "resources/templates/list have all."
+    )
 
 
 def _check_query(kind: ResourceKind, address: str) -> None:

@@ -71,7 +71,7 @@ class CatalogueServer(Server[None]):
         self.add_request_handler(
             "completion/complete",
             types.CompleteRequestParams,
-            lambda context, params: run_in_database(complete, params, bridge.access_of(context)),
+            lambda context, params: complete(params, bridge.access_of(context)),
         )
         Instructions(bridge.access_of).register(self)
         self.middleware.append(_observe)

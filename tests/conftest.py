@@ -220,7 +220,8 @@ def django_db_setup(
 WHOLE_PRODUCT = {"stdio_server", "other_process"}
 """Fixtures that start the product as a process."""
 FOREIGN_SERVERS = {"temporal_server", "prefect", "restate", "job_engines", "buildbot", "n8n_server"}
-FOREIGN_SERVERS |= {"everything", "mcp_servers", "mcp_programs", "asking_server", "small_model"}
+FOREIGN_SERVERS |= {"everything", "mcp_servers", "mcp_programs", "asking_server", "library_server"}
+FOREIGN_SERVERS |= {"small_model"}
 """Fixtures that start what is not ours, or need what a machine may lack."""
 LARGE_SECONDS = 300
 """For a test of those: its processes share two cores with those of four others."""

@@ -8,7 +8,7 @@ from typing import Any
 from django.utils import timezone
 
 from catalogue.curation import write_toolset
-from catalogue.models import DiscoveryRun, Source, Toolset, Workflow, WorkflowFilter
+from catalogue.models import DiscoveryRun, ServerFeature, Source, Toolset, Workflow, WorkflowFilter
 from catalogue.schemas import GENERIC_SCHEMA
 from executions.models import Execution, ExecutionEvent, ExecutionPayload, State
 from executions.models.statements import carry_out
@@ -53,6 +53,17 @@ def make_workflow(source: Source | None = None, **fields: Any) -> Workflow:
 def make_workflows(count: int, source: Source | None = None, **fields: Any) -> list[Workflow]:
     source = source or make_source()
     return [make_workflow(source, **fields) for _ in range(count)]
+
+
+def make_feature(source: Source, upstream_id: str, **fields: Any) -> ServerFeature:
+    """An enabled prompt, unless the fields say otherwise."""
+    written = {
+        "kind": "prompt",
+        "served_as": upstream_id,
+        "definition": {"name": upstream_id, "description": f"What {upstream_id} is for."},
+        "enabled": True,
+    }
+    return ServerFeature.objects.create(source=source, upstream_id=upstream_id, **written | fields)
 
 
 def make_filter(pattern: str, **fields: Any) -> WorkflowFilter:

@@ -29,7 +29,7 @@ from catalogue.admin.tools import tools_fact
 from catalogue.connections import EMPTY, Setting, find_setting_problems, settings_of, summary_of
 from catalogue.discovery import RefreshRefused, make_due, refresh_source
 from catalogue.history import actor_of, record_change
-from catalogue.models import DiscoveryRun, Source, Workflow
+from catalogue.models import DiscoveryRun, ServerFeature, Source, Workflow
 from catalogue.secrets import (
     CredentialsUnreadable,
     EntriesLost,
@@ -481,6 +481,7 @@ class SourceAdmin(ButtonsMixin):
         sources = list(objs)
         counts = {
             "workflows": Workflow.objects.filter(source__in=sources).count(),
+            "prompts and resources": ServerFeature.objects.filter(source__in=sources).count(),
             "discovery runs": DiscoveryRun.objects.filter(source__in=sources).count(),
         }
         named: list[Any] = [f"Source: {source.name}" for source in sources]
@@ -554,6 +555,7 @@ class SourceAdmin(ButtonsMixin):
                 ("Last good listing", html.exactly(obj.last_refreshed_at)),
                 ("Next listing", html.exactly(obj.next_refresh_at) if obj.enabled else "none while disabled"),
                 ("Workflows enabled / present", self.workflow_counts(obj)),
+                ("Prompts and resources", _features_of(request, obj)),
                 *(fact(request, obj) for fact in self.further_facts),
             ],
             "runs": html.table(RUN_HEADERS, (run_row(request, run) for run in runs)),
@@ -566,6 +568,16 @@ class SourceAdmin(ButtonsMixin):
             ),
             "kind_problem": _problem_of(obj.kind),
         }
+
+
+def _features_of(request: HttpRequest, source: Source) -> Any:
+    """`2 / 5`, enabled and present; empty if it has none."""
+    present = source.features.filter(missing_since=None)
+    if not (number := present.count()):
+        return ""
+    shown = f"{present.filter(enabled=True).count():,} / {number:,}"
+    page = "catalogue_serverfeature_changelist"
+    return html.link_if_allowed(request, shown, page, query=f"?source__id__exact={source.pk}")
 
 
 def _choices_of(connector: type[Connector]) -> Iterator[tuple[str, str, dict[str, str]]]:

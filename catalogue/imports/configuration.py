@@ -17,8 +17,11 @@ from django.db import models, transaction
 from django.db.models import CharField, ProtectedError, Value
 from django.db.models.functions import Cast, Concat
 from django.utils import timezone
+from pydantic import ValidationError as PydanticError
 
 from catalogue.configuration import (
+    DEFINITION,
+    FEATURE,
     FILTER,
     LISTED,
     LISTED_BESIDES,
@@ -31,6 +34,7 @@ from catalogue.configuration import (
     CatalogueFile,
     Curated,
     describe_curation,
+    describe_feature,
     describe_rule,
     describe_source,
     describe_toolset,
@@ -39,18 +43,20 @@ from catalogue.configuration import (
 )
 from catalogue.connections import secret_fields
 from catalogue.curation import MOST_FORMER_NAMES, POSITIONS_APART, UnknownPicks, write_toolset
+from catalogue.features import change_feature, is_enabled_when_new, words_of
 from catalogue.history import Actor, record_changes, record_deletion, remember_relations
 from catalogue.http_tools import KIND as DECLARED_HERE
 from catalogue.imports.pipeline import stored_secrets
-from catalogue.models import Review, Revision, Role, Source, Toolset, Workflow, WorkflowFilter
+from catalogue.models import Review, Revision, Role, ServerFeature, Source, Toolset, Workflow, WorkflowFilter
 from catalogue.models.workflow import describe_alias
 from catalogue.naming import make_tool_name
 from catalogue.product_settings import InvalidSettings, change_settings, live_settings, settings_row
 from catalogue.reconciliation import read_listing
 from catalogue.sources import check_address_is_kept, configure_source, create_source, update_source
-from connectors.definitions import parse_definition
+from connectors.definitions import explain, parse_definition
 from connectors.errors import Misconfigured
 from connectors.formats.yaml import Path
+from connectors.server_features import FeatureDefinition
 
 SHOWN_VALUE = 160
 SHOWN_BEFORE = 30
@@ -427,6 +433,7 @@ class _Import:
             ("groups", self._write_groups),
             ("sources", self._write_sources),
             ("workflows", self._write_workflows),
+            ("features", self._write_features),
             ("filters", self._write_filters),
             ("toolsets", self._write_toolsets),
         ):
@@ -653,6 +660,74 @@ class _Import:
             place, name = ("listed", row.source.name), label_of(row)
             self._note(Verb.REMOVE, "workflow", row, place, name=name, permission=CHANGE_SOURCE)
 
+    # Prompts and resources.
+
+    def _write_features(self) -> None:
+        rows = ServerFeature.objects.select_related("source").order_by("source__name", "kind", "upstream_id")
+        present = {(row.source.name, row.kind, row.upstream_id): row for row in rows}
+        for source in self._file.mapping(("features",)):
+            for kind in self._file.mapping(("features", source), known=ServerFeature.Kind.values):
+                for identifier in self._file.mapping(("features", source, kind)):
+                    feature = present.pop((source, kind, identifier), None)
+                    self._write_feature(("features", source, kind, identifier), feature)
+        for feature in present.values():
+            if self._request.prune and describe_feature(feature):
+                undecided = FEATURE.defaults | {"enabled": is_enabled_when_new(feature.source)}
+                self._change_feature(("features",), feature, undecided)
+
+    def _write_feature(self, path: Path, feature: ServerFeature | None) -> None:
+        """One that is not known yet is made as the file has it; of others only the decisions count."""
+        given = self._file.mapping(path, known=(*FEATURE.names, DEFINITION))
+        values = self._file.fields(path, FEATURE, given)
+        if feature is not None:
+            self._change_feature(path, feature, values)
+        elif DEFINITION in given:
+            self._add_feature(path, given[DEFINITION], values)
+        else:
+            message = "its server has not listed it here: refresh the source first, or give its `definition`"
+            self._file.refuse(path, message)
+
+    def _add_feature(self, path: Path, definition: Any, values: dict[str, Any]) -> None:
+        # The modules for MCP take long to load.
+        from connectors.upstream_mcp.features import problem_of
+
+        _, name, kind, identifier = map(str, path)
+        if (source := Source.objects.filter(name=name).first()) is None:
+            self._file.refuse(path, f"there is no source {name}")
+            return
+        try:
+            checked = FeatureDefinition.model_validate({**definition, "kind": kind, "id": identifier})
+        except (TypeError, PydanticError) as error:
+            reason = explain(error) if isinstance(error, PydanticError) else "has to be a mapping"
+            self._file.refuse((*path, DEFINITION), reason)
+            return
+        if problem := problem_of(checked):
+            self._file.refuse(path, problem)
+            return
+        feature = ServerFeature(source=source, kind=kind, upstream_id=identifier)
+        feature.definition = words_of(checked)
+        for field_name, value in values.items():
+            setattr(feature, field_name, value)
+        feature.served_as = feature.served_as or identifier
+        if not self._is_refused(path, feature.full_clean):
+            feature.save()
+            fields, label = compare({}, FEATURE.decided(feature)), f"{identifier} of {name}"
+            kind = feature.get_kind_display()
+            self._note(Verb.ADD, kind, feature, path, name=label, fields=fields, permission=CHANGE_SOURCE)
+
+    def _change_feature(self, path: Path, feature: ServerFeature, values: dict[str, Any]) -> None:
+        # Without another one it keeps the name or address that was made here.
+        values["served_as"] = values["served_as"] or feature.served_as
+        before = FEATURE.decided(feature)
+        if not (
+            changed := {name: value for name, value in values.items() if getattr(feature, name) != value}
+        ):
+            return
+        if not self._is_refused(path, partial(change_feature, feature, **changed)):
+            fields = compare(before, FEATURE.decided(feature))
+            name = f"{feature.upstream_id} of {feature.source.name}"
+            self._note(Verb.CHANGE, feature.get_kind_display(), feature, path, name=name, fields=fields)
+
     # Filters.
 
     def _write_filters(self) -> None:
@@ -770,11 +845,11 @@ class _Import:
             message = f"tokens are bound to {toolset.slug}: delete it by hand, or keep it in the file"
             self._file.refuse(("toolsets",), message)
 
-    def _is_refused(self, path: Path, check: Callable[[], None]) -> bool:
+    def _is_refused(self, path: Path, check: Callable[[], Any]) -> bool:
         try:
             check()
         except ValidationError as error:
-            self._file.refuse_all(path, error, NAMES if path[0] == "workflows" else {})
+            self._file.refuse_all(path, error, NAMES if path[0] in ("workflows", "features") else {})
             return True
         return False
 

@@ -3,11 +3,12 @@
 from catalogue.models.history import Exposing, HistoryEntry, Recorded, Revision
 from catalogue.models.product_settings import ProductSettings
 from catalogue.models.role import Role
+from catalogue.models.server_feature import ServerFeature
 from catalogue.models.source import DiscoveryRun, Source
 from catalogue.models.toolset import ChoosingRule, Toolset, ToolsetRule, WorkflowFilter
 from catalogue.models.workflow import Review, Workflow
 
 __all__ = [
     "ChoosingRule", "DiscoveryRun", "Exposing", "HistoryEntry", "ProductSettings", "Recorded", "Review",
-    "Revision", "Role", "Source", "Toolset", "ToolsetRule", "Workflow", "WorkflowFilter",
+    "Revision", "Role", "ServerFeature", "Source", "Toolset", "ToolsetRule", "Workflow", "WorkflowFilter",
 ]  # fmt: skip

@@ -22,6 +22,7 @@ ROUTES = {
     "tools": "tool-list",
     "workflows": "workflow-list",
     "reviews": "review-list",
+    "server-features": "server-feature-list",
     "filters": "filter-list",
     "toolsets": "toolset-list",
     "discovery-runs": "discovery-run-list",

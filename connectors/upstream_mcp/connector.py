@@ -1,7 +1,7 @@
 """A source of kind `mcp`: the workflows that a server lists, its tools, or both (B10)."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -17,6 +17,7 @@ from connectors.formats.json import UnreadableJSON, parse_json, parse_listing
 from connectors.network.redaction import Redactor, printable, shorten, words_in
 from connectors.protocol import (
     Capabilities,
+    Completion,
     Health,
     ReportProgress,
     RunCaller,
@@ -28,10 +29,12 @@ from connectors.protocol import (
     health_of,
     ignore_progress,
 )
+from connectors.server_features import FeatureDefinition, FeatureKind
 from connectors.simplified.answers import read_listing, read_snapshot, read_started, run_id_of, walk_listing
 from connectors.simplified.connector import SimplifiedConnector
 from connectors.upstream_mcp.config import McpConfig, McpSourceConfig
-from connectors.upstream_mcp.conversation import OnProgress, TransportFailures
+from connectors.upstream_mcp.conversation import Era, OnProgress, TransportFailures
+from connectors.upstream_mcp.features import ServerFeatures
 from connectors.upstream_mcp.http_transport import LimitedTransport, StreamNews, open_http
 from connectors.upstream_mcp.questions import Questions
 from connectors.upstream_mcp.session import McpSession, OpenTransport
@@ -75,6 +78,7 @@ class McpConnector:
         self._http: LimitedTransport | None = None
         self._session = self._make_session(TransportFailures())
         self._tasks = ServerTasks(self._session)
+        self.features = ServerFeatures(self._session)
 
     def __repr__(self) -> str:
         return f"McpConnector({self._config.url or self._config.command})"
@@ -90,12 +94,17 @@ class McpConnector:
 
     async def _greet(self) -> str:
         era = await self._session.era()
-        tools, _ = await self._page("")
         answered = f"{era.server or 'The server'} answered and speaks MCP {era.version}"
+        if not _may_have_tools(era):
+            return f"{answered}; it has no tools."
+        tools, _ = await self._page("")
         return f"{answered}; tools on the first page of its list: {len(tools)}."
 
     async def discover(self) -> AsyncGenerator[WorkflowDefinition | RejectedDefinition]:
-        needs_headers = (await self._session.era()).is_modern
+        era = await self._session.era()
+        if not _may_have_tools(era):
+            return
+        needs_headers = era.is_modern
         tools = walk_listing(self._page, listing="The server's list of tools", of="tools")
         async with aclosing(tools):
             async for position, tool in tools:
@@ -235,6 +244,11 @@ class McpConnector:
         if following is not None and not isinstance(following, str):
             raise InvalidAnswer("The cursor of the server's list of tools is no text.")
         return tools, following or ""
+
+
+def _may_have_tools(era: Era) -> bool:
+    """Servers that declare nothing at all may have tools all the same."""
+    return "tools" in era.capabilities or not {"prompts", "resources"} & era.capabilities.keys()
 
 
 class CallTool(Protocol):
@@ -427,7 +441,7 @@ class McpSourceConnector:
         """Of both kinds: what either can do, and what both guarantee."""
         tools = self._tools.capabilities
         if self._listed is None:
-            return tools
+            return replace(tools, has_features=True)
         listed = self._listed.capabilities
         return Capabilities(
             idempotent_start=tools.idempotent_start and listed.idempotent_start,
@@ -436,6 +450,7 @@ class McpSourceConnector:
             min_poll_seconds=max(tools.min_poll_seconds, listed.min_poll_seconds),
             reports_listing_changes=tools.reports_listing_changes,
             differ_by_workflow=True,
+            has_features=True,
         )
 
     def capabilities_for(self, workflow: WorkflowRef) -> Capabilities:
@@ -467,6 +482,22 @@ class McpSourceConnector:
 
     async def cancel(self, run: RunRef) -> None:
         await self._way_of(run.workflow).cancel(run)
+
+    async def list_features(self) -> AsyncIterator[FeatureDefinition | RejectedDefinition]:
+        async with aclosing(self._tools.features.list_all()) as listed:
+            async for item in listed:
+                yield item
+
+    async def get_prompt(self, name: str, arguments: Mapping[str, str]) -> dict[str, Any]:
+        return await self._tools.features.get_prompt(name, arguments)
+
+    async def read_resource(self, uri: str) -> dict[str, Any]:
+        return await self._tools.features.read_resource(uri)
+
+    async def complete(
+        self, kind: FeatureKind, identifier: str, argument: str, typed: str, given: Mapping[str, str]
+    ) -> Completion:
+        return await self._tools.features.complete(kind, identifier, argument, typed, given)
 
     def on_listing_changed(self, listener: Callable[[], None]) -> None:
         self._tools.on_listing_changed(listener)

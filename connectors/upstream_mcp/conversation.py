@@ -45,6 +45,8 @@ CREDENTIALS_REFUSED = (401, 403)  # By which servers of both eras refuse credent
 CLOSED = "Connection closed"
 LOST_CONNECTION = (CLOSED, "SSE stream", "read stream")
 UNREADABLE = "Failed to parse"  # So the SDK's messages begin, whose codes servers use as well
+LISTS = frozenset({"tools/list", "prompts/list", "resources/list", "resources/templates/list"})
+LIST_CHANGED = frozenset(f"notifications/{name}/list_changed" for name in ("tools", "prompts", "resources"))
 OnProgress = Callable[[float, float | None, str | None], None]
 MOST_UNREAD = 1_000  # Failures that are kept for requests whose callers have left
 
@@ -162,9 +164,13 @@ class Conversation:
     async def listen(self) -> None:
         """Wait until the conversation or the subscription to a stateless server's changes ends. Raises
         what `request` raises."""
-        if self.era.is_modern and _dict(self.era.capabilities.get("tools")).get("listChanged") is True:
-            wanted = {"notifications": {"toolsListChanged": True}}
-            await self.request("subscriptions/listen", wanted, silence=None)
+        announced = {
+            f"{name}ListChanged": True
+            for name in ("tools", "prompts", "resources")
+            if _dict(self.era.capabilities.get(name)).get("listChanged") is True
+        }
+        if self.era.is_modern and announced:
+            await self.request("subscriptions/listen", {"notifications": announced}, silence=None)
         else:
             await self.ended.wait()
 
@@ -234,7 +240,7 @@ class Conversation:
         try:
             body = json.dumps(answer, allow_nan=False, ensure_ascii=False).encode("utf-8", "replace")
             # In a listing, deep nesting costs only the objects that have it.
-            parse = parse_listing if method == "tools/list" else parse_json
+            parse = parse_listing if method in LISTS else parse_json
             checked = self._redactor.answer(parse(body, max_depth=MAX_DEPTH), body)
         except (UnreadableJSON, ValueError, RecursionError) as error:
             reason = str(error) if isinstance(error, UnreadableJSON) else "It holds a number that is none."
@@ -261,7 +267,7 @@ class Conversation:
     async def _on_notify(
         self, context: DispatchContext[TransportContext], method: str, params: Mapping[str, Any] | None
     ) -> None:
-        if method == "notifications/tools/list_changed":
+        if method in LIST_CHANGED:
             self._on_listing_changed()
         elif method == "notifications/message":
             text = printable(self._redactor.text(str(params)[: 2 * LOGGED_CHARACTERS]))

@@ -38,6 +38,7 @@ from tests.e2e.webdriver import RealBrowser, real_browser
 from tests.factories import (
     make_discovery_run,
     make_execution,
+    make_feature,
     make_filter,
     make_source,
     make_toolset,
@@ -135,6 +136,7 @@ def make_everything(user: User) -> None:
         destructive_hint=True,
         resembles="list_workflows",
     )
+    _make_features(good, bad)
     make_filter("*", subject="name", action="include")
     finance = make_toolset("finance", picked=[plain], rules=["p*"], token_budget=5)
     make_toolset("billing", rules=["b*"], enabled=False, mode="compact", portable=True)
@@ -200,6 +202,12 @@ def _make_approvals(workflow: Workflow, user: Any) -> None:
             granted_by="admin",
             until=now + timedelta(hours=1 if is_open else -1),
         )
+
+
+def _make_features(good: Any, bad: Any) -> None:
+    make_feature(good, "greet", definition={"name": "greet"}, offered={"name": "greet", "title": "Greet"})
+    make_feature(bad, "note://1", kind="resource", enabled=False, missing_since=timezone.now())
+    make_feature(good, "note://{id}", kind="template", enabled=False)
 
 
 def _make_discovery_runs(good: Any, bad: Any) -> None:

@@ -14,7 +14,7 @@ from drf_spectacular.generators import SchemaGenerator
 from rest_framework.test import APIClient
 
 from audit.models import Entry
-from catalogue.models import DiscoveryRun, HistoryEntry, WorkflowFilter
+from catalogue.models import DiscoveryRun, HistoryEntry, ServerFeature, WorkflowFilter
 from executions.models import Approval, Execution, StandingApproval
 from mcp_bridge.models import AccessToken, AllowedApplication
 from orchestration.models import WorkflowRequest
@@ -27,7 +27,8 @@ NAMES |= {"tool_name": "plain", "workflow": "plain"}
 MODELS = {
     "approvals": Approval, "audit": Entry, "discovery-runs": DiscoveryRun, "executions": Execution,
     "filters": WorkflowFilter, "applications": AllowedApplication, "standing-approvals": StandingApproval,
-    "history": HistoryEntry, "tokens": AccessToken, "workflow-requests": WorkflowRequest,
+    "history": HistoryEntry, "server-features": ServerFeature, "tokens": AccessToken,
+    "workflow-requests": WorkflowRequest,
 }  # fmt: skip
 ON_ENGINES = ("/check", "/refresh", "/cancel", "/query", "/signal")
 """Asked of what does not exist: the engine is not to be asked."""

@@ -4,12 +4,19 @@ import pytest
 
 from catalogue.curation import disable_workflows, enable_workflows
 from catalogue.history import command
-from catalogue.models import HistoryEntry, Review, Source, Toolset, Workflow
+from catalogue.models import HistoryEntry, Review, ServerFeature, Source, Toolset, Workflow
 from catalogue.rest.views import ApiViewSet
 from config.urls import api
 from mcp_bridge.tokens import create_token, rotate_token
 from tests.api.clients import administrator, staff_session
-from tests.factories import make_discovery_run, make_filter, make_source, make_toolset, make_workflow
+from tests.factories import (
+    make_discovery_run,
+    make_feature,
+    make_filter,
+    make_source,
+    make_toolset,
+    make_workflow,
+)
 
 pytestmark = pytest.mark.django_db
 
@@ -33,6 +40,8 @@ OPENAPI = (
 )
 WORKFLOW, SOURCE, TOOLSET = "/api/workflows/report/", "/api/sources/orders/", "/api/toolsets/finance/"
 MANY = {"source": "orders", "all": True}
+OFFERED = {"name": "greet", "title": "Greet"}
+OFFER = ServerFeature(offered=OFFERED).offer_hash
 WRITES = {
     "source.create": (
         "post",
@@ -52,6 +61,8 @@ WRITES = {
     "review.accept_many": ("post", "/api/reviews/accept/", MANY),
     "review.keep_many": ("post", "/api/reviews/keep/", {"offers": {"report": "f"}}),
     "discovery-run.confirm": ("post", "/api/discovery-runs/{run}/confirm/", {}),
+    "server-feature.partial_update": ("patch", "/api/server-features/{feature}/", {"enabled": False}),
+    "server-feature.accept": ("post", "/api/server-features/{feature}/accept/", {"offer": OFFER}),
     "filter.create": ("post", "/api/filters/", {"pattern": "*"}),
     "filter.partial_update": ("patch", "/api/filters/{filter}/", {"note": "All."}),
     "filter.destroy": ("delete", "/api/filters/{filter}/", {}),
@@ -109,7 +120,7 @@ def test_each_change_leaves_who_made_it(action: str, as_token: bool) -> None:
     Review.objects.create(workflow=report, kind="changed", offer_hash="f", offered={"description": "Other."})
     run = make_discovery_run(source, outcome="held")
     make_toolset("finance")
-    rule = make_filter("*")
+    rule, feature = make_filter("*"), make_feature(source, "greet", offered=OFFERED)
     client = administrator()
     if action in ("tool.update", "tool.destroy"):
         client.post("/api/tools/", TOOL, format="json")
@@ -130,7 +141,9 @@ def test_each_change_leaves_who_made_it(action: str, as_token: bool) -> None:
         actor, name = f"user:{client.session['_auth_user_id']}", "curator"
     method, path, body = WRITES[action]
     response = getattr(client, method)(
-        path.format(run=run.pk, filter=rule.pk, entry=entry.pk, token=token.pk), body, format="json"
+        path.format(run=run.pk, filter=rule.pk, entry=entry.pk, token=token.pk, feature=feature.pk),
+        body,
+        format="json",
     )
     assert response.status_code < 300, response.content
     entries = HistoryEntry.objects.exclude(pk__in=earlier)
@@ -140,8 +153,8 @@ def test_each_change_leaves_who_made_it(action: str, as_token: bool) -> None:
 
 
 MODELS = (
-    "source", "workflow", "workflowfilter", "toolset", "cachedresult", "historyentry", "accesstoken",
-    "execution", "workflowrequest",
+    "serverfeature", "source", "workflow", "workflowfilter", "toolset", "cachedresult", "historyentry",
+    "accesstoken", "execution", "workflowrequest",
 )  # fmt: skip
 
 

@@ -17,6 +17,7 @@ def test_everyone_who_is_let_in_finds_every_collection(address, make_client):
         "tools": "http://testserver/api/tools/",
         "workflows": "http://testserver/api/workflows/",
         "reviews": "http://testserver/api/reviews/",
+        "server-features": "http://testserver/api/server-features/",
         "filters": "http://testserver/api/filters/",
         "toolsets": "http://testserver/api/toolsets/",
         "discovery-runs": "http://testserver/api/discovery-runs/",

@@ -27,12 +27,21 @@ from catalogue.discovery import refresh_source
 from catalogue.history import command
 from catalogue.imports.configuration import CatalogueImportRequest, Plan, import_catalogue
 from catalogue.imports.pipeline import ImportRefused
-from catalogue.models import HistoryEntry, Review, Revision, Source, Toolset, Workflow, WorkflowFilter
+from catalogue.models import (
+    HistoryEntry,
+    Review,
+    Revision,
+    ServerFeature,
+    Source,
+    Toolset,
+    Workflow,
+    WorkflowFilter,
+)
 from catalogue.reconciliation import UPSTREAM_FIELDS, read_listing
 from catalogue.schemas import GENERIC_SCHEMA
 from connectors.definitions import WorkflowDefinition, parse_definition
 from tests.catalogue.engine import Engine, definitions
-from tests.factories import make_filter, make_source, make_toolset, make_workflow
+from tests.factories import make_feature, make_filter, make_source, make_toolset, make_workflow
 
 pytestmark = pytest.mark.django_db
 BY = command("import_catalogue")
@@ -527,3 +536,84 @@ def test_an_import_costs_queries_by_the_batch() -> None:
         HistoryEntry.objects.all()._raw_delete("default")
         counts.append(len(queries))
     assert counts[1] - counts[0] <= 8 and counts[1] < 30, counts
+
+
+def test_what_was_decided_on_prompts_and_resources_comes_back() -> None:
+    library, notes = make_source("library"), make_source("notes", new_workflows="exposed")
+    greet = make_feature(library, "greet", served_as="hello", title_override="Hello")
+    rules = make_feature(library, "library://rules", kind="resource")
+    make_feature(library, "undecided", enabled=False)
+    hidden = make_feature(notes, "note://{id}", kind="template", enabled=False)
+    make_feature(notes, "as new")
+    text = export_catalogue(["features"])
+    document = CatalogueFile.read(text.encode()).document.value["features"]
+    assert document["library"]["prompt"].keys() == {"greet"}
+    assert document["library"]["resource"].keys() == {"library://rules"}
+    definition = {"name": "note://{id}", "description": "What note://{id} is for."}
+    decided = {"enabled": False, "served_as": "note://{id}", "definition": definition}
+    assert document["notes"] == {"template": {"note://{id}": decided}}
+    assert not load(text)
+    ServerFeature.objects.filter(source=library).update(enabled=False, title_override="")
+    ServerFeature.objects.filter(pk=hidden.pk).update(enabled=True)
+    ServerFeature.objects.filter(pk=greet.pk).update(served_as="greet")
+    revision = Revision.current()
+    assert told(load(text)) == [
+        "change prompt greet of library",
+        "change resource library://rules of library",
+        "change resource template note://{id} of notes",
+    ]
+    assert (export_catalogue(["features"]), Revision.current()) == (text, revision + 1)
+    assert "served_as" in HistoryEntry.of(greet).get().message
+    (pruned,) = load(
+        "{version: 1, features: {library: {prompt: {greet: {enabled: true, served_as: hello}}}, "
+        "notes: {template: {'note://{id}': {}}}}}",
+        prune=True,
+    ).changes[1:]
+    assert (pruned.name, "enabled: true -> -" in str(pruned)) == (f"{rules} of library", True)
+
+
+@pytest.mark.parametrize(
+    ("features", "reason"),
+    [
+        ("{library: {prompt: {other: {}}}}", "its server has not listed it here: refresh the source first"),
+        ("{library: {tool: {greet: {}}}}", "there is no such key here, there are prompt, resource, template"),
+        ("{library: {prompt: {greet: {enabled: 1}}}}", "has to be true or false"),
+        ("{library: {prompt: {greet: {served_as: two words}}}}", "letters, digits"),
+        ("{library: {prompt: {greet: {words: {}}}}}", "there is no such key here"),
+        ("{library: {prompt: {other: {definition: {name: 7}}}}}", "definition: name: Input should be"),
+        ("{library: {prompt: {other: {definition: 7}}}}", "definition: has to be a mapping"),
+        ("{library: {prompt: {other: {definition: {name: x}, served_as: greet}}}}", "has this already"),
+    ],
+)
+def test_what_cannot_be_decided_on_a_prompt_is_refused_with_its_place(features: str, reason: str) -> None:
+    make_feature(make_source("library"), "greet", enabled=False)
+    (told_problem,) = problems(f"{{version: 1, features: {features}}}")
+    assert "features.library" in told_problem and reason in told_problem
+
+
+def test_a_product_that_knows_no_server_gets_its_prompts_from_the_file() -> None:
+    """As it gets workflows from the section `listed`; the next listing compares them."""
+    make_feature(make_source("library"), "greet", served_as="hello")
+    make_feature(Source.objects.get(), "note://{id}", kind="template")
+    text = export_catalogue()
+    Source.objects.all().delete()
+    load(text, secrets={"library": {"api_key": "key"}})
+    assert export_catalogue() == text
+    greet = ServerFeature.objects.get(upstream_id="greet")
+    assert (greet.enabled, greet.description) == (True, "What greet is for.")
+    assert HistoryEntry.of(greet).get().kind == "added"
+
+
+@pytest.mark.parametrize(
+    ("template", "reason"),
+    [
+        ("note://{", "cannot be used"),
+        ("{+x}", "does not begin with a scheme"),
+        ("note://x", "has no variable"),
+    ],
+)
+def test_a_template_that_no_server_could_have_is_refused(template: str, reason: str) -> None:
+    make_source("library")
+    feature = f"{{'{template}': {{definition: {{name: x}}}}}}"
+    (told_problem,) = problems(f"{{version: 1, features: {{library: {{template: {feature}}}}}}}")
+    assert reason in told_problem

@@ -61,7 +61,7 @@ def test_reading_the_catalogue_takes_a_few_queries_whatever_its_size(db: None) -
         catalogue = load_exposed_catalogue()
         assert {workflow.source.name for workflow in catalogue.workflows.values()}
 
-    assert len(queries) == 6
+    assert len(queries) == 7
 
 
 @pytest.mark.parametrize("passes", [True, False])
@@ -443,7 +443,7 @@ def test_toolsets_do_not_make_reading_the_catalogue_slower(db: None) -> None:
             load_exposed_catalogue()
         counts.append(len(queries))
 
-    assert counts[0] == counts[1] == 7
+    assert counts[0] == counts[1] == 8
 
 
 def test_switching_what_is_switched_already_does_not_move_it(db: None, revision_of: Moved) -> None:

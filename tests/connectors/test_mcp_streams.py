@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
@@ -124,3 +125,45 @@ async def test_a_server_without_such_a_stream_is_left_in_peace(status: int) -> N
             await asyncio.sleep(0)
         assert asked_for(engine, "initialize") == 1 and told.times == 0
         assert sum(request.method == "GET" for request in engine.received) <= 2
+
+
+@pytest.mark.parametrize("name", ["tools", "prompts", "resources"])
+async def test_a_change_of_any_list_is_told_by_a_server_with_a_handshake(name: str) -> None:
+    async def tells_of_it(request: Received, writer: asyncio.StreamWriter) -> None:
+        message = CHANGED | {"method": f"notifications/{name}/list_changed"}
+        writer.write(STREAM_HEAD + f"event: message\ndata: {json.dumps(message)}\n\n".encode())
+        await asyncio.Event().wait()
+
+    async with listening(tells_of_it) as (told, _):
+        await until(lambda: told.times == 1, "the change is told")
+
+
+async def test_a_stateless_server_is_asked_for_the_changes_that_it_announces() -> None:
+    listened: list[dict[str, Any]] = []
+
+    async def behave(request: Received, writer: asyncio.StreamWriter) -> None:
+        message = request.json
+        if message["method"] == "server/discover":
+            capabilities = {
+                name: {"listChanged": name != "tools"} for name in ("tools", "prompts", "resources")
+            }
+            found = {
+                "supportedVersions": ["2026-07-28"],
+                "capabilities": capabilities,
+                "resultType": "complete",
+            }
+            answer = {"jsonrpc": "2.0", "id": message["id"], "result": found}
+            writer.write(response(200, json.dumps(answer)))
+            return
+        listened.append(message["params"]["notifications"])
+        changed = CHANGED | {"method": "notifications/prompts/list_changed"}
+        writer.write(STREAM_HEAD + f"event: message\ndata: {json.dumps(changed)}\n\n".encode())
+        await asyncio.Event().wait()
+
+    async with ScriptedEngine(behave) as engine:
+        connector = McpSourceConnector(McpSourceConfig(url=f"{engine.base_url}/mcp"))
+        async with closing(connector):
+            told = Told()
+            connector.on_listing_changed(told)
+            await until(lambda: told.times == 1, "the change is told")
+    assert listened[0] == {"promptsListChanged": True, "resourcesListChanged": True}

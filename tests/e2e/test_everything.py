@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from mcp import Client, MCPError, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
-from mcp_types import CallToolResult, ElicitResult, Tool
+from mcp_types import CallToolResult, ElicitResult, PromptReference
 
 from tests import plain_http
 from tests.e2e.node_tools import node
@@ -44,6 +44,11 @@ CALLS: list[tuple[str, dict[str, Any]]] = [
     ("gzip-file-as-resource", {"name": "hello.gz", "data": DATA, "outputType": "resource"}),
     ("gzip-file-as-resource", {"name": "hello.gz", "data": DATA, "outputType": "resourceLink"}),
     ("trigger-long-running-operation", {"duration": 0.2, "steps": 2}),
+]
+PROMPTS: list[tuple[str, dict[str, str]]] = [
+    ("simple-prompt", {}),
+    ("args-prompt", {"city": "Oslo", "state": "Norway"}),
+    ("resource-prompt", {"resourceType": "Text", "resourceId": "1"}),
 ]
 OF_A_PROCESS = "get-env"
 """Tells the environment of the server's process; over stdio each client has one of its own."""
@@ -120,7 +125,7 @@ def directly(everything: Everything, **options: Any) -> Any:
     return over_http(everything.url, mode="legacy", **options)
 
 
-def as_json(model: CallToolResult | Tool) -> dict[str, Any]:
+def as_json(model: Any) -> dict[str, Any]:
     """Without what is ours, and without the time of day, which the server writes into its resources."""
     document: dict[str, Any] = model.model_dump(mode="json", by_alias=True, exclude_none=True)
     meta = {name: told for name, told in document.pop("_meta", {}).items() if not name.startswith(STAMPS)}
@@ -200,6 +205,44 @@ async def test_every_tool_is_listed_as_the_server_lists_it(
         tool.pop("execution", None)
         assert shown[name] == tool
     assert named(rest, "everything").items() == {(name, name) for name in listed}
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_prompts_and_resources_come_out_as_they_went_in(
+    product: Product, everything: Everything, era: str
+) -> None:
+    """Also the links to resources in a tool's result can be followed."""
+    async with ours(product, era) as client, directly(everything) as upstream:
+        for kind, key in (("prompts", "name"), ("resources", "uri"), ("resource_templates", "uri_template")):
+            shown = {getattr(one, key): one for one in getattr(await lister(client, kind)(), kind)}
+            listed = {getattr(one, key): one for one in getattr(await lister(upstream, kind)(), kind)}
+            assert listed, kind
+            for name, one in listed.items():
+                # A title of ours is the name where the server has none.
+                assert described(shown[name]) == described(one), name
+        links = await client.call_tool("get-resource-links", {"count": 4})
+        addresses = [block.uri for block in links.content if block.type == "resource_link"]
+        assert addresses
+        for uri in [*[one.uri for one in (await upstream.list_resources()).resources], *addresses]:
+            assert as_json(await client.read_resource(uri)) == as_json(await upstream.read_resource(uri)), uri
+        for name, arguments in PROMPTS:
+            told = await client.get_prompt(name, arguments)
+            assert as_json(told) == as_json(await upstream.get_prompt(name, arguments)), name
+        asked = (PromptReference(name="completable-prompt"), {"name": "department", "value": "E"})
+        assert (await client.complete(*asked)).completion == (await upstream.complete(*asked)).completion
+
+
+def lister(client: Client, kind: str) -> Callable[[], Any]:
+    method: Callable[[], Any] = getattr(client, f"list_{kind}")
+    return method
+
+
+def described(one: Any) -> dict[str, Any]:
+    known = {"name", "title", "description", "mime_type", "arguments"} & type(one).model_fields.keys()
+    document: dict[str, Any] = one.model_dump(mode="json", include=known, exclude_none=True)
+    for argument in document.get("arguments", []):
+        argument.setdefault("required", False)
+    return document | {"title": document.get("title", document["name"])}
 
 
 async def agree(context: Any, params: Any) -> ElicitResult:

@@ -1,5 +1,7 @@
 """An MCP server with the tools that the official conformance suite calls, as far as their answers hold more
-than JSON: `python -m tests.engines.conformance_server PORT`.
+than JSON, and with the prompts and resources that it reads.
+
+`python -m tests.engines.conformance_server PORT`.
 
 Names and what a result has to contain are the suite's; it says so in each scenario's description.
 """
@@ -13,6 +15,7 @@ from typing import Any
 import uvicorn
 from mcp import MCPError
 from mcp.server.mcpserver import Context, MCPServer
+from mcp.server.mcpserver.prompts.base import UserMessage
 from mcp_types import (
     MISSING_REQUIRED_CLIENT_CAPABILITY,
     AudioContent,
@@ -242,6 +245,37 @@ def multi_input(context: Context) -> Answer:
     return _ask(
         context, {"first": _question("The first?", a=TEXT), "second": _question("The second?", b=TEXT)}
     )
+
+
+@server.prompt()
+def test_prompt_with_embedded_resource(resourceUri: str) -> UserMessage:  # noqa: N803 - the suite's name
+    """Has a resource in its message."""
+    return UserMessage(_resource(resourceUri, "text/plain", "Embedded resource content for testing."))
+
+
+@server.prompt()
+def test_prompt_with_image() -> list[UserMessage]:
+    """Has a picture in its message."""
+    picture = ImageContent(data=PNG, mime_type="image/png")
+    return [UserMessage(picture), UserMessage("Please analyze the image above.")]
+
+
+@server.resource("test://static-text", mime_type="text/plain")
+def static_text() -> str:
+    """A text."""
+    return "This is the content of the static text resource."
+
+
+@server.resource("test://static-binary", mime_type="image/png")
+def static_binary() -> bytes:
+    """A picture."""
+    return base64.b64decode(PNG)
+
+
+@server.resource("test://template/{id}/data", mime_type="application/json")
+def template_data(id: str) -> str:
+    """Data by its id."""
+    return json.dumps({"id": id, "templateTest": True, "data": f"Data for ID: {id}"})
 
 
 def _resource(uri: str, mime_type: str, text: str) -> EmbeddedResource:

@@ -44,8 +44,17 @@ def initialized(message: Any) -> dict[str, Any]:
 
 
 def server(**answers: Answer) -> Behaviour:
-    """Well-behaved but for what is given for `initialize`, `list`, `call` or `stream`."""
+    """Well-behaved but for what is given for `initialize`, `list`, `call` or `stream`; prompts and resources
+    only where `prompts`, `resources`, `templates`, `prompt` or `resource` is given."""
     methods = {"initialize": "initialize", "tools/list": "list", "tools/call": "call"}
+    further = {
+        "prompts/list": "prompts",
+        "prompts/get": "prompt",
+        "resources/list": "resources",
+        "resources/templates/list": "templates",
+        "resources/read": "resource",
+    }
+    methods |= {method: name for method, name in further.items() if name in answers}
     usual: dict[str, Answer] = {
         "initialize": lambda message, _: initialized(message),
         "list": lambda message, _: result(message, {"tools": [GOOD_TOOL]}),

@@ -216,7 +216,7 @@ async def test_only_others_with_the_permission_decide(
         "report", {"amount": 1}, caller=approvals.Caller(key="token:9", name="hers", user_id=anna.pk)
     )
     asked = await in_database(lambda: create_execution(own))()
-    with pytest.raises(NotAllowed, match="own calls"):
+    with pytest.raises(NotAllowed, match="own call"):
         await approve(asked, anna)
     outsider = await in_database(User.objects.create_user)("eve")
     with pytest.raises(NotAllowed, match="permission"):

@@ -197,7 +197,7 @@ async def test_a_toolset_that_comes_back_is_told_to_whoever_is_bound_to_it(
     ("scopes", "honoured"),
     [
         ([Scope.READ], {"toolsListChanged": True, "resourcesListChanged": True}),
-        ([Scope.RUN], {"toolsListChanged": True, "promptsListChanged": True}),
+        ([Scope.RUN], ALL),
         ([Scope.READ, Scope.RUN], ALL),
     ],
 )

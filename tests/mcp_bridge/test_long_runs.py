@@ -263,8 +263,9 @@ async def test_a_client_of_which_more_is_known_than_that_it_has_no_name_waits_fo
 ):
     """A8.3"""
     await in_database(change)(inline_wait_seconds=None)
-    waiting: list[asyncio.Task[Any]] = []
-    are_all_waiting = asyncio.Event()
+    connected: list[str] = []
+    waited: list[str] = []
+    are_all_connected = asyncio.Event()
 
     async def holds(era: str, known_by: str) -> None:
         name = f"{known_by}-{era}"
@@ -280,26 +281,25 @@ async def test_a_client_of_which_more_is_known_than_that_it_has_no_name_waits_fo
         if known_by == "tasks":
             options["extensions"] = [TasksExtension()]
         async with connect(mode=era, as_token=made[1], toolset=name, **options) as client:
+            connected.append(name)
+            if len(connected) == len(known):
+                are_all_connected.set()
+            await are_all_connected.wait()
             call = asyncio.create_task(client.call_tool("report", {}, **called))
-            waiting.append(call)
-            await are_all_waiting.wait()
+            await asyncio.wait({call}, timeout=2)
+            assert not call.done(), f"{name}: it is longer than it would wait if nothing were known"
+            waited.append(name)
+            if len(waited) == len(known):
+                wire_engine.on_status = replies(200, completed())
             assert (await call).structured_content == {"answer": 42}
-
-    async def end_the_runs() -> None:
-        await until(lambda: len(waiting) == len(known), "all are waiting")
-        await asyncio.wait(waiting, timeout=2)
-        assert not any(call.done() for call in waiting), "they wait longer than if nothing were known"
-        wire_engine.on_status = replies(200, completed())
-        are_all_waiting.set()
 
     known = [
         *(("legacy", sign) for sign in ("progress", "token", "lesson", "name")),
         *(("2026-07-28", sign) for sign in ("progress", "toolset", "tasks", "name")),
     ]
     async with asyncio.TaskGroup() as group:
-        group.create_task(end_the_runs())
         for era, sign in known:
-            group.create_task(holds(era, sign), name=f"{sign} {era}")
+            group.create_task(holds(era, sign))
 
 
 def introduce(server: McpServer, token: str, name: Any) -> httpx2.Response:

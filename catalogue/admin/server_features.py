@@ -1,0 +1,155 @@
+from dataclasses import replace
+from typing import Any
+
+from django.contrib import admin, messages
+from django.db.models import QuerySet
+from django.http import HttpRequest
+from django.utils.safestring import SafeString
+from unfold.contrib.filters.admin import ChoicesDropdownFilter, RelatedDropdownFilter
+from unfold.widgets import UnfoldAdminTextareaWidget
+
+from catalogue import features
+from catalogue.admin import rendering as html
+from catalogue.admin.base import Button, ButtonsMixin, CatalogueForm, OptionsFilter, button
+from catalogue.history import actor_of
+from catalogue.models import ServerFeature
+
+OFFER = "offer"
+STATES = {
+    "enabled": ("enabled", "success"),
+    "hidden": ("hidden", ""),
+    "gone": ("gone upstream", "danger"),
+    "off": ("source switched off", ""),
+}
+SHOWN_DESCRIPTION = 80
+HEADERS = ("", "Served now", "The server's now")
+
+
+def state_of(feature: ServerFeature) -> str:
+    if feature.missing_since is not None:
+        return "gone"
+    if feature.enabled and not feature.source.enabled:
+        return "off"
+    return "enabled" if feature.enabled else "hidden"
+
+
+class StateFilter(OptionsFilter):
+    title = "state"
+    parameter_name = "state"
+    options = {
+        "enabled": ("enabled", lambda rows: rows.filter(enabled=True, missing_since=None)),
+        "hidden": ("hidden", lambda rows: rows.filter(enabled=False, missing_since=None)),
+        "gone": ("gone upstream", lambda rows: rows.exclude(missing_since=None)),
+        "changed": ("change to review", lambda rows: rows.exclude(offered=None)),
+    }
+
+
+class ServerFeatureForm(CatalogueForm):
+    class Meta:
+        model = ServerFeature
+        fields = features.CHANGEABLE
+
+
+@admin.register(ServerFeature)
+class ServerFeatureAdmin(ButtonsMixin):
+    form = ServerFeatureForm
+    list_display = ("name", "kind", "state", "described", "source", "changed")
+    list_filter = (
+        ("source", RelatedDropdownFilter),
+        ("kind", ChoicesDropdownFilter),
+        StateFilter,
+    )
+    list_select_related = ("source",)
+    list_per_page = 50
+    search_fields = ("served_as", "upstream_id", "definition", "title_override", "description_override")
+    actions = ("enable_selected", "disable_selected")
+    buttons = ("accept",)
+    fieldsets = (
+        (None, {"fields": ("enabled", "served_as")}),
+        ("What clients read", {"fields": ("title_override", "description_override")}),
+    )
+    change_form_outer_before_template = "catalogue/admin/panel.html"
+    change_form_outer_after_template = "catalogue/admin/server_feature_definition.html"
+
+    def formfield_for_dbfield(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
+        if db_field.name == "description_override":
+            kwargs["widget"] = UnfoldAdminTextareaWidget(attrs={"rows": 4})
+        return super().formfield_for_dbfield(db_field, request, **kwargs)
+
+    def save_model(self, request: HttpRequest, obj: ServerFeature, form: Any, change: bool) -> None:
+        """A listing may have changed the other columns meanwhile."""
+        if form.changed_data:
+            obj.save(update_fields=form.changed_data)
+
+    def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """A listing finds them."""
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """The next listing would find it again."""
+        return False
+
+    @admin.display(description="served as", ordering="served_as")
+    def name(self, feature: ServerFeature) -> SafeString:
+        return html.wrapped(feature.served_as)
+
+    @admin.display(description="state")
+    def state(self, feature: ServerFeature) -> SafeString:
+        badges = [html.badge(*STATES[state_of(feature)])]
+        if feature.offered is not None:
+            badges.append(html.badge("change to review", "warning"))
+        return html.side_by_side(badges)
+
+    @admin.display(description="description")
+    def described(self, feature: ServerFeature) -> str:
+        return html.shortened(feature.description or feature.title, SHOWN_DESCRIPTION)
+
+    @admin.display(description="changed", ordering="changed_at")
+    def changed(self, feature: ServerFeature) -> str:
+        return html.ago(feature.changed_at)
+
+    @admin.action(description="Enable", permissions=["change"])
+    def enable_selected(self, request: HttpRequest, queryset: QuerySet[ServerFeature]) -> None:
+        count = features.enable_features(queryset, by=actor_of(request))
+        messages.success(request, f"Enabled: {count:,}. Clients that may use their sources see them.")
+
+    @admin.action(description="Disable", permissions=["change"])
+    def disable_selected(self, request: HttpRequest, queryset: QuerySet[ServerFeature]) -> None:
+        count = features.disable_features(queryset, by=actor_of(request))
+        messages.success(request, f"Disabled: {count:,}.")
+
+    def get_buttons(self, request: HttpRequest, obj: ServerFeature) -> list[Button]:
+        if obj.offered is None:
+            return []
+        shown = ((OFFER, obj.offer_hash),)
+        return [replace(one, values=shown) for one in super().get_buttons(request, obj)]
+
+    @button("Accept the change", icon="check", variant="primary", records=True)
+    def accept(self, request: HttpRequest, feature: ServerFeature) -> None:
+        offer = request.POST.get(OFFER, "")
+        if features.accept_change(feature, offer=offer, by=actor_of(request)):
+            messages.success(request, "Accepted. Clients get the server's present words.")
+        else:
+            messages.warning(request, "Nothing was accepted: the server has changed it since. Look again.")
+
+    def panel(self, request: HttpRequest, obj: ServerFeature) -> dict[str, Any]:
+        now = dict(features.describe(obj, obj.definition))
+        offered = dict(features.describe(obj, obj.offered or {}))
+        rows = [
+            (label, html.paragraphs(text), *([html.paragraphs(offered[label])] if obj.offered else []))
+            for label, text in now.items()
+        ]
+        source = html.link_if_allowed(request, obj.source, "catalogue_source_change", obj.source_id)
+        gone = [("Gone since", html.exactly(obj.missing_since))] if obj.missing_since else []
+        return {
+            "headline": [self.state(obj), "Clients get it as it was accepted." if obj.offered else ""],
+            "facts": [
+                ("Source", source),
+                ("Kind", obj.get_kind_display()),
+                ("The server's name or address", html.chip(obj.upstream_id)),
+                ("First seen", html.exactly(obj.first_seen_at)),
+                ("Changed", html.exactly(obj.changed_at)),
+                *gone,
+            ],
+            "definition": html.table(HEADERS if obj.offered else HEADERS[:2], rows),
+        }

@@ -1,0 +1,214 @@
+"""Prompts, resources and templates of MCP servers: reconciling and curating them."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from django.db import transaction
+from django.db.models import QuerySet
+from django.utils import timezone
+
+from catalogue.history import Actor, record_change
+from catalogue.models import DiscoveryRun, Revision, ServerFeature, Source, Workflow
+from catalogue.models.server_feature import OWN_SCHEMES, prefix_of, scheme_of
+from catalogue.naming import make_tool_name
+from catalogue.reconciliation import BATCH, RECORDED_OBJECTS, lock_as_listed
+from connectors.definitions import RejectedDefinition
+from connectors.server_features import FeatureDefinition, FeatureKind
+
+Key = tuple[str, str]  # Kind and the server's name or address
+CHANGEABLE = ("enabled", "served_as", "title_override", "description_override")
+DEFINED = ("definition", "offered", "missing_since", "changed_at")
+MOST_GONE = 1_000  # Of a source
+KEPT = "They stay as they were listed last."
+
+
+@dataclass(slots=True)
+class FeatureListing:
+    definitions: dict[Key, FeatureDefinition] = field(default_factory=dict)
+    skipped: list[dict[str, Any]] = field(default_factory=list)
+
+
+def read_features(items: Iterable[FeatureDefinition | RejectedDefinition]) -> FeatureListing:
+    listing = FeatureListing()
+    for number, item in enumerate(items):
+        if isinstance(item, RejectedDefinition):
+            position, reason = item.position, item.reason
+        elif (item.kind.value, item.id) in listing.definitions:
+            position, reason = number, f"{item.kind}: an earlier one has the same name or address"
+        else:
+            listing.definitions[item.kind.value, item.id] = item
+            continue
+        listing.skipped.append({"position": position, "id": item.id, "name": item.name, "reason": reason})
+    return listing
+
+
+@transaction.atomic
+def reconcile_features(source: Source, listing: FeatureListing, run: DiscoveryRun) -> str:
+    """Add, update, hold and mark as missing, in queries per batch. Returns a sentence, empty for a server
+    that has had none. Changes of exposed ones are held unless the source follows its engine. Raises
+    Superseded."""
+    current, now = lock_as_listed(source), timezone.now()
+    known = {(feature.kind, feature.upstream_id): feature for feature in current.features.all()}
+    names, new, changed = _Names(current), list[ServerFeature](), list[ServerFeature]()
+    for key, definition in listing.definitions.items():
+        said = words_of(definition)
+        if (feature := known.pop(key, None)) is None:
+            new.append(_new_feature(current, definition, said, names))
+        elif _update(feature, said, current, run):
+            changed.append(feature)
+    gone = [feature for feature in known.values() if feature.missing_since is None]
+    for feature in gone:
+        feature.missing_since = now
+    _forget(known.values())
+    ServerFeature.objects.bulk_create(new, batch_size=BATCH)
+    ServerFeature.objects.bulk_update([*changed, *gone], DEFINED, batch_size=BATCH)
+    if any(feature.enabled for feature in [*new, *changed, *gone]):
+        Revision.bump()
+    run.skipped_count += len(listing.skipped)
+    run.skipped = [*run.skipped, *listing.skipped][:RECORDED_OBJECTS]
+    run.flagged = run.flagged[:RECORDED_OBJECTS]
+    if not (listing.definitions or gone):
+        return ""
+    counts = {"new": len(new), "changed": len(changed), "gone": len(gone)}
+    told = ", ".join(f"{number:,} {what}" for what, number in counts.items() if number)
+    return f" Prompts and resources listed: {len(listing.definitions):,}{f' ({told})' if told else ''}."
+
+
+def words_of(definition: FeatureDefinition) -> dict[str, Any]:
+    """What a row keeps of it."""
+    return definition.model_dump(mode="json", exclude={"kind", "id"}, exclude_defaults=True)
+
+
+def _forget(missing: Iterable[ServerFeature]) -> None:
+    """Of what is gone, keep the latest that a curator decided on: some servers invent addresses each time."""
+    latest = sorted(missing, key=lambda one: (one.missing_since or one.changed_at, one.pk), reverse=True)
+    decided = [one for one in latest if one.enabled or one.title_override or one.description_override]
+    kept = {one.pk for one in decided[:MOST_GONE]}
+    keys = [one.pk for one in latest if one.pk not in kept]
+    for start in range(0, len(keys), BATCH):
+        # Clients do not see them, so the revision stays.
+        ServerFeature._base_manager.filter(pk__in=keys[start : start + BATCH]).delete()
+
+
+def _update(feature: ServerFeature, said: dict[str, Any], source: Source, run: DiscoveryRun) -> bool:
+    """Whether anything has changed."""
+    was = [getattr(feature, name) for name in DEFINED]
+    follows = source.change_policy == Source.ChangePolicy.FOLLOW or not feature.enabled
+    if said == feature.definition or follows:
+        feature.offered = None
+    elif said != feature.offered:
+        feature.offered = said
+        reason = "The change is held for review: it goes on being served as it was accepted."
+        run.flagged.append({"id": feature.upstream_id, "name": feature.served_as, "reason": reason})
+    if said != feature.definition and follows:
+        feature.definition, feature.changed_at = said, timezone.now()
+    feature.missing_since = None
+    return was != [getattr(feature, name) for name in DEFINED]
+
+
+def _new_feature(
+    source: Source, definition: FeatureDefinition, said: dict[str, Any], names: "_Names"
+) -> ServerFeature:
+    return ServerFeature(
+        source=source,
+        kind=definition.kind.value,
+        upstream_id=definition.id,
+        served_as=names.make(definition),
+        definition=said,
+        enabled=is_enabled_when_new(source),
+    )
+
+
+def is_enabled_when_new(source: Source) -> bool:
+    return source.new_workflows == Source.NewWorkflows.EXPOSED
+
+
+class _Names:
+    """Makes names and addresses that no other feature is served by; reads those for the first new one."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+
+    @cached_property
+    def _taken(self) -> dict[str, set[str]]:
+        taken: dict[str, set[str]] = {kind.value: set() for kind in FeatureKind}
+        for kind, served_as in ServerFeature.objects.values_list("kind", "served_as"):
+            taken[kind].add(served_as)
+        prompts = Workflow.objects.filter(offered_as_prompt=True)
+        taken[FeatureKind.PROMPT.value].update(prompts.values_list("tool_name", flat=True))
+        return taken
+
+    def make(self, definition: FeatureDefinition) -> str:
+        made, taken = definition.id, self._taken[definition.kind.value]
+        if definition.kind is FeatureKind.PROMPT:
+            source = self._source.name
+            made = make_tool_name(
+                name=made, upstream_id=made, source_name=source, taken=taken, without_name="prompt"
+            )
+        elif made in taken or scheme_of(made) in OWN_SCHEMES:
+            made = prefix_of(self._source) + made
+        taken.add(made)
+        return made
+
+
+def enable_features(features: QuerySet[ServerFeature], *, by: Actor) -> int:
+    """Returns how many were not enabled before."""
+    return _decide(features, by, "Enabled.", enabled=True)
+
+
+def disable_features(features: QuerySet[ServerFeature], *, by: Actor) -> int:
+    """Returns how many were enabled before."""
+    return _decide(features, by, "Disabled.", enabled=False)
+
+
+@transaction.atomic
+def _decide(features: QuerySet[ServerFeature], by: Actor, message: str, *, enabled: bool) -> int:
+    Revision.lock()
+    keys = list(features.values_list("pk", flat=True))
+    changing = ServerFeature.objects.filter(pk__in=keys).exclude(enabled=enabled)
+    before = list(changing.only("served_as", "enabled").order_by())
+    if before:
+        Revision.bump()
+        changing.update(enabled=enabled)
+        record_change(by, before, message)
+    return len(before)
+
+
+@transaction.atomic
+def accept_change(feature: ServerFeature, *, offer: str, by: Actor) -> bool:
+    """Serve the server's present definition. False if its hash is not `offer`, the one that was reviewed."""
+    Revision.lock()
+    row = ServerFeature.objects.get(pk=feature.pk)
+    if row.offered is None or row.offer_hash != offer:
+        return False
+    row.definition, row.offered, row.changed_at = row.offered, None, timezone.now()
+    row.save(update_fields=DEFINED)
+    record_change(by, [row], "Accepted the server's change.")
+    return True
+
+
+@transaction.atomic
+def change_feature(feature: ServerFeature, **decisions: Any) -> ServerFeature:
+    """Set what a curator decides. Raises ValidationError keyed by field."""
+    if unknown := set(decisions) - set(CHANGEABLE):
+        raise TypeError(f"Not for a curator to decide: {', '.join(sorted(unknown))}")
+    Revision.lock()
+    for name, value in decisions.items():
+        setattr(feature, name, value)
+    feature.full_clean()
+    feature.save(update_fields=list(decisions))
+    return feature
+
+
+def describe(feature: ServerFeature, definition: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """A definition of this kind by labels, for a curator."""
+    described = [("Title", definition.get("title", "")), ("Description", definition.get("description", ""))]
+    if feature.kind == FeatureKind.PROMPT.value:
+        lines = [
+            f"{one['name']}{' (required)' if one.get('required') else ''}: {one.get('description', '')}"
+            for one in definition.get("arguments", [])
+        ]
+        return [*described, ("Arguments", "\n".join(lines))]
+    return [("Name", definition.get("name", "")), *described, ("MIME type", definition.get("mime_type", ""))]

@@ -1,0 +1,142 @@
+"""A prompt, resource or resource template of an MCP server behind a source."""
+
+import hashlib
+import json
+import re
+from typing import Any, ClassVar
+
+from django.core.exceptions import ValidationError
+from django.db import models
+from django.utils import timezone
+
+from catalogue.fields import JSONTextField
+from catalogue.models.history import Exposing, ExposingQuerySet
+from catalogue.models.source import Source
+from connectors.server_features import LONGEST_ADDRESS, FeatureKind, address_problem
+
+PROMPT_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+PREFIX = "upstream"
+OWN_SCHEMES = frozenset({"workflow", "execution", PREFIX})
+"""Of the product's own resources, and of servers' addresses that clash with another's."""
+LONGEST_SERVED = LONGEST_ADDRESS + 100  # With the prefix and the source's name
+
+
+def scheme_of(uri: str) -> str:
+    return uri.partition(":")[0].lower()
+
+
+def prefix_of(source: Source) -> str:
+    """Comes before the server's address where that is taken: `upstream://NAME/`."""
+    return f"{PREFIX}://{source.name}/"
+
+
+class ServerFeatureQuerySet(ExposingQuerySet["ServerFeature"]):
+    def present(self) -> "ServerFeatureQuerySet":
+        return self.filter(missing_since=None)
+
+    def exposed(self) -> "ServerFeatureQuerySet":
+        return self.present().filter(enabled=True, source__enabled=True)
+
+
+class ServerFeature(Exposing):
+    class Kind(models.TextChoices):
+        PROMPT = FeatureKind.PROMPT.value, "prompt"
+        RESOURCE = FeatureKind.RESOURCE.value, "resource"
+        TEMPLATE = FeatureKind.TEMPLATE.value, "resource template"
+
+    recorded_besides = ("definition",)
+
+    source = models.ForeignKey(Source, on_delete=models.CASCADE, related_name="features", editable=False)
+    kind = models.CharField(max_length=10, choices=Kind.choices, editable=False)
+    upstream_id = models.CharField("the server's name or address", max_length=LONGEST_ADDRESS, editable=False)
+    served_as = models.CharField(
+        max_length=LONGEST_SERVED,
+        help_text="The name or address by which clients know it. Made once, and stable.",
+    )
+    enabled = models.BooleanField(default=False, help_text="On: clients that may use the source see it.")
+    title_override = models.CharField("title", max_length=255, blank=True, help_text="Empty: the server's.")
+    description_override = models.TextField(
+        "description", max_length=20_000, blank=True, help_text="Empty: the server's."
+    )
+    definition = JSONTextField(default=dict, editable=False, help_text="The server's, as it is served.")
+    offered = JSONTextField(
+        null=True, editable=False, help_text="The server's changed definition, until a curator accepts it."
+    )
+    missing_since = models.DateTimeField(null=True, editable=False)
+    first_seen_at = models.DateTimeField(default=timezone.now, editable=False)
+    changed_at = models.DateTimeField(default=timezone.now, editable=False)
+
+    objects: ClassVar[models.Manager["ServerFeature"]] = ServerFeatureQuerySet.as_manager()
+
+    class Meta:
+        default_permissions = ("change", "view")
+        verbose_name = "prompt or resource"
+        verbose_name_plural = "prompts and resources"
+        ordering = ("kind", "served_as")
+        constraints = [
+            models.UniqueConstraint(fields=["source", "kind", "upstream_id"], name="feature_of_a_server"),
+            models.UniqueConstraint(fields=["kind", "served_as"], name="feature_served_once"),
+        ]
+
+    def __str__(self) -> str:
+        return self.served_as
+
+    def clean(self) -> None:
+        """Raises ValidationError for a name or address that clients or the product cannot use."""
+        problems = {
+            FeatureKind.PROMPT: self._name_problem,
+            FeatureKind.RESOURCE: self._address_problem,
+            FeatureKind.TEMPLATE: self._template_problem,
+        }
+        problem = problems[FeatureKind(self.kind)]()
+        others = ServerFeature.objects.filter(kind=self.kind, served_as=self.served_as).exclude(pk=self.pk)
+        if not problem and (other := others.select_related("source").first()) is not None:
+            problem = f"Another one, of the source {other.source}, has this already."
+        if problem:
+            raise ValidationError({"served_as": problem})
+
+    def _name_problem(self) -> str:
+        if PROMPT_NAME.fullmatch(self.served_as):
+            return ""
+        return "A prompt's name has 1 to 64 letters, digits, underscores, dots or hyphens."
+
+    def _template_problem(self) -> str:
+        """It is what addresses are matched with, so nothing but the prefix can differ."""
+        prefixed = prefix_of(self.source) + self.upstream_id
+        usable = [prefixed] if scheme_of(self.upstream_id) in OWN_SCHEMES else [self.upstream_id, prefixed]
+        return "" if self.served_as in usable else f"This has to be {' or '.join(usable)}."
+
+    def _address_problem(self) -> str:
+        if problem := address_problem(self.served_as):
+            return f"{problem[0].upper()}{problem[1:]}."
+        if scheme_of(self.served_as) in OWN_SCHEMES - {PREFIX}:
+            return f"The scheme {scheme_of(self.served_as)}: belongs to the product's own resources."
+        if scheme_of(self.served_as) == PREFIX and not self.served_as.startswith(prefix_of(self.source)):
+            return f"An address with the scheme {PREFIX}: begins with {prefix_of(self.source)}."
+        return ""
+
+    @property
+    def title(self) -> str:
+        return self.title_override or self.definition.get("title") or str(self.definition["name"])
+
+    @property
+    def description(self) -> str:
+        return self.description_override or str(self.definition.get("description", ""))
+
+    @property
+    def arguments(self) -> list[dict[str, Any]]:
+        """Of a prompt: name, title, description, required."""
+        arguments: list[dict[str, Any]] = self.definition.get("arguments", [])
+        return arguments
+
+    @property
+    def offer_hash(self) -> str:
+        """Stands for the change that awaits review; a decision names it. Empty if there is none."""
+        if self.offered is None:
+            return ""
+        return hashlib.sha256(json.dumps(self.offered, sort_keys=True).encode()).hexdigest()
+
+    @property
+    def prefix(self) -> str:
+        """What `served_as` has before the server's own address; empty if nothing."""
+        return self.served_as.removesuffix(self.upstream_id) if self.served_as != self.upstream_id else ""

@@ -1,0 +1,138 @@
+from typing import Any
+
+import django_filters  # type: ignore[import-untyped]
+from django.db import transaction
+from django.db.models import QuerySet
+from drf_spectacular.utils import OpenApiExample, OpenApiResponse, extend_schema, extend_schema_view
+from rest_framework import mixins, serializers, status
+from rest_framework.decorators import action
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from catalogue.access import Scope
+from catalogue.features import accept_change, change_feature
+from catalogue.history import actor_of, changed_fields
+from catalogue.models import ServerFeature
+from catalogue.models.server_feature import LONGEST_SERVED
+from catalogue.permissions import Access
+from catalogue.rest import base
+from catalogue.rest.views import ApiViewSet
+
+OVERRIDES = {"title": "title_override", "description": "description_override"}
+
+
+class ServerFeatureSerializer(serializers.ModelSerializer[ServerFeature]):
+    """A prompt, resource or resource template of an MCP server."""
+
+    source = serializers.CharField(source="source.name")  # type: ignore[assignment]
+    title = serializers.CharField(help_text="As clients see it.")
+    description = serializers.CharField(help_text="As clients see it.")
+    definition = base.JSONObjectField(help_text="The server's own words, as they were accepted.")
+    offered = base.JSONObjectField(
+        allow_null=True, help_text="The server's present words, if they await review."
+    )
+    offer = serializers.CharField(
+        source="offer_hash", help_text="Stands for `offered`; a decision names it. Empty without one."
+    )
+
+    class Meta:
+        model = ServerFeature
+        fields = (
+            "id", "source", "kind", "upstream_id", "served_as", "enabled", "title", "description",
+            "title_override", "description_override", "definition", "offered", "offer", "missing_since",
+            "first_seen_at", "changed_at",
+        )  # fmt: skip
+        read_only_fields = fields
+
+
+class ServerFeatureChangeSerializer(base.StrictSerializer):
+    """Omitted fields stay."""
+
+    enabled = serializers.BooleanField(required=False, help_text="Whether clients see it.")
+    served_as = serializers.CharField(
+        required=False, max_length=LONGEST_SERVED, help_text="The name or address by which clients know it."
+    )
+    title = serializers.CharField(
+        required=False, allow_blank=True, max_length=255, help_text="Empty: the server's."
+    )
+    description = serializers.CharField(
+        required=False, allow_blank=True, max_length=20_000, help_text="Empty: the server's."
+    )
+
+
+class FeatureOfferSerializer(base.StrictSerializer):
+    offer = serializers.CharField(max_length=64, help_text="The reviewed `offer`.")
+
+
+class ServerFeatureFilters(django_filters.FilterSet):  # type: ignore[misc]
+    source = django_filters.CharFilter(field_name="source__name", label="The source's name.")
+    kind = django_filters.ChoiceFilter(choices=ServerFeature.Kind.choices)
+    enabled = base.StrictBooleanFilter()
+    missing = base.StrictBooleanFilter(
+        field_name="missing_since", lookup_expr="isnull", exclude=True, label="Gone upstream."
+    )
+    changed = base.StrictBooleanFilter(
+        field_name="offered", lookup_expr="isnull", exclude=True, label="With a change to review."
+    )
+    ordering = base.StableOrdering(fields=["served_as", "changed_at", "first_seen_at"])
+
+
+@extend_schema_view(
+    list=extend_schema(
+        summary="List prompts and resources",
+        description="Those of all MCP servers, also resource templates.",
+    ),
+    retrieve=extend_schema(summary="Read a prompt or resource"),
+)
+@extend_schema(tags=["Prompts and resources"])
+class ServerFeatureViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet[ServerFeature]):
+    queryset = ServerFeature.objects.none()
+    serializer_class = ServerFeatureSerializer
+    filterset_class = ServerFeatureFilters
+    lookup_value_regex = "[0-9]{1,18}"
+    access = {
+        "list": Access(Scope.ADMIN, "catalogue.view_serverfeature"),
+        "retrieve": Access(Scope.ADMIN, "catalogue.view_serverfeature"),
+        "partial_update": Access(Scope.ADMIN, "catalogue.change_serverfeature"),
+        "accept": Access(Scope.ADMIN, "catalogue.change_serverfeature"),
+    }
+
+    def get_queryset(self) -> QuerySet[ServerFeature]:
+        return ServerFeature.objects.select_related("source").order_by("kind", "served_as", "pk")
+
+    @extend_schema(
+        summary="Change a prompt or resource",
+        description="What is not named stays. Clients notice within a second.",
+        request=ServerFeatureChangeSerializer,
+        responses=ServerFeatureSerializer,
+        examples=[OpenApiExample("Let clients see it", {"enabled": True}, request_only=True)],
+    )
+    @transaction.atomic
+    def partial_update(self, request: Request, pk: str) -> Response:
+        feature = self.get_object()
+        body: dict[str, Any] = self.read_body(ServerFeatureChangeSerializer)
+        change_feature(feature, **{OVERRIDES.get(name, name): value for name, value in body.items()})
+        self.record(changed_fields(body), feature)
+        return Response(ServerFeatureSerializer(feature).data)
+
+    @extend_schema(
+        operation_id="server_features_accept",
+        summary="Accept a server's change",
+        description="Clients see what the server says now.",
+        request=FeatureOfferSerializer,
+        responses={
+            200: ServerFeatureSerializer,
+            409: OpenApiResponse(
+                base.ProblemSerializer, "The server changed it again, or nothing is held any more."
+            ),
+        },
+    )
+    @action(detail=True, methods=["post"])
+    def accept(self, request: Request, pk: str) -> Response:
+        feature, body = self.get_object(), self.read_body(FeatureOfferSerializer)
+        if not accept_change(feature, offer=body["offer"], by=actor_of(request)):
+            raise base.Refusal(
+                status.HTTP_409_CONFLICT,
+                "Nothing was changed. The server has changed it since, or nothing is held: look again.",
+            )
+        return Response(ServerFeatureSerializer(self.get_object()).data)

@@ -1,0 +1,171 @@
+"""A server's prompts, resources and resource templates: listing and reading them."""
+
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing, suppress
+from typing import Any
+
+from mcp.shared.uri_template import InvalidUriTemplate, UriTemplate
+from pydantic import ValidationError
+
+from connectors.definitions import RejectedDefinition, explain, readable
+from connectors.errors import InvalidAnswer, NotFound, Rejected, Unsupported
+from connectors.formats.json import TooDeep
+from connectors.protocol import Completion
+from connectors.server_features import (
+    ADDRESS,
+    LONGEST_ADDRESS,
+    FeatureDefinition,
+    FeatureKind,
+    address_problem,
+)
+from connectors.simplified.answers import walk_listing
+from connectors.upstream_mcp.session import McpSession
+
+ID_KEYS: Mapping[FeatureKind, str] = {
+    FeatureKind.PROMPT: "name",
+    FeatureKind.RESOURCE: "uri",
+    FeatureKind.TEMPLATE: "uriTemplate",
+}
+MOST_LISTED = 1_000  # Of each kind
+LISTS = {  # The capability, the method and the key of its answer
+    FeatureKind.PROMPT: ("prompts", "prompts/list", "prompts"),
+    FeatureKind.RESOURCE: ("resources", "resources/list", "resources"),
+    FeatureKind.TEMPLATE: ("resources", "resources/templates/list", "resourceTemplates"),
+}
+RESOURCE_NOT_FOUND = -32002  # Of handshake versions; later ones use -32602
+
+
+class ServerFeatures:
+    def __init__(self, session: McpSession) -> None:
+        self._session = session
+
+    async def list_all(self) -> AsyncGenerator[FeatureDefinition | RejectedDefinition]:
+        """The first MOST_LISTED of each kind; a rejected entry says that there are more."""
+        capabilities = (await self._session.era()).capabilities
+        for kind, (capability, method, key) in LISTS.items():
+            if capability in capabilities:
+                # A server with resources need not know of templates.
+                with suppress(Unsupported):
+                    async for item in self._list(kind, method, key):
+                        yield item
+
+    async def _list(
+        self, kind: FeatureKind, method: str, key: str
+    ) -> AsyncGenerator[FeatureDefinition | RejectedDefinition]:
+        async def page(cursor: str) -> tuple[list[Any], str]:
+            answer = await self._session.request(method, {"cursor": cursor} if cursor else {})
+            items, following = answer.get(key), answer.get("nextCursor")
+            if not isinstance(items, list):
+                raise InvalidAnswer(f"The server's answer to {method} has no array of {key}.")
+            if following is not None and not isinstance(following, str):
+                raise InvalidAnswer(f"The cursor in the server's answer to {method} is no text.")
+            return items, following or ""
+
+        listed = walk_listing(page, listing=f"The server's answer to {method}", of=key)
+        async with aclosing(listed):
+            async for position, raw in listed:
+                if position == MOST_LISTED:
+                    reason = f"{method} has more than {MOST_LISTED:,} entries; the others are left out"
+                    yield RejectedDefinition(position=position, id="", name="", reason=reason)
+                    return
+                yield _parse(raw, kind, position=position)
+
+    async def get_prompt(self, name: str, arguments: Mapping[str, str]) -> dict[str, Any]:
+        params = {"name": name, "arguments": dict(arguments)}
+        return await self._read("prompts/get", params, name=name)
+
+    async def read_resource(self, uri: str) -> dict[str, Any]:
+        try:
+            return await self._read("resources/read", {"uri": uri}, name=uri)
+        except Rejected as error:
+            if error.details.get("code") == RESOURCE_NOT_FOUND:
+                raise NotFound(error.message, details=error.details) from None
+            raise
+
+    async def complete(
+        self, kind: FeatureKind, identifier: str, argument: str, typed: str, given: Mapping[str, str]
+    ) -> Completion:
+        """Nothing, from a server that completes nothing."""
+        if "completions" not in (await self._session.era()).capabilities:
+            return Completion()
+        reference = (
+            {"type": "ref/prompt", "name": identifier}
+            if kind is FeatureKind.PROMPT
+            else {"type": "ref/resource", "uri": identifier}
+        )
+        params: dict[str, Any] = {"ref": reference, "argument": {"name": argument, "value": typed}}
+        if given:
+            params["context"] = {"arguments": dict(given)}
+        answer = await self._session.request("completion/complete", params)
+        found = answer.get("completion")
+        values = found.get("values") if isinstance(found, dict) else None
+        if not isinstance(found, dict) or not isinstance(values, list):
+            raise InvalidAnswer("The server's answer to completion/complete has no array of values.")
+        total = found.get("total")
+        return Completion(
+            values=[value for value in values if isinstance(value, str)],
+            total=total if isinstance(total, int) and total >= 0 else None,
+            has_more=found.get("hasMore") is True,
+        )
+
+    async def _read(self, method: str, params: dict[str, Any], *, name: str) -> dict[str, Any]:
+        answer = await self._session.request(method, params, name=name)
+        if answer.get("resultType", "complete") != "complete":
+            raise Unsupported(
+                f"The server asks for input before it answers {method}, which is not passed on."
+            )
+        return answer
+
+
+def _parse(raw: Any, kind: FeatureKind, *, position: int) -> FeatureDefinition | RejectedDefinition:
+    """One entry of a server's list. Optional fields that are null count as absent."""
+    if not isinstance(raw, dict):
+        return RejectedDefinition(
+            position=position, id="", name="", reason=f"expected an object, got {type(raw).__name__}"
+        )
+    given = {key: value for key, value in raw.items() if value is not None}
+    identifier, name = given.get(ID_KEYS[kind]), given.get("name")
+    if isinstance(raw, TooDeep):
+        reason = "nested too deep to be read"
+    else:
+        known = ("name", "title", "description") + (("arguments",) if kind is FeatureKind.PROMPT else ())
+        fields = {key: given[key] for key in known if key in given}
+        fields |= {"kind": kind, "id": identifier, "mime_type": given.get("mimeType", "")}
+        try:
+            definition = FeatureDefinition.model_validate(fields)
+        except ValidationError as error:
+            reason = explain(error)
+        else:
+            reason = problem_of(definition)
+            if not reason:
+                return definition
+    return RejectedDefinition(
+        position=position, id=readable(identifier), name=readable(name), reason=f"{kind}: {reason}"
+    )
+
+
+def problem_of(definition: FeatureDefinition) -> str:
+    """Why it cannot be served; empty if it can."""
+    texts = [definition.id, *(argument.name for argument in definition.arguments)]
+    if not all(text.isprintable() for text in texts):
+        return "its name, its address or an argument's name has characters that cannot be printed"
+    names = [argument.name for argument in definition.arguments]
+    if len(set(names)) < len(names):
+        return "two of its arguments have the same name"
+    match definition.kind:
+        case FeatureKind.RESOURCE:
+            return address_problem(definition.id)
+        case FeatureKind.TEMPLATE:
+            return _template_problem(definition.id)
+    return ""
+
+
+def _template_problem(template: str) -> str:
+    # A template that begins with a variable would match the addresses of everything else.
+    if not ADDRESS.fullmatch(template):
+        return "its template does not begin with a scheme, or has characters that no URI has"
+    try:
+        parsed = UriTemplate.parse(template, max_length=LONGEST_ADDRESS)
+    except InvalidUriTemplate as error:
+        return f"its template cannot be used: {error}"[:1000]
+    return "" if parsed.variable_names else "its template has no variable"
