@@ -180,21 +180,27 @@ async def test_a_client_of_little_patience_gets_its_handle_in_time_and_is_told_t
     """A8.4: for clients that give up after 5, 10 or 30 s; asked to wait longer, the product does not."""
     await in_database(change)(inline_wait_seconds=None)
 
-    async def holds(era: str, options: dict[str, Any], decided_for: str) -> None:
-        name = f"{decided_for}-{era}-{len(options)}"
+    tokens: dict[str, str] = {}
+    for decided_for in ("token", "toolset", "both"):
         toolsets_wait = {"toolset": 1, "both": 3600}.get(decided_for)
-        await in_database(make_toolset)(name, rules=["*"], inline_wait_seconds=toolsets_wait)
-        tokens_wait = None if decided_for == "toolset" else 1
-        made = await in_database(create_token)(name=name, inline_wait_seconds=tokens_wait)
-        async with connect(mode=era, as_token=made[1], toolset=name) as client:
+        await in_database(make_toolset)(decided_for, rules=["*"], inline_wait_seconds=toolsets_wait)
+        for era, asks in itertools.product(ERAS, (False, True)):
+            name = f"{decided_for}-{era}-{asks}"
+            tokens_wait = None if decided_for == "toolset" else 1
+            made = await in_database(create_token)(name=name, inline_wait_seconds=tokens_wait)
+            tokens[name] = made[1]
+
+    async def holds(era: str, asks: bool, decided_for: str) -> None:
+        options = {"progress_callback": hear_progress} if asks else {}
+        token = tokens[f"{decided_for}-{era}-{asks}"]
+        async with connect(mode=era, as_token=token, toolset=decided_for) as client:
             handle = (await client.call_tool("report", {}, **options)).structured_content
             assert handle["next"]["arguments"]["wait_seconds"] == 1
             asking = {"execution_id": handle["execution_id"], "wait_seconds": 50}
             waited = (await client.call_tool("get_execution_status", asking, **options)).structured_content
         assert waited["state"] == "running" and waited["next"] == handle["next"]
 
-    with_progress = {"progress_callback": hear_progress}
-    await all_at_once(holds, ERAS, ({}, with_progress), ("token", "toolset", "both"))
+    await all_at_once(holds, ERAS, (False, True), ("token", "toolset", "both"))
 
 
 @pytest.fixture
@@ -257,30 +263,41 @@ async def test_a_client_without_a_name_that_survives_a_longer_wait_is_told_to_go
     assert waited["next"]["arguments"]["wait_seconds"] == 2
 
 
+async def make_known(name: str) -> str:
+    """A toolset and the text of a token, both of that name, of which one may say how long its client waits."""
+    wait = {"inline_wait_seconds": 30}
+    token, text = await in_database(create_token)(name=name, **(wait if name.startswith("token") else {}))
+    await in_database(make_toolset)(name, rules=["*"], **(wait if name.startswith("toolset") else {}))
+    if name.startswith("lesson"):
+        await in_database(AccessToken.objects.filter(pk=token.pk).update)(patience_seconds=30)
+    return str(text)
+
+
 @pytest.mark.usefixtures("_unnamed_clients_wait_for_a_second")
 async def test_a_client_of_which_more_is_known_than_that_it_has_no_name_waits_for_the_result(
     connect: Connect, long_workflow: Workflow, wire_engine: WireEngine
 ):
     """A8.3"""
     await in_database(change)(inline_wait_seconds=None)
+    known = [
+        *((sign, "legacy") for sign in ("progress", "token", "lesson", "name")),
+        *((sign, "2026-07-28") for sign in ("progress", "toolset", "tasks", "name")),
+    ]
     connected: list[str] = []
     waited: list[str] = []
     are_all_connected = asyncio.Event()
 
-    async def holds(era: str, known_by: str) -> None:
+    tokens = {name: await make_known(name) for name in map("-".join, known)}
+
+    async def holds(known_by: str, era: str) -> None:
         name = f"{known_by}-{era}"
-        wait = {"inline_wait_seconds": 30}
-        made = await in_database(create_token)(name=name, **(wait if known_by == "token" else {}))
-        await in_database(make_toolset)(name, rules=["*"], **(wait if known_by == "toolset" else {}))
-        if known_by == "lesson":
-            await in_database(AccessToken.objects.filter(name=name).update)(patience_seconds=30)
         called = {"progress_callback": hear_progress} if known_by == "progress" else {}
         options = UNNAMED | {"read_timeout_seconds": 20}
         if known_by == "name":
             del options["client_info"]
         if known_by == "tasks":
             options["extensions"] = [TasksExtension()]
-        async with connect(mode=era, as_token=made[1], toolset=name, **options) as client:
+        async with connect(mode=era, as_token=tokens[name], toolset=name, **options) as client:
             connected.append(name)
             if len(connected) == len(known):
                 are_all_connected.set()
@@ -293,13 +310,9 @@ async def test_a_client_of_which_more_is_known_than_that_it_has_no_name_waits_fo
                 wire_engine.on_status = replies(200, completed())
             assert (await call).structured_content == {"answer": 42}
 
-    known = [
-        *(("legacy", sign) for sign in ("progress", "token", "lesson", "name")),
-        *(("2026-07-28", sign) for sign in ("progress", "toolset", "tasks", "name")),
-    ]
     async with asyncio.TaskGroup() as group:
-        for era, sign in known:
-            group.create_task(holds(era, sign))
+        for sign, era in known:
+            group.create_task(holds(sign, era))
 
 
 def introduce(server: McpServer, token: str, name: Any) -> httpx2.Response:
