@@ -264,7 +264,7 @@ async def test_a_client_without_a_name_that_survives_a_longer_wait_is_told_to_go
 
 
 async def make_known(name: str) -> str:
-    """A toolset and the text of a token, both of that name, of which one may say how long its client waits."""
+    """A toolset and a token's text, both of that name, of which one may say how long its client waits."""
     wait = {"inline_wait_seconds": 30}
     token, text = await in_database(create_token)(name=name, **(wait if name.startswith("token") else {}))
     await in_database(make_toolset)(name, rules=["*"], **(wait if name.startswith("toolset") else {}))
