@@ -36,6 +36,7 @@ def test_is_in_the_middle_of_something(number):
 
 @pytest.mark.e2e
 @pytest.mark.timeout(240)
+@pytest.mark.usefixtures("in_the_foreground")
 def test_ctrl_c_ends_everything_at_once_though_tests_wait_and_will_not_hear_it(tmp_path: Path) -> None:
     """Issue 11: and neither a process nor a file is left."""
     Path(tmp_path, "test_sample.py").write_text(TESTS)

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import psutil
@@ -14,19 +13,7 @@ import pytest
 from tests.processes import ROOT
 from tests.warm_starts import LIBRARIES, STARTS_COLD, run_warm
 
-pytestmark = pytest.mark.usefixtures("warm_starts", "_not_in_the_background")
-
-
-@pytest.fixture(scope="module")
-def _not_in_the_background() -> Iterator[None]:
-    """A shell has what it starts there ignore the terminal's signals, and so has what that starts."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGQUIT)}
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGQUIT, signal.SIG_DFL)
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
-
+pytestmark = pytest.mark.usefixtures("warm_starts", "in_the_foreground")
 
 ABOUT_ITSELF = """
 import json, os, pathlib, signal, sys, threading
