@@ -1,5 +1,6 @@
 """A short run of `make chaos` on the stack that the tests run on."""
 
+import os
 import subprocess
 import sys
 
@@ -14,6 +15,9 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 SHORT = ("--seed", "20", "--executions", "40", "--kills", "4", "--outage", "5", "--longest", "8")
 NONE = {"lost": "0", "doubled": "0", "wrong": "0"}
 
+# Ports are divided among the workers by it.
+WORKER = {"PYTEST_XDIST_WORKER": os.environ.get("PYTEST_XDIST_WORKER", "gw0")}
+
 
 def test_nothing_is_lost_and_nothing_done_twice_while_everything_is_killed() -> None:
     """A7.4, A8.4, B8: checked against the engines' own record; on servers they are disturbed as well."""
@@ -23,7 +27,7 @@ def test_nothing_is_lost_and_nothing_done_twice_while_everything_is_killed() -> 
     outcome = subprocess.run(
         [sys.executable, "-m", "chaos", *options],
         cwd=ROOT,
-        env=environment({}),
+        env=environment(WORKER),
         capture_output=True,
         text=True,
         check=False,
@@ -44,7 +48,7 @@ def test_what_people_approve_runs_once_and_as_approved_while_processes_are_kille
     outcome = subprocess.run(
         [sys.executable, "-m", "chaos.approvals", "--calls", "30", "--kills", "2", "--seed", "5"],
         cwd=ROOT,
-        env=environment({}),
+        env=environment(WORKER),
         capture_output=True,
         text=True,
         check=False,
@@ -64,7 +68,7 @@ def test_no_call_breaks_off_while_old_processes_are_replaced_by_a_next_version()
     outcome = subprocess.run(
         [sys.executable, "-m", "chaos.rolling", "--clients", "8", "--seed", "3"],
         cwd=ROOT,
-        env=environment({}),
+        env=environment(WORKER),
         capture_output=True,
         text=True,
         check=False,
