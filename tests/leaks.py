@@ -10,6 +10,7 @@ import asyncio
 import gc
 import inspect
 import os
+import socket
 import stat
 import sys
 import threading
@@ -160,12 +161,11 @@ def _watch(scope: str, culprit: str, request: pytest.FixtureRequest) -> Iterator
         return
     found: list[str] = []
     with _unraisable_told_to(found.append):
-        _wait_until_nothing_is_left(scope, MOMENT)
+        left = _wait_until_nothing_is_left(scope, MOMENT)
         if held_now() - expected[scope]:
             # This closes forgotten transports and ends the threads of forgotten pools.
             gc.collect()
-            _wait_until_nothing_is_left(scope, PATIENCE)
-    left = _left(scope)
+            left = _wait_until_nothing_is_left(scope, PATIENCE)
     found += _describe(left)
     # The module is not to blame for it once more.
     expected["module"] |= left
@@ -173,10 +173,12 @@ def _watch(scope: str, culprit: str, request: pytest.FixtureRequest) -> Iterator
         pytest.fail(f"left open by {culprit}: " + "; ".join(found), pytrace=False)
 
 
-def _wait_until_nothing_is_left(scope: str, seconds: float) -> None:
+def _wait_until_nothing_is_left(scope: str, seconds: float) -> Held:
+    """What is left then. Once nothing was, a later look would show what a library opens for a moment."""
     deadline = time.monotonic() + seconds
-    while _left(scope) and time.monotonic() < deadline:
+    while (left := _left(scope)) and time.monotonic() < deadline:
         time.sleep(PAUSE)
+    return left
 
 
 @contextmanager
@@ -249,7 +251,7 @@ def _describe(left: Held) -> Iterator[str]:
     for name in sorted(left.sockets):
         connection = known.get(name)
         if connection is None:
-            yield f"{name} of {loops[name]}" if name in loops else name
+            yield f"{name} of {loops[name]}" if name in loops else f"{name}, {_describe_socket(name)}"
         elif connection.listens:
             yield f"{name} listening on port {connection.local}"
         else:
@@ -260,6 +262,22 @@ def _describe(left: Held) -> Iterator[str]:
         yield f"thread {thread.name} at {' '.join(places[-4:])}"
     for pid in left.children:
         yield f"process {pid}: {_command(pid)}"
+
+
+def _describe_socket(name: str) -> str:
+    """Of one that the kernel lists under no connection: its family, kind, ends and state."""
+    for number in map(int, os.listdir(DESCRIPTORS)):
+        with suppress(OSError):
+            if str(os.readlink(DESCRIPTORS / str(number))) != name:
+                continue
+            with socket.socket(fileno=os.dup(number)) as found:
+                described = f"{found.family.name} {found.type.name} bound to {found.getsockname()!r}"
+                with suppress(OSError):
+                    described += f" and connected to {found.getpeername()!r}"
+                if found.type == socket.SOCK_STREAM and found.family != socket.AF_UNIX:
+                    described += f", in state {found.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0]}"
+                return described
+    return "closed since or no socket"
 
 
 def _loops_by_socket() -> dict[str, str]:

@@ -150,6 +150,12 @@ def test_a_filter_is_previewed_then_asked_for_and_then_saved(window: Window) -> 
     assert Workflow.objects.count() == 2
 
 
+COUNT_CHANGES = """
+window.changes = 0;
+document.querySelector("#toolset_form").addEventListener("input", () => window.changes++);
+"""
+
+
 def wait_for_preview(window: Window, text: str) -> None:
     shown = "document.querySelector('#live-preview').innerText.replace(/\\s+/g, ' ')"
     window.browser.wait_for(f"{shown}.includes({text!r})")
@@ -165,9 +171,11 @@ def test_workflows_are_picked_for_a_toolset_and_weighed_while_they_are(window: W
     window.browser.wait_for("document.querySelectorAll('#found-workflows input').length === 3")
     window.click("#found-workflows li:last-child input")
     wait_for_preview(window, "1 would be in it report")
+    window.browser.run(COUNT_CHANGES)
     window.click("[name=find_workflows]")
     window.browser.press("billing_*")
     window.browser.wait_for("document.querySelectorAll('#found-workflows input').length === 2")
+    assert window.browser.run("return window.changes") == 0  # Each would ask for a preview
     window.click("#pick-all-found")
     wait_for_preview(window, "3 would be in it")
     wait_for_preview(window, "of 100 tokens")

@@ -25,6 +25,7 @@ pytestmark = [
 
 PICTURES = ROOT / ".cache" / "pictures"
 """Kept where the environment variable PICTURES is set."""
+METADATA = "/.well-known/openid-configuration"
 ACCOUNTS = {
     "ada": {"preferred_username": "ada.company", "groups": ["platform-team", "others"]},
     "bob": {"preferred_username": "bob.company", "groups": []},
@@ -81,8 +82,8 @@ class Company:
         self.browser.wait_for(f"location.origin === '{self.address}' && document.readyState === 'complete'")
 
     def forget_logins(self) -> None:
-        for address in (self.address, self.provider.issuer):
-            self.browser.open(f"{address}/favicon.ico")
+        for address, page in ((self.address, "/favicon.ico"), (self.provider.issuer, METADATA)):
+            self.browser.open(f"{address}{page}")
             self.browser.devtools("Network.clearBrowserCookies")
 
 

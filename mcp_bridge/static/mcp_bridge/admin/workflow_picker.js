@@ -34,6 +34,8 @@ document.addEventListener("DOMContentLoaded", () => {
     boxes(found).forEach(pick);
     picked.dispatchEvent(new Event("change", { bubbles: true }));
   });
+  // The form would ask for its preview, which a search does not change.
+  search.addEventListener("input", (event) => event.stopPropagation());
   search.addEventListener("keydown", (event) => {
     if (event.key === "Enter") event.preventDefault();
   });
