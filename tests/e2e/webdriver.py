@@ -47,6 +47,8 @@ class BrowserRefused(Exception):
     """The browser did not do what it was told to."""
 
 
+BROKEN_OFF = ('"htmx:sendAbort"', '"htmx:afterRequest"')
+"""What htmx calls an error where a newer request takes the place of one. Failures have other names."""
 ELEMENT = "element-6066-11e4-a52e-4f735466cecf"
 """The key that the protocol gives references to elements."""
 
@@ -137,7 +139,8 @@ class RealBrowser:
     def complaints(self) -> list[str]:
         """Errors of scripts and answers that are errors, since they were last asked for."""
         logged = self._checked("log", self._http.post(f"{self._url}/se/log", json={"type": "browser"}))
-        return [entry["message"] for entry in logged if entry["level"] == "SEVERE"]
+        messages = [entry["message"] for entry in logged if entry["level"] == "SEVERE"]
+        return [one for one in messages if not one.endswith(BROKEN_OFF)]
 
     def devtools(self, name: str, **params: Any) -> Any:
         """A command of Chromium's own protocol."""
