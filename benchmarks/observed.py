@@ -20,7 +20,7 @@ from connectors.testing import free_port
 from tests.processes import running, web_command
 
 GOAL = 0.10
-CLIENTS, REQUESTS, ROUNDS = 8, 120, 5
+CLIENTS, REQUESTS, ROUNDS = 8, 600, 5
 SCRAPE_SECONDS = 5.0
 
 

@@ -67,7 +67,7 @@ def read_execution(execution_id: uuid.UUID) -> Execution:
 async def advance(execution: Execution, *, waited_for: bool = False) -> None:
     """Do the next step; with `waited_for`, poll as often as the engine allows."""
     step = "poll" if execution.state == State.RUNNING else "start"
-    with traces.span(f"{step} {execution.tool_name}", catalogue__execution=str(execution.pk)):
+    with traces.step(f"{step} {execution.tool_name}", execution=execution.pk):
         await _advance(execution, waited_for=waited_for)
 
 

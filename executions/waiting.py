@@ -187,7 +187,7 @@ class _Follower:
     async def _drive(self, execution: Execution) -> None:
         try:
             if execution.lease_holder == self._holder:
-                with traces.span(f"start {execution.tool_name}", catalogue__execution=str(execution.pk)):
+                with traces.step(f"start {execution.tool_name}", execution=execution.pk):
                     async with advancing.recorded_errors(execution):
                         await send_start(execution, execution.payload.input, on_progress=self._news.set)
             elif execution.is_queued:

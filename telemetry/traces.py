@@ -98,6 +98,18 @@ def continue_task(*, traceparent: str | None, identity: str | None) -> None:
 
 
 @contextlib.contextmanager
+def step(name: str, *, execution: object) -> Iterator[None]:
+    """A step of a run: a span of its own, or within one that goes on, such as a tools/call, its attribute."""
+    around = trace.get_current_span()
+    if around.is_recording():
+        around.set_attribute("catalogue.execution", str(execution))
+        yield
+        return
+    with span(name, catalogue__execution=str(execution)):
+        yield
+
+
+@contextlib.contextmanager
 def span(
     name: str, *, is_client: bool = False, **attributes: str | int | None
 ) -> Iterator[trace.Span | None]:
@@ -134,7 +146,15 @@ def export_spans(*, process: str, version: str) -> None:
     if str(resource.attributes.get("service.name", "")).startswith("unknown_service"):
         # OTEL_SERVICE_NAME does not say otherwise.
         resource = resource.merge(Resource({"service.name": SERVICE}))
-    provider = TracerProvider(resource=resource)
+    hashed = hash(resource)
+
+    class HashedOnce(Resource):
+        """The exporter asks with every span, and the original writes all attributes as JSON for it."""
+
+        def __hash__(self) -> int:
+            return hashed
+
+    provider = TracerProvider(resource=HashedOnce(dict(resource.attributes), resource.schema_url))
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     trace.set_tracer_provider(provider)
     _exporting.append(provider)

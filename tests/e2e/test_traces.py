@@ -1,5 +1,6 @@
 """One trace from the client to the engine: a collector that speaks OTLP gets the spans of web and worker."""
 
+import json
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -121,11 +122,15 @@ def test_one_trace_leads_from_the_client_through_web_and_worker_to_the_engine(
     wait_until(lambda: both <= {process for process, _ in collector.of_trace(TRACE)}, PATIENCE_SECONDS)
     spans = {span.span_id: (process, span) for process, span in collector.of_trace(TRACE)}
     by_name = {span.name: (process, span) for process, span in spans.values()}
-    assert {"tools/call report", "start report", "POST"} <= by_name.keys(), by_name.keys()
+    assert {"tools/call report", "POST"} <= by_name.keys(), by_name.keys()
     process, polled = by_name["poll report"]
     assert process == "worker" and polled.parent_span_id in spans
     _, called = by_name["tools/call report"]
     assert called.parent_span_id.hex() == "00f067aa0ba902b7"
+    of_run = {attribute.key: attribute.value.string_value for attribute in called.attributes}
+    assert of_run["catalogue.execution"] == str(
+        json.loads(answer.text)["result"]["structuredContent"]["execution_id"]
+    )
     # The request that the engine got names the span of that very request.
     started_by = engine.asked("start")[0].received.headers["traceparent"].split("-")[2]
     assert spans[bytes.fromhex(started_by)][1].name == "POST"
