@@ -319,7 +319,7 @@ SPECTACULAR_SETTINGS = {
     },
     "POSTPROCESSING_HOOKS": [
         "drf_spectacular.hooks.postprocess_schema_enums",
-        "catalogue.rest.root.describe_errors",
+        "catalogue.rest.views.describe_errors",
     ],
 }
 

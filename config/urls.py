@@ -14,11 +14,10 @@ from catalogue.rest.history import HistoryViewSet
 from catalogue.rest.imports import OpenApiImportViewSet, TemporalImportViewSet
 from catalogue.rest.product_settings import SettingsViewSet
 from catalogue.rest.reviews import ReviewViewSet
-from catalogue.rest.root import ApiDocs, ApiRoot, NoSuchEndpoint
 from catalogue.rest.server_features import ServerFeatureViewSet
 from catalogue.rest.sources import ConnectorViewSet, DiscoveryRunViewSet, SourceViewSet
 from catalogue.rest.tools import RootToolViewSet, ToolViewSet
-from catalogue.rest.views import NAME
+from catalogue.rest.views import NAME, ApiDocs, ApiRoot, NoSuchEndpoint
 from catalogue.rest.workflows import WorkflowViewSet
 from executions.rest.approvals import ApprovalViewSet, StandingApprovalViewSet
 from executions.rest.engine_runs import EngineRunViewSet
