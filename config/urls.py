@@ -8,11 +8,10 @@ from drf_spectacular.views import SpectacularAPIView
 from rest_framework.routers import SimpleRouter
 
 from catalogue.rest.audit import AuditViewSet
-from catalogue.rest.configuration import ConfigurationViewSet
+from catalogue.rest.configuration import ConfigurationViewSet, SettingsViewSet
 from catalogue.rest.filters import FilterViewSet
 from catalogue.rest.history import HistoryViewSet
 from catalogue.rest.imports import OpenApiImportViewSet, TemporalImportViewSet
-from catalogue.rest.product_settings import SettingsViewSet
 from catalogue.rest.reviews import ReviewViewSet
 from catalogue.rest.server_features import ServerFeatureViewSet
 from catalogue.rest.sources import ConnectorViewSet, DiscoveryRunViewSet, SourceViewSet
