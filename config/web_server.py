@@ -33,7 +33,7 @@ from django.urls import set_script_prefix
 from django.views.debug import SafeExceptionReporterFilter
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
-from audit.recording import Origin, origin
+from audit.models import Origin, origin
 from config.compat import AnnouncingProtocol, note_handler
 from mcp_bridge.addresses import client_address
 from mcp_bridge.doorkeeper import Doorkeeper, NoTurn

@@ -12,8 +12,7 @@ from django.test import Client
 from django.utils import timezone
 from oauth2_provider.models import Application
 
-from audit.models import Entry, Kind
-from audit.recording import record
+from audit.models import Entry, Kind, record
 from audit.sealing import seal
 from catalogue.admin.audit import OUTCOMES
 from catalogue.history import command, record_change

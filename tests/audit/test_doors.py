@@ -11,8 +11,7 @@ from django.urls import reverse
 from django.utils import timezone
 from rest_framework.test import APIClient
 
-from audit.models import Entry, Kind
-from audit.recording import record
+from audit.models import Entry, Kind, record
 from audit.sealing import head, seal, verify
 from catalogue.access import Scope
 from catalogue.long_lists import SEARCHED
