@@ -1,5 +1,5 @@
-"""Database access: from asynchronous code in one hop to a thread, with pauses of garbage collection while very
-many rows are made, and the embedded database."""
+"""Database access: from asynchronous code in one hop to a thread, without garbage collection
+while very many rows are made, and the embedded database."""
 
 import asyncio
 import contextvars
@@ -106,7 +106,7 @@ def _with_clean_connection(unit: Callable[[], Any]) -> Any:
 
 @contextmanager
 def collection_paused() -> Iterator[None]:
-    """While millions of values are made that stay, the search takes up to half of the time."""
+    """While millions of values are made that stay, the search for cyclic garbage takes up to half of the time."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
