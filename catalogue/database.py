@@ -106,7 +106,7 @@ def _with_clean_connection(unit: Callable[[], Any]) -> Any:
 
 @contextmanager
 def collection_paused() -> Iterator[None]:
-    """While millions of values are made that stay, the search for cyclic garbage takes up to half of the time."""
+    """While millions of values are made that stay, the search for cyclic garbage takes half of the time."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
