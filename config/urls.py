@@ -7,10 +7,9 @@ from django.views.generic import RedirectView
 from drf_spectacular.views import SpectacularAPIView
 from rest_framework.routers import SimpleRouter
 
-from catalogue.rest.audit import AuditViewSet
 from catalogue.rest.configuration import ConfigurationViewSet, SettingsViewSet
 from catalogue.rest.filters import FilterViewSet
-from catalogue.rest.history import HistoryViewSet
+from catalogue.rest.history import AuditViewSet, HistoryViewSet
 from catalogue.rest.imports import OpenApiImportViewSet, TemporalImportViewSet
 from catalogue.rest.reviews import ReviewViewSet
 from catalogue.rest.server_features import ServerFeatureViewSet

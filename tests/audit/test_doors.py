@@ -22,7 +22,7 @@ from tests.factories import make_execution, make_source, make_toolset, make_work
 
 pytestmark = [
     pytest.mark.django_db,
-    pytest.mark.databases("catalogue.admin.audit", "catalogue.audit", "executions.audit"),
+    pytest.mark.databases("catalogue.admin.history", "catalogue.audit", "executions.audit"),
 ]
 PASSWORD = "correct horse battery"
 FROM = {"REMOTE_ADDR": "203.0.113.9", "HTTP_USER_AGENT": "Firefox/150"}
