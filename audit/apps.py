@@ -5,6 +5,6 @@ class AuditConfig(AppConfig):
     name = "audit"
 
     def ready(self) -> None:
-        from audit import recording
+        from audit.models import follow_sign_ins
 
-        recording.follow_sign_ins()
+        follow_sign_ins()

@@ -10,10 +10,8 @@ from typing import Any
 from django.db.models import Q, QuerySet
 from django.http import StreamingHttpResponse
 
-from audit.export import export_lines
-from audit.models import Entry, Kind, as_text
-from audit.recording import record
-from audit.sealing import Witness, new_only, witnesses
+from audit.models import Entry, Kind, as_text, record
+from audit.sealing import Witness, export_lines, new_only, witnesses
 from catalogue.database import lend_connection
 from catalogue.history import Actor
 from catalogue.long_lists import search_newest, with_keys
@@ -120,7 +118,7 @@ def record_export(by: Actor, what: str, **details: Any) -> None:
 
 
 def send_export(by: Actor, **chosen: Any) -> StreamingHttpResponse:
-    """The audit as a file; see `audit.export.export_lines`."""
+    """The audit as a file; see `audit.sealing.export_lines`."""
     filters = {name: str(value) for name, value in chosen.items() if value}
     record_export(by, "audit", **filters)
     response = StreamingHttpResponse(

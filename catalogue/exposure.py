@@ -21,8 +21,7 @@ from django.utils.text import capfirst
 from loguru import logger
 
 from catalogue.access import Bounds, Person
-from catalogue.database import run_in_database
-from catalogue.garbage import collection_paused
+from catalogue.database import collection_paused, run_in_database
 from catalogue.models import (
     ChoosingRule,
     Revision,

@@ -57,7 +57,7 @@ def _secret_keys(path: Path) -> list[str]:
 SECRET_KEY_FILE = None if ENVIRONMENT.secret_key.get_secret_value() else DATA_DIR / "secret_key"
 SECRET_KEY, *SECRET_KEY_FALLBACKS = _secret_keys(DATA_DIR / "secret_key")
 DEBUG = ENVIRONMENT.debug
-DEFAULT_EXCEPTION_REPORTER_FILTER = "config.debugging.WithoutValues"
+DEFAULT_EXCEPTION_REPORTER_FILTER = "config.web_server.WithoutValues"
 PUBLIC_URL = ENVIRONMENT.address
 _PUBLIC_HOST = urlsplit(PUBLIC_URL).hostname or "localhost"
 ALLOWED_HOSTS = sorted(
@@ -108,7 +108,7 @@ MIDDLEWARE = [
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
-    "config.origin.OriginMiddleware",
+    "config.web_server.OriginMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "mcp_bridge.second_factor.SecondFactorRequired",
     "django.contrib.messages.middleware.MessageMiddleware",
@@ -319,7 +319,7 @@ SPECTACULAR_SETTINGS = {
     },
     "POSTPROCESSING_HOOKS": [
         "drf_spectacular.hooks.postprocess_schema_enums",
-        "catalogue.rest.root.describe_errors",
+        "catalogue.rest.views.describe_errors",
     ],
 }
 

@@ -7,18 +7,15 @@ from django.views.generic import RedirectView
 from drf_spectacular.views import SpectacularAPIView
 from rest_framework.routers import SimpleRouter
 
-from catalogue.rest.audit import AuditViewSet
-from catalogue.rest.configuration import ConfigurationViewSet
+from catalogue.rest.configuration import ConfigurationViewSet, SettingsViewSet
 from catalogue.rest.filters import FilterViewSet
-from catalogue.rest.history import HistoryViewSet
+from catalogue.rest.history import AuditViewSet, HistoryViewSet
 from catalogue.rest.imports import OpenApiImportViewSet, TemporalImportViewSet
-from catalogue.rest.product_settings import SettingsViewSet
 from catalogue.rest.reviews import ReviewViewSet
-from catalogue.rest.root import ApiDocs, ApiRoot, NoSuchEndpoint
 from catalogue.rest.server_features import ServerFeatureViewSet
 from catalogue.rest.sources import ConnectorViewSet, DiscoveryRunViewSet, SourceViewSet
 from catalogue.rest.tools import RootToolViewSet, ToolViewSet
-from catalogue.rest.views import NAME
+from catalogue.rest.views import NAME, ApiDocs, ApiRoot, NoSuchEndpoint
 from catalogue.rest.workflows import WorkflowViewSet
 from executions.rest.approvals import ApprovalViewSet, StandingApprovalViewSet
 from executions.rest.engine_runs import EngineRunViewSet

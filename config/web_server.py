@@ -1,4 +1,5 @@
-"""The web server: uvicorn with bounds for each connection, Django behind it in threads, and security headers.
+"""The web server: uvicorn with bounds for each connection, Django behind it in threads, and what each request
+and answer of Django's gets besides: a noted origin, security headers, debug pages without values.
 docs/decisions/0019-endpoint-limits.md has the bounds and what happens beyond each,
 docs/decisions/0030-django-in-one-hop.md the reasons for a handler of our own."""
 
@@ -29,9 +30,12 @@ from django.http import (
     StreamingHttpResponse,
 )
 from django.urls import set_script_prefix
+from django.views.debug import SafeExceptionReporterFilter
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
+from audit.models import Origin, origin
 from config.compat import AnnouncingProtocol, note_handler
+from mcp_bridge.addresses import client_address
 from mcp_bridge.doorkeeper import Doorkeeper, NoTurn
 
 APPLICATION = "config.asgi:application"
@@ -380,3 +384,31 @@ class SecurityHeaders:
         if request.path.startswith(PRIVATE):
             response.setdefault("Cache-Control", "no-store")
         return response
+
+
+class OriginMiddleware:
+    """Notes for the audit where a request comes from."""
+
+    def __init__(self, answer: Callable[[HttpRequest], HttpResponseBase]) -> None:
+        self._answer = answer
+
+    def __call__(self, request: HttpRequest) -> HttpResponseBase:
+        peer, forwarded = request.META.get("REMOTE_ADDR"), request.headers.get("X-Forwarded-For", "")
+        noted = origin.set(Origin(client_address(peer, forwarded), request.headers.get("User-Agent", "")))
+        try:
+            return self._answer(request)
+        finally:
+            origin.reset(noted)
+
+
+class WithoutValues(SafeExceptionReporterFilter):
+    """Debug pages without the values of variables and forms, among which are credentials on their way."""
+
+    def is_active(self, request: HttpRequest | None) -> bool:
+        return True
+
+    def get_post_parameters(self, request: HttpRequest | None) -> dict[str, Any]:
+        return {} if request is None else dict.fromkeys(request.POST, self.cleansed_substitute)
+
+    def get_traceback_frame_variables(self, request: Any, tb_frame: Any) -> Any:
+        return [(name, self.cleansed_substitute) for name in tb_frame.f_locals]

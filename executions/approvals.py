@@ -28,8 +28,7 @@ from django.urls import reverse
 from django.utils import timezone
 from loguru import logger
 
-from audit.models import Kind
-from audit.recording import record
+from audit.models import Kind, record
 from catalogue.access import Caller
 from catalogue.approval_rules import reasons_for_approval
 from catalogue.exposure import memberships_of

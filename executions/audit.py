@@ -10,8 +10,7 @@ from typing import Any
 
 from django.db.models import Q
 
-from audit.models import ADDRESS_LENGTH, Entry, Kind
-from audit.recording import clean
+from audit.models import ADDRESS_LENGTH, Entry, Kind, clean
 from audit.sealing import Witness, new_only, witnesses
 from executions.models import Execution, ExecutionPayload
 

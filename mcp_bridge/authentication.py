@@ -18,8 +18,7 @@ from rest_framework.authentication import BaseAuthentication, get_authorization_
 from rest_framework.exceptions import APIException, AuthenticationFailed, Throttled
 from rest_framework.request import Request
 
-from audit.models import Kind
-from audit.recording import record
+from audit.models import Kind, record
 from mcp_bridge.addresses import SHOWN_NAME, client_address, neighbourhood
 from mcp_bridge.bearers import Undecided, authenticate, describe_wrong_bearer
 from mcp_bridge.external_tokens import named_outside

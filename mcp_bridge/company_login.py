@@ -19,8 +19,7 @@ from mozilla_django_oidc.views import OIDCAuthenticationCallbackView, OIDCAuthen
 
 from catalogue.database import run_without_connection
 from catalogue.history import Actor, record_change
-from catalogue.models import HistoryEntry
-from catalogue.models.role import Role
+from catalogue.models import HistoryEntry, Role
 from catalogue.roles import lock_owners, would_leave_no_owner
 from catalogue.secrets import CredentialsUnreadable, decrypt_credentials, encrypt_credentials
 from connectors.errors import ConnectorError, InvalidAnswer, Rejected

@@ -28,8 +28,7 @@ from django.views import View
 from django.views.decorators.cache import never_cache
 from django.views.decorators.debug import sensitive_post_parameters
 
-from audit.models import Kind
-from audit.recording import record
+from audit.models import Kind, record
 from catalogue.history import actor_of, record_change
 from catalogue.secrets import CredentialsUnreadable, decrypt_credentials, encrypt_credentials
 from mcp_bridge.addresses import client_address

@@ -4,7 +4,7 @@ from django.http import HttpRequest, JsonResponse
 from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_POST
 
-from audit.recording import origin
+from audit.models import origin
 from executions import webhooks
 from mcp_bridge.authentication import TooManyFailures, note_wrong_delivery
 

@@ -1,16 +1,26 @@
-"""Pages beyond the lists: the search over all of them, and 403 and 404."""
+"""Pages beyond the lists: the search over all of them, 403 and 404, and the product's settings."""
 
 from collections.abc import Iterator
 from typing import Any
 
+from django import forms
 from django.contrib import admin
-from django.http import HttpRequest, HttpResponse, HttpResponseNotFound
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest, HttpResponse, HttpResponseNotFound, HttpResponseRedirect
 from django.template.response import TemplateResponse
-from django.urls import reverse
+from django.urls import URLPattern, path, reverse
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.utils.text import capfirst
 from django.views import defaults
+from unfold import widgets
 from unfold.dataclasses import SearchResult
 
-from catalogue.models import Source, Toolset, Workflow
+from catalogue import product_settings
+from catalogue.admin.base import CatalogueAdmin, CatalogueForm
+from catalogue.admin.imports import AS_CODE, ConfigurationPage, download_export
+from catalogue.admin.rendering import side_by_side
+from catalogue.models import ProductSettings, Source, Toolset, Workflow
 
 FOUND = 20
 SEARCHED = {Workflow: "account_tree", Source: "hub", Toolset: "widgets"}  # By Ctrl-K, with symbols
@@ -63,3 +73,128 @@ def _has_logged_in(request: HttpRequest) -> bool:
 def _say(request: HttpRequest, title: str, message: str, *, status: int) -> HttpResponse:
     context = admin.site.each_context(request) | {"title": title, "told": message}
     return TemplateResponse(request, "catalogue/admin/not_shown.html", context, status=status).render()
+
+
+ON_OR_OFF = {True: "on", False: "off"}
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, bool):
+        return ON_OR_OFF[value]
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.15g}"
+
+
+def _label(setting: product_settings.LiveSetting) -> str:
+    return capfirst(setting.name.replace("_", " "))
+
+
+def _help_text(setting: product_settings.LiveSetting) -> str:
+    given = f"{_shown(setting.default)}, from {'the environment' if setting.is_given else 'the defaults'}"
+    now = (
+        f"Changed here; empty: {given}" if setting.origin == product_settings.Origin.HERE else f"Now {given}"
+    )
+    return f"{setting.description.replace('`', '')} {now} ({setting.variable})."
+
+
+def _field(setting: product_settings.LiveSetting) -> forms.Field:
+    common: dict[str, Any] = {"required": False, "label": _label(setting), "help_text": _help_text(setting)}
+    if setting.type is bool:
+        choices = [("", f"not changed: {_shown(setting.default)}"), ("true", "on"), ("false", "off")]
+        return forms.TypedChoiceField(
+            choices=choices,
+            coerce=lambda chosen: chosen == "true",
+            empty_value=None,
+            widget=widgets.UnfoldAdminSelectWidget,
+            **common,
+        )
+    hint = {"placeholder": f"{setting.default:.15g}"}
+    if setting.type is int:
+        return forms.IntegerField(widget=widgets.UnfoldAdminIntegerFieldWidget(attrs=hint), **common)
+    return forms.FloatField(widget=widgets.UnfoldAdminDecimalFieldWidget(attrs=hint), **common)
+
+
+class SettingsForm(CatalogueForm):
+    """A field for each setting; empty ones restore the environment's value."""
+
+    class Meta:
+        model = ProductSettings
+        fields: tuple[str, ...] = ()
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        changed = product_settings.overrides()
+        for name, setting in product_settings.live_settings().items():
+            self.fields[name] = _field(setting)
+            if name in changed:
+                value = changed[name]
+                self.initial[name] = str(value).lower() if isinstance(value, bool) else value
+
+    def clean(self) -> dict[str, Any]:
+        cleaned: dict[str, Any] = super().clean() or self.cleaned_data
+        for name, setting in product_settings.live_settings().items():
+            value = cleaned.get(name)
+            if value is not None and (problem := setting.problem_with(value)):
+                self.add_error(name, problem)
+        return cleaned
+
+
+@admin.register(ProductSettings)
+class ProductSettingsAdmin(CatalogueAdmin):
+    form = SettingsForm
+    readonly_fields = ("settings_shown",)
+
+    @admin.display(description="settings")
+    def settings_shown(self, row: ProductSettings) -> SafeString:
+        lines = [
+            (_label(setting), _shown(setting.value), _help_text(setting))
+            for setting in product_settings.live_settings().values()
+        ]
+        return side_by_side(format_html("<div><b>{}</b>: {}<br>{}</div>", *line) for line in lines)
+
+    def changelist_view(
+        self, request: HttpRequest, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        row = product_settings.settings_row()
+        return HttpResponseRedirect(reverse("admin:catalogue_productsettings_change", args=[row.pk]))
+
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
+        """Creates the row when the page is first opened."""
+        product_settings.settings_row()
+        return super().get_object(request, object_id, from_field)
+
+    def get_urls(self) -> list[URLPattern]:
+        pages = [
+            path("as-code/", self.admin_site.admin_view(ConfigurationPage.show), name=AS_CODE),
+            path("as-code/export/", self.admin_site.admin_view(download_export), name=f"{AS_CODE}_export"),
+        ]
+        return pages + super().get_urls()
+
+    def get_fieldsets(self, request: HttpRequest, obj: ProductSettings | None = None) -> Any:
+        if not self.has_change_permission(request, obj):
+            return [(None, {"fields": ["settings_shown"]})]
+        groups: dict[str, list[str]] = {}
+        for name, setting in product_settings.live_settings().items():
+            groups.setdefault(setting.group, []).append(name)
+        return [(group, {"fields": names}) for group, names in groups.items()]
+
+    def get_form(
+        self, request: HttpRequest, obj: ProductSettings | None = None, change: bool = False, **kwargs: Any
+    ) -> "type[forms.ModelForm[ProductSettings]]":
+        return SettingsForm
+
+    def save_model(self, request: HttpRequest, obj: ProductSettings, form: Any, change: bool) -> None:
+        wanted = {name: form.cleaned_data[name] for name in product_settings.live_settings()}
+        form.phrases = product_settings.change_settings(wanted, by=f"user {request.user.get_username()}")
+
+    def construct_change_message(
+        self, request: HttpRequest, form: Any, formsets: Any, add: bool = False
+    ) -> list[dict[str, Any]]:
+        return [{"changed": {"fields": form.phrases}}] if form.phrases else []
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: ProductSettings | None = None) -> bool:
+        return False

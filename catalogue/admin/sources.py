@@ -21,10 +21,9 @@ from unfold.widgets import UnfoldBooleanWidget
 
 from catalogue.admin import rendering as html
 from catalogue.admin.base import ButtonsMixin, CatalogueForm, button
-from catalogue.admin.discovery_runs import RUN_HEADERS, describe_counts, run_row
+from catalogue.admin.discovery import RUN_HEADERS, describe_counts, held_listing_fact, reviews_fact, run_row
 from catalogue.admin.form_fields import ONLY_IF, SETTING, ReservedForField, setting_field
 from catalogue.admin.imports import OpenApiImportPage, TemporalImportPage, import_fact
-from catalogue.admin.reviews import held_listing_fact, reviews_fact
 from catalogue.admin.tools import tools_fact
 from catalogue.connections import EMPTY, Setting, find_setting_problems, settings_of, summary_of
 from catalogue.discovery import RefreshRefused, make_due, refresh_source

@@ -51,10 +51,6 @@ class RoleMixin(Form):
         if "groups" in self.initial:
             self.initial["groups"] = [group for group in self.initial["groups"] if not hasattr(group, "role")]
 
-    @property
-    def chosen_role(self) -> Role | None:
-        return Role.objects.filter(name=self.cleaned_data.get("role") or "").first()
-
 
 class UserForm(RoleMixin, UserChangeForm):  # type: ignore[misc]
     def clean(self) -> Any:
@@ -198,7 +194,8 @@ class UserAdmin(OwnPermissionsMixin, auth_admin.UserAdmin):  # type: ignore[type
     def save_related(self, request: HttpRequest, form: Any, formsets: Any, change: bool) -> None:
         """The form's own groups have none of a role."""
         super().save_related(request, form, formsets, change)
-        own, role = form.instance.groups.filter(role=None), form.chosen_role
+        own = form.instance.groups.filter(role=None)
+        role = Role.objects.filter(name=form.cleaned_data.get("role") or "").first()
         form.instance.groups.set([*own, *([role.group] if role else [])])
 
     @admin.display(description="role")

@@ -18,10 +18,10 @@ from unfold import widgets
 from catalogue import curation
 from catalogue.admin import rendering as html
 from catalogue.admin.base import CatalogueChangeList, CatalogueForm, Link, ask_for_selected
+from catalogue.admin.discovery import accept_for_workflows, note_reviews, review_badge, review_fact
+from catalogue.admin.filters import HINT_WORDS, LIST_FILTERS
 from catalogue.admin.form_fields import MONOSPACE, ApprovalRulesField, ArgumentsField, CommasField
-from catalogue.admin.reviews import accept_for_workflows, note_reviews, review_badge, review_fact
 from catalogue.admin.tools import ToolPagesMixin, declaration_fact
-from catalogue.admin.workflow_filters import HINT_WORDS, LIST_FILTERS
 from catalogue.approval_rules import COMPARISONS, write_rules
 from catalogue.curation import add_to_toolset
 from catalogue.exposure import Explanation, FilterChain, Visibility, explain_exposure, memberships_of

@@ -10,8 +10,8 @@ from django.core.exceptions import ValidationError
 from django.db import transaction
 
 from catalogue.connections import find_setting_problems, secret_fields
+from catalogue.database import collection_paused
 from catalogue.describing import tokens_for
-from catalogue.garbage import collection_paused
 from catalogue.http_tools import KIND
 from catalogue.imports.pipeline import (
     ImportOutcome,

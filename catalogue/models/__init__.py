@@ -1,8 +1,7 @@
 """What exists in the engines, and what the curators made of it."""
 
 from catalogue.models.history import Exposing, HistoryEntry, Recorded, Revision
-from catalogue.models.product_settings import ProductSettings
-from catalogue.models.role import Role
+from catalogue.models.installation import ProductSettings, Role
 from catalogue.models.server_feature import ServerFeature
 from catalogue.models.source import DiscoveryRun, Source
 from catalogue.models.toolset import ChoosingRule, Toolset, ToolsetRule, WorkflowFilter

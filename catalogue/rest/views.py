@@ -1,21 +1,33 @@
-"""The base of every viewset of the API, and conditional answers to GET. Each answer has an ETag of its bytes
-and its caller, and callers that have it already get 304. The catalogue's revision would not do: health,
-counts and executions stand in the same answers."""
+"""The base of every viewset of the API, its root, its description and documentation pages, and the answer at
+unknown addresses.
+
+Each answer to GET has an ETag of its bytes and its caller, and callers that have it already get 304. The
+catalogue's revision would not do: health, counts and executions stand in the same answers.
+"""
 
 import hashlib
 from typing import Any, TypeVar
 
+from django.conf import settings
+from django.contrib.auth.mixins import LoginRequiredMixin
 from django.db.models import Model
 from django.http import HttpResponse, HttpResponseBase
+from django.urls import reverse_lazy
 from django.utils.cache import get_conditional_response, patch_vary_headers
-from rest_framework import status
+from django.views.generic import TemplateView
+from drf_spectacular.utils import extend_schema, inline_serializer
+from rest_framework import serializers, status
+from rest_framework.exceptions import NotFound
 from rest_framework.permissions import SAFE_METHODS
 from rest_framework.request import Request
 from rest_framework.response import Response
+from rest_framework.reverse import reverse
 from rest_framework.serializers import BaseSerializer
+from rest_framework.views import APIView
 from rest_framework.viewsets import GenericViewSet
 
 from catalogue.history import actor_of, record_change, record_deletion, remember_relations
+from catalogue.permissions import AnyoneKnown
 from catalogue.rest.base import FIELDS, Refusal, keep_fields
 
 NAME = "[A-Za-z0-9_.-]+"
@@ -77,3 +89,108 @@ class ApiViewSet(GenericViewSet[Row]):
 
     def record(self, message: str, *objects: Model) -> None:
         record_change(actor_of(self.request), objects, message)
+
+
+ROUTES = {
+    "sources": "source-list",
+    "connectors": "connector-list",
+    "tools": "tool-list",
+    "workflows": "workflow-list",
+    "reviews": "review-list",
+    "server-features": "server-feature-list",
+    "filters": "filter-list",
+    "toolsets": "toolset-list",
+    "discovery-runs": "discovery-run-list",
+    "executions": "execution-list",
+    "tokens": "token-list",
+    "statistics": "statistics-list",
+    "workflow-requests": "workflow-request-list",
+    "result-cache": "result-cache-list",
+    "history": "history-list",
+    "settings": "settings",
+    "schema": "api-schema",
+}
+
+
+class ApiRoot(APIView):
+    permission_classes = (AnyoneKnown,)
+
+    @extend_schema(
+        operation_id="root_retrieve",
+        summary="Find the collections",
+        description="The address of each collection, and of this description.",
+        tags=["Root"],
+        responses=inline_serializer("Root", {name: serializers.URLField() for name in ROUTES}),
+    )
+    def get(self, request: Request) -> Response:
+        # Where a slash is optional, `reverse` leaves it out.
+        return Response({name: reverse(route, request=request) + "/" for name, route in ROUTES.items()})
+
+
+PROBLEM = {"$ref": "#/components/schemas/Problem"}
+DONE = "Done."
+ANSWERS = {
+    "400": "The request is not valid; nothing was changed.",
+    "401": "No access token, or one that is unknown, expired or revoked.",
+    "403": "The token lacks a scope, or the member of staff a permission; the answer names it.",
+    "404": "It does not exist, or this caller may not see it; of a list, there is no such page.",
+    "413": "The body is larger than CATALOGUE_MAX_REQUEST_BYTES.",
+    "415": "The body is not declared as application/json.",
+    "429": "Too many wrong access tokens came from this address; `Retry-After` says when to go on.",
+    "503": "The database cannot be asked at present; `Retry-After` says when to try again.",
+}
+
+
+def describe_errors(result: dict[str, Any], **_: Any) -> dict[str, Any]:
+    """A hook of drf-spectacular: add the errors that any operation can answer with."""
+    for path, operations in result["paths"].items():
+        for operation in operations.values():
+            for answer in operation["responses"].values():
+                answer["description"] = answer["description"] or DONE
+            for code in _codes(path, operation):
+                operation["responses"].setdefault(code, _answer(ANSWERS[code]))
+            operation["responses"] = dict(sorted(operation["responses"].items()))
+    return result
+
+
+def _codes(path: str, operation: dict[str, Any]) -> list[str]:
+    codes = ["401", "403", "429", "503"]
+    queried = {item["name"] for item in operation.get("parameters", ()) if item["in"] == "query"}
+    if "{" in path or "page" in queried:
+        codes.append("404")
+    if "requestBody" in operation:
+        codes += ["400", "413", "415"]
+    elif queried:
+        codes.append("400")
+    return codes
+
+
+def _answer(description: str) -> dict[str, Any]:
+    return {"description": description, "content": {"application/json": {"schema": PROBLEM}}}
+
+
+class ApiDocs(LoginRequiredMixin, TemplateView):
+    """Swagger UI and ReDoc, served locally, for signed-in users: the description needs a login, too."""
+
+    template_name = "catalogue/rest/docs.html"
+    login_url = reverse_lazy("admin:login")
+    viewer = "swagger"
+
+    def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
+        title = {"swagger": "Swagger UI", "redoc": "ReDoc"}[self.viewer]
+        shown = {"viewer": self.viewer, "title": title, "favicon": settings.STATIC_URL + settings.FAVICON}
+        return {**super().get_context_data(**kwargs), **shown}
+
+
+@extend_schema(exclude=True)
+class NoSuchEndpoint(APIView):
+    """A JSON error instead of an HTML page."""
+
+    permission_classes = (AnyoneKnown,)
+
+    def initial(self, request: Request, *args: object, **kwargs: object) -> None:
+        super().initial(request, *args, **kwargs)
+        described = reverse("api-schema")
+        raise NotFound(
+            f"There is no such endpoint: {request.path[:200]}. GET {described} describes those there are."
+        )

@@ -20,7 +20,7 @@ from django.db.models.expressions import RawSQL
 from django.utils import timezone
 from loguru import logger
 
-from audit.recording import origin
+from audit.models import origin
 from catalogue.access import Caller
 from catalogue.models import Workflow
 from connectors.network.redaction import printable

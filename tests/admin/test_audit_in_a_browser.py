@@ -2,8 +2,7 @@
 
 import pytest
 
-from audit.models import Entry, Kind
-from audit.recording import record
+from audit.models import Entry, Kind, record
 from audit.sealing import seal
 from tests.admin.window import Window
 from tests.e2e.webdriver import BROWSER, DRIVER, MISSING

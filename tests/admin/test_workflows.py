@@ -91,7 +91,7 @@ def test_workflows_are_found_by_name_id_description_and_tool_name(admin_client: 
         {"source__id__exact": "{source}"},
     ],
 )
-@pytest.mark.databases("catalogue.admin.workflow_filters")
+@pytest.mark.databases("catalogue.admin.filters")
 def test_workflows_are_filtered(admin_client: Client, query: dict[str, str]) -> None:
     """A6.3, A1.3: by source, enabled, missing, category and schema problem."""
     make_workflows(3)
@@ -121,7 +121,7 @@ def test_workflows_are_filtered(admin_client: Client, query: dict[str, str]) -> 
         {"cache": "x"},
     ],
 )
-@pytest.mark.databases("catalogue.admin.workflow_filters")
+@pytest.mark.databases("catalogue.admin.filters")
 def test_the_other_choices_of_the_filters_keep_the_rest(admin_client: Client, query: dict[str, str]) -> None:
     """A6.3: also when somebody edits the address by hand."""
     workflow = make_workflow()

@@ -12,10 +12,9 @@ from django.test import Client
 from django.utils import timezone
 from oauth2_provider.models import Application
 
-from audit.models import Entry, Kind
-from audit.recording import record
+from audit.models import Entry, Kind, record
 from audit.sealing import seal
-from catalogue.admin.audit import OUTCOMES
+from catalogue.admin.history import OUTCOMES
 from catalogue.history import command, record_change
 from catalogue.imports.tools import read_tool, store_tools
 from catalogue.models import DiscoveryRun, HistoryEntry, ProductSettings, Review, Workflow

@@ -14,8 +14,7 @@ from django.db import DatabaseError, connection, transaction
 from django.utils import timezone
 from pytest_django import Settings
 
-from audit.models import AuditIsKept, Entry, Kind, Progress, Segment, digest_of
-from audit.recording import record
+from audit.models import AuditIsKept, Entry, Kind, Progress, Segment, digest_of, record
 from audit.sealing import Report, head, prune, root_of, seal, verify
 from catalogue.history import command, record_change
 from catalogue.models import HistoryEntry
@@ -28,7 +27,7 @@ from tests.tables import table_row
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
-    pytest.mark.databases("audit.models", "audit.sealing", "audit.sealing", "audit.export"),
+    pytest.mark.databases("audit.models", "audit.sealing"),
 ]
 LONG = 60  # Seconds
 

@@ -11,8 +11,7 @@ from django.urls import reverse
 from django.utils import timezone
 from rest_framework.test import APIClient
 
-from audit.models import Entry, Kind
-from audit.recording import record
+from audit.models import Entry, Kind, record
 from audit.sealing import head, seal, verify
 from catalogue.access import Scope
 from catalogue.long_lists import SEARCHED
@@ -23,7 +22,7 @@ from tests.factories import make_execution, make_source, make_toolset, make_work
 
 pytestmark = [
     pytest.mark.django_db,
-    pytest.mark.databases("catalogue.admin.audit", "catalogue.audit", "executions.audit"),
+    pytest.mark.databases("catalogue.admin.history", "catalogue.audit", "executions.audit"),
 ]
 PASSWORD = "correct horse battery"
 FROM = {"REMOTE_ADDR": "203.0.113.9", "HTTP_USER_AGENT": "Firefox/150"}

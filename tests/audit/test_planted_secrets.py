@@ -42,8 +42,8 @@ from catalogue.curation import override_workflow
 from catalogue.exposure import forget_catalogue
 from catalogue.models import HistoryEntry, Source
 from catalogue.sources import check_source
-from config.debugging import WithoutValues
 from config.monitoring import collect, forget_measures
+from config.web_server import WithoutValues
 from connectors.registry import connector_kinds
 from executions.models import ApprovalNotice
 from executions.notices import send_due

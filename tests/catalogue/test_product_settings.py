@@ -17,7 +17,7 @@ from tests.factories import make_source, make_workflow
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
-    pytest.mark.databases("catalogue.product_settings", "catalogue.models.product_settings"),
+    pytest.mark.databases("catalogue.product_settings", "catalogue.models.installation"),
 ]
 URL = "/api/settings/"
 

@@ -10,7 +10,7 @@ import pytest
 from django.core.management import call_command
 from django.db import connection
 
-from catalogue.admin.discovery_runs import describe_counts
+from catalogue.admin.discovery import describe_counts
 from catalogue.connections import close_connectors
 from catalogue.describing import current_outages
 from catalogue.discovery import refresh_source

@@ -2,8 +2,8 @@ from argparse import ArgumentParser, ArgumentTypeError
 from datetime import UTC, datetime
 from typing import Any
 
-from audit.export import export_lines
 from audit.models import Kind
+from audit.sealing import export_lines
 from catalogue.audit import record_export
 from catalogue.history import command
 from catalogue.management.base import CatalogueCommand

@@ -4,8 +4,7 @@ from typing import Any
 
 from django.core.management.base import CommandError
 
-from audit.export import verify_lines
-from audit.sealing import Report, verify
+from audit.sealing import Report, verify, verify_lines
 from catalogue.management.base import CatalogueCommand
 
 

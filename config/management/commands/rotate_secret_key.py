@@ -4,8 +4,7 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import CommandError, CommandParser
 
-from audit.models import Kind
-from audit.recording import record
+from audit.models import Kind, record
 from audit.sealing import seal
 from catalogue.management.base import CatalogueCommand
 from catalogue.sources import reencrypt_credentials
