@@ -12,7 +12,14 @@ from typing import Any
 import jsonschema_rs
 
 from catalogue.patterns import BOUNDED, LINEAR, Searches, leave_out_patterns, use_bounded_search
-from catalogue.schema_limits import BrokenSchema, Demand, UnsafeSchema, bounded_copy, measure_demand
+from catalogue.schema_limits import (
+    BrokenSchema,
+    Demand,
+    UnsafeSchema,
+    measure_demand,
+    read_bounded,
+    too_large,
+)
 from connectors.formats.json_schema import pointer_of
 from connectors.network.redaction import printable
 
@@ -52,18 +59,24 @@ def check_input_schema(raw: Any) -> CheckedSchema:
         return CheckedSchema(GENERIC_SCHEMA)
     if not isinstance(raw, dict):
         return CheckedSchema(GENERIC_SCHEMA, f"The input schema is no object but {type(raw).__name__}.")
+    return _checked_input(_text_of(raw if "type" in raw else raw | {"type": "object"}))
+
+
+@lru_cache(maxsize=500)
+def _checked_input(text: str) -> CheckedSchema:
+    """Cached, because many operations of an API take the same arguments."""
     try:
-        schema = bounded_copy(raw)
+        schema, text = read_bounded(text)
     except BrokenSchema as error:
         return CheckedSchema(GENERIC_SCHEMA, f"Invalid input schema: {printable(str(error))}")
-    if schema.setdefault("type", "object") != "object":
+    if schema["type"] != "object":
         return CheckedSchema(
             GENERIC_SCHEMA, f'The input schema\'s type is {schema["type"]!r} instead of "object".'
         )
-    if not _compile_problem(schema):
+    if not _compile_problem(text):
         return CheckedSchema(schema)
     left_out = leave_out_patterns(schema)
-    if problem := _compile_problem(schema):
+    if problem := _compile_problem(json.dumps(schema)):
         return CheckedSchema(GENERIC_SCHEMA, f"Invalid input schema: {problem}")
     return CheckedSchema(schema, left_out=f"Left out of the input schema: {left_out}")
 
@@ -72,28 +85,38 @@ def check_output_schema(raw: Any) -> dict[str, Any] | None:
     """The schema that results can promise to follow; None if there is none or it cannot be used."""
     if not isinstance(raw, dict) or raw.get("type") != "object":
         return None
-    return _usable_output(json.dumps(raw))
+    try:
+        return _usable_output(_text_of(raw))
+    except UnsafeSchema:
+        return None
 
 
 @lru_cache(maxsize=500)
 def _usable_output(text: str) -> dict[str, Any] | None:
     """Cached, because many operations of an API have the same output."""
     try:
-        schema = bounded_copy(json.loads(text))
-    except (UnsafeSchema, BrokenSchema):
+        schema, text = read_bounded(text)
+    except BrokenSchema:
         return None
-    if _compile_problem(schema):
+    if _compile_problem(text):
         leave_out_patterns(schema)
-        return None if _compile_problem(schema) else schema
+        return None if _compile_problem(json.dumps(schema)) else schema
     return schema
 
 
 def find_schema_problem(raw: dict[str, Any]) -> str:
     """Why this cannot be used as JSON Schema; empty if it can."""
     try:
-        return _compile_problem(bounded_copy(raw))
+        return _compile_problem(read_bounded(_text_of(raw))[1])
     except (UnsafeSchema, BrokenSchema) as error:
         return printable(str(error))
+
+
+def _text_of(raw: dict[str, Any]) -> str:
+    try:
+        return json.dumps(raw)
+    except RecursionError:
+        raise too_large() from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,9 +310,9 @@ def _validator(schema: str) -> jsonschema_rs.Validator:
     return jsonschema_rs.validator_for(loaded, pattern_options=LINEAR, keywords=BOUNDED, offline=True)
 
 
-def _compile_problem(schema: dict[str, Any]) -> str:
+def _compile_problem(schema: str) -> str:
     try:
-        _validator(json.dumps(schema))
+        _validator(schema)
     except jsonschema_rs.ValidationError as error:
         return printable(f"{pointer_of(error.instance_path) or '/'}: {error.message}")[:300]
     except ValueError as error:
