@@ -9,6 +9,7 @@ from itertools import chain
 from typing import Any
 from urllib.parse import unquote
 
+from connectors.formats.json import write_json
 from connectors.formats.json_schema import child_of, steps_of
 
 MAX_BYTES = 256 * 1024
@@ -59,7 +60,7 @@ def read_bounded(text: str) -> tuple[dict[str, Any], str]:
     if reader.nodes > MAX_NODES:
         raise too_large()
     if reader.has_headers:
-        text = json.dumps(schema)
+        text = write_json(schema)
     if len(text) > MAX_BYTES:
         raise UnsafeSchema(f"The schema is larger than {MAX_BYTES // 1024} KiB.")
     if reader.has_references:

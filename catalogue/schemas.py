@@ -20,6 +20,7 @@ from catalogue.schema_limits import (
     read_bounded,
     too_large,
 )
+from connectors.formats.json import write_json
 from connectors.formats.json_schema import pointer_of
 from connectors.network.redaction import printable
 
@@ -76,7 +77,7 @@ def _checked_input(text: str) -> CheckedSchema:
     if not _compile_problem(text):
         return CheckedSchema(schema)
     left_out = leave_out_patterns(schema)
-    if problem := _compile_problem(json.dumps(schema)):
+    if problem := _compile_problem(write_json(schema)):
         return CheckedSchema(GENERIC_SCHEMA, f"Invalid input schema: {problem}")
     return CheckedSchema(schema, left_out=f"Left out of the input schema: {left_out}")
 
@@ -100,7 +101,7 @@ def _usable_output(text: str) -> dict[str, Any] | None:
         return None
     if _compile_problem(text):
         leave_out_patterns(schema)
-        return None if _compile_problem(json.dumps(schema)) else schema
+        return None if _compile_problem(write_json(schema)) else schema
     return schema
 
 
@@ -114,7 +115,7 @@ def find_schema_problem(raw: dict[str, Any]) -> str:
 
 def _text_of(raw: dict[str, Any]) -> str:
     try:
-        return json.dumps(raw)
+        return write_json(raw)
     except RecursionError:
         raise too_large() from None
 
@@ -132,7 +133,7 @@ def check_arguments(schema: dict[str, Any], arguments: dict[str, Any]) -> Checke
     if not problems or _extent(arguments)[1] > MAX_ARGUMENT_DEPTH or not _has_null_member(arguments):
         return CheckedArguments(arguments, problems)
     try:
-        meant = _Nulls(_compiled(json.dumps(schema)), arguments).left_out()
+        meant = _Nulls(_compiled(write_json(schema)), arguments).left_out()
     except UnicodeEncodeError:
         return CheckedArguments(arguments, problems)
     return CheckedArguments(meant, find_argument_problems(schema, meant))
@@ -141,7 +142,7 @@ def check_arguments(schema: dict[str, Any], arguments: dict[str, Any]) -> Checke
 def find_argument_problems(schema: dict[str, Any], arguments: Any) -> list[ArgumentProblem]:
     """All faults of the arguments, at most 50 (A2.5); only the first one if all would cost too much."""
     try:
-        found = _compiled(json.dumps(schema)).check(arguments)
+        found = _compiled(write_json(schema)).check(arguments)
     except TooDeep:
         return [ArgumentProblem("", f"nested deeper than {MAX_ARGUMENT_DEPTH} levels")]
     except UnicodeEncodeError:
