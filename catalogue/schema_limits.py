@@ -154,6 +154,8 @@ class Places:
         if isinstance(name := node.get(self.identifier), str):
             kind, name = (self.anchors, name[1:]) if name.startswith("#") else (self.resources, name)
             _add(kind, name.rstrip("#"), node)
+        if ANCHORS.isdisjoint(node):
+            return
         # A dynamic anchor usually repeats a plain one on the same node.
         for name in {node[key] for key in ANCHORS if isinstance(node.get(key), str)}:
             _add(self.anchors, name, node)

@@ -297,18 +297,19 @@ def _compiled(schema: str) -> _Compiled:
 @lru_cache(maxsize=2048)
 def _validator(schema: str) -> jsonschema_rs.Validator:
     # Without `properties` the library does not name members that `additionalProperties: false` forbids.
-    loaded = json.loads(
-        schema,
-        object_hook=lambda part: (
-            {"properties": {}} | part if part.get("additionalProperties") is False else part
-        ),
-    )
+    loaded = json.loads(schema, object_hook=_with_properties if '"additionalProperties"' in schema else None)
     try:
         return jsonschema_rs.validator_for(loaded, pattern_options=LINEAR, offline=True)
     except jsonschema_rs.ValidationError:
         if not use_bounded_search(loaded):
             raise
     return jsonschema_rs.validator_for(loaded, pattern_options=LINEAR, keywords=BOUNDED, offline=True)
+
+
+def _with_properties(part: dict[str, Any]) -> dict[str, Any]:
+    if part.get("additionalProperties") is False:
+        part.setdefault("properties", {})
+    return part
 
 
 def _compile_problem(schema: str) -> str:
