@@ -4,6 +4,7 @@ so no schema can hang the process or fetch anything; other patterns are in `cata
 
 import copy
 import json
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -30,6 +31,8 @@ MAX_NULL_ROUNDS = 100  # Rounds of leaving out null; more than one only if a rou
 MAX_ARGUMENT_DEPTH = 128  # For recursive schemas the validator's stack grows with the arguments
 AFFORDABLE = 50_000  # Possible errors of one call, at some microseconds and kilobytes each
 KINDS = jsonschema_rs.ValidationErrorKind
+COMPILED = re.compile(r'"(?:\$|pattern)|\\ud')
+"""In the JSON of a schema with references, names, patterns or halves of surrogate pairs."""
 COMPOSED = (KINDS.AnyOf, KINDS.OneOfNotValid)
 Place = tuple[str | int, ...]  # Keys and indexes that lead to a value
 
@@ -74,10 +77,10 @@ def _checked_input(text: str) -> CheckedSchema:
         return CheckedSchema(
             GENERIC_SCHEMA, f'The input schema\'s type is {schema["type"]!r} instead of "object".'
         )
-    if not _compile_problem(text):
+    if not _find_problem(schema, text):
         return CheckedSchema(schema)
     left_out = leave_out_patterns(schema)
-    if problem := _compile_problem(write_json(schema)):
+    if problem := _find_problem(schema, write_json(schema)):
         return CheckedSchema(GENERIC_SCHEMA, f"Invalid input schema: {problem}")
     return CheckedSchema(schema, left_out=f"Left out of the input schema: {left_out}")
 
@@ -99,16 +102,16 @@ def _usable_output(text: str) -> dict[str, Any] | None:
         schema, text = read_bounded(text)
     except BrokenSchema:
         return None
-    if _compile_problem(text):
+    if _find_problem(schema, text):
         leave_out_patterns(schema)
-        return None if _compile_problem(write_json(schema)) else schema
+        return None if _find_problem(schema, write_json(schema)) else schema
     return schema
 
 
 def find_schema_problem(raw: dict[str, Any]) -> str:
     """Why this cannot be used as JSON Schema; empty if it can."""
     try:
-        return _compile_problem(read_bounded(_text_of(raw))[1])
+        return _find_problem(*read_bounded(_text_of(raw)))
     except (UnsafeSchema, BrokenSchema) as error:
         return printable(str(error))
 
@@ -312,9 +315,13 @@ def _with_properties(part: dict[str, Any]) -> dict[str, Any]:
     return part
 
 
-def _compile_problem(schema: str) -> str:
+def _find_problem(schema: dict[str, Any], text: str) -> str:
+    """Why the schema cannot be compiled; `text` is its JSON."""
+    # To ask the metaschema takes a quarter of the time, and without these words nothing else can be wrong.
+    if not COMPILED.search(text) and jsonschema_rs.meta.is_valid(schema):
+        return ""
     try:
-        _validator(schema)
+        _validator(text)
     except jsonschema_rs.ValidationError as error:
         return printable(f"{pointer_of(error.instance_path) or '/'}: {error.message}")[:300]
     except ValueError as error:

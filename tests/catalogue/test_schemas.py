@@ -309,6 +309,41 @@ def test_a_pattern_that_no_engine_knows_costs_that_pattern_and_nothing_else() ->
     }
 
 
+@pytest.mark.parametrize(
+    "argument",
+    [
+        {"type": "text"},
+        {"type": ["string", "string"]},
+        {"maxLength": 2.5},
+        {"maxLength": 2**70},
+        {"multipleOf": 0},
+        {"minimum": float("nan")},
+        {"enum": [float("inf")]},
+        {"items": [{}]},
+        {"required": ["a", "a"]},
+        {"anyOf": []},
+        {"title": 5},
+        {"default": "\ud800"},
+        {"enum": ["\\ud800", "é"]},
+        {"$ref": "#/$defs/nowhere"},
+        {"$id": 5},
+        {"patternProperties": {"^a": {"type": "text"}}},
+        {"format": "nonsense", "x-more": [None]},
+    ],
+    ids=str,
+)
+def test_a_schema_is_replaced_if_arguments_could_not_be_checked_with_it(argument: dict[str, Any]) -> None:
+    """A6.3: whatever is asked of it when it is imported."""
+    schema = {"type": "object", "properties": {"a": argument}}
+    try:
+        find_argument_problems(schema, {"a": "b"})
+        is_usable = True
+    except ValueError:
+        is_usable = False
+
+    assert (check_input_schema(schema).problem == "") == is_usable
+
+
 @pytest.mark.timeout(20)
 def test_thousands_of_patterns_are_not_all_tried() -> None:
     """B8: each takes milliseconds and memory to compile."""
