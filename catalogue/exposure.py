@@ -9,11 +9,12 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from copy import copy
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from enum import StrEnum
 from functools import cached_property, wraps
 from operator import attrgetter
 from types import MappingProxyType
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from django.db import DatabaseError, InterfaceError
 from django.db.models import Model
@@ -43,7 +44,29 @@ Derived = TypeVar("Derived")
 Rule = TypeVar("Rule", bound=ChoosingRule)
 
 
-VALUE_OF: dict[str, Callable[[Workflow], str]] = {
+class LightWorkflow(NamedTuple):
+    """What filters and rules read of a workflow, in a sixth of the time that an instance takes."""
+
+    pk: int
+    source: Source
+    tool_name: str
+    name: str
+    upstream_id: str
+    category: str
+    tags: list[str]
+    tags_override: list[str] | None
+    enabled: bool
+    missing_since: datetime | None
+
+    @property
+    def shown_tags(self) -> list[str]:
+        return self.tags if self.tags_override is None else self.tags_override
+
+
+LIGHT = LightWorkflow._fields[1:]
+AnyWorkflow = Workflow | LightWorkflow
+
+VALUE_OF: dict[str, Callable[[AnyWorkflow], str]] = {
     "name": attrgetter("name"),
     "id": attrgetter("upstream_id"),
     "category": attrgetter("category"),
@@ -61,10 +84,10 @@ class FilterChain(Generic[Rule]):
         self._rules = [_compiled(rule) for rule in filters if rule.enabled or not whether_enabled]
         self._default = not any(rule.lets_through for rule in self._rules)
 
-    def deciding_filter(self, workflow: Workflow) -> Rule | None:
+    def deciding_filter(self, workflow: AnyWorkflow) -> Rule | None:
         return next((rule.filter for rule in self._rules if rule.matches(workflow)), None)
 
-    def lets_through(self, workflow: Workflow) -> bool:
+    def lets_through(self, workflow: AnyWorkflow) -> bool:
         # Each toolset asks for each workflow, and `next` would take twice as long.
         for rule in self._rules:
             if rule.matches(workflow):
@@ -76,7 +99,7 @@ class FilterChain(Generic[Rule]):
 class _Rule(Generic[Rule]):
     filter: Rule
     lets_through: bool
-    matches: Callable[[Workflow], object]
+    matches: Callable[[AnyWorkflow], object]
 
 
 def _compiled(rule: Rule) -> _Rule[Rule]:
@@ -426,7 +449,7 @@ def choose(
     return MappingProxyType({workflow.tool_name: workflow for workflow in exposed if chooses(workflow)})
 
 
-def _chooser(rules: Collection[ToolsetRule], picked: Collection[int]) -> Callable[[Workflow], bool]:
+def _chooser(rules: Collection[ToolsetRule], picked: Collection[int]) -> Callable[[AnyWorkflow], bool]:
     if not any(rule.enabled for rule in rules):
         return lambda workflow: workflow.pk in picked
     lets_through = FilterChain(rules).lets_through
@@ -491,7 +514,7 @@ class Explanation:
     deciding_filter: WorkflowFilter | None = None  # None: no filter matched, or none was reached
 
 
-def explain_exposure(workflow: Workflow, chain: FilterChain[WorkflowFilter]) -> Explanation:
+def explain_exposure(workflow: AnyWorkflow, chain: FilterChain[WorkflowFilter]) -> Explanation:
     if not workflow.source.enabled:
         return Explanation(Visibility.SOURCE_OFF)
     if workflow.missing_since is not None:
@@ -502,19 +525,12 @@ def explain_exposure(workflow: Workflow, chain: FilterChain[WorkflowFilter]) -> 
     return Explanation(Visibility.EXPOSED if shown else Visibility.FILTERED, chain.deciding_filter(workflow))
 
 
-LIGHT = (
-    "source", "tool_name", "name", "upstream_id", "category", "tags", "tags_override", "enabled",
-    "missing_since",
-)  # fmt: skip
-
-
-def _light_workflows() -> Iterator[Workflow]:
+def _light_workflows() -> Iterator[LightWorkflow]:
     sources = Source.objects.only("name", "enabled").in_bulk()
-    for workflow in Workflow.objects.only(*LIGHT).order_by():
+    for key, source_key, *values in Workflow.objects.order_by().values_list("pk", *LIGHT):
         # The source may have been added after the query above.
-        if (source := sources.get(workflow.source_id)) is not None:
-            workflow.source = source
-            yield workflow
+        if (source := sources.get(source_key)) is not None:
+            yield LightWorkflow(key, source, *values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -631,11 +647,13 @@ def explain_all() -> Mapping[int, Explanation]:
 def members_of_toolsets() -> Mapping[str, set[int]]:
     """Workflow keys by slug, exposed or not; queries as for `explain_all`."""
     workflows, picked = list(_light_workflows()), _picked_workflows()
-    return {
-        toolset.slug: {
-            workflow.pk for workflow in choose_for(toolset, workflows, picked[toolset.pk]).values()
-        }
+    choosers = {
+        toolset.slug: _chooser(list(toolset.rules.all()), picked[toolset.pk])
         for toolset in Toolset.objects.prefetch_related("rules")
+    }
+    return {
+        slug: {workflow.pk for workflow in workflows if chooses(workflow)}
+        for slug, chooses in choosers.items()
     }
 
 

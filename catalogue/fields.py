@@ -4,13 +4,14 @@ from typing import TYPE_CHECKING, Any
 from django.core.exceptions import ValidationError
 from django.db import models
 
+from connectors.formats.json import write_json
+
 if TYPE_CHECKING:
     AnyTextField = models.TextField[Any, Any]
 else:
     AnyTextField = models.TextField
 
 
-to_json_text = json.JSONEncoder(separators=(",", ":")).encode
 EMPTY: dict[str, type[dict[str, Any]] | type[list[Any]]] = {"{}": dict, "[]": list}
 WRITTEN = {kind: text for text, kind in EMPTY.items()}
 
@@ -35,7 +36,7 @@ class JSONTextField(AnyTextField):
         if value is None and self.null:
             return None
         # Most values are empty, as above.
-        return WRITTEN[type(value)] if not value and type(value) in WRITTEN else to_json_text(value)
+        return WRITTEN[type(value)] if not value and type(value) in WRITTEN else write_json(value)
 
     def get_db_prep_save(self, value: Any, connection: Any) -> Any:
         # The text is what both databases take: asking the base class takes longer than writing most values.

@@ -161,6 +161,8 @@ _LOOKS_LIKE = {
 
 PROTOTYPES = str.maketrans({char: prototype for prototype, chars in _LOOKS_LIKE.items() for char in chars})
 LETTERS = PROTOTYPES | str.maketrans({"|": "l"})
+SEPARATORS = re.compile(r"[\W_]+")
+BETWEEN_LETTERS = re.compile(r"(?<!\d) | (?!\d)")
 DIGITS = str.maketrans({"0": "o", "1": "l"})
 
 
@@ -193,10 +195,10 @@ def looks_of(text: str) -> set[str]:
     if not text.isascii():
         decomposed = unicodedata.normalize("NFKD", text)
         plain = "".join(char for char in decomposed if not unicodedata.combining(char))
-    looks = {_squeezed(plain.casefold()), _squeezed(plain.replace("I", "l").translate(PROTOTYPES).casefold())}
-    return looks - {""}
+    read = {plain.casefold(), plain.replace("I", "l").translate(PROTOTYPES).casefold()}
+    return {*map(_squeezed, read)} - {""}
 
 
 def _squeezed(text: str) -> str:
-    words = re.sub(r"[\W_]+", " ", text.translate(LETTERS))
-    return re.sub(r"(?<!\d) | (?!\d)", "", words).translate(DIGITS)
+    words = SEPARATORS.sub(" ", text.translate(LETTERS))
+    return BETWEEN_LETTERS.sub("", words).translate(DIGITS)

@@ -97,11 +97,11 @@ def reconcile(
     enable: bool | None = None,
     by_hand: bool = False,
     by: Actor | None = None,
-) -> None:
-    """Add, update, hold, return and mark as missing, and record it all on the run. A partial listing does not
-    touch workflows that it does not mention. `enable` overrides the source's policy for new workflows.
-    `by_hand` is for declarations of this catalogue, which need no review; `by` is the actor in the history.
-    Raises Superseded and ListingHeld, and changes nothing then."""
+) -> list[Workflow]:
+    """Add, update, hold, return and mark as missing, and record it all on the run. Returns the added rows. A
+    partial listing does not touch workflows that it does not mention. `enable` overrides the source's policy
+    for new workflows. `by_hand` is for declarations of this catalogue, which need no review; `by` is the
+    actor in the history. Raises Superseded and ListingHeld, and changes nothing then."""
     run.skipped_count, run.skipped = len(listing.skipped), listing.skipped[:RECORDED_OBJECTS]
     try:
         changes = _apply(source, listing, is_whole=is_whole, enable=enable, by_hand=by_hand, by=by)
@@ -121,6 +121,7 @@ def reconcile(
         missing=changes.missing,
         held=changes.held,
     )
+    return changes.new
 
 
 def _named(**changed: list[Workflow]) -> dict[str, list[dict[str, Any]]]:

@@ -9,6 +9,7 @@ from itertools import chain
 from typing import Any
 from urllib.parse import unquote
 
+from connectors.formats.json import write_json
 from connectors.formats.json_schema import child_of, steps_of
 
 MAX_BYTES = 256 * 1024
@@ -49,17 +50,26 @@ class Demand:
     recursive: int  # Recursive references; each level of arguments can multiply by these
 
 
-def bounded_copy(raw: dict[str, Any]) -> dict[str, Any]:
-    """A copy without `x-mcp-header`. Raises UnsafeSchema or BrokenSchema."""
-    if (dialect := raw.get("$schema")) is not None and str(dialect).rstrip("#") not in DIALECTS:
+def read_bounded(text: str) -> tuple[dict[str, Any], str]:
+    """The object of a JSON text without `x-mcp-header`, and its text. Raises UnsafeSchema or BrokenSchema."""
+    schema = json.loads(text)
+    if (dialect := schema.get("$schema")) is not None and str(dialect).rstrip("#") not in DIALECTS:
         raise UnsafeSchema(f"The schema's dialect {str(dialect)[:200]!r} is not supported.")
-    copier = _Copier()
-    schema = copier.of_object(raw, depth=0)
-    if len(json.dumps(schema)) > MAX_BYTES:
+    reader = _Reader()
+    reader.read_object(schema, depth=0)
+    if reader.nodes > MAX_NODES:
+        raise too_large()
+    if reader.has_headers:
+        text = write_json(schema)
+    if len(text) > MAX_BYTES:
         raise UnsafeSchema(f"The schema is larger than {MAX_BYTES // 1024} KiB.")
-    if copier.has_references:
+    if reader.has_references:
         measure_demand(schema)
-    return schema
+    return schema, text
+
+
+def too_large() -> UnsafeSchema:
+    return UnsafeSchema(f"The schema is nested deeper than {MAX_DEPTH} or has more than {MAX_NODES} parts.")
 
 
 def measure_demand(schema: dict[str, Any]) -> Demand:
@@ -77,50 +87,45 @@ def _is_literal(key: str, *, named: bool) -> bool:
 
 
 @dataclass(slots=True)
-class _Copier:
+class _Reader:
     nodes: int = 0
     has_references: bool = False
+    has_headers: bool = False
 
-    def of_object(
+    def read_object(
         self, value: dict[str, Any], *, depth: int, named: bool = False, literal: bool = False
-    ) -> dict[str, Any]:
-        self._enter(depth, literal=literal)
-        copy: dict[str, Any] = {}
+    ) -> None:
+        """Counts parts, and removes `x-mcp-header` where it is a keyword."""
+        if not (literal or named):
+            self.has_references = self.has_references or not REFERENCES.isdisjoint(value)
+            if MCP_HEADER in value:
+                del value[MCP_HEADER]
+                self.has_headers = True
+        self._enter(value, depth, literal=literal)
         for key, item in value.items():
-            if not (literal or named):
-                if key == MCP_HEADER:
-                    continue
-                self.has_references |= key in REFERENCES
             is_literal = literal or _is_literal(key, named=named)
             if isinstance(item, dict):
                 is_named = key in NAMED and not named
-                copy[key] = self.of_object(item, depth=depth + 1, named=is_named, literal=is_literal)
+                self.read_object(item, depth=depth + 1, named=is_named, literal=is_literal)
             elif isinstance(item, list):
-                copy[key] = self._of_list(item, depth=depth + 1, literal=is_literal)
-            else:
-                self._enter(depth + 1, literal=is_literal)
-                copy[key] = item
-        return copy
+                self._read_list(item, depth=depth + 1, literal=is_literal)
+            elif not is_literal:
+                self.nodes += 1
 
-    def _of_list(self, value: list[Any], *, depth: int, literal: bool) -> list[Any]:
-        self._enter(depth, literal=literal)
-        copy: list[Any] = []
+    def _read_list(self, value: list[Any], *, depth: int, literal: bool) -> None:
+        self._enter(value, depth, literal=literal)
         for item in value:
             if isinstance(item, dict):
-                copy.append(self.of_object(item, depth=depth + 1, literal=literal))
+                self.read_object(item, depth=depth + 1, literal=literal)
             elif isinstance(item, list):
-                copy.append(self._of_list(item, depth=depth + 1, literal=literal))
-            else:
-                self._enter(depth + 1, literal=literal)
-                copy.append(item)
-        return copy
+                self._read_list(item, depth=depth + 1, literal=literal)
+            elif not literal:
+                self.nodes += 1
 
-    def _enter(self, depth: int, *, literal: bool) -> None:
+    def _enter(self, value: dict[str, Any] | list[Any], depth: int, *, literal: bool) -> None:
         self.nodes += not literal
-        if depth > MAX_DEPTH or self.nodes > MAX_NODES:
-            raise UnsafeSchema(
-                f"The schema is nested deeper than {MAX_DEPTH} or has more than {MAX_NODES} parts."
-            )
+        if (value and depth >= MAX_DEPTH) or self.nodes > MAX_NODES:
+            raise too_large()
 
 
 Schema = dict[str, Any]
@@ -149,6 +154,8 @@ class Places:
         if isinstance(name := node.get(self.identifier), str):
             kind, name = (self.anchors, name[1:]) if name.startswith("#") else (self.resources, name)
             _add(kind, name.rstrip("#"), node)
+        if ANCHORS.isdisjoint(node):
+            return
         # A dynamic anchor usually repeats a plain one on the same node.
         for name in {node[key] for key in ANCHORS if isinstance(node.get(key), str)}:
             _add(self.anchors, name, node)

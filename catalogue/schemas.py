@@ -4,6 +4,7 @@ so no schema can hang the process or fetch anything; other patterns are in `cata
 
 import copy
 import json
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -12,7 +13,15 @@ from typing import Any
 import jsonschema_rs
 
 from catalogue.patterns import BOUNDED, LINEAR, Searches, leave_out_patterns, use_bounded_search
-from catalogue.schema_limits import BrokenSchema, Demand, UnsafeSchema, bounded_copy, measure_demand
+from catalogue.schema_limits import (
+    BrokenSchema,
+    Demand,
+    UnsafeSchema,
+    measure_demand,
+    read_bounded,
+    too_large,
+)
+from connectors.formats.json import write_json
 from connectors.formats.json_schema import pointer_of
 from connectors.network.redaction import printable
 
@@ -22,6 +31,8 @@ MAX_NULL_ROUNDS = 100  # Rounds of leaving out null; more than one only if a rou
 MAX_ARGUMENT_DEPTH = 128  # For recursive schemas the validator's stack grows with the arguments
 AFFORDABLE = 50_000  # Possible errors of one call, at some microseconds and kilobytes each
 KINDS = jsonschema_rs.ValidationErrorKind
+COMPILED = re.compile(r'"(?:\$|pattern)|\\ud')
+"""In the JSON of a schema with references, names, patterns or halves of surrogate pairs."""
 COMPOSED = (KINDS.AnyOf, KINDS.OneOfNotValid)
 Place = tuple[str | int, ...]  # Keys and indexes that lead to a value
 
@@ -52,18 +63,24 @@ def check_input_schema(raw: Any) -> CheckedSchema:
         return CheckedSchema(GENERIC_SCHEMA)
     if not isinstance(raw, dict):
         return CheckedSchema(GENERIC_SCHEMA, f"The input schema is no object but {type(raw).__name__}.")
+    return _checked_input(_text_of(raw if "type" in raw else raw | {"type": "object"}))
+
+
+@lru_cache(maxsize=500)
+def _checked_input(text: str) -> CheckedSchema:
+    """Cached, because many operations of an API take the same arguments."""
     try:
-        schema = bounded_copy(raw)
+        schema, text = read_bounded(text)
     except BrokenSchema as error:
         return CheckedSchema(GENERIC_SCHEMA, f"Invalid input schema: {printable(str(error))}")
-    if schema.setdefault("type", "object") != "object":
+    if schema["type"] != "object":
         return CheckedSchema(
             GENERIC_SCHEMA, f'The input schema\'s type is {schema["type"]!r} instead of "object".'
         )
-    if not _compile_problem(schema):
+    if not _find_problem(schema, text):
         return CheckedSchema(schema)
     left_out = leave_out_patterns(schema)
-    if problem := _compile_problem(schema):
+    if problem := _find_problem(schema, write_json(schema)):
         return CheckedSchema(GENERIC_SCHEMA, f"Invalid input schema: {problem}")
     return CheckedSchema(schema, left_out=f"Left out of the input schema: {left_out}")
 
@@ -72,28 +89,38 @@ def check_output_schema(raw: Any) -> dict[str, Any] | None:
     """The schema that results can promise to follow; None if there is none or it cannot be used."""
     if not isinstance(raw, dict) or raw.get("type") != "object":
         return None
-    return _usable_output(json.dumps(raw))
+    try:
+        return _usable_output(_text_of(raw))
+    except UnsafeSchema:
+        return None
 
 
 @lru_cache(maxsize=500)
 def _usable_output(text: str) -> dict[str, Any] | None:
     """Cached, because many operations of an API have the same output."""
     try:
-        schema = bounded_copy(json.loads(text))
-    except (UnsafeSchema, BrokenSchema):
+        schema, text = read_bounded(text)
+    except BrokenSchema:
         return None
-    if _compile_problem(schema):
+    if _find_problem(schema, text):
         leave_out_patterns(schema)
-        return None if _compile_problem(schema) else schema
+        return None if _find_problem(schema, write_json(schema)) else schema
     return schema
 
 
 def find_schema_problem(raw: dict[str, Any]) -> str:
     """Why this cannot be used as JSON Schema; empty if it can."""
     try:
-        return _compile_problem(bounded_copy(raw))
+        return _find_problem(*read_bounded(_text_of(raw)))
     except (UnsafeSchema, BrokenSchema) as error:
         return printable(str(error))
+
+
+def _text_of(raw: dict[str, Any]) -> str:
+    try:
+        return write_json(raw)
+    except RecursionError:
+        raise too_large() from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +136,7 @@ def check_arguments(schema: dict[str, Any], arguments: dict[str, Any]) -> Checke
     if not problems or _extent(arguments)[1] > MAX_ARGUMENT_DEPTH or not _has_null_member(arguments):
         return CheckedArguments(arguments, problems)
     try:
-        meant = _Nulls(_compiled(json.dumps(schema)), arguments).left_out()
+        meant = _Nulls(_compiled(write_json(schema)), arguments).left_out()
     except UnicodeEncodeError:
         return CheckedArguments(arguments, problems)
     return CheckedArguments(meant, find_argument_problems(schema, meant))
@@ -118,7 +145,7 @@ def check_arguments(schema: dict[str, Any], arguments: dict[str, Any]) -> Checke
 def find_argument_problems(schema: dict[str, Any], arguments: Any) -> list[ArgumentProblem]:
     """All faults of the arguments, at most 50 (A2.5); only the first one if all would cost too much."""
     try:
-        found = _compiled(json.dumps(schema)).check(arguments)
+        found = _compiled(write_json(schema)).check(arguments)
     except TooDeep:
         return [ArgumentProblem("", f"nested deeper than {MAX_ARGUMENT_DEPTH} levels")]
     except UnicodeEncodeError:
@@ -273,12 +300,7 @@ def _compiled(schema: str) -> _Compiled:
 @lru_cache(maxsize=2048)
 def _validator(schema: str) -> jsonschema_rs.Validator:
     # Without `properties` the library does not name members that `additionalProperties: false` forbids.
-    loaded = json.loads(
-        schema,
-        object_hook=lambda part: (
-            {"properties": {}} | part if part.get("additionalProperties") is False else part
-        ),
-    )
+    loaded = json.loads(schema, object_hook=_with_properties if '"additionalProperties"' in schema else None)
     try:
         return jsonschema_rs.validator_for(loaded, pattern_options=LINEAR, offline=True)
     except jsonschema_rs.ValidationError:
@@ -287,9 +309,19 @@ def _validator(schema: str) -> jsonschema_rs.Validator:
     return jsonschema_rs.validator_for(loaded, pattern_options=LINEAR, keywords=BOUNDED, offline=True)
 
 
-def _compile_problem(schema: dict[str, Any]) -> str:
+def _with_properties(part: dict[str, Any]) -> dict[str, Any]:
+    if part.get("additionalProperties") is False:
+        part.setdefault("properties", {})
+    return part
+
+
+def _find_problem(schema: dict[str, Any], text: str) -> str:
+    """Why the schema cannot be compiled; `text` is its JSON."""
+    # To ask the metaschema takes a quarter of the time, and without these words nothing else can be wrong.
+    if not COMPILED.search(text) and jsonschema_rs.meta.is_valid(schema):
+        return ""
     try:
-        _validator(json.dumps(schema))
+        _validator(text)
     except jsonschema_rs.ValidationError as error:
         return printable(f"{pointer_of(error.instance_path) or '/'}: {error.message}")[:300]
     except ValueError as error:

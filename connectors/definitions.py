@@ -20,7 +20,7 @@ def _printable(value: Any) -> Any:
     """Drop NUL, other control characters and lone surrogates, which databases and terminals refuse."""
     if not isinstance(value, str):
         return value
-    if value.translate(LINES).isprintable():
+    if value.isprintable() or value.translate(LINES).isprintable():
         return value.strip()
     kept = (
         char

@@ -1,6 +1,5 @@
 """Importing OpenAPI documents: each chosen operation becomes an HTTP tool or is refused with its reason."""
 
-import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -26,6 +25,7 @@ from catalogue.models import Revision, Source
 from catalogue.patterns import find_pattern_problem
 from catalogue.reconciliation import Change
 from catalogue.sources import create_source
+from connectors.formats.json import write_json
 from connectors.http_tools.config import HttpConfig
 from connectors.http_tools.openapi.document import (
     Document,
@@ -209,7 +209,7 @@ def _store_found(
     characters = 0  # An estimate
     for one in (tool.config for tool in found.tools):
         listed = {"name": one.name, "title": one.title, "description": one.description}
-        characters += len(json.dumps(listed | {"inputSchema": one.input_schema}, separators=(",", ":")))
+        characters += len(write_json(listed | {"inputSchema": one.input_schema}))
     outcome = OpenApiImport(
         source=target.name,
         is_new=target.source is None and bool(found.tools),

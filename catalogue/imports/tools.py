@@ -444,13 +444,14 @@ class SourceUpdate:
             self._keep(changes)
         if not prune:
             changes = {name: change for name, change in changes.items() if change is not Change.REMOVED}
+        added: list[Workflow] = []
         if {*changes.values()} - {Change.UNCHANGED, Change.KEPT}:
             run = DiscoveryRun.objects.create(source=source, trigger=DiscoveryRun.Trigger.MANUAL)
-            reconcile(source, self.listing, run, is_whole=prune, enable=expose, by_hand=True, by=by)
+            added = reconcile(source, self.listing, run, is_whole=prune, enable=expose, by_hand=True, by=by)
             run.finish(outcome=DiscoveryRun.Outcome.SUCCEEDED)
             # The declaration is the listing, also while the API is unreachable.
             Source.objects.filter(pk=source.pk).update(last_refreshed_at=timezone.now())
-        stored.tools += self._tell(source, changes)
+        stored.tools += self._tell(source, changes, added)
 
     def _create(self, stored: StoredTools, *, expose: bool, by: Actor | None) -> Source:
         target = self.target
@@ -501,9 +502,12 @@ class SourceUpdate:
                 changes[name] = Change.KEPT
                 del self.listing.layers[name]
 
-    def _tell(self, source: Source, changes: dict[str, Change]) -> Iterator[ToolChange]:
-        workflows = Workflow.objects.filter(source=source, upstream_id__in=changes).only(*LIGHT)
-        known = {workflow.upstream_id: workflow for workflow in workflows}
+    def _tell(
+        self, source: Source, changes: dict[str, Change], added: list[Workflow]
+    ) -> Iterator[ToolChange]:
+        known = {workflow.upstream_id: workflow for workflow in added}
+        others = Workflow.objects.filter(source=source, upstream_id__in=changes.keys() - known.keys())
+        known |= {workflow.upstream_id: workflow for workflow in others.only(*LIGHT)}
         chain = FilterChain(WorkflowFilter.objects.filter(enabled=True))
         for name, change in changes.items():
             workflow = known[name]

@@ -10,7 +10,7 @@ from operator import is_
 from typing import Any, NoReturn
 from uuid import uuid4
 
-from pydantic_core import from_json
+from pydantic_core import from_json, to_json
 
 STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
 """Possessive, so that an unclosed string is scanned once; unrolled, which halves the time."""
@@ -196,7 +196,19 @@ def _finite(digits: str) -> float:
     return number
 
 
+ENCODE = json.JSONEncoder(separators=(",", ":")).encode
 DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite)
+
+
+def write_json(value: Any) -> str:
+    """A JSON value without white space, in ASCII."""
+    # This writer takes a fifth to a half of the time of Python's, but knows no \u, no half of a surrogate
+    # pair, and no value nested deeper than 200 levels.
+    try:
+        text = to_json(value).decode()
+    except ValueError:
+        return ENCODE(value)
+    return text if text.isascii() else ENCODE(value)
 
 
 def readable_json(value: Any) -> str:

@@ -46,7 +46,10 @@ class _Claim:
     place: Place
     name: str  # As it is compared; in a body the pointer
     who: str
-    where: str  # JSON Pointer into the ToolConfig
+    declared_at: tuple[str, ...]  # Steps into the ToolConfig
+
+    def problem(self, message: str) -> ToolProblem:
+        return ToolProblem(pointer_of(self.declared_at), message)
 
 
 def place_problems(tool: ToolConfig, arguments: dict[str, ArgumentPlace]) -> Iterator[ToolProblem]:
@@ -70,7 +73,7 @@ def _argument(tool: ToolConfig, argument: str, place: ArgumentPlace) -> Iterator
         *(() if place.as_json else [_type_objection(tool, argument, place)]),
     ]
     for objection in filter(None, objections):
-        yield ToolProblem(_where(tool, argument), objection)
+        yield ToolProblem(pointer_of(_declared_at(tool, argument)), objection)
 
 
 def _type_objection(tool: ToolConfig, argument: str, place: ArgumentPlace) -> str:
@@ -145,12 +148,12 @@ def _header_value(tool: ToolConfig, name: str, value: str) -> str:
 
 def _claims(tool: ToolConfig, arguments: dict[str, ArgumentPlace]) -> Iterator[_Claim]:
     for argument, place in arguments.items():
-        yield _Claim(place.place, _compared(place.place, place.name), argument, _where(tool, argument))
+        yield _Claim(place.place, _compared(place.place, place.name), argument, _declared_at(tool, argument))
     for position, constant in enumerate(tool.field_mappings.constants):
-        where = f"/field_mappings/constants/{position}"
-        yield _Claim(constant.place, _compared(constant.place, constant.name), "a constant", where)
+        at = ("field_mappings", "constants", str(position))
+        yield _Claim(constant.place, _compared(constant.place, constant.name), "a constant", at)
     if header := tool.api.idempotency_header:
-        yield _Claim("header", header.lower(), "the idempotency key", "/api/idempotency_header")
+        yield _Claim("header", header.lower(), "the idempotency key", ("api", "idempotency_header"))
 
 
 def _compared(place: Place, name: str) -> str:
@@ -162,14 +165,14 @@ def _shared_places(claims: list[_Claim]) -> Iterator[ToolProblem]:
     for claim in claims:
         if first := taken.get((claim.place, claim.name)):
             at = claim.name or "whole"
-            yield ToolProblem(claim.where, f"{claim.who} and {first.who} are both the {claim.place}'s {at}.")
+            yield claim.problem(f"{claim.who} and {first.who} are both the {claim.place}'s {at}.")
         taken.setdefault((claim.place, claim.name), claim)
     fields = {steps: claim for claim in taken.values() if (steps := _steps(claim)) is not None}
     for steps, claim in fields.items():
         for length in range(len(steps)):
             if outer := fields.get(steps[:length]):
                 message = f"{claim.who} goes to {claim.name}, which is inside of what {outer.who} is."
-                yield ToolProblem(claim.where, message)
+                yield claim.problem(message)
 
 
 def _steps(claim: _Claim) -> tuple[str, ...] | None:
@@ -179,11 +182,10 @@ def _steps(claim: _Claim) -> tuple[str, ...] | None:
         return None
 
 
-def _where(tool: ToolConfig, argument: str) -> str:
-    mapped = argument in tool.field_mappings.input
-    return pointer_of(
-        ["field_mappings", "input", argument] if mapped else ["input_schema", "properties", argument]
-    )
+def _declared_at(tool: ToolConfig, argument: str) -> tuple[str, ...]:
+    if argument in tool.field_mappings.input:
+        return "field_mappings", "input", argument
+    return "input_schema", "properties", argument
 
 
 def problems_of(tool: ToolConfig, *, base_url: str) -> list[ToolProblem]:

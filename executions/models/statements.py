@@ -13,7 +13,8 @@ from typing import Any, NamedTuple, TypeVar
 from django.db import connection, models, transaction
 from django.db.models.expressions import RawSQL
 
-from catalogue.fields import JSONTextField, to_json_text
+from catalogue.fields import JSONTextField
+from connectors.formats.json import write_json
 
 Row = TypeVar("Row", bound=models.Model)
 Statement = tuple[str, Sequence[Any]]
@@ -67,7 +68,7 @@ def _prepare_for(field: Any) -> Callable[[Any], Any] | None:
     """What makes of a value other than None what the driver takes."""
     target = field.target_field if field.is_relation else field
     if isinstance(field, JSONTextField):
-        return to_json_text
+        return write_json
     if isinstance(target, models.CharField | models.TextField):
         # Choices are not texts to the drivers.
         return str

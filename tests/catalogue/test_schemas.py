@@ -203,7 +203,7 @@ def test_a_hostile_schema_costs_neither_time_nor_the_process() -> None:
 
 HOSTILE = """
 import json
-from catalogue.schema_limits import BrokenSchema, UnsafeSchema, bounded_copy
+from catalogue.schema_limits import BrokenSchema, UnsafeSchema, read_bounded
 from catalogue.schemas import find_argument_problems
 
 def definitions(levels, body):
@@ -211,7 +211,7 @@ def definitions(levels, body):
 
 def outcome(schema):
     try:
-        return len(find_argument_problems(bounded_copy(schema), {"a": {}}))
+        return len(find_argument_problems(read_bounded(json.dumps(schema))[0], {"a": {}}))
     except (UnsafeSchema, BrokenSchema) as error:
         return type(error).__name__
 
@@ -307,6 +307,41 @@ def test_a_pattern_that_no_engine_knows_costs_that_pattern_and_nothing_else() ->
             "c": {"patternProperties": {}},
         },
     }
+
+
+@pytest.mark.parametrize(
+    "argument",
+    [
+        {"type": "text"},
+        {"type": ["string", "string"]},
+        {"maxLength": 2.5},
+        {"maxLength": 2**70},
+        {"multipleOf": 0},
+        {"minimum": float("nan")},
+        {"enum": [float("inf")]},
+        {"items": [{}]},
+        {"required": ["a", "a"]},
+        {"anyOf": []},
+        {"title": 5},
+        {"default": "\ud800"},
+        {"enum": ["\\ud800", "é"]},
+        {"$ref": "#/$defs/nowhere"},
+        {"$id": 5},
+        {"patternProperties": {"^a": {"type": "text"}}},
+        {"format": "nonsense", "x-more": [None]},
+    ],
+    ids=str,
+)
+def test_a_schema_is_replaced_if_arguments_could_not_be_checked_with_it(argument: dict[str, Any]) -> None:
+    """A6.3: whatever is asked of it when it is imported."""
+    schema = {"type": "object", "properties": {"a": argument}}
+    try:
+        find_argument_problems(schema, {"a": "b"})
+        is_usable = True
+    except ValueError:
+        is_usable = False
+
+    assert (check_input_schema(schema).problem == "") == is_usable
 
 
 @pytest.mark.timeout(20)

@@ -86,6 +86,8 @@ class Selection:
 
     def left_over(self, operations: Collection[Operation]) -> list[str]:
         """Conditions that match no operation, such as a misspelt pattern."""
+        if not (self.only or self.tags):
+            return []
         names = {operation.id for operation in operations}
         for operation in operations:
             names |= {operation.path, f"{operation.method} {operation.path}"}
@@ -147,7 +149,7 @@ class Names:
     def take(self, operation: Operation) -> str:
         """Its id, else method and path; if taken, all of these."""
         of_path = UNFIT.sub("_", f"{operation.method.lower()} {operation.path}").strip("_")
-        given = "".join(char for char in operation.id if char.isprintable())
+        given = "".join(filter(str.isprintable, operation.id))
         candidates = [given, of_path] if given else [of_path]
         candidates.append(f"{given or of_path}_{of_path}")
         for candidate in candidates:

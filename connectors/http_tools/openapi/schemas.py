@@ -1,12 +1,12 @@
 """A document's schemas as JSON Schema 2020-12 with their own definitions."""
 
-import json
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal
 from urllib.parse import quote
 
+from connectors.formats.json import write_json
 from connectors.formats.json_schema import pointer_of
 from connectors.http_tools.openapi.document import Ambiguous, Document, NoTool, quoted
 
@@ -121,7 +121,7 @@ def _without_choice(schema: dict[str, Any], word: str) -> dict[str, Any]:
 
 def size_of(schema: Any) -> int:
     """Characters."""
-    return len(json.dumps(schema, separators=(",", ":")))
+    return len(write_json(schema))
 
 
 @dataclass(slots=True)
