@@ -12,7 +12,7 @@ from connectors.formats.json import TooDeep, is_number, read_percent, read_time
 from connectors.http_job.declaration import Declaration, Described, HowFar, Inputs, Seen, find
 from connectors.network.redaction import printable, shorten, shorten_error, words_in
 from connectors.protocol import RunSnapshot, RunState
-from connectors.simplified.answers import LINE_LIMIT, NO_REASON, identifier, shape_of
+from connectors.simplified import LINE_LIMIT, NO_REASON, identifier, shape_of
 
 MILLISECONDS_FROM = 1e11
 """Unix times beyond it are in milliseconds; in seconds it is the year 5138."""

@@ -43,7 +43,7 @@ from connectors.protocol import (
     health_of,
     ignore_progress,
 )
-from connectors.simplified.answers import MOST_WORKFLOWS, shape_of, walk_listing
+from connectors.simplified import MOST_WORKFLOWS, shape_of, walk_listing
 
 LOG_LINES = 20
 FIRST_PAGE = {"offset": "0", "cursor": "", "link": ""}

@@ -31,7 +31,7 @@ from connectors.network.headers import objection_to_value
 from connectors.network.oauth import ClientCredentials
 from connectors.network.redaction import words_in
 from connectors.network.transport import HttpLimits
-from connectors.simplified.answers import identifier
+from connectors.simplified import identifier
 
 DEPTH = 250  # Above the limit of one schema, so that a deep one does not fail the listing
 UNAUTHORIZED = 401
