@@ -1,5 +1,4 @@
-"""Trying a declaration: at an engine, each request and what each expression finds in its answer; and dry, what it
-would send."""
+"""Trying a declaration at an engine, and what it would send without one."""
 
 import asyncio
 import json
