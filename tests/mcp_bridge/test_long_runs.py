@@ -20,8 +20,7 @@ from catalogue.models import Workflow
 from executions import change_feed
 from executions.models import Execution, State
 from executions.runner import follow
-from mcp_bridge import builtin_tools
-from mcp_bridge import calls
+from mcp_bridge import builtin_tools, calls
 from mcp_bridge.bearers import forget_bearers
 from mcp_bridge.models import AccessToken
 from mcp_bridge.tokens import create_token
