@@ -17,9 +17,8 @@ from catalogue.long_lists import UnknownCursor
 from catalogue.models import Workflow
 from catalogue.schemas import ArgumentProblem, check_arguments
 from catalogue.search import WorkflowQuery, select_workflows
-from executions.cancelling import cancel_execution
 from executions.change_feed import watch_until_settled
-from executions.interacting import InteractionRefused, query_execution, signal_execution
+from executions.interacting import InteractionRefused, cancel_execution, query_execution, signal_execution
 from executions.models import Execution, State
 from executions.reading import (
     MOST_AT_A_TIME,
