@@ -209,11 +209,6 @@ def content_of(request: Request, names: Names) -> dict[str, Any]:
     return {} if request.body is None else {"body": fill_json(request.body, names)}
 
 
-def _lacks_a_value(request: Request, names: Names) -> bool:
-    used = {name for _, template in request.templates for name in placeholders_in(template)}
-    return any(names.get(name) is None for name in used)
-
-
 class DeclaredEngine:
     """Raises only ConnectorError. `on_answer` sees each good answer that expressions look at."""
 
@@ -288,7 +283,8 @@ class DeclaredEngine:
     async def tell(self, command: Cancel, names: Names) -> None:
         """Like `ask`; the answer matters only where the declaration looks at it."""
         request: Request = command
-        if command.otherwise is not None and _lacks_a_value(command, names):
+        used = {name for _, template in command.templates for name in placeholders_in(template)}
+        if command.otherwise is not None and any(names.get(name) is None for name in used):
             request = command.otherwise
         if request.graphql is not None or request.not_found or request.refused or command.not_yet:
             await self.ask(request, names)
