@@ -13,7 +13,7 @@ from connectors.protocol import (
     WorkflowRef,
     ignore_progress,
 )
-from connectors.simplified.connector import SimplifiedConnector
+from connectors.simplified import SimplifiedConnector
 
 
 class WaitingConnector(SimplifiedConnector):

@@ -301,7 +301,7 @@ SPECTACULAR_SETTINGS = {
     "COMPONENT_SPLIT_REQUEST": True,
     "ENUM_NAME_OVERRIDES": {
         "ApprovalState": "executions.models.Approval.State",
-        "CancelOutcome": "executions.cancelling.CancelOutcome",
+        "CancelOutcome": "executions.interacting.CancelOutcome",
         "DoorEnum": "executions.models.Execution.Door",
         "DiscoveryOutcome": "catalogue.models.DiscoveryRun.Outcome",
         "ErrorKind": "executions.models.ErrorKind",

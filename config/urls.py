@@ -18,8 +18,7 @@ from catalogue.rest.tools import RootToolViewSet, ToolViewSet
 from catalogue.rest.views import NAME, ApiDocs, ApiRoot, NoSuchEndpoint
 from catalogue.rest.workflows import WorkflowViewSet
 from executions.rest.approvals import ApprovalViewSet, StandingApprovalViewSet
-from executions.rest.engine_runs import EngineRunViewSet
-from executions.rest.executions import ExecutionViewSet
+from executions.rest.executions import EngineRunViewSet, ExecutionViewSet
 from executions.rest.result_cache import ResultCacheViewSet
 from executions.rest.statistics import StatisticsViewSet
 from mcp_bridge.company_login import BeginLogin, EndLogin, log_out

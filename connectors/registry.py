@@ -14,7 +14,7 @@ from connectors.protocol import Connector
 ENTRY_POINT_GROUP = "workflow_catalogue.connectors"
 
 BUILT_IN = {
-    "simplified": "connectors.simplified.connector:SimplifiedConnector",
+    "simplified": "connectors.simplified:SimplifiedConnector",
     "temporal": "connectors.temporal.connector:TemporalConnector",
     "mcp": "connectors.upstream_mcp.connector:McpSourceConnector",
     "prefect": "connectors.prefect.connector:PrefectConnector",

@@ -162,18 +162,14 @@ def book_calls(rate: Rate, number: int) -> tuple[int, float]:
             break
         # Another process may do so at the same moment.
         RateBucket.objects.bulk_create([RateBucket(key=rate.key, booked_until=now)], ignore_conflicts=True)
-        _purge(now)
+        old = RateBucket.objects.filter(booked_until__lt=now - KEPT)
+        RateBucket.objects.filter(pk__in=list(old.values_list("pk", flat=True)[:PURGED_AT_ONCE])).delete()
     if booked_until > horizon + CLOCKS_APART:
         # The rate was lowered, or the clock set back. Anything less another process has just booked: this
         # one may have waited for the database, or its machine's clock be behind.
         row.filter(booked_until=booked_until).update(booked_until=horizon)
         booked_until = horizon
     return 0, max(booked_until + each - horizon, 1) / 1_000_000
-
-
-def _purge(now: int) -> None:
-    old = RateBucket.objects.filter(booked_until__lt=now - KEPT)
-    RateBucket.objects.filter(pk__in=list(old.values_list("pk", flat=True)[:PURGED_AT_ONCE])).delete()
 
 
 _portions: dict[str, _Portion] = {}

@@ -27,7 +27,7 @@ from catalogue.database import in_turn
 from catalogue.models import Workflow
 from executions.models import CachedResult, CachePolicy, CacheUse, Execution, State
 from executions.models.execution import StartRequest, insert_execution, new_execution
-from executions.models.payload import size_of
+from executions.models.record import size_of
 from executions.models.result_cache import BATCH, cache_key, evict_excess, remove_results
 
 if TYPE_CHECKING:

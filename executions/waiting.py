@@ -12,8 +12,8 @@ from loguru import logger
 from catalogue.database import run_in_database
 from catalogue.models import Workflow
 from executions import advancing
-from executions.cancelling import CancelOutcome, cancel_execution
 from executions.change_feed import watching
+from executions.interacting import CancelOutcome, cancel_execution
 from executions.models import Execution, State
 from executions.models.execution import StartRequest
 from executions.refusals import StartRefused

@@ -20,7 +20,7 @@ from catalogue.access import Caller, Scope
 from catalogue.database import run_in_database
 from connectors.formats.json import readable_json
 from executions.approvals import NotDecided, decide, describe_wait, own_approver, page_of
-from executions.cancelling import cancel_execution
+from executions.interacting import cancel_execution
 from executions.models import Approval, Execution
 from executions.questions import Requests, answer, open_question
 from executions.reading import UnknownExecution, find_execution

@@ -15,8 +15,8 @@ from mcp_types.methods import serialize_server_result
 
 from catalogue.access import Scope
 from catalogue.database import run_in_database
-from executions.cancelling import cancel_execution
 from executions.change_feed import find_fresh_execution
+from executions.interacting import cancel_execution
 from executions.models import Execution, Retention, State
 from executions.reading import UnknownExecution, find_execution
 from mcp_bridge.declarations import TASKS, Context, elicitation_modes, is_modern

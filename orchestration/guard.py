@@ -17,8 +17,7 @@ from catalogue.models import Workflow
 from catalogue.schemas import check_arguments
 from connectors.errors import ConnectorError
 from connectors.formats.json import UnreadableJSON, parse_json
-from connectors.http_tools.comparison import difference_between
-from connectors.http_tools.request import build_request
+from connectors.http_tools.request import build_request, difference_between
 from connectors.http_tools.tool import HttpOperation, HTTPRequestSpec
 from connectors.network.redaction import shorten
 

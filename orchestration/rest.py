@@ -19,6 +19,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from catalogue.access import Scope
+from catalogue.compat import mark_logged
 from catalogue.database import run_without_connection
 from catalogue.permissions import Access, demand_of_staff
 from catalogue.rest.base import (
@@ -34,7 +35,6 @@ from executions.models import State
 from executions.rest import base
 from executions.rest.base import AnyJSONField
 from orchestration import records
-from orchestration.compat import mark_logged
 from orchestration.models import Failure, Stage, StageState, WorkflowRequest
 from orchestration.pipeline import answer_request
 from orchestration.records import WITH_RUN, answer_of, settle_with_runs

@@ -45,7 +45,7 @@ LIBRARIES = (
     "celery.worker.consumer.delayed_delivery",
     "connectors.network.client",
     "connectors.registry",
-    "connectors.simplified.connector",
+    "connectors.simplified",
     "cryptography.fernet",
     "cryptography.hazmat.primitives.kdf.hkdf",
     "dj_database_url",

@@ -26,7 +26,7 @@ from catalogue.patterns import find_pattern_problem
 from catalogue.reconciliation import Change
 from catalogue.sources import create_source
 from connectors.formats.json import write_json
-from connectors.http_tools.config import HttpConfig
+from connectors.http_tools.connector import HttpConfig
 from connectors.http_tools.openapi.document import (
     Document,
     RefusedOperation,
@@ -35,8 +35,14 @@ from connectors.http_tools.openapi.document import (
     note_on_servers,
     quoted,
 )
-from connectors.http_tools.openapi.operations import ReadTools, Selection, read_tools, refusal_of
-from connectors.http_tools.openapi.security import Settings, settings_for
+from connectors.http_tools.openapi.operations import (
+    ReadTools,
+    Selection,
+    Settings,
+    read_tools,
+    refusal_of,
+    settings_for,
+)
 
 LARGE_LIST = 20_000  # Tokens of `tools/list` above which a compact toolset serves agents better
 

@@ -21,15 +21,16 @@ from catalogue.reconciliation import Change, Listing, foresee_changes, read_list
 from connectors.errors import Misconfigured
 from connectors.formats.yaml import UnusableText, write_document
 from connectors.protocol import Health
-from connectors.temporal.config import TemporalConfig, read_declared
-from connectors.temporal.declarations import CacheBlock
-from connectors.temporal.definitions_file import (
+from connectors.temporal.config import (
     PLACES,
     Declared,
+    TemporalConfig,
     name_in_file,
+    read_declared,
     read_definitions,
     setting_named,
 )
+from connectors.temporal.declarations import CacheBlock
 
 KIND = "temporal"
 USUAL_NAME = "temporal"

@@ -15,7 +15,7 @@ from connectors.http_job.declaration import Signature, Webhook, find
 from connectors.http_job.template import PART
 from connectors.network.redaction import shorten
 from connectors.protocol import Delivery, ReportedEnd
-from connectors.simplified.answers import identifier, shape_of
+from connectors.simplified import identifier, shape_of
 
 FORM = "application/x-www-form-urlencoded"
 MOST_SIGNATURES = 10  # Of one delivery; while a key is replaced there are two

@@ -1,4 +1,4 @@
-"""From a tool's arguments to its request, and to the bytes on the wire."""
+"""From a tool's arguments to its request and the bytes on the wire; whether another request is the same."""
 
 import base64
 import binascii
@@ -6,15 +6,18 @@ import json
 import mimetypes
 import re
 import secrets
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import unquote, unquote_to_bytes, urlencode
+from urllib.parse import parse_qsl, unquote, unquote_to_bytes, urlencode
 
+import httpx2
 from pydantic import ValidationError
 
 from connectors.errors import Rejected
-from connectors.formats.json_schema import steps_of
+from connectors.formats.json import UnreadableJSON, parse_json
+from connectors.formats.json_schema import pointer_of, steps_of
 from connectors.http_tools.tool import (
     ArgumentPlace,
     BodyFormat,
@@ -24,11 +27,13 @@ from connectors.http_tools.tool import (
     fill_template,
 )
 from connectors.network.headers import objection_to_value
+from connectors.network.policy import port_of
+from connectors.network.redaction import printable, shorten
 
 MAX_MULTIPART_BYTES = 20_000_000
 DATA_URI = re.compile(r"data:(?P<type>[^;,]*)(?P<parameters>(?:;[^;,]*)*),(?P<data>.*)", re.DOTALL)
 MEDIA_TYPE = re.compile(r"[A-Za-z0-9!#$&^_.+-]+/[A-Za-z0-9!#$&^_.+-]+(?:; ?[A-Za-z0-9-]+=[A-Za-z0-9_.-]+)*")
-LONGEST_NAME = 200
+LONGEST_FILE_NAME = 200
 BINARY = "application/octet-stream"
 TEXT = "text/plain; charset=utf-8"
 JSON = "application/json"
@@ -39,6 +44,9 @@ MEDIA_TYPES: dict[BodyFormat, str] = {
     "multipart": "multipart/form-data",
 }
 Pair = tuple[str, str]
+LONGEST_PART = 80
+MOST_PARTS = 5
+Part = tuple[str, str]  # A place in a request and the name there; in a JSON body a pointer
 
 
 class NoText(ValueError):
@@ -269,7 +277,7 @@ def _named(content: bytes, media_type: str, name: str, field: str) -> File:
     if not MEDIA_TYPE.fullmatch(media_type):
         raise Rejected(f"The media type of {field} is none. Nothing was sent.")
     # Only the last part: directories are those of the client's machine.
-    plain = re.split(r"[/\\]", name)[-1][:LONGEST_NAME].strip()
+    plain = re.split(r"[/\\]", name)[-1][:LONGEST_FILE_NAME].strip()
     if not plain.strip("."):
         plain = field + (mimetypes.guess_extension(media_type.partition(";")[0]) or ".bin")
     return File(content=content, media_type=media_type, name=plain)
@@ -367,3 +375,104 @@ def _form_pairs(name: str, value: Any) -> Iterator[Pair]:
             yield from ((name, text_of(scalar_of(item))) for item in value)
         case _:
             yield name, text_of(scalar_of(value))
+
+
+def difference_between(
+    written: HTTPRequestSpec, built: HTTPRequestSpec, *, usual: HTTPRequestSpec, operation: HttpOperation
+) -> str:
+    """Between a request that a model wrote and the one that a tool makes of the arguments: the first
+    difference, in a sentence without values, or empty.
+
+    Parts that the built request shares with the `usual` one, such as constants, may be missing. The written
+    one is never sent, so its spelling may differ: addresses are decoded once, numbers may be texts where only
+    texts can be sent, and a query may be part of the URL.
+    """
+    try:
+        said = _parts_of(written, built, operation)
+        meant, optional = _parts_of(built, built, operation), _parts_of(usual, built, operation)
+    except (ValueError, Rejected) as error:
+        return str(error)
+    if strange := [part for part in said if said[part] != meant.get(part)]:
+        return f"{_list_parts(strange)} is not what the arguments make."
+    if missing := [part for part in meant if part not in said and meant[part] != optional.get(part)]:
+        return f"{_list_parts(missing)} is missing from the request."
+    return ""
+
+
+def _parts_of(spec: HTTPRequestSpec, built: HTTPRequestSpec, operation: HttpOperation) -> dict[Part, str]:
+    """The request in one spelling. Raises ValueError or Rejected for an ambiguous one."""
+    try:
+        url = httpx2.URL(spec.url)
+    except httpx2.InvalidURL:
+        raise ValueError("the request has no valid URL.") from None
+    found = [(("method", ""), spec.method), (("address", ""), _address(url))]
+    in_url = parse_qsl(url.query.decode("ascii"), keep_blank_values=True)
+    found += [(("query", name), text) for name, text in _texts_by_name(in_url)]
+    found += [(("query", name), text) for name, text in _texts_by_name(query_of(spec))]
+    found += [
+        (("header", name.lower()), value.strip())
+        for name, value in spec.headers.items()
+        if not _is_usual(name.lower(), value, operation)
+    ]
+    found += [(("body", name), text) for name, text in _body_parts(spec.body, built.body, operation)]
+    parts: dict[Part, str] = {}
+    for part, text in found:
+        if parts.setdefault(part, text) != text:
+            raise ValueError(f"the request says {_list_parts([part])} twice.")
+    return parts
+
+
+def _address(url: httpx2.URL) -> str:
+    """Decoded once; user name and fragment count, as no tool's address has them."""
+    path = unquote(url.raw_path.decode("ascii").partition("?")[0], errors="strict")
+    return " ".join((url.scheme, url.userinfo.decode(), url.host, str(port_of(url)), path, url.fragment))
+
+
+def _texts_by_name(pairs: Iterable[tuple[str, str]]) -> Iterable[tuple[str, str]]:
+    found: dict[str, list[str]] = {}
+    for name, text in pairs:
+        plain = text
+        # Blanks in JSON objects and lists mean nothing.
+        with suppress(UnreadableJSON):
+            plain = written_json(parse_json(text.encode())) if text[:1] in ("{", "[") else text
+        found.setdefault(name, []).append(plain)
+    return ((name, ",".join(texts)) for name, texts in found.items())
+
+
+def _is_usual(name: str, value: str, operation: HttpOperation) -> bool:
+    usual = {"accept": f"{ACCEPT},*/*", "content-type": MEDIA_TYPES[operation.body_format]}
+    return name in usual and _media_types(value) <= _media_types(usual[name])
+
+
+def _media_types(header: str) -> set[str]:
+    return {part.partition(";")[0].strip().lower() for part in header.split(",")}
+
+
+def _body_parts(body: Any, built: Any, operation: HttpOperation) -> Iterable[tuple[str, str]]:
+    if body in (None, {}, ""):
+        return ()
+    is_form = operation.body_format != "json"
+    # Models write bodies as texts, too.
+    if isinstance(body, str) and not isinstance(built, str):
+        if is_form and body[:1] != "{":
+            return _texts_by_name(parse_qsl(body, keep_blank_values=True))
+        body = parse_json(body.encode())
+    return _texts_by_name(form_pairs(body)) if is_form else _leaves(body, "")
+
+
+def _leaves(value: Any, pointer: str) -> Iterable[tuple[str, str]]:
+    if not isinstance(value, dict) or not value:
+        # Not by comparison: to Python, 1 and True are the same.
+        return ((pointer, json.dumps(value, sort_keys=True)),)
+    return (
+        leaf for name, inner in value.items() for leaf in _leaves(inner, f"{pointer}{pointer_of([name])}")
+    )
+
+
+def _list_parts(parts: Sequence[Part]) -> str:
+    """`query admin, body /price and 3 more`: names, never values."""
+    shown = sorted(
+        shorten(printable(" ".join(filter(None, part))).replace("\n", " "), LONGEST_PART) for part in parts
+    )
+    rest = len(shown) - MOST_PARTS
+    return "the " + ", ".join(shown[:MOST_PARTS]) + (f" and {rest} more" if rest > 0 else "")

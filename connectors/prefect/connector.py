@@ -1,23 +1,25 @@
 """Prefect: deployments are workflows, flow runs are runs."""
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine
+import re
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any, ClassVar, TypeVar
 from uuid import UUID
 
 from loguru import logger
 from pydantic import BaseModel
 
-from connectors.definitions import RejectedDefinition, WorkflowDefinition
+from connectors.definitions import RejectedDefinition, WorkflowDefinition, parse_definition
 from connectors.errors import InvalidAnswer, NotFound, OutcomeUnknown, Rejected, Unreachable
-from connectors.formats.json import read_percent
-from connectors.prefect import runs
-from connectors.prefect.api import INFO, MOST_ROWS, PrefectApi
-from connectors.prefect.config import PrefectConfig
+from connectors.formats.json import TooDeep, UnreadableJSON, parse_json, read_percent, read_time
+from connectors.network.redaction import printable, shorten, shorten_error
+from connectors.prefect.api import ERROR, INFO, MOST_ROWS, PrefectApi, PrefectConfig
 from connectors.protocol import (
     Capabilities,
     Health,
+    ListedRun,
     ReportProgress,
     RunFilter,
     RunPage,
@@ -33,6 +35,12 @@ from connectors.protocol import (
 MAX_WORKFLOWS = 10_000
 TAG = "workflow-catalogue"
 Answer = TypeVar("Answer")
+MARK = "__prefect_kind"
+OF_PREFECT = ("position", "block_type_slug", "block_schema_references", "secret_fields", "prefect_kind")
+"""Keywords of Prefect's forms, which do not constrain arguments."""
+SUBSCHEMAS = ("items", "additionalProperties", "not", "contains", "if", "then", "else")
+LISTS_OF_SUBSCHEMAS = ("anyOf", "oneOf", "allOf", "prefixItems")
+MAPS_OF_SUBSCHEMAS = ("properties", "definitions", "$defs", "patternProperties")
 
 
 class PrefectConnector:
@@ -77,7 +85,7 @@ class PrefectConnector:
             for raw in page:
                 if position == MAX_WORKFLOWS:
                     raise InvalidAnswer(f"Prefect lists more than {MAX_WORKFLOWS:,} deployments.")
-                yield runs.read_deployment(raw, flow_names, position=position)
+                yield read_deployment(raw, flow_names, position=position)
                 position += 1
 
     async def start(
@@ -88,7 +96,7 @@ class PrefectConnector:
         key: UUID,
         report: ReportProgress = ignore_progress,
     ) -> Started:
-        runs.refuse_evaluated(arguments)
+        refuse_evaluated(arguments)
         wanted = {"parameters": arguments, "idempotency_key": str(key), "name": f"{TAG}-{key}", "tags": [TAG]}
         started = _read_started(await self._api.create_run(workflow.id, wanted))
         if started is None:
@@ -97,10 +105,10 @@ class PrefectConnector:
 
     async def poll(self, run: RunRef) -> RunSnapshot:
         flow_run = await self._api.run(run.run_id)
-        seen = runs.snapshot_of(flow_run)
+        seen = snapshot_of(flow_run)
         if seen.state is not RunState.RUNNING:
             return await self._ended(run.run_id, flow_run, seen)
-        return await self._under_way(run.run_id, seen) if runs.type_of(flow_run) == "RUNNING" else seen
+        return await self._under_way(run.run_id, seen) if type_of(flow_run) == "RUNNING" else seen
 
     async def cancel(self, run: RunRef) -> None:
         asked = {"type": "CANCELLING", "message": f"Cancelled by {TAG}."}
@@ -138,8 +146,8 @@ class PrefectConnector:
         return None
 
     async def list_runs(self, wanted: RunFilter, *, page_size: int, cursor: str = "") -> RunPage:
-        offset, size = runs.offset_of(cursor), min(page_size, MOST_ROWS)
-        found = await self._api.runs(runs.wanted_runs(wanted) | {"limit": size, "offset": offset})
+        offset, size = offset_of(cursor), min(page_size, MOST_ROWS)
+        found = await self._api.runs(wanted_runs(wanted) | {"limit": size, "offset": offset})
         flows = {str(run["flow_id"]) for run in found if run.get("flow_id")}
         deployments = {str(run["deployment_id"]) for run in found if run.get("deployment_id")}
         flow_names, named = await asyncio.gather(
@@ -147,7 +155,7 @@ class PrefectConnector:
         )
         by_id = {str(deployment.get("id")): deployment for deployment in named}
         return RunPage(
-            runs=[runs.read_listed(run, by_id, flow_names) for run in found],
+            runs=[read_listed(run, by_id, flow_names) for run in found],
             next_cursor=str(offset + size) if len(found) == size else "",
         )
 
@@ -160,16 +168,16 @@ class PrefectConnector:
             self._last_logs(run_id, lines=min(1, self._config.log_lines)),
             _or_else(None, self._api.newest_artifact(run_id, type="progress")),
         )
-        newest = next(filter(None, (runs.first_line(runs.message_in(entry)) for entry in logs)), "")
+        newest = next(filter(None, (first_line(message_in(entry)) for entry in logs)), "")
         percent = read_percent(artifact.get("data")) if artifact else None
         return replace(seen, progress=percent, progress_message=newest)
 
     async def _ended(self, run_id: str, flow_run: dict[str, Any], seen: RunSnapshot) -> RunSnapshot:
         logs = await self._last_logs(run_id, lines=self._config.log_lines)
-        raw = seen.raw | {"logs": runs.kept_lines(logs)}
+        raw = seen.raw | {"logs": kept_lines(logs)}
         if seen.state is RunState.COMPLETED:
             return replace(seen, output=await self._result(run_id, flow_run), raw=raw)
-        logged = runs.last_error(logs) if seen.state is RunState.FAILED else ""
+        logged = last_error(logs) if seen.state is RunState.FAILED else ""
         words = f"{seen.error}\nThe last error that it logged: {logged}" if logged else seen.error
         return replace(seen, error=words, raw=raw)
 
@@ -184,8 +192,8 @@ class PrefectConnector:
             limit = f"{self._config.max_response_bytes:,} bytes"
             return f"The result is larger than {limit}. It is the artifact {key} of the flow run {run_id}."
         if artifact is None:
-            return runs.message_of(flow_run) or None
-        return runs.read_result(artifact.get("data"))
+            return message_of(flow_run) or None
+        return read_result(artifact.get("data"))
 
     async def _last_logs(self, run_id: str, *, lines: int) -> list[dict[str, Any]]:
         return await _or_else([], self._api.last_logs(run_id, lines=lines, level=INFO)) if lines else []
@@ -206,8 +214,361 @@ def _read_started(answer: Any) -> Started | None:
     if not isinstance(run_id, str) or not run_id:
         return None
     try:
-        seen = runs.snapshot_of(answer)
+        seen = snapshot_of(answer)
     except InvalidAnswer:
-        return Started(run_id=run_id, raw=runs.without_storage(answer))
+        return Started(run_id=run_id, raw=without_storage(answer))
     under_way = seen.state is RunState.RUNNING
     return Started(run_id=run_id, snapshot=seen if under_way else None, raw=seen.raw)
+
+
+def is_evaluated(value: Any) -> bool:
+    """Whether Prefect would evaluate the value or one nested in it."""
+    waiting = [value]
+    while waiting:
+        match waiting.pop():
+            case dict() as found if MARK in found:
+                return True
+            case dict() as found:
+                waiting.extend(found.values())
+            case list() as found:
+                waiting.extend(found)
+    return False
+
+
+def refuse_evaluated(arguments: dict[str, Any]) -> None:
+    """Raises Rejected: evaluated values could read the workspace's variables."""
+    if is_evaluated(arguments):
+        raise Rejected(
+            f"The arguments contain the key {MARK}, whose value Prefect would evaluate as a template or a "
+            "variable instead of passing it on. Give the value itself."
+        )
+
+
+def read_deployment(
+    raw: Any, flow_names: dict[str, str], *, position: int
+) -> WorkflowDefinition | RejectedDefinition:
+    """A paused deployment counts: a pause stops schedules, not requested runs. Values that change whenever a
+    worker restarts are left out, since each change counts as one of the workflow."""
+    if not isinstance(raw, dict) or isinstance(raw, TooDeep):
+        return parse_definition(raw, position=position)
+    flow = flow_names.get(str(raw.get("flow_id")), "")
+    name, tags = name_of(raw, flow_names), raw.get("tags")
+    definition = {
+        "id": raw.get("id"),
+        "name": name,
+        "description": _description(raw, name),
+        "version": raw.get("version"),
+        "tags": [tag for tag in tags if isinstance(tag, str) and tag] if isinstance(tags, list) else [],
+        "inputSchema": input_schema(raw),
+        "metadata": {
+            "flow": flow,
+            "deployment": raw.get("name"),
+            "entrypoint": raw.get("entrypoint"),
+            "work_pool": raw.get("work_pool_name"),
+            "prefect_checks_parameters": raw.get("enforce_parameter_schema") is True,
+        },
+    }
+    return parse_definition(definition, position=position)
+
+
+def name_of(raw: dict[str, Any], flow_names: dict[str, str]) -> Any:
+    """`flow/deployment`, Prefect's full name."""
+    flow, deployment = flow_names.get(str(raw.get("flow_id")), ""), raw.get("name")
+    return f"{flow}/{deployment}" if flow and isinstance(deployment, str) else deployment
+
+
+def _description(raw: dict[str, Any], name: Any) -> str:
+    """Prefect stores "None" for a flow without a description."""
+    description = raw.get("description")
+    if isinstance(description, str) and description.strip() not in ("", "None"):
+        return description
+    return f"Runs the Prefect deployment {name}, which does not say what it does."
+
+
+def input_schema(raw: dict[str, Any]) -> Any:
+    """The parameters' schema, with the deployment's values as defaults. None if there is none; an unusable
+    schema stays as it is, for the catalogue to report."""
+    given = raw.get("parameter_openapi_schema")
+    if given is None or not isinstance(given, dict):
+        return given
+    schema = _cleaned(given)
+    properties = schema.get("properties")
+    if schema.get("type") == "object" and isinstance(properties, dict):
+        _set_defaults(schema, properties, raw.get("parameters"))
+        # Prefect accepts unknown parameters, and then fails the run.
+        schema.setdefault("additionalProperties", False)
+    return schema
+
+
+def _set_defaults(schema: dict[str, Any], properties: dict[str, Any], values: Any) -> None:
+    values = values if isinstance(values, dict) else {}
+    for name in values.keys() & properties.keys():
+        if isinstance(properties[name], dict) and not is_evaluated(values[name]):
+            properties[name]["default"] = values[name]
+    if isinstance(required := schema.get("required"), list):
+        schema["required"] = [name for name in required if name not in values]
+        if not schema["required"]:
+            del schema["required"]
+
+
+def _cleaned(schema: Any) -> Any:
+    """Without Prefect's keywords and titles that repeat a name, at every level."""
+    if not isinstance(schema, dict):
+        return schema
+    kept = {key: value for key, value in _parts(schema) if key not in OF_PREFECT}
+    # Prefect writes the keyword of an older draft of JSON Schema.
+    return {"$defs" if key == "definitions" else key: value for key, value in kept.items()}
+
+
+def _parts(schema: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    for key, value in schema.items():
+        if key in MAPS_OF_SUBSCHEMAS and isinstance(value, dict):
+            parts = {name: _cleaned(part) for name, part in value.items()}
+            for name, part in parts.items():
+                if isinstance(part, dict) and _plain(part.get("title")) == _plain(name):
+                    del part["title"]
+            yield key, parts
+        elif key in LISTS_OF_SUBSCHEMAS and isinstance(value, list):
+            yield key, [_cleaned(part) for part in value]
+        elif key in SUBSCHEMAS:
+            yield key, _cleaned(value)
+        elif key == "$ref" and isinstance(value, str):
+            yield key, value.replace("#/definitions/", "#/$defs/", 1)
+        else:
+            yield key, value
+
+
+def _plain(text: Any) -> Any:
+    return text.lower().replace(" ", "_") if isinstance(text, str) else text
+
+
+STATES = {
+    "SCHEDULED": RunState.RUNNING,
+    "PENDING": RunState.RUNNING,
+    "RUNNING": RunState.RUNNING,
+    "PAUSED": RunState.RUNNING,
+    "CANCELLING": RunState.RUNNING,
+    "COMPLETED": RunState.COMPLETED,
+    "FAILED": RunState.FAILED,
+    "CRASHED": RunState.FAILED,
+    "CANCELLED": RunState.CANCELLED,
+}
+LINE_LIMIT = 500
+NO_REASON = {
+    "FAILED": "The flow run failed and Prefect gave no reason.",
+    "CRASHED": "Its process ended without a message.",
+    "CANCELLED": "The flow run was cancelled at Prefect.",
+}
+SCHEDULED_FOR_A_REASON = {
+    "AwaitingRetry": "It failed and is retried",
+    "AwaitingConcurrencySlot": "It waits for a concurrency slot",
+    "Resuming": "It was resumed and waits for a worker",
+}
+BOTH_NAMES = 2
+FENCED = re.compile(r"\s*```(?:json)?[ \t]*\n(.*)\n[ \t]*```\s*", re.DOTALL)
+MESSAGE_LIMIT = 2_000
+STATE_MESSAGES = ("Traceback (most recent call last)", "Finished in state ")
+"""Log lines in which Prefect repeats a run's end."""
+EXAMPLE = '{"tags": {"all_": ["nightly"]}}'
+
+
+def type_of(flow_run: dict[str, Any]) -> str:
+    """A run without a state counts as scheduled."""
+    kind = flow_run.get("state_type")
+    if kind is None:
+        return "SCHEDULED"
+    if not isinstance(kind, str) or kind not in STATES:
+        shown = printable(shorten(str(kind), 50))
+        raise InvalidAnswer(f"The flow run has the state {shown!r}, which this connector does not know.")
+    return kind
+
+
+def snapshot_of(flow_run: dict[str, Any]) -> RunSnapshot:
+    """Without result, logs and progress, which Prefect keeps elsewhere."""
+    kind = type_of(flow_run)
+    state = STATES[kind]
+    # A run that was cancelled before its start has no end time.
+    ended = read_time(flow_run.get("end_time")) or read_time(_state(flow_run).get("timestamp"))
+    error = ""
+    if kind in NO_REASON:
+        error = shorten_error(message_of(flow_run)) or NO_REASON[kind]
+    return RunSnapshot(
+        state=state,
+        error=f"The flow run crashed. {error}" if kind == "CRASHED" else error,
+        progress_message=_waiting_for(flow_run, kind) if state is RunState.RUNNING else "",
+        created_at=read_time(flow_run.get("created")),
+        started_at=read_time(flow_run.get("start_time")),
+        updated_at=read_time(flow_run.get("updated")),
+        finished_at=None if state is RunState.RUNNING else ended,
+        raw=without_storage(flow_run),
+    )
+
+
+def message_of(flow_run: dict[str, Any]) -> str:
+    return message_in(_state(flow_run))
+
+
+def message_in(entry: dict[str, Any]) -> str:
+    """Of a state or a line of the log."""
+    message = entry.get("message")
+    return printable(message) if isinstance(message, str) else ""
+
+
+def first_line(text: str) -> str:
+    line = next(iter(printable(text).splitlines()), "")
+    return shorten(line, LINE_LIMIT)
+
+
+def without_storage(flow_run: dict[str, Any]) -> dict[str, Any]:
+    """A state's data is the path of a pickle, of use only to Prefect's clients."""
+    state = {key: value for key, value in _state(flow_run).items() if key != "data"}
+    return flow_run | ({"state": state} if state else {})
+
+
+def _state(flow_run: dict[str, Any]) -> dict[str, Any]:
+    state = flow_run.get("state")
+    return state if isinstance(state, dict) else {}
+
+
+def _waiting_for(flow_run: dict[str, Any], kind: str) -> str:
+    """Empty while the flow runs."""
+    match kind:
+        case "SCHEDULED":
+            return _scheduled(flow_run)
+        case "PENDING":
+            return "A worker has taken the run and prepares it."
+        case "PAUSED":
+            words = first_line(message_of(flow_run))
+            return f"Paused at Prefect until it is resumed there{f': {words}' if words else '.'}"
+        case "CANCELLING":
+            return "Prefect is cancelling the run."
+    return ""
+
+
+def _scheduled(flow_run: dict[str, Any]) -> str:
+    due = read_time(flow_run.get("next_scheduled_start_time")) or read_time(
+        flow_run.get("expected_start_time")
+    )
+    reason = SCHEDULED_FOR_A_REASON.get(str(flow_run.get("state_name")))
+    if due is None:
+        return f"{reason or 'Waiting for a worker'}."
+    when = f"{due.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+    if reason or due > datetime.now(UTC):
+        return f"{reason or 'Waiting for its time'}: due at {when}."
+    return f"Waiting for a worker since {when}."
+
+
+def wanted_runs(wanted: RunFilter) -> dict[str, Any]:
+    conditions: dict[str, Any] = {}
+    if wanted.run:
+        try:
+            conditions["id"] = {"any_": [str(UUID(wanted.run))]}
+        except ValueError:
+            raise Rejected("Prefect finds a run by its whole id only, not by how it begins.") from None
+    if wanted.states:
+        types = [kind for kind, state in STATES.items() if state in wanted.states]
+        conditions["state"] = {"type": {"any_": types}}
+    limits = {"after_": wanted.started_after, "before_": wanted.started_before}
+    if times := {name: moment.isoformat() for name, moment in limits.items() if moment}:
+        conditions["start_time"] = times
+    if wanted.engine_query:
+        conditions = _with_query(conditions, wanted.engine_query)
+    return {"sort": "START_TIME_DESC", "flow_runs": conditions, **_of_workflow(wanted.workflow)}
+
+
+def read_listed(
+    run: dict[str, Any], deployments: dict[str, dict[str, Any]], flow_names: dict[str, str]
+) -> ListedRun:
+    kind, flow = type_of(run), str(run.get("flow_id", ""))
+    deployment = deployments.get(str(run.get("deployment_id")))
+    return ListedRun(
+        run_id=str(run.get("id", "")),
+        workflow=str(name_of(deployment, flow_names)) if deployment else flow_names.get(flow, flow),
+        state=STATES[kind],
+        told_state=str(run.get("state_name") or kind),
+        key=_key(run.get("idempotency_key")),
+        started_at=read_time(run.get("start_time")),
+        finished_at=read_time(run.get("end_time")),
+        details={
+            "name": run.get("name"),
+            "tags": run.get("tags"),
+            "message": first_line(message_of(run)),
+            "expected_start_time": run.get("expected_start_time"),
+        },
+    )
+
+
+def offset_of(cursor: str) -> int:
+    if not cursor:
+        return 0
+    if not (cursor.isascii() and cursor.isdigit() and len(cursor) <= len("1000000000")):
+        raise Rejected("This is no cursor of this listing.")
+    return int(cursor)
+
+
+def _key(key: Any) -> UUID | None:
+    """Our keys are UUIDs; those of Prefect's schedules are not."""
+    try:
+        return UUID(key) if isinstance(key, str) else None
+    except ValueError:
+        return None
+
+
+def _of_workflow(name: str) -> dict[str, Any]:
+    """By a deployment's id, `flow/deployment`, or a part of either name."""
+    if not name:
+        return {}
+    try:
+        return {"deployments": {"id": {"any_": [str(UUID(name))]}}}
+    except ValueError:
+        parts = name.split("/")
+    if len(parts) == BOTH_NAMES and all(parts):
+        return {"flows": {"name": {"any_": parts[:1]}}, "deployments": {"name": {"any_": parts[1:]}}}
+    return {"deployments": {"flow_or_deployment_name": {"like_": name}}}
+
+
+def _with_query(conditions: dict[str, Any], query: str) -> dict[str, Any]:
+    """Prefect has no query language, so the query is JSON of its filter."""
+    try:
+        added = parse_json(query.encode("utf-8", "replace"))
+    except UnreadableJSON as error:
+        raise Rejected(f"A condition for Prefect is JSON such as {EXAMPLE}. {error}") from None
+    if not isinstance(added, dict):
+        raise Rejected(f"A condition for Prefect is a JSON object such as {EXAMPLE}.")
+    if twice := conditions.keys() & added.keys():
+        raise Rejected(f"The condition names {min(twice)}, which the other filters set already.")
+    return conditions | added
+
+
+def read_result(data: Any) -> Any:
+    """An artifact's data; JSON text, also in a code block, is parsed."""
+    if not isinstance(data, str):
+        return data
+    block = FENCED.fullmatch(data)
+    try:
+        return parse_json((block[1] if block else data).encode("utf-8", "replace"))
+    except UnreadableJSON:
+        return data
+
+
+def last_error(logs: list[dict[str, Any]]) -> str:
+    """The last error line of the flow itself, or empty."""
+    for entry in logs:
+        level, message = entry.get("level"), entry.get("message")
+        is_error = isinstance(level, int) and level >= ERROR
+        if is_error and isinstance(message, str) and not any(words in message for words in STATE_MESSAGES):
+            return first_line(message)
+    return ""
+
+
+def kept_lines(logs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """For the record, oldest first."""
+    return [
+        {
+            "time": str(entry.get("timestamp")),
+            "level": entry.get("level"),
+            "message": shorten(message_in(entry), MESSAGE_LIMIT),
+        }
+        for entry in reversed(logs)
+        if read_time(entry.get("timestamp"))
+    ]

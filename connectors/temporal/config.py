@@ -1,19 +1,44 @@
-"""The configuration of a Temporal source, and the workflows that it declares."""
+"""The configuration of a Temporal source, and the file in which it declares its workflows."""
 
 import asyncio
+import math
 import os
 import stat
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import Any
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field, SecretStr, ValidationError, ValidationInfo, field_validator
 
-from connectors.definitions import RejectedDefinition, WorkflowDefinition
+from connectors.definitions import Interaction, RejectedDefinition, WorkflowDefinition
 from connectors.errors import Misconfigured
-from connectors.formats.yaml import MAX_BYTES, UnusableText
+from connectors.formats import yaml
+from connectors.formats.yaml import MAX_BYTES, Path, Problem, UnusableText, message_of, suggest
 from connectors.settings import hint
-from connectors.temporal.definitions_file import Declared, name_in_file, read_definitions
-from connectors.temporal.settings import ServiceSettings
+from connectors.temporal.declarations import (
+    WITH_SECRETS,
+    CacheBlock,
+    DefinitionsFile,
+    InputDeclaration,
+    InteractionDeclaration,
+    Note,
+    OutputDeclaration,
+    Schema,
+    TemporalBlock,
+    WorkflowDeclaration,
+    keys_of,
+    object_schema,
+    problems_of,
+)
+from connectors.temporal.settings import (
+    EXECUTION_ID,
+    METADATA_KEY,
+    WORKFLOW,
+    ServiceSettings,
+    TemporalSettings,
+    placeholders_in,
+)
 
 SUFFIXES = (".yaml", ".yml")
 CONNECTION = "temporal"
@@ -22,6 +47,31 @@ NO_DEFINITIONS = (
     "without them the source has no workflows; bring a file in with manage.py import_temporal, or with "
     '"Import Temporal file" in the admin'
 )
+PLACES: dict[str, Path] = {
+    "host_port": ("hostPort",),
+    "namespace": ("namespace",),
+    "environment": ("environment",),
+    "timeout_seconds": ("timeout",),
+    "retry_initial_seconds": ("retryOptions", "initialInterval"),
+    "retry_maximum_seconds": ("retryOptions", "maximumInterval"),
+    "retry_maximum_attempts": ("retryOptions", "maximumAttempts"),
+    "retry_backoff": ("retryOptions", "backoffCoefficient"),
+    "oauth_client_id": ("auth", "clientID"),
+    "oauth_client_secret": ("auth", "clientSecret"),
+    "oauth_audience": ("auth", "audience"),
+    "oauth_scope": ("auth", "scope"),
+    "oauth_url": ("auth", "oauth2URL"),
+    "api_key": ("auth", "apiKey"),
+    "tls_cert_file": ("tls", "certPath"),
+    "tls_key_file": ("tls", "keyPath"),
+    "tls_ca_file": ("tls", "caPath"),
+    "tls_server_name": ("tls", "serverName"),
+    "tls_insecure_skip_verify": ("tls", "insecureSkipVerify"),
+}
+STORED_APART = "stored apart"  # In place of a secret that the file omits, during validation
+ID_TYPES = ("string", "number", "integer")
+NO_INPUT = "none"
+NO_ARGUMENTS: Schema = {"type": "object", "properties": {}, "additionalProperties": False}
 
 
 class TemporalConfig(ServiceSettings):
@@ -80,7 +130,7 @@ async def list_declared(config: TemporalConfig) -> AsyncIterator[WorkflowDefinit
         )
 
 
-def read_declared(config: TemporalConfig) -> Declared:
+def read_declared(config: TemporalConfig) -> "Declared":
     try:
         if config.definitions.strip():
             return _read_text(config.definitions, config.default_task_queue)
@@ -115,7 +165,289 @@ def _reason(error: Exception) -> str:
 
 
 @lru_cache(maxsize=4)
-def _read_text(definitions: str, default_task_queue: str) -> Declared:
+def _read_text(definitions: str, default_task_queue: str) -> "Declared":
     return read_definitions(
         definitions.encode("utf-8", "surrogatepass"), default_task_queue=default_task_queue
     )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DeclaredConnection:
+    """The source settings of the file's connection block."""
+
+    settings: dict[str, Any]  # Without secrets
+    secrets: dict[str, str] = field(repr=False)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Declared:
+    workflows: list[WorkflowDefinition]
+    connection: DeclaredConnection | None  # None without a connection block
+    cache: CacheBlock | None
+    entries: dict[str, dict[str, Any]]  # The workflows' mappings, each with its effective cache setting
+
+
+def read_definitions(content: bytes, *, default_task_queue: str = "") -> "Declared":
+    """Raises UnusableText with each problem's line and key."""
+    document = yaml.read_document(content, private=WITH_SECRETS)
+    problems = [*document.problems]
+
+    def note(place: Path, message: str) -> None:
+        problems.append(Problem(document.line_of(place), yaml.name_of(place), message))
+
+    file = _validate(document, problems)
+    reading = WorkflowReading(note, file.cache, default_task_queue)
+    workflows = [reading.definition(name, declared) for name, declared in file.workflows.items()]
+    connection = None if file.temporal is None else read_connection(file.temporal, note=note)
+    if problems:
+        raise UnusableText(problems)
+    return Declared(
+        workflows=[workflow for workflow in workflows if workflow is not None],
+        connection=connection,
+        cache=file.cache,
+        entries=_entries(document.value["workflows"], file),
+    )
+
+
+def _validate(document: yaml.Document, problems: list[Problem]) -> DefinitionsFile:
+    """The file without invalid parts. Raises UnusableText if nothing is left."""
+    try:
+        return DefinitionsFile.model_validate(document.value)
+    except ValidationError as error:
+        problems += problems_of(error, document)
+        faulty = [tuple(one["loc"]) for one in error.errors(include_url=False, include_input=False)]
+    try:
+        return DefinitionsFile.model_validate(_without(document.value, faulty))
+    except ValidationError:
+        raise UnusableText(problems) from None
+
+
+def _without(value: Any, faulty: list[Path]) -> Any:
+    if not isinstance(value, dict) or not isinstance(value.get("workflows"), dict):
+        return value
+    workflows, blocks = (
+        {place[1] for place in faulty if len(place) > 1},
+        {place[0] for place in faulty if place},
+    )
+    kept = {name: entry for name, entry in value["workflows"].items() if name not in workflows}
+    return {name: block for name, block in value.items() if name not in blocks} | {"workflows": kept}
+
+
+def _entries(raw: dict[str, dict[str, Any]], file: DefinitionsFile) -> dict[str, dict[str, Any]]:
+    entries = {}
+    for name, declared in file.workflows.items():
+        seconds = seconds_cached(declared, file.cache)
+        entries[name] = raw[name] | {"cache": {"ttl": f"{seconds}s"} if seconds else False}
+    return entries
+
+
+def read_connection(block: TemporalBlock, *, note: Note) -> DeclaredConnection:
+    said = dict(_settings_in(block))
+    secrets = {name: value.get_secret_value() for name, value in said.items() if isinstance(value, SecretStr)}
+    settings = {name: value for name, value in said.items() if name not in secrets}
+    assumed = {"oauth_client_secret": STORED_APART} if "oauth_url" in said else {}
+    try:
+        ServiceSettings.model_validate(assumed | settings | secrets)
+    except ValidationError as error:
+        for one in error.errors(include_url=False, include_input=False):
+            place = PLACES[str(one["loc"][0])] if one["loc"] else ()
+            note(("temporal", *place), message_of(one))
+    return DeclaredConnection(settings=settings, secrets=secrets)
+
+
+def name_in_file(setting: str) -> str:
+    """`retryOptions.maximumAttempts` for `retry_maximum_attempts`."""
+    return ".".join(map(str, PLACES[setting]))
+
+
+def setting_named(name: str) -> str:
+    """The setting for `clientSecret` or `auth.clientSecret`; any other name unchanged."""
+    return next((ours for ours, place in PLACES.items() if name in (place[-1], name_in_file(ours))), name)
+
+
+def _settings_in(block: TemporalBlock) -> Iterator[tuple[str, Any]]:
+    for name, place in PLACES.items():
+        value: Any = block
+        for key in place:
+            if value is not None:
+                fields = {alias: field for field, alias in keys_of(type(value)).items()}
+                value = getattr(value, fields[str(key)])
+        if value is not None:
+            yield name, value
+
+
+def seconds_cached(declared: WorkflowDeclaration, cache: CacheBlock | None) -> int | None:
+    """The workflow's own ttl, else the file's; None if either disables caching."""
+    own = declared.cache
+    if (cache is not None and not cache.enabled) or (own is not None and not own.enabled):
+        return None
+    ttl = (own.ttl if own else None) or (cache.ttl if cache else None)
+    return None if ttl is None else math.ceil(ttl)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkflowReading:
+    """Turns declarations into definitions, and notes problems with their places."""
+
+    note: Note
+    cache: CacheBlock | None
+    default_task_queue: str
+
+    def definition(self, name: str, declared: WorkflowDeclaration) -> WorkflowDefinition | None:
+        place: Path = ("workflows", name)
+        if not (declared.task_queue or self.default_task_queue):
+            self.note((*place, "taskQueue"), "required, but missing")
+        input_schema = self._input_schema(declared.input, (*place, "input"))
+        said = _said(category=declared.category, version=declared.version) | {
+            "id": name,
+            "name": name,
+            "title": declared.title or "",
+            "description": _description(declared),
+            "tags": declared.tags,
+            "inputSchema": input_schema,
+            "outputSchema": self._output_schema(declared.output, (*place, "output")),
+            "timeout_seconds": declared.timeout and math.ceil(declared.timeout),
+            "cache_seconds": seconds_cached(declared, self.cache),
+            "queries": self._interactions(declared.queries, (*place, "queries")),
+            "signals": self._interactions(declared.signals, (*place, "signals")),
+            "metadata": {METADATA_KEY: self._settings(declared, input_schema, place)},
+        }
+        try:
+            definition = WorkflowDefinition.model_validate(said)
+        except ValidationError as error:
+            self.note(place, _first_reason(error))
+            return None
+        if definition.name != name:
+            self.note(place, "a name has no blanks around it and no control characters in it")
+        return definition
+
+    def _input_schema(self, declared: InputDeclaration | None, place: Path) -> Schema:
+        if declared is None or not _takes_input(declared):
+            if declared is not None and declared.fields:
+                self.note((*place, "fields"), "there are none where the type is none")
+            return NO_ARGUMENTS
+        if declared.fields is not None:
+            fields = (*place, "fields")
+            return object_schema(declared.fields, title=_title(declared), place=fields, note=self.note)
+        if declared.positional:
+            self.note((*place, "positional"), "needs fields, whose order it means")
+        return _said(title=_title(declared)) | {"type": "object"}
+
+    def _output_schema(self, declared: OutputDeclaration | None, place: Path) -> Schema | None:
+        """Only for declared fields: a type's name cannot be validated."""
+        if declared is None or declared.fields is None:
+            return None
+        fields = (*place, "fields")
+        schema = object_schema(declared.fields, title=_title(declared), place=fields, note=self.note)
+        # A result may have more fields than it promises.
+        return schema | {"additionalProperties": True}
+
+    def _interactions(self, declared: Mapping[str, InteractionDeclaration], place: Path) -> list[Interaction]:
+        interactions = []
+        for name, one in declared.items():
+            fields = (*place, name, "fields")
+            schema = None
+            if one.fields is not None:
+                schema = object_schema(one.fields, title=None, place=fields, note=self.note)
+            said = {"name": name, "description": one.description, "inputSchema": schema}
+            try:
+                interactions.append(Interaction.model_validate(said))
+            except ValidationError as error:
+                self.note((*place, name), _first_reason(error))
+        return interactions
+
+    def _settings(self, declared: WorkflowDeclaration, input_schema: Schema, place: Path) -> dict[str, Any]:
+        """Those that differ from the defaults of `TemporalSettings`."""
+        self._check_recipe(declared.workflow_id, input_schema, (*place, "workflowId"))
+        takes_input = declared.input is not None and _takes_input(declared.input)
+        positional = declared.input is not None and declared.input.positional
+        settings = _said(
+            task_queue=declared.task_queue,
+            workflow_id=declared.workflow_id,
+            workflow_id_defaults=_defaults_in(declared.workflow_id, input_schema),
+            id_reuse_policy=_snake_case(declared.id_reuse_policy),
+            id_conflict_policy=_snake_case(declared.id_conflict_policy),
+            progress_query=declared.progress_query,
+            input=("positional" if positional else None) if takes_input else "none",
+            input_order=list(input_schema.get("properties", {})) if positional else None,
+        )
+        try:
+            TemporalSettings.model_validate(settings)
+        except ValidationError as error:
+            self.note(place, _first_reason(error))
+        return settings
+
+    def _check_recipe(self, recipe: str | None, input_schema: Schema, place: Path) -> None:
+        try:
+            names = placeholders_in(recipe or "")
+        except ValueError as error:
+            self.note(place, str(error))
+            return
+        # The properties of an input without fields are unknown.
+        if "properties" not in input_schema:
+            return
+        for name in names:
+            if name not in (EXECUTION_ID, WORKFLOW) and (objection := _objection(name, input_schema)):
+                self.note(place, f"{{{name}}} {objection}")
+
+
+def _objection(name: str, input_schema: Schema) -> str:
+    """Why a workflow id cannot contain this field; empty if every call has a value for it."""
+    fields: Schema = input_schema["properties"]
+    if name not in fields:
+        suggested = suggest(name, [EXECUTION_ID, WORKFLOW, *fields])
+        return "is unknown; " + (f"did you mean {{{suggested}}}?" if suggested else "there is no such field")
+    if fields[name].get("type") not in ID_TYPES:
+        return "has to be a field of the type string, number or integer, and not nullable"
+    if name not in input_schema.get("required", []) and not _has_default(fields[name]):
+        return "may be left out; the field has to be required, or to have a default"
+    return ""
+
+
+def _has_default(schema: Schema) -> bool:
+    default = schema.get("default")
+    return isinstance(default, str | int | float) and not isinstance(default, bool) and default != ""
+
+
+def _defaults_in(recipe: str | None, input_schema: Schema) -> dict[str, Any] | None:
+    """For the template's optional fields."""
+    fields, required = input_schema.get("properties", {}), input_schema.get("required", [])
+    try:
+        names = [name for name in placeholders_in(recipe or "") if name in fields and name not in required]
+    except ValueError:
+        return None
+    return {name: fields[name]["default"] for name in names if _has_default(fields[name])} or None
+
+
+def _title(declared: InputDeclaration | OutputDeclaration) -> str | None:
+    return None if declared.type in ("object", "any") else declared.type
+
+
+def _takes_input(declared: InputDeclaration) -> bool:
+    return (declared.type or "").lower() != NO_INPUT and bool(declared.type or declared.fields)
+
+
+def _description(declared: WorkflowDeclaration) -> str:
+    output = declared.output
+    if output is None or not (output.type or output.description):
+        return declared.purpose
+    returns = f"Returns {output.type}" if output.type else "Returns"
+    result = f"{returns}: {output.description}" if output.description else returns
+    return f"{declared.purpose}\n\n{result}" + ("" if result.endswith(".") else ".")
+
+
+def _first_reason(error: ValidationError) -> str:
+    one = error.errors(include_url=False, include_input=False)[0]
+    where = ".".join(map(str, one["loc"]))
+    return f"{where}: {message_of(one)}" if where else message_of(one)
+
+
+def _said(**values: Any) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _snake_case(policy: str | None) -> str | None:
+    """`RejectDuplicate` as `reject_duplicate`."""
+    if policy is None:
+        return None
+    return "".join(f"_{char.lower()}" if char.isupper() else char for char in policy).removeprefix("_")

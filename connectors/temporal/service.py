@@ -26,7 +26,7 @@ from connectors.protocol import RunFilter, RunPage, RunRef, RunSnapshot, Started
 from connectors.temporal import runs
 from connectors.temporal.config import TemporalConfig
 from connectors.temporal.connection import IDENTITY, Connection
-from connectors.temporal.runs import TemporalRun
+from connectors.temporal.runs import GOES_ON, Pollers, TemporalRun, ended, no_worker_on, progress_of, running
 from connectors.temporal.settings import (
     EXECUTION_ID,
     METADATA_KEY,
@@ -36,7 +36,6 @@ from connectors.temporal.settings import (
     placeholders_in,
     settings_of,
 )
-from connectors.temporal.status import GOES_ON, Pollers, ended, no_worker_on, progress_of, running
 from telemetry import traces
 
 LEEWAY_SECONDS = 60.0  # Beyond the execution's timeout, for a cancelled run's cleanup

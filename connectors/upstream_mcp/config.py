@@ -6,7 +6,7 @@ from pydantic import AfterValidator, Field, SecretStr, field_validator, model_va
 
 from connectors import settings
 from connectors.settings import REQUESTS, FieldProblem, SourceConfig, hint
-from connectors.simplified.config import HttpWord, KeyHeader, SimplifiedConfig
+from connectors.simplified import HttpWord, KeyHeader, SimplifiedConfig
 
 MAX_SECONDS = 2_592_000
 HTTP = {"transport": "http"}

@@ -30,8 +30,14 @@ from connectors.protocol import (
     ignore_progress,
 )
 from connectors.server_features import FeatureDefinition, FeatureKind
-from connectors.simplified.answers import read_listing, read_snapshot, read_started, run_id_of, walk_listing
-from connectors.simplified.connector import SimplifiedConnector
+from connectors.simplified import (
+    SimplifiedConnector,
+    read_listing,
+    read_snapshot,
+    read_started,
+    run_id_of,
+    walk_listing,
+)
 from connectors.upstream_mcp.config import McpConfig, McpSourceConfig
 from connectors.upstream_mcp.conversation import Era, OnProgress, TransportFailures
 from connectors.upstream_mcp.features import ServerFeatures

@@ -18,7 +18,7 @@ from connectors.server_features import (
     FeatureKind,
     address_problem,
 )
-from connectors.simplified.answers import walk_listing
+from connectors.simplified import walk_listing
 from connectors.upstream_mcp.session import McpSession
 
 ID_KEYS: Mapping[FeatureKind, str] = {

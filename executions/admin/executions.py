@@ -47,9 +47,15 @@ from executions.admin import page
 from executions.admin.page import describe_page, send_payload, state_badge
 from executions.admin.running import RunningMixin, run_again
 from executions.admin.usage import show_uncalled, show_usage
-from executions.cancelling import CancelOutcome, cancel_execution
 from executions.engine_runs import EngineRun, EngineRunPage, list_engine_runs, present_capabilities
-from executions.interacting import InteractionRefused, query_execution, signal_execution, why_not_now
+from executions.interacting import (
+    CancelOutcome,
+    InteractionRefused,
+    cancel_execution,
+    query_execution,
+    signal_execution,
+    why_not_now,
+)
 from executions.models import Execution, State
 from executions.models.record import TEXTS
 from executions.reading import UnknownExecution

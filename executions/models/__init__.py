@@ -1,9 +1,20 @@
 from executions.models.approval import Approval, ApprovalDecision, ApprovalNotice, StandingApproval
 from executions.models.execution import Execution
-from executions.models.payload import ExecutionPayload, InputRequest
-from executions.models.record import ExecutionEvent, Retention, WorkerPresence
+from executions.models.record import (
+    ACTIVE,
+    FINAL,
+    OPEN,
+    Aftermath,
+    CancelProgress,
+    ErrorKind,
+    ExecutionEvent,
+    ExecutionPayload,
+    InputRequest,
+    Retention,
+    State,
+    WorkerPresence,
+)
 from executions.models.result_cache import CachedOutput, CachedResult, CachePolicy, CacheUse
-from executions.models.states import ACTIVE, FINAL, OPEN, Aftermath, CancelProgress, ErrorKind, State
 from executions.models.usage import HourlyUsage, RateBucket, StatisticsState
 
 __all__ = [

@@ -25,10 +25,20 @@ from catalogue.access import Caller
 from catalogue.models import Workflow
 from connectors.network.redaction import printable
 from connectors.protocol import RunSnapshot, Started
-from executions.models.payload import SAID_BY, ExecutionPayload, InputRequest, size_of
-from executions.models.record import EVENT_COLUMNS, ExecutionEvent, ExecutionQuerySet
+from executions.models.record import (
+    ACTIVE,
+    EVENT_COLUMNS,
+    SAID_BY,
+    Aftermath,
+    ErrorKind,
+    ExecutionEvent,
+    ExecutionPayload,
+    ExecutionQuerySet,
+    InputRequest,
+    State,
+    size_of,
+)
 from executions.models.statements import adapt_time, carry_out, insertion, insertion_of
-from executions.models.states import ACTIVE, Aftermath, ErrorKind, State
 from executions.models.transitions import (
     MESSAGE_CHARACTERS,
     Event,

@@ -10,8 +10,18 @@ from django.utils import timezone
 
 from connectors.network.redaction import printable
 from connectors.protocol import RunSnapshot, RunState
-from executions.models.payload import ExecutionPayload, size_of
-from executions.models.record import EVENT_COLUMNS, ExecutionEvent, ExecutionRecord
+from executions.models.record import (
+    ACTIVE,
+    EVENT_COLUMNS,
+    FINAL,
+    Aftermath,
+    ErrorKind,
+    ExecutionEvent,
+    ExecutionPayload,
+    ExecutionRecord,
+    State,
+    size_of,
+)
 from executions.models.result_cache import keep_result
 from executions.models.statements import (
     ONE_STATEMENT,
@@ -24,7 +34,6 @@ from executions.models.statements import (
     insertion,
     update,
 )
-from executions.models.states import ACTIVE, FINAL, Aftermath, ErrorKind, State
 from executions.models.usage import end_of, usage_insertion
 
 MESSAGE_CHARACTERS = 500  # Of what progress says

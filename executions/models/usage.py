@@ -18,9 +18,8 @@ from django.utils import timezone
 
 from catalogue.access import Caller
 from catalogue.models import Workflow
-from executions.models.record import ExecutionRecord, milliseconds_between
+from executions.models.record import ExecutionRecord, State, milliseconds_between
 from executions.models.statements import Statement, carry_out, insertion
-from executions.models.states import State
 
 CACHED = "cached"
 

@@ -20,7 +20,7 @@ from catalogue.database import lend_connection
 from catalogue.permissions import is_administrator
 from catalogue.rest import base
 from catalogue.rest.base import StrictSerializer
-from executions.cancelling import CancelOutcome
+from executions.interacting import CancelOutcome
 from executions.models import CancelProgress, ErrorKind, Execution, ExecutionEvent, State
 from executions.models.record import ExecutionQuerySet
 from executions.reading import all_of

@@ -2,8 +2,10 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from django.db.models import QuerySet
-from django.http import StreamingHttpResponse
+from django.http import QueryDict, StreamingHttpResponse
+from django.shortcuts import get_object_or_404
 from django.urls import reverse
+from drf_spectacular.helpers import forced_singular_serializer
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import (
     OpenApiExample,
@@ -22,11 +24,24 @@ from catalogue.access import Caller, Scope
 from catalogue.audit import record_export
 from catalogue.database import run_without_connection
 from catalogue.history import actor_of
+from catalogue.models import Source
 from catalogue.permissions import Access
-from catalogue.rest.base import LongPages, Problem, ProblemSerializer, Refusal, StrictSerializer
+from catalogue.rest.base import (
+    REFUSED,
+    JSONObjectField,
+    LongPages,
+    Problem,
+    ProblemSerializer,
+    Refusal,
+    StrictSerializer,
+    find_problems,
+)
 from catalogue.rest.views import ApiViewSet
+from connectors.errors import ConnectorError, Rejected, Unsupported
+from connectors.protocol import RunFilter, RunState
 from executions import interacting, resolving
-from executions.cancelling import CancelOutcome, cancel_execution
+from executions.engine_runs import LARGEST_PAGE, USUAL_PAGE, EngineRun, list_engine_runs
+from executions.interacting import CancelOutcome, cancel_execution
 from executions.models import Execution
 from executions.models.execution import StartRequest
 from executions.reading import UnknownExecution
@@ -65,6 +80,10 @@ UNCERTAIN = OpenApiResponse(
     ProblemSerializer, "It is not known whether the engine took the signal. Do not send it again blindly."
 )
 Result = TypeVar("Result")
+LONGEST_TEXT = 255
+LONGEST_QUERY = 2_000
+LONGEST_CURSOR = 4_000
+STATES = [state.value for state in RunState]
 
 
 class TalkSerializer(StrictSerializer):
@@ -430,3 +449,119 @@ def _start_refusal(error: StartRefused) -> Refusal:
             return busy
         case _:
             return Refusal(status.HTTP_400_BAD_REQUEST, str(error), kind="validation")
+
+
+class RunFilterSerializer(StrictSerializer):
+    """Which runs to list."""
+
+    workflow = serializers.CharField(
+        required=False, max_length=LONGEST_TEXT, help_text="The engine's name of the workflow."
+    )
+    state = serializers.MultipleChoiceField(
+        choices=STATES, required=False, help_text="Several may be named: `state=running&state=failed`."
+    )
+    run = serializers.CharField(
+        required=False, max_length=LONGEST_TEXT, help_text="What the run's id begins with."
+    )
+    started_after = serializers.DateTimeField(required=False, help_text="Or at that very moment.")
+    started_before = serializers.DateTimeField(required=False)
+    query = serializers.CharField(
+        required=False,
+        max_length=LONGEST_QUERY,
+        help_text="A further condition in the engine's own query language.",
+    )
+    page_size = serializers.IntegerField(default=USUAL_PAGE, min_value=1, max_value=LARGEST_PAGE)
+    cursor = serializers.CharField(
+        default="", max_length=LONGEST_CURSOR, help_text="`next_cursor` of the page before."
+    )
+
+    @property
+    def run_filter(self) -> RunFilter:
+        asked = self.validated_data
+        return RunFilter(
+            workflow=asked.get("workflow", ""),
+            run=asked.get("run", ""),
+            states=frozenset(RunState(state) for state in asked.get("state", ())),
+            started_after=asked.get("started_after"),
+            started_before=asked.get("started_before"),
+            engine_query=asked.get("query", ""),
+        )
+
+
+class EngineRunSerializer(serializers.Serializer[EngineRun]):
+    run_id = serializers.CharField(source="listed.run_id")
+    workflow = serializers.CharField(source="listed.workflow", help_text="The engine's name of it.")
+    state = serializers.ChoiceField(choices=STATES, source="listed.state")
+    told_state = serializers.CharField(source="listed.told_state", help_text="In the engine's own word.")
+    started_at = serializers.DateTimeField(source="listed.started_at", allow_null=True)
+    finished_at = serializers.DateTimeField(source="listed.finished_at", allow_null=True)
+    details = JSONObjectField(source="listed.details", help_text="The engine's further details.")
+    execution_id = serializers.SerializerMethodField(
+        help_text="The execution it belongs to; null for runs started by other clients."
+    )
+
+    def get_execution_id(self, run: EngineRun) -> str | None:
+        return None if run.execution is None else str(run.execution.pk)
+
+
+class EngineRunPageSerializer(serializers.Serializer[Any]):
+    results = EngineRunSerializer(source="runs", many=True)
+    next_cursor = serializers.CharField(help_text="For the next page; empty on the last one.")
+
+
+@extend_schema(tags=["Sources"])
+class EngineRunViewSet(ApiViewSet[Execution]):
+    queryset: QuerySet[Execution] = Execution.objects.none()
+    filter_backends = ()
+    pagination_class = None
+    access = {"list": Access(Scope.ADMIN, "executions.view_execution")}
+
+    @extend_schema(
+        operation_id="sources_runs",
+        summary="List the runs at the engine",
+        description="Asks the engine for its own list, the latest first, whichever client started "
+        "them. Nothing is stored. For administrators.",
+        parameters=[
+            OpenApiParameter("source", location=OpenApiParameter.PATH, description="The source's name."),
+            RunFilterSerializer,
+        ],
+        responses={
+            200: forced_singular_serializer(EngineRunPageSerializer),  # type: ignore[no-untyped-call]
+            400: OpenApiResponse(ProblemSerializer, "The engine cannot filter by this."),
+            409: OpenApiResponse(ProblemSerializer, "The engine cannot list its runs."),
+            503: OpenApiResponse(ProblemSerializer, "The engine did not answer."),
+        },
+    )
+    def list(self, request: Request, source: str) -> Response:
+        found = get_object_or_404(Source, name=source)
+        asked = RunFilterSerializer(data=_without_blanks(request.query_params))
+        if not asked.is_valid():
+            problems = [Problem(f"?{one.path[1:]}", one.message) for one in find_problems(asked.errors)]
+            raise Refusal(status.HTTP_400_BAD_REQUEST, REFUSED, kind="validation", errors=problems)
+        size, cursor = asked.validated_data["page_size"], asked.validated_data["cursor"]
+        try:
+            page = run_without_connection(
+                list_engine_runs(found, asked.run_filter, page_size=size, cursor=cursor)
+            )
+        except ConnectorError as error:
+            raise _refusal(error) from None
+        return Response(EngineRunPageSerializer(page).data)
+
+
+def _without_blanks(parameters: QueryDict) -> QueryDict:
+    """Forms send empty fields too."""
+    filled = QueryDict(mutable=True)
+    for name, values in parameters.lists():
+        if any(values):
+            filled.setlist(name, [value for value in values if value])
+    return filled
+
+
+def _refusal(error: ConnectorError) -> Refusal:
+    match error:
+        case Rejected():
+            return Refusal(status.HTTP_400_BAD_REQUEST, error.message, kind="validation")
+        case Unsupported():
+            return Refusal(status.HTTP_409_CONFLICT, error.message, kind="execution")
+        case _:
+            return Refusal(status.HTTP_503_SERVICE_UNAVAILABLE, error.message, kind="execution")

@@ -27,8 +27,7 @@ from connectors.network.redaction import printable
 from connectors.protocol import Capabilities, Connector, RunSnapshot, RunState
 from executions.models import ErrorKind, Execution
 from executions.models.execution import log_progress
-from executions.models.record import ExecutionEvent, ExecutionQuerySet
-from executions.models.states import State
+from executions.models.record import ExecutionEvent, ExecutionQuerySet, State
 from executions.runner.engine_calls import (
     LONGEST_INTERVAL_SECONDS,
     READ_SECONDS,

@@ -16,12 +16,12 @@ from unfold.contrib.filters.admin import BooleanRadioFilter, ChoicesDropdownFilt
 from catalogue.admin.base import ButtonsMixin, CatalogueChangeList
 from catalogue.admin.form_fields import ReservedForField
 from catalogue.admin.rendering import badge, chip, cut_short, link, side_by_side
+from catalogue.compat import formsets_of
 from catalogue.exposure import ExposedCatalogue, choose, confirmed_catalogue, shown_by
 from catalogue.models import Toolset, ToolsetRule, Workflow
 from executions.dashboard import Need, address, further_needs
 from mcp_bridge import tool_lists
 from mcp_bridge.client_configuration import configurations_of, server_for_users
-from mcp_bridge.compat import formsets_of
 from mcp_bridge.portability import find_refused
 from mcp_bridge.tokens import ToolsetInUse, delete_toolset, resource_url, tokens_bound_to
 

@@ -12,7 +12,7 @@ from django.urls import reverse
 
 from catalogue.discovery import refresh_source
 from catalogue.models import DiscoveryRun, Source, Workflow
-from connectors.http_job.config import preset_text
+from connectors.http_job.engine import preset_text
 from tests.admin.pages import add_url, form_values, text_of
 from tests.admin.test_sources import NEW, errors_of
 from tests.catalogue.test_commands import run

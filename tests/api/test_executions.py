@@ -317,7 +317,7 @@ VALUES = {
 
 
 @pytest.mark.parametrize("value", VALUES.values(), ids=VALUES.keys())
-@pytest.mark.databases("executions.models.payload")
+@pytest.mark.databases("executions.models.record")
 def test_arguments_are_kept_exactly_whatever_json_they_are(value):
     make_workflow(tool_name="anything")
     client = agent()
@@ -328,7 +328,7 @@ def test_arguments_are_kept_exactly_whatever_json_they_are(value):
     assert response.json()["input"] == {"value": value}
 
 
-@pytest.mark.databases("executions.models.payload")
+@pytest.mark.databases("executions.models.record")
 def test_a_text_that_was_cut_inside_a_character_is_kept_readable():
     make_workflow(tool_name="anything")
     body = b'{"tool": "anything", "arguments": {"text": "a\\ud83d"}}'

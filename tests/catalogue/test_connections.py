@@ -10,7 +10,7 @@ from catalogue.connections import close_connectors, connector_for
 from catalogue.models import Source
 from catalogue.secrets import encrypt_credentials
 from connectors.errors import Misconfigured
-from connectors.simplified.connector import SimplifiedConnector
+from connectors.simplified import SimplifiedConnector
 from tests.factories import NOWHERE
 
 

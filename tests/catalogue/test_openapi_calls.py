@@ -9,8 +9,7 @@ from catalogue.imports.openapi import OpenApiImportRequest, import_document
 from catalogue.models import Workflow
 from catalogue.schemas import find_argument_problems
 from connectors.errors import Rejected
-from connectors.http_tools.config import HttpConfig
-from connectors.http_tools.connector import HttpConnector
+from connectors.http_tools.connector import HttpConfig, HttpConnector
 from connectors.protocol import RunState
 from connectors.testing import closing
 from tests.connectors.http_tool_hosts import http_tool_hosts

@@ -141,8 +141,8 @@ USED: dict[str, tuple[Callable[[], Any], str]] = {
     "config.compat, a pool's check": (lambda: ConnectionPool(open=False), "_check"),
     "config.celery, writing a message": (lambda: filesystem.Channel, "_put"),
     "config.celery, reading a message": (lambda: filesystem.Channel, "_get"),
-    "mcp_bridge.compat, the formsets of a form": (lambda: ModelAdmin, "_create_formsets"),
-    "orchestration.compat, a logged response": (logged_response, "_has_been_logged"),
+    "catalogue.compat, the formsets of a form": (lambda: ModelAdmin, "_create_formsets"),
+    "catalogue.compat, a logged response": (logged_response, "_has_been_logged"),
 }
 """By use: what has the private attribute, and its name."""
 

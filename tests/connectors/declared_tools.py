@@ -3,8 +3,7 @@
 from typing import Any
 
 from connectors.http_tools.checks import connection_of, definition_of
-from connectors.http_tools.config import HttpConfig
-from connectors.http_tools.connector import HttpConnector
+from connectors.http_tools.connector import HttpConfig, HttpConnector
 from connectors.http_tools.tool import HttpOperation, ToolConfig
 from connectors.protocol import WorkflowRef
 

@@ -5,8 +5,7 @@ from typing import Any
 
 from connectors.http_tools.checks import operation_of
 from connectors.http_tools.openapi.document import Document, RefusedOperation, base_url_of
-from connectors.http_tools.openapi.operations import ReadTool, ReadTools, Selection, read_tools
-from connectors.http_tools.openapi.security import settings_for
+from connectors.http_tools.openapi.operations import ReadTool, ReadTools, Selection, read_tools, settings_for
 from connectors.http_tools.request import build_request
 from connectors.http_tools.tool import HTTPRequestSpec
 

@@ -20,8 +20,7 @@ from connectors.errors import (
     Unreachable,
 )
 from connectors.protocol import RunRef, WorkflowRef
-from connectors.simplified.config import SimplifiedConfig
-from connectors.simplified.connector import SimplifiedConnector
+from connectors.simplified import SimplifiedConfig, SimplifiedConnector
 from connectors.testing import closing, everything_told_by, free_port
 from tests.connectors.scripted import (
     Behaviour,

@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 
 from connectors.http_tools.checks import definition_of
-from connectors.http_tools.comparison import difference_between
-from connectors.http_tools.request import build_request
+from connectors.http_tools.request import build_request, difference_between
 from connectors.http_tools.tool import HttpOperation, HTTPRequestSpec, ToolConfig
 from tests.connectors.declared_tools import TEXT, WHOLE, tool
 

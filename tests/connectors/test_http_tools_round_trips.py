@@ -7,8 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from connectors.errors import Rejected
-from connectors.http_tools.comparison import difference_between
-from connectors.http_tools.request import build_request, content_of, query_of
+from connectors.http_tools.request import build_request, content_of, difference_between, query_of
 from connectors.http_tools.tool import HTTPRequestSpec, fill_template, parameters_in
 from tests.connectors.random_tools import JSON, NAMES, RandomCall, random_calls
 from tests.thoroughness import examples

@@ -21,10 +21,10 @@ from connectors.errors import (
     Unreachable,
 )
 from connectors.formats.yaml import UnusableText, read_document
-from connectors.http_job.config import PRESETS, HttpJobConfig, preset_text
 from connectors.http_job.connector import HttpJobConnector
 from connectors.http_job.declaration import json_schema, read_declaration
-from connectors.http_job.dry_run import describe_requests
+from connectors.http_job.engine import PRESETS, HttpJobConfig, preset_text
+from connectors.http_job.trial import describe_requests
 from connectors.protocol import Capabilities, RunRef, RunState, WorkflowRef
 from connectors.testing import closing
 from tests.connectors.job_engines import Argo, Awx, Jenkins, JobEngine, serving

@@ -11,8 +11,8 @@ import pytest
 from pydantic import ValidationError
 
 from connectors.errors import InvalidAnswer, NotGenuine, Unsupported
-from connectors.http_job.config import HttpJobConfig
 from connectors.http_job.connector import HttpJobConnector
+from connectors.http_job.engine import HttpJobConfig
 from connectors.protocol import Delivery, ReportedEnd
 from tests.connectors.test_job_engine_declarations import SMALLEST
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from connectors.http_tools.openapi.document import Document
-from connectors.http_tools.openapi.security import settings_for
+from connectors.http_tools.openapi.operations import settings_for
 from tests.connectors.openapi import document, read
 
 CLIENT = {"type": "oauth2", "flows": {"clientCredentials": {"tokenUrl": "https://auth.example.com/token"}}}

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from connectors.definitions import RejectedDefinition, WorkflowDefinition
 from connectors.errors import InvalidAnswer, NotFound, OutcomeUnknown, Rejected, Unreachable
-from connectors.prefect.config import PrefectConfig
+from connectors.prefect.api import PrefectConfig
 from connectors.prefect.connector import PrefectConnector
 from connectors.protocol import RunFilter, RunRef, RunState, WorkflowRef
 from tests.connectors.scripted import Behaviour, Received, ScriptedEngine, response

@@ -9,7 +9,7 @@ from loguru import logger
 from connectors import registry
 from connectors.errors import Misconfigured
 from connectors.registry import BUILT_IN, forget_connectors
-from connectors.simplified.connector import SimplifiedConnector
+from connectors.simplified import SimplifiedConnector
 from tests.admin.ledger import LedgerConnector
 from tests.packages import declare_package
 

@@ -13,9 +13,7 @@ from pydantic import ValidationError
 from connectors.definitions import RejectedDefinition, WorkflowDefinition
 from connectors.errors import InvalidAnswer, Misconfigured, OutcomeUnknown, Rejected, Unsupported
 from connectors.protocol import RunRef, RunState, WorkflowRef
-from connectors.simplified.answers import read_snapshot, read_started
-from connectors.simplified.config import SimplifiedConfig
-from connectors.simplified.connector import SimplifiedConnector
+from connectors.simplified import SimplifiedConfig, SimplifiedConnector, read_snapshot, read_started
 from connectors.testing import everything_told_by
 from tests.connectors.scripted import Received, ScriptedEngine, replies, response, routes
 from tests.processes import ExampleEngine
@@ -337,7 +335,7 @@ async def test_the_next_page_goes_by_any_of_three_names(name: str) -> None:
 
 async def test_endless_pages_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """B8: a listing has a bounded number of pages."""
-    monkeypatch.setattr("connectors.simplified.answers.MAX_PAGES", 5)
+    monkeypatch.setattr("connectors.simplified.MAX_PAGES", 5)
 
     async def behave(request: Received, writer: Any) -> None:
         writer.write(response(200, f'{{"workflows": [], "next": "{uuid4()}"}}'))
@@ -349,7 +347,7 @@ async def test_endless_pages_end(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_a_listing_beyond_every_measure_is_invalid(monkeypatch: pytest.MonkeyPatch) -> None:
     """B8: so many workflows are an error and not silently a part of them."""
-    monkeypatch.setattr("connectors.simplified.answers.MOST_WORKFLOWS", 3)
+    monkeypatch.setattr("connectors.simplified.MOST_WORKFLOWS", 3)
     async with ScriptedEngine(replies(200, listed("1", "2", "3"))) as engine:
         assert len(await discovered(engine)) == 3
         engine.behave = replies(200, listed("1", "2", "3", "4"))

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from catalogue.schemas import check_input_schema
 from connectors.errors import Misconfigured
 from connectors.formats.yaml import read_document, write_document
-from connectors.temporal.config import TemporalConfig, list_declared, read_file
+from connectors.temporal.config import Declared, TemporalConfig, list_declared, read_definitions, read_file
 from connectors.temporal.declarations import Block, DefinitionsFile, keys_of
-from connectors.temporal.definitions_file import Declared, read_definitions
 from connectors.temporal.settings import settings_of
 from tests.thoroughness import examples
 

@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from connectors.formats.yaml import MAX_BYTES, UnusableText
-from connectors.temporal.definitions_file import read_definitions
+from connectors.temporal.config import read_definitions
 from tests.thoroughness import examples
 
 EXAMPLE = (Path(__file__).parent / "temporal_files" / "source_document.yaml").read_text()

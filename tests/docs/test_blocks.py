@@ -15,7 +15,7 @@ from django.core.management import call_command
 from catalogue.curation import enable_workflows
 from catalogue.discovery import refresh_source
 from catalogue.models import HistoryEntry, Review, Workflow
-from connectors.http_job.config import preset_text
+from connectors.http_job.engine import preset_text
 from connectors.network.policy import StdioCommand, allow_stdio_commands
 from connectors.registry import connector_class
 from mcp_bridge.client_configuration import HttpServer, McpClient, StdioServer

@@ -16,7 +16,7 @@ from catalogue.database import THREADS, run_in_database
 from catalogue.models import Source, Workflow
 from catalogue.sources import configure_source
 from executions import advancing
-from executions.cancelling import Cancellation, cancel_execution
+from executions.interacting import Cancellation, cancel_execution
 from executions.models import Execution, ExecutionPayload, State
 from executions.models.execution import StartRequest
 from executions.waiting import start_and_wait

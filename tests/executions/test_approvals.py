@@ -18,7 +18,7 @@ from catalogue.models import Review, Source, Workflow
 from executions import approvals
 from executions.advancing import advance_due_executions
 from executions.approvals import AlreadyDecided, NotAllowed, NotDecided, decide
-from executions.cancelling import CancelOutcome
+from executions.interacting import CancelOutcome
 from executions.models import Approval, Execution, ExecutionPayload, StandingApproval, State
 from executions.queue import admit_queued
 from executions.reading import describe_execution

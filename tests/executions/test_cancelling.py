@@ -9,7 +9,7 @@ import pytest
 from catalogue.models import Source, Workflow
 from connectors.background import run_in_background_loop
 from executions.advancing import advance_due_executions
-from executions.cancelling import Cancellation, CancelOutcome
+from executions.interacting import Cancellation, CancelOutcome
 from executions.models import Execution, State
 from executions.models.execution import StartRequest
 from executions.reading import UnknownExecution
@@ -114,7 +114,7 @@ def test_an_execution_that_is_not_started_yet_is_cancelled_without_the_engine(
     assert engine.requests == []
 
 
-@pytest.mark.databases("executions.cancelling")
+@pytest.mark.databases("executions.interacting")
 def test_a_cancel_beats_the_worker_that_is_about_to_start_it(engine: WireEngine, workflow: Workflow) -> None:
     """Cancel against start: the worker read the row before, and must not start it all the same."""
     execution = create_execution(
@@ -169,7 +169,7 @@ def test_a_cancel_during_somebody_elses_poll_is_sent_by_the_next_step(
     assert engine.count("cancel") == 1
 
 
-@pytest.mark.databases("executions.cancelling")
+@pytest.mark.databases("executions.interacting")
 def test_a_run_that_completes_before_the_cancel_keeps_its_result(
     engine: WireEngine, running: Execution
 ) -> None:

@@ -18,7 +18,7 @@ from tests.factories import make_execution
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
-    pytest.mark.databases("executions.models.payload"),
+    pytest.mark.databases("executions.models.record"),
 ]
 
 ODD = {

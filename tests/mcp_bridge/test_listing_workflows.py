@@ -17,8 +17,7 @@ from catalogue.access import Scope
 from catalogue.describing import forget_outages
 from catalogue.exposure import current_catalogue
 from catalogue.models import Source, Toolset
-from mcp_bridge.builtin_tools import BUILT_IN_TOOLS
-from mcp_bridge.builtin_tools.workflows import MOST_AT_A_TIME, USUAL_LIMIT, list_for
+from mcp_bridge.builtin_tools import BUILT_IN_TOOLS, MOST_LISTED, USUAL_LIMIT, list_for
 from mcp_bridge.calls import ToolCall
 from mcp_bridge.tokens import Access, create_token
 from tests.factories import make_source, make_toolset, make_workflow, make_workflows
@@ -280,7 +279,7 @@ async def test_an_ordinary_catalogue_needs_no_pages(connect: Connect, transactio
     async with connect() as client:
         first = await listing(client)
         assert (len(first["workflows"]), first["total"]) == (USUAL_LIMIT, USUAL_LIMIT + 1)
-        assert len(await names(client, limit=MOST_AT_A_TIME)) == USUAL_LIMIT + 1
+        assert len(await names(client, limit=MOST_LISTED)) == USUAL_LIMIT + 1
 
 
 async def test_a_workflow_that_comes_between_two_pages_moves_nothing(connect: Connect, books: None):
@@ -310,7 +309,7 @@ ODD_ARGUMENTS = [
     ({"tags": "finance"}, "/tags"),
     ({"tags": [1]}, "/tags/0"),
     ({"limit": 0}, "/limit"),
-    ({"limit": MOST_AT_A_TIME + 1}, "/limit"),
+    ({"limit": MOST_LISTED + 1}, "/limit"),
     ({"limit": 1.5}, "/limit"),
     ({"cursor": "no cursor"}, "/cursor"),
     ({"query": ["a"]}, "/query"),

@@ -20,9 +20,8 @@ from catalogue.models import Workflow
 from executions import change_feed
 from executions.models import Execution, State
 from executions.runner import follow
-from mcp_bridge import calls
+from mcp_bridge import builtin_tools, calls
 from mcp_bridge.bearers import forget_bearers
-from mcp_bridge.builtin_tools import executions as builtin_executions
 from mcp_bridge.models import AccessToken
 from mcp_bridge.tokens import create_token
 from tests import plain_http
@@ -206,7 +205,7 @@ async def test_a_client_of_little_patience_gets_its_handle_in_time_and_is_told_t
 @pytest.fixture
 def _unnamed_clients_wait_for_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calls, "UNNAMED_WAIT_SECONDS", 1)
-    monkeypatch.setattr(builtin_executions, "UNNAMED_WAIT_SECONDS", 1)
+    monkeypatch.setattr(builtin_tools, "UNNAMED_WAIT_SECONDS", 1)
 
 
 UNNAMED = {"client_info": None, "read_timeout_seconds": 5}

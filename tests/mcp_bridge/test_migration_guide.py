@@ -54,7 +54,7 @@ async def test_every_example_of_the_guide_holds(connect: Connect, transactional_
 
 def test_the_guide_is_where_the_warning_sends_its_reader():
     """D9, D4"""
-    from mcp_bridge.builtin_tools.workflows import DEPRECATED
+    from mcp_bridge.builtin_tools import DEPRECATED
 
     (path,) = re.findall(r"docs/\S+\.md", DEPRECATED)
     assert "1.0.0" in DEPRECATED

@@ -28,7 +28,7 @@ import os, subprocess, warnings
 
 print("chatty: was imported")
 
-from connectors.simplified.connector import SimplifiedConnector
+from connectors.simplified import SimplifiedConnector
 
 
 class ChattyConnector(SimplifiedConnector):

@@ -11,10 +11,9 @@ from catalogue.management.base import CatalogueCommand, add_secret_options, json
 from connectors.errors import ConnectorError, InvalidAnswer, Rejected
 from connectors.formats.json import UnreadableJSON, parse_json
 from connectors.formats.yaml import UnusableText, message_of
-from connectors.http_job.config import PRESETS, HttpJobConfig, preset_text
 from connectors.http_job.declaration import json_schema, read_declaration
-from connectors.http_job.dry_run import describe_requests, describe_webhook
-from connectors.http_job.trial import Trial
+from connectors.http_job.engine import PRESETS, HttpJobConfig, preset_text
+from connectors.http_job.trial import Trial, describe_requests, describe_webhook
 
 
 class Command(CatalogueCommand):

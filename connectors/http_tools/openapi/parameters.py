@@ -1,21 +1,35 @@
-"""Parameters of an operation, and the arguments that they and the fields of its body become."""
+"""Parameters and the body of an operation, and the arguments that they become."""
 
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from connectors.formats.json_schema import NESTED, item_types_of, pointer_of, steps_of, types_of
+from connectors.formats.json_schema import (
+    MAX_LOOKED_AT,
+    NESTED,
+    item_types_of,
+    parts_of,
+    pointer_of,
+    steps_of,
+    types_of,
+)
 from connectors.http_tools.openapi.document import (
+    JSON,
     LONGEST_ARGUMENT_DESCRIPTION,
+    Ambiguous,
     Document,
     NoTool,
+    choose_media_type,
+    is_form,
     is_json,
+    is_multipart,
+    plain_name,
     plain_text,
     quoted,
 )
-from connectors.http_tools.openapi.schemas import Converted, Schemas
-from connectors.http_tools.tool import ArgumentPlace, Constant, parameters_in
+from connectors.http_tools.openapi.schemas import Converted, Schemas, is_left_out
+from connectors.http_tools.tool import ArgumentPlace, BodyFormat, Constant, parameters_in
 from connectors.network.headers import CONSTANT_ONLY, objection_to_name
 
 UNFIT = re.compile(r"[^A-Za-z0-9_.-]+")
@@ -26,6 +40,20 @@ MEDIA_TYPE = re.compile(r"[\w!#$&^.+*-]{1,100}/[\w!#$&^.+*-]{1,100}", re.ASCII)
 USUAL_STYLE = {"path": "simple", "query": "form", "header": "simple"}
 MAX_PARAMETERS = 500
 LONGEST_PARAMETER_NAME = 500
+DEEPEST = 8  # `allOf` within `allOf`
+MAX_FIELDS = 1_000
+OPEN = frozenset(  # Keywords of objects that a list of fields cannot express
+    ["patternProperties", "unevaluatedProperties", "propertyNames", "dependentSchemas", "if", "not"]
+)
+CHOICES = ("oneOf", "anyOf")
+COMPOSITIONS = ("allOf", "anyOf", "oneOf")
+WHOLE = "body"
+DEEP = "deepObject"
+ENCODED_OTHERWISE = "which is encoded in a way that is not supported"
+HOW_TO_GIVE = (
+    "A file: its text, or for anything else a data: URI in base64, with its name if that matters, such as "
+    "data:image/png;name=photo.png;base64,..."
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -293,3 +321,372 @@ def _json_content(one: Parameter) -> tuple[Any, str] | None:
 
 def _folded(one: Parameter) -> str:
     return one.name.lower() if one.where == "header" else one.name
+
+
+@dataclass(slots=True)
+class Field:
+    name: str
+    required: bool = False
+    schemas: list[tuple[Any, str]] = field(default_factory=list)  # All have to match; each with its pointer
+
+    @property
+    def pointer(self) -> str:
+        return self.schemas[0][1]
+
+
+@dataclass(frozen=True, slots=True)
+class Fields:
+    fields: dict[str, Field]
+    demands: list[Demand]
+
+
+def fields_of(document: Document, raw: Any, pointer: str) -> Fields | None:
+    """None for a body that makes sense only as a whole. Raises NoTool."""
+    gathered = _Gathered(document)
+    if not isinstance(raw, dict) or not gathered.take(raw, pointer) or not gathered.fields:
+        return None
+    for name in gathered.required & gathered.fields.keys():
+        gathered.fields[name].required = True
+    # A field that is required but not described takes any value.
+    for name in sorted(gathered.required - gathered.fields.keys() - gathered.left_out):
+        gathered.fields[name] = Field(name, required=True, schemas=[({}, pointer)])
+    if gathered.at_least > 1 and gathered.at_least > len(gathered.required):
+        return None
+    return Fields(gathered.fields, list(gathered.needed()))
+
+
+@dataclass(slots=True)
+class _Gathered:
+    document: Document
+    fields: dict[str, Field] = field(default_factory=dict)
+    required: set[str] = field(default_factory=set)
+    left_out: set[str] = field(default_factory=set)
+    demands: list[Demand] = field(default_factory=list)
+    at_least: int = 0  # How many fields are required, whichever
+    parts: int = 0
+
+    def take(self, raw: Any, pointer: str, depth: int = 0) -> bool:
+        """Whether the fields express the whole schema."""
+        schema, pointer = self.document.object_at(raw, pointer)
+        self.parts += 1
+        if depth > DEEPEST or self.parts > MAX_FIELDS or not _is_plain(schema):
+            return False
+        self.required |= _required_by(schema)
+        self._take_demands(schema)
+        self._take_properties(schema.get("properties", {}), f"{pointer}/properties")
+        return len(self.fields) <= MAX_FIELDS and all(
+            self.take(part, f"{pointer}/allOf/{position}", depth + 1)
+            for position, part in enumerate(schema.get("allOf", ()))
+        )
+
+    def _take_demands(self, schema: dict[str, Any]) -> None:
+        fewest = schema.get("minProperties", 0)
+        if isinstance(fewest, int) and not isinstance(fewest, bool):
+            self.at_least = max(self.at_least, fewest)
+        for word in CHOICES:
+            groups = [_required_by(one) for one in schema.get(word) or ()]
+            if groups:
+                self.demands.append(Demand(of=tuple(groups), only_one=word == "oneOf"))
+
+    def needed(self) -> Iterator[Demand]:
+        """Demands that required fields do not meet, without impossible alternatives."""
+        known = self.fields.keys()
+        for demand in self.demands:
+            possible = tuple(dict.fromkeys(group for group in demand.of if group <= known))
+            is_always = any(group <= self.required for group in possible)
+            if possible and (demand.only_one or not is_always):
+                yield Demand(of=possible, only_one=demand.only_one)
+        if self.at_least == 1 and not self.required:
+            yield Demand(of=tuple(frozenset([name]) for name in self.fields))
+
+    def _take_properties(self, properties: dict[str, Any], pointer: str) -> None:
+        if isinstance(properties, Ambiguous):
+            raise NoTool(f"The key {quoted(properties.key)} occurs twice in one object.", pointer)
+        for name, raw in properties.items():
+            at = f"{pointer}{pointer_of([name])}"
+            if is_left_out(self.document, raw, at, "request"):
+                self.left_out.add(name)
+                continue
+            known = self.fields.setdefault(name, Field(name))
+            if all(raw != other for other, _ in known.schemas):
+                known.schemas.append((raw, at))
+
+
+def _is_plain(schema: dict[str, Any]) -> bool:
+    if OPEN & schema.keys() or schema.get("additionalProperties") not in (None, False):
+        return False
+    named = schema.get("type", "object")
+    if named != "object" and named != ["object", "null"]:
+        return False
+    if not isinstance(schema.get("properties", {}), dict) or not isinstance(schema.get("allOf", []), list):
+        return False
+    # A base of several kinds of objects, each with further fields.
+    if isinstance(said := schema.get("discriminator"), dict) and said.get("mapping"):
+        return False
+    return all(_only_requires(schema.get(word)) for word in CHOICES)
+
+
+def _required_by(schema: dict[str, Any]) -> frozenset[str]:
+    names = schema.get("required")
+    return (
+        frozenset(name for name in names if isinstance(name, str)) if isinstance(names, list) else frozenset()
+    )
+
+
+def _only_requires(choices: Any) -> bool:
+    return choices is None or (
+        isinstance(choices, list)
+        and all(
+            isinstance(one, dict) and one.keys() <= {"required", "title", "description"} for one in choices
+        )
+    )
+
+
+def has_inner_lists(document: Document, raw: Any, pointer: str) -> bool:
+    """Whether a list that may hold texts is below the outermost value. Raises NoTool."""
+    waiting, seen = [(raw, pointer, False)], set[tuple[str, bool]]()
+    while waiting:
+        raw, pointer, is_inner = waiting.pop()
+        if not isinstance(raw, dict):
+            continue
+        raw, pointer = document.object_at(raw, pointer)
+        if (pointer, is_inner) in seen:
+            continue
+        seen.add((pointer, is_inner))
+        # A schema that is too large to search may have some.
+        is_list = is_inner and "array" in types_of({"type": raw.get("type")}, document.object_at, pointer)
+        items = item_types_of(raw, document.object_at, pointer) if is_list else frozenset()
+        if len(seen) > MAX_LOOKED_AT or (is_list and not (items and items <= NESTED)):
+            return True
+        for word in COMPOSITIONS:
+            waiting += [(one, at, is_inner) for one, at in parts_of(raw, word, pointer)]
+        fields = raw["properties"] if isinstance(raw.get("properties"), dict) else {}
+        waiting += [(one, f"{pointer}/properties/{name}", True) for name, one in fields.items()]
+        waiting += [(raw.get(word), f"{pointer}/{word}", True) for word in ("items", "additionalProperties")]
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    arguments: list[Argument] = field(default_factory=list)
+    body_format: BodyFormat = "json"
+    constants: list[Constant] = field(default_factory=list)
+    demands: list[Demand] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Bodies:
+    document: Document
+    schemas: Schemas
+    notes: list[str] = field(default_factory=list)
+
+    def body(self, raw: Any, pointer: str) -> Body:
+        """Raises NoTool."""
+        described, pointer = self.document.object_at(raw, pointer)
+        content, at = self.document.object_at(described.get("content", {}), f"{pointer}/content")
+        if not content:
+            return Body()
+        media_type = self._media_type(content, at)
+        media, at = self.document.object_at(content[media_type], f"{at}{pointer_of([media_type])}")
+        if "schema" not in media:
+            return Body([self._whole({}, at, described)], constants=_constants(media_type))
+        schema, at_schema = media["schema"], f"{at}/schema"
+        found = fields_of(self.document, schema, at_schema)
+        fields, demands = (found.fields, found.demands) if found else (None, [])
+        if is_form(media_type) or is_multipart(media_type):
+            if described.get("required") is not True and self._says_nothing(schema, at_schema):
+                return Body()
+            if not fields:
+                raise NoTool("Its body is a form whose fields the document does not list.", at_schema)
+            given, encoding = fields.values(), media.get("encoding")
+            if is_multipart(media_type):
+                return Body(self._multipart(given, encoding), body_format="multipart", demands=demands)
+            return Body(self._form(given, encoding), body_format="form", demands=demands)
+        # A body that may be omitted, but only as a whole, has to be one argument.
+        needed = bool(demands) or any(one.required for one in (fields or {}).values())
+        if not fields or (needed and described.get("required") is False):
+            return Body([self._whole(schema, at_schema, described)], constants=_constants(media_type))
+        arguments = [self._field(one) for one in fields.values()]
+        return Body(arguments, constants=_constants(media_type), demands=demands)
+
+    def _media_type(self, content: dict[str, Any], pointer: str) -> str:
+        """JSON if offered, except for files, whose bytes it cannot hold."""
+        chosen = choose_media_type(content, pointer)
+        with_files = next((name for name in content if is_multipart(name)), None)
+        if with_files is None or not is_json(chosen):
+            return chosen
+        media, at = self.document.object_at(content[chosen], f"{pointer}{pointer_of([chosen])}")
+        found = fields_of(self.document, media["schema"], f"{at}/schema") if "schema" in media else None
+        fields = found.fields.values() if found else ()
+        has_files = any(self._is_file(raw, where) for field in fields for raw, where in field.schemas)
+        return with_files if has_files else chosen
+
+    def is_empty(self, raw: Any, pointer: str) -> bool:
+        """Whether the document gives the body no field. Raises NoTool."""
+        described, pointer = self.document.object_at(raw, pointer)
+        content, at = self.document.object_at(described.get("content", {}), f"{pointer}/content")
+        return all(
+            isinstance(media, dict)
+            and self._says_nothing(media.get("schema"), f"{at}{pointer_of([name])}/schema")
+            for name, media in content.items()
+        )
+
+    def _says_nothing(self, raw: Any, pointer: str) -> bool:
+        if not isinstance(raw, dict):
+            return False
+        schema, _ = self.document.object_at(raw, pointer)
+        usual = {"type", "title", "description", "additionalProperties", "properties"}
+        is_closed = schema.get("additionalProperties") in (None, False)
+        return schema.get("properties") == {} and is_closed and schema.keys() <= usual
+
+    def _whole(self, schema: Any, pointer: str, described: dict[str, Any]) -> Argument:
+        return Argument(
+            place=ArgumentPlace(place="body", name=""),
+            wanted=WHOLE,
+            converted=self.schemas.convert(schema, pointer),
+            description=plain_text(described.get("description"), LONGEST_ARGUMENT_DESCRIPTION),
+            required=described.get("required") is True,
+        )
+
+    def _form(self, fields: Iterable[Field], encoding: Any) -> list[Argument]:
+        arguments = []
+        for one in fields:
+            if self._is_left_out(one, self._form_objection(one, encoding)):
+                continue
+            types, items = self._types_of(one)
+            # A list that needs brackets: `expand[]=a&expand[]=b`.
+            is_list = _said(encoding, one).get("style") == DEEP and types == {"array"} and not items & NESTED
+            arguments.append(self._field(one, form_name=f"{one.name}[]" if is_list else one.name))
+        return arguments
+
+    def _multipart(self, fields: Iterable[Field], encoding: Any) -> list[Argument]:
+        return [
+            self._part(one, said)
+            for one in fields
+            if not self._is_left_out(one, self._part_objection(one, said := _said(encoding, one)))
+        ]
+
+    def _part_objection(self, one: Field, said: dict[str, Any]) -> str:
+        """Since 3.1 a style applies to parts, too; texts and by default lists of them stay the same."""
+        if self.document.minor == 0 or not said.keys() & {"style", "explode"}:
+            return ""
+        types, items = self._types_of(one)
+        is_usual = said.get("style", "form") == "form" and said.get("explode") is not False
+        fits = not types & NESTED or (is_usual and "object" not in types and not items & NESTED)
+        return "" if fits else ENCODED_OTHERWISE
+
+    def _is_left_out(self, one: Field, objection: str) -> bool:
+        """Adds a note. Raises NoTool for a required field."""
+        if objection and one.required:
+            raise NoTool(f"It needs the form field {quoted(one.name)}, {objection}.", one.pointer)
+        if objection:
+            self.notes.append(f"The form field {quoted(one.name)} is left out, {objection}.")
+        return bool(objection)
+
+    def _part(self, one: Field, said: dict[str, Any]) -> Argument:
+        """A file, a text or JSON; by default a list has a part per item."""
+        media_type = str(said.get("contentType") or "").partition(",")[0].strip()
+        types, items = self._types_of(one)
+        is_file = any(self._is_file(raw, pointer) for raw, pointer in one.schemas)
+        is_other = bool(media_type) and not is_json(media_type) and not media_type.startswith("text/plain")
+        if is_file or (is_other and types | items <= {"string", "array"}):
+            # The schema of the bytes does not describe the text that represents them.
+            schema = self._file_schema(one, is_list="array" in types)
+            known = "" if "*" in media_type else media_type
+            place = ArgumentPlace(place="body", name=pointer_of([one.name]), file=True, media_type=known)
+            converted = Converted(schema, frozenset(), 2)
+            converted = with_an_item(converted) if one.required and "array" in types else converted
+            return Argument(place=place, wanted=one.name, converted=converted, required=one.required)
+        as_json = is_json(media_type) and "array" in types
+        return self._field(one, form_name=one.name, as_json=as_json)
+
+    def _is_file(self, raw: Any, pointer: str) -> bool:
+        """`format: binary`, also of items, or its equivalent in 3.1."""
+        if not isinstance(raw, dict):
+            return False
+        raw, pointer = self.document.object_at(raw, pointer)
+        if raw.get("format") == "binary":
+            return True
+        named = raw.get("contentMediaType")
+        if isinstance(named, str) and not is_json(named) and "contentEncoding" not in raw:
+            return True
+        inner = [raw.get("items"), *(raw.get("anyOf") or []), *(raw.get("oneOf") or [])]
+        return any(
+            isinstance(one, dict) and self.document.object_at(one, pointer)[0].get("format") == "binary"
+            for one in inner
+        )
+
+    def _file_schema(self, one: Field, *, is_list: bool) -> dict[str, Any]:
+        """With the document's description, and how to give a file."""
+        raw, _ = self.document.object_at(*one.schemas[0])
+        said = plain_text(raw.get("description"), LONGEST_ARGUMENT_DESCRIPTION)
+        described = {"description": f"{said} {HOW_TO_GIVE}".strip()}
+        if not is_list:
+            return {"type": "string"} | described
+        bounds = {key: raw[key] for key in ("minItems", "maxItems") if isinstance(raw.get(key), int)}
+        return {"type": "array"} | described | bounds | {"items": {"type": "string"}}
+
+    def _form_objection(self, one: Field, encoding: Any) -> str:
+        said = _said(encoding, one)
+        is_odd = said.get("contentType") or said.get("style", "form") not in ("form", DEEP)
+        if is_odd or said.get("explode") is False:
+            return ENCODED_OTHERWISE
+        if said.get("style") == DEEP:
+            return self._objection_to_brackets(one)
+        for raw, pointer in one.schemas:
+            if types_of(raw, self.document.object_at, pointer) == {"object"}:
+                return "which is an object, and forms have texts only"
+            if item_types_of(raw, self.document.object_at, pointer) & NESTED:
+                return "which is a list of more than texts"
+        return ""
+
+    def _objection_to_brackets(self, one: Field) -> str:
+        """Our forms write `a[b]=1` and `a[0][b]=1`, but inner lists of texts as `a[b]=1&a[b]=2`."""
+        if any(has_inner_lists(self.document, raw, pointer) for raw, pointer in one.schemas):
+            return "which has lists of texts within objects, and forms do not write brackets for those"
+        types, items = self._types_of(one)
+        # Objects are written with numbers, texts under another name; a list of both, or of unknown types, has
+        # no spelling that is right for all items.
+        is_plain = types == {"array"} and bool(items) and not items & NESTED
+        is_of_objects = bool(items) and items <= NESTED
+        if "array" in types and not is_plain and not is_of_objects:
+            return "which is a list of texts or something else, and those are written in different ways"
+        return ""
+
+    def _types_of(self, one: Field) -> tuple[set[str], set[str]]:
+        """Of the value, and of a list's items."""
+        types = {found for raw, at in one.schemas for found in types_of(raw, self.document.object_at, at)}
+        items = {
+            found for raw, at in one.schemas for found in item_types_of(raw, self.document.object_at, at)
+        }
+        return types, items
+
+    def _field(self, one: Field, *, form_name: str = "", as_json: bool = False) -> Argument:
+        as_text = bool(form_name) and not as_json
+        parts = [
+            convert_as_text(self.schemas, raw, pointer, needed=one.required)
+            if as_text
+            else self.schemas.convert(raw, pointer)
+            for raw, pointer in one.schemas
+        ]
+        converted = parts[0]
+        if len(parts) > 1:
+            converted = Converted(
+                {"allOf": [part.schema for part in parts]},
+                frozenset().union(*(part.needs for part in parts)),
+                1 + sum(part.parts for part in parts),
+            )
+        place = ArgumentPlace(place="body", name=pointer_of([form_name or one.name]), as_json=as_json)
+        return Argument(place=place, wanted=one.name, converted=converted, required=one.required)
+
+
+def _said(encoding: Any, one: Field) -> dict[str, Any]:
+    said = encoding.get(one.name) if isinstance(encoding, dict) else None
+    return said if isinstance(said, dict) else {}
+
+
+def _constants(media_type: str) -> list[Constant]:
+    """A content-type for APIs that name JSON differently."""
+    if plain_name(media_type) in JSON:
+        return []
+    return [Constant(place="header", name="Content-Type", value=media_type)]

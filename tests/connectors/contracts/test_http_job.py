@@ -12,8 +12,8 @@ import pytest
 
 from connectors.definitions import RejectedDefinition, WorkflowDefinition
 from connectors.errors import OutcomeUnknown, Rejected
-from connectors.http_job.config import HttpJobConfig
 from connectors.http_job.connector import HttpJobConnector
+from connectors.http_job.engine import HttpJobConfig
 from connectors.protocol import Connector, WorkflowRef
 from connectors.testing import (
     Asked,

@@ -6,8 +6,7 @@ from uuid import UUID
 import pytest
 
 from connectors.protocol import Connector, WorkflowRef
-from connectors.simplified.config import SimplifiedConfig
-from connectors.simplified.connector import SimplifiedConnector
+from connectors.simplified import SimplifiedConfig, SimplifiedConnector
 from connectors.testing import ConnectorContract, EngineHarness, Sample
 from tests.processes import ExampleEngine
 

@@ -21,8 +21,8 @@ import httpx2
 import psutil
 import pytest
 
-from connectors.http_job.config import HttpJobConfig
 from connectors.http_job.connector import HttpJobConnector
+from connectors.http_job.engine import HttpJobConfig
 from connectors.protocol import RunRef
 from connectors.testing import free_port
 from tests import plain_http

@@ -19,7 +19,7 @@ import httpx2
 import psutil
 import pytest
 
-from connectors.prefect.config import PrefectConfig
+from connectors.prefect.api import PrefectConfig
 from connectors.prefect.connector import PrefectConnector
 from connectors.protocol import RunRef
 from connectors.testing import free_port

@@ -1,18 +1,70 @@
-"""What this room adds to the pages of accounts; imported after the module that registers them."""
+"""What this room adds to the pages of workflows and accounts, once other modules have registered them."""
 
+import json
 from typing import Any
 
 from django.contrib import admin, messages
 from django.contrib.auth.models import User
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest
+from django.utils.html import format_html
+from mcp_types import LATEST_PROTOCOL_VERSION
+from pydantic import ValidationError
 
 from catalogue.admin import users
 from catalogue.admin.base import Button, ButtonsMixin, button
+from catalogue.admin.rendering import DASH, pretty_json
+from catalogue.admin.workflows import WorkflowAdmin
+from catalogue.describing import estimate_tokens
 from catalogue.history import actor_of, record_change
+from catalogue.models import Workflow
 from mcp_bridge.models import ExternalIdentity, SecondFactor
+from mcp_bridge.tool_lists import serialise_tool, tokens_by_key, workflow_tool
 
 admin.site.unregister(User)
+
+
+def _token_cost(request: HttpRequest, workflow: Workflow) -> tuple[str, Any]:
+    entry = _entry_of(workflow)
+    return ("In a list of tools", f"about {estimate_tokens(entry):,} tokens" if entry else "it is left out")
+
+
+def _show_entry(request: HttpRequest, workflow: Workflow) -> tuple[str, Any]:
+    if not (entry := _entry_of(workflow)):
+        return ("", "")
+    cost = format_html(
+        '<p class="mb-3">{} characters in <code>tools/list</code>, about {} tokens. Toolsets in portable '
+        "mode show it in their own way.</p>{}",
+        f"{len(entry):,}",
+        f"{estimate_tokens(entry):,}",
+        pretty_json(json.loads(entry)),
+    )
+    return ("As agents get it", cost)
+
+
+def _entry_of(workflow: Workflow) -> str:
+    """Empty if the row is invalid."""
+    try:
+        return serialise_tool(workflow_tool(workflow), LATEST_PROTOCOL_VERSION).decode()
+    except ValidationError:
+        return ""
+
+
+def _weigh(rows: list[Workflow]) -> None:
+    costs = tokens_by_key([row.pk for row in rows])
+    for row in rows:
+        row.tokens = costs.get(row.pk)  # type: ignore[attr-defined]
+
+
+@admin.display(description="tokens")
+def tokens(workflow: Any) -> str:
+    return DASH if workflow.tokens is None else f"{workflow.tokens:,}"
+
+
+WorkflowAdmin.further_facts.append(_token_cost)
+WorkflowAdmin.further_sections.append(_show_entry)
+WorkflowAdmin.prepare_rows.append(_weigh)
+WorkflowAdmin.further_columns.append(tokens)
 
 
 @admin.register(User)

@@ -1,0 +1,537 @@
+"""The simplified workflow API over HTTP: list, start, status, and optionally cancel and look up by key."""
+
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import aclosing, contextmanager
+from datetime import UTC, datetime
+from string import Formatter
+from typing import Annotated, Any, ClassVar
+from uuid import UUID
+
+import httpx2
+from pydantic import AfterValidator, BaseModel, Field, SecretStr
+
+from connectors import settings
+from connectors.definitions import RejectedDefinition, WorkflowDefinition, parse_definition
+from connectors.errors import ConnectorError, InvalidAnswer, NotFound, OutcomeUnknown, Unsupported
+from connectors.formats.json import is_number, read_percent
+from connectors.network.client import EngineClient, fill_path
+from connectors.network.headers import objection_to_name
+from connectors.network.policy import normalise_base_url
+from connectors.network.redaction import printable, shorten, shorten_error, words_in
+from connectors.network.transport import HttpLimits
+from connectors.protocol import (
+    Capabilities,
+    Health,
+    ReportProgress,
+    RunRef,
+    RunSnapshot,
+    RunState,
+    Started,
+    WorkflowRef,
+    health_of,
+    ignore_progress,
+)
+from connectors.settings import SourceConfig, hint
+
+WORKFLOWS_PATH = "/api/v1/service/workflows"
+USUAL_KEY_HEADER = "Idempotency-Key"
+RUN_PATH = WORKFLOWS_PATH + "/{workflow_id}/runs/{run_id}"
+FORMATS = hint(group="Paths and formats")
+STARTS = hint(group="What the engine promises of starts")
+LISTING_DEPTH = 250  # Above the limit of one schema, so that a deep one does not fail the listing
+NO_SUCH_OPERATION = (405, 501)
+MAX_PAGES = 1_000
+MAX_ITEMS = 10_000
+MOST_WORKFLOWS = 50_000
+NEXT_KEYS = ("next", "next_cursor", "nextCursor")
+STATES = {
+    "RUNNING": RunState.RUNNING,
+    "COMPLETED": RunState.COMPLETED,
+    "FAILED": RunState.FAILED,
+    "CANCELLED": RunState.CANCELLED,
+    "CANCELED": RunState.CANCELLED,
+}
+LINE_LIMIT = 500
+NO_REASON = {
+    RunState.FAILED: "The workflow failed and the engine gave no reason.",
+    RunState.CANCELLED: "The workflow was cancelled at the engine.",
+}
+RUN_KEYS = ("runs", "run")
+RUN_ID_KEYS = ("run_id", "runId", "id")
+KEY_KEYS = ("idempotency_key", "idempotencyKey", "key")
+
+
+def _path(required: str = "", *, optional: bool = False) -> AfterValidator:
+    """A path below the base URL, without placeholders or with the required one and perhaps {workflow_id}."""
+    allowed = {required, "workflow_id"} if required else set()
+
+    def check(path: str) -> str:
+        if optional and not path:
+            return path
+        if not path.startswith("/") or not path.isascii() or not path.isprintable() or " " in path:
+            raise ValueError("must start with '/' and contain neither spaces nor characters outside ASCII")
+        found = _placeholders(path)
+        if required and required not in found:
+            raise ValueError(f"must contain {{{required}}}")
+        if unknown := found - allowed:
+            raise ValueError(f"must not contain {{{min(unknown)}}}")
+        return path
+
+    return AfterValidator(check)
+
+
+def _placeholders(path: str) -> set[str]:
+    try:
+        found = [part for part in Formatter().parse(path) if part[1] is not None]
+    except ValueError:
+        raise ValueError("has a brace without its partner") from None
+    if any(form or conversion for _, _, form, conversion in found):
+        raise ValueError("must have nothing but a name between braces")
+    return {str(name) for _, name, _, _ in found}
+
+
+def _http_word(text: str) -> str:
+    if not all(char.isascii() and (char.isalnum() or char in "-_.") for char in text):
+        raise ValueError("may contain letters, digits, '-', '_' and '.' only")
+    return text
+
+
+def _header_for_a_key(name: str) -> str:
+    if name and (why := objection_to_name(name)):
+        raise ValueError(f"{name} {why}")
+    return name
+
+
+HttpWord = Annotated[str, AfterValidator(_http_word)]
+KeyHeader = Annotated[HttpWord, AfterValidator(_header_for_a_key)]
+
+
+class SimplifiedConfig(SourceConfig):
+    base_url: Annotated[str, AfterValidator(normalise_base_url)] = Field(
+        title="Base URL",
+        description="Where the engine answers, such as https://engine.example.com; a path prefix may follow.",
+        json_schema_extra=hint(address=True),
+    )
+    api_key: settings.HeaderSecret = Field(
+        default=SecretStr(""),
+        title="API key",
+        description="Sent with every request in the Authorization header. Empty: the header is left out.",
+    )
+    authorization_scheme: HttpWord = Field(
+        default="Api-Key",
+        title="Authorization scheme",
+        description="The word before the key in the Authorization header. Empty: the key stands alone.",
+        json_schema_extra=FORMATS,
+    )
+    list_path: Annotated[str, _path()] = Field(
+        default=WORKFLOWS_PATH,
+        title="Listing path",
+        description="Answers GET with the engine's workflows.",
+        json_schema_extra=FORMATS,
+    )
+    start_path: Annotated[str, _path("workflow_id")] = Field(
+        default=WORKFLOWS_PATH + "/{workflow_id}/start",
+        title="Start path",
+        description="Answers POST with a new run; must contain {workflow_id}.",
+        json_schema_extra=FORMATS,
+    )
+    status_path: Annotated[str, _path("run_id", optional=True)] = Field(
+        default=RUN_PATH + "/status",
+        title="Status path",
+        description="Answers GET with a run's status; must contain {run_id}, may contain {workflow_id}. "
+        "Empty: the engine does not report on runs; one that has not ended when its start is answered "
+        "becomes unconfirmed.",
+        json_schema_extra=FORMATS,
+    )
+    cancel_path: Annotated[str, _path("run_id", optional=True)] = Field(
+        default=RUN_PATH + "/cancel",
+        title="Cancel path",
+        description="POST there cancels a run; must contain {run_id}. Empty: the engine cannot cancel.",
+        json_schema_extra=FORMATS,
+    )
+    list_keys: list[str] = Field(
+        default=["workflows", "items", "data", "results"],
+        min_length=1,
+        title="Listing keys",
+        description="Under which of these keys the listing has its array, unless the answer itself is one.",
+        json_schema_extra=FORMATS,
+    )
+    cursor_parameter: HttpWord = Field(
+        default="cursor",
+        min_length=1,
+        title="Cursor parameter",
+        description="Query parameter for the next page, where the engine gives a cursor and not a link.",
+        json_schema_extra=FORMATS,
+    )
+    source: str = Field(
+        default="application",
+        min_length=1,
+        max_length=100,
+        title="Source",
+        description="Sent with each start as the caller's name.",
+        json_schema_extra=FORMATS,
+    )
+    idempotency_header: KeyHeader = Field(
+        default="",
+        title="Idempotency header",
+        description="Fill in (for example Idempotency-Key) only if the engine starts a single run however "
+        "often it gets the same key. Empty: a start of unknown outcome is never repeated.",
+        json_schema_extra=STARTS,
+    )
+    run_lookup_path: Annotated[str, _path("key", optional=True)] = Field(
+        default="",
+        title="Run lookup path",
+        description="Answers GET with the run, or the list of runs, that was started with a key, such as "
+        "/runs?workflow_id={workflow_id}&idempotency_key={key}; an empty list or 404 says that there is "
+        "none. Must contain {key}. Starts of unknown outcome are then looked up there. Empty: the engine "
+        "has no such lookup.",
+        json_schema_extra=STARTS,
+    )
+    key_header: KeyHeader = Field(
+        default="",
+        title="Key header of the lookup",
+        description="In which header a start carries the key that the lookup asks for, where no idempotency "
+        "header is set. Empty: Idempotency-Key. Not sent without a run lookup path.",
+        json_schema_extra=STARTS,
+    )
+    min_poll_seconds: settings.MinPollSeconds = 1.0
+    request_timeout_seconds: settings.RequestTimeoutSeconds = Field(
+        default=30.0,
+        description="For one whole request; a synchronous workflow has to finish within it.",
+    )
+    max_response_bytes: settings.MaxResponseBytes = 10_000_000
+    verify_tls: settings.VerifyTls = True
+    ca_file: settings.CaFile = ""
+
+
+class SimplifiedConnector:
+    """An engine that lists, starts, shows and cancels workflows by the simplified API over HTTP."""
+
+    kind: ClassVar[str] = "simplified"
+    label: ClassVar[str] = "Simplified workflow API (HTTP)"
+    Config: ClassVar[type[BaseModel]] = SimplifiedConfig
+    starts_by_metadata: ClassVar[bool] = False
+
+    def __init__(self, config: SimplifiedConfig) -> None:
+        self._config = config
+        key = config.api_key.get_secret_value()
+        authorization = f"{config.authorization_scheme} {key}".strip()
+        self._client = EngineClient(
+            base_url=config.base_url,
+            headers={"accept-language": "en"} | ({"authorization": authorization} if key else {}),
+            secrets=[key],
+            limits=HttpLimits.within(
+                config.request_timeout_seconds, max_response_bytes=config.max_response_bytes
+            ),
+            verify_tls=config.verify_tls,
+            ca_file=config.ca_file,
+        )
+
+    def __repr__(self) -> str:
+        return f"SimplifiedConnector({self._config.base_url})"
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(
+            idempotent_start=bool(self._config.idempotency_header),
+            can_cancel=bool(self._config.cancel_path),
+            can_find_runs=bool(self._config.run_lookup_path),
+            min_poll_seconds=self._config.min_poll_seconds,
+            status_is_optional=True,
+        )
+
+    async def check(self) -> Health:
+        return await health_of(self._greet())
+
+    async def _greet(self) -> str:
+        items, following = await self._page(self._config.list_path)
+        count = f"at least {len(items)}" if following else str(len(items))
+        return f"The engine answered; workflows listed: {count}."
+
+    async def discover(self) -> AsyncIterator[WorkflowDefinition | RejectedDefinition]:
+        items = walk_listing(
+            self._page,
+            self._config.list_path,
+            listing="The engine's listing",
+            of="workflows",
+            most=MOST_WORKFLOWS,
+        )
+        async with aclosing(items):
+            async for position, item in items:
+                yield parse_definition(item, position=position)
+
+    async def start(
+        self,
+        workflow: WorkflowRef,
+        arguments: dict[str, Any],
+        *,
+        key: UUID,
+        report: ReportProgress = ignore_progress,
+    ) -> Started:
+        header = self._config.idempotency_header
+        if not header and self._config.run_lookup_path:
+            header = self._config.key_header or USUAL_KEY_HEADER
+        answer = await self._client.request_json(
+            "POST",
+            fill_path(self._config.start_path, workflow_id=workflow.id),
+            body={"input": arguments, "source": self._config.source},
+            headers={header: str(key)} if header else None,
+            repeatable=False,
+        )
+        return read_started(answer)
+
+    async def poll(self, run: RunRef) -> RunSnapshot:
+        if not self._config.status_path:
+            raise Unsupported("Its settings name no status path.")
+        with _unsupported_where_the_engine_says_so():
+            answer = await self._client.request_json("GET", _run_path(self._config.status_path, run))
+        return read_snapshot(answer)
+
+    async def cancel(self, run: RunRef) -> None:
+        if not self._config.cancel_path:
+            raise Unsupported("This engine cannot cancel a run.")
+        with _unsupported_where_the_engine_says_so():
+            await self._client.request("POST", _run_path(self._config.cancel_path, run))
+
+    async def find_run(
+        self, workflow: WorkflowRef, arguments: dict[str, Any], *, key: UUID
+    ) -> Started | None:
+        if not self._config.run_lookup_path:
+            raise Unsupported("This engine cannot look a run up by the key of its start.")
+        path = fill_path(self._config.run_lookup_path, workflow_id=workflow.id, key=str(key))
+        try:
+            answer = await self._client.request_json("GET", path, max_depth=LISTING_DEPTH)
+        except NotFound:
+            return None
+        return read_found_run(answer, self._config.list_keys, workflow_id=workflow.id, key=str(key))
+
+    async def aclose(self) -> None:
+        await self._client.aclose()
+
+    async def _page(self, target: str) -> tuple[list[Any], str]:
+        answer = await self._client.request_json("GET", target, max_depth=LISTING_DEPTH, is_listing=True)
+        items, link = read_listing(answer, self._config.list_keys)
+        if not link or "://" in link or link.startswith(("/", "?")):
+            return items, link and self._client.follow(link, found_at=target)
+        current = httpx2.URL(self._client.follow("", found_at=target))
+        return items, str(current.copy_set_param(self._config.cursor_parameter, link))
+
+
+@contextmanager
+def _unsupported_where_the_engine_says_so() -> Iterator[None]:
+    try:
+        yield
+    except ConnectorError as error:
+        if error.details.get("status") in NO_SUCH_OPERATION:
+            raise Unsupported(error.message, details=error.details) from None
+        raise
+
+
+def _run_path(path: str, run: RunRef) -> str:
+    return fill_path(path, workflow_id=run.workflow.id, run_id=run.run_id)
+
+
+async def walk_listing(
+    fetch_page: Callable[[str], Awaitable[tuple[list[Any], str]]],
+    first: str = "",
+    *,
+    listing: str,
+    of: str,
+    most: int = MAX_ITEMS,
+) -> AsyncGenerator[tuple[int, Any]]:
+    """The items of all pages with their positions. Raises InvalidAnswer for an endless listing. `fetch_page`
+    returns a page's items and the next page, empty on the last. `listing` and `of` name them in errors."""
+    target, visited, position = first, set[str](), 0
+    while True:
+        if target in visited:
+            raise InvalidAnswer(f"{listing} leads back to a page that was read before.")
+        if len(visited) == MAX_PAGES:
+            raise InvalidAnswer(f"{listing} has more than {MAX_PAGES:,} pages.")
+        visited.add(target)
+        items, target = await fetch_page(target)
+        for item in items:
+            if position == most:
+                raise InvalidAnswer(f"{listing} has more than {most:,} {of}.")
+            yield position, item
+            position += 1
+        if not target:
+            return
+
+
+def read_listing(answer: Any, keys: list[str]) -> tuple[list[Any], str]:
+    """A page's workflows and the link or cursor to the next, empty on the last. Raises InvalidAnswer with the
+    keys seen."""
+    items, envelope = find_items(answer, keys)
+    return items, _next_of(envelope) or _next_of(answer)
+
+
+def find_items(answer: Any, keys: list[str]) -> tuple[list[Any], Any]:
+    """A listing's array and the object that holds it."""
+    envelopes = [answer] if isinstance(answer, dict) else []
+    # Such as {"data": {"workflows": []}}.
+    envelopes += [one[key] for one in envelopes for key in keys if isinstance(one.get(key), dict)]
+    for envelope in envelopes:
+        for key in keys:
+            if isinstance(envelope.get(key), list):
+                return envelope[key], envelope
+    if isinstance(answer, list):
+        return answer, None
+    raise InvalidAnswer(f"The listing has no array under {', '.join(keys)}; it is {shape_of(answer)}.")
+
+
+def shape_of(answer: Any) -> str:
+    if not isinstance(answer, dict):
+        return _json_type(answer)
+    keys = ", ".join(printable(shorten(key, 50)) for key in list(answer)[:20])
+    return f"an object with the keys {keys}" if keys else "an empty object"
+
+
+def _json_type(value: Any) -> str:
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "a boolean"
+        case str():
+            return "a text"
+        case int() | float():
+            return "a number"
+        case list():
+            return "an array"
+    return "an object"
+
+
+def _next_of(envelope: Any) -> str:
+    if not isinstance(envelope, dict):
+        return ""
+    link = next((envelope[key] for key in NEXT_KEYS if envelope.get(key)), "")
+    if isinstance(link, bool) or not isinstance(link, str | int):
+        raise InvalidAnswer(f"The listing's link to the next page is {_json_type(link)}, not a text.")
+    return str(link)
+
+
+def read_started(answer: Any) -> Started:
+    """Raises OutcomeUnknown for an answer without a run's id, as there may still be a run."""
+    if not isinstance(answer, dict):
+        raise OutcomeUnknown(f"The engine answered the start with {_json_type(answer)} instead of an object.")
+    run_id = identifier(answer.get("workflow_id"))
+    if not run_id:
+        raise OutcomeUnknown(f"The engine's answer to the start names no run; it is {shape_of(answer)}.")
+    return Started(
+        run_id=run_id,
+        correlation_id=identifier(answer.get("correlation_id")),
+        snapshot=snapshot_beside(answer),
+        raw=answer,
+    )
+
+
+def identifier(value: Any) -> str:
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        return ""
+    text = str(value)
+    return text if len(text) <= 255 and text.isprintable() else ""
+
+
+def snapshot_beside(answer: dict[str, Any]) -> RunSnapshot | None:
+    """The status in a start's answer; None if unreadable, since `poll` can ask again."""
+    try:
+        return read_snapshot(answer) if "status" in answer else None
+    except InvalidAnswer:
+        return None
+
+
+def read_snapshot(answer: Any) -> RunSnapshot:
+    """Raises InvalidAnswer for an unknown status."""
+    if not isinstance(answer, dict):
+        raise InvalidAnswer(f"The engine answered the status request with {_json_type(answer)}.")
+    state = _state_of(answer.get("status"))
+    return RunSnapshot(
+        state=state,
+        output=answer.get("output"),
+        error=_error_of(answer, state),
+        progress=read_percent(answer.get("progress")),
+        progress_message=_text(answer.get("progress_message")),
+        created_at=_time(answer.get("create_time")),
+        started_at=_time(answer.get("start_time")),
+        updated_at=_time(answer.get("update_time")),
+        finished_at=_time(answer.get("end_time")),
+        raw=answer,
+    )
+
+
+def _state_of(status: Any) -> RunState:
+    if not isinstance(status, str):
+        raise InvalidAnswer(f"The run's status is {_json_type(status)}, not a text.")
+    state = STATES.get(status.strip().upper())
+    if state is None:
+        shown = printable(shorten(status, 50))
+        raise InvalidAnswer(f"The run has the status {shown!r}, which this connector does not know.")
+    return state
+
+
+def _time(milliseconds: Any) -> datetime | None:
+    """A Unix time in milliseconds; None for 0 ("not yet") and anything else."""
+    if not is_number(milliseconds) or milliseconds <= 0:
+        return None
+    try:
+        return datetime.fromtimestamp(milliseconds / 1000, UTC)
+    except (ValueError, OverflowError, OSError):
+        return None
+
+
+def _text(value: Any) -> str:
+    return shorten(printable(value), LINE_LIMIT) if isinstance(value, str) else ""
+
+
+def _error_of(answer: dict[str, Any], state: RunState) -> str:
+    if state not in NO_REASON:
+        return ""
+    output = answer.get("output")
+    output = output if isinstance(output, dict) else {}
+    candidates = (
+        answer.get("error"),
+        output.get("error"),
+        output.get("message"),
+        answer.get("reasonForIncompletion"),
+        output.get("reasonForIncompletion"),
+    )
+    words = next(filter(None, map(words_in, candidates)), NO_REASON[state])
+    return shorten_error(words)
+
+
+def read_found_run(answer: Any, keys: list[str], *, workflow_id: str, key: str) -> Started | None:
+    """The engine's run for the key, or None. Raises InvalidAnswer for an answer that leaves this open, since
+    a wrong "none" starts a second run."""
+    if isinstance(answer, dict) and run_id_of(answer, workflow_id):
+        runs = [answer]
+    elif isinstance(answer, dict) and isinstance(answer.get("run"), dict):
+        runs = [answer["run"]]
+    else:
+        runs, _ = find_items(answer, [*RUN_KEYS, *keys])
+    if len(runs) > 1:
+        raise InvalidAnswer(f"The engine has {len(runs)} runs for the key {key}: it seems not to look at it.")
+    return _read_run(runs[0], workflow_id=workflow_id, key=key) if runs else None
+
+
+def _read_run(run: Any, *, workflow_id: str, key: str) -> Started:
+    if not isinstance(run, dict) or not (run_id := run_id_of(run, workflow_id)):
+        raise InvalidAnswer(f"The run that the engine has for the key has no id; it is {shape_of(run)}.")
+    if others := {run[name] for name in KEY_KEYS if isinstance(run.get(name), str)} - {key}:
+        raise InvalidAnswer(
+            f"Asked for the key {key}, the engine answered with a run of {min(others)[:100]}."
+        )
+    return Started(
+        run_id=run_id,
+        correlation_id=identifier(run.get("correlation_id")),
+        snapshot=snapshot_beside(run),
+        raw=run,
+    )
+
+
+def run_id_of(run: dict[str, Any], workflow_id: str) -> str:
+    """`workflow_id` is the run's id in the answer to a start, and the workflow's in a status."""
+    named = next(filter(None, (identifier(run.get(name)) for name in RUN_ID_KEYS)), "")
+    if named:
+        return named
+    receipt = identifier(run.get("workflow_id"))
+    return "" if receipt == workflow_id else receipt
