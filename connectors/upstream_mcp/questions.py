@@ -44,7 +44,7 @@ class Questions:
 
     @contextmanager
     def during(self, call_id: str, caller: RunCaller | None) -> Iterator[None]:
-        if caller is not None:
+        if self.capabilities_of(caller) and caller is not None:
             self._calls[call_id] = caller
         try:
             yield
