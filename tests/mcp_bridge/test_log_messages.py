@@ -42,7 +42,7 @@ def narrating_server(request: pytest.FixtureRequest, tmp_path_factory: Any) -> I
 @pytest.fixture
 def narrator(narrating_server: str) -> Iterator[None]:
     source = Source(name="narrator", kind="mcp", config={"url": narrating_server})
-    source.set_secrets({"bearer_token": SECRET})
+    source.credentials = {"bearer_token": SECRET}
     source.save()
     assert refresh_source(source).outcome == "succeeded"
     enable_workflows(Workflow.objects.filter(source=source))
