@@ -179,6 +179,20 @@ class RunCaller:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class GivenInput:
+    """What a client that gets a prompt or reads a resource can be asked first, and what it has answered."""
+
+    capabilities: Mapping[str, Any]
+    """As in RunCaller."""
+    caller: str
+    """As `key` in RunCaller."""
+    responses: Mapping[str, Any] = field(default_factory=dict)
+    """The results of the requests in the answer before, by their keys."""
+    state: str | None = None
+    """`requestState` of the answer before."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class RunFilter:
     """Which of an engine's runs to list; empty fields match all."""
 
@@ -342,12 +356,15 @@ class Connector(Protocol):
         """The server's prompts, resources and templates, like `discover`."""
         raise Unsupported("This engine has neither prompts nor resources.")
 
-    async def get_prompt(self, name: str, arguments: Mapping[str, str]) -> dict[str, Any]:
-        """The result of `prompts/get` as the server sends it."""
+    async def get_prompt(
+        self, name: str, arguments: Mapping[str, str], *, given: GivenInput | None = None
+    ) -> dict[str, Any]:
+        """The result of `prompts/get` as the server sends it; with `given`, perhaps one whose `resultType` is
+        "input_required", which asks for no more than the client can answer."""
         raise Unsupported("This engine has no prompts.")
 
-    async def read_resource(self, uri: str) -> dict[str, Any]:
-        """The result of `resources/read` as the server sends it. Raises NotFound."""
+    async def read_resource(self, uri: str, *, given: GivenInput | None = None) -> dict[str, Any]:
+        """The result of `resources/read` as the server sends it, as in `get_prompt`. Raises NotFound."""
         raise Unsupported("This engine has no resources.")
 
     async def complete(

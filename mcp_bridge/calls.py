@@ -41,6 +41,7 @@ from mcp_bridge.elicitation import (
     APPROVAL,
     ELICIT,
     ROUND,
+    UNKNOWN_STATE,
     Ask,
     ask_for_run,
     ask_while_waiting,
@@ -165,9 +166,6 @@ async def _give_answers(execution: Execution, call: ToolCall) -> None:
         for key, result in call.responses.items()
     }
     await run_in_database(answer, execution, results)
-
-
-UNKNOWN_STATE = "Unknown requestState: send that of the answer that asked for input, as it came."
 
 
 async def continue_call(call: ToolCall, request: StartRequest, patience: float | None) -> ToolAnswer:

@@ -168,12 +168,10 @@ class Conversation:
                 sent_headers[inbound.MCP_NAME_HEADER] = inbound.encode_header_value(name)
         elif caller is not None and caller.log_level:
             await self._want_level(caller.log_level)
-        call_id = f"call-{uuid4().hex}" if caller is not None else ""
-        if call_id:
-            options["request_id"] = call_id
         if silence is None:  # A subscription, which is no call
             return await self._send(method, params, options, silence=None, repeatable=repeatable)
-        with self._questions.during(call_id, caller), self._logs.during(method, call_id, caller):
+        call_id = options["request_id"] = f"call-{uuid4().hex}"
+        with self._questions.during(method, call_id, caller), self._logs.during(method, call_id, caller):
             return await self._send(
                 method, params, options, silence=silence, repeatable=repeatable, on_progress=on_progress
             )

@@ -328,7 +328,7 @@ def _method_of(request: httpx2.Request) -> bytes:
 
 
 def _call_of(request: httpx2.Request) -> str:
-    """The id of a call whose caller is known; empty for any other request."""
+    """The id of a request that a caller may have caused; empty for any other one."""
     try:
         found = CALL_ID.search(request.content)
     except httpx2.RequestNotRead:

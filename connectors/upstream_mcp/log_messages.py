@@ -7,11 +7,10 @@ from typing import Any
 
 from connectors.network.redaction import printable, shorten
 from connectors.protocol import LOG_LEVELS, LogMessage, RunCaller, covers_level
-from connectors.upstream_mcp.questions import CALL
+from connectors.upstream_mcp.questions import CALL, FOR_CALLERS
 from connectors.upstream_mcp.rate_limits import Bucket
 
 LOG_MESSAGE = "notifications/message"
-FOR_CALLERS = {"tools/call", "prompts/get", "resources/read", "completion/complete"}
 MESSAGES_AT_ONCE, MESSAGES_PER_SECOND = 100, 20  # Passed on to one call; more are dropped
 LONGEST_DATA = 5_000  # Characters of JSON
 LONGEST_LOGGER = 200
@@ -21,7 +20,7 @@ class CallLogs:
     """The requests under way in one conversation, and which of them a message belongs to."""
 
     def __init__(self) -> None:
-        self._under_way: list[str] = []  # Ids; empty for a request without a caller
+        self._under_way: list[str] = []
         self._calls: dict[str, tuple[RunCaller, Bucket]] = {}
         self._callers: set[str] = set()  # All that ever called
 
