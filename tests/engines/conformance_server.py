@@ -284,6 +284,16 @@ def test_prompt_with_image() -> list[UserMessage]:
     return [UserMessage(picture), UserMessage("Please analyze the image above.")]
 
 
+@server.prompt()
+def test_input_required_result_prompt(context: Context) -> list[UserMessage] | InputRequiredResult:
+    """Asks its user before it answers."""
+    if context.input_responses:
+        (answer,) = context.input_responses.values()
+        return [UserMessage(f"Use this context: {answer.model_dump_json()}")]
+    question = _question("What context should the prompt use?", context=TEXT)
+    return InputRequiredResult.model_validate({"inputRequests": {"user_context": question}})
+
+
 @server.resource("test://static-text", mime_type="text/plain")
 def static_text() -> str:
     """A text."""
