@@ -136,15 +136,60 @@ def ignore_progress(snapshot: RunSnapshot) -> None:
     """The default of callers that need no progress."""
 
 
+LOG_LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
+"""Of MCP and syslog, the least severe first."""
+
+
+def covers_level(wanted: str, level: str) -> bool:
+    """Whether a client that wants messages from the level `wanted` on gets one of `level`; an unknown level
+    is neither wanted nor passed on."""
+    if wanted not in LOG_LEVELS or level not in LOG_LEVELS:
+        return False
+    return LOG_LEVELS.index(wanted) <= LOG_LEVELS.index(level)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LogMessage:
+    level: str
+    """One of LOG_LEVELS."""
+    data: Any
+    """Any JSON value."""
+    logger: str = ""
+
+
+def ignore_log_message(message: LogMessage) -> None: ...
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunCaller:
-    """The client that waits for a run, or will ask for its result, and what it can be asked meanwhile."""
+    """The client that waits for a run, or will ask for its result, and what it can be asked and told
+    meanwhile."""
 
     capabilities: Mapping[str, Any]
     """MCP's client capabilities `elicitation`, `sampling` and `roots`, as far as the client has them."""
     ask: Callable[[dict[str, dict[str, Any]]], Awaitable[dict[str, dict[str, Any]]]]
     """Takes MCP requests, `{key: {"method", "params"}}`, and returns their results by the same keys, once the
     client has sent all of them. The caller of `start` bounds the wait."""
+    key: str = ""
+    """Of whom the client acts for: two callers with different keys must not see each other's messages."""
+    log_level: str = ""
+    """The least severe level of log messages that the client asked for; empty: it wants none."""
+    log: Callable[[LogMessage], None] = ignore_log_message
+    """Takes a log message of the run; drops it if the client is gone."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GivenInput:
+    """What a client that gets a prompt or reads a resource can be asked first, and what it has answered."""
+
+    capabilities: Mapping[str, Any]
+    """As in RunCaller."""
+    caller: str
+    """As `key` in RunCaller."""
+    responses: Mapping[str, Any] = field(default_factory=dict)
+    """The results of the requests in the answer before, by their keys."""
+    state: str | None = None
+    """`requestState` of the answer before."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -311,12 +356,15 @@ class Connector(Protocol):
         """The server's prompts, resources and templates, like `discover`."""
         raise Unsupported("This engine has neither prompts nor resources.")
 
-    async def get_prompt(self, name: str, arguments: Mapping[str, str]) -> dict[str, Any]:
-        """The result of `prompts/get` as the server sends it."""
+    async def get_prompt(
+        self, name: str, arguments: Mapping[str, str], *, given: GivenInput | None = None
+    ) -> dict[str, Any]:
+        """The result of `prompts/get` as the server sends it; with `given`, perhaps one whose `resultType` is
+        "input_required", which asks for no more than the client can answer."""
         raise Unsupported("This engine has no prompts.")
 
-    async def read_resource(self, uri: str) -> dict[str, Any]:
-        """The result of `resources/read` as the server sends it. Raises NotFound."""
+    async def read_resource(self, uri: str, *, given: GivenInput | None = None) -> dict[str, Any]:
+        """The result of `resources/read` as the server sends it, as in `get_prompt`. Raises NotFound."""
         raise Unsupported("This engine has no resources.")
 
     async def complete(

@@ -1,9 +1,10 @@
 import math
 import re
 import time
+import uuid
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
@@ -40,6 +41,7 @@ from mcp_bridge.elicitation import (
     APPROVAL,
     ELICIT,
     ROUND,
+    UNKNOWN_STATE,
     Ask,
     ask_for_run,
     ask_while_waiting,
@@ -48,6 +50,7 @@ from mcp_bridge.elicitation import (
     questions_of,
     take_response,
 )
+from mcp_bridge.log_messages import ClientLog
 from mcp_bridge.portability import find_portable_view, portable_view
 from mcp_bridge.results import ToolAnswer, execution_result, text_result
 from mcp_bridge.tasks import describe_task
@@ -75,6 +78,7 @@ class ToolCall:
     report: Report | None = None  # Sends progress (value, total, message); None: the client asked for none
     stays_for_progress: bool = False  # Whether progress keeps the client waiting for as long as a run takes
     may_give_up_soon: bool = False  # Its kind waits for 5 s by default and does not say when that is over
+    log: ClientLog | None = None  # None: the client gets no log messages
     elicits: Callable[[], frozenset[str]] = frozenset  # See `elicitation_modes`; few calls need to know
     ask: Ask | None = None  # With a handshake; without one, the answer to the call asks
     continues: str = ""  # The state of the answer that asked for input; empty: a call of its own
@@ -83,6 +87,19 @@ class ToolCall:
 
 async def run_workflow(call: ToolCall, tool_name: str, arguments: dict[str, Any]) -> ToolAnswer:
     """Run it and wait. Raises UnknownTool; the result reports everything else that goes wrong."""
+    execution_id = uuid.uuid4()
+    if call.log is None:
+        return await _run(call, execution_id, tool_name, arguments)
+    if call.continues:
+        with suppress(ValueError):
+            execution_id = uuid.UUID(call.continues.partition(ROUND)[0])
+    async with call.log.passing_on(execution_id):
+        return await _run(call, execution_id, tool_name, arguments)
+
+
+async def _run(
+    call: ToolCall, execution_id: uuid.UUID, tool_name: str, arguments: dict[str, Any]
+) -> ToolAnswer:
     progress = ProgressNotifications(call.report) if call.report else None
     portable = await find_portable_view(call.access)
     name = tool_name if portable is None else portable.meant_name(tool_name)
@@ -99,6 +116,7 @@ async def run_workflow(call: ToolCall, tool_name: str, arguments: dict[str, Any]
             may_reattach=call.door == Execution.Door.MCP,
             fresh=call.fresh,
             client=call.client,
+            id=execution_id,
         )
         if call.continues:
             return await continue_call(call, request, patience)
@@ -148,9 +166,6 @@ async def _give_answers(execution: Execution, call: ToolCall) -> None:
         for key, result in call.responses.items()
     }
     await run_in_database(answer, execution, results)
-
-
-UNKNOWN_STATE = "Unknown requestState: send that of the answer that asked for input, as it came."
 
 
 async def continue_call(call: ToolCall, request: StartRequest, patience: float | None) -> ToolAnswer:

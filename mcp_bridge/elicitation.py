@@ -32,6 +32,7 @@ LONGEST_ASKED = 4_000  # Characters of arguments in a form
 ROUND = "."  # In the state, before the number of the question: each round has a state of its own
 INPUT = "input"  # How the ids of a run's requests begin
 ELICIT = "elicitation/create"
+UNKNOWN_STATE = "Unknown requestState: send that of the answer that asked for input, as it came."
 CANCELLED: dict[str, Any] = {"action": "cancel"}
 Question = dict[str, Any]  # The params of a request to the client
 Ask = Callable[[str, str, Question], Awaitable[dict[str, Any] | None]]
@@ -106,14 +107,17 @@ def requests_of(execution: Execution, modes: frozenset[str]) -> Requests:
 
 def questions_of(execution: Execution) -> Requests:
     """What the run asks its caller, in the name of its source: the client knows only us."""
-    requests = open_question(execution)
+    return in_name_of(execution.source_name, open_question(execution), asked_by=execution.pk)
+
+
+def in_name_of(source: str, requests: Requests, *, asked_by: object) -> Requests:
     for request in requests.values():
         if request["method"] == ELICIT:
-            message = f"{execution.source_name} asks: {request['params'].get('message', '')}"
+            message = f"{source} asks: {request['params'].get('message', '')}"
             request["params"] = request["params"] | {"message": message}
             if request["params"].get("mode") == "url":
                 # Stateless servers give none, and clients with a handshake want one.
-                request["params"].setdefault("elicitationId", str(execution.pk))
+                request["params"].setdefault("elicitationId", str(asked_by))
     return requests
 
 

@@ -245,6 +245,17 @@ class FailureCount(models.Model):
         return self.key
 
 
+class ClientLogLevel(models.Model):
+    """Which log messages a client with a handshake asked for over HTTP, where no process keeps a session."""
+
+    client = models.CharField(max_length=64, primary_key=True)  # A digest
+    level = models.CharField(max_length=16)
+    set_at = models.DateTimeField(db_index=True)
+
+    def __str__(self) -> str:
+        return self.level
+
+
 class AllowedApplication(Recorded):
     """A user's consent to an application that acts for them, until it is revoked."""
 

@@ -37,7 +37,7 @@ def register_prompts(server: Server[Any], access_of: Callable[[Context], Access]
     server.add_request_handler(
         "prompts/get",
         types.GetPromptRequestParams,
-        lambda context, params: _get(access_of(context), params.name, params.arguments or {}),
+        lambda context, params: _get(context, params, access_of(context)),
     )
 
 
@@ -124,11 +124,15 @@ def _list(access: Access, cursor: str | None) -> types.ListPromptsResult:
     )
 
 
-async def _get(access: Access, name: str, written: Mapping[str, str]) -> types.GetPromptResult:
+async def _get(
+    context: Context, params: types.GetPromptRequestParams, access: Access
+) -> types.GetPromptResult | types.InputRequiredResult:
     """Raises MCPError."""
-    found = await run_in_database(_find_or_render, access, name, written)
+    written = params.arguments or {}
+    found = await run_in_database(_find_or_render, access, params.name, written)
     if isinstance(found, ServerFeature):
-        return await upstream.get_prompt(found, written, access)
+        given = upstream.given_input(context, params, found, access)
+        return await upstream.get_prompt(found, written, access, given)
     return found
 
 

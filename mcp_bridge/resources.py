@@ -420,12 +420,13 @@ class ResourceMethods:
 
     async def read_resource(
         self, context: Context, params: types.ReadResourceRequestParams
-    ) -> types.ReadResourceResult:
+    ) -> types.ReadResourceResult | types.InputRequiredResult:
         access = self.access_of(context)
         try:
             found = await run_in_database(_read, params.uri, access)
             if isinstance(found, Located):
-                return await upstream.read_resource(found, params.uri, access)
+                given = upstream.given_input(context, params, found.feature, access)
+                return await upstream.read_resource(found, params.uri, access, given)
         except (UnknownResource, NotFound) as error:
             code = types.INVALID_PARAMS if is_modern(context) else RESOURCE_NOT_FOUND
             raise MCPError(code, str(error), data={"uri": params.uri[:LONGEST_ADDRESS]}) from None

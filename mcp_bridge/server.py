@@ -31,6 +31,7 @@ from mcp_bridge.calls import OpenCalls, ToolCall
 from mcp_bridge.completions import complete
 from mcp_bridge.declarations import Context, is_modern, takes_tasks
 from mcp_bridge.elicitation import Ask, Question
+from mcp_bridge.log_messages import ClientLog, client_key, find_level, keep_level
 from mcp_bridge.notifications import ListSnapshots, OpenStreams, PushedChanges, Subscriptions
 from mcp_bridge.prompts import register_prompts
 from mcp_bridge.resources import ResourceMethods
@@ -129,6 +130,7 @@ class _Bridge:
         self._worker = worker
         self._local_access = local_access
         self._open_calls = OpenCalls()
+        self._level = ""  # Of log messages over stdio, as `logging/setLevel` asked for
 
     @contextlib.asynccontextmanager
     async def lifespan(self, _: Server[None]) -> AsyncIterator[None]:
@@ -169,8 +171,22 @@ class _Bridge:
         self._open_calls.interrupt(context, params, self.access_of(context))
 
     async def set_level(self, context: Context, params: types.SetLevelRequestParams) -> dict[str, Any]:
-        """Without effect: without sessions there is nowhere to send log messages."""
+        if context.request is None:
+            self._level = params.level
+        else:
+            await run_in_database(keep_level, client_key(context, self.access_of(context)), params.level)
         return {}
+
+    async def _level_over_stdio(self) -> str:
+        return self._level
+
+    def _log_for(self, context: Context) -> ClientLog | None:
+        if is_modern(context):
+            return ClientLog.of_request(context)
+        if context.request is None:
+            return ClientLog(context, self._level_over_stdio)
+        key = client_key(context, self.access_of(context))
+        return ClientLog(context, partial(run_in_database, find_level, key))
 
     def access_of(self, context: Context) -> Access:
         if context.request is None:
@@ -191,6 +207,7 @@ class _Bridge:
             client=declarations.describe_client(context),
             takes_tasks=gets_tasks,
             report=context.session.report_progress if reports else None,
+            log=self._log_for(context),
             stays_for_progress=reports and is_modern(context),
             may_give_up_soon=declarations.is_unnamed(context) and not reports and not gets_tasks,
             elicits=partial(declarations.elicitation_modes, context),

@@ -13,11 +13,14 @@ from pydantic import ValidationError
 from catalogue.connections import connector_for
 from catalogue.feature_lookup import Located, parsed_template
 from catalogue.models import ServerFeature
+from catalogue.secrets import CredentialsUnreadable, decrypt_credentials, encrypt_credentials
 from connectors.errors import ConnectorError, NotFound, Rejected
-from connectors.protocol import Connector
+from connectors.protocol import Connector, GivenInput
 from connectors.server_features import FeatureKind
 from executions import rates
 from executions.refusals import TooManyCalls
+from mcp_bridge.declarations import Context, answers_of, is_modern
+from mcp_bridge.elicitation import UNKNOWN_STATE, in_name_of
 from mcp_bridge.tokens import Access
 
 READ_SECONDS = 60.0  # The source's "Request timeout" usually ends a request before
@@ -83,12 +86,59 @@ def check_arguments(feature: ServerFeature, written: Mapping[str, str]) -> None:
         )
 
 
+def given_input(
+    context: Context, params: types.InputResponseRequestParams, feature: ServerFeature, access: Access
+) -> GivenInput | None:
+    """None from clients with a handshake, which answer no questions of this kind. Raises MCPError."""
+    if not is_modern(context):
+        return None
+    responses = {
+        key: result.model_dump(by_alias=True, mode="json", exclude_none=True)
+        for key, result in (params.input_responses or {}).items()
+    }
+    state = None
+    if params.request_state is not None:
+        state = _open_state(params.request_state, feature, access)
+    return GivenInput(
+        capabilities=answers_of(context), caller=access.caller.key, responses=responses, state=state
+    )
+
+
+def _asks(answer: dict[str, Any], feature: ServerFeature, access: Access) -> types.InputRequiredResult | None:
+    """What a server wants to know first, in the name of its source; None: it has answered."""
+    if answer.get("resultType") != "input_required":
+        return None
+    requests = in_name_of(feature.source.name, answer["inputRequests"], asked_by=feature.pk)
+    # Sealed also without a state of the server's: what is sent back is then known to follow a question.
+    sealed = {"feature": str(feature.pk), "caller": access.caller.key}
+    if answer["requestState"] is not None:
+        sealed["state"] = answer["requestState"]
+    asked = {"inputRequests": requests or None, "requestState": encrypt_credentials(sealed)}
+    try:
+        return types.InputRequiredResult.model_validate(asked)
+    except ValidationError:
+        raise _unusable(feature, "its question") from None
+
+
+def _open_state(sealed: str, feature: ServerFeature, access: Access) -> str | None:
+    """The server's own state, which may be secret and must not be another caller's. Raises MCPError."""
+    try:
+        opened = decrypt_credentials(sealed)
+    except CredentialsUnreadable:
+        opened = {}
+    if (opened.get("feature"), opened.get("caller")) != (str(feature.pk), access.caller.key):
+        raise MCPError(types.INVALID_PARAMS, UNKNOWN_STATE)
+    return opened.get("state")
+
+
 async def get_prompt(
-    feature: ServerFeature, written: Mapping[str, str], access: Access
-) -> types.GetPromptResult:
+    feature: ServerFeature, written: Mapping[str, str], access: Access, given: GivenInput | None
+) -> types.GetPromptResult | types.InputRequiredResult:
     """Raises MCPError."""
     async with _server(feature, access, "prompts/get") as connector:
-        answer = await connector.get_prompt(feature.upstream_id, written)
+        answer = await connector.get_prompt(feature.upstream_id, written, given=given)
+    if (asked := _asks(answer, feature, access)) is not None:
+        return asked
     result = {"description": answer.get("description"), "messages": answer.get("messages")}
     try:
         return types.GetPromptResult.model_validate(result)
@@ -96,10 +146,14 @@ async def get_prompt(
         raise _unusable(feature, "prompts/get") from None
 
 
-async def read_resource(located: Located, uri: str, access: Access) -> types.ReadResourceResult:
+async def read_resource(
+    located: Located, uri: str, access: Access, given: GivenInput | None
+) -> types.ReadResourceResult | types.InputRequiredResult:
     """`uri`: as the client wrote it. Raises MCPError, NotFound."""
     async with _server(located.feature, access, "resources/read") as connector:
-        answer = await connector.read_resource(located.uri)
+        answer = await connector.read_resource(located.uri, given=given)
+    if (asked := _asks(answer, located.feature, access)) is not None:
+        return asked
     contents = answer.get("contents")
     if isinstance(contents, list):
         contents = [
@@ -155,7 +209,13 @@ async def _server(feature: ServerFeature, access: Access, method: str) -> AsyncI
         log.warning("{} of {} failed: {}", method, feature, error.message)
         is_callers = isinstance(error, Rejected) and error.details.get("code") == types.INVALID_PARAMS
         code = types.INVALID_PARAMS if is_callers else types.INTERNAL_ERROR
-        raise MCPError(code, f"{feature.source.name}: {error.message}") from None
+        data = None
+        if (
+            error.details.get("code") == types.MISSING_REQUIRED_CLIENT_CAPABILITY
+            and "required" in error.details
+        ):
+            code, data = error.details["code"], {"requiredCapabilities": error.details["required"]}
+        raise MCPError(code, f"{feature.source.name}: {error.message}", data=data) from None
     log.info("{} of {} for {}", method, feature, access.caller.name)
 
 

@@ -18,6 +18,7 @@ from connectors.network.redaction import Redactor, printable, shorten, words_in
 from connectors.protocol import (
     Capabilities,
     Completion,
+    GivenInput,
     Health,
     ReportProgress,
     RunCaller,
@@ -84,7 +85,7 @@ class McpConnector:
         self._http: LimitedTransport | None = None
         self._session = self._make_session(TransportFailures())
         self._tasks = ServerTasks(self._session)
-        self.features = ServerFeatures(self._session)
+        self.features = ServerFeatures(self._session, self._questions)
 
     def __repr__(self) -> str:
         return f"McpConnector({self._config.url or self._config.command})"
@@ -494,11 +495,13 @@ class McpSourceConnector:
             async for item in listed:
                 yield item
 
-    async def get_prompt(self, name: str, arguments: Mapping[str, str]) -> dict[str, Any]:
-        return await self._tools.features.get_prompt(name, arguments)
+    async def get_prompt(
+        self, name: str, arguments: Mapping[str, str], *, given: GivenInput | None = None
+    ) -> dict[str, Any]:
+        return await self._tools.features.get_prompt(name, arguments, given=given)
 
-    async def read_resource(self, uri: str) -> dict[str, Any]:
-        return await self._tools.features.read_resource(uri)
+    async def read_resource(self, uri: str, *, given: GivenInput | None = None) -> dict[str, Any]:
+        return await self._tools.features.read_resource(uri, given=given)
 
     async def complete(
         self, kind: FeatureKind, identifier: str, argument: str, typed: str, given: Mapping[str, str]

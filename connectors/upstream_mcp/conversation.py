@@ -1,6 +1,7 @@
 """A conversation with an MCP server: version, requests, notifications."""
 
 import asyncio
+import contextlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -32,6 +33,7 @@ from connectors.network.client import USER_AGENT
 from connectors.network.redaction import Redactor, printable, shorten
 from connectors.network.transport import WORDS_LIMIT
 from connectors.protocol import RunCaller
+from connectors.upstream_mcp.log_messages import LOG_MESSAGE, CallLogs, is_more_verbose
 from connectors.upstream_mcp.questions import CAPABILITY_OF, Questions
 
 ENVELOPE = "io.modelcontextprotocol/"
@@ -41,6 +43,7 @@ OUR_CAPABILITIES: dict[str, Any] = {"extensions": {TASKS_EXTENSION: {}}}
 DISCOVER_SECONDS = 10.0
 MAX_DEPTH = 150  # Above the limit of one schema, so that a deep one does not fail the listing
 LOGGED_CHARACTERS = 1_000
+LEVEL_SECONDS = 5.0  # For a server to take a level; the call that wants it begins anyway
 CREDENTIALS_REFUSED = (401, 403)  # By which servers of both eras refuse credentials
 CLOSED = "Connection closed"
 LOST_CONNECTION = (CLOSED, "SSE stream", "read stream")
@@ -113,11 +116,18 @@ class Conversation:
         self._redactor = redactor
         self._questions = questions
         self._on_listing_changed = on_listing_changed
+        self._logs = CallLogs()
+        self._level, self._leveling = "", asyncio.Lock()  # Of log messages in this conversation
 
     async def run(self, *, task_status: TaskStatus[None]) -> None:
         """Dispatch the server's messages until it ends the conversation."""
         try:
-            await self._dispatcher.run(self._on_request, self._on_notify, task_status=task_status)
+            await self._dispatcher.run(
+                self._on_request,
+                self._on_notify,
+                on_notify_intercept=self._on_log_message,
+                task_status=task_status,
+            )
         finally:
             self.ended.set()
 
@@ -144,7 +154,7 @@ class Conversation:
     ) -> dict[str, Any]:
         """The server's result with secrets masked. Raises ConnectorError and SessionLost. `silence`: seconds
         without an answer or progress before the request fails. `name`, `headers`: headers for stateless
-        servers. `caller`: answers what the server asks meanwhile."""
+        servers. `caller`: answers what the server asks meanwhile, and gets its log messages."""
         params = dict(params or {})
         sent_headers = {inbound.MCP_PROTOCOL_VERSION_HEADER: self.era.version}
         options: CallOptions = {"headers": sent_headers}
@@ -152,11 +162,16 @@ class Conversation:
             offered = self._questions.capabilities_of(caller)
             params["_meta"] = dict(params.get("_meta") or {}) | _envelope(self.era.version, offered)
             sent_headers |= {inbound.MCP_METHOD_HEADER: method} | dict(headers or {})
+            if caller is not None and caller.log_level:
+                params["_meta"][f"{ENVELOPE}logLevel"] = caller.log_level
             if name:
                 sent_headers[inbound.MCP_NAME_HEADER] = inbound.encode_header_value(name)
-        elif caller is not None:
-            options["request_id"] = f"call-{uuid4().hex}"
-        with self._questions.during(str(options.get("request_id", "")), caller):
+        elif caller is not None and caller.log_level:
+            await self._want_level(caller.log_level)
+        if silence is None:  # A subscription, which is no call
+            return await self._send(method, params, options, silence=None, repeatable=repeatable)
+        call_id = options["request_id"] = f"call-{uuid4().hex}"
+        with self._questions.during(method, call_id, caller), self._logs.during(method, call_id, caller):
             return await self._send(
                 method, params, options, silence=silence, repeatable=repeatable, on_progress=on_progress
             )
@@ -264,14 +279,35 @@ class Conversation:
             raise MCPError(code=mcp_types.INVALID_PARAMS, message=error.message) from None
         return await self._questions.answer(method, asked)
 
+    def _on_log_message(self, method: str, params: Mapping[str, Any] | None) -> bool:
+        """Before the answer to the call, which may come right behind it. Whether it was one."""
+        if method != LOG_MESSAGE:
+            return False
+        if params is not None and self._logs.is_wanted(params):
+            with contextlib.suppress(ConnectorError):
+                self._logs.pass_on(self._checked(method, params, repeatable=True))
+        else:
+            text = printable(self._redactor.text(str(params)[: 2 * LOGGED_CHARACTERS]))
+            logger.debug("An MCP server says: {}", shorten(text, LOGGED_CHARACTERS))
+        return True
+
+    async def _want_level(self, level: str) -> None:
+        """Have the session send what its most curious caller asked for; others get less of it."""
+        async with self._leveling:
+            if "logging" not in self.era.capabilities or not is_more_verbose(level, self._level):
+                return
+            self._level = level  # Also where the server refuses, so as not to ask at each call
+            headers = {inbound.MCP_PROTOCOL_VERSION_HEADER: self.era.version}
+            with contextlib.suppress(ConnectorError):
+                await self._send(
+                    "logging/setLevel", {"level": level}, {"headers": headers}, silence=LEVEL_SECONDS
+                )
+
     async def _on_notify(
         self, context: DispatchContext[TransportContext], method: str, params: Mapping[str, Any] | None
     ) -> None:
         if method in LIST_CHANGED:
             self._on_listing_changed()
-        elif method == "notifications/message":
-            text = printable(self._redactor.text(str(params)[: 2 * LOGGED_CHARACTERS]))
-            logger.debug("An MCP server says: {}", shorten(text, LOGGED_CHARACTERS))
 
     async def _discover(self, seconds: float) -> Era | None:
         """None: a server of the handshake era. Raises ConnectorError if that is unknown."""

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from connectors.definitions import RejectedDefinition, explain, readable
 from connectors.errors import InvalidAnswer, NotFound, Rejected, Unsupported
 from connectors.formats.json import TooDeep
-from connectors.protocol import Completion
+from connectors.protocol import Completion, GivenInput, RunCaller
 from connectors.server_features import (
     ADDRESS,
     LONGEST_ADDRESS,
@@ -19,6 +19,7 @@ from connectors.server_features import (
     address_problem,
 )
 from connectors.simplified import walk_listing
+from connectors.upstream_mcp.questions import Questions
 from connectors.upstream_mcp.session import McpSession
 
 ID_KEYS: Mapping[FeatureKind, str] = {
@@ -36,8 +37,9 @@ RESOURCE_NOT_FOUND = -32002  # Of handshake versions; later ones use -32602
 
 
 class ServerFeatures:
-    def __init__(self, session: McpSession) -> None:
+    def __init__(self, session: McpSession, questions: Questions) -> None:
         self._session = session
+        self._questions = questions
 
     async def list_all(self) -> AsyncGenerator[FeatureDefinition | RejectedDefinition]:
         """The first MOST_LISTED of each kind; a rejected entry says that there are more."""
@@ -70,13 +72,15 @@ class ServerFeatures:
                     return
                 yield _parse(raw, kind, position=position)
 
-    async def get_prompt(self, name: str, arguments: Mapping[str, str]) -> dict[str, Any]:
+    async def get_prompt(
+        self, name: str, arguments: Mapping[str, str], *, given: GivenInput | None = None
+    ) -> dict[str, Any]:
         params = {"name": name, "arguments": dict(arguments)}
-        return await self._read("prompts/get", params, name=name)
+        return await self._read("prompts/get", params, name=name, given=given)
 
-    async def read_resource(self, uri: str) -> dict[str, Any]:
+    async def read_resource(self, uri: str, *, given: GivenInput | None = None) -> dict[str, Any]:
         try:
-            return await self._read("resources/read", {"uri": uri}, name=uri)
+            return await self._read("resources/read", {"uri": uri}, name=uri, given=given)
         except Rejected as error:
             if error.details.get("code") == RESOURCE_NOT_FOUND:
                 raise NotFound(error.message, details=error.details) from None
@@ -108,13 +112,35 @@ class ServerFeatures:
             has_more=found.get("hasMore") is True,
         )
 
-    async def _read(self, method: str, params: dict[str, Any], *, name: str) -> dict[str, Any]:
-        answer = await self._session.request(method, params, name=name)
-        if answer.get("resultType", "complete") != "complete":
+    async def _read(
+        self, method: str, params: dict[str, Any], *, name: str, given: GivenInput | None
+    ) -> dict[str, Any]:
+        """With a handshake a server asks while it waits, and hears that no user has seen it."""
+        caller = None
+        if given is not None and (await self._session.era()).is_modern:
+            caller = RunCaller(capabilities=given.capabilities, ask=_ask_nobody, key=given.caller)
+            params |= {"inputResponses": dict(given.responses)} if given.responses else {}
+            params |= {"requestState": given.state} if given.state is not None else {}
+        answer = await self._session.request(method, params, name=name, caller=caller)
+        kind = answer.get("resultType", "complete")
+        if kind == "complete":
+            return answer
+        if kind != "input_required" or caller is None:
             raise Unsupported(
-                f"The server asks for input before it answers {method}, which is not passed on."
+                f"The server asks for input before it answers {method}, which this client cannot give."
             )
-        return answer
+        asked = self._questions.admissible(answer.get("inputRequests") or {}, caller)
+        state = answer.get("requestState")
+        return {
+            "resultType": kind,
+            "inputRequests": asked,
+            "requestState": state if isinstance(state, str) else None,
+        }
+
+
+async def _ask_nobody(requests: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """The answer to the request asks, not a request of ours."""
+    return {key: {"error": {}} for key in requests}
 
 
 def _parse(raw: Any, kind: FeatureKind, *, position: int) -> FeatureDefinition | RejectedDefinition:

@@ -31,6 +31,7 @@ from connectors.network.transport import (
 from connectors.upstream_mcp import rate_limits
 from connectors.upstream_mcp.config import McpConfig
 from connectors.upstream_mcp.conversation import TransportFailures
+from connectors.upstream_mcp.log_messages import LOG_MESSAGE
 from connectors.upstream_mcp.questions import CALL, CAPABILITY_OF
 
 MAX_CONNECTIONS = 500  # Each running call holds one
@@ -40,7 +41,8 @@ NO_MESSAGE = b"\nevent: cut\n\n"  # Ends an incomplete event, so that it is not 
 NOTIFICATION_SECONDS = 10.0
 METHOD = re.compile(rb'"method":\s*"([a-z/]+)"')
 CALL_ID = re.compile(rb'"id":\s*"(call-[0-9a-f]{32})"')
-QUESTION = re.compile(rb'"method"\s*:\s*"(?:elicitation|sampling|roots)\\?/')
+OF_A_CALL = re.compile(rb'"method"\s*:\s*"(?:elicitation|sampling|roots|notifications)\\?/')
+MARKED = CAPABILITY_OF.keys() | {LOG_MESSAGE}
 CALLS = (b"tools/call", b"tasks/result", b"subscriptions/listen")
 EXPLAINED_BY_STATUS = (401, 403, 408, 429, 503)  # Statuses that explain the failure, whatever the body says
 COMES_BACK = {408, 425, 429, 500, 502, 503, 504}
@@ -279,14 +281,15 @@ class _BoundedStream(httpx2.AsyncByteStream):
         return _with_data(event, message)
 
     def _with_call(self, data: bytes) -> bytes | None:
-        """A request of the server, with the id of the call that it belongs to; None: nothing to add."""
-        if not self._call_id or not QUESTION.search(data):
+        """A request or log message of the server, with the id of the call that it belongs to; None: nothing
+        to add."""
+        if not self._call_id or not OF_A_CALL.search(data):
             return None
         try:
             message = parse_json(data, max_depth=rate_limits.MAX_DEPTH)
         except UnreadableJSON:
             return None
-        if not isinstance(message, dict) or message.get("method") not in CAPABILITY_OF:
+        if not isinstance(message, dict) or message.get("method") not in MARKED:
             return None
         params = message.get("params")
         params = params if isinstance(params, dict) else {}
@@ -325,7 +328,7 @@ def _method_of(request: httpx2.Request) -> bytes:
 
 
 def _call_of(request: httpx2.Request) -> str:
-    """The id of a call whose caller can be asked; empty for any other request."""
+    """The id of a request that a caller may have caused; empty for any other one."""
     try:
         found = CALL_ID.search(request.content)
     except httpx2.RequestNotRead:

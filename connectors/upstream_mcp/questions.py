@@ -19,6 +19,7 @@ CAPABILITY_OF = {
 PASSED_ON = {"none": (), "elicitation": ("elicitation",), "all": ("elicitation", "sampling", "roots")}
 DECLARED: dict[str, dict[str, Any]] = {"elicitation": {"form": {}, "url": {}}, "sampling": {}, "roots": {}}
 CALL = "workflow-catalogue/call"  # In `_meta` of a server's request: on the stream of which call it came
+FOR_CALLERS = {"tools/call", "prompts/get", "resources/read", "completion/complete"}
 MOST_AT_ONCE = 10
 MOST_BYTES = 100_000  # Of all questions of a round
 NOT_ASKED: dict[str, Any] = {"action": "cancel"}  # Of an elicitation that no user has seen
@@ -30,7 +31,7 @@ class Questions:
 
     def __init__(self, passed_on: str) -> None:
         self._capabilities = PASSED_ON[passed_on]
-        self._calls: dict[str, RunCaller] = {}  # Under way, by the id of their request
+        self._calls: dict[str, RunCaller | None] = {}  # Under way, by the id of their request
 
     @property
     def declared(self) -> dict[str, Any]:
@@ -43,8 +44,8 @@ class Questions:
         return {name: caller.capabilities[name] for name in self._capabilities if name in caller.capabilities}
 
     @contextmanager
-    def during(self, call_id: str, caller: RunCaller | None) -> Iterator[None]:
-        if caller is not None:
+    def during(self, method: str, call_id: str, caller: RunCaller | None) -> Iterator[None]:
+        if method in FOR_CALLERS:
             self._calls[call_id] = caller
         try:
             yield
@@ -71,6 +72,16 @@ class Questions:
 
     async def answer_all(self, requests: Any, caller: RunCaller | None) -> dict[str, dict[str, Any]]:
         """The `inputRequests` of a stateless server's answer. Raises Unsupported or InvalidAnswer."""
+        asked = self.admissible(requests, caller)
+        results = {} if caller is None or not asked else await caller.ask(asked)
+        if any("error" in result for result in results.values()):
+            raise Unsupported(
+                "The tool asks for input during the call, which its caller's client refused to give."
+            )
+        return results
+
+    def admissible(self, requests: Any, caller: RunCaller | None) -> dict[str, dict[str, Any]]:
+        """`inputRequests` that the caller's client can answer. Raises Unsupported or InvalidAnswer."""
         if not isinstance(requests, dict) or len(requests) > MOST_AT_ONCE:
             raise InvalidAnswer(f"The tool asks for input without up to {MOST_AT_ONCE} named requests.")
         if len(json.dumps(requests)) > MOST_BYTES:
@@ -82,12 +93,7 @@ class Questions:
             if caller is None or not isinstance(params, dict) or not self._can_answer(caller, method, params):
                 raise Unsupported(CANNOT_ANSWER)
             asked[key] = {"method": method, "params": params}
-        results = {} if caller is None or not asked else await caller.ask(asked)
-        if any("error" in result for result in results.values()):
-            raise Unsupported(
-                "The tool asks for input during the call, which its caller's client refused to give."
-            )
-        return results
+        return asked
 
     def _can_answer(self, caller: RunCaller, method: Any, params: Mapping[str, Any]) -> bool:
         """`method` and `params` are the server's, and may be anything."""

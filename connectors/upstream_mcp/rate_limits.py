@@ -16,7 +16,6 @@ from connectors.formats.json import (
     parse_listing,
     parse_top_level,
 )
-from connectors.upstream_mcp.tools import CUT
 
 NOTIFICATIONS_AT_ONCE, NOTIFICATIONS_PER_SECOND = 500, 50
 """Per stream; more are dropped unread. Progress is reported about once a second anyway."""
@@ -26,6 +25,7 @@ ANSWER = re.compile(rb'"(result|error)"\s*:')
 END_OF_EVENT = re.compile(rb"\r\n\r\n|\n\n|\r\r")
 LONGEST_END = 4
 MAX_DEPTH = 150  # The SDK's parser stops at 200
+CUT = "workflow-catalogue/cut"  # Marks a tool from which was cut what is nested too deep
 
 
 class TooDeepAnswer(Exception):
@@ -73,7 +73,7 @@ class TooManyMessages(Exception):
     """The stream exceeds its limits."""
 
 
-class _Bucket:
+class Bucket:
     def __init__(self, at_once: float, per_second: float) -> None:
         self._at_once, self._per_second = at_once, per_second
         self._left, self._filled_at = at_once, time.monotonic()
@@ -90,8 +90,8 @@ class _Bucket:
 
 class FloodGate:
     def __init__(self) -> None:
-        self._notifications = _Bucket(NOTIFICATIONS_AT_ONCE, NOTIFICATIONS_PER_SECOND)
-        self._messages = _Bucket(MESSAGES_AT_ONCE, MESSAGES_PER_SECOND)
+        self._notifications = Bucket(NOTIFICATIONS_AT_ONCE, NOTIFICATIONS_PER_SECOND)
+        self._messages = Bucket(MESSAGES_AT_ONCE, MESSAGES_PER_SECOND)
 
     def admits(self, message: bytes | bytearray) -> bool:
         """False for a message to drop. Raises TooManyMessages."""

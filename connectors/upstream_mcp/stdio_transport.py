@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import os
 import re
 import signal
@@ -28,8 +29,9 @@ from connectors.upstream_mcp.conversation import TransportFailures
 Streams = tuple[MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]]
 CHUNK_BYTES = 65_536
 KEPT_BYTES = 300  # Bytes of both ends of an oversized message, to find its request's id
-ID_AT_START = re.compile(rb'\A\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?"id"\s*:\s*(\d{1,15})\b')
-ID_AT_END = re.compile(rb'"id"\s*:\s*(\d{1,15})\s*\}\s*\Z')
+ID = rb'"id"\s*:\s*(\d{1,15}|"call-[0-9a-f]{32}")\s*'
+ID_AT_START = re.compile(rb'\A\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?' + ID + rb"[,}]")
+ID_AT_END = re.compile(ID + rb"\}\s*\Z")
 EXIT_SECONDS = 2.0  # After its input closes, and again after SIGTERM
 STDERR_SECONDS = 0.5
 LOGGED_CHARACTERS = 500
@@ -233,7 +235,7 @@ class _TooLong:
     def failure(self, failures: TransportFailures) -> bytes:
         found = ID_AT_END.search(self.end) or ID_AT_START.search(self.start)
         problem = UnusableMessage(f"The server's answer is larger than {self.most:,} bytes.")
-        return failures.write(problem, request_id=int(found[1]) if found else None)
+        return failures.write(problem, request_id=json.loads(found[1]) if found else None)
 
 
 @dataclass(slots=True)

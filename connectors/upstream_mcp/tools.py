@@ -14,6 +14,7 @@ from connectors.formats.json import TooDeep, read_time
 from connectors.network.redaction import printable, shorten, shorten_error
 from connectors.protocol import RunSnapshot, RunState, WorkflowRef
 from connectors.upstream_mcp.conversation import TASKS_EXTENSION, Era
+from connectors.upstream_mcp.rate_limits import CUT
 from connectors.upstream_mcp.session import McpSession
 
 KEPT_MILLISECONDS = 86_400_000  # A task's requested lifetime, for fetching its result
@@ -33,7 +34,6 @@ REASONS = {
 NEEDS_INPUT = "The task asks for input, which this client cannot provide."
 NO_DESCRIPTION = "No description."
 METADATA_KEY = "mcp"
-CUT = "workflow-catalogue/cut"  # Marks a tool from which the transport cut what was nested too deep
 NO_REASON = "The tool failed and the server gave no reason."
 
 

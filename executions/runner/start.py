@@ -5,6 +5,7 @@ import contextlib
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 from django.conf import settings
@@ -34,6 +35,7 @@ from connectors.protocol import (
     capabilities_for,
     ignore_progress,
 )
+from executions import log_messages
 from executions.approvals import why_not_approved
 from executions.models import Aftermath, ErrorKind, Execution
 from executions.questions import ANSWERS, Asker, withdraw
@@ -149,17 +151,27 @@ def _send(
         # The answer is the result, and the timeout bounds it.
         longest = max(START_SECONDS, left)
 
-    def start(report: ReportProgress, asker: Asker | None = None) -> Coroutine[Any, Any, Started]:
-        answers = (execution.payload.metadata.get("client") or {}).get(ANSWERS)
+    async def start(report: ReportProgress, asker: Asker | None = None) -> Started:
         more: dict[str, Any] = {}
-        if asker is not None and capabilities.asks_caller and answers:
-            more["caller"] = RunCaller(capabilities=answers, ask=asker.ask)
+        if asker is not None and capabilities.asks_caller:
+            more["caller"] = await _caller_of(execution, asker)
         call = connector.start(workflow, arguments, key=execution.pk, report=report, **more)
-        return ask(call, seconds=longest, otherwise=OutcomeUnknown)
+        return await ask(call, seconds=longest, otherwise=OutcomeUnknown)
 
     if capabilities.cancellable_start:
         return await_start(execution, start, on_progress)
     return start(ignore_progress)
+
+
+async def _caller_of(execution: Execution, asker: Asker) -> RunCaller:
+    answers = (execution.payload.metadata.get("client") or {}).get(ANSWERS) or {}
+    return RunCaller(
+        capabilities=answers,
+        ask=asker.ask,
+        key=execution.caller,
+        log_level=await log_messages.wanted_level(execution.pk),
+        log=partial(log_messages.pass_on, execution.pk),
+    )
 
 
 def _seconds_left(execution: Execution) -> float:

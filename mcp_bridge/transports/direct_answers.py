@@ -5,7 +5,8 @@ checked every time.
 
 Calls of 2026-07-28 are validated by the SDK's own functions and surrounded by its middleware. What is saved
 are its tasks and streams between the request and the tool, and the second validation of an answer that is
-made from its models. Requests that want progress, and all that are not well-formed, go the SDK's way.
+made from its models. Requests that want progress or log messages, and all that are not well-formed, go the
+SDK's way.
 """
 
 import asyncio
@@ -32,6 +33,7 @@ from mcp_types import (
     CLIENT_CAPABILITIES_META_KEY,
     CLIENT_INFO_META_KEY,
     CORE_RESULT_TYPES,
+    LOG_LEVEL_META_KEY,
     SERVER_INFO_META_KEY,
     CallToolRequestParams,
     CallToolResult,
@@ -229,7 +231,7 @@ def _has_valid_params(message: dict[str, Any], version: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Client:
-    """What a call asks its session for; without progress it sends nothing."""
+    """What a call asks its session for; without progress and log messages it sends nothing."""
 
     client_params: InitializeRequestParams | None
     client_capabilities: ClientCapabilities | None
@@ -254,7 +256,7 @@ class DirectCalls:
             return None
         sent: dict[str, Any] = message["params"]
         meta = sent["_meta"]
-        if "progressToken" in meta:
+        if "progressToken" in meta or LOG_LEVEL_META_KEY in meta:
             return None
         for name, _ in scope["headers"]:
             if name.startswith(PARAM_HEADER):

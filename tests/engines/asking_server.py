@@ -13,16 +13,26 @@ from mcp.shared.message import ServerMessageMetadata
 from mcp_types import (
     ElicitRequest,
     ElicitResult,
+    GetPromptResult,
     InputRequiredResult,
+    ListPromptsResult,
+    ListResourcesResult,
     ListRootsRequest,
     ListRootsResult,
     ListToolsResult,
+    Prompt,
+    PromptMessage,
+    ReadResourceResult,
+    Resource,
+    TextContent,
+    TextResourceContents,
     Tool,
 )
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from tests.engines.mcp_server import Guard
 
+SECRET_STATE = "known to the server alone"
 SEAT = {"type": "object", "properties": {"seat": {"type": "string"}}, "required": ["seat"]}
 FORM = {"mode": "form", "message": "Which seat?", "requestedSchema": SEAT}
 MEAL = FORM | {"message": "Which meal?"}
@@ -36,6 +46,8 @@ class AskingServer:
     def __init__(self) -> None:
         self.server: Server[Any] = Server(
             "asking", version="1", on_list_tools=self.list_tools, on_call_tool=self.call_tool,
+            on_list_prompts=self.list_prompts, on_get_prompt=self.get_prompt,
+            on_list_resources=self.list_resources, on_read_resource=self.read_resource,
             get_tool_input_schema=lambda name: {},
         )  # fmt: skip
         self.calls: list[str] = []
@@ -55,6 +67,33 @@ class AskingServer:
             return text(str(roots.roots[0].uri))
         said = [await self.elicit(ctx, one) for one in ASKED[params.name]]
         return text(json.dumps(said))
+
+    async def list_prompts(self, ctx: Any, params: Any) -> ListPromptsResult:
+        return ListPromptsResult(prompts=[Prompt(name="plan_a_trip", description="Asks.")])
+
+    async def list_resources(self, ctx: Any, params: Any) -> ListResourcesResult:
+        return ListResourcesResult(resources=[Resource(uri="seat://mine", name="mine")])
+
+    async def get_prompt(self, ctx: Any, params: Any) -> Any:
+        said = await self.ask_for_seat(ctx, params)
+        if isinstance(said, InputRequiredResult):
+            return said
+        return GetPromptResult(messages=[PromptMessage(role="user", content=TextContent(text=said))])
+
+    async def read_resource(self, ctx: Any, params: Any) -> Any:
+        said = await self.ask_for_seat(ctx, params)
+        if isinstance(said, InputRequiredResult):
+            return said
+        return ReadResourceResult(contents=[TextResourceContents(uri=params.uri, text=said)])
+
+    async def ask_for_seat(self, ctx: Any, params: Any) -> str | InputRequiredResult:
+        if ctx.protocol_version not in MODERN_PROTOCOL_VERSIONS:
+            return json.dumps(await self.elicit(ctx, FORM))
+        if not params.input_responses:
+            return ask({"method": "elicitation/create", "params": FORM}, [SECRET_STATE])
+        assert json.loads(params.request_state) == [SECRET_STATE]
+        (result,) = params.input_responses.values()
+        return json.dumps([result.action, result.content])
 
     async def elicit(self, ctx: Any, question: dict[str, Any]) -> Any:
         request = ElicitRequest.model_validate({"params": question})

@@ -10,10 +10,11 @@ import asyncio
 import base64
 import json
 import sys
+import warnings
 from typing import Any
 
 import uvicorn
-from mcp import MCPError
+from mcp import MCPDeprecationWarning, MCPError
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.prompts.base import UserMessage
 from mcp_types import (
@@ -37,6 +38,7 @@ WAV = base64.b64encode(
 ).decode()
 STEP_SECONDS = 1.2
 """Longer than the product takes between two records of progress."""
+PAUSE_SECONDS = 0.05
 
 server = MCPServer("conformance")
 
@@ -89,6 +91,28 @@ async def test_tool_with_progress(context: Context) -> str:
         await context.report_progress(percent, 100, f"{percent} of 100")
         await asyncio.sleep(STEP_SECONDS)
     return "Done."
+
+
+@server.tool(structured_output=False)
+async def test_tool_with_logging(context: Context) -> str:
+    """Logs three times."""
+    for words in ("execution started", "processing data", "execution completed"):
+        await _log(context, f"Tool {words}")
+        await asyncio.sleep(PAUSE_SECONDS)
+    return "Done."
+
+
+@server.tool(structured_output=False)
+async def test_logging_tool(context: Context) -> str:
+    """Logs once."""
+    await _log(context, "Here")
+    return "Done."
+
+
+async def _log(context: Context, words: str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", MCPDeprecationWarning)
+        await context.info(words)
 
 
 def _question(message: str, **properties: Any) -> dict[str, Any]:
@@ -258,6 +282,16 @@ def test_prompt_with_image() -> list[UserMessage]:
     """Has a picture in its message."""
     picture = ImageContent(data=PNG, mime_type="image/png")
     return [UserMessage(picture), UserMessage("Please analyze the image above.")]
+
+
+@server.prompt()
+def test_input_required_result_prompt(context: Context) -> list[UserMessage] | InputRequiredResult:
+    """Asks its user before it answers."""
+    if context.input_responses:
+        (answer,) = context.input_responses.values()
+        return [UserMessage(f"Use this context: {answer.model_dump_json()}")]
+    question = _question("What context should the prompt use?", context=TEXT)
+    return InputRequiredResult.model_validate({"inputRequests": {"user_context": question}})
 
 
 @server.resource("test://static-text", mime_type="text/plain")

@@ -193,7 +193,6 @@ def test_an_unknown_method_is_not_found(mcp_server: McpServer, token: str):
 
 
 def test_a_level_for_log_messages_is_taken_where_the_protocol_has_them(mcp_server: McpServer, token: str):
-    """None are sent, so that every level is kept."""
     wanted = {"jsonrpc": "2.0", "id": 1, "method": "logging/setLevel", "params": {"level": "error"}}
     version = {"mcp-protocol-version": "2025-11-25"}
     assert '"result":{}' in mcp_server.post(wanted, token=token, headers=version).text

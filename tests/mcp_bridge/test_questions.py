@@ -7,6 +7,7 @@ from typing import Any
 
 import anyio
 import pytest
+from mcp import MCPError
 from mcp_types import ElicitResult, ListRootsResult, Root
 
 from catalogue.curation import enable_workflows, override_workflow
@@ -53,7 +54,8 @@ def airline(asking_server: str) -> Iterator[None]:
 
 def connect_to(address: str, passed_on: str) -> None:
     config = {"url": address, "questions": passed_on}
-    source = Source.objects.create(name="airline", kind="mcp", config=config)
+    new = Source.NewWorkflows.EXPOSED
+    source = Source.objects.create(name="airline", kind="mcp", config=config, new_workflows=new)
     assert refresh_source(source).outcome == "succeeded"
     enable_workflows(Workflow.objects.filter(source=source))
 
@@ -124,6 +126,64 @@ async def test_of_a_client_without_elicitation_no_user_is_asked(
     else:
         assert result.is_error
         assert "which its caller's client cannot give" in result.content[0].text
+
+
+@pytest.mark.usefixtures("airline")
+async def test_prompts_and_resources_that_ask_get_the_users_answer(
+    open_client: Connect, upstream_era: str
+) -> None:
+    """Only without a handshake on either side: each answer is then a request of its own."""
+    questions = []
+
+    async def answer(context: Any, params: Any) -> ElicitResult:
+        questions.append(params.message)
+        return ElicitResult(action="accept", content={"seat": "1A"})
+
+    async with open_client(mode="2026-07-28", elicitation_callback=answer) as client:
+        prompt = await client.get_prompt("plan_a_trip")
+        resource = await client.read_resource("seat://mine")
+    texts = [prompt.messages[0].content.text, resource.contents[0].text]
+    if upstream_era == "2025":
+        # It hears that no user has seen it.
+        assert [json.loads(text) for text in texts] == [["cancel", None]] * 2
+    else:
+        assert [json.loads(text) for text in texts] == [["accept", {"seat": "1A"}]] * 2
+        assert questions == ["airline asks: Which seat?"] * 2
+
+
+@pytest.mark.usefixtures("airline")
+async def test_a_prompt_that_asks_is_refused_to_a_client_that_cannot_answer(
+    connect: Connect, era: str, upstream_era: str
+) -> None:
+    async with connect(mode=era) as client:
+        if upstream_era == "2025":
+            assert "cancel" in (await client.get_prompt("plan_a_trip")).messages[0].content.text
+        else:
+            with pytest.raises(MCPError, match="client cannot give"):
+                await client.get_prompt("plan_a_trip")
+
+
+@pytest.mark.usefixtures("airline")
+def test_the_state_of_a_prompt_that_asks_is_sealed_and_its_callers_own(
+    mcp_server: McpServer, token: str, upstream_era: str
+) -> None:
+    def get(as_token: str, **more: Any) -> dict[str, Any]:
+        capabilities = {"elicitation": {"form": {}}}
+        body, headers = modern("prompts/get", capabilities=capabilities, name="plan_a_trip", **more)
+        return dict(mcp_server.post(body, token=as_token, headers=headers).json())
+
+    asked = get(token)["result"]
+    if upstream_era == "2025":
+        assert asked["resultType"] == "complete"
+        return
+    assert "known to the server alone" not in str(asked)
+    answers = {key: {"action": "accept", "content": {"seat": "3C"}} for key in asked["inputRequests"]}
+    continued = {"requestState": asked["requestState"], "inputResponses": answers}
+    assert get(create_token(name="other")[1], **continued)["error"]["code"] == -32602
+    for state in (asked["requestState"][:-8] + "AAAAAAA=", "", "x"):
+        assert get(token, **continued | {"requestState": state})["error"]["code"] == -32602
+    assert "3C" in str(get(token, **continued)["result"])
+    assert not Execution.objects.exists()
 
 
 @pytest.mark.usefixtures("airline")

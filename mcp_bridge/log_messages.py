@@ -1,0 +1,83 @@
+"""Log messages of a run, sent to the client that called it and asked for them."""
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+from django.utils import timezone
+from mcp_types import LOG_LEVEL_META_KEY, LoggingMessageNotification, LoggingMessageNotificationParams
+
+from connectors.protocol import LOG_LEVELS, LogMessage
+from executions.log_messages import LogListener, listening
+from mcp_bridge.declarations import SESSION_HEADER, Context
+from mcp_bridge.models import ClientLogLevel
+from mcp_bridge.tokens import Access
+
+LAST_SECONDS = 1.0  # For what is unsent once the call has its answer
+KEPT = timedelta(days=7)  # A level, for clients that do not come back
+
+
+@dataclass(frozen=True, slots=True)
+class ClientLog:
+    """The way to the client of one request: on the stream that answers it."""
+
+    context: Context
+    find_level: Callable[[], Awaitable[str]]
+
+    @classmethod
+    def of_request(cls, context: Context) -> "ClientLog | None":
+        """In 2026-07-28 each request says what it wants."""
+        level: Any = (context.meta or {}).get(LOG_LEVEL_META_KEY)
+        if level not in LOG_LEVELS:
+            return None
+
+        async def find_level() -> str:
+            return str(level)
+
+        return cls(context, find_level)
+
+    @asynccontextmanager
+    async def passing_on(self, execution_id: UUID) -> AsyncIterator[None]:
+        listener = LogListener(self.find_level)
+        sending = asyncio.create_task(listener.send_each(self._send))
+        try:
+            with listening(execution_id, listener):
+                yield
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LAST_SECONDS):
+                    await listener.drain()
+        finally:
+            sending.cancel()
+
+    async def _send(self, message: LogMessage) -> None:
+        params = LoggingMessageNotificationParams.model_validate(
+            {"level": message.level, "data": message.data, "logger": message.logger or None}
+        )
+        await self.context.session.send_notification(
+            LoggingMessageNotification(params=params), related_request_id=self.context.request_id
+        )
+
+
+def client_key(context: Context, access: Access) -> str:
+    """By its session, which not every client has, and what else tells it from others of the same caller."""
+    request: Any = context.request
+    address = request.client.host if request.client else ""
+    named = (request.headers.get(name, "") for name in (SESSION_HEADER, "user-agent"))
+    parts = (access.caller.key, address, *named)
+    return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def keep_level(client: str, level: str) -> None:
+    now = timezone.now()
+    ClientLogLevel.objects.update_or_create(client=client, defaults={"level": level, "set_at": now})
+    ClientLogLevel.objects.filter(set_at__lt=now - KEPT).delete()
+
+
+def find_level(client: str) -> str:
+    """Empty: it asked for none."""
+    return ClientLogLevel.objects.filter(client=client).values_list("level", flat=True).first() or ""
