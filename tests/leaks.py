@@ -162,7 +162,7 @@ def _watch(scope: str, culprit: str, request: pytest.FixtureRequest) -> Iterator
     found: list[str] = []
     with _unraisable_told_to(found.append):
         left = _wait_until_nothing_is_left(scope, MOMENT)
-        if held_now() - expected[scope]:
+        if left or held_now() - expected[scope]:
             # This closes forgotten transports and ends the threads of forgotten pools.
             gc.collect()
             left = _wait_until_nothing_is_left(scope, PATIENCE)
