@@ -49,7 +49,8 @@ class Asker:
             self.is_open = _open(execution, self._requests)
             return self.is_open
         elif (taken := _take(execution)) is not None:
-            self._taken, self.is_open = taken, False
+            # The start takes the answers later: until then nothing is to be asked.
+            self._taken, self._requests, self.is_open = taken, None, False
         return False
 
     def deliver(self) -> None:

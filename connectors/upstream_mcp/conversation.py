@@ -34,7 +34,7 @@ from connectors.network.redaction import Redactor, printable, shorten
 from connectors.network.transport import WORDS_LIMIT
 from connectors.protocol import RunCaller
 from connectors.upstream_mcp.log_messages import LOG_MESSAGE, CallLogs, is_more_verbose
-from connectors.upstream_mcp.questions import CAPABILITY_OF, Questions
+from connectors.upstream_mcp.questions import CAPABILITY_OF, FOR_CALLERS, Questions
 
 ENVELOPE = "io.modelcontextprotocol/"
 TASKS_EXTENSION = "io.modelcontextprotocol/tasks"
@@ -170,7 +170,9 @@ class Conversation:
             await self._want_level(caller.log_level)
         if silence is None:  # A subscription, which is no call
             return await self._send(method, params, options, silence=None, repeatable=repeatable)
-        call_id = options["request_id"] = f"call-{uuid4().hex}"
+        call_id = f"call-{uuid4().hex}" if method in FOR_CALLERS else ""
+        if call_id:
+            options["request_id"] = call_id
         with self._questions.during(method, call_id, caller), self._logs.during(method, call_id, caller):
             return await self._send(
                 method, params, options, silence=silence, repeatable=repeatable, on_progress=on_progress

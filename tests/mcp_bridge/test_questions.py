@@ -1,11 +1,13 @@
 """A tool of an MCP server asks its caller during a call, and the client's user or model answers."""
 
+import asyncio
 import json
 import sys
 from collections.abc import Iterator
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 from mcp import MCPError
 from mcp_types import ElicitResult, ListRootsResult, Root
@@ -16,9 +18,11 @@ from catalogue.models import Source, Workflow
 from connectors.testing import free_port
 from executions import advancing
 from executions.models import CachedResult, Execution, ExecutionEvent, InputRequest
+from executions.questions import Asker, answer
 from mcp_bridge.tokens import create_token
 from tests.engines.guarding import guarded
 from tests.executions.engines import until, wait_until
+from tests.factories import make_execution
 from tests.mcp_bridge.conftest import Connect, McpServer
 from tests.mcp_bridge.database import in_database
 from tests.mcp_bridge.tasks_client import TasksExtension, start_task
@@ -87,6 +91,21 @@ async def seat(context: Any, params: Any) -> ElicitResult:
 
 async def roots(context: Any) -> ListRootsResult:
     return ListRootsResult(roots=[Root(uri="file:///srv/flights")])
+
+
+async def test_a_question_is_not_asked_again_while_its_answer_is_on_its_way() -> None:
+    """The record may be looked at once more before the start takes the answer."""
+    execution = await in_database(make_execution)(state="starting", lease_holder="us")
+    asker = Asker(asyncio.Event())
+    asking = asyncio.create_task(asker.ask({"0": {"method": "roots/list", "params": {}}}))
+    await anyio.lowlevel.checkpoint()
+    assert await in_database(asker.look)(execution)
+    await in_database(answer)(execution, {"0": {"roots": []}})
+    for _ in range(2):
+        assert not await in_database(asker.look)(execution)
+    asker.deliver()
+    assert await asking == {"0": {"roots": []}}
+    assert not await in_database(InputRequest.objects.exists)()
 
 
 @pytest.mark.usefixtures("airline")
