@@ -252,6 +252,9 @@ class ClientLogLevel(models.Model):
     level = models.CharField(max_length=16)
     set_at = models.DateTimeField(db_index=True)
 
+    class Meta:
+        default_permissions = ()
+
     def __str__(self) -> str:
         return self.level
 

@@ -17,5 +17,8 @@ class Migration(migrations.Migration):
                 ('level', models.CharField(max_length=16)),
                 ('set_at', models.DateTimeField(db_index=True)),
             ],
+            options={
+                'default_permissions': (),
+            },
         ),
     ]
