@@ -139,7 +139,7 @@ LEFT = {
     "leaves_a_process": r"process \d+: .*python.* time\.sleep\(60\)",
     "leaves_a_process_that_ended": r"process \d+: ended, and not waited for",
     "leaves_a_task": r"task Task-\d+ of <coroutine object .*go_on.* at test_sample\.py:\d+",
-    "ends_all": r"left open by the fixtures of test_sample\.py: socket:\[\d+\], AF_UNIX .*; socket:\[\d+\], AF_UNIX ",
+    "ends_all": r"left open by the fixtures of test_sample\.py: socket:\[\d+\], AF_UNIX .*; socket:\[\d+\]",
     "leaves_a_transport": "ResourceWarning.*unclosed transport",
 }
 
