@@ -17,7 +17,6 @@ from catalogue.access import Bounds, Scope
 from catalogue.database import run_in_database
 from catalogue.describing import describe_workflow, shorten, unavailable_sources
 from catalogue.exposure import ExposedCatalogue, current_catalogue, find_named
-from catalogue.feature_lookup import Located, find_resource
 from catalogue.models import ServerFeature, Workflow
 from catalogue.models.server_feature import scheme_of
 from catalogue.search import WorkflowQuery, select_workflows, tagged
@@ -424,7 +423,7 @@ class ResourceMethods:
         access = self.access_of(context)
         try:
             found = await run_in_database(_read, params.uri, access)
-            if isinstance(found, Located):
+            if isinstance(found, upstream.Located):
                 given = upstream.given_input(context, params, found.feature, access)
                 return await upstream.read_resource(found, params.uri, access, given)
         except (UnknownResource, NotFound) as error:
@@ -535,11 +534,11 @@ def _resource(uri: str, workflow: Workflow | ServerFeature | None) -> types.Reso
     )
 
 
-def _read(uri: str, access: Access) -> Found | Located:
+def _read(uri: str, access: Access) -> Found | upstream.Located:
     """A server's resource is only located. Raises UnknownResource, MCPError for a missing scope."""
     if scheme_of(uri) not in OWN_SCHEMES and len(uri) <= LONGEST_ADDRESS and access.allows(Scope.RUN):
         seen = current_catalogue().features_within(access.bounds)
-        if (located := find_resource(seen, uri)) is not None:
+        if (located := upstream.find_resource(seen, uri)) is not None:
             upstream.count_read(access)
             return located
     kind, variables = find_kind(uri)

@@ -429,7 +429,7 @@ def _texts(result: dict[str, Any]) -> list[str]:
 
 
 class McpSourceConnector:
-    """A server's tools, and the workflows that it lists."""
+    """Tools, prompts and resources of another MCP server, and the workflows that it lists."""
 
     kind: ClassVar[str] = McpConnector.kind
     label: ClassVar[str] = McpConnector.label

@@ -9,12 +9,12 @@ import pytest
 from catalogue import features
 from catalogue.connections import close_connectors
 from catalogue.discovery import refresh_source
-from catalogue.feature_lookup import find_resource
 from catalogue.features import accept_change, disable_features, enable_features
 from catalogue.history import command
 from catalogue.models import DiscoveryRun, HistoryEntry, Revision, ServerFeature, Source
 from catalogue.reverting import revert_change
 from connectors.background import run_in_background_loop
+from mcp_bridge.upstream import find_resource
 from tests.engines import hostile_servers as servers
 from tests.engines.hostile_servers import hostile, result, server
 from tests.factories import make_feature, make_source
