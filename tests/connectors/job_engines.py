@@ -98,6 +98,7 @@ def _body_of(content: bytes, content_type: str) -> Any:
 def serving(engine: JobEngine) -> Iterator[JobEngine]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True  # Headers and body are two packets: the second would wait 40 ms
         wbufsize = -1  # One write for each answer: two would wait for an acknowledgement in between.
 
         def _reply(self) -> None:

@@ -149,6 +149,7 @@ def running_lathe(*, is_open: bool = False) -> Iterator[Lathe]:
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True  # Headers and body are two packets: the second would wait 40 ms
         wbufsize = -1  # One write for each answer: two would wait for an acknowledgement in between.
 
         def _reply(self) -> None:
