@@ -15,10 +15,12 @@ from mcp.client.stdio import StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 from mcp_types import Implementation
 
+from catalogue import exposure
 from catalogue.curation import enable_workflows
 from catalogue.discovery import refresh_source
 from catalogue.models import Source, Workflow
-from executions import advancing
+from executions import advancing, change_feed
+from mcp_bridge import notifications, tool_lists
 from mcp_bridge.tokens import create_token
 from tests import plain_http
 from tests.executions.engines import WORKFLOW_ID, WireEngine, running_wire_engine, wait_until
@@ -71,6 +73,20 @@ def mcp_server() -> Iterator[McpServer]:
 @pytest.fixture(autouse=True)
 def _committed_rows(transactional_db: None) -> None:
     """The server reads on threads of its own, so rows have to be committed."""
+
+
+@pytest.fixture
+def quick_news(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Changes are looked for ten times as often as usual, and told as much sooner."""
+    for module, name in (
+        (exposure, "LOOK_SECONDS"),
+        (exposure, "MAX_AGE_SECONDS"),
+        (tool_lists, "STALE_SECONDS"),
+        (notifications, "SETTLING_SECONDS"),
+        (notifications, "LOOK_SECONDS"),
+        (change_feed, "LOOK_SECONDS"),
+    ):
+        monkeypatch.setattr(module, name, getattr(module, name) / 10)
 
 
 @pytest.fixture

@@ -14,6 +14,8 @@ from tests.mcp_bridge.conftest import McpServer
 from tests.mcp_bridge.database import in_database
 from tests.mcp_bridge.listening import PROMPTS, RESOURCES, TOOLS, Curator, change_stream, noticed
 
+pytestmark = pytest.mark.usefixtures("quick_news")
+
 EVENT_STREAM = {"accept": "text/event-stream"}
 
 

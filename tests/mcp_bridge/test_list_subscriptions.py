@@ -30,6 +30,8 @@ from tests.mcp_bridge.listening import (
 )
 from tests.mcp_bridge.test_tasks import send
 
+pytestmark = pytest.mark.usefixtures("quick_news")
+
 ALL = {"toolsListChanged": True, "promptsListChanged": True, "resourcesListChanged": True}
 LISTS = {"toolsListChanged": TOOLS, "promptsListChanged": PROMPTS, "resourcesListChanged": RESOURCES}
 Change = Callable[[Curator], None]

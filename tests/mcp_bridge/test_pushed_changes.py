@@ -17,7 +17,10 @@ from tests.mcp_bridge.listening import PATIENCE_SECONDS, PROMPTS, RESOURCES, TOO
 from tests.mcp_bridge.pipes import over_pipes
 
 # Its handshake era is not over for the servers that such clients meet.
-pytestmark = pytest.mark.filterwarnings("ignore:resources/:mcp.shared.exceptions.MCPDeprecationWarning")
+pytestmark = [
+    pytest.mark.usefixtures("quick_news"),
+    pytest.mark.filterwarnings("ignore:resources/:mcp.shared.exceptions.MCPDeprecationWarning"),
+]
 
 
 class Told:

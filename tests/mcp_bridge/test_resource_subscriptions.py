@@ -17,6 +17,8 @@ from tests.mcp_bridge.database import in_database
 from tests.mcp_bridge.listening import RESOURCES, TOOLS, Curator, listening, noticed
 from tests.mcp_bridge.test_tasks import owned, send
 
+pytestmark = pytest.mark.usefixtures("quick_news")
+
 LIST = "workflow://list"
 
 

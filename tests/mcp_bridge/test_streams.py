@@ -26,6 +26,8 @@ from tests.mcp_bridge.listening import PATIENCE_SECONDS, TOOLS, Curator, Stream,
 from tests.mcp_bridge.other_process import OtherProcess, other_process
 from tests.mcp_bridge.test_tasks import owned
 
+pytestmark = pytest.mark.usefixtures("quick_news")
+
 __all__ = ["other_process"]
 
 Open = Callable[[McpServer, str], AbstractAsyncContextManager[Stream]]

@@ -21,6 +21,8 @@ from tests.mcp_bridge.listening import PATIENCE_SECONDS, listening
 from tests.mcp_bridge.tasks_client import TASKS, TasksExtension, ask, listen, start_task
 from tests.mcp_bridge.test_tasks import is_free, owned, send, work_on
 
+pytestmark = pytest.mark.usefixtures("quick_news")
+
 
 async def test_a_subscription_tells_of_each_change_and_ends_with_the_task(
     mcp_server: McpServer, connect: Connect, token: str, long_workflow: Workflow, wire_engine: WireEngine
