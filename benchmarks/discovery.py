@@ -49,7 +49,6 @@ def engine(listing: _Listing) -> Iterator[str]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
         disable_nagle_algorithm = True  # Headers and body are two packets: the second would wait 40 ms
-        disable_nagle_algorithm = True
 
         def do_GET(self) -> None:
             self.send_response(200)

@@ -13,7 +13,6 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from connectors.testing import Asked, http_answer
-from tests.mcp_bridge.serving import serving
 
 CAPABILITIES = {"tools": {}, "tasks": {}, "extensions": {"io.modelcontextprotocol/tasks": {}}}
 INFO = {"name": "mute", "version": "1"}
@@ -36,6 +35,8 @@ def greeting(message: dict[str, Any], era: str) -> dict[str, Any] | None:
 @contextmanager
 def serving_mute_server(era: str) -> Iterator[str]:
     """Its URL, for the length of the block."""
+    # This needs Django's settings, which a program over stdio has not.
+    from tests.mcp_bridge.serving import serving
 
     async def answer(request: Request) -> Response:
         message = await request.json()

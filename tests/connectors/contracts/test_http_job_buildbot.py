@@ -109,14 +109,17 @@ async def test_a_refusal_says_which_parameter_is_wrong(
     assert buildbot.runs_started_with(key) == 0
 
 
-async def test_two_calls_with_the_same_arguments_are_two_builds(
+async def test_a_request_that_buildbot_merges_into_a_later_one_has_not_succeeded(
     buildbot: BuildbotServer, to_buildbot: Connector
 ) -> None:
-    """B3: while Buildbot merges waiting requests that have the same properties."""
-    sample = RealBuildbot(buildbot).completing
-    runs = [(await start(to_buildbot, sample))[1] for _ in range(3)]
+    """A7.1: by default it merges those that wait, whatever their parameters; a builder can forbid that."""
+    workflow = RealBuildbot(buildbot).completing.workflow
+    runs = [(await start(to_buildbot, Sample(workflow, {"cups": cups})))[1] for cups in range(4)]
     ended = [await until_ended(to_buildbot, run, seconds=60) for run in runs]
-    assert len({seen.output["build"] for seen in ended}) == 3
+    built = [seen for seen in ended if seen.state == RunState.COMPLETED]
+    assert built and len({seen.output["build"] for seen in built}) == len(built)
+    merged = [seen for seen in ended if seen not in built]
+    assert all(seen.state == RunState.FAILED and "merged this request" in seen.error for seen in merged)
 
 
 async def test_a_build_that_goes_on_is_stopped(buildbot: BuildbotServer, to_buildbot: Connector) -> None:

@@ -43,5 +43,10 @@ const provider = new Provider(issuer, {
     },
   },
 });
+// Browsers ask for it by themselves, and would log that there is none.
+provider.use(async (ctx, next) => {
+  if (ctx.path === '/favicon.ico') ctx.status = 204;
+  else await next();
+});
 provider.on('server_error', (ctx, problem) => console.error(problem));
 provider.listen(new URL(issuer).port, '127.0.0.1');
