@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import lru_cache, partial
 from http.client import responses
+from operator import itemgetter
 from typing import Any, Protocol, Self
 
 import httpcore2
@@ -96,7 +97,7 @@ class _Readability:
         if self._poll is None:
             return bool(select.select([number], [], [], 0)[0])
         if self.found is None:
-            self.found = {found for found, _ in self._poll.poll(0)}
+            self.found = set(map(itemgetter(0), self._poll.poll(0)))
             asyncio.get_running_loop().call_soon(self.forget)
         return number in self.found
 
@@ -204,7 +205,8 @@ class _Stream(httpcore2.AsyncNetworkStream):
         if not connection.received and not connection.has_ended:
             connection.arrival = asyncio.get_running_loop().create_future()
             try:
-                await _within(timeout, connection.arrival)
+                async with asyncio.timeout(timeout):
+                    await connection.arrival
             except TimeoutError as error:
                 raise httpcore2.ReadTimeout(str(error)) from error
             finally:
@@ -230,7 +232,8 @@ class _Stream(httpcore2.AsyncNetworkStream):
         self._transport.write(buffer)
         if self._connection.room is not None:
             try:
-                await _within(timeout, self._connection.room)
+                async with asyncio.timeout(timeout):
+                    await self._connection.room
             except TimeoutError as error:
                 raise httpcore2.WriteTimeout(str(error)) from error
             if self._connection.error is not None:
@@ -272,15 +275,6 @@ class _Stream(httpcore2.AsyncNetworkStream):
         if self._socket is None or (number := self._socket.fileno()) < 0:
             return True
         return self._readable.has(number)
-
-
-async def _within(seconds: float | None, waiting: asyncio.Future[None]) -> None:
-    """Raises TimeoutError."""
-    if seconds is None:
-        await waiting
-        return
-    async with asyncio.timeout(seconds):
-        await waiting
 
 
 class GuardedTransport(httpx2.AsyncBaseTransport):
@@ -393,7 +387,10 @@ class Exchange:
 
     @property
     def place(self) -> str:
-        return self.redactor.text(str(self.url.copy_with(query=None, fragment=None)))
+        text = str(self.url)
+        if "?" in text or "#" in text:
+            text = str(self.url.copy_with(query=None, fragment=None))
+        return self.redactor.text(text)
 
     @property
     def refused(self) -> bool:

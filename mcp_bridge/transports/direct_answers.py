@@ -12,6 +12,7 @@ SDK's way.
 import asyncio
 import hashlib
 import json
+from collections.abc import Awaitable
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from itertools import chain
@@ -278,11 +279,11 @@ class DirectCalls:
         )
         return DirectCall(self, context, params)
 
-    async def result(self, context: Context, params: CallToolRequestParams) -> dict[str, Any]:
+    def result(self, context: Context, params: CallToolRequestParams) -> Awaitable[HandlerResult]:
         call: CallNext = partial(self._run, params)
         for middleware in reversed(self._middleware):
             call = partial(middleware, call_next=call)
-        return cast(dict[str, Any], await call(context))
+        return call(context)
 
     async def _run(self, params: CallToolRequestParams, context: Context) -> HandlerResult:
         result: Any = await self._call_tool(context, params)
