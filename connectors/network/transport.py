@@ -14,7 +14,6 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import lru_cache, partial
 from http.client import responses
-from operator import itemgetter
 from typing import Any, Protocol, Self
 
 import httpcore2
@@ -97,7 +96,7 @@ class _Readability:
         if self._poll is None:
             return bool(select.select([number], [], [], 0)[0])
         if self.found is None:
-            self.found = set(map(itemgetter(0), self._poll.poll(0)))
+            self.found = {found for found, _ in self._poll.poll(0)}
             asyncio.get_running_loop().call_soon(self.forget)
         return number in self.found
 

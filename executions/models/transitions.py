@@ -159,7 +159,7 @@ class Transitions(ExecutionRecord):
         return True
 
     def _update(self, allowed: Iterable[str], changes: Mapping[str, Any], *, ours: bool) -> Statement:
-        states = list(map(str, allowed))
+        states = [str(state) for state in allowed]
         condition = f"id = %s AND state IN ({', '.join(['%s'] * len(states))})"
         parameters = [adapt_key(self.pk), *states]
         if ours:

@@ -142,7 +142,7 @@ def _carry_out(units: Sequence[Unit]) -> list[Any]:
             outcomes[number] = _outcome_of(unit)
     for (call, arguments), items in shared.items():
         outcomes |= _outcomes_of(partial(call, **dict(arguments)), items)
-    return list(map(outcomes.__getitem__, range(len(units))))
+    return [outcomes[number] for number in range(len(units))]
 
 
 def _outcomes_of(call: Callable[[Sequence[Any]], None], items: Mapping[int, Any]) -> dict[int, Any]:
