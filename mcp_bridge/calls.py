@@ -85,15 +85,21 @@ class ToolCall:
     responses: Mapping[str, Any] = field(default_factory=dict)  # And what its user said
 
 
-async def run_workflow(call: ToolCall, tool_name: str, arguments: dict[str, Any]) -> ToolAnswer:
-    """Run it and wait. Raises UnknownTool; the result reports everything else that goes wrong."""
-    execution_id = uuid.uuid4()
+def run_workflow(call: ToolCall, tool_name: str, arguments: dict[str, Any]) -> Awaitable[ToolAnswer]:
+    """Run it and wait. Awaiting it raises UnknownTool; the result reports everything else that goes wrong."""
     if call.log is None:
-        return await _run(call, execution_id, tool_name, arguments)
+        return _run(call, uuid.uuid4(), tool_name, arguments)
+    return _run_with_log(call, call.log, tool_name, arguments)
+
+
+async def _run_with_log(
+    call: ToolCall, log: ClientLog, tool_name: str, arguments: dict[str, Any]
+) -> ToolAnswer:
+    execution_id = uuid.uuid4()
     if call.continues:
         with suppress(ValueError):
             execution_id = uuid.UUID(call.continues.partition(ROUND)[0])
-    async with call.log.passing_on(execution_id):
+    async with log.passing_on(execution_id):
         return await _run(call, execution_id, tool_name, arguments)
 
 

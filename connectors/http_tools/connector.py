@@ -13,6 +13,7 @@ from time import monotonic
 from typing import Annotated, Any, ClassVar, Literal, Self
 from uuid import UUID
 
+from cachetools import FIFOCache
 from pydantic import AfterValidator, BaseModel, Field, SecretStr, model_validator
 
 from connectors import settings
@@ -56,6 +57,7 @@ KEY = {"authentication": "api_key"}
 BASIC = {"authentication": "basic"}
 UNAUTHORIZED = 401
 MOST_HEADERS = 60
+KEPT_OPERATIONS = 256
 LONGEST_HEADER = 1_000
 NEVER_SHOWN = frozenset({"set-cookie", "set-cookie2"})
 TEXT_TYPES = frozenset(
@@ -249,6 +251,7 @@ class HttpConnector:
         seconds, policy = config.request_timeout_seconds, http_tool_addresses()
         limits = HttpLimits.within(seconds, max_response_bytes=config.max_response_bytes)
         self._authorization = Authorization(config, limits=limits, policy=policy)
+        self._operations: FIFOCache[int, tuple[dict[str, Any], HttpOperation]] = FIFOCache(KEPT_OPERATIONS)
         self._client = EngineClient(
             base_url=config.base_url,
             secrets=config.secrets,
@@ -266,7 +269,7 @@ class HttpConnector:
         return Capabilities(lists_workflows=False, keeps_runs=False, differ_by_workflow=True)
 
     def capabilities_for(self, workflow: WorkflowRef) -> Capabilities:
-        operation = HttpOperation.of(workflow)
+        operation = self._operation_of(workflow)
         return Capabilities(
             idempotent_start=operation.is_safe
             or operation.method == "PUT"
@@ -277,6 +280,14 @@ class HttpConnector:
             keeps_runs=False,
             differ_by_workflow=True,
         )
+
+    def _operation_of(self, workflow: WorkflowRef) -> HttpOperation:
+        """Read once from the metadata that all calls of a workflow share. Raises Misconfigured."""
+        metadata = workflow.metadata
+        known = self._operations.get(id(metadata))
+        if known is None or known[0] is not metadata:
+            known = self._operations[id(metadata)] = metadata, HttpOperation.of(workflow)
+        return known[1]
 
     async def check(self) -> Health:
         return await health_of(self._greet())
@@ -309,7 +320,7 @@ class HttpConnector:
         key: UUID,
         report: ReportProgress = ignore_progress,
     ) -> Started:
-        operation = HttpOperation.of(workflow)
+        operation = self._operation_of(workflow)
         spec = build_request(operation, base_url=self._config.base_url, arguments=arguments)
         if not operation.anonymous:
             self._authorization.refuse_overlap(spec)

@@ -254,8 +254,9 @@ class EngineClient:
         InvalidAnswer for one that is too large or compressed; with `repeatable=False` OutcomeUnknown where it
         may have had effect.
         """
-        for secret in credentials.secrets():
-            self._redactor.learn(secret)
+        if credentials is not NO_CREDENTIALS:
+            for secret in credentials.secrets():
+                self._redactor.learn(secret)
         url = self._url(target)
         if query:
             url = with_query(url, query)

@@ -204,7 +204,8 @@ class _Stream(httpcore2.AsyncNetworkStream):
         if not connection.received and not connection.has_ended:
             connection.arrival = asyncio.get_running_loop().create_future()
             try:
-                await _within(timeout, connection.arrival)
+                async with asyncio.timeout(timeout):
+                    await connection.arrival
             except TimeoutError as error:
                 raise httpcore2.ReadTimeout(str(error)) from error
             finally:
@@ -230,7 +231,8 @@ class _Stream(httpcore2.AsyncNetworkStream):
         self._transport.write(buffer)
         if self._connection.room is not None:
             try:
-                await _within(timeout, self._connection.room)
+                async with asyncio.timeout(timeout):
+                    await self._connection.room
             except TimeoutError as error:
                 raise httpcore2.WriteTimeout(str(error)) from error
             if self._connection.error is not None:
@@ -272,15 +274,6 @@ class _Stream(httpcore2.AsyncNetworkStream):
         if self._socket is None or (number := self._socket.fileno()) < 0:
             return True
         return self._readable.has(number)
-
-
-async def _within(seconds: float | None, waiting: asyncio.Future[None]) -> None:
-    """Raises TimeoutError."""
-    if seconds is None:
-        await waiting
-        return
-    async with asyncio.timeout(seconds):
-        await waiting
 
 
 class GuardedTransport(httpx2.AsyncBaseTransport):
@@ -393,7 +386,10 @@ class Exchange:
 
     @property
     def place(self) -> str:
-        return self.redactor.text(str(self.url.copy_with(query=None, fragment=None)))
+        text = str(self.url)
+        if "?" in text or "#" in text:
+            text = str(self.url.copy_with(query=None, fragment=None))
+        return self.redactor.text(text)
 
     @property
     def refused(self) -> bool:

@@ -218,7 +218,7 @@ class Execution(Transitions):
             state=State.UNCONFIRMED,
             error_kind=ErrorKind.EXECUTION,
             error=printable(why),
-            **self._answer(),
+            **self._answer(timezone.now()),
             **no_lease(),
         )
 
@@ -231,7 +231,7 @@ class Execution(Transitions):
             state=State.UNCONFIRMED,
             error_kind=kind,
             error=printable(why),
-            **self._answer(),
+            **self._answer(timezone.now()),
             **no_lease(),
         )
 

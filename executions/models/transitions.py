@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 from django.db import models, transaction
@@ -97,24 +98,25 @@ class Transitions(ExecutionRecord):
     def _end(
         self, state: State, *, kind: ErrorKind | None, why: str, snapshot: RunSnapshot | None
     ) -> dict[str, Any]:
+        now = timezone.now()
         changes: dict[str, Any] = {} if snapshot is None else engine_times(snapshot)
         if snapshot is not None and snapshot.progress is not None:
             changes |= {"progress": snapshot.progress, "progress_message": progress_message(snapshot)}
         ended = {
             "state": state,
-            "finished_at": timezone.now(),
+            "finished_at": now,
             "error_kind": kind or "",
             "error": printable(why),
         }
-        return {**changes, **ended, **self._answer(), **no_lease()}
+        return {**changes, **ended, **self._answer(now), **no_lease()}
 
-    def _answer(self) -> dict[str, Any]:
+    def _answer(self, now: datetime) -> dict[str, Any]:
         """A request of this process that waits for it answers with its new state."""
         if not self.awaited_here:
             return {}
         # Empty from now on, except where its caller has gone away in the meantime.
         unless_past = "CASE WHEN awaited_until > %s THEN NULL ELSE awaited_until END"
-        return {"awaited_until": RawSQL(unless_past, [adapt_time(timezone.now())])}  # noqa: S611 - names
+        return {"awaited_until": RawSQL(unless_past, [adapt_time(now)])}  # noqa: S611 - names
 
     def _move(
         self,

@@ -49,13 +49,12 @@ LINGER_SECONDS = 0.02  # How long records that no request waits for are collecte
 MOST_HOPS = THREADS // 2  # Per event loop; claims and requests need threads too
 
 
-async def record(
+def record(
     unit: Callable[Parameters, Result], *args: Parameters.args, **kwargs: Parameters.kwargs
-) -> Result:
+) -> asyncio.Future[Result]:
     """Like `run_in_database`, batched: each unit is a transaction of its own and fails alone."""
     within = contextvars.copy_context()  # Which request is the cause
-    outcome: Result = await _queue().put(partial(within.run, unit, *args, **kwargs))
-    return outcome
+    return _queue().put(partial(within.run, unit, *args, **kwargs))
 
 
 async def record_together(unit: Callable[..., None], item: Any, **arguments: Any) -> None:
@@ -106,21 +105,21 @@ class _Queue:
     async def _carry_out_all(self) -> None:
         try:
             while self._waiting:
-                together = [self._waiting.popleft() for _ in range(min(AT_A_TIME, len(self._waiting)))]
-                await _carry_out_and_tell(together)
+                units, futures = list[Unit](), list[asyncio.Future[Any]]()
+                while self._waiting and len(units) < AT_A_TIME:
+                    unit, future = self._waiting.popleft()
+                    units.append(unit)
+                    futures.append(future)
+                try:
+                    outcomes: Sequence[Any] = await run_in_database(_carry_out, units)
+                except Exception as error:  # noqa: BLE001 - each step gets it
+                    outcomes = [_Failure(error)] * len(units)
+                for future, outcome in zip(futures, outcomes, strict=True):
+                    _tell(future, outcome)
         finally:
             # Not in a callback of the task, which runs later: a unit added in between would wait for ever.
             if (hop := asyncio.current_task()) is not None:
                 self._hops.discard(hop)
-
-
-async def _carry_out_and_tell(together: list[tuple[Unit, asyncio.Future[Any]]]) -> None:
-    try:
-        outcomes: Sequence[Any] = await run_in_database(_carry_out, [unit for unit, _ in together])
-    except Exception as error:  # noqa: BLE001 - each step gets it
-        outcomes = [_Failure(error)] * len(together)
-    for (_, future), outcome in zip(together, outcomes, strict=True):
-        _tell(future, outcome)
 
 
 _queues: WeakKeyDictionary[asyncio.AbstractEventLoop, _Queue] = WeakKeyDictionary()

@@ -151,15 +151,16 @@ def _send(
         # The answer is the result, and the timeout bounds it.
         longest = max(START_SECONDS, left)
 
-    async def start(report: ReportProgress, asker: Asker | None = None) -> Started:
-        more: dict[str, Any] = {}
-        if asker is not None and capabilities.asks_caller:
-            more["caller"] = await _caller_of(execution, asker)
+    def start(report: ReportProgress, **more: Any) -> Coroutine[Any, Any, Started]:
         call = connector.start(workflow, arguments, key=execution.pk, report=report, **more)
-        return await ask(call, seconds=longest, otherwise=OutcomeUnknown)
+        return ask(call, seconds=longest, otherwise=OutcomeUnknown)
+
+    async def start_asking(report: ReportProgress, asker: Asker) -> Started:
+        more = {"caller": await _caller_of(execution, asker)} if capabilities.asks_caller else {}
+        return await start(report, **more)
 
     if capabilities.cancellable_start:
-        return await_start(execution, start, on_progress)
+        return await_start(execution, start_asking, on_progress)
     return start(ignore_progress)
 
 

@@ -12,6 +12,7 @@ SDK's way.
 import asyncio
 import hashlib
 import json
+from collections.abc import Awaitable
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from itertools import chain
@@ -39,7 +40,6 @@ from mcp_types import (
     CallToolResult,
     ClientCapabilities,
     InitializeRequestParams,
-    RequestId,
 )
 from mcp_types.methods import serialize_server_result, validate_client_request
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, MODERN_PROTOCOL_VERSIONS
@@ -278,11 +278,11 @@ class DirectCalls:
         )
         return DirectCall(self, context, params)
 
-    async def result(self, context: Context, params: CallToolRequestParams) -> dict[str, Any]:
+    def result(self, context: Context, params: CallToolRequestParams) -> Awaitable[HandlerResult]:
         call: CallNext = partial(self._run, params)
         for middleware in reversed(self._middleware):
             call = partial(middleware, call_next=call)
-        return cast(dict[str, Any], await call(context))
+        return call(context)
 
     async def _run(self, params: CallToolRequestParams, context: Context) -> HandlerResult:
         result: Any = await self._call_tool(context, params)
@@ -312,13 +312,18 @@ class DirectCall:
             self._watch = loop.create_task(self._attend(task, receive, send))
 
         timer = loop.call_later(UNWATCHED_SECONDS, watch)
+        status, document = 200, dict[str, Any](jsonrpc="2.0", id=self._context.request_id)
         try:
-            status, body = await self._answer(self._context.request_id)
+            document["result"] = await self._calls.result(self._context, self._params)
         except asyncio.CancelledError:
             if not self._is_gone:
                 raise
             task.uncancel()
             return
+        except Exception as problem:  # noqa: BLE001 - logged where it is no refusal
+            error = modern_error_data(problem)
+            status = ERROR_CODE_HTTP_STATUS.get(error.code, 200)
+            document["error"] = error.model_dump(by_alias=True, mode="json", exclude_none=True)
         finally:
             timer.cancel()
             if self._watch is not None:
@@ -326,6 +331,7 @@ class DirectCall:
         if self._watch is not None:
             # It may be writing.
             await asyncio.wait({self._watch})
+        body = json.dumps(document, separators=(",", ":")).encode()
         if self._is_stream:
             event = b"event: message\r\ndata: %b\r\n\r\n" % body
             await send({"type": "http.response.body", "body": event, "more_body": False})
@@ -334,17 +340,6 @@ class DirectCall:
         headers = [(b"content-type", b"application/json"), (b"content-length", length), UNCACHED]
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": body, "more_body": False})
-
-    async def _answer(self, request_id: RequestId | None) -> tuple[int, bytes]:
-        document: dict[str, Any] = {"jsonrpc": "2.0", "id": request_id}
-        status = 200
-        try:
-            document["result"] = await self._calls.result(self._context, self._params)
-        except Exception as problem:  # noqa: BLE001 - logged where it is no refusal
-            error = modern_error_data(problem)
-            status = ERROR_CODE_HTTP_STATUS.get(error.code, 200)
-            document["error"] = error.model_dump(by_alias=True, mode="json", exclude_none=True)
-        return status, json.dumps(document, separators=(",", ":")).encode()
 
     async def _attend(self, task: asyncio.Task[Any], receive: Receive, send: Send) -> None:
         while True:

@@ -61,7 +61,7 @@ from mcp_bridge.tokens import (
     metadata_url,
     resource_url,
 )
-from mcp_bridge.transports.direct_answers import UNCACHED, DirectAnswers, DirectCalls
+from mcp_bridge.transports.direct_answers import CALL_METHOD, UNCACHED, DirectAnswers, DirectCalls
 
 NOT_ONE_MESSAGE = "The body has to be one JSON-RPC request or notification; batches are not supported."
 SHOWN_SLUG = 64
@@ -168,11 +168,15 @@ class McpEndpoint:
 
     async def _own_answer(self, scope: Scope, body: bytes, message: Any) -> ASGIApp | None:
         """None for what the SDK has to answer; to what is no message, it would recite its validator."""
-        if _is_malformed(message):
+        is_call = isinstance(message, dict) and message.get("method") == CALL_METHOD
+        # What can be read as a call is well-formed.
+        is_readable = is_call and isinstance(message.get("params"), dict)
+        call = self._direct_calls.read(scope, message) if is_readable else None
+        if call is None and _is_malformed(message):
             return refusal(400, NOT_ONE_MESSAGE)
         access = scope["state"]["access"]
-        if "id" in message and message.get("method") == "tools/call":
-            return _missing_scope(message, access, scope) or self._direct_calls.read(scope, message)
+        if is_call and "id" in message:
+            return _missing_scope(message, access, scope) or call
         if is_answer(message):
             await take_answer(message, access)
             return Response(status_code=202)
