@@ -21,10 +21,9 @@ from catalogue.database import run_in_database, run_without_connection
 from catalogue.features import KEPT, read_features, reconcile_features
 from catalogue.models import DiscoveryRun, Source
 from catalogue.reconciliation import ListingHeld, Superseded, read_listing, reconcile
-from connectors.definitions import RejectedDefinition, WorkflowDefinition
+from connectors.definitions import FeatureDefinition, RejectedDefinition, WorkflowDefinition
 from connectors.errors import ConnectorError, InvalidAnswer, Unreachable, backoff_seconds, error_name
 from connectors.protocol import Connector, Health
-from connectors.server_features import FeatureDefinition
 from telemetry import metrics
 
 LISTING_TIMEOUT_SECONDS = 300.0

@@ -14,8 +14,7 @@ from catalogue.models import DiscoveryRun, Revision, ServerFeature, Source, Work
 from catalogue.models.server_feature import OWN_SCHEMES, prefix_of, scheme_of
 from catalogue.naming import make_tool_name
 from catalogue.reconciliation import BATCH, RECORDED_OBJECTS, lock_as_listed
-from connectors.definitions import RejectedDefinition
-from connectors.server_features import FeatureDefinition, FeatureKind
+from connectors.definitions import FeatureDefinition, FeatureKind, RejectedDefinition
 
 Key = tuple[str, str]  # Kind and the server's name or address
 CHANGEABLE = ("enabled", "served_as", "title_override", "description_override")

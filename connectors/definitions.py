@@ -1,9 +1,21 @@
-"""A workflow definition as an engine lists it (A6.1), validated one object at a time."""
+"""Workflows as an engine lists them (A6.1), and prompts and resources as an MCP server does, validated one
+object at a time."""
 
+import re
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Annotated, Any, Literal
 
-from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import (
+    AliasChoices,
+    AnyUrl,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+)
 
 from connectors.formats.json import TooDeep, is_number
 
@@ -14,6 +26,12 @@ OptionalObject = Annotated[dict[str, Any], BeforeValidator(lambda value: {} if v
 LISTED_IN_METADATA = ("tags", "author", "outputSchema", "annotations", "icons")
 OPTIONAL_TEXTS = ("category", "version", "executionType", "execution_type", "author", "tags")
 TOO_DEEP = "nested too deep to be read"
+LONGEST_ADDRESS = 500
+LONGEST_MIME_TYPE = 255
+MOST_ARGUMENTS = 100
+ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,40}:[!-~]+")
+UNSAFE = re.compile(r'[<>"\\^`{|}]')  # Not allowed in URIs (RFC 3986), which clients therefore refuse
+any_url = TypeAdapter(AnyUrl)
 
 
 def _printable(value: Any) -> Any:
@@ -127,3 +145,44 @@ def explain(error: ValidationError) -> str:
     """`name: Field required; executionType: Input should be 'sync' or 'async'`."""
     problems = error.errors(include_url=False, include_input=False)
     return "; ".join(f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}" for problem in problems)[:1000]
+
+
+class FeatureKind(StrEnum):
+    PROMPT = "prompt"
+    RESOURCE = "resource"
+    TEMPLATE = "template"
+
+
+class PromptArgument(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    name: str = Field(min_length=1, max_length=255)
+    title: OptionalText = ""
+    description: Text = Field(default="", max_length=2_000)
+    required: Annotated[bool, BeforeValidator(lambda value: value is True)] = False
+
+
+class FeatureDefinition(BaseModel):
+    """Upstream's words only, without what changes with each use, such as a resource's size."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    kind: FeatureKind
+    id: str = Field(min_length=1, max_length=LONGEST_ADDRESS)
+    """What the server calls it: a prompt's name, a resource's URI, a URI template. Sent to it unchanged."""
+    name: Text = Field(min_length=1, max_length=255)
+    title: OptionalText = ""
+    description: Text = Field(default="", max_length=5_000)
+    mime_type: str = Field(default="", max_length=LONGEST_MIME_TYPE, pattern="^[ -~]*$")
+    arguments: list[PromptArgument] = Field(default_factory=list, max_length=MOST_ARGUMENTS)
+
+
+def address_problem(uri: str) -> str:
+    """Why a client could not use it as a URI; empty if it can."""
+    if not ADDRESS.fullmatch(uri) or UNSAFE.search(uri):
+        return "its address is no URI of printable ASCII characters"
+    try:
+        any_url.validate_python(uri)
+    except ValidationError:
+        return "its address is no valid URI"
+    return ""

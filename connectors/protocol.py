@@ -10,9 +10,8 @@ from uuid import UUID
 
 from pydantic import BaseModel
 
-from connectors.definitions import RejectedDefinition, WorkflowDefinition
+from connectors.definitions import FeatureDefinition, FeatureKind, RejectedDefinition, WorkflowDefinition
 from connectors.errors import ConnectorError, Unsupported
-from connectors.server_features import FeatureDefinition, FeatureKind
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,18 +1,27 @@
+"""Runs at the engine: listing them, and resolving an execution whose start has an unknown outcome."""
+
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
 
 from django.db.models import Q
+from django.utils import timezone
 
+from catalogue.access import Caller
 from catalogue.connections import connector_for
 from catalogue.database import run_in_database, run_without_connection
 from catalogue.models import Source
-from connectors.errors import ConnectorError, Unreachable, Unsupported
+from connectors.errors import ConnectorError, Misconfigured, NotFound, Unreachable, Unsupported
 from connectors.protocol import Capabilities, ListedRun, RunFilter, RunPage
-from executions.models import Execution
-from executions.runner.engine_calls import READ_SECONDS, ask
+from executions.models import Execution, State
+from executions.reading import find_execution
+from executions.runner.engine_calls import READ_SECONDS, ask, capabilities_of, connector_of, log_of
+from executions.wakeups import request_poll, wake
 
 USUAL_PAGE = 50
 LARGEST_PAGE = 200
+LONGEST_RUN_ID = 255
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,3 +79,144 @@ def _mark_ours(source: Source, page: RunPage) -> EngineRunPage:
         for run in page.runs
     ]
     return EngineRunPage(runs=runs, next_cursor=page.next_cursor)
+
+
+# Resolving
+
+
+class ResolutionRefused(Exception):
+    """Nothing was changed; the message says why and what to do."""
+
+
+class NotUnconfirmed(ResolutionRefused):
+    def __init__(self, execution: Execution) -> None:
+        super().__init__(
+            f"Nothing to resolve: the execution is {execution.get_state_display()}. "
+            "Only unconfirmed executions can be resolved."
+        )
+
+
+class UnknownRun(ResolutionRefused):
+    """The named run is not this execution's, or none was named."""
+
+
+class EngineSilent(ResolutionRefused):
+    """The engine could not be asked; trying again may help."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Traces:
+    """What a start of unknown outcome may have left at the engine."""
+
+    run_may_be_named: bool  # The engine keeps runs
+    run_may_be_missing: bool  # The start's answer was the result: there is no run that could be named
+    key: str  # Sent with the start; empty if the engine did not get one, or that is not known
+
+
+NO_WORKFLOW = Traces(run_may_be_named=False, run_may_be_missing=True, key="")
+
+
+async def find_traces(execution: Execution) -> Traces:
+    """Asks no engine. Raises EngineSilent if the source's settings cannot be used."""
+    if execution.workflow is None:
+        return NO_WORKFLOW
+    try:
+        async with connector_of(execution) as connector:
+            capabilities = capabilities_of(connector, execution)
+    except ConnectorError as error:
+        raise EngineSilent(f"What the engine keeps of it cannot be found out: {error.message}") from None
+    # A tool may be repeatable by nature, and then sends no key.
+    gets_keys = bool(execution.workflow.metadata.get("idempotency_header"))
+    if capabilities.keeps_runs:
+        gets_keys = capabilities.idempotent_start or capabilities.can_find_runs
+    return Traces(
+        run_may_be_named=capabilities.keeps_runs,
+        # A run with a known id was lost later: the engine does not report it.
+        run_may_be_missing=not capabilities.keeps_runs
+        or capabilities.cancellable_start
+        or bool(execution.run_id),
+        key=str(execution.pk) if gets_keys else "",
+    )
+
+
+async def resolve_as_ran(execution_id: str, output: Any = None, *, caller: Caller) -> Execution:
+    """Record that it ran, at an engine that keeps no runs. `output`: any JSON value; None: not known."""
+    execution = await run_in_database(_find_unconfirmed, execution_id, caller)
+    if not (await find_traces(execution)).run_may_be_missing:
+        raise UnknownRun("Name the run that the engine has for it. Nothing was changed.")
+    return await run_in_database(_confirm_ran, execution, output, caller)
+
+
+async def resolve_as_started(execution_id: str, run_id: str, *, caller: Caller) -> Execution:
+    execution = await run_in_database(_find_unconfirmed, execution_id, caller)
+    if not run_id.strip() or len(run_id) > LONGEST_RUN_ID or not run_id.isprintable():
+        raise UnknownRun(f"Name the run as the engine does, with 1 to {LONGEST_RUN_ID} printable characters.")
+    same_run = Execution.objects.filter(run_id=run_id, source_name=execution.source_name)
+    if other := await run_in_database(same_run.exclude(pk=execution.pk).first):
+        raise UnknownRun(f"Run {run_id} belongs to execution {other.pk}. Nothing was changed.")
+    next_poll = await _ask_about(execution, run_id)
+    return await run_in_database(_confirm_started, execution, run_id, caller, next_poll)
+
+
+def resolve_as_not_started(execution_id: str, *, caller: Caller) -> Execution:
+    execution = _find_unconfirmed(execution_id, caller)
+    if not execution.confirm_not_started(by=caller.name):
+        raise NotUnconfirmed(find_execution(execution_id, caller=caller))
+    log_of(execution).info("Resolved by {}: it was not started", caller.key)
+    wake(execution.pk)
+    return execution
+
+
+def _find_unconfirmed(execution_id: str, caller: Caller) -> Execution:
+    execution = find_execution(execution_id, caller=caller)
+    if execution.state != State.UNCONFIRMED:
+        raise NotUnconfirmed(execution)
+    return execution
+
+
+async def _ask_about(execution: Execution, run_id: str) -> datetime:
+    """Returns when the run may next be polled. Raises UnknownRun or EngineSilent."""
+    if execution.workflow is None:
+        raise EngineSilent(
+            "Its workflow was deleted, so its run can be neither looked up nor followed. "
+            "Resolve it without a run id."
+        )
+    execution.run_id = run_id
+    try:
+        async with connector_of(execution) as connector:
+            if not capabilities_of(connector, execution).keeps_runs:
+                raise UnknownRun(
+                    "The engine keeps no runs. Resolve it without a run id, as one that "
+                    "ran. Nothing was changed."
+                )
+            await ask(connector.poll(execution.run), seconds=READ_SECONDS, otherwise=Unreachable)
+            pause = capabilities_of(connector, execution).min_poll_seconds
+    except NotFound as error:
+        raise UnknownRun(
+            f"The engine knows no run {run_id} of this workflow: {error.message} Nothing was changed."
+        ) from None
+    except (Unreachable, Misconfigured) as error:
+        why = "The engine could not be asked about the run. Nothing was changed, try again later"
+        raise EngineSilent(f"{why}: {error.message}") from None
+    except ConnectorError as error:
+        raise UnknownRun(
+            f"The engine does not report the run's state: {error.message} Nothing was changed."
+        ) from None
+    return timezone.now() + timedelta(seconds=pause)
+
+
+def _confirm_started(execution: Execution, run_id: str, caller: Caller, next_poll: datetime) -> Execution:
+    if not execution.confirm_started(run_id, by=caller.name, next_attempt_at=next_poll):
+        raise NotUnconfirmed(find_execution(str(execution.pk), caller=caller))
+    log_of(execution).info("Resolved by {}: it runs as {}", caller.key, run_id)
+    wake(execution.pk)
+    request_poll()
+    return execution
+
+
+def _confirm_ran(execution: Execution, output: Any, caller: Caller) -> Execution:
+    if not execution.confirm_ran(output, by=caller.name):
+        raise NotUnconfirmed(find_execution(str(execution.pk), caller=caller))
+    log_of(execution).info("Resolved by {}: it ran", caller.key)
+    wake(execution.pk)
+    return execution

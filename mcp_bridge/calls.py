@@ -31,9 +31,9 @@ from executions.advancing import begin
 from executions.change_feed import watch_until_settled
 from executions.models import Execution, State
 from executions.models.execution import StartRequest
-from executions.questions import ANSWERS, answer
 from executions.reading import UnknownExecution, find_execution
 from executions.refusals import InvalidArguments, StartRefused, UnknownTool
+from executions.run_callers import ANSWERS, answer
 from executions.starting import find_continued
 from executions.waiting import GRACE_SECONDS, inline_wait, start_and_wait
 from mcp_bridge.declarations import NOTE, RENAMED_TO, Context, is_modern

@@ -11,8 +11,8 @@ from mcp.server.context import ServerRequestContext
 from mcp_types import INVALID_PARAMS
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from executions.questions import ANSWERS
 from executions.refusals import InvalidIdempotencyKey
+from executions.run_callers import ANSWERS
 from mcp_bridge.addresses import client_address
 
 Context = ServerRequestContext[Any, Any]

@@ -22,8 +22,8 @@ from connectors.formats.json import readable_json
 from executions.approvals import NotDecided, decide, describe_wait, own_approver, page_of
 from executions.interacting import cancel_execution
 from executions.models import Approval, Execution
-from executions.questions import Requests, answer, open_question
 from executions.reading import UnknownExecution, find_execution
+from executions.run_callers import Requests, answer, open_question
 from mcp_bridge.declarations import EXECUTION_ID
 from mcp_bridge.tokens import Access
 

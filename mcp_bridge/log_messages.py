@@ -13,7 +13,7 @@ from django.utils import timezone
 from mcp_types import LOG_LEVEL_META_KEY, LoggingMessageNotification, LoggingMessageNotificationParams
 
 from connectors.protocol import LOG_LEVELS, LogMessage
-from executions.log_messages import LogListener, listening
+from executions.run_callers import LogListener, listening
 from mcp_bridge.declarations import SESSION_HEADER, Context
 from mcp_bridge.models import ClientLogLevel
 from mcp_bridge.tokens import Access

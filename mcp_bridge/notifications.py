@@ -272,8 +272,10 @@ class OpenStreams:
     async def _keep_looking(self) -> None:
         while True:
             await asyncio.sleep(LOOK_SECONDS)
-            # The server waits for open responses before the lifespan's shutdown.
-            if _is_shutting_down():
+            # Uvicorn waits for open responses before the lifespan's shutdown. Its signal handler is a method
+            # of the server, which has the flag.
+            server = getattr(signal.getsignal(signal.SIGTERM), "__self__", None)
+            if getattr(server, "should_exit", False):
                 self.close()
                 return
             await self._end_those_without_grant()
@@ -298,12 +300,6 @@ class OpenStreams:
         for stream in self._streams:
             if stream.access in accesses:
                 stream.end()
-
-
-def _is_shutting_down() -> bool:
-    """Uvicorn's signal handler is a method of the server, which has the flag."""
-    server = getattr(signal.getsignal(signal.SIGTERM), "__self__", None)
-    return bool(getattr(server, "should_exit", False))
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from catalogue.models import ServerFeature, Workflow
 from catalogue.portable_schemas import make_portable
 from catalogue.schemas import find_argument_problems
 from catalogue.served_schemas import Place, describe_inputs
-from connectors.server_features import FeatureKind
+from connectors.definitions import FeatureKind
 from mcp_bridge import upstream
 from mcp_bridge.declarations import Context, page_bounds
 from mcp_bridge.portability import portable_view

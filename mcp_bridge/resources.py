@@ -21,8 +21,8 @@ from catalogue.models import ServerFeature, Workflow
 from catalogue.models.server_feature import scheme_of
 from catalogue.search import WorkflowQuery, select_workflows, tagged
 from catalogue.served_schemas import summarise_inputs
+from connectors.definitions import FeatureKind
 from connectors.errors import NotFound
-from connectors.server_features import FeatureKind
 from executions.change_feed import find_fresh_execution
 from executions.models import Execution, State
 from executions.reading import UnknownExecution, find_execution, list_own_executions

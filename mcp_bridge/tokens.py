@@ -197,7 +197,7 @@ def _note_use(token: AccessToken, digest: str, now: datetime) -> None:
     if not (is_old or rested):
         return
     taken = set(origins)
-    uses = [_describe_origin(one) for one in taken]
+    uses = [(client_address(one.peer, one.forwarded_for), one.user_agent[:SHOWN_AGENT]) for one in taken]
     known = {(use["address"], use["client"]) for use in token.last_uses}
     if not is_old and known.issuperset(uses):
         return
@@ -213,11 +213,6 @@ def _note_use(token: AccessToken, digest: str, now: datetime) -> None:
     if len(_written_at) >= REMEMBERED_USES:
         forget_uses()
     _written_at[token.pk] = time.monotonic()
-
-
-def _describe_origin(origin: Origin) -> tuple[str, str]:
-    address = client_address(origin.peer, origin.forwarded_for)
-    return address, origin.user_agent[:SHOWN_AGENT]
 
 
 def _log_end(token: AccessToken) -> None:

@@ -17,9 +17,9 @@ from pydantic import ValidationError
 from catalogue.connections import connector_for
 from catalogue.models import ServerFeature
 from catalogue.secrets import CredentialsUnreadable, decrypt_credentials, encrypt_credentials
+from connectors.definitions import FeatureKind
 from connectors.errors import ConnectorError, NotFound, Rejected
 from connectors.protocol import Connector, GivenInput
-from connectors.server_features import FeatureKind
 from executions import rates
 from executions.refusals import TooManyCalls
 from mcp_bridge.declarations import Context, answers_of, is_modern

@@ -53,10 +53,9 @@ from catalogue.naming import make_tool_name
 from catalogue.product_settings import InvalidSettings, change_settings, live_settings, settings_row
 from catalogue.reconciliation import read_listing
 from catalogue.sources import check_address_is_kept, configure_source, create_source, update_source
-from connectors.definitions import explain, parse_definition
+from connectors.definitions import FeatureDefinition, explain, parse_definition
 from connectors.errors import Misconfigured
 from connectors.formats.yaml import Path
-from connectors.server_features import FeatureDefinition
 
 SHOWN_VALUE = 160
 SHOWN_BEFORE = 30

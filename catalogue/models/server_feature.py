@@ -12,7 +12,7 @@ from django.utils import timezone
 from catalogue.fields import JSONTextField
 from catalogue.models.history import Exposing, ExposingQuerySet
 from catalogue.models.source import Source
-from connectors.server_features import LONGEST_ADDRESS, FeatureKind, address_problem
+from connectors.definitions import LONGEST_ADDRESS, FeatureKind, address_problem
 
 PROMPT_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 PREFIX = "upstream"

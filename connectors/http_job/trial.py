@@ -207,13 +207,8 @@ def _describe(declared: Declaration, request: Request, values: dict[str, Any]) -
         lines += ["  " + line for line in json.dumps(content["body"], indent=2).splitlines()]
     if "form" in content:
         lines += [f"  {name}={value}" for name, value in content["form"].items()]
-    missing = sorted({name for name in _arguments_in(request) if name not in values.get("arguments", {})})
+    named = {name for _, template in request.templates for name in placeholders_in(template)}
+    arguments = {name.removeprefix("arguments.") for name in named if name.startswith("arguments.")}
+    missing = sorted(arguments.difference(values.get("arguments", {})))
     lines += [f"  (without an argument {name})" for name in missing]
     return "\n".join(lines)
-
-
-def _arguments_in(request: Request) -> Iterator[str]:
-    for _, template in request.templates:
-        for name in placeholders_in(template):
-            if name.startswith("arguments."):
-                yield name.removeprefix("arguments.")

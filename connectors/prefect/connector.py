@@ -96,7 +96,12 @@ class PrefectConnector:
         key: UUID,
         report: ReportProgress = ignore_progress,
     ) -> Started:
-        refuse_evaluated(arguments)
+        if is_evaluated(arguments):
+            # Evaluated values could read the workspace's variables.
+            raise Rejected(
+                f"The arguments contain the key {MARK}, whose value Prefect would evaluate as a template or "
+                "a variable instead of passing it on. Give the value itself."
+            )
         wanted = {"parameters": arguments, "idempotency_key": str(key), "name": f"{TAG}-{key}", "tags": [TAG]}
         started = _read_started(await self._api.create_run(workflow.id, wanted))
         if started is None:
@@ -233,15 +238,6 @@ def is_evaluated(value: Any) -> bool:
             case list() as found:
                 waiting.extend(found)
     return False
-
-
-def refuse_evaluated(arguments: dict[str, Any]) -> None:
-    """Raises Rejected: evaluated values could read the workspace's variables."""
-    if is_evaluated(arguments):
-        raise Rejected(
-            f"The arguments contain the key {MARK}, whose value Prefect would evaluate as a template or a "
-            "variable instead of passing it on. Give the value itself."
-        )
 
 
 def read_deployment(

@@ -11,7 +11,13 @@ from uuid import UUID
 
 from pydantic import BaseModel
 
-from connectors.definitions import RejectedDefinition, WorkflowDefinition, parse_definition
+from connectors.definitions import (
+    FeatureDefinition,
+    FeatureKind,
+    RejectedDefinition,
+    WorkflowDefinition,
+    parse_definition,
+)
 from connectors.errors import InvalidAnswer, NotFound, OutcomeUnknown, Rejected, Unsupported
 from connectors.formats.json import UnreadableJSON, parse_json, parse_listing
 from connectors.network.redaction import Redactor, printable, shorten, words_in
@@ -30,7 +36,6 @@ from connectors.protocol import (
     health_of,
     ignore_progress,
 )
-from connectors.server_features import FeatureDefinition, FeatureKind
 from connectors.simplified import (
     SimplifiedConnector,
     read_listing,
@@ -43,7 +48,7 @@ from connectors.upstream_mcp.config import McpConfig, McpSourceConfig
 from connectors.upstream_mcp.conversation import Era, OnProgress, TransportFailures
 from connectors.upstream_mcp.features import ServerFeatures
 from connectors.upstream_mcp.http_transport import LimitedTransport, StreamNews, open_http
-from connectors.upstream_mcp.questions import Questions
+from connectors.upstream_mcp.run_callers import Questions
 from connectors.upstream_mcp.session import McpSession, OpenTransport
 from connectors.upstream_mcp.stdio_transport import ProgramExit, command_line, open_stdio
 from connectors.upstream_mcp.tools import (

@@ -33,8 +33,14 @@ from connectors.network.client import USER_AGENT
 from connectors.network.redaction import Redactor, printable, shorten
 from connectors.network.transport import WORDS_LIMIT
 from connectors.protocol import RunCaller
-from connectors.upstream_mcp.log_messages import LOG_MESSAGE, CallLogs, is_more_verbose
-from connectors.upstream_mcp.questions import CAPABILITY_OF, FOR_CALLERS, Questions
+from connectors.upstream_mcp.run_callers import (
+    CAPABILITY_OF,
+    FOR_CALLERS,
+    LOG_MESSAGE,
+    CallLogs,
+    Questions,
+    is_more_verbose,
+)
 
 ENVELOPE = "io.modelcontextprotocol/"
 TASKS_EXTENSION = "io.modelcontextprotocol/tasks"

@@ -7,19 +7,21 @@ from typing import Any
 from mcp.shared.uri_template import InvalidUriTemplate, UriTemplate
 from pydantic import ValidationError
 
-from connectors.definitions import RejectedDefinition, explain, readable
-from connectors.errors import InvalidAnswer, NotFound, Rejected, Unsupported
-from connectors.formats.json import TooDeep
-from connectors.protocol import Completion, GivenInput, RunCaller
-from connectors.server_features import (
+from connectors.definitions import (
     ADDRESS,
     LONGEST_ADDRESS,
     FeatureDefinition,
     FeatureKind,
+    RejectedDefinition,
     address_problem,
+    explain,
+    readable,
 )
+from connectors.errors import InvalidAnswer, NotFound, Rejected, Unsupported
+from connectors.formats.json import TooDeep
+from connectors.protocol import Completion, GivenInput, RunCaller
 from connectors.simplified import walk_listing
-from connectors.upstream_mcp.questions import Questions
+from connectors.upstream_mcp.run_callers import Questions
 from connectors.upstream_mcp.session import McpSession
 
 ID_KEYS: Mapping[FeatureKind, str] = {

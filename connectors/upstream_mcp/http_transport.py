@@ -31,8 +31,7 @@ from connectors.network.transport import (
 from connectors.upstream_mcp import rate_limits
 from connectors.upstream_mcp.config import McpConfig
 from connectors.upstream_mcp.conversation import TransportFailures
-from connectors.upstream_mcp.log_messages import LOG_MESSAGE
-from connectors.upstream_mcp.questions import CALL, CAPABILITY_OF
+from connectors.upstream_mcp.run_callers import CALL, CAPABILITY_OF, LOG_MESSAGE
 
 MAX_CONNECTIONS = 500  # Each running call holds one
 STREAM_BYTES_PER_SECOND = 64_000  # Growth of an event stream beyond the largest answer

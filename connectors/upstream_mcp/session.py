@@ -25,7 +25,7 @@ from connectors.errors import (
 from connectors.network.redaction import Redactor
 from connectors.protocol import RunCaller
 from connectors.upstream_mcp.conversation import Conversation, Era, OnProgress, SessionLost, TransportFailures
-from connectors.upstream_mcp.questions import Questions
+from connectors.upstream_mcp.run_callers import Questions
 
 CLOSING_SECONDS = 10.0
 LAST_WORDS_SECONDS = 1.0

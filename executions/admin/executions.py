@@ -42,7 +42,7 @@ from catalogue.sources import webhook_address
 from connectors.errors import ConnectorError
 from connectors.formats.json import UnreadableJSON, parse_json
 from connectors.protocol import ListedRun, RunFilter, RunState
-from executions import resolving
+from executions import engine_runs
 from executions.admin import page
 from executions.admin.page import describe_page, send_payload, state_badge
 from executions.admin.running import RunningMixin, run_again
@@ -186,7 +186,7 @@ def _shown(one: DeclaredInteraction, form: InteractionForm) -> dict[str, Any]:
 
 
 # For unusable source settings: naming a run then shows why it cannot be looked up.
-UNREACHABLE = resolving.Traces(run_may_be_named=True, run_may_be_missing=False, key="")
+UNREACHABLE = engine_runs.Traces(run_may_be_named=True, run_may_be_missing=False, key="")
 
 
 class RunIdForm(forms.Form):
@@ -214,12 +214,12 @@ def describe_resolution(execution: Execution) -> dict[str, Any]:
     }
 
 
-def _traces_of(execution: Execution) -> resolving.Traces:
+def _traces_of(execution: Execution) -> engine_runs.Traces:
     # With all rows at hand: the connectors' loop cannot query.
     at_hand = Execution.objects.select_related("workflow__source").get(pk=execution.pk)
     try:
-        return run_without_connection(resolving.find_traces(at_hand))
-    except resolving.EngineSilent:
+        return run_without_connection(engine_runs.find_traces(at_hand))
+    except engine_runs.EngineSilent:
         return UNREACHABLE
 
 
@@ -227,13 +227,13 @@ def resolve_as_said(request: HttpRequest, execution_id: str, *, ran: bool) -> tu
     """Returns the execution and a message. Raises UnknownExecution or ResolutionRefused."""
     caller, run_id = page.caller_of(request), request.POST.get("run_id", "").strip()
     if not ran:
-        resolved = resolving.resolve_as_not_started(execution_id, caller=caller)
+        resolved = engine_runs.resolve_as_not_started(execution_id, caller=caller)
         return resolved, "Resolved: the engine did not start it."
     if run_id or "output" not in request.POST:
-        started = resolving.resolve_as_started(execution_id, run_id, caller=caller)
+        started = engine_runs.resolve_as_started(execution_id, run_id, caller=caller)
         return run_without_connection(started), f"Resolved: the engine runs it as {run_id}."
     output = _read_output(request.POST["output"])
-    resolving_it = resolving.resolve_as_ran(execution_id, output, caller=caller)
+    resolving_it = engine_runs.resolve_as_ran(execution_id, output, caller=caller)
     known = "its output is not known" if output is None else "with the output that you gave"
     return run_without_connection(resolving_it), f"Resolved: it ran, {known}."
 
@@ -245,7 +245,7 @@ def _read_output(written: str) -> Any:
         return parse_json(written.encode(errors="replace"))
     except UnreadableJSON as error:
         why = f"The answer is not valid JSON; nothing was changed. {error}"
-        raise resolving.ResolutionRefused(why) from None
+        raise engine_runs.ResolutionRefused(why) from None
 
 
 CANCEL_MESSAGES = {
@@ -391,7 +391,7 @@ class ExecutionAdmin(ReadOnlyMixin, RunningMixin, InteractionsMixin):
             execution, done = resolve_as_said(request, str(key), ran=ran)
         except UnknownExecution as error:
             raise Http404(str(error)) from None
-        except resolving.ResolutionRefused as error:
+        except engine_runs.ResolutionRefused as error:
             messages.error(request, str(error))
         else:
             self.log_change(request, execution, done)

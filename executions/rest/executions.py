@@ -39,7 +39,7 @@ from catalogue.rest.base import (
 from catalogue.rest.views import ApiViewSet
 from connectors.errors import ConnectorError, Rejected, Unsupported
 from connectors.protocol import RunFilter, RunState
-from executions import interacting, resolving
+from executions import engine_runs, interacting
 from executions.engine_runs import LARGEST_PAGE, USUAL_PAGE, EngineRun, list_engine_runs
 from executions.interacting import CancelOutcome, cancel_execution
 from executions.models import Execution
@@ -362,7 +362,7 @@ class ExecutionViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiView
             resolved = _resolve(pk, asked.validated_data, caller=base.caller_of(request))
         except UnknownExecution as error:
             raise NotFound(str(error)) from None
-        except resolving.ResolutionRefused as error:
+        except engine_runs.ResolutionRefused as error:
             raise _not_resolved(error) from None
         return Response(ExecutionDetailSerializer(self.get_queryset().get(pk=resolved.pk)).data)
 
@@ -413,20 +413,20 @@ def _start(request: StartRequest, *, wait_seconds: int) -> Execution:
 
 def _resolve(execution_id: str, said: dict[str, Any], *, caller: Caller) -> Execution:
     if not said["ran"]:
-        return resolving.resolve_as_not_started(execution_id, caller=caller)
+        return engine_runs.resolve_as_not_started(execution_id, caller=caller)
     if said["run_id"]:
         return run_without_connection(
-            resolving.resolve_as_started(execution_id, said["run_id"], caller=caller)
+            engine_runs.resolve_as_started(execution_id, said["run_id"], caller=caller)
         )
-    return run_without_connection(resolving.resolve_as_ran(execution_id, said["output"], caller=caller))
+    return run_without_connection(engine_runs.resolve_as_ran(execution_id, said["output"], caller=caller))
 
 
-def _not_resolved(error: resolving.ResolutionRefused) -> Refusal:
+def _not_resolved(error: engine_runs.ResolutionRefused) -> Refusal:
     match error:
-        case resolving.UnknownRun():
+        case engine_runs.UnknownRun():
             problems = [Problem("/run_id", str(error))]
             return Refusal(status.HTTP_400_BAD_REQUEST, str(error), kind="validation", errors=problems)
-        case resolving.EngineSilent():
+        case engine_runs.EngineSilent():
             return Refusal(status.HTTP_503_SERVICE_UNAVAILABLE, str(error), kind="execution")
         case _:
             return Refusal(status.HTTP_409_CONFLICT, str(error), kind="execution")

@@ -35,11 +35,11 @@ from connectors.protocol import (
     capabilities_for,
     ignore_progress,
 )
-from executions import log_messages
+from executions import run_callers
 from executions.approvals import why_not_approved
 from executions.models import Aftermath, ErrorKind, Execution
-from executions.questions import ANSWERS, Asker, withdraw
 from executions.refusals import HELD_CHANGE
+from executions.run_callers import ANSWERS, Asker, withdraw
 from executions.runner.engine_calls import (
     READ_SECONDS,
     START_SECONDS,
@@ -170,8 +170,8 @@ async def _caller_of(execution: Execution, asker: Asker) -> RunCaller:
         capabilities=answers,
         ask=asker.ask,
         key=execution.caller,
-        log_level=await log_messages.wanted_level(execution.pk),
-        log=partial(log_messages.pass_on, execution.pk),
+        log_level=await run_callers.wanted_level(execution.pk),
+        log=partial(run_callers.pass_on, execution.pk),
     )
 
 

@@ -11,7 +11,7 @@ from django.contrib.auth.models import User
 from django.db import transaction
 from django.utils import timezone
 from loguru import logger
-from oauth2_provider.models import AccessToken, Application, Grant, RefreshToken, clear_expired
+from oauth2_provider.models import AccessToken, Application, Grant, RefreshToken
 
 from catalogue import permissions
 from catalogue.access import Caller, Scope, person_of
@@ -193,12 +193,6 @@ def has_room() -> bool:
         if unused_applications().count() < MOST_UNUSED:
             return True
     return False
-
-
-def clean_up() -> None:
-    """Expired codes and tokens, and registrations that were never used."""
-    clear_expired()
-    forget_unused()
 
 
 def _counting() -> Any:

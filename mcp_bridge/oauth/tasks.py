@@ -4,8 +4,12 @@ from django.core.management import call_command
 
 @shared_task(name="mcp_bridge.clean_up_authorizations")
 def clean_up_authorizations() -> None:
+    """Expired codes and tokens, and registrations that were never used."""
     # Workers start without what only this task needs, REST framework for instance.
-    from mcp_bridge.oauth.grants import clean_up
+    from oauth2_provider.models import clear_expired
 
-    clean_up()
+    from mcp_bridge.oauth.grants import forget_unused
+
+    clear_expired()
+    forget_unused()
     call_command("clearsessions")

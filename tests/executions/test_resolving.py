@@ -9,9 +9,7 @@ from django.utils import timezone
 from catalogue.models import Source, Workflow
 from connectors.background import run_in_background_loop
 from executions.advancing import advance_due_executions
-from executions.models import Execution, State
-from executions.reading import UnknownExecution
-from executions.resolving import (
+from executions.engine_runs import (
     EngineSilent,
     NotUnconfirmed,
     ResolutionRefused,
@@ -20,6 +18,8 @@ from executions.resolving import (
     resolve_as_ran,
     resolve_as_started,
 )
+from executions.models import Execution, State
+from executions.reading import UnknownExecution
 from tests.connectors.scripted import replies, sends_and_hangs_up
 from tests.executions.engines import RUN_ID, Gate, WireEngine, completed, in_thread, receipt, status, until
 from tests.executions.steps import (
@@ -135,7 +135,7 @@ def test_what_is_no_run_id_is_not_asked_for(engine: WireEngine, unconfirmed: Exe
     assert engine.requests == []
 
 
-@pytest.mark.databases("executions.resolving")
+@pytest.mark.databases("executions.engine_runs")
 def test_a_run_of_another_execution_is_refused(engine: WireEngine, unconfirmed: Execution) -> None:
     """Two records of one run would count it twice."""
     other = make_execution(unconfirmed.workflow, run_id=RUN_ID)
@@ -185,7 +185,7 @@ def test_a_source_that_cannot_be_used_is_said(unconfirmed: Execution) -> None:
 # Races: the first wins, the other is told what it has become.
 
 
-@pytest.mark.databases("executions.resolving")
+@pytest.mark.databases("executions.engine_runs")
 async def test_of_two_admins_one_resolves_it(engine: WireEngine, workflow: Workflow) -> None:
     """B8: while the engine is asked for the first, the second says that it did not run."""
     gate = Gate(replies(200, status()))
@@ -203,7 +203,7 @@ async def test_of_two_admins_one_resolves_it(engine: WireEngine, workflow: Workf
     assert await in_database(timeline, execution) == ["created", "unconfirmed", "failed"]
 
 
-@pytest.mark.databases("executions.resolving")
+@pytest.mark.databases("executions.engine_runs")
 async def test_two_admins_who_say_the_same_are_heard_once(engine: WireEngine, workflow: Workflow) -> None:
     execution = await in_database(make_unconfirmed, workflow)
     resolutions = await asyncio.gather(
@@ -214,7 +214,7 @@ async def test_two_admins_who_say_the_same_are_heard_once(engine: WireEngine, wo
     assert len(await in_database(told, execution, "confirmed")) == 1
 
 
-@pytest.mark.databases("executions.resolving")
+@pytest.mark.databases("executions.engine_runs")
 async def test_an_answer_that_comes_late_beats_the_admin_who_is_slower(
     engine: WireEngine, workflow: Workflow
 ) -> None:

@@ -13,8 +13,8 @@ from django.utils import timezone
 from catalogue.access import Caller
 from catalogue.models import Workflow
 from connectors.protocol import RunSnapshot, RunState
+from executions.engine_runs import resolve_as_not_started
 from executions.models import Execution, HourlyUsage, Retention, State
-from executions.resolving import resolve_as_not_started
 from executions.retention import prune
 from executions.starting import create_execution
 from executions.statistics import (

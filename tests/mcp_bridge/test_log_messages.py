@@ -15,8 +15,7 @@ from catalogue.discovery import refresh_source
 from catalogue.models import Source, Workflow
 from connectors.protocol import LogMessage, RunCaller
 from connectors.testing import free_port
-from connectors.upstream_mcp.log_messages import CallLogs
-from connectors.upstream_mcp.questions import CALL
+from connectors.upstream_mcp.run_callers import CALL, CallLogs
 from executions import advancing
 from executions.models import Execution
 from tests.engines.guarding import guarded
@@ -26,7 +25,7 @@ from tests.mcp_bridge.database import in_database
 from tests.mcp_bridge.test_tasks import modern
 from tests.processes import _wait_until_it_answers
 
-pytestmark = pytest.mark.databases("mcp_bridge.log_messages", "executions.log_messages")
+pytestmark = pytest.mark.databases("mcp_bridge.log_messages", "executions.run_callers")
 SECRET = "s3cr3t-of-the-source"
 
 

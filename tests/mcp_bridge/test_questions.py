@@ -18,7 +18,7 @@ from catalogue.models import Source, Workflow
 from connectors.testing import free_port
 from executions import advancing
 from executions.models import CachedResult, Execution, ExecutionEvent, InputRequest
-from executions.questions import Asker, answer
+from executions.run_callers import Asker, answer
 from mcp_bridge.tokens import create_token
 from tests.engines.guarding import guarded
 from tests.executions.engines import until, wait_until
@@ -30,7 +30,7 @@ from tests.mcp_bridge.tasks_client import ask as ask_task
 from tests.mcp_bridge.test_tasks import modern
 from tests.processes import _wait_until_it_answers
 
-pytestmark = pytest.mark.databases("executions.questions", "executions.models.record")
+pytestmark = pytest.mark.databases("executions.run_callers", "executions.models.record")
 
 
 @pytest.fixture(scope="module", params=["2025", "2026"])
