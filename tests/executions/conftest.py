@@ -8,6 +8,7 @@ import pytest
 from catalogue.connections import close_connectors
 from catalogue.models import Source, Workflow
 from connectors.background import run_in_background_loop
+from executions import waiting
 from tests.executions.engines import WORKFLOW_ID, WireEngine, running_wire_engine, until
 from tests.executions.steps import is_nothing_under_way
 from tests.factories import make_source, make_workflow
@@ -52,6 +53,12 @@ def keyed_workflow(engine: WireEngine) -> Workflow:
     """A workflow of the wire engine, configured as one that starts a single run per key."""
     keyed = make_source(base_url=engine.base_url, config={"idempotency_header": "Idempotency-Key"})
     return make_workflow(keyed, upstream_id=WORKFLOW_ID, name="report")
+
+
+@pytest.fixture
+def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Waiting requests read their row ten times as often as usual."""
+    monkeypatch.setattr(waiting, "LOOK_AGAIN_SECONDS", waiting.LOOK_AGAIN_SECONDS / 10)
 
 
 @pytest.fixture

@@ -49,7 +49,7 @@ from tests.executions.steps import (
 )
 from tests.factories import make_source, make_workflow
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("quick_looks")]
 
 CANCELLED = replies(200, status("CANCELLED"))
 POLICY = "The on_disconnect policy of report asked for it."

@@ -42,7 +42,7 @@ from tests.executions.steps import (
 from tests.factories import make_execution, make_source, make_workflow
 from tests.processes import ExampleEngine
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("quick_looks")]
 
 LOOKUP = "/runs?workflow_id={workflow_id}&idempotency_key={key}"
 HANGS_UP = sends_and_hangs_up()
