@@ -115,9 +115,13 @@ def _as_json(record: Any) -> str:
     }
     if record["exception"] is not None:
         line["exception"] = "".join(traceback.format_exception(record["exception"].value))
-    text = json.dumps(line, default=str, ensure_ascii=False)
+    text = _encode(line)
     record["extra"]["line"] = UNSEEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
     return "{extra[line]}\n"
+
+
+# `json.dumps` would make an encoder for each line.
+_encode = json.JSONEncoder(default=str, ensure_ascii=False).encode
 
 
 def process_name(command: list[str]) -> str:

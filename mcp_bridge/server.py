@@ -1,5 +1,6 @@
 import asyncio
 import contextlib
+import functools
 import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -117,9 +118,14 @@ async def _observe(ctx: Context, call_next: CallNext) -> HandlerResult:
         outcome = "cancelled"
         raise
     finally:
-        metrics.mcp_requests.labels(method, outcome).inc()
+        _counted(method, outcome).inc()
         if method != "subscriptions/listen":  # It lasts for as long as its client likes
-            metrics.mcp_seconds.labels(method).observe(time.perf_counter() - started)
+            _timed(method).observe(time.perf_counter() - started)
+
+
+# `labels` looks the series up under a lock and checks the names each time. Bounded as METHODS is.
+_counted = functools.cache(metrics.mcp_requests.labels)
+_timed = functools.cache(metrics.mcp_seconds.labels)
 
 
 class _Bridge:

@@ -62,9 +62,10 @@ def current_trace_id() -> str:
 
 
 def current_traceparent() -> str | None:
-    carrier: dict[str, str] = {}
-    _propagator.inject(carrier)
-    return carrier.get(TRACEPARENT)
+    found = trace.get_current_span().get_span_context()
+    if not found.is_valid:
+        return None
+    return f"00-{found.trace_id:032x}-{found.span_id:016x}-{found.trace_flags:02x}"
 
 
 def outgoing_headers() -> dict[str, str]:
@@ -97,38 +98,55 @@ def continue_task(*, traceparent: str | None, identity: str | None) -> None:
     request_id.set(identity or "")
 
 
-@contextlib.contextmanager
-def step(name: str, *, execution: object) -> Iterator[None]:
+def step(name: str, *, execution: object) -> contextlib.AbstractContextManager[object]:
     """A step of a run: a span of its own, or within one that goes on, such as a tools/call, its attribute."""
     around = trace.get_current_span()
     if around.is_recording():
         around.set_attribute("catalogue.execution", str(execution))
-        yield
-        return
-    with span(name, catalogue__execution=str(execution)):
-        yield
+        return _NOTHING
+    return span(name, catalogue__execution=str(execution))
 
 
-@contextlib.contextmanager
 def span(
     name: str, *, is_client: bool = False, **attributes: str | int | None
-) -> Iterator[trace.Span | None]:
+) -> contextlib.AbstractContextManager[trace.Span | None]:
     """None if tracing is off. An error ends the span as failed, with its type and without its words, which
     may quote what engines and callers sent."""
     if not _exporting:
-        yield None
-        return
+        return _NOTHING
     kind = SpanKind.CLIENT if is_client else SpanKind.INTERNAL
-    told = {key.replace("__", "."): value for key, value in attributes.items() if value is not None}
-    with _tracer.start_as_current_span(
-        name, kind=kind, attributes=told, record_exception=False, set_status_on_exception=False
-    ) as made:
-        try:
-            yield made
-        except Exception as error:
-            made.set_attribute("error.type", type(error).__name__)
-            made.set_status(Status(StatusCode.ERROR))
-            raise
+    named = {key.replace("__", "."): value for key, value in attributes.items() if value is not None}
+    return _CurrentSpan(name, kind, named)
+
+
+_NOTHING = contextlib.nullcontext()
+
+
+class _CurrentSpan:
+    """What `start_as_current_span` does by three generators within each other, at half of its price."""
+
+    __slots__ = ("_attributes", "_before", "_kind", "_name", "_span")
+
+    def __init__(self, name: str, kind: SpanKind, attributes: dict[str, str | int]) -> None:
+        self._name, self._kind, self._attributes = name, kind, attributes
+
+    def __enter__(self) -> trace.Span:
+        self._span = _tracer.start_span(
+            self._name,
+            kind=self._kind,
+            attributes=self._attributes,
+            record_exception=False,
+            set_status_on_exception=False,
+        )
+        self._before = otel_context.attach(trace.set_span_in_context(self._span))
+        return self._span
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        otel_context.detach(self._before)
+        if isinstance(error, Exception):
+            self._span.set_attribute("error.type", type(error).__name__)
+            self._span.set_status(Status(StatusCode.ERROR))
+        self._span.end()
 
 
 def export_spans(*, process: str, version: str) -> None:
@@ -141,6 +159,7 @@ def export_spans(*, process: str, version: str) -> None:
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
 
     resource = Resource.create({"service.version": version, "catalogue.process": process})
     if str(resource.attributes.get("service.name", "")).startswith("unknown_service"):
