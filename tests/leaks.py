@@ -156,7 +156,8 @@ def _watch(scope: str, culprit: str, request: pytest.FixtureRequest) -> Iterator
     expected[scope] = held_now()
     yield
     # pytest refers to the values of a test's fixtures until the next test begins.
-    getattr(request.node, "funcargs", {}).clear()
+    # They are None for one that was interrupted.
+    (getattr(request.node, "funcargs", None) or {}).clear()
     if not held_now() - expected[scope]:
         return
     found: list[str] = []
