@@ -160,7 +160,6 @@ def export_spans(*, process: str, version: str) -> None:
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
-
     resource = Resource.create({"service.version": version, "catalogue.process": process})
     if str(resource.attributes.get("service.name", "")).startswith("unknown_service"):
         # OTEL_SERVICE_NAME does not say otherwise.
