@@ -23,8 +23,8 @@ LOOK_SECONDS = 1.0  # Between two queries; changes made by this process are seen
 LOOKS_PER_REFRESH = 2  # Between two requests to workers to poll what has a stale status
 OLDEST = timedelta(seconds=10)  # A status may be as old as a twentieth of the run, up to this
 AT_A_TIME = 500  # Databases limit the parameters of a query
-# The fields whose changes count.
-SHOWN = ("state", "admitted_at", "progress", "progress_message", "cancel_requested_at", "input_request")
+# The fields whose changes count, besides whether it still waits for a place.
+SHOWN = ("state", "progress", "progress_message", "cancel_requested_at", "input_request")
 Look = tuple[Any, ...]
 
 
@@ -154,7 +154,8 @@ def _look_at(watched: list[uuid.UUID], *, refresh: bool) -> dict[uuid.UUID, Look
     looks: dict[uuid.UUID, Look] = {}
     for at in range(0, len(watched), AT_A_TIME):
         rows = Execution.objects.filter(pk__in=watched[at : at + AT_A_TIME])
-        looks |= {key: tuple(shown) for key, *shown in rows.values_list("pk", *SHOWN)}
+        shown = rows.values_list("pk", "admitted_at", *SHOWN)
+        looks |= {key: (admitted_at is not None, *rest) for key, admitted_at, *rest in shown}
         if refresh:
             for execution in rows.filter(state=State.RUNNING).select_related("workflow__source"):
                 _refresh(execution)
@@ -168,4 +169,4 @@ def _refresh(execution: Execution) -> None:
 
 
 def _look_of(execution: Execution) -> Look:
-    return tuple(getattr(execution, name) for name in SHOWN)
+    return (execution.admitted_at is not None, *(getattr(execution, name) for name in SHOWN))
