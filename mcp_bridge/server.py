@@ -1,11 +1,10 @@
 import asyncio
 import contextlib
-import functools
 import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import anyio
@@ -124,8 +123,8 @@ async def _observe(ctx: Context, call_next: CallNext) -> HandlerResult:
 
 
 # `labels` looks the series up under a lock and checks the names each time. Bounded as METHODS is.
-_counted = functools.cache(metrics.mcp_requests.labels)
-_timed = functools.cache(metrics.mcp_seconds.labels)
+_counted = cache(metrics.mcp_requests.labels)
+_timed = cache(metrics.mcp_seconds.labels)
 
 
 class _Bridge:
