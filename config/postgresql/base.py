@@ -1,15 +1,47 @@
-"""PostgreSQL as Django has it, with a pool that recovers at once when the server was restarted."""
+"""PostgreSQL as Django has it, with quicker arrays of texts, and a pool that recovers at once when the server
+was restarted."""
 
 from functools import partial
 from typing import Any
 
 from django.db.backends.postgresql import base
 from psycopg import OperationalError
+from psycopg.abc import Buffer
+from psycopg.adapt import AdaptersMap
+from psycopg.types.array import ListDumper
 
 from config.compat import check_connections_with
 
+TEXT_OR_NULL = {str, type(None)}
+
+
+class TextsDumper(ListDumper):
+    """Django sends each column of a `bulk_create` as an array. The original escapes every quote in it by a
+    call of Python, and JSON is full of quotes: of an import of tools that was a third."""
+
+    def dump(self, obj: list[Any]) -> Buffer | None:
+        if obj and TEXT_OR_NULL.issuperset(map(type, obj)):
+            written = f"{{{','.join(map(_quoted, obj))}}}"
+            # The original says what is wrong with this character.
+            if "\0" not in written:
+                return written.encode()
+        return super().dump(obj)
+
+
+def _quoted(text: str | None) -> str:
+    if text is None:
+        return "NULL"
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
 
 class DatabaseWrapper(base.DatabaseWrapper):
+    def get_connection_params(self) -> dict[str, Any]:
+        params: dict[str, Any] = super().get_connection_params()
+        params["context"] = AdaptersMap(params["context"].adapters)
+        params["context"].register_dumper(list, TextsDumper)
+        return params
+
     @property
     def pool(self) -> Any:
         """psycopg_pool discards dead connections one by one and waits 1, 2, 4 ... seconds between them. With
