@@ -36,6 +36,7 @@ KEPT = BOUNDS | {"type", "enum", "const", "default", "title", "description", "re
 DYNAMIC = frozenset({"$dynamicRef", "$recursiveRef"})
 REFERENCES = DYNAMIC | {"$ref"}
 EXCLUSIVE = (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum"))
+MENDED = frozenset({"required", "exclusiveMinimum", "exclusiveMaximum", "pattern", "examples", "example"})
 FLAGS = {"request": "readOnly", "response": "writeOnly"}
 LONGEST_NAME = 60
 Schema = dict[str, Any]
@@ -198,8 +199,10 @@ def _keywords(raw: dict[str, Any], pointer: str, reading: Conversion, depth: int
             schema["prefixItems" if key == "items" else key] = several
         elif key in ONE:
             schema[key] = convert_schema(value, f"{pointer}/{key}", reading, depth + 1)
-    _mend(schema, raw, pointer, reading)
-    schema = accept_null(schema, raw)
+    if not MENDED.isdisjoint(raw):
+        _mend(schema, raw, pointer, reading)
+    if "nullable" in raw:
+        schema = accept_null(schema, raw)
     return schema if reading.direction == "request" else response_schema(schema)
 
 
@@ -226,7 +229,7 @@ def _named(raw: Any, pointer: str, reading: Conversion, depth: int, *, leave_out
 def is_left_out(document: Document, schema: Any, pointer: str, direction: str) -> bool:
     """Whether a property, or its reference, is for the other direction only."""
     flag = FLAGS[direction]
-    if isinstance(schema, dict) and schema.keys().isdisjoint((flag, "allOf", "$ref")):
+    if isinstance(schema, dict) and not (flag in schema or "allOf" in schema or "$ref" in schema):
         return False  # As most are
     waiting, seen = [schema], 0
     while waiting and seen < MAX_LOOKED_AT:
