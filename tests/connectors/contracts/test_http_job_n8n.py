@@ -1,5 +1,6 @@
 """The contract for the declaration of n8n, against a real n8n 1.x that `make test-n8n` has installed."""
 
+import json
 import os
 import time
 from collections.abc import Iterator
@@ -10,12 +11,14 @@ from uuid import UUID
 
 import httpx2
 import pytest
+from django.core.management import call_command
 
 from connectors.errors import Unsupported
 from connectors.protocol import Connector, WorkflowRef
 from connectors.testing import ConnectorContract, EngineHarness, free_port, start
 from tests import plain_http
 from tests.connectors.contracts.test_http_job import WRONG, N8nHarness
+from tests.connectors.http_tool_hosts import http_tool_hosts
 from tests.engines.guarding import guarded
 from tests.processes import PROBE_SECONDS
 
@@ -168,3 +171,32 @@ class TestRealN8n(ConnectorContract):
         _, run = await start(connector, harness.lasting)
         with pytest.raises(Unsupported):
             await connector.cancel(run)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_operations_of_its_own_document_that_tell_of_runs_answer(
+    n8n_server: N8nServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A7.4, C1.4: the document says that ids are numbers, and n8n sends texts."""
+    document = Path(FOLDER) / "node_modules" / "n8n" / "dist" / "public-api" / "v1" / "openapi.yml"
+    started = plain_http.post(
+        f"{n8n_server.base_url}/webhook/complete",
+        headers={"X-N8N-API-KEY": n8n_server.token},
+        json={},
+        timeout=60,
+    )
+    key = started.raise_for_status().json()["executionId"]
+    with http_tool_hosts("127.0.0.1"):
+        call_command(
+            "import_openapi",
+            *(str(document), "--source", "n8n", "--base-url", f"{n8n_server.base_url}/api/v1", "--expose"),
+            *("--secret", f"api_key={n8n_server.token}"),
+            *("--only", "GET /executions", "GET /executions/{id}"),
+        )
+        capsys.readouterr()
+        call_command("call_tool", "get_executions")
+        listed = capsys.readouterr().out
+        call_command("call_tool", "get_executions_id", json.dumps({"id": int(key)}))
+        read = capsys.readouterr().out
+
+    assert f'"id": "{key}"' in listed and f'"id": "{key}"' in read
