@@ -4,16 +4,33 @@
 import os
 import sys
 
-INTERRUPTED = 130
-"""As shells have it for Ctrl-C."""
+INTERRUPTED, UNREAD = 130, 141
+"""As shells have it for Ctrl-C, and for a program whose output nobody reads any more."""
 
 
 def main() -> None:
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
     try:
         _run()
+        sys.stdout.flush()
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
+    except BrokenPipeError:
+        # Some other pipe or connection may have broken as well.
+        if not _is_unread():
+            raise
+        # `head` has seen enough. The interpreter flushes once more at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(UNREAD)
+
+
+def _is_unread() -> bool:
+    try:
+        sys.stdout.write("\n")
+        sys.stdout.flush()
+    except BrokenPipeError:
+        return True
+    return False
 
 
 def _run() -> None:

@@ -37,6 +37,17 @@ def test_every_command_explains_itself(name: str, capsys: pytest.CaptureFixture[
     assert name in usage and "options:" in usage and len(usage.splitlines()) > 5
 
 
+def test_a_command_whose_output_nobody_reads_any_more_ends_without_a_word() -> None:
+    """Such as `list_tools | head -1`."""
+    words = [sys.executable, "manage.py", "check"]
+    with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as one:
+        assert one.stdout is not None and one.stderr is not None
+        one.stdout.close()
+        said = one.stderr.read()
+
+    assert (one.returncode, said) == (141, "")
+
+
 @pytest.mark.e2e
 def test_a_shell_sees_errors_on_stderr_and_in_the_exit_code(tmp_path: Path) -> None:
     """B5: this mistake is found without a database, so the process gets none."""
