@@ -201,8 +201,7 @@ def _keywords(raw: dict[str, Any], pointer: str, reading: Conversion, depth: int
             schema[key] = convert_schema(value, f"{pointer}/{key}", reading, depth + 1)
     if not MENDED.isdisjoint(raw):
         _mend(schema, raw, pointer, reading)
-    if "nullable" in raw:
-        schema = accept_null(schema, raw)
+    schema = accept_null(schema, raw)
     return schema if reading.direction == "request" else response_schema(schema)
 
 
