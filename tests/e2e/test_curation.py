@@ -97,16 +97,16 @@ class Desk:
         self.follow("#the-one")
 
     def mark(self, text: str, within: str = "#main") -> None:
-        found = self.browser.run(
-            f"""
-            document.querySelector('#the-one')?.removeAttribute('id');
-            const one = [...document.querySelectorAll({within!r} + ' :is(a, button, summary, label)')].find(
-              one => one.checkVisibility() && one.innerText.trim().toLowerCase().includes({text.lower()!r}));
-            if (one) one.id = 'the-one';
-            return !!one;
-            """
+        """Wait for it: what a choice brings up is there with the next frame, or later."""
+        self.browser.wait_for(
+            f"""(() => {{
+              document.querySelector('#the-one')?.removeAttribute('id');
+              const one = [...document.querySelectorAll({within!r} + ' :is(a, button, summary, label)')].find(
+                one => one.checkVisibility() && one.innerText.trim().toLowerCase().includes({text.lower()!r}));
+              if (one) one.id = 'the-one';
+              return !!one;
+            }})()"""
         )
-        assert found, f"nothing says {text!r}: {self.browser.text()}"
 
     def type(self, name: str, text: str) -> None:
         """Into the field of that name, in place of what is in it."""
