@@ -15,6 +15,7 @@ from mcp.server.context import CallNext, HandlerResult
 from mcp.server.lowlevel import Server
 from mcp.shared.message import ServerMessageMetadata
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from opentelemetry.trace import SpanKind
 
 from catalogue.access import Bounds
 from catalogue.connections import close_background_connectors, close_connectors
@@ -56,6 +57,7 @@ class CatalogueServer(Server[None]):
             # No tool maps arguments to headers; by default the SDK would list all tools at every call.
             get_tool_input_schema=lambda name: {},
         )
+        self.middleware = [_observe]
         self.tool_lists = ToolLists(self.server_info_stamp, BudgetWatch().look)
         self.add_request_handler("tools/list", types.PaginatedRequestParams, bridge.list_tools)
         self.add_request_handler("tools/call", types.CallToolRequestParams, bridge.call_tool)
@@ -75,7 +77,6 @@ class CatalogueServer(Server[None]):
             lambda context, params: complete(params, bridge.access_of(context)),
         )
         Instructions(bridge.access_of).register(self)
-        self.middleware.append(_observe)
         self.add_request_handler("logging/setLevel", types.SetLevelRequestParams, bridge.set_level)
 
     def get_capabilities(
@@ -94,6 +95,8 @@ class CatalogueServer(Server[None]):
         return capabilities
 
 
+NAMING = {"tools/call": "gen_ai.tool.name", "prompts/get": "gen_ai.prompt.name"}
+"""The attribute of a span that names what is called."""
 METHODS = frozenset({
     "initialize", "ping", "server/discover", "tools/list", "tools/call", "prompts/list", "prompts/get",
     "resources/list", "resources/read", "resources/templates/list", "resources/subscribe",
@@ -104,22 +107,47 @@ METHODS = frozenset({
 
 
 async def _observe(ctx: Context, call_next: CallNext) -> HandlerResult:
-    """Counts and times each message; over stdio, where no HTTP request has done so, gives it its id."""
-    if not traces.request_id.get():
-        traces.request_id.set(traces.current_trace_id() or traces.new_request_id())
-    method, outcome, started = metrics.bounded(ctx.method, METHODS), "error", time.perf_counter()
-    try:
-        result = await call_next(ctx)
-        is_error = isinstance(result, dict) and result.get("isError") is True
-        outcome = "tool_error" if is_error or getattr(result, "is_error", False) is True else "ok"
-        return result
-    except asyncio.CancelledError:
-        outcome = "cancelled"
-        raise
-    finally:
-        _counted(method, outcome).inc()
-        if method != "subscriptions/listen":  # It lasts for as long as its client likes
-            _timed(method).observe(time.perf_counter() - started)
+    """Counts, times and traces each message; over stdio, where no HTTP request has done so, gives it its id.
+
+    In place of the SDK's OpenTelemetryMiddleware, which quotes errors in its spans, and so what callers sent.
+    """
+    method, outcome, failure = metrics.bounded(ctx.method, METHODS), "ok", ""
+    attributes = {"mcp.method.name": method, "mcp.protocol.version": ctx.protocol_version}
+    started, parent = time.perf_counter(), traces.context_of(ctx.meta)
+    with traces.span(method, kind=SpanKind.SERVER, parent=parent, attributes=attributes) as span:
+        if not traces.request_id.get():
+            traces.request_id.set(traces.current_trace_id() or traces.new_request_id())
+        try:
+            result = await call_next(ctx)
+            is_error = isinstance(result, dict) and result.get("isError") is True
+            if is_error or getattr(result, "is_error", False) is True:
+                outcome = failure = "tool_error"
+            return result
+        except BaseException as error:
+            outcome, failure = _ending_of(error)
+            raise
+        finally:
+            _counted(method, outcome).inc()
+            if method != "subscriptions/listen":  # It lasts for as long as its client likes
+                _timed(method).observe(time.perf_counter() - started)
+            if span is not None:
+                _describe(span, ctx, failure)
+
+
+def _describe(span: traces.CurrentSpan, ctx: Context, failure: str) -> None:
+    """By OpenTelemetry's conventions for MCP. Of what was refused the name may be none of ours."""
+    if failure:
+        span.fail(failure)
+    if failure in ("", "tool_error") and (naming := NAMING.get(ctx.method)) and ctx.params:
+        span.rename(f"{ctx.method} {ctx.params['name']}")
+        span.set(naming, ctx.params["name"])
+
+
+def _ending_of(error: BaseException) -> tuple[str, str]:
+    """The outcome to count, and the type of error for the span."""
+    if isinstance(error, asyncio.CancelledError):
+        return "cancelled", "cancelled"
+    return "error", str(error.error.code) if isinstance(error, MCPError) else type(error).__name__
 
 
 # `labels` looks the series up under a lock and checks the names each time. Bounded as METHODS is.

@@ -7,7 +7,7 @@ as headers. Without an OTLP endpoint no span is made, and a client's trace conte
 import contextlib
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from typing import Any
 
@@ -42,18 +42,28 @@ def begin_request(headers: Iterable[tuple[bytes, bytes]]) -> str:
     if not REQUEST_ID.fullmatch(identity):
         identity = ""
     if b"traceparent" in sent:
-        carrier = {name.decode(): value.decode("latin-1") for name, value in sent.items()}
-        context = _propagator.extract(carrier)
-        found = trace.get_current_span(context).get_span_context()
-        if found.is_valid:
+        context = _context_in({name.decode(): value.decode("latin-1") for name, value in sent.items()})
+        if context is not None:
             otel_context.attach(context)
-            identity = identity or trace.format_trace_id(found.trace_id)
+            identity = identity or current_trace_id()
     identity = identity or new_request_id()
     request_id.set(identity)
     return identity
 
 
 _READ = frozenset({b"x-request-id", b"traceparent", b"tracestate"})
+
+
+def context_of(meta: Mapping[str, Any] | None) -> otel_context.Context | None:
+    """The trace context that `_meta` of an MCP message brings; None without one, or if it is malformed."""
+    if not meta or not isinstance(meta.get(TRACEPARENT), str):
+        return None
+    return _context_in({name: value for name, value in meta.items() if isinstance(value, str)})
+
+
+def _context_in(carrier: Mapping[str, str]) -> otel_context.Context | None:
+    context = _propagator.extract(carrier)
+    return context if trace.get_current_span(context).get_span_context().is_valid else None
 
 
 def current_trace_id() -> str:
@@ -104,48 +114,77 @@ def step(name: str, *, execution: object) -> contextlib.AbstractContextManager[o
     if around.is_recording():
         around.set_attribute("catalogue.execution", str(execution))
         return _NOTHING
-    return span(name, catalogue__execution=str(execution))
+    return span(name, attributes={"catalogue.execution": str(execution)})
 
 
 def span(
-    name: str, *, is_client: bool = False, **attributes: str | int | None
-) -> contextlib.AbstractContextManager[trace.Span | None]:
-    """None if tracing is off. An error ends the span as failed, with its type and without its words, which
-    may quote what engines and callers sent."""
-    if not _exporting:
-        return _NOTHING
-    kind = SpanKind.CLIENT if is_client else SpanKind.INTERNAL
-    named = {key.replace("__", "."): value for key, value in attributes.items() if value is not None}
-    return _CurrentSpan(name, kind, named)
+    name: str,
+    *,
+    kind: SpanKind = SpanKind.INTERNAL,
+    parent: otel_context.Context | None = None,
+    attributes: Mapping[str, str | int] | None = None,
+) -> contextlib.AbstractContextManager["CurrentSpan | None"]:
+    """None if tracing is off; a `parent` is then passed on all the same. An error ends the span as
+    failed, with its type and without its words, which may quote what engines and callers sent."""
+    if _exporting:
+        return CurrentSpan(name, kind, parent, attributes)
+    return _NOTHING if parent is None else _within(parent)
 
 
 _NOTHING = contextlib.nullcontext()
 
 
-class _CurrentSpan:
+@contextlib.contextmanager
+def _within(context: otel_context.Context) -> Iterator[None]:
+    before = otel_context.attach(context)
+    try:
+        yield
+    finally:
+        otel_context.detach(before)
+
+
+class CurrentSpan:
     """What `start_as_current_span` does by three generators within each other, for a quarter less."""
 
-    __slots__ = ("_attributes", "_before", "_kind", "_name", "_span")
+    __slots__ = ("_attributes", "_before", "_has_failed", "_kind", "_name", "_parent", "_span")
 
-    def __init__(self, name: str, kind: SpanKind, attributes: dict[str, str | int]) -> None:
-        self._name, self._kind, self._attributes = name, kind, attributes
+    def __init__(
+        self,
+        name: str,
+        kind: SpanKind,
+        parent: otel_context.Context | None,
+        attributes: Mapping[str, str | int] | None,
+    ) -> None:
+        self._name, self._kind, self._parent, self._attributes = name, kind, parent, attributes
+        self._has_failed = False
 
-    def __enter__(self) -> trace.Span:
+    def __enter__(self) -> "CurrentSpan":
         self._span = _tracer.start_span(
             self._name,
-            kind=self._kind,
-            attributes=self._attributes,
+            self._parent,
+            self._kind,
+            self._attributes,
             record_exception=False,
             set_status_on_exception=False,
         )
         self._before = otel_context.attach(trace.set_span_in_context(self._span))
-        return self._span
+        return self
+
+    def rename(self, name: str) -> None:
+        self._span.update_name(name)
+
+    def set(self, name: str, value: str | int) -> None:
+        self._span.set_attribute(name, value)
+
+    def fail(self, error_type: str) -> None:
+        self._has_failed = True
+        self._span.set_attribute("error.type", error_type)
+        self._span.set_status(Status(StatusCode.ERROR))
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
         otel_context.detach(self._before)
-        if isinstance(error, Exception):
-            self._span.set_attribute("error.type", type(error).__name__)
-            self._span.set_status(Status(StatusCode.ERROR))
+        if isinstance(error, Exception) and not self._has_failed:
+            self.fail(type(error).__name__)
         self._span.end()
 
 

@@ -17,6 +17,9 @@ from django.db import connection, transaction
 from django.template import Context, RequestContext, Template
 from django.test import TransactionTestCase
 from django.test.utils import instrumented_test_render, override_settings
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from pytest_django import DjangoDbBlocker
 from whitenoise.middleware import WhiteNoiseMiddleware
 from xdist.remote import Producer
@@ -38,6 +41,7 @@ from mcp_bridge.bearers import forget_bearers
 from mcp_bridge.external_tokens import forget_outside
 from mcp_bridge.tokens import forget_uses
 from mcp_bridge.tool_lists import forget_costs, forget_tool_lists
+from telemetry import traces
 from tests.audit.opened import opened_audit
 from tests.isolation import IN_A_BROWSER, WHOLE_PRODUCTS
 from tests.migrated import keep, kept_database
@@ -153,6 +157,16 @@ def _contexts_of_pages_only(django_test_environment: None) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Template, "_render", render)
         yield
+
+
+@pytest.fixture
+def spans(monkeypatch: pytest.MonkeyPatch) -> InMemorySpanExporter:
+    """All that a collector of traces would get."""
+    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    monkeypatch.setattr(traces, "_tracer", provider.get_tracer(traces.SERVICE))
+    monkeypatch.setattr(traces, "_exporting", [provider])
+    return exporter
 
 
 @pytest.fixture(scope="session")

@@ -19,6 +19,7 @@ from typing import Any, Protocol, Self
 import httpcore2
 import httpx2
 from loguru import logger
+from opentelemetry.trace import SpanKind
 
 from connectors.errors import (
     ConnectorError,
@@ -541,10 +542,12 @@ class HttpSender:
         place = exchange.url
         with traces.span(
             exchange.method,
-            is_client=True,
-            http__request__method=exchange.method,
-            server__address=place.host,
-            server__port=place.port,
+            kind=SpanKind.CLIENT,
+            attributes={
+                "http.request.method": exchange.method,
+                "server.address": place.host,
+                "server.port": place.port or (443 if place.scheme == "https" else 80),
+            },
         ) as span:
             await self._send(
                 exchange,
@@ -555,7 +558,7 @@ class HttpSender:
                 refusal_bytes=refusal_bytes,
             )
             if span is not None:
-                span.set_attribute("http.response.status_code", exchange.status)
+                span.set("http.response.status_code", exchange.status)
         return exchange
 
     async def _send(

@@ -29,8 +29,6 @@ from django.db import connection
 from django.test import Client
 from django.urls import reverse
 from loguru import logger
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from pydantic import SecretStr
 from pytest_django import Settings
@@ -52,7 +50,6 @@ from mcp_bridge import second_factor
 from mcp_bridge.models import SecondFactor
 from mcp_bridge.tokens import create_token
 from orchestration.language_model import forget_dialects
-from telemetry import traces
 from tests.api.clients import TokenClient, administrator
 from tests.executions.steps import request_for
 from tests.factories import make_workflow
@@ -453,16 +450,6 @@ def read_database(hunt: Hunt) -> None:
                         hunt.see(f"{table}.{name}", value)
     for session in Session.objects.all():
         hunt.see("session", session.get_decoded())
-
-
-@pytest.fixture
-def spans(monkeypatch: pytest.MonkeyPatch) -> InMemorySpanExporter:
-    """All that a collector of traces would get."""
-    exporter, provider = InMemorySpanExporter(), TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    monkeypatch.setattr(traces, "_tracer", provider.get_tracer(traces.SERVICE))
-    monkeypatch.setattr(traces, "_exporting", [provider])
-    return exporter
 
 
 def read_measurements(hunt: Hunt, spans: InMemorySpanExporter) -> None:

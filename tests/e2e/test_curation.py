@@ -101,8 +101,9 @@ class Desk:
         self.browser.wait_for(
             f"""(() => {{
               document.querySelector('#the-one')?.removeAttribute('id');
-              const one = [...document.querySelectorAll({within!r} + ' :is(a, button, summary, label)')].find(
-                one => one.checkVisibility() && one.innerText.trim().toLowerCase().includes({text.lower()!r}));
+              const all = [...document.querySelectorAll({within!r} + ' :is(a, button, summary, label)')];
+              const one = all.find(
+                one => one.checkVisibility() && one.innerText.toLowerCase().includes({text.lower()!r}));
               if (one) one.id = 'the-one';
               return !!one;
             }})()"""

@@ -9,6 +9,9 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 from loguru import logger
+from mcp import MCPError
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import SpanKind, StatusCode
 from prometheus_client.parser import text_string_to_metric_families
 
 from catalogue.access import Scope
@@ -27,6 +30,7 @@ from tests.factories import make_discovery_run, make_execution, make_source, mak
 from tests.mcp_bridge.conftest import Connect, McpServer
 
 ADDRESSES = ["/health/sources", "/metrics"]
+NOT_FOUND = {"2026-07-28": "-32602", "legacy": "-32002"}
 PASSWORD = "top-secret-of-the-engine"
 
 
@@ -265,6 +269,25 @@ def test_a_request_id_that_could_forge_something_is_replaced(mcp_server: McpServ
     """B9."""
     given = plain_http.get(f"{mcp_server.base_url}/health/live", headers={"x-request-id": sent.encode()})
     assert given.headers["x-request-id"] != sent and len(given.headers["x-request-id"]) == 32
+
+
+@pytest.mark.parametrize("mode", ["2026-07-28", "legacy"])
+async def test_a_span_says_what_was_refused_by_the_code_and_never_by_words(
+    connect: Connect, spans: InMemorySpanExporter, mode: str
+) -> None:
+    """B9: the words of an error quote what the caller sent."""
+    async with connect(mode=mode) as client:
+        with pytest.raises(MCPError, match=r"salary-of-mrs-miller"):
+            await client.read_resource("catalogue://workflows/salary-of-mrs-miller")
+        refused = await client.call_tool("get_execution_status", {"execution_id": "salary-of-mrs-miller"})
+    assert refused.is_error
+    made, code = {span.name: span for span in spans.get_finished_spans()}, NOT_FOUND[mode]
+    by_code, by_tool = made["resources/read"], made["tools/call get_execution_status"]
+    assert by_code.kind == by_tool.kind == SpanKind.SERVER
+    assert [(span.attributes or {})["error.type"] for span in (by_code, by_tool)] == [code, "tool_error"]
+    assert {span.status.status_code for span in (by_code, by_tool)} == {StatusCode.ERROR}
+    assert (by_tool.attributes or {})["gen_ai.tool.name"] == "get_execution_status"
+    assert not any("miller" in span.to_json() for span in made.values())
 
 
 @pytest.mark.parametrize("mode", ["2026-07-28", "legacy"])
