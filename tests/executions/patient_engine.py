@@ -1,7 +1,6 @@
 """Engines that say by themselves when a run ends: to whoever waits for it, or as the answer to its start."""
 
 import asyncio
-import contextlib
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
@@ -47,10 +46,6 @@ class PatientEngine:
 
     def count(self, name: str) -> int:
         return [called for called, _ in self.calls].count(name)
-
-    def when(self, name: str) -> float:
-        """When the method was called last."""
-        return max(at for called, at in self.calls if called == name)
 
     def complete(self, output: Any = "done") -> None:
         self.now = RunSnapshot(state=RunState.COMPLETED, output=output)
@@ -138,10 +133,15 @@ class WaitingConnector(_PatientConnector):
 
     async def wait(self, run: RunRef, *, seconds: float) -> RunSnapshot:
         engine.answer("wait")
-        with contextlib.suppress(TimeoutError):
+        try:
             async with asyncio.timeout(seconds):
                 while engine.keeps_waiting:  # noqa: ASYNC110 - tests move it from other threads
                     await asyncio.sleep(TICK_SECONDS)
+        except TimeoutError:
+            pass
+        except asyncio.CancelledError:
+            engine.answer("wait broken off")
+            raise
         if engine.failure is not None:
             raise engine.failure
         return engine.now
