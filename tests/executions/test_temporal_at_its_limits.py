@@ -13,6 +13,7 @@ import pytest
 from temporalio.client import WorkflowExecutionStatus
 
 from catalogue.models import Source
+from connectors.temporal.config import TemporalConfig
 from connectors.testing import free_port
 from connectors.testing.harness import eventually
 from executions.advancing import advance_due_executions
@@ -44,7 +45,9 @@ class Engine:
         return self.server
 
     def freeze(self) -> None:
+        """On return it has stopped: until then a busy machine lets some of its threads go on and answer."""
         os.kill(self.server.process.pid, signal.SIGSTOP)
+        os.waitid(os.P_PID, self.server.process.pid, os.WSTOPPED)
 
     def thaw(self) -> None:
         os.kill(self.server.process.pid, signal.SIGCONT)
@@ -64,8 +67,17 @@ def temporal(tmp_path: Path) -> Iterator[Engine]:
         engine.kill()
 
 
+SHORT = 0.5
+"""Seconds of patience with a service that will not answer. A busy one may take longer."""
+
+
 def source_of(temporal: Engine, **settings: Any) -> Source:
-    return make_temporal_source(temporal.server, timeout_seconds=0.5, **settings)
+    return make_temporal_source(temporal.server, **settings)
+
+
+def set_patience(source: Source, seconds: float) -> None:
+    source.config |= {"timeout_seconds": seconds}
+    source.save()
 
 
 async def runs_of(temporal: Engine, execution: Execution) -> int:
@@ -80,7 +92,7 @@ async def test_a_start_whose_every_answer_is_lost_is_found_at_temporal(
     configured(retry_attempts=1)
     with gateway_to(temporal.server.address) as gateway:
         gateway.swallowed = {"StartWorkflowExecution"}
-        await in_thread(lambda: source_of(temporal, host_port=gateway.address))
+        await in_thread(lambda: source_of(temporal, host_port=gateway.address, timeout_seconds=SHORT))
         execution = await call("Echo", {"tea": "green"}, seconds=40)
     assert execution.succeeded
     assert "looked_up" in await in_database(timeline, execution)
@@ -96,7 +108,7 @@ async def test_a_run_that_began_before_the_service_fell_silent_is_found_when_it_
     down, up = (temporal.freeze, temporal.thaw) if outage == "frozen" else (temporal.kill, temporal.bring_up)
     with gateway_to(temporal.server.address) as gateway:
         gateway.swallowed = {"StartWorkflowExecution"}
-        await in_thread(lambda: source_of(temporal, host_port=gateway.address))
+        await in_thread(lambda: source_of(temporal, host_port=gateway.address, timeout_seconds=SHORT))
         calling = asyncio.create_task(call("Later", {"seconds": 1}, seconds=90))
         execution = await until(lambda: Execution.objects.first())
         await eventually(lambda: runs_of(temporal, execution), seconds=PATIENCE_SECONDS)
@@ -114,9 +126,18 @@ async def test_a_run_that_began_before_the_service_fell_silent_is_found_when_it_
 
 
 async def running(tool: str) -> Execution:
-    """One whose run the service has, and that nobody waits for."""
+    """One whose run the service has, and that nobody waits for.
+
+    A busy service may lose the answer to the start: then a worker's tick repeats it.
+    """
     execution = await call(tool, seconds=0)
-    await until(lambda: read(execution).run_id and not read(execution).lease_holder)
+
+    def tick() -> bool:
+        advance_due_executions()
+        record = read(execution)
+        return bool(record.run_id) and not record.lease_holder
+
+    await until(tick)
     return execution
 
 
@@ -163,15 +184,18 @@ async def test_a_run_whose_timeout_passes_while_the_service_is_frozen_is_cancell
     temporal: Engine,
 ) -> None:
     """A7.5: nobody could tell it in time; it is told within the grace."""
-    await in_thread(lambda: source_of(temporal))
+    source = await in_thread(lambda: source_of(temporal))
+    patience = TemporalConfig.model_fields["timeout_seconds"].default
     execution = await running("Lasting")
-    temporal.freeze()
+    await in_thread(temporal.freeze)
     try:
+        await in_thread(set_patience, source, SHORT)
         await in_database(reach_deadline, execution)
         await in_thread(advance_due_executions)
         assert (await in_database(read, execution)).poll_problem
     finally:
         temporal.thaw()
+    await in_thread(set_patience, source, patience)
 
     record = await ended(execution)
 
