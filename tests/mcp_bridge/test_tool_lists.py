@@ -124,9 +124,10 @@ def test_a_repeated_request_is_refused_once_its_token_is_revoked(mcp_server: Mcp
     assert "result" in listed(mcp_server, token) and "result" in listed(mcp_server, token)
     AccessToken.objects.get(name="agent").revoke()
     body, headers = modern("tools/list")
-    deadline = time.monotonic() + 1.0
+    deadline = (asked_at := time.monotonic()) + 1.0
     while (answer := mcp_server.post(body, headers=headers, token=token)).status_code == 200:
-        assert time.monotonic() < deadline, "the token still opens the door"
+        assert asked_at < deadline, "the token still opens the door"
+        asked_at = time.monotonic()
     assert answer.status_code == 401
 
 
@@ -153,10 +154,11 @@ def test_each_token_sees_what_its_scopes_allow(mcp_server: McpServer):
 
 
 def wait_for(server: McpServer, token: str, holds: Any) -> None:
-    """Agents see a change at most a second later."""
-    deadline = time.monotonic() + 1.0
+    """Agents who ask a second later see a change; how long an answer takes is another matter."""
+    deadline = (asked_at := time.monotonic()) + 1.0
     while not holds(names := names_in(listed(server, token))):
-        assert time.monotonic() < deadline, names
+        assert asked_at < deadline, names
+        asked_at = time.monotonic()
 
 
 async def test_a_workflow_that_is_called_like_a_number_has_a_cursor_too(connect: Connect, pages_of):
