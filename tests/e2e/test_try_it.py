@@ -136,6 +136,25 @@ def test_a_dry_run_shows_the_exact_request_and_is_then_sent_as_it_was_shown(
     assert len(model.asked) == asked + 1
 
 
+def test_what_is_seen_to_have_ended_can_be_gone_on_with_before_its_answer_is_there(
+    page: RealBrowser, model: ModelServer, shop: TargetApi
+) -> None:
+    """C7.7: a busy server has ended the record, and its answer to the browser is on its way."""
+    page.run(
+        "const ask = window.fetch; window.fetch = async (address, options) => { "
+        "const answer = await ask(address, options); "
+        "return options.method === 'POST' ? new Promise(() => {}) : answer }"
+    )
+    model.script(proposes("get_order", {"order_id": "A-7"}))
+    page.tab_to(DRY_RUN)
+    page.press(ENTER)
+    page.wait_for_text("Nothing was sent", within="#record")
+    page.tab_to(SEND)
+    page.press(ENTER)
+    page.wait_for_text("Raw response", within="#record")
+    assert called(shop) == ["GET /orders/A-7"]
+
+
 def test_stages_are_shown_as_they_happen_and_pressing_twice_asks_once(
     page: RealBrowser, model: ModelServer, shop: TargetApi
 ) -> None:

@@ -87,7 +87,10 @@ class RequestPage {
     );
     while (answer === null) {
       await Promise.race([posting, pause(ASK_AGAIN_MS)]);
-      if (answer === null && (await this.#show(own).catch(() => null))) this.#remember(own);
+      const shown = answer === null && (await this.#show(own).catch(() => null));
+      if (shown) this.#remember(own);
+      // Whoever sees that it has ended presses the next button, and need not wait for the answer to this one.
+      if (shown && !shown.is_running) return this.#leave(own);
     }
     if (answer.problems) {
       this.#tell("");
@@ -97,6 +100,11 @@ class RequestPage {
     const progress = answer.request ? this.#progressOf(answer.request) : own;
     await this.#follow(progress);
     this.#remember(progress);
+    this.#leave(progress);
+  }
+
+  /** From a record's own page to that of the one that was made of it. */
+  #leave(progress) {
     if (!this.form) location.assign(progress.replace(/progress\/$/, "change/"));
   }
 
