@@ -81,9 +81,9 @@ async def test_slow_workflow_reports_rising_progress_until_its_result(product: P
         heard.append((value, total, message))
 
     async with client_of_2026(product) as client:
-        result = await client.call_tool("countdown", {"seconds": 4}, progress_callback=note)
+        result = await client.call_tool("countdown", {"seconds": 6}, progress_callback=note)
     assert not result.is_error
-    assert result.structured_content["seconds"] == 4
+    assert result.structured_content["seconds"] == 6
     values = [value for value, _, _ in heard]
     assert len(values) >= 3
     assert values == sorted(set(values))
