@@ -18,13 +18,17 @@ __all__ = ["restate"]
 pytestmark = pytest.mark.e2e
 
 PATIENCE_SECONDS = 30.0
+GRACE_SECONDS = 4
+"""In which a handler that listens is cancelled on a busy machine too; another one is killed then."""
 ORDER, FAILING, LASTING, STUBBORN = "Orders_place", "Orders_fail", "Orders_last", "Orders_stubborn"
 BOILING, APPROVAL = "Kettle_boil", "Approval_run"
 
 
 @pytest.fixture(scope="module")
 def product(restate: RestateServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Product]:
-    config = json.dumps({**restate.addresses(), "cancel_grace_seconds": 1, "request_timeout_seconds": 2})
+    config = json.dumps(
+        {**restate.addresses(), "cancel_grace_seconds": GRACE_SECONDS, "request_timeout_seconds": 2}
+    )
     with place_for_one(tmp_path_factory.mktemp("product")) as place:
         short = {"CATALOGUE_INLINE_WAIT": "2", "CATALOGUE_STATUS_CHECK_INTERVAL": "1"}
         with started(place | short) as running:
@@ -123,7 +127,7 @@ async def test_a_run_outlives_the_death_of_the_server(
         assert told.structured_content["state"] == "running"
         await asyncio.to_thread(restate.start)
         decided = {"execution_id": execution, "name": "decide", "arguments": {"input": "later"}}
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             # It answers before all of it has come back, and refuses meanwhile.
             while (await client.call_tool("signal_execution", decided)).is_error:
                 pass
