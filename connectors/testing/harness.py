@@ -37,7 +37,8 @@ PORTS = range(
     20_000 + int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % WORKERS, 30_000, WORKERS
 )
 """Disjoint for pytest's workers, and outside the system's ephemeral ports."""
-_turns = itertools.count(os.getpid())
+_turns = itertools.count(os.getpid() * 386)
+"""Runs that are started together have neighbouring process ids, and begin far apart all the same."""
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 _FIELDS = (

@@ -118,19 +118,19 @@ def _wait_until_up(process: subprocess.Popen[bytes], port: int, log: Path) -> No
     while time.monotonic() < deadline and process.poll() is None:
         with socket.socket() as connection:
             if connection.connect_ex(("127.0.0.1", port)) == 0:
-                _apart(_wait_for_namespace(port, deadline))
+                _apart(_wait_for_namespace(process, port, deadline))
                 return
         time.sleep(PROBE_SECONDS)
     raise AssertionError(f"Temporal does not answer (exit code {process.poll()}): {log.read_text()[-2000:]}")
 
 
-async def _wait_for_namespace(port: int, deadline: float) -> None:
+async def _wait_for_namespace(process: subprocess.Popen[bytes], port: int, deadline: float) -> None:
     while True:
         try:
             client = await Client.connect(f"127.0.0.1:{port}", namespace=SECOND_NAMESPACE)
             await client.count_workflows()
         except Exception:
-            if time.monotonic() > deadline:
+            if time.monotonic() > deadline or process.poll() is not None:
                 raise
             await asyncio.sleep(PROBE_SECONDS)
         else:
