@@ -143,6 +143,7 @@ def test_workflows_are_switched_on_and_off_in_the_list(window: Window) -> None:
     switch, state = f"#switch-{workflow.pk}", f"#state-{workflow.pk}"
     window.click(switch)
     window.browser.wait_for_text("EXPOSED", within=state)
+    window.settle()
     assert window.run(f"return document.querySelector('{switch}').checked")
     assert Workflow.objects.get().enabled
     window.click(switch)

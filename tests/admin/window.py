@@ -79,9 +79,13 @@ class Window:
         self.settle()
 
     def settle(self) -> None:
-        """Until the page's scripts have had their say: Alpine takes `x-cloak` away once it is through."""
+        """Until the page's scripts have had their say.
+
+        Alpine takes `x-cloak` away once it is through, and htmx its class from what it has put into the page
+        once that can be clicked.
+        """
         self.browser.wait_for(
-            "document.readyState === 'complete' && !document.querySelector('html[x-cloak]')"
+            "document.readyState === 'complete' && !document.querySelector('html[x-cloak], .htmx-added')"
         )
 
     def run(self, script: str) -> Any:

@@ -47,6 +47,8 @@ class BrowserRefused(Exception):
     """The browser did not do what it was told to."""
 
 
+MAY_PASS = ("not interactable", "stale element reference")
+"""Refusals of a click on what a script is about to show, or has just replaced."""
 BROKEN_OFF = ('"htmx:sendAbort"', '"htmx:afterRequest"')
 """What htmx calls an error where a newer request takes the place of one. Failures have other names."""
 ELEMENT = "element-6066-11e4-a52e-4f735466cecf"
@@ -88,14 +90,17 @@ class RealBrowser:
         raise AssertionError(f"Tab does not lead to {selector}: {self.text()}")
 
     def click(self, selector: str) -> None:
-        """As the mouse does it: what is hidden or covered cannot be clicked, unless a script shows it."""
+        """As the mouse does it: what is hidden or covered cannot be clicked, unless a script shows it.
+
+        What a script puts in the place of what was found is looked for anew.
+        """
         deadline = time.monotonic() + SCRIPT_SECONDS
         while True:
             found = self._command("element", using="css selector", value=selector)
             try:
                 self._command(f"element/{found[ELEMENT]}/click")
             except BrowserRefused as refusal:
-                if "not interactable" not in str(refusal) or time.monotonic() > deadline:
+                if not any(words in str(refusal) for words in MAY_PASS) or time.monotonic() > deadline:
                     raise
                 self.run_async("requestAnimationFrame(arguments[arguments.length - 1])")
             else:
