@@ -7,11 +7,11 @@ import sysconfig
 import venv
 from pathlib import Path
 
-import httpx2
 import pytest
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters, get_default_environment
 
+from tests import plain_http
 from tests.e2e.product import environment, place_for_one, started
 from tests.processes import ROOT
 
@@ -70,7 +70,7 @@ def test_quickstart_runs_everything_and_serves_the_admin_with_its_files(
     with place_for_one(tmp_path / "data") as place, started(place, (str(installed), "quickstart")) as product:
         product.wait_until_up()
         assert "workflow-catalogue client_config" in product.output
-        with httpx2.Client(base_url=product.url) as browser:
+        with plain_http.Client(base_url=product.url) as browser:
             page = browser.get("/admin/login/").text
             named = {part.split('"')[0] for part in page.split('"/static/')[1:]}
             assert named and all(browser.get(f"/static/{name}").is_success for name in named)
