@@ -205,6 +205,7 @@ class Pipeline:
         self._tool = ""
         self.refusal: RequestRefused | None = None
         self.retry_after: int | None = None
+        self.outcome: RequestOutcome | None = None  # Of a success; others are read from the record
 
     async def run(self) -> None:
         if not await self._open():
@@ -279,7 +280,7 @@ class Pipeline:
         elif self._asked.format_response:
             await self._format(execution)
         else:
-            await run_in_database(self._succeed, execution.state_label, execution_id=execution.pk)
+            await run_in_database(self._succeed, execution.state_label, execution=execution)
 
     async def _format(self, execution: Execution) -> None:
         """A failure here does not fail the request (C8.4)."""
@@ -297,7 +298,7 @@ class Pipeline:
     def _begin_formatting(self, execution: Execution) -> dict[str, Any]:
         """Returns the response to format."""
         self._begin(
-            Stage.RESPONSE_FORMATTING, questions=1, message=execution.state_label, execution_id=execution.pk
+            Stage.RESPONSE_FORMATTING, questions=1, message=execution.state_label, execution=execution
         )
         return records.raw_response_of(execution, of_http_tool=self.request.http_spec is not None)
 
@@ -311,6 +312,8 @@ class Pipeline:
 
     def _succeed(self, message: str, *, state: StageState = StageState.DONE, **found: Any) -> None:
         ended = self.request.succeed(message=message, state=state, **self._costs(), **found)
+        if ended:
+            self.outcome = records.answer_of(self.request)
         self._bound().info("A natural-language request succeeded" if ended else GIVEN_UP)
 
     async def _fail(self, error: StageFailed) -> None:
@@ -366,6 +369,8 @@ async def answer_request(asked: RequestInput) -> RequestOutcome:
     await asyncio.shield(begin(pipeline.run()))
     if pipeline.refusal is not None:
         raise pipeline.refusal
+    if pipeline.outcome is not None:
+        return pipeline.outcome
     return await run_in_database(records.read_answer, pipeline.request.pk, retry_after=pipeline.retry_after)
 
 
