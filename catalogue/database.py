@@ -82,20 +82,19 @@ def in_turn(unit: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
     return taking_turns
 
 
-async def run_in_database(
+def run_in_database(
     unit: Callable[Parameters, Result], *args: Parameters.args, **kwargs: Parameters.kwargs
-) -> Result:
+) -> asyncio.Future[Result]:
     """Run a synchronous unit of work in a thread; its connection returns to the pool afterwards. Raises
     CancelledError once the interpreter is shutting down and threads can no longer start."""
     context = contextvars.copy_context()
     call = partial(context.run, _with_clean_connection, partial(unit, *args, **kwargs))
     try:
-        hop: asyncio.Future[Result] = asyncio.get_running_loop().run_in_executor(_threads(), call)
+        return asyncio.get_running_loop().run_in_executor(_threads(), call)
     except RuntimeError:
         if threading.main_thread().is_alive():
             raise
         raise asyncio.CancelledError("the process ends") from None
-    return await hop
 
 
 def _with_clean_connection(unit: Callable[[], Any]) -> Any:

@@ -430,7 +430,11 @@ def _learn_patience(access: Access, seconds: float, *, said: bool) -> None:
         return
     begun_at = timezone.now() - timedelta(seconds=seconds)
     noting = partial(note_given_up, after_seconds=patience, begun_at=begun_at, is_certain=said and is_round)
-    begin(run_in_database(noting, access.token_id))
+    begin(_note(partial(noting, access.token_id)))
+
+
+async def _note(noting: Callable[[], None]) -> None:
+    await run_in_database(noting)
 
 
 def _client_of(context: Context, access: Access) -> Client:

@@ -23,9 +23,9 @@ async def test_writers_take_turns() -> None:
         begun.set()
         may_end.wait()
 
-    one = asyncio.create_task(run_in_database(first))
+    one = run_in_database(first)
     await asyncio.to_thread(begun.wait)
-    two = asyncio.create_task(run_in_database(in_turn(written.set)))
+    two = run_in_database(in_turn(written.set))
     try:
         assert not await asyncio.to_thread(written.wait, 0.1)
     finally:
@@ -47,7 +47,7 @@ async def test_a_transaction_that_is_open_already_waits_for_nobodys_turn() -> No
         with transaction.atomic():
             return in_turn(lambda: "written")()
 
-    one = asyncio.create_task(run_in_database(with_the_turn))
+    one = run_in_database(with_the_turn)
     await asyncio.to_thread(begun.wait)
     try:
         assert await run_in_database(within_a_transaction) == "written"
