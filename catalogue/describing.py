@@ -159,10 +159,6 @@ def shorten(text: str, length: int = SHORT_DESCRIPTION) -> str:
 CHARACTERS_PER_TOKEN = 4  # Of English and JSON; each model counts differently
 
 
-def estimate_tokens(text: str) -> int:
-    return tokens_for(len(text))
-
-
 def tokens_for(characters: int) -> int:
-    """Rounded up."""
+    """An estimate, rounded up."""
     return -(-characters // CHARACTERS_PER_TOKEN)

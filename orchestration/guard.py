@@ -86,7 +86,7 @@ def _the_one_proposal(text: str) -> dict[str, Any]:
         raise UnreadableProposal("The answer holds no complete JSON object.")
     if not proposals:
         raise UnreadableProposal('The JSON object has no "tool".')
-    if any(other != proposals[0] for other in proposals):
+    if proposals.count(proposals[0]) < len(proposals):
         raise UnreadableProposal("The answer holds more than one proposal; give exactly one.")
     return proposals[0]
 
@@ -200,9 +200,7 @@ def _checked(workflow: Workflow, arguments: dict[str, Any]) -> dict[str, Any]:
 
 class _HttpTool:
     def __init__(self, workflow: Workflow) -> None:
-        self._name = workflow.tool_name
-        self._schema: dict[str, Any] = workflow.offered_input_schema
-        self._overrides: dict[str, Any] = workflow.argument_overrides
+        self._workflow = workflow
         self._base_url = str(workflow.source.config.get("base_url", ""))
         try:
             self._operation = HttpOperation.of(workflow.ref)
@@ -211,7 +209,7 @@ class _HttpTool:
 
     def build(self, arguments: dict[str, Any]) -> HTTPRequestSpec:
         """With the catalogue's overrides. Raises ProposalRefused."""
-        sent = complete_arguments(self._overrides, arguments)
+        sent = complete_arguments(self._workflow.argument_overrides, arguments)
         try:
             return build_request(self._operation, base_url=self._base_url, arguments=sent)
         except ConnectorError as error:
@@ -221,7 +219,7 @@ class _HttpTool:
         """Raises ProposalRefused if the requests differ. Constants and defaults are optional."""
         defaults = {
             name: schema["default"]
-            for name, schema in self._schema.get("properties", {}).items()
+            for name, schema in self._workflow.offered_input_schema.get("properties", {}).items()
             if isinstance(schema, dict) and "default" in schema
         }
         in_path = {
@@ -231,6 +229,7 @@ class _HttpTool:
         }
         built, usual = self.build(defaults | arguments), self.build(defaults | in_path)
         if difference := difference_between(written, built, usual=usual, operation=self._operation):
+            name = self._workflow.tool_name
             raise ProposalRefused(
-                f"The arguments and the http_request for {self._name} do not mean the same call: {difference}"
+                f"The arguments and the http_request for {name} do not mean the same call: {difference}"
             )

@@ -178,7 +178,7 @@ class WorkflowRequest(models.Model):
     @property
     def awaits_run(self) -> bool:
         """It was answered before its run ended, and ends with it."""
-        return self.is_running and self.deadline_at is None
+        return self.deadline_at is None and self.is_running
 
     @property
     def seconds(self) -> float | None:

@@ -18,7 +18,7 @@ from loguru import logger
 
 from catalogue.access import Caller
 from catalogue.database import run_in_database
-from catalogue.describing import CHARACTERS_PER_TOKEN, estimate_tokens
+from catalogue.describing import CHARACTERS_PER_TOKEN, tokens_for
 from catalogue.exposure import current_catalogue
 from catalogue.http_tools import is_http_tool
 from catalogue.models import Workflow
@@ -189,7 +189,7 @@ def _warnings(unknown: Sequence[str]) -> list[str]:
 def _room_for_tools(instructions: str) -> int:
     """In tokens."""
     limit: int = settings.CATALOGUE["model_context_tokens"]
-    return max(limit // 4, limit - estimate_tokens(instructions) - PROMPT_TOKENS)
+    return max(limit // 4, limit - tokens_for(len(instructions)) - PROMPT_TOKENS)
 
 
 class Pipeline:
@@ -452,7 +452,8 @@ async def format_response(
     prompt_about = partial(
         formatting_prompt, instructions=instructions, format_instructions=format_instructions
     )
-    taken = sum(estimate_tokens(message["content"]) for message in prompt_about(""))
+    system, user = prompt_about("")
+    taken = tokens_for(len(system["content"])) + tokens_for(len(user["content"]))
     left = max(settings.CATALOGUE["model_context_tokens"] - taken, FEWEST_TOKENS)
     reply = await ask(prompt_about(cut_to_tokens(_as_text(raw), left)))
     return replace(reply, text=shorten(reply.text, LONGEST_TEXT))

@@ -82,7 +82,7 @@ def shortlist_prompt(instructions: str, names: str) -> list[Message]:
         data_block("instructions", instructions),
         "Answer with the JSON object.",
     ]
-    return [_system(SHORTLIST), {"role": "user", "content": "\n\n".join(parts)}]
+    return [{"role": "system", "content": SHORTLIST}, {"role": "user", "content": "\n\n".join(parts)}]
 
 
 def selection_prompt(instructions: str, tool_context: str, *, has_endpoints: bool = True) -> list[Message]:
@@ -97,7 +97,7 @@ def selection_prompt(instructions: str, tool_context: str, *, has_endpoints: boo
         "Answer with the JSON object.",
     ]
     rules = SELECTION + (REQUESTS if has_endpoints else "")
-    return [_system(rules), {"role": "user", "content": "\n\n".join(parts)}]
+    return [{"role": "system", "content": rules}, {"role": "user", "content": "\n\n".join(parts)}]
 
 
 def repair_prompt(asked: Sequence[Message], answered: str, objection: str) -> list[Message]:
@@ -112,11 +112,8 @@ def formatting_prompt(response: str, *, instructions: str, format_instructions: 
     parts = [data_block("instructions", instructions), data_block("response", response)]
     if format_instructions.strip():
         parts.append(data_block("format", format_instructions))
-    return [_system(FORMATTING), {"role": "user", "content": "\n\n".join([*parts, "Write the text."])}]
-
-
-def _system(text: str) -> Message:
-    return {"role": "system", "content": text}
+    parts.append("Write the text.")
+    return [{"role": "system", "content": FORMATTING}, {"role": "user", "content": "\n\n".join(parts)}]
 
 
 def data_block(name: Block, text: str) -> str:

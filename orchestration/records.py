@@ -95,11 +95,6 @@ class RequestOutcome:
             f"/api/executions/{self.request.execution_id}/ how the run is."
         )
 
-    @property
-    def invalid_tool_ids(self) -> list[str]:
-        invalid: list[str] = self.request.invalid_tool_ids
-        return invalid
-
 
 class RequestRefused(Exception):
     """Nothing was recorded or started; the message says what to do instead."""

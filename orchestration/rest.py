@@ -145,7 +145,7 @@ class WorkflowAnswerSerializer(serializers.Serializer[records.RequestOutcome]):
         choices=Stage.choices, source="request.error_stage", allow_null=True
     )
     failure = serializers.ChoiceField(choices=Failure.choices, source="request.failure", allow_null=True)
-    invalid_tool_ids = serializers.ListField(child=serializers.CharField())
+    invalid_tool_ids = serializers.ListField(child=serializers.CharField(), source="request.invalid_tool_ids")
     warnings = serializers.ListField(child=serializers.CharField())
     stages = StageEntrySerializer(many=True, source="request.stages")
     usage = ModelUsageSerializer(source="request")

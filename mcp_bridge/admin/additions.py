@@ -15,7 +15,7 @@ from catalogue.admin import users
 from catalogue.admin.base import Button, ButtonsMixin, button
 from catalogue.admin.rendering import DASH, pretty_json
 from catalogue.admin.workflows import WorkflowAdmin
-from catalogue.describing import estimate_tokens
+from catalogue.describing import tokens_for
 from catalogue.history import actor_of, record_change
 from catalogue.models import Workflow
 from mcp_bridge.models import ExternalIdentity, SecondFactor
@@ -26,7 +26,7 @@ admin.site.unregister(User)
 
 def _token_cost(request: HttpRequest, workflow: Workflow) -> tuple[str, Any]:
     entry = _entry_of(workflow)
-    return ("In a list of tools", f"about {estimate_tokens(entry):,} tokens" if entry else "it is left out")
+    return ("In a list of tools", f"about {tokens_for(len(entry)):,} tokens" if entry else "it is left out")
 
 
 def _show_entry(request: HttpRequest, workflow: Workflow) -> tuple[str, Any]:
@@ -36,7 +36,7 @@ def _show_entry(request: HttpRequest, workflow: Workflow) -> tuple[str, Any]:
         '<p class="mb-3">{} characters in <code>tools/list</code>, about {} tokens. Toolsets in portable '
         "mode show it in their own way.</p>{}",
         f"{len(entry):,}",
-        f"{estimate_tokens(entry):,}",
+        f"{tokens_for(len(entry)):,}",
         pretty_json(json.loads(entry)),
     )
     return ("As agents get it", cost)

@@ -6,7 +6,7 @@ from uuid import uuid4
 
 import pytest
 
-from catalogue.describing import estimate_tokens
+from catalogue.describing import tokens_for
 from catalogue.exposure import ExposedCatalogue
 from catalogue.models import Source, Workflow
 from orchestration.retrieval import (
@@ -175,7 +175,7 @@ def test_descriptions_are_shortened_before_a_tool_is_left_out() -> None:
     tools = many(12, output_schema=OUTPUT)
     context = describe(*tools, tokens=2_500)
     assert context.described == [workflow.tool_name for workflow in tools]
-    assert estimate_tokens(context.text) <= 2_500
+    assert tokens_for(len(context.text)) <= 2_500
     assert context.text.count("- order_id (string, required") == 12
     assert context.text.count("- total (number)") == 12
 
@@ -187,7 +187,7 @@ def test_of_more_tools_than_fit_the_likeliest_are_described_as_fully_as_they_fit
     few, enough = (describe_likeliest(tools, tokens=tokens) for tokens in (800, 100_000))
     names = [workflow.tool_name for workflow in tools]
     assert 3 <= len(few.described) < 40 and few.described == names[: len(few.described)]
-    assert estimate_tokens(few.text) <= 800
+    assert tokens_for(len(few.text)) <= 800
     assert enough.described == names[:40] and ("It keeps the books. " * 40).strip() in enough.text
 
 
@@ -197,7 +197,7 @@ def test_tools_that_do_not_fit_are_named_with_their_titles_as_far_as_those_fit()
     named = name_tools(tools, tokens=600)
     assert list(named) == [workflow.tool_name for workflow in tools[: len(named)]]
     assert named["keep_books_7"] == "keep_books_7 (Keep the books)"
-    assert 40 < len(named) < 80 and estimate_tokens("\n".join(named.values())) <= 600
+    assert 40 < len(named) < 80 and tokens_for(len("\n".join(named.values()))) <= 600
 
 
 def test_tools_are_ranked_by_what_the_instructions_speak_of() -> None:
