@@ -141,20 +141,21 @@ class CrossOrigin:
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
         self._for_all = CORSMiddleware(app, allow_origins=["*"], allow_headers=["*"])
-        self._for_listed = CORSMiddleware(
+        for_listed = CORSMiddleware(
             app,
             allow_origins=sorted(allowed_origins()),
             allow_methods=["GET", "POST", "DELETE"],  # Of MCP; what an endpoint has not, it refuses itself
             allow_headers=["*"],
             expose_headers=READABLE,
         )
+        self._for_endpoints: ASGIApp = for_listed if allowed_origins() else app
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._rules_for(scope)(scope, receive, send)
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        return self._rules_for(scope)(scope, receive, send)
 
     def _rules_for(self, scope: Scope) -> ASGIApp:
         path = scope.get("path", "")
         if path.startswith(METADATA):
             return self._for_all
         is_endpoint = path in ENDPOINTS or path.startswith("/mcp/")
-        return self._for_listed if is_endpoint and allowed_origins() else self._app
+        return self._for_endpoints if is_endpoint else self._app
