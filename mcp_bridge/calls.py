@@ -141,7 +141,7 @@ async def _run(
         if isinstance(error, InvalidArguments) and portable is not None and schema is not None:
             error = portable.tell_invalid(tool_name, schema, error)
         return text_result(str(error), is_error=True)
-    if execution.is_unapproved and call.ask is not None:
+    if call.ask is not None and execution.is_unapproved:
         execution = await _ask_and_wait(execution, call, patience, progress)
     if execution.is_asking:
         execution = await _ask_for_run(execution, call, patience, progress, began)

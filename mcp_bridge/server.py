@@ -213,9 +213,8 @@ class _Bridge:
     async def _level_over_stdio(self) -> str:
         return self._level
 
-    def _log_for(self, context: Context) -> ClientLog | None:
-        if is_modern(context):
-            return ClientLog.of_request(context)
+    def _log_for(self, context: Context) -> ClientLog:
+        """Of a client with a handshake, which says once what it wants to hear."""
         if context.request is None:
             return ClientLog(context, self._level_over_stdio)
         key = client_key(context, self.access_of(context))
@@ -230,7 +229,7 @@ class _Bridge:
         return access
 
     def _call(self, context: Context, params: types.CallToolRequestParams) -> ToolCall:
-        gets_tasks = takes_tasks(context)
+        modern, gets_tasks = is_modern(context), takes_tasks(context)
         reports = context.meta is not None and context.meta.get("progress_token") is not None
         return ToolCall(
             access=self.access_of(context),
@@ -240,11 +239,11 @@ class _Bridge:
             client=declarations.describe_client(context),
             takes_tasks=gets_tasks,
             report=context.session.report_progress if reports else None,
-            log=self._log_for(context),
-            stays_for_progress=reports and is_modern(context),
+            log=ClientLog.of_request(context) if modern else self._log_for(context),
+            stays_for_progress=reports and modern,
             may_give_up_soon=declarations.is_unnamed(context) and not reports and not gets_tasks,
             elicits=partial(declarations.elicitation_modes, context),
-            ask=_way_to_ask(context),
+            ask=None if modern else _way_to_ask(context),
             continues=params.request_state or "",
             responses=params.input_responses or {},
         )
@@ -259,8 +258,6 @@ ASKED: dict[str, tuple[Any, Any]] = {
 
 def _way_to_ask(context: Context) -> Ask | None:
     """How a client with a handshake is asked while its call waits."""
-    if is_modern(context):
-        return None
     if context.request is not None:
         questions = context.request.scope["state"].get("questions")
         return None if questions is None else questions.ask
