@@ -1,7 +1,6 @@
 """Who sends a bearer text: MCP over HTTP and REST both ask here. A kind of token has a line in `KINDS`."""
 
 import asyncio
-import hashlib
 import time
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from catalogue.database import run_in_database
 from catalogue.exposure import current_catalogue
 from mcp_bridge import tokens
 from mcp_bridge.oauth import grants
-from mcp_bridge.tokens import REMEMBERED_ORIGINS, Access, Kind, arriving
+from mcp_bridge.tokens import REMEMBERED_ORIGINS, Access, Kind, arriving, digest_of
 
 REMEMBERED_SECONDS = 0.5  # Without a query; so a revoked token is refused within a second
 JOINED_SECONDS = 0.25  # How long after its begin a look-up answers other requests too
@@ -167,11 +166,6 @@ def describe_wrong_bearer(text: str) -> str:
     if kind is None:
         return f"it does not begin with {tokens.TOKEN_START}"
     return kind.describe(text)
-
-
-def digest_of(text: str) -> str:
-    """A plain hash is enough for 256 random bits."""
-    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
 
 
 async def is_known(scope: dict[str, Any]) -> bool:

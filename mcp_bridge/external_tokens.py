@@ -20,9 +20,9 @@ from catalogue.permissions import permissions_behind, scopes_of
 from connectors.background import await_in_background_loop, run_in_background_loop
 from connectors.errors import ConnectorError, Unreachable
 from connectors.network.issuer import Issuer, TokenRefused
-from mcp_bridge.bearers import KINDS, TokenKind, Undecided, digest_of
+from mcp_bridge.bearers import KINDS, TokenKind, Undecided
 from mcp_bridge.identity_provider import find_user, identity_of, issuer_at
-from mcp_bridge.tokens import TOKEN_START, Access, Kind, resource_url
+from mcp_bridge.tokens import TOKEN_START, Access, Kind, digest_of, resource_url
 
 READ_SECONDS = 0.25  # How long claims wait for the thread that asks for their user
 REMEMBERED_TOKENS = 10_000
