@@ -8,6 +8,7 @@ import threading
 import time
 from contextlib import closing
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from celery import current_app
@@ -289,12 +290,7 @@ class Observed:
         await self._app(scope, receive, send_with_id)
 
 
+# `labels` looks the series up under a lock and checks the names each time.
+@cache
 def _counted(area: str, status: int) -> Any:
-    # `labels` looks the series up under a lock and checks the names each time.
-    key = area, status
-    if (series := _series.get(key)) is None:
-        series = _series[key] = metrics.http_requests.labels(area, metrics.status_class(status))
-    return series
-
-
-_series: dict[tuple[str, int], Any] = {}
+    return metrics.http_requests.labels(area, metrics.status_class(status))

@@ -85,7 +85,7 @@ def _parse_quickly(data: bytes, max_depth: int) -> tuple[Any] | None:
 
 def is_nested_deeper(data: bytes, max_depth: int) -> bool:
     """In linear time; of broken JSON only the part before the first error counts."""
-    if _opening_brackets(data) <= max_depth:
+    if data.count(b"[") + data.count(b"{") <= max_depth:
         return False
     brackets = STRING.sub(b"", data).translate(None, NOT_BRACKETS)
     return max(accumulate(STEP[byte] for byte in brackets), default=0) > max_depth
@@ -107,7 +107,7 @@ def parse_listing(data: bytes, *, max_depth: int) -> Any:
     try:
         return parse_json(data, max_depth=max_depth)
     except UnreadableJSON:
-        tokens = _opening_brackets(data) * 2 + data.count(b'"') // 2
+        tokens = (data.count(b"[") + data.count(b"{")) * 2 + data.count(b'"') // 2
         if tokens > MOST_CUTS_TOKENS or not (cut := _without_deep_values(data, max_depth)):
             raise
     mark, shallow = cut
@@ -179,10 +179,6 @@ def _parse(data: bytes, object_of: ObjectOf | None) -> Any:
         raise UnreadableJSON("The JSON contains a whole number with too many digits.") from None
     except RecursionError:
         raise UnreadableJSON("The JSON is nested too deep to be read here.") from None
-
-
-def _opening_brackets(data: bytes) -> int:
-    return data.count(b"[") + data.count(b"{")
 
 
 def _refuse_constant(name: str) -> NoReturn:

@@ -245,6 +245,9 @@ class HttpConnector:
     kind: ClassVar[str] = "http"
     label: ClassVar[str] = "HTTP API (declared tools)"
     Config: ClassVar[type[BaseModel]] = HttpConfig
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        lists_workflows=False, keeps_runs=False, differ_by_workflow=True
+    )
 
     def __init__(self, config: HttpConfig) -> None:
         self._config = config
@@ -263,10 +266,6 @@ class HttpConnector:
 
     def __repr__(self) -> str:
         return f"HttpConnector({self._config.base_url})"
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return Capabilities(lists_workflows=False, keeps_runs=False, differ_by_workflow=True)
 
     def capabilities_for(self, workflow: WorkflowRef) -> Capabilities:
         operation = self._operation_of(workflow)

@@ -187,16 +187,13 @@ def _unsayable(argument: str, error: NoText) -> Rejected:
 def _body(operation: HttpOperation, arguments: dict[str, Any]) -> Any:
     """None: no body is sent."""
     placed = operation.by_place["body"]
-    fields = {
-        constant.name: constant.value for constant in operation.constants if constant.place == "body"
-    } | {
-        # A JSON body holds values unchanged.
-        place.name: written_json(arguments[argument])
-        if place.as_json and operation.body_format != "json"
-        else arguments[argument]
-        for argument, place in placed
-        if argument in arguments
-    }
+    fields = {constant.name: constant.value for constant in operation.constants if constant.place == "body"}
+    for argument, place in placed:
+        if argument in arguments:
+            value = arguments[argument]
+            # A JSON body holds values unchanged.
+            as_text = place.as_json and operation.body_format != "json"
+            fields[place.name] = written_json(value) if as_text else value
     if "" in fields:
         return fields[""]
     has_fields = bool(fields) or any(place.name for _, place in placed)

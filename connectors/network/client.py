@@ -214,7 +214,7 @@ class EngineClient:
         base = httpx2.URL(self._base_url)
         self._origin = base.scheme, base.netloc
         self._limits = limits or HttpLimits()
-        self._redactor = Redactor(secrets)
+        self.redactor = Redactor(secrets)  # Learns the credentials of all exchanges
         tls = tls_context(verify=verify_tls, ca_file=ca_file) if self._base_url.startswith("https:") else None
         self._sender = HttpSender(limits=self._limits, tls=tls, policy=policy)
         self._sender_elsewhere: HttpSender | None = None
@@ -225,11 +225,6 @@ class EngineClient:
             "user-agent": USER_AGENT,
             **{name.lower(): value for name, value in check_values(headers or {}).items()},
         }
-
-    @property
-    def redactor(self) -> Redactor:
-        """Masks this client's secrets, including the credentials of all exchanges so far."""
-        return self._redactor
 
     def __repr__(self) -> str:
         return f"EngineClient({self._base_url})"
@@ -256,7 +251,7 @@ class EngineClient:
         """
         if credentials is not NO_CREDENTIALS:
             for secret in credentials.secrets():
-                self._redactor.learn(secret)
+                self.redactor.learn(secret)
         url = self._url(target)
         if query:
             url = with_query(url, query)
@@ -305,12 +300,12 @@ class EngineClient:
             target,
             content=sent,
             headers={**(headers or {}), **content_type},
-            redactor=self._redactor.also(secrets) if secrets else self._redactor,
+            redactor=self.redactor.also(secrets) if secrets else self.redactor,
             repeatable=repeatable,
         )
         content = bytes(exchange.body)
         try:
-            return self._redactor.answer(parse(content, max_depth=max_depth), content)
+            return self.redactor.answer(parse(content, max_depth=max_depth), content)
         except UnreadableJSON as error:
             raise exchange.not_json(error) from None
 
@@ -336,14 +331,14 @@ class EngineClient:
             repeatable=repeatable,
             redirect_is_success=redirect_is_success,
         )
-        return exchange.headers, self._redactor.text(bytes(exchange.body).decode("utf-8", "replace"))
+        return exchange.headers, self.redactor.text(bytes(exchange.body).decode("utf-8", "replace"))
 
     def follow(self, link: str, *, found_at: str) -> str:
         """The target of a link in the answer of `found_at`. Raises InvalidAnswer for another origin."""
         try:
             url = self._url(urljoin(str(self._url(found_at)), link))
         except (Misconfigured, ValueError):
-            shown = shorten(self._redactor.text(link).partition("?")[0], 200)
+            shown = shorten(self.redactor.text(link).partition("?")[0], 200)
             raise InvalidAnswer(f"The engine links to {shown}, which is not on {self._base_url}.") from None
         return str(url)
 
@@ -364,7 +359,7 @@ class EngineClient:
         redirect_is_success: bool = False,
     ) -> Exchange:
         exchange = await self._sender.carry_out(
-            Exchange(method, self._url(target), repeatable, redactor or self._redactor),
+            Exchange(method, self._url(target), repeatable, redactor or self.redactor),
             headers=self._headers | check_values(headers or {}),
             content=content,
             until=asyncio.get_running_loop().time() + self._limits.total_seconds,
@@ -383,7 +378,7 @@ class EngineClient:
         if hop.at_origin and credentials is not NO_CREDENTIALS:
             url = with_query(url, credentials.query, replace=True)
             headers = headers | checked_headers(credentials.headers)
-        exchange = Exchange(hop.method, url, repeatable, self._redactor, sent=hop.carried_out)
+        exchange = Exchange(hop.method, url, repeatable, self.redactor, sent=hop.carried_out)
         sender = self._sender if hop.at_origin else self._sender_elsewhere
         if sender is None:
             # The TLS of other origins is always verified.

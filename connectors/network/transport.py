@@ -12,7 +12,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from http.client import responses
 from typing import Any, Protocol, Self
 
@@ -78,7 +78,7 @@ class _Readability:
 
     def __init__(self) -> None:
         self._poll = select.poll() if hasattr(select, "poll") else None
-        self.found: set[int] | None = None
+        self.found: dict[int, int] | None = None
 
     def add(self, number: int) -> None:
         if self._poll is not None:
@@ -97,7 +97,7 @@ class _Readability:
         if self._poll is None:
             return bool(select.select([number], [], [], 0)[0])
         if self.found is None:
-            self.found = {found for found, _ in self._poll.poll(0)}
+            self.found = dict(self._poll.poll(0))
             asyncio.get_running_loop().call_soon(self.forget)
         return number in self.found
 
@@ -512,6 +512,12 @@ def _root_cause(error: BaseException) -> str:
     return str(error)
 
 
+# `labels` looks the series up under a lock and checks the names each time.
+@cache
+def _counted(status: int) -> Any:
+    return metrics.engine_requests.labels(metrics.status_class(status))
+
+
 class HttpSender:
     """Sends the requests of one client; close it with `aclose`."""
 
@@ -601,7 +607,7 @@ class HttpSender:
             failure = failure_reason(error, self._limits)
         took = time.perf_counter() - started
         metrics.engine_seconds.observe(took)
-        metrics.engine_requests.labels(metrics.status_class(exchange.status)).inc()
+        _counted(exchange.status).inc()
         logger.debug("{}: {} in {:.3f} s", exchange, failure or exchange.status, took)
         # Raised here, where no transport error is being handled: those may quote what was sent.
         if failure and (refusal_bytes is None or not exchange.refused):
