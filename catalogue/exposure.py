@@ -197,7 +197,7 @@ class ExposedCatalogue:
         if slug is not None and (slug not in self.toolsets or slug in bars.toolsets):
             return NOTHING
         whole = self.workflows if slug is None else self.toolsets[slug].workflows
-        if not bars:
+        if bars is NO_BARS:
             return whole
         if (known := self._views.get((slug, bars))) is None:
             hidden = self._hidden_by(bars) if slug is None else frozenset[int]()

@@ -88,7 +88,7 @@ async def advance_and_release(execution: Execution, *, waited_for: bool = False)
     # Part of the request that made it, whatever has led to this step.
     with traces.continued(traceparent=execution.traceparent, identity=execution.request_id):
         try:
-            async with keep(execution.pk, holder=holder):
+            with keep(execution.pk, holder=holder):
                 await advance(execution, waited_for=waited_for)
         finally:
             await release_lease(execution, holder=holder)

@@ -278,8 +278,9 @@ def _reattach(request: StartRequest, workflow: Workflow, digest: str) -> Executi
 
     A result only soon after the disconnect or the end of the run: later calls may want fresh data.
     """
-    seconds = settings.CATALOGUE["reattach_seconds"]
-    if request.idempotency_key or not (request.may_reattach and workflow.reattach and seconds):
+    if request.idempotency_key or not (request.may_reattach and workflow.reattach):
+        return None
+    if not (seconds := settings.CATALOGUE["reattach_seconds"]):
         return None
     now = timezone.now()
     # Rarely true, and building the query below takes twenty times as long.

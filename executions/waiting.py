@@ -170,9 +170,11 @@ class _Follower:
             self._news.set()
             return
         try:
-            with woken_by(created.pk, self._stirred):
-                async with keep(created.pk, holder=self._holder, awaited=self._owns):
-                    await self._drive(created)
+            with (
+                woken_by(created.pk, self._stirred),
+                keep(created.pk, holder=self._holder, awaited=self._owns),
+            ):
+                await self._drive(created)
         finally:
             self._news.set()
             wake(created.pk)

@@ -59,8 +59,8 @@ def is_awaited_besides(event: asyncio.Event, execution_id: uuid.UUID) -> bool:
 class Patience:
     """How long a request waits, which can be changed until it is over."""
 
-    def __init__(self, timeout: asyncio.Timeout, *, all_end_at: Callable[[], float]) -> None:
-        self._timeout, self._all_end_at = timeout, all_end_at
+    def __init__(self, timeout: asyncio.Timeout, waits: "Waits") -> None:
+        self._timeout, self._waits = timeout, waits
         self._ends_at = math.inf
         self.is_over = False
 
@@ -72,7 +72,7 @@ class Patience:
     def apply(self) -> None:
         if self.is_over or self._timeout.expired():
             return
-        left = min(self._ends_at, self._all_end_at()) - time.monotonic()
+        left = min(self._ends_at, self._waits.all_end_at) - time.monotonic()
         now = asyncio.get_running_loop().time()
         self._timeout.reschedule(None if left == math.inf else now + max(0.0, left))
 
@@ -82,13 +82,13 @@ class Waits:
 
     def __init__(self) -> None:
         self._patience: set[tuple[asyncio.AbstractEventLoop, Patience]] = set()
-        self._all_end_at = math.inf  # By the monotonic clock
+        self.all_end_at = math.inf  # By the monotonic clock
 
     @contextlib.asynccontextmanager
     async def at_most(self, seconds: float | None) -> AsyncIterator[Patience]:
         """Raises TimeoutError, as `asyncio.timeout` does."""
         async with asyncio.timeout(None) as timeout:
-            patience = Patience(timeout, all_end_at=lambda: self._all_end_at)
+            patience = Patience(timeout, self)
             patience.reschedule(seconds)
             entry = (asyncio.get_running_loop(), patience)
             self._patience.add(entry)
@@ -101,7 +101,7 @@ class Waits:
     def end(self, *, within: float) -> None:
         """Before the process ends, from any thread: requests then answer with what is known by that time, and
         the runs go on. Holds for waits that begin later, too."""
-        self._all_end_at = time.monotonic() + within
+        self.all_end_at = time.monotonic() + within
         for loop, patience in tuple(self._patience):
             # The loop may be closed.
             with contextlib.suppress(RuntimeError):

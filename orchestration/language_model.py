@@ -261,7 +261,7 @@ class ModelSettings:
     def configured(cls) -> Self:
         """Raises ModelError."""
         configured = settings.CATALOGUE
-        if not configured["openai_model"]:
+        if not (model := configured["openai_model"]):
             raise _not_configured(
                 "No model is configured. Set OPENAI_MODEL, and OPENAI_BASE_URL for a server."
             )
@@ -276,7 +276,7 @@ class ModelSettings:
         return cls(
             base_url=_base_url(configured["openai_base_url"]),
             api_key=SecretStr(key),
-            model=configured["openai_model"],
+            model=model,
             seconds=configured["model_timeout"],
             retries=configured["model_retries"],
             answer_tokens=configured["model_answer_tokens"],

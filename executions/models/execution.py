@@ -41,10 +41,10 @@ from executions.models.record import (
 from executions.models.statements import adapt_time, carry_out, insertion, insertion_of
 from executions.models.transitions import (
     MESSAGE_CHARACTERS,
+    NO_LEASE,
     Event,
     Transitions,
     engine_times,
-    no_lease,
     progress_message,
 )
 from executions.models.usage import end_of, usage_insertion
@@ -78,7 +78,7 @@ class Execution(Transitions):
 
     def release_lease(self, *, holder: str) -> bool:
         """Release the lease; a worker continues at `next_attempt_at`."""
-        return self._move(ACTIVE, when=models.Q(lease_holder=holder), **no_lease())
+        return self._move(ACTIVE, when=models.Q(lease_holder=holder), **NO_LEASE)
 
     def begin_start(self) -> bool:
         """Only for the lease holder, who alone may contact the engine."""
@@ -219,7 +219,7 @@ class Execution(Transitions):
             error_kind=ErrorKind.EXECUTION,
             error=printable(why),
             **self._answer(timezone.now()),
-            **no_lease(),
+            **NO_LEASE,
         )
 
     def lose_run(self, why: str, *, kind: ErrorKind = ErrorKind.CONFIGURATION) -> bool:
@@ -232,7 +232,7 @@ class Execution(Transitions):
             error_kind=kind,
             error=printable(why),
             **self._answer(timezone.now()),
-            **no_lease(),
+            **NO_LEASE,
         )
 
     def record_poll(self, snapshot: RunSnapshot, *, next_attempt_at: datetime, release: bool = False) -> bool:
@@ -361,7 +361,7 @@ class Execution(Transitions):
         if self.cancel_requested_at is None:
             planned = f"COALESCE(cancel_requested_at, {planned})"
         if release:
-            changes |= no_lease()
+            changes |= NO_LEASE
         due = RawSQL(planned, parameters)  # noqa: S611 - of constants
         moved = self._move([State.RUNNING], *events, ours=True, next_attempt_at=due, **changes)
         if moved:
@@ -587,6 +587,7 @@ def new_execution(
         idempotency_key=request.idempotency_key,
         timeout_seconds=timeout,
         created_at=now,
+        next_attempt_at=now,
         deadline_at=now + timedelta(seconds=timeout),
         **fields,
     )

@@ -632,9 +632,9 @@ class ExecutionPayload(models.Model):
     ) -> tuple[dict[str, Any], list[tuple[str, str]]]:
         """The values to store, and lines for the timeline; one that is too large is left out."""
         limit = settings.CATALOGUE["max_payload_bytes"]
-        too_large = {name: size for name, size in sizes.items() if size > limit}
-        if not too_large:
+        if max(sizes.values(), default=0) <= limit:
             return values, []
+        too_large = {name: size for name, size in sizes.items() if size > limit}
         cut = [{"payload": name, "bytes": size} for name, size in too_large.items()]
         known = cls.objects.values_list("cut", flat=True).get(pk=execution.pk)
         lines = [

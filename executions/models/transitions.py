@@ -38,6 +38,7 @@ from executions.models.statements import (
 from executions.models.usage import end_of, usage_insertion
 
 MESSAGE_CHARACTERS = 500  # Of what progress says
+NO_LEASE: Mapping[str, Any] = {"lease_holder": "", "lease_expires_at": None}
 Event = tuple[str, str]  # A line for the timeline: its kind and what it says
 
 
@@ -108,7 +109,7 @@ class Transitions(ExecutionRecord):
             "error_kind": kind or "",
             "error": printable(why),
         }
-        return {**changes, **ended, **self._answer(now), **no_lease()}
+        return {**changes, **ended, **self._answer(now), **NO_LEASE}
 
     def _answer(self, now: datetime) -> dict[str, Any]:
         """A request of this process that waits for it answers with its new state."""
@@ -159,7 +160,7 @@ class Transitions(ExecutionRecord):
         return True
 
     def _update(self, allowed: Iterable[str], changes: Mapping[str, Any], *, ours: bool) -> Statement:
-        states = [str(state) for state in allowed]
+        states = list(map(str, allowed))
         condition = f"id = %s AND state IN ({', '.join(['%s'] * len(states))})"
         parameters = [adapt_key(self.pk), *states]
         if ours:
@@ -206,10 +207,6 @@ def _aftermath_of(snapshot: RunSnapshot) -> Aftermath | None:
 
 def _lines_of(aftermath: Aftermath | None) -> list[Event]:
     return [] if aftermath is None else [(aftermath.value, str(aftermath.label))]
-
-
-def no_lease() -> dict[str, Any]:
-    return {"lease_holder": "", "lease_expires_at": None}
 
 
 def progress_message(snapshot: RunSnapshot) -> str:

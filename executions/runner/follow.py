@@ -133,7 +133,7 @@ def _queue() -> _Queue:
 
 
 def _carry_out(units: Sequence[Unit]) -> list[Any]:
-    outcomes: dict[int, Any] = {}
+    outcomes: list[Any] = [None] * len(units)
     shared: dict[Any, dict[int, Any]] = defaultdict(dict)
     for number, unit in enumerate(units):
         if isinstance(unit, _Shared):
@@ -141,8 +141,9 @@ def _carry_out(units: Sequence[Unit]) -> list[Any]:
         else:
             outcomes[number] = _outcome_of(unit)
     for (call, arguments), items in shared.items():
-        outcomes |= _outcomes_of(partial(call, **dict(arguments)), items)
-    return [outcomes[number] for number in range(len(units))]
+        for number, outcome in _outcomes_of(partial(call, **dict(arguments)), items).items():
+            outcomes[number] = outcome
+    return outcomes
 
 
 def _outcomes_of(call: Callable[[Sequence[Any]], None], items: Mapping[int, Any]) -> dict[int, Any]:

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import uuid
 from collections import Counter
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
@@ -35,8 +35,8 @@ class _Kept:
 _kept: dict[asyncio.AbstractEventLoop, _Kept] = {}
 
 
-@contextlib.asynccontextmanager
-async def keep(execution_id: uuid.UUID, *, holder: str, awaited: bool = False) -> AsyncIterator[None]:
+@contextlib.contextmanager
+def keep(execution_id: uuid.UUID, *, holder: str, awaited: bool = False) -> Iterator[None]:
     """Renew the holder's lease until the block ends; `awaited`: a request waits for the execution."""
     loop = asyncio.get_running_loop()
     kept = _kept.setdefault(loop, _Kept())

@@ -100,8 +100,8 @@ async def test_of_a_batch_each_execution_is_kept_as_long_as_its_own_step(workflo
     quick, slow = await in_database(claim_due_executions, limit=2)
     assert quick.lease_holder == slow.lease_holder
 
-    async with keep(slow.pk, holder=slow.lease_holder):
-        async with keep(quick.pk, holder=quick.lease_holder):
+    with keep(slow.pk, holder=slow.lease_holder):
+        with keep(quick.pk, holder=quick.lease_holder):
             await in_database(run_out, quick)
             await until(lambda: is_held(quick), "it is renewed")
         await in_database(run_out, quick)
@@ -113,8 +113,8 @@ async def test_of_a_batch_each_execution_is_kept_as_long_as_its_own_step(workflo
 async def test_an_execution_is_kept_until_the_last_of_its_steps_ends(running: Execution) -> None:
     """B8."""
     (claimed,) = await in_database(claim_due_executions, limit=1)
-    async with keep(claimed.pk, holder=claimed.lease_holder):
-        async with keep(claimed.pk, holder=claimed.lease_holder):
+    with keep(claimed.pk, holder=claimed.lease_holder):
+        with keep(claimed.pk, holder=claimed.lease_holder):
             pass
         await in_database(run_out, claimed)
         await until(lambda: is_held(claimed), "it is renewed")
@@ -131,7 +131,7 @@ async def test_a_database_that_is_away_for_a_renewal_costs_no_lease(running: Exe
             raise OperationalError("the database is away")
         return execute(sql, params, many, context)
 
-    async with keep(claimed.pk, holder=claimed.lease_holder):
+    with keep(claimed.pk, holder=claimed.lease_holder):
         away = wrapping_statements(refuse)
         await asyncio.to_thread(away.__enter__)
         await asyncio.to_thread(failed.wait, 30)
@@ -146,11 +146,11 @@ async def test_whoever_waits_is_kept_as_waiting(running: Execution) -> None:
     await in_database(Execution.objects.update, awaited_until=soon)
     (claimed,) = await in_database(claim_due_executions, limit=1)
 
-    async with keep(claimed.pk, holder=claimed.lease_holder):
+    with keep(claimed.pk, holder=claimed.lease_holder):
         await in_database(run_out, claimed)
         await until(lambda: is_held(claimed), "it is renewed")
         assert (await in_database(read, claimed)).awaited_until == soon
-        async with keep(claimed.pk, holder="a request", awaited=True):
+        with keep(claimed.pk, holder="a request", awaited=True):
             await until(lambda: read(claimed).awaited_until > soon, "it is renewed")
 
 
@@ -159,7 +159,7 @@ async def test_nothing_is_renewed_when_nothing_is_held(running: Execution) -> No
     (claimed,) = await in_database(claim_due_executions, limit=1)
     before = asyncio.all_tasks()
     for _ in range(2):
-        async with keep(claimed.pk, holder=claimed.lease_holder):
+        with keep(claimed.pk, holder=claimed.lease_holder):
             (renewing,) = asyncio.all_tasks() - before
             await in_database(run_out, claimed)
             await until(lambda: is_held(claimed), "it is renewed")
