@@ -594,7 +594,7 @@ class HttpSender:
             async with asyncio.timeout_at(until), aclosing(await sending) as response:
                 exchange.status, exchange.headers = response.status, httpx2.Headers(response.headers)
                 limit = self._limits.max_response_bytes
-                if exchange.refused and refusal_bytes is not None:
+                if refusal_bytes is not None and exchange.refused:
                     limit = refusal_bytes
                 async for chunk in response.aiter_stream():
                     exchange.body += chunk
