@@ -107,6 +107,22 @@ def test_every_form_is_saved_and_says_so(window: Window, model: type[models.Mode
     assert window.browser.complaints() == []
 
 
+@pytest.mark.parametrize("model", [AccessToken, WorkflowFilter], ids=lambda one: one.__name__)
+def test_a_double_click_on_save_saves_once(window: Window, model: type[models.Model]) -> None:
+    """B8: a token's secret is shown, which a second request would leave unseen; nothing is added twice."""
+    window.open(add_url(model))
+    for name, text in TYPED[model].items():
+        window.click(f"[name={name}]")
+        window.browser.press(text)
+    earlier = model._default_manager.count()
+    window.run("window.isThePageBefore = true")
+    window.browser.click_twice("[name=_save]")
+    window.browser.wait_for("!window.isThePageBefore && document.readyState === 'complete'")
+    told = "Copy it now" if model is AccessToken else "was added successfully"
+    assert window.browser.text().count(told) == 1, window.browser.text()
+    assert model._default_manager.count() == earlier + 1
+
+
 def test_changes_are_accepted_in_the_list_as_it_shows_them(window: Window) -> None:
     """A5.2: chosen and run with the mouse; the row says which offer it showed."""
     make_everything(User.objects.get())

@@ -106,6 +106,16 @@ class RealBrowser:
             else:
                 return
 
+    def click_twice(self, selector: str) -> None:
+        """As an impatient mouse does it."""
+        found = self._command("element", using="css selector", value=selector)
+        self.run(f"document.querySelector({selector!r}).scrollIntoView({{block: 'center'}})")
+        actions: list[dict[str, Any]] = [{"type": "pointerMove", "origin": found, "x": 0, "y": 0}]
+        for pause in (20, 0):
+            actions += [{"type": "pointerDown", "button": 0}, {"type": "pointerUp", "button": 0}]
+            actions += [{"type": "pause", "duration": pause}]
+        self._command("actions", actions=[{"type": "pointer", "id": "mouse", "actions": actions}])
+
     def attach(self, selector: str, file: Path) -> None:
         """Choose a file, as the dialogue of a file field does."""
         found = self._command("element", using="css selector", value=selector)
