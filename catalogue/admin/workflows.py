@@ -194,7 +194,7 @@ class WorkflowAdmin(ToolPagesMixin):
     form = WorkflowForm
 
     class Media:
-        css: ClassVar[dict[str, tuple[str, ...]]] = {"all": ("catalogue/admin/workflows.css",)}
+        css: ClassVar[dict[str, tuple[str, ...]]] = {"all": ("catalogue/admin/many_columns.css",)}
 
     list_display = ("tool", "state", "shown_title", "origin", "changed")
     list_filter = LIST_FILTERS

@@ -9,12 +9,12 @@ from django.db import models
 from django.test import Client
 
 import config.urls  # noqa: F401 - it registers the pages
-from catalogue.models import Review, Workflow
+from catalogue.models import ProductSettings, Review, Workflow
 from executions.models import CachePolicy, Retention
 from tests.admin.pages import list_url, page_url
 from tests.admin.window import Window, make_everything
 from tests.e2e.webdriver import BROWSER, CONTROL, DOWN, DRIVER, ENTER, MISSING
-from tests.factories import make_source, make_workflow, make_workflows
+from tests.factories import make_execution, make_source, make_workflow, make_workflows
 
 pytestmark = [
     pytest.mark.timeout(300),
@@ -152,14 +152,21 @@ def test_workflows_are_switched_on_and_off_in_the_list(window: Window) -> None:
     assert window.browser.complaints() == []
 
 
-@pytest.mark.parametrize("query", ["", "?o=-4.5.6"])
-def test_the_list_of_workflows_fits_beside_the_menu(window: Window, query: str) -> None:
-    """A4.2: with long names, with every badge that there is, and sorted by several columns."""
+LONG = "a_name_of_all_the_sixty_four_letters_that_a_tool_can_have_here_abc"
+
+
+@pytest.mark.parametrize("model", [model for model in LISTS if model is not ProductSettings], ids=names)
+def test_every_list_fits_beside_the_menu(window: Window, model: type[models.Model]) -> None:
+    """A4.2: with long names, with every badge that there is, sorted, and as long as to be scrolled."""
     make_everything(User.objects.get())
-    make_workflow(name="a_name_of_all_the_sixty_four_letters_that_a_tool_can_have_here_abc", tags=["t" * 60])
-    window.open(f"{list_url(Workflow)}{query}")
-    inner = "document.querySelector('#result_list').closest('.simplebar-content-wrapper')"
-    assert window.run(f"const inner = {inner}; return inner.scrollWidth - inner.clientWidth") <= 0
+    make_execution(
+        make_workflow(make_source("warehouse-of-the-north-and-the-west"), name=LONG, tags=["t" * 60])
+    )
+    window.browser.resize(1280, 300)
+    for query in ("", "?o=-4.5.6") if model is Workflow else ("",):
+        window.open(f"{list_url(model)}{query}")
+        inner = "document.querySelector('#result_list').closest('.simplebar-content-wrapper')"
+        assert window.run(f"const inner = {inner}; return inner.scrollWidth - inner.clientWidth") <= 0
 
 
 def test_held_changes_are_accepted_from_the_list_of_workflows(window: Window) -> None:
