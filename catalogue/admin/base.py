@@ -99,14 +99,8 @@ class CatalogueChangeList(ChangeList):  # type: ignore[misc]
         return f"{before}{percent_encoded(str(quote(getattr(result, self.pk_attname))))}{after}"
 
 
-class BoundedPages(BoundedPaginator):
-    """Leads on from its last page by time."""
-
-    template_name = "catalogue/admin/bounded_pages.html"  # Unfold shows this below the list
-
-
 class BoundedChangeList(CatalogueChangeList):
-    """The newest first, by the column `model_admin.newest_by`."""
+    """The newest first, by the column `model_admin.newest_by`; leads on from its last page by time."""
 
     @property
     def older(self) -> str:
@@ -159,7 +153,7 @@ class CatalogueAdmin(UnfoldAdmin):
         bounded = self.newest_by and queryset.model is self.model
         if not bounded:
             return super().get_paginator(request, queryset, *args, **kwargs)
-        return BoundedPages(queryset, *args, by=self.newest_by, **kwargs)
+        return BoundedPaginator(queryset, *args, by=self.newest_by, **kwargs)
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
