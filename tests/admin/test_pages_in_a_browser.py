@@ -13,9 +13,11 @@ from django.test import RequestFactory
 from django.urls import reverse
 
 import config.urls  # noqa: F401 - it registers the pages
-from catalogue.models import Source, Workflow
+from catalogue.models import Review, Source, Workflow
+from tests.admin.pages import page_url
 from tests.admin.window import Window, make_everything, make_http_tool
-from tests.e2e.webdriver import BROWSER, DRIVER, MISSING
+from tests.e2e.webdriver import BROWSER, DRIVER, MISSING, TAB
+from tests.factories import make_workflow
 from tests.processes import ROOT
 
 pytestmark = [
@@ -132,6 +134,39 @@ def test_every_page_has_a_title_fits_its_window_and_can_be_used_without_sight(
                 (PICTURES / f"{name}-{width}-{colours}.png").write_bytes(window.browser.picture())
     assert window.browser.complaints() == []
     assert not problems, "\n".join(problems)
+
+
+IS_BEHIND_THE_BAR = """
+const one = document.activeElement, {left, top} = one.getBoundingClientRect();
+const there = document.elementFromPoint(left + 10, top + 10);
+return !(there && (there === one || one.contains(there)));
+"""
+
+
+def test_what_the_keyboard_comes_to_is_not_behind_the_bar_of_buttons(window: Window) -> None:
+    """B8: the bar stays below the form while that is scrolled."""
+    workflow = make_workflow()
+    window.browser.resize(1280, 700)
+    window.open(page_url(workflow))
+    window.run("document.querySelector('#id_tool_name').focus()")
+    hidden = []
+    while (name := window.run("return document.activeElement.name")) != "approval_rules":
+        if window.run(IS_BEHIND_THE_BAR):
+            hidden.append(name)
+        window.browser.press(TAB)
+    assert not hidden
+
+
+def test_the_badge_of_a_harmless_change_stands_beside_its_words(window: Window) -> None:
+    """A5.2."""
+    make_everything(User.objects.get())
+    window.open(page_url(Review.objects.get(kind="changed", kept_at=None)))
+    apart = """
+    const badge = [...document.querySelectorAll("#main h2 + span")].find(one => one.innerText === "HARMLESS");
+    const middle = one => { const {top, bottom} = one.getBoundingClientRect(); return (top + bottom) / 2 };
+    return Math.abs(middle(badge) - middle(badge.previousElementSibling));
+    """
+    assert window.run(apart) <= 1
 
 
 def overflowing(window: Window) -> list[str]:
