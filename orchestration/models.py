@@ -169,7 +169,8 @@ class WorkflowRequest(models.Model):
         ]
 
     def __str__(self) -> str:
-        return f"{self.caller_name}: {self.instructions[:60]}"
+        # The retention removes the instructions.
+        return f"{self.caller_name}: {self.instructions[:60] or self.selected_tool or self.pk}"
 
     @property
     def is_running(self) -> bool:

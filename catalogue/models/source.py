@@ -256,7 +256,7 @@ class DiscoveryRun(models.Model):
         ]
 
     def __str__(self) -> str:
-        return f"{self.source} {self.started_at:%Y-%m-%d %H:%M:%S}"
+        return f"{self.source} {self.started_at:%Y-%m-%d %H:%M:%S %Z}"
 
     @property
     def duration_ms(self) -> int | None:

@@ -413,8 +413,8 @@ class RunFilterForm(forms.Form):
     run = forms.CharField(
         label="Run id begins with", required=False, max_length=255, widget=UnfoldAdminTextInputWidget
     )
-    started_after = forms.DateTimeField(required=False, widget=MomentInput)
-    started_before = forms.DateTimeField(required=False, widget=MomentInput)
+    started_after = forms.DateTimeField(label="Started after, UTC", required=False, widget=MomentInput)
+    started_before = forms.DateTimeField(label="Started before, UTC", required=False, widget=MomentInput)
     query = forms.CharField(
         label="Condition in the engine's own query language",
         required=False,
@@ -443,7 +443,7 @@ def show_engine_runs(request: HttpRequest, key: int) -> HttpResponse:
     form = RunFilterForm(request.GET)
     page, problem = _read(source, form) if form.is_valid() else (None, "")
     context = admin.site.each_context(request) | {
-        "title": f"{source.name}: runs at the engine",
+        "title": f"Runs at the engine: {source.name}",
         "source": source,
         "form": form,
         "problem": problem,

@@ -45,6 +45,7 @@ def test_a_run_shows_its_counts_duration_and_outcome(admin_client: Client) -> No
     assert "8 workflows found: 3 added, 5 unchanged; 2 skipped" in shown
     assert "1.3\N{NO-BREAK SPACE}s" in admin_client.get(page_url(run)).content.decode()
     assert "succeeded" in shown
+    assert f"{run.source} {run.started_at:%Y-%m-%d %H:%M:%S} UTC" in text_of(admin_client.get(page_url(run)))
 
 
 def test_a_failed_run_shows_what_the_engine_said(admin_client: Client) -> None:

@@ -279,6 +279,7 @@ def test_what_the_retention_removed_is_said(admin_client: Client) -> None:
     record = refunded(payload_pruned_at=timezone.now(), instructions="", arguments=None, http_spec=None)
     Execution.objects.filter(pk=record.execution_id).update(payload_pruned_at=timezone.now())
     page = shown(admin_client, record)
+    assert f"a front end: {record.selected_tool} " in page
     assert "What was asked Removed by the retention" in page
     assert "Raw response It was removed by the retention." in page
 
