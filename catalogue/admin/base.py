@@ -41,16 +41,25 @@ SHOWN_CHANGES, SHOWN_VALUE = 4, 50
 
 def describe_changes(entry: HistoryEntry) -> list[str]:
     """`title: empty → Report`, a line for each of the first fields."""
-    lines = [
-        f"{field_label(entry, name)}: {_in_short(old)} → {_in_short(new)}"
-        for name, (old, new) in entry.changes.items()
-    ]
+    lines = [f"{label}: {_in_short(old)} → {_in_short(new)}" for label, old, new in changes_in_full(entry)]
     more = len(lines) - SHOWN_CHANGES
     return lines[:SHOWN_CHANGES] + ([f"and {more} more"] if more > 0 else [])
 
 
-def _in_short(value: Any) -> str:
-    text = " ".join(value_in_full(value).split())
+def changes_in_full(entry: HistoryEntry) -> list[tuple[str, str, str]]:
+    """Of each field its label, its old and its new value.
+
+    Those that read the same, such as None and {}, tell nothing.
+    """
+    in_full = (
+        (field_label(entry, name), value_in_full(old), value_in_full(new))
+        for name, (old, new) in entry.changes.items()
+    )
+    return [(label, old, new) for label, old, new in in_full if old != new]
+
+
+def _in_short(value: str) -> str:
+    text = " ".join(value.split())
     return text if len(text) <= SHOWN_VALUE else f"{text[:SHOWN_VALUE]}…"
 
 

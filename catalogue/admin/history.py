@@ -182,10 +182,6 @@ class HistoryEntryAdmin(base.ReadOnlyMixin, base.ButtonsMixin):
         """Buttons of an entry's page change other objects, which have the history."""
 
     def panel(self, request: HttpRequest, obj: HistoryEntry) -> dict[str, Any]:
-        rows = [
-            (base.field_label(obj, name), base.value_in_full(old), base.value_in_full(new))
-            for name, (old, new) in obj.changes.items()
-        ]
         return {
             "headline": [
                 side_by_side(
@@ -202,7 +198,7 @@ class HistoryEntryAdmin(base.ReadOnlyMixin, base.ButtonsMixin):
                 ("Taken back by", side_by_side(map(_link_to_entry, obj.reverted_by.all()))),
                 ("Revert", why_not_revertible(obj)),
             ],
-            "changes": rows,
+            "changes": base.changes_in_full(obj),
         }
 
 

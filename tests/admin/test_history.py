@@ -124,6 +124,17 @@ def test_the_history_is_shown_in_pages_and_begins_with_the_latest(admin_client: 
 
 
 @pytest.mark.databases("catalogue.curation")
+def test_what_was_empty_and_is_empty_is_no_change(admin_client: Client) -> None:
+    """A5.3: of an added object, neither on the entry's page nor in the list."""
+    changes = {"name": ["", "orders"], "hints": [None, {}], "tags": [None, ["finance"]]}
+    entry = HistoryEntry.objects.create(
+        at=timezone.now(), actor="user:1", model="catalogue.workflow", object_id="1", changes=changes
+    )
+    for url in (page_url(entry), list_url(HistoryEntry)):
+        shown = text_of(admin_client.get(url)).lower()
+        assert "finance" in shown and "hints" not in shown
+
+
 def test_a_change_of_many_workflows_is_kept_with_a_few_queries() -> None:
     """B8."""
     from catalogue.curation import disable_workflows
