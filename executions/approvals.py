@@ -465,9 +465,10 @@ class Past:
     """What the tool did before, for the person who decides."""
 
     last: list[Execution]  # The newest first, without those that never started
-    ended: int  # Of its last runs, at most PAST_RUNS
+    runs: int  # Its last, at most PAST_RUNS, of which the following numbers are
+    ended: int
     succeeded: int
-    by_caller: int  # Of these, by the same caller
+    by_caller: int
 
     @property
     def success_rate(self) -> float | None:
@@ -480,6 +481,7 @@ def read_past(execution: Execution, *, shown: int = 5) -> Past:
     ended = [run for run in latest if run.is_final]
     return Past(
         last=latest[:shown],
+        runs=len(latest),
         ended=len(ended),
         succeeded=sum(run.succeeded for run in ended),
         by_caller=sum(run.caller == execution.caller for run in latest),

@@ -297,14 +297,16 @@ def _facts(
 def _shown_past(past: Past) -> dict[str, Any]:
     rate = past.success_rate
     told = "It has never run."
-    if rate is not None:
-        told = f"Of its last {past.ended:,} runs that ended, {past.succeeded:,} succeeded ({rate:.0%})."
+    if past.runs:
+        told = f"Last runs: {past.runs:,}, by this caller {past.by_caller:,}. "
+        ended = f"Ended: {past.ended:,}, of which {past.succeeded:,} succeeded"
+        told += "None has ended." if rate is None else f"{ended} ({rate:.0%})."
     rows = [
         [ago(run.created_at), state_badge(run), run.caller_name or run.caller, duration(run.duration_ms)]
         for run in past.last
     ]
     return {
-        "told": f"{told} {past.by_caller:,} of the last were this caller's." if past.last else told,
+        "told": told,
         "table": table(("When", "State", "Caller", "Took"), rows),
     }
 

@@ -8,6 +8,7 @@ from catalogue.curation import override_workflow
 from executions.approvals import content_of
 from executions.models import Approval, Execution, HourlyUsage, StandingApproval, State
 from executions.starting import create_execution
+from tests.admin.pages import text_of
 from tests.admin.window import Window
 from tests.e2e.webdriver import BROWSER, DRIVER, MISSING
 from tests.executions.steps import request_for
@@ -68,6 +69,20 @@ def test_the_arguments_are_shown_whole_and_with_what_cannot_be_seen(admin_client
     shown = admin_client.get(page_of(execution)).content.decode()
     assert r"\u202e005\u202c\u200b\udb40\udc41\u00a0café" in shown
     assert "&quot;z&quot;: 5" in shown and "\u202e" not in shown
+
+
+def test_what_the_tool_did_before_counts_runs_that_go_on(admin_client: Client) -> None:
+    """A tool whose runs all go on has run; the caller's runs are not more than all."""
+    execution = waiting_call()
+    Execution.objects.exclude(pk=execution.pk).delete()
+    assert "It has never run." in text_of(admin_client.get(page_of(execution)))
+    for state in ("running", "running"):
+        make_execution(execution.workflow, state=state, caller=execution.caller)
+    shown = text_of(admin_client.get(page_of(execution)))
+    assert "Last runs: 2, by this caller 2. None has ended." in shown
+    make_execution(execution.workflow, state="failed", caller="token:9")
+    shown = text_of(admin_client.get(page_of(execution)))
+    assert "Last runs: 3, by this caller 2. Ended: 1, of which 0 succeeded (0%)." in shown
 
 
 def test_only_approvers_see_and_decide(client: Client) -> None:
