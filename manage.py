@@ -35,11 +35,14 @@ def _is_unread() -> bool:
 
 def _run() -> None:
     from django.core.management import execute_from_command_line
-    from django.db import OperationalError, ProgrammingError
+    from django.db import DatabaseError, OperationalError, ProgrammingError
 
     try:
         execute_from_command_line(sys.argv)
-    except (OperationalError, ProgrammingError) as error:
+    except DatabaseError as error:
+        # SQLite tells of a file that is broken, or no database at all, with the plain class.
+        if type(error) not in (DatabaseError, OperationalError, ProgrammingError):
+            raise
         sys.exit(_describe(error))
 
 

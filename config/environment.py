@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
+import dj_database_url
 from annotated_types import Ge, Gt, Le
 from pydantic import (
     AliasChoices,
@@ -22,7 +23,7 @@ from pydantic import (
     field_validator,
     model_validator,
 )
-from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict, SettingsError
 
 from connectors.network.policy import (
     AllowedHosts,
@@ -36,6 +37,7 @@ PREFIX = "CATALOGUE_"
 SETTINGS_DIR = "CATALOGUE_SETTINGS_DIR"
 SECRETS = "CATALOGUE_SECRET_"  # Variables with secrets, which settings of sources refer to
 DATABASES = ("sqlite", "postgres", "postgresql")
+IN_MEMORY = ":memory:"
 BROKERS = ("filesystem", "redis", "rediss", "amqp", "amqps")
 SHORTEST_KEY = 32
 HOST = re.compile(r"\.?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*\.?|\[[0-9A-Fa-f:.]+\]")
@@ -705,6 +707,20 @@ class Environment(BaseSettings):
             raise ValueError(f"must begin with one of {', '.join(f'{scheme}://' for scheme in schemes)}")
         return value
 
+    @field_validator("database_url")
+    @classmethod
+    def _names_a_database(cls, value: SecretStr) -> SecretStr:
+        try:
+            name = dj_database_url.parse(value.get_secret_value())["NAME"] if value else "unsaid"
+        except ValueError:
+            raise ValueError(
+                "cannot be read; a password's characters such as / and # are written as %2F and %23"
+            ) from None
+        # Each process would have a database in its own memory.
+        if name in ("", IN_MEMORY):
+            raise ValueError("names no database: write sqlite:////path/to/file or postgres://host/name")
+        return value
+
     @field_validator("secret_key")
     @classmethod
     def _cannot_be_guessed(cls, value: SecretStr) -> SecretStr:
@@ -795,7 +811,10 @@ def read_environment() -> Environment:
     except ValidationError as error:
         for item in error.errors():
             named = item["loc"][0] if item["loc"] else ""
-            problems.append(_sentence(str(named), item["msg"]) if named else _plain(item["msg"]))
+            said = _plain(item["msg"])
+            problems.append(_sentence(str(named), said, item["input"]) if named else said)
+    except (OSError, SettingsError):
+        problems.extend(_unreadable(Path(folder or "")))
     if problems or environment is None:
         sys.exit("Configuration error:\n" + "\n".join(f"  {problem}" for problem in problems))
     return environment
@@ -811,13 +830,26 @@ def variable_names() -> list[str]:
     return [str(field.validation_alias.choices[0]) for field in Environment.model_fields.values()]  # type: ignore[union-attr]
 
 
-def _sentence(name: str, complaint: str) -> str:
+def _unreadable(folder: Path) -> list[str]:
+    """A sentence for each setting whose file is no text."""
+    problems = []
+    for name in variable_names():
+        try:
+            if (folder / name).is_file():
+                (folder / name).read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            problems.append(f"{name}: {folder / name} is no text in UTF-8.")
+        except OSError as error:
+            problems.append(f"{name}: {folder / name} cannot be read: {error.strerror}.")
+    return problems or [f"{SETTINGS_DIR}: {folder} cannot be read."]
+
+
+def _sentence(name: str, complaint: str, value: Any) -> str:
     fields = zip(variable_names(), Environment.model_fields.values(), strict=True)
     secret = {variable for variable, field in fields if field.annotation is SecretStr}
-    value = os.environ.get(name, "")
     # An address may contain a password.
-    shown = "a hidden value" if name in secret or "@" in value else repr(value)
-    return f"{name}: {_plain(complaint)} (got {shown})"
+    shown = "a hidden value" if name in secret or "@" in str(value) else repr(value)
+    return f"{name}: {complaint} (got {shown})"
 
 
 def _plain(complaint: str) -> str:

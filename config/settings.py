@@ -6,7 +6,7 @@ import sqlite3
 import sys
 from pathlib import Path
 from typing import Any, TypedDict, cast
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import dj_database_url
 from django.templatetags.static import static
@@ -156,7 +156,8 @@ POSTGRES_OPTIONS: dict[str, Any] = {
 
 
 def _database() -> dict[str, Any]:
-    url = ENVIRONMENT.database_url.get_secret_value() or f"sqlite:///{DATA_DIR / 'catalogue.sqlite3'}"
+    embedded = f"sqlite:///{quote(str(DATA_DIR / 'catalogue.sqlite3'))}"
+    url = ENVIRONMENT.database_url.get_secret_value() or embedded
     database: dict[str, Any] = dict(dj_database_url.parse(url))
     if database["ENGINE"].endswith("sqlite3"):
         keep_private_database(database["NAME"])

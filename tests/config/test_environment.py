@@ -72,6 +72,9 @@ def test_the_page_of_settings_shows_each_with_its_default_and_meaning():
         ("OPENAI_BASE_URL", "ftp://models.example.com/v1"),
         ("OPENAI_BASE_URL", "models.example.com"),
         ("DATABASE_URL", "oracle://x"),
+        ("DATABASE_URL", "postgres://user:pass/word@host/name"),
+        ("DATABASE_URL", "postgres://host"),
+        ("DATABASE_URL", "sqlite:///"),
         ("CELERY_BROKER_URL", "nonsense"),
         ("CATALOGUE_STDIO_COMMANDS", "files=/opt/files-mcp"),
         ("CATALOGUE_STDIO_COMMANDS", '{"files": []}'),
@@ -130,6 +133,19 @@ def test_settings_may_be_files_below_what_the_environment_says(
     monkeypatch.setenv("PORT", "7001")
     read = read_environment()
     assert (read.secret_key.get_secret_value(), read.port) == ("k" * 40, 7001)
+
+
+def test_what_a_file_of_a_setting_has_wrong_is_told_as_of_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """B4"""
+    monkeypatch.setenv("CATALOGUE_SETTINGS_DIR", str(tmp_path))
+    (tmp_path / "PORT").write_text("eighty\n")
+    with pytest.raises(SystemExit, match=r"\n  PORT: .*\(got 'eighty'\)"):
+        read_environment()
+    (tmp_path / "SECRET_KEY").write_bytes(b"\xff" * 40)
+    with pytest.raises(SystemExit, match=r"\n  SECRET_KEY: .*/SECRET_KEY is no text in UTF-8"):
+        read_environment()
 
 
 def test_a_folder_of_settings_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch):

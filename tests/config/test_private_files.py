@@ -94,3 +94,11 @@ def test_a_key_from_the_environment_is_changed_by_naming_the_former_one(tmp_path
     show = "from catalogue.models import Source; print(Source.objects.get().credentials)"
     assert "engine-secret" in run(tmp_path, "manage.py", "shell", "--verbosity=0", "-c", show, **second)
     assert not (tmp_path / "secret_key").exists()
+
+
+def test_a_folder_of_whatever_name_has_the_database_in_it(tmp_path: Path) -> None:
+    """E6: the address of the database is made of the name, and would end at `#`."""
+    folder = tmp_path / "50%20of my #data?"
+    run(folder, "-c", USE, DJANGO_SETTINGS_MODULE="config.settings", DATABASE_URL="")
+    assert (folder / "catalogue.sqlite3").exists()
+    assert [path.name for path in tmp_path.iterdir()] == [folder.name]

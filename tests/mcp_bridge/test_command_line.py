@@ -14,14 +14,18 @@ from tests.executions.engines import Gate, WireEngine
 pytestmark = pytest.mark.usefixtures("transactional_db")
 
 
-@pytest.mark.parametrize("command", ["mcp_stdio", "list_tools"])
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [("mcp_stdio", "missing/db.sqlite3"), ("list_tools", "missing/db.sqlite3"), ("list_tools", "notes.txt")],
+)
 def test_a_database_that_cannot_be_used_is_told_in_a_sentence(
-    stdio_server: StdioServerParameters, tmp_path: Path, command: str
+    stdio_server: StdioServerParameters, tmp_path: Path, command: str, name: str
 ):
     """B5, E8: on standard error, with what helps, and no traceback."""
+    (tmp_path / "notes.txt").write_text("This is no database. " * 100)
     ended = subprocess.run(
         [stdio_server.command, stdio_server.args[0], command],
-        env=(stdio_server.env or {}) | {"DATABASE_URL": f"sqlite:///{tmp_path}/missing/db.sqlite3"},
+        env=(stdio_server.env or {}) | {"DATABASE_URL": f"sqlite:///{tmp_path}/{name}"},
         capture_output=True,
         input=b"",
         timeout=60,
