@@ -2,11 +2,12 @@ import json
 import os
 import sys
 from argparse import ArgumentParser, ArgumentTypeError
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from django.core.exceptions import NON_FIELD_ERRORS, ValidationError
 from django.core.management.base import BaseCommand, CommandError
 from django.db.models import QuerySet
 
@@ -77,6 +78,39 @@ def source_named(name: str) -> Source:
     return source
 
 
+def refusal_of(error: ValidationError) -> CommandError:
+    """A line for each field."""
+    if not hasattr(error, "error_dict"):
+        return CommandError(" ".join(error.messages))
+    by_field = error.message_dict.items()
+    return CommandError(
+        "\n".join(
+            " ".join(messages) if field == NON_FIELD_ERRORS else f"{field}: {' '.join(messages)}"
+            for field, messages in by_field
+        )
+    )
+
+
+def why_unreadable(error: OSError | UnicodeError) -> str:
+    return "it is no text in UTF-8" if isinstance(error, UnicodeError) else error.strerror or str(error)
+
+
+def whole_number(least: int, most: int | None = None) -> Callable[[str], int]:
+    """For the `type` of an option."""
+
+    def read(text: str) -> int:
+        try:
+            number = int(text)
+        except ValueError:
+            number = least - 1
+        if number < least or (most is not None and number > most):
+            bounds = f"from {least} on" if most is None else f"from {least} to {most}"
+            raise ArgumentTypeError(f"{text!r} is no whole number {bounds}")
+        return number
+
+    return read
+
+
 def json_object(text: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
@@ -100,7 +134,7 @@ def key_and_file(text: str) -> tuple[str, str]:
     try:
         return key, Path(name).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ArgumentTypeError(f"{name} cannot be read: {error}") from None
+        raise ArgumentTypeError(f"{name} cannot be read: {why_unreadable(error)}") from None
 
 
 def _key_and_variable(text: str) -> tuple[str, str]:

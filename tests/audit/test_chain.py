@@ -155,6 +155,17 @@ def test_an_end_that_was_cut_off_is_found_with_a_head_from_outside() -> None:
         call_command("verify_audit", head=kept_outside, stdout=StringIO())
 
 
+@pytest.mark.parametrize("head", ["812:9f2c", "9f2c", "", f"1:{'A' * 64}"])
+def test_what_is_no_head_is_not_told_as_an_end_that_was_cut_off(head: str) -> None:
+    with pytest.raises(CommandError, match="argument --head: has to be a head as seal_audit prints it"):
+        call_command("verify_audit", "--head", head, stdout=StringIO())
+
+
+def test_a_head_is_not_ignored_where_a_file_is_checked(tmp_path: Path) -> None:
+    with pytest.raises(CommandError, match="not allowed with argument"):
+        call_command("verify_audit", "--head", f"1:{'a' * 64}", "--file", str(tmp_path / "audit.jsonl"))
+
+
 def test_a_key_that_is_gone_leaves_the_chain_to_check(settings: Settings) -> None:
     """After SECRET_KEY was rotated: with the former key as a fallback seals are checked, later the chain."""
     make_audit()

@@ -48,6 +48,28 @@ def test_a_command_whose_output_nobody_reads_any_more_ends_without_a_word() -> N
     assert (one.returncode, said) == (141, "")
 
 
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["export_catalogue", "."], "^. cannot be written: Is a directory.$"),
+        (["job_engine", "none.yaml"], "^none.yaml cannot be read: No such file or directory.$"),
+        (["job_engine", sys.executable], "cannot be read: it is no text in UTF-8.$"),
+        (["verify_audit", "--file", "none"], "^none cannot be read: No such file or directory.$"),
+        (["verify_audit", "--file", sys.executable], "cannot be read: it is no text in UTF-8.$"),
+        (["worker", "--concurrency", "0"], "'0' is no whole number from 1 on"),
+        (["serve", "--graceful-seconds", "-1"], "'-1' is no whole number from 0 on"),
+        (["serve", "--port", "80000"], "'80000' is no whole number from 0 to 65535"),
+        (["client_config", "--client", "emacs"], "'emacs' .choose from .*'claude-code'"),
+    ],
+)
+def test_what_a_command_cannot_read_write_or_take_is_told_in_a_sentence(
+    db: None, words: list[str], complaint: str
+) -> None:
+    """B5"""
+    with pytest.raises(CommandError, match=complaint):
+        run(*words)
+
+
 @pytest.mark.e2e
 def test_a_shell_sees_errors_on_stderr_and_in_the_exit_code(tmp_path: Path) -> None:
     """B5: this mistake is found without a database, so the process gets none."""

@@ -7,7 +7,6 @@ from textwrap import fill
 from typing import Any, Literal, get_args, get_origin
 
 from django.core.exceptions import ValidationError
-from django.core.management.base import CommandError
 from django.db import transaction
 from pydantic import SecretStr
 
@@ -19,6 +18,7 @@ from catalogue.management.base import (
     json_object,
     key_and_file,
     read_secrets,
+    refusal_of,
 )
 from catalogue.models import Source
 from catalogue.models.source import TOLERATED_LOSS
@@ -148,8 +148,6 @@ class Command(CatalogueCommand):
                 max_concurrent=options["max_concurrent"],
             )
         except ValidationError as error:
-            raise CommandError(
-                "\n".join(f"{field}: {' '.join(messages)}" for field, messages in error.message_dict.items())
-            ) from None
+            raise refusal_of(error) from None
         record_change(command("add_source"), [source], "Added.")
         self.stdout.write(f"Added source {source.name} ({source.kind}).")

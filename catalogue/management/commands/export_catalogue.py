@@ -2,6 +2,8 @@ from argparse import ArgumentParser
 from pathlib import Path
 from typing import Any
 
+from django.core.management.base import CommandError
+
 from catalogue.audit import record_export
 from catalogue.configuration import SECTIONS, export_catalogue
 from catalogue.history import command
@@ -29,7 +31,10 @@ class Command(CatalogueCommand):
         sections = options["sections"] or list(SECTIONS)
         record_export(command("export_catalogue"), "configuration", sections=sections)
         text = export_catalogue(sections)
-        if options["file"]:
-            Path(options["file"]).write_text(text, encoding="utf-8")
-        else:
+        if not (file := options["file"]):
             self.stdout.write(text, ending="")
+            return
+        try:
+            Path(file).write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise CommandError(f"{file} cannot be written: {error.strerror}.") from None

@@ -7,7 +7,13 @@ from typing import Any
 from django.core.management.base import CommandError
 from pydantic import ValidationError
 
-from catalogue.management.base import CatalogueCommand, add_secret_options, json_object, read_secrets
+from catalogue.management.base import (
+    CatalogueCommand,
+    add_secret_options,
+    json_object,
+    read_secrets,
+    why_unreadable,
+)
 from connectors.errors import ConnectorError, InvalidAnswer, Rejected
 from connectors.formats.json import UnreadableJSON, parse_json
 from connectors.formats.yaml import UnusableText, message_of
@@ -67,7 +73,7 @@ class Command(CatalogueCommand):
                 report = None if delivery is None else parse_json(delivery.read_bytes())
                 parts.append(describe_webhook(declared.webhook, report))
         except OSError as error:
-            raise CommandError(f"{delivery} cannot be read: {error}") from None
+            raise CommandError(f"{delivery} cannot be read: {why_unreadable(error)}.") from None
         except UnreadableJSON as error:
             raise CommandError(f"{delivery} cannot be used:\n{error}") from None
         except (Rejected, InvalidAnswer) as error:
@@ -80,7 +86,7 @@ class Command(CatalogueCommand):
             text = file.read_text(encoding="utf-8")
             read_declaration(text)
         except (OSError, UnicodeDecodeError) as error:
-            raise CommandError(f"{file} cannot be read: {error}") from None
+            raise CommandError(f"{file} cannot be read: {why_unreadable(error)}.") from None
         except UnusableText as error:
             raise CommandError(f"{file} cannot be used:\n{error}") from None
         return text

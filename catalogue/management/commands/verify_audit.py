@@ -1,11 +1,12 @@
+import re
 import sys
-from argparse import ArgumentParser
+from argparse import ArgumentParser, ArgumentTypeError
 from typing import Any
 
 from django.core.management.base import CommandError
 
 from audit.sealing import Report, verify, verify_lines
-from catalogue.management.base import CatalogueCommand
+from catalogue.management.base import CatalogueCommand, why_unreadable
 
 
 class Command(CatalogueCommand):
@@ -15,19 +16,20 @@ class Command(CatalogueCommand):
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument(
+        checked = parser.add_mutually_exclusive_group()
+        checked.add_argument(
             "--head",
-            default="",
+            type=_head,
             metavar="NUMBER:DIGEST",
             help="a head that was printed before and kept elsewhere: proves that nothing was cut off since",
         )
-        parser.add_argument(
+        checked.add_argument(
             "--file", metavar="FILE", help="check an export instead, by itself; - is standard input"
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
         path, known_head = options["file"], options["head"]
-        report = self._verify_file(path) if path else verify(known_head=known_head)
+        report = self._verify_file(path) if path else verify(known_head=known_head or "")
         for line in _describe(report):
             self.stdout.write(line)
         if not report.holds:
@@ -42,7 +44,14 @@ class Command(CatalogueCommand):
             with open(path, encoding="utf-8") as lines:
                 return verify_lines(lines)
         except (OSError, UnicodeError) as error:
-            raise CommandError(f"{path} cannot be read: {error}.") from None
+            raise CommandError(f"{path} cannot be read: {why_unreadable(error)}.") from None
+
+
+def _head(text: str) -> str:
+    """What is no head at all must not be told as an audit that was cut off."""
+    if re.fullmatch("[0-9]+:[0-9a-f]{64}", text) is None:
+        raise ArgumentTypeError("has to be a head as seal_audit prints it: number, colon, 64 hex digits")
+    return text
 
 
 def _describe(report: Report) -> list[str]:

@@ -3,7 +3,7 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import CommandParser
 
-from catalogue.management.base import CatalogueCommand
+from catalogue.management.base import CatalogueCommand, whole_number
 from config.web_server import serve
 
 
@@ -12,10 +12,12 @@ class Command(CatalogueCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--host", default="127.0.0.1", help="Address to listen on. Default: %(default)s.")
-        parser.add_argument("--port", type=int, default=settings.ENVIRONMENT.port, help="Default: PORT.")
+        parser.add_argument(
+            "--port", type=whole_number(0, 65_535), default=settings.ENVIRONMENT.port, help="Default: PORT."
+        )
         parser.add_argument(
             "--graceful-seconds",
-            type=int,
+            type=whole_number(0),
             default=10,
             help="How long a stop waits for requests under way. Default: %(default)s.",
         )

@@ -3,7 +3,7 @@ from typing import Any
 
 from django.core.management.base import CommandParser
 
-from catalogue.management.base import CatalogueCommand
+from catalogue.management.base import CatalogueCommand, whole_number
 from config.celery import app
 
 
@@ -12,7 +12,7 @@ class Command(CatalogueCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument(
-            "--concurrency", type=int, default=4, help="Tasks at a time. Default: %(default)s."
+            "--concurrency", type=whole_number(1), default=4, help="Tasks at a time. Default: %(default)s."
         )
 
     def handle(self, *args: Any, **options: Any) -> None:

@@ -27,8 +27,7 @@ class Command(CatalogueCommand):
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument(
             "--client",
-            type=McpClient,
-            choices=list(McpClient),
+            choices=[client.value for client in McpClient],
             help="for this client, and nothing else on standard output (default: for each)",
         )
         parser.add_argument(
@@ -42,7 +41,7 @@ class Command(CatalogueCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         server = self._stdio_server(options) if options["stdio"] else self._http_server(options)
         if (chosen := options["client"]) is not None:
-            self.stdout.write(server.configure(chosen))
+            self.stdout.write(server.configure(McpClient(chosen)))
             return
         for client, text in configurations_of(server):
             self.stdout.write(f"# {client.label} ({client}): {client.place}\n\n{text}\n\n")

@@ -9,7 +9,7 @@ from django.utils import timezone
 
 from catalogue.access import Scope
 from catalogue.history import command, record_change
-from catalogue.management.base import CatalogueCommand
+from catalogue.management.base import CatalogueCommand, refusal_of
 from mcp_bridge.management import add_toolset_option, chosen_toolset, chosen_user
 from mcp_bridge.tokens import Expiry, create_token
 
@@ -71,6 +71,6 @@ class Command(CatalogueCommand):
                 calls_at_once=options["calls_at_once"],
             )
         except ValidationError as error:
-            raise CommandError(" ".join(error.messages)) from None
+            raise refusal_of(error) from None
         record_change(command("create_mcp_token"), [token], "Added.")
         self.stdout.write(text)

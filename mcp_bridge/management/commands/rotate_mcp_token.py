@@ -2,11 +2,10 @@ from argparse import ArgumentParser
 from typing import Any
 
 from django.core.exceptions import ValidationError
-from django.core.management.base import CommandError
 from django.db import transaction
 
 from catalogue.history import command, record_change
-from catalogue.management.base import CatalogueCommand
+from catalogue.management.base import CatalogueCommand, refusal_of
 from mcp_bridge.management import chosen_token
 from mcp_bridge.tokens import rotate_token
 
@@ -30,6 +29,6 @@ class Command(CatalogueCommand):
         try:
             text = rotate_token(token, overlap_hours=options["overlap"])
         except ValidationError as error:
-            raise CommandError(" ".join(error.messages)) from None
+            raise refusal_of(error) from None
         record_change(command("rotate_mcp_token"), [token], "Rotated: it has a new secret.")
         self.stdout.write(text)
