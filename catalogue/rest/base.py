@@ -4,10 +4,10 @@ REST framework imports this module while it defines its own views; `views` build
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, cast
 
 from django import forms
 from django.conf import settings
@@ -209,18 +209,23 @@ class StrictSerializer(serializers.Serializer[Any]):
     # Refuses unknown fields, also misspelt ones. No docstring: the API would describe request bodies by it.
 
     def to_internal_value(self, data: Any) -> Any:
-        if isinstance(data, Mapping) and (unknown := [name for name in data if name not in self.fields]):
-            message = f"There is no such field; there are {', '.join(self.fields)}."
-            raise serializers.ValidationError(
-                {str(name)[:SHOWN_NAME]: [message] for name in unknown[:SHOWN_NAMES]}
-            )
+        problems = self._strict_problems(data) if isinstance(data, Mapping) else {}
+        try:
+            value = super().to_internal_value(data)
+        except serializers.ValidationError as error:
+            raise serializers.ValidationError({**cast(dict[str, Any], error.detail), **problems}) from None
+        if problems:
+            raise serializers.ValidationError(problems)
+        return value
+
+    def _strict_problems(self, data: Mapping[str, Any]) -> dict[str, list[str]]:
+        unknown = [name for name in data if name not in self.fields]
+        message = f"There is no such field; there are {', '.join(self.fields)}."
+        problems = {str(name)[:SHOWN_NAME]: [message] for name in unknown[:SHOWN_NAMES]}
         # REST framework takes 0, "no" and "off" for false, which only forms need.
         boolean = {name for name, one in self.fields.items() if isinstance(one, serializers.BooleanField)}
-        if isinstance(data, Mapping) and (
-            vague := [name for name in data if name in boolean and not isinstance(data[name], bool | None)]
-        ):
-            raise serializers.ValidationError({name: ["Say true or false."] for name in vague})
-        return super().to_internal_value(data)
+        vague = [name for name in data if name in boolean and not isinstance(data[name], bool | None)]
+        return problems | {name: ["Say true or false."] for name in vague}
 
 
 EMPTY_CHOICE = "Choose a value, or leave the parameter out."
@@ -256,15 +261,20 @@ def text_parameter(name: str, description: str) -> dict[str, Any]:
 def keep_fields(serializer: Any, request: Request) -> Any:
     """Drop the other fields, of one object or of each of a list. Raises Refusal."""
     shown = getattr(serializer, "child", serializer)
+    for name in shown.fields.keys() - wanted_fields(request, shown.fields):
+        del shown.fields[name]
+    return serializer
+
+
+def wanted_fields(request: Request, known: Collection[str]) -> set[str]:
+    """Raises Refusal."""
     wanted = {name.strip() for name in ",".join(request.query_params.getlist(FIELDS)).split(",")} - {""}
-    if unknown := sorted(wanted - shown.fields.keys()):
-        message = f"There is no field {unknown[0][:100]}; there are {', '.join(shown.fields)}."
+    if unknown := sorted(wanted - set(known)):
+        message = f"There is no field {unknown[0][:100]}; there are {', '.join(known)}."
         raise Refusal(400, REFUSED, kind="validation", errors=[Problem(f"?{FIELDS}", message)])
     if not wanted:
         raise Refusal(400, REFUSED, kind="validation", errors=[Problem(f"?{FIELDS}", "Name some fields.")])
-    for name in shown.fields.keys() - wanted:
-        del shown.fields[name]
-    return serializer
+    return wanted
 
 
 CURSOR = "cursor"
@@ -381,13 +391,14 @@ class StrictFilterBackend(DjangoFilterBackend):  # type: ignore[misc]
 
     def filter_queryset(self, request: Request, queryset: QuerySet[Any], view: "APIView") -> QuerySet[Any]:
         filterset: FilterSet | None = self.get_filterset(request, queryset, view)
-        if filterset is None:
+        if filterset is None and getattr(view, "action", "") != "list":
             return queryset
-        given, known = request.query_params, [*filterset.filters, *Pages.parameters]
+        filters = {} if filterset is None else filterset.filters
+        given, known = request.query_params, [*filters, *Pages.parameters]
         for one in (getattr(view, "paginator", None), view):
             known += getattr(one, "further_parameters", ())
         message = f"There is no such parameter; there are {', '.join(known)}."
-        choices = [name for name, one in filterset.filters.items() if isinstance(one, ChoiceFilter)]
+        choices = [name for name, one in filters.items() if isinstance(one, ChoiceFilter)]
         problems = [
             *(Problem(f"?{name[:100]}", message) for name in given if name not in known),
             *_bad_page_size(request),
@@ -396,7 +407,7 @@ class StrictFilterBackend(DjangoFilterBackend):  # type: ignore[misc]
         ]
         if problems:
             raise Refusal(400, REFUSED, kind="validation", errors=problems)
-        narrowed: QuerySet[Any] = filterset.qs
+        narrowed: QuerySet[Any] = queryset if filterset is None else filterset.qs
         return narrowed
 
 
@@ -408,14 +419,21 @@ def _bad_page_size(request: Request) -> list[Problem]:
     return [Problem(f"?{name}", f"Say a whole number from 1 to {largest}.")]
 
 
-def _bad_values(filterset: FilterSet) -> list[Problem]:
-    if filterset.is_valid():
+def _bad_values(filterset: FilterSet | None) -> list[Problem]:
+    if filterset is None or filterset.is_valid():
         return []
     return [
-        Problem(f"?{name}", str(message))
+        Problem(f"?{name}", f"{message}{_choices(filterset.form.fields[name])}")
         for name, messages in filterset.errors.items()
         for message in messages
     ]
+
+
+def _choices(field: forms.Field) -> str:
+    if not isinstance(field, forms.ChoiceField):
+        return ""
+    choices: Any = field.choices
+    return f" There are {', '.join(str(value) for value, _ in choices if value)}."
 
 
 JSON_OBJECT = {"type": "object", "additionalProperties": True}

@@ -1,6 +1,7 @@
 """What was done: the history of curation, and the audit, which tells of the history too."""
 
 import json
+from base64 import b64decode
 from collections.abc import Iterable
 from typing import Any
 
@@ -209,6 +210,15 @@ class AuditPages(CursorPagination):
         except NotFound:
             problem = base.Problem(f"?{CURSOR}", "Unknown cursor: follow `next`, or begin again without one.")
             raise base.Refusal(400, base.REFUSED, kind="validation", errors=[problem]) from None
+
+    def decode_cursor(self, request: Request) -> Any:
+        """Raises NotFound also for what is no Base64, of which REST framework reads what it can."""
+        given = request.query_params.get(CURSOR, "")
+        try:
+            b64decode(given, validate=True)
+        except ValueError:
+            raise NotFound from None
+        return super().decode_cursor(request)
 
     def get_schema_operation_parameters(self, view: APIView) -> list[dict[str, Any]]:
         fields = base.text_parameter(base.FIELDS, base.FIELDS_DESCRIPTION)

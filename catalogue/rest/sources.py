@@ -471,7 +471,6 @@ class ConnectorViewSet(ApiViewSet[Source]):
     # No rows: kinds are what is installed.
     queryset = Source.objects.none()
     serializer_class = ConnectorSerializer
-    filter_backends = ()
     lookup_field = "kind"
     lookup_value_regex = "[^/]+"
     access = {
@@ -486,8 +485,9 @@ class ConnectorViewSet(ApiViewSet[Source]):
         responses=ConnectorSerializer(many=True),
     )
     def list(self, request: Request) -> Response:
+        self.filter_queryset(self.queryset)
         page = self.paginate_queryset(list(map(engine_kind, connector_kinds())))
-        return self.get_paginated_response(ConnectorSerializer(page, many=True).data)
+        return self.get_paginated_response(self.get_serializer(page, many=True).data)
 
     @extend_schema(
         summary="Read a kind of engine",
@@ -496,7 +496,7 @@ class ConnectorViewSet(ApiViewSet[Source]):
         responses=ConnectorSerializer,
     )
     def retrieve(self, request: Request, kind: str) -> Response:
-        return Response(ConnectorSerializer(engine_kind(_known(kind))).data)
+        return Response(self.get_serializer(engine_kind(_known(kind))).data)
 
     @extend_schema(
         operation_id="connectors_check",

@@ -1,3 +1,4 @@
+from collections.abc import Collection
 from typing import Any
 
 from django.db.models import QuerySet
@@ -23,7 +24,7 @@ from catalogue.imports.tools import (
 from catalogue.models import Workflow, WorkflowFilter
 from catalogue.permissions import Access, bounds_of, is_administrator
 from catalogue.reconciliation import Change
-from catalogue.rest.base import Problem, ProblemSerializer, Refusal
+from catalogue.rest.base import FIELDS, Problem, ProblemSerializer, Refusal, wanted_fields
 from catalogue.rest.views import ApiViewSet
 from catalogue.rest.workflows import ToolFilters
 from connectors.http_tools.tool import ToolConfig
@@ -112,7 +113,9 @@ class ToolViewSet(ApiViewSet[Workflow]):
     def list(self, request: Request) -> Response:
         page = self.paginate_queryset(self.filter_queryset(self.get_queryset()))
         chain = FilterChain(WorkflowFilter.objects.filter(enabled=True))
-        return self.get_paginated_response([_shown(workflow, chain) for workflow in page or []])
+        wanted = _wanted(request)
+        shown = [_shown(workflow, chain) for workflow in page or []]
+        return self.get_paginated_response([_only(tool, wanted) for tool in shown])
 
     @extend_schema(
         operation_id="tools_retrieve",
@@ -121,7 +124,7 @@ class ToolViewSet(ApiViewSet[Workflow]):
         responses=StoredTool,
     )
     def retrieve(self, request: Request, id: str) -> Response:
-        return Response(_shown(self.get_object()))
+        return Response(_only(_shown(self.get_object()), _wanted(request)))
 
     @extend_schema(
         operation_id="tools_create",
@@ -202,6 +205,16 @@ class RootToolViewSet(ToolViewSet):
 def _shown(workflow: Workflow, chain: FilterChain[WorkflowFilter] | None = None) -> dict[str, Any]:
     chain = chain or FilterChain(WorkflowFilter.objects.filter(enabled=True))
     return write_tool_config(stored_tool_of(workflow, chain))
+
+
+def _wanted(request: Request) -> Collection[str]:
+    """Raises Refusal."""
+    known = StoredTool.model_fields
+    return wanted_fields(request, known) if FIELDS in request.query_params else known
+
+
+def _only(tool: dict[str, Any], wanted: Collection[str]) -> dict[str, Any]:
+    return {name: value for name, value in tool.items() if name in wanted}
 
 
 def _declared_part(raw: Any, shown: dict[str, Any]) -> Any:

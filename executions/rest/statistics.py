@@ -140,7 +140,7 @@ class StatisticsViewSet(ApiViewSet[HourlyUsage]):
             key=lambda row: (row["time"] or start, -row["calls"], *(row[one] or "" for one in Subject)),
         )
         page = self.paginate_queryset(found)
-        return self.get_paginated_response(StatisticsSerializer(page, many=True).data)
+        return self.get_paginated_response(self.get_serializer(page, many=True).data)
 
 
 def _refuse_too_long(start: datetime, end: datetime, bucket: str) -> None:

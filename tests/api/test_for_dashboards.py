@@ -15,12 +15,13 @@ from rest_framework.test import APIClient
 from catalogue import long_lists
 from catalogue.access import Scope
 from catalogue.history import command, record_change
-from catalogue.models import Source
-from executions.models import Approval, Execution
+from catalogue.models import Source, Workflow
+from executions.models import Approval, Execution, State
 from mcp_bridge.models import AccessToken
 from mcp_bridge.tokens import create_token
 from tests.api.clients import TokenClient, administrator, agent, problem_paths, staff_session
 from tests.api.test_history import SOURCE, TOOLSET, WORKFLOW
+from tests.declared_tools import declared
 from tests.factories import (
     make_discovery_run,
     make_execution,
@@ -327,3 +328,42 @@ def test_a_table_of_many_rows_is_sent_in_parts() -> None:
     parts = list(response.streaming_content)
     assert len(parts) == 4
     assert sum(part.count(b"\n") for part in parts) == 1102
+
+
+def test_a_list_without_filters_ignores_no_parameter_either() -> None:
+    client = administrator()
+    for name in ("connectors", "filters", "standing-approvals"):
+        for wrong in ("colour=red", "page_size=0", "fields=colour"):
+            answer = client.get(f"/api/{name}/?{wrong}")
+            assert answer.status_code == 400, (name, wrong)
+            assert problem_paths(answer) == [f"?{wrong.partition('=')[0]}"]
+
+
+def test_what_can_be_chosen_is_named_where_something_else_was() -> None:
+    client = administrator()
+    (state,) = client.get("/api/executions/?state=gone").json()["errors"]
+    assert "There are unapproved, pending, " in state["message"]
+    (ordering,) = client.get("/api/workflows/?ordering=colour").json()["errors"]
+    assert "There are tool_name, -tool_name" in ordering["message"]
+
+
+def test_the_fields_of_kinds_tools_and_statistics_are_chosen_as_of_other_lists() -> None:
+    client = administrator()
+    assert client.post("/api/tools/", declared("get_order"), format="json").status_code == 201
+    make_execution(Workflow.objects.get(), state=State.COMPLETED)
+    for address, field in (
+        ("/api/connectors/", "kind"),
+        ("/api/connectors/http/", "kind"),
+        ("/api/tools/", "name"),
+        ("/api/tools/get_order/", "name"),
+        ("/api/statistics/", "calls"),
+    ):
+        answer = client.get(f"{address}?fields={field}").json()
+        rows = answer.get("results", [answer])
+        assert [set(row) for row in rows] == [{field}] * len(rows) and rows, address
+        assert problem_paths(client.get(f"{address}?fields=colour")) == ["?fields"], address
+
+
+def test_all_that_is_wrong_with_a_body_is_told_at_once() -> None:
+    answer = agent().post("/api/executions/", {"colour": "red", "wait_seconds": "x"}, format="json")
+    assert set(problem_paths(answer)) == {"/colour", "/tool", "/wait_seconds"}
