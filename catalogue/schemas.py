@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import Any
 
 import jsonschema_rs
+from pydantic_core import to_json
 
 from catalogue.patterns import BOUNDED, LINEAR, Searches, leave_out_patterns, use_bounded_search
 from catalogue.schema_limits import (
@@ -183,6 +184,7 @@ class _Compiled:
             raise TooDeep
         Searches.begin()
         if self.validator.is_valid(arguments):
+            _refuse_halves(arguments)
             return _Errors([])
         recursive, expanded = self.demand.recursive, self.demand.expanded
         if expanded * max(parts, recursive**depth) <= AFFORDABLE:
@@ -195,6 +197,14 @@ class _Compiled:
         except jsonschema_rs.ValidationError as error:
             return [error]
         return []
+
+
+def _refuse_halves(arguments: Any) -> None:
+    """Raises UnicodeEncodeError for a text that no rule of the schema has the validator read."""
+    try:
+        to_json(arguments)
+    except ValueError:
+        json.dumps(arguments, ensure_ascii=False).encode()
 
 
 class _Nulls:

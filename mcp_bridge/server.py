@@ -16,6 +16,7 @@ from mcp.server.lowlevel import Server
 from mcp.shared.message import ServerMessageMetadata
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from opentelemetry.trace import SpanKind
+from pydantic import ValidationError
 
 from catalogue.access import Bounds
 from catalogue.connections import close_background_connectors, close_connectors
@@ -123,6 +124,9 @@ async def _observe(ctx: Context, call_next: CallNext) -> HandlerResult:
             if is_error or getattr(result, "is_error", False) is True:
                 outcome = failure = "tool_error"
             return result
+        except ValidationError as error:
+            outcome, failure = "error", str(types.INVALID_PARAMS)
+            raise MCPError(types.INVALID_PARAMS, _name_faults(ctx, error)) from None
         except BaseException as error:
             outcome, failure = _ending_of(error)
             raise
@@ -148,6 +152,46 @@ def _ending_of(error: BaseException) -> tuple[str, str]:
     if isinstance(error, asyncio.CancelledError):
         return "cancelled", "cancelled"
     return "error", str(error.error.code) if isinstance(error, MCPError) else type(error).__name__
+
+
+JSON_TYPES = {
+    "string_type": "string",
+    "dict_type": "object",
+    "model_type": "object",
+    "list_type": "array",
+    "bool_type": "boolean",
+    "int_type": "integer",
+    "float_type": "number",
+}
+NAMED_FAULTS = 10
+FAULT_CHARACTERS = 200
+
+
+def _name_faults(ctx: Context, error: ValidationError) -> str:
+    """What the SDK finds wrong with the parameters; it tells the client that something is, and not what."""
+    if not error.title.endswith(("Request", "RequestParams")):
+        return "Invalid request parameters"  # What else is validated meanwhile is not for callers
+    lines = [f"Invalid parameters of {ctx.method}:"]
+    for one in error.errors(include_url=False, include_input=False)[:NAMED_FAULTS]:
+        is_missing = one["type"] == "missing"
+        wanted = JSON_TYPES.get(one["type"])
+        said = f'not of type "{wanted}"' if wanted else one["msg"].removeprefix("Input ")
+        place = _place(one["loc"], ctx.params, ends_beyond=is_missing)
+        lines.append(f"- {place}: {'required, but missing' if is_missing else said}"[:FAULT_CHARACTERS])
+    return "\n".join(dict.fromkeys(lines))
+
+
+def _place(location: tuple[int | str, ...], params: Any, *, ends_beyond: bool) -> str:
+    """A JSON Pointer, without the kinds that the validator tried, which are no part of what was sent."""
+    place = ""
+    found: Any = {"params": params}
+    for position, key in enumerate(location, 1):
+        is_there = key in found if isinstance(found, dict) else isinstance(found, list) and type(key) is int
+        if is_there:
+            found = found[key]
+        if is_there or (ends_beyond and position == len(location)):
+            place += f"/{key}"
+    return place.removeprefix("/params") or "params"
 
 
 # `labels` looks the series up under a lock and checks the names each time. Bounded as METHODS is.

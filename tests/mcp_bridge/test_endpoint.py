@@ -12,6 +12,7 @@ import pytest
 from django.utils import timezone
 
 from catalogue.models import Source
+from executions.models import Execution
 from mcp_bridge.bearers import forget_bearers
 from mcp_bridge.models import AccessToken
 from mcp_bridge.tokens import create_token
@@ -184,6 +185,40 @@ def test_blanks_around_a_header_are_no_part_of_it(mcp_server: McpServer, token: 
         connection.request("POST", "/mcp", json.dumps(body), headers)
         answer = connection.getresponse()
         assert (answer.status, json.load(answer)["result"]["isError"]) == (200, False)
+
+
+FAULTS = {
+    "a text for arguments": ({"name": "countdown", "arguments": "x"}, '- /arguments: not of type "object"'),
+    "a list for arguments": ({"name": "countdown", "arguments": [1]}, '- /arguments: not of type "object"'),
+    "no name": ({"arguments": {}}, "- /name: required, but missing"),
+}
+
+
+@pytest.mark.parametrize("version", ["2026-07-28", "2025-11-25"])
+def test_what_is_wrong_with_the_parameters_is_named(
+    mcp_server: McpServer, token: str, subtests: pytest.Subtests, version: str
+):
+    for name, (params, fault) in FAULTS.items():
+        with subtests.test(name):
+            body, headers = modern("tools/call", **params)
+            response = mcp_server.post(body, token=token, headers=headers | {"mcp-protocol-version": version})
+            text = response.text.partition("data: ")[2] or response.text
+            error = json.loads(text)["error"]
+            assert error["code"] == -32602
+            assert error["message"] == f"Invalid parameters of tools/call:\n{fault}"
+
+
+def test_half_a_character_in_any_text_is_refused_before_anything_starts(
+    mcp_server: McpServer, token: str, source: Source
+):
+    """The engine would get what is no character."""
+    body, headers = modern("tools/call", name="text_statistics", arguments={"text": "cut \ud83d"})
+    # As Python's own writer has it, in ASCII.
+    sent = json.dumps(body).encode()
+    result = mcp_server.post(content=sent, token=token, headers=headers).json()["result"]
+    assert result["isError"] and not Execution.objects.exists()
+    assert "nothing was started" in result["content"][0]["text"]
+    assert "half of a surrogate pair" in result["content"][0]["text"]
 
 
 def test_an_unknown_method_is_not_found(mcp_server: McpServer, token: str):
