@@ -6,12 +6,12 @@ import statistics
 from collections.abc import Callable
 
 from benchmarks._figures import table
-from executions.runner.schedule import FEWEST_RUNS, UsualDurations, pause_before
+from executions.runner.schedule import LatestRuns, UsualDurations, pause_before
 
 RUNS = 300
 LEARNING = 100
 """Of these the first, which are not measured."""
-USUAL_SECONDS = (0.005, 0.3, 3.0, 60.0, 1200.0)
+USUAL_SECONDS = (0.005, 0.05, 0.3, 3.0, 60.0, 1200.0)
 SPREAD = 0.3
 """Of the logarithms of a workflow's durations."""
 SHORTEST = 1.0
@@ -49,16 +49,15 @@ def poll(duration: float, schedule: Schedule) -> tuple[float, float, int]:
 
 
 def simulate(usual_seconds: float, *, tells_times: bool) -> list[list[str]]:
-    chance, known = random.Random(7), list[float]()
+    chance, known = random.Random(7), LatestRuns()
     plans: dict[str, Schedule] = {"plain": plain} | {
         f"every {each:g} s": every(each) for each in (1, 2, 5, 10, 30)
     }
     found: dict[str, list[tuple[float, int]]] = {name: [] for name in ("learnt", *plans)}
     for number in range(RUNS):
         duration = usual_seconds * math.exp(chance.gauss(0, SPREAD))
-        usual = UsualDurations(known[-LEARNING:]) if number >= FEWEST_RUNS else None
-        waited, before, polls = poll(duration, learnt_from(usual))
-        known.append(duration if tells_times else (before + duration + waited) / 2)
+        waited, before, polls = poll(duration, learnt_from(known.usual))
+        known.add(*((duration, duration) if tells_times else (before, duration + waited)))
         if number < LEARNING:
             continue
         found["learnt"].append((waited, polls))

@@ -2,17 +2,17 @@
 
 Each process learns from the ends that it sees, without a query, and starts from nothing. A poll
 comes at the age that costs least: the wait of a run that is over costs in proportion to how long the run
-took, and each poll costs too. Where an engine does not say when a run ended, that counts as halfway between
-its last two polls, so that a run found over by its first poll is asked about earlier the next time.
+took, and each poll costs too. Where an engine does not say when a run ended, that was between its last two
+polls: the other runs tell where, and a first poll that finds each run over comes earlier the next time.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections import deque
-from collections.abc import Iterable
+from bisect import bisect_left, bisect_right
+from collections import Counter, deque
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from math import ceil
 from threading import Lock
 from typing import TYPE_CHECKING
@@ -27,6 +27,7 @@ REMEMBERED_WORKFLOWS = 5_000
 REMEMBERED_RUNS = 100  # Of each workflow
 FEWEST_RUNS = 5
 GROUPS = 20
+ROUNDS = 10  # Of an estimate; more change little
 FRESH_SHARE = 10  # What was worked out holds until a tenth of the runs behind it are new
 GOOD_WAIT_SHARE = 0.1  # Of a run's duration: a wait for its poll that costs one, ...
 GOOD_WAIT_SECONDS = 0.06  # ... or this, where it is longer
@@ -89,26 +90,61 @@ class UsualDurations:
         return best
 
 
-class _LatestRuns:
+def estimated(bounds: Sequence[tuple[float, float]]) -> list[float]:
+    """How long so many runs took of which is known between which two ages each ended, without which is which.
+
+    Turnbull's estimate: ends lie only where the latest age of one run meets the first of another, and in each
+    such place so many as the runs make likeliest, which is found in some rounds.
+    """
+    counts = Counter(bounds)
+    lows, highs = {low for low, _ in counts}, {high for _, high in counts}
+    ages = sorted(lows | highs)
+    place = {age: index for index, age in enumerate(ages)}
+    spans = list(pairwise(ages))
+    masses = [float(low in lows and high in highs) for low, high in spans]
+    for _ in range(ROUNDS):
+        sums = list(accumulate(masses, initial=0.0))
+        changes = [0.0] * len(ages)
+        for (low, high), count in counts.items():
+            share = count / (sums[place[high]] - sums[place[low]])
+            changes[place[low]] += share
+            changes[place[high]] -= share
+        masses = [mass * factor for mass, factor in zip(masses, accumulate(changes), strict=False)]
+    up_to = list(accumulate(masses))
+    steps = ((number + 0.5) / len(bounds) * up_to[-1] for number in range(len(bounds)))
+    return [sum(spans[min(bisect_left(up_to, step), len(spans) - 1)]) / 2 for step in steps]
+
+
+class LatestRuns:
+    """Of one workflow."""
+
     def __init__(self) -> None:
-        self._durations: deque[float] = deque(maxlen=REMEMBERED_RUNS)
+        self._bounds: deque[tuple[float, float]] = deque(maxlen=REMEMBERED_RUNS)
         self._new = 0
         self._usual: UsualDurations | None = None
 
-    def add(self, seconds: float) -> None:
-        self._durations.append(seconds)
+    def add(self, low: float, high: float) -> None:
+        """The age at which a run still went on, and the one at which it was over, in seconds; the same if the
+        engine said when it ended."""
+        # In milliseconds: many runs then have the same bounds, and the estimate takes an eighth of the time.
+        self._bounds.append((round(low, 3), round(high, 3)))
         self._new += 1
+        if 0.0 < low < high:
+            # A poll came too early; the next run's is not to.
+            self._usual = None
 
     @property
     def usual(self) -> UsualDurations | None:
-        if len(self._durations) < FEWEST_RUNS:
+        if len(self._bounds) < FEWEST_RUNS:
             return None
-        if self._usual is None or self._new * FRESH_SHARE >= len(self._durations):
-            self._usual, self._new = UsualDurations(self._durations), 0
+        if self._usual is None or self._new * FRESH_SHARE >= len(self._bounds):
+            unclear = [(low, high) for low, high in self._bounds if low < high]
+            clear = [low for low, high in self._bounds if low == high]
+            self._usual, self._new = UsualDurations(clear + (estimated(unclear) if unclear else [])), 0
         return self._usual
 
 
-_runs: LRUCache[int, _LatestRuns] = LRUCache(REMEMBERED_WORKFLOWS)
+_runs: LRUCache[int, LatestRuns] = LRUCache(REMEMBERED_WORKFLOWS)
 _lock = Lock()
 
 
@@ -124,10 +160,11 @@ def learn_from_end(execution: Execution, *, ended_at: datetime | None) -> None:
     if execution.workflow_id is None or begun is None:
         return
     last_poll = execution.polled_at or begun
-    if ended_at is None or not last_poll <= ended_at <= found_at:
-        ended_at = last_poll + (found_at - last_poll) / 2
+    if ended_at is not None and last_poll <= ended_at <= found_at:
+        last_poll = found_at = ended_at
     with _lock:
-        _runs.setdefault(execution.workflow_id, _LatestRuns()).add((ended_at - begun).total_seconds())
+        runs = _runs.setdefault(execution.workflow_id, LatestRuns())
+        runs.add((last_poll - begun).total_seconds(), (found_at - begun).total_seconds())
 
 
 def learnt_pause(execution: Execution, *, shortest: float) -> timedelta | None:

@@ -8,7 +8,7 @@ from django.utils import timezone
 from catalogue.models import Workflow
 from executions.advancing import advance_due_executions
 from executions.models import Execution, State
-from executions.runner.schedule import UsualDurations
+from executions.runner.schedule import LatestRuns, UsualDurations
 from tests.connectors.scripted import replies
 from tests.executions.engines import WireEngine, completed, status
 from tests.executions.steps import let_pass, make_active, read
@@ -79,6 +79,19 @@ def test_of_an_engine_without_times_the_end_is_found_earlier_with_each_run(
         ages.append(next_poll_of_new_run(engine, workflow, age=0.1))
     assert ages[0] == pytest.approx(4, abs=1.2)
     assert ages[1] < ages[0]
+
+
+@pytest.mark.parametrize(("seconds", "earliest", "latest"), [(0.005, 0.005, 0.02), (0.05, 0.05, 0.15)])
+def test_without_times_some_dozens_of_runs_teach_when_a_short_one_is_over(
+    seconds: float, earliest: float, latest: float
+) -> None:
+    """Issue 15: a poll that comes too early costs a second, and shows that the others were not that short."""
+    runs = LatestRuns()
+    for _ in range(60):
+        age = 0.2 if runs.usual is None else runs.usual.first_age(1.0) or 0.2
+        runs.add(*((0.0, age) if age >= seconds else (age, age + 1.0)))
+    assert runs.usual is not None
+    assert earliest <= (runs.usual.first_age(1.0) or 0.0) <= latest
 
 
 def test_a_run_that_is_being_cancelled_is_asked_about_soon(engine: WireEngine, workflow: Workflow) -> None:
