@@ -22,7 +22,7 @@ from catalogue.schema_limits import (
     read_bounded,
     too_large,
 )
-from connectors.formats.json import write_json
+from connectors.formats.json import NO_CHARACTER, find_halves, write_json
 from connectors.formats.json_schema import pointer_of
 from connectors.network.redaction import printable
 
@@ -150,7 +150,8 @@ def find_argument_problems(schema: dict[str, Any], arguments: Any) -> list[Argum
     except TooDeep:
         return [ArgumentProblem("", f"nested deeper than {MAX_ARGUMENT_DEPTH} levels")]
     except UnicodeEncodeError:
-        return [ArgumentProblem("", "a text contains half of a surrogate pair, which is no character")]
+        halves = list(find_halves(arguments)) or [("", f"contains {NO_CHARACTER}")]
+        return [ArgumentProblem(place, fault) for place, fault in halves[:MAX_PROBLEMS]]
     if not found.errors and found.are_all:
         return []
     problems = [problem for error in found.errors for problem in _argument_problems(error)]

@@ -43,7 +43,7 @@ from catalogue.long_lists import (
 )
 from catalogue.models.workflow import MOST_APPROVERS, MOST_CALLS
 from catalogue.permissions import InsufficientScope
-from connectors.formats.json import UnreadableJSON, parse_json
+from connectors.formats.json import HalfCharacters, UnreadableJSON, parse_json
 from connectors.formats.json_schema import pointer_of
 
 if TYPE_CHECKING:
@@ -200,7 +200,10 @@ class BoundedJSONParser(BaseParser):
         if len(body) > limit:
             raise Refusal(status.HTTP_413_REQUEST_ENTITY_TOO_LARGE, TOO_LARGE, kind="validation")
         try:
-            return parse_json(body)
+            return parse_json(body, given=True)
+        except HalfCharacters as error:
+            problems = [Problem(place, fault) for place, fault in error.places]
+            raise Refusal(400, NOT_VALID, kind="validation", errors=problems) from None
         except UnreadableJSON as error:
             raise Refusal(400, f"The request's body cannot be read. {error}", kind="validation") from None
 

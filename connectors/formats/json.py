@@ -3,7 +3,7 @@
 import json
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from itertools import accumulate, chain, compress, repeat
 from operator import is_
@@ -12,10 +12,14 @@ from uuid import uuid4
 
 from pydantic_core import from_json, to_json
 
+from connectors.formats.json_schema import pointer_of
+
 STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
 """Possessive, so that an unclosed string is scanned once; unrolled, which halves the time."""
 ESCAPE = re.compile(rb"\\.", re.DOTALL)
 LONE_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+HALF = re.compile("[\ud800-\udfff]")
+NO_CHARACTER = "half of a surrogate pair, which is no character"
 BRACKETS = b"[]{}"
 NOT_BRACKETS = bytes(byte for byte in range(256) if byte not in BRACKETS)
 STEP = [1 if byte in b"[{" else -1 for byte in range(256)]
@@ -36,13 +40,24 @@ class UnreadableJSON(ValueError):
     """The message is a sentence."""
 
 
+class HalfCharacters(UnreadableJSON):
+    """`places`: a JSON Pointer and what is wrong there, of each text."""
+
+    def __init__(self, places: list[tuple[str, str]]) -> None:
+        super().__init__("; ".join(f"{place or 'The whole'} {fault}" for place, fault in places[:5]) + ".")
+        self.places = places
+
+
 class TooDeep(dict[str, Any]):
     """The top level of an object of a listing that was nested too deep."""
 
 
-def parse_json(data: bytes, *, max_depth: int = MAX_DEPTH, object_of: ObjectOf | None = None) -> Any:
+def parse_json(
+    data: bytes, *, max_depth: int = MAX_DEPTH, object_of: ObjectOf | None = None, given: bool = False
+) -> Any:
     """Read UTF-8 JSON with finite numbers, nested at most `max_depth` deep. Raises UnreadableJSON only. Half
-    a surrogate pair becomes "?", since nothing can store or send it. `object_of` makes objects from their
+    a surrogate pair, which nothing can store or send, becomes "?" in what an engine says, and is refused with
+    HalfCharacters in what is `given` by a caller, who can correct it. `object_of` makes objects from their
     pairs, for callers to which duplicate keys matter; a text without any may be read without it."""
     if not data.strip():
         raise UnreadableJSON("The text is empty where JSON was expected.")
@@ -53,8 +68,29 @@ def parse_json(data: bytes, *, max_depth: int = MAX_DEPTH, object_of: ObjectOf |
     parsed = _parse(data, object_of)
     if not LONE_SURROGATE.search(data):
         return parsed
+    if given:
+        if halves := list(find_halves(parsed)):
+            raise HalfCharacters(halves)
+        return parsed
     text = json.dumps(parsed, ensure_ascii=False).encode("utf-8", "replace")
     return json.loads(text, object_pairs_hook=object_of)
+
+
+def find_halves(value: Any, place: str = "") -> Iterator[tuple[str, str]]:
+    """Each text with half of a surrogate pair, as a JSON Pointer and what is wrong there. A name that has one
+    can be no part of a pointer."""
+    if isinstance(value, str):
+        if HALF.search(value):
+            yield place, f"contains {NO_CHARACTER}"
+    elif isinstance(value, dict):
+        for name, inner in value.items():
+            if HALF.search(name):
+                yield place, f"has a name that contains {NO_CHARACTER}"
+            else:
+                yield from find_halves(inner, f"{place}{pointer_of([name])}")
+    elif isinstance(value, list):
+        for position, inner in enumerate(value):
+            yield from find_halves(inner, f"{place}/{position}")
 
 
 def _parse_quickly(data: bytes, max_depth: int) -> tuple[Any] | None:

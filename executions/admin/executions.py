@@ -242,7 +242,7 @@ def _read_output(written: str) -> Any:
     if not written.strip():
         return None
     try:
-        return parse_json(written.encode(errors="replace"))
+        return parse_json(written.encode(errors="replace"), given=True)
     except UnreadableJSON as error:
         why = f"The answer is not valid JSON; nothing was changed. {error}"
         raise engine_runs.ResolutionRefused(why) from None

@@ -191,7 +191,7 @@ class RunForm(forms.Form):
         if self.data.get("mode") != "json":
             return None
         try:
-            arguments = parse_json(written.encode(errors="replace")) if written.strip() else {}
+            arguments = parse_json(written.encode(errors="replace"), given=True) if written.strip() else {}
         except UnreadableJSON as error:
             raise forms.ValidationError(f"This cannot be read. {error}") from None
         if not isinstance(arguments, dict):

@@ -329,13 +329,21 @@ def test_arguments_are_kept_exactly_whatever_json_they_are(value):
 
 
 @pytest.mark.databases("executions.models.record")
-def test_a_text_that_was_cut_inside_a_character_is_kept_readable():
+def test_a_text_that_was_cut_inside_a_character_is_refused():
+    """A2.5: as over MCP. No engine gets another text than the caller's."""
     make_workflow(tool_name="anything")
-    body = b'{"tool": "anything", "arguments": {"text": "a\\ud83d"}}'
+    body = b'{"tool": "anything", "arguments": {"text": ["a\\ud83d", "\\ud83d\\ude00"]}}'
 
     response = agent().post("/api/executions/", body, content_type="application/json")
 
-    assert response.json()["input"] == {"text": "a?"}
+    assert response.status_code == 400
+    assert response.json()["errors"] == [
+        {
+            "path": "/arguments/text/0",
+            "message": "contains half of a surrogate pair, which is no character",
+        }
+    ]
+    assert not Execution.objects.exists()
 
 
 @pytest.mark.django_db(transaction=True)

@@ -188,8 +188,11 @@ def test_arguments_nested_ten_thousand_deep_are_refused_and_the_process_lives(sc
 def test_half_a_character_is_refused_in_words_and_not_with_an_exception() -> None:
     """A2.5: also where the schema says nothing of the text, so that the validator does not read it."""
     for schema in ({"properties": {"a": {"pattern": "x"}}}, {"properties": {"a": {"type": "string"}}}, {}):
-        problems = told(schema, {"a": "\ud83d"})
-        assert problems == {"": "a text contains half of a surrogate pair, which is no character"}
+        problems = told(schema, {"a": "\ud83d", "b": [{"\ud83d": 1}]})
+        assert problems == {
+            "/a": "contains half of a surrogate pair, which is no character",
+            "/b/0": "has a name that contains half of a surrogate pair, which is no character",
+        }
 
 
 def test_a_hostile_schema_costs_neither_time_nor_the_process() -> None:

@@ -218,7 +218,7 @@ def test_half_a_character_in_any_text_is_refused_before_anything_starts(
     result = mcp_server.post(content=sent, token=token, headers=headers).json()["result"]
     assert result["isError"] and not Execution.objects.exists()
     assert "nothing was started" in result["content"][0]["text"]
-    assert "half of a surrogate pair" in result["content"][0]["text"]
+    assert "- /text: contains half of a surrogate pair" in result["content"][0]["text"]
 
 
 def test_an_unknown_method_is_not_found(mcp_server: McpServer, token: str):
