@@ -22,18 +22,16 @@ class StartRefused(Exception):
 
 
 class UnknownTool(StartRefused):
-    """`renamed` are tools that formerly had the name, `similar` ones with a like name."""
+    """`renamed` are tools that formerly had the name, `similar` ones with a like name. Where its callers can
+    look for others, each door adds."""
 
     reason = "unknown_tool"
 
     def __init__(self, tool_name: str, *, renamed: Sequence[str] = (), similar: Sequence[str] = ()) -> None:
-        meant = f"Did you mean {' or '.join(similar)}? " if similar else ""
+        meant = f" Did you mean {' or '.join(similar)}?" if similar else ""
         if renamed:
-            meant = f"It was renamed: call {' or '.join(renamed)} instead. "
-        super().__init__(
-            f"Unknown or disabled tool: {tool_name[:200]}. {meant}"
-            "list_workflows shows those that can be called."
-        )
+            meant = f" It was renamed: call {' or '.join(renamed)} instead."
+        super().__init__(f"Unknown or disabled tool: {tool_name[:200]}.{meant}")
 
 
 class InvalidArguments(StartRefused):

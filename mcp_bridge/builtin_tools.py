@@ -35,6 +35,7 @@ from mcp_bridge.calls import (
     UNNAMED_WAIT_SECONDS,
     ProgressNotifications,
     ToolCall,
+    in_words,
     known_patience,
     run_workflow,
 )
@@ -118,7 +119,7 @@ async def call_built_in(tool: BuiltInTool, call: ToolCall, arguments: Arguments)
     try:
         return await tool.call(call, await _read_arguments(tool, call, arguments))
     except (StartRefused, InteractionRefused, UnknownExecution, UnknownCursor, NoSuchPart) as error:
-        return text_result(str(error), is_error=True)
+        return text_result(in_words(error, call.door), is_error=True)
 
 
 async def _read_arguments(tool: BuiltInTool, call: ToolCall, arguments: Arguments) -> Arguments:

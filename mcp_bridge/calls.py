@@ -85,6 +85,14 @@ class ToolCall:
     responses: Mapping[str, Any] = field(default_factory=dict)  # And what its user said
 
 
+def in_words(error: Exception, door: Execution.Door) -> str:
+    """A refusal, with where callers of this door can look for a tool."""
+    if not isinstance(error, UnknownTool):
+        return str(error)
+    shows = "list_tools" if door == Execution.Door.COMMAND else "list_workflows"
+    return f"{error} {shows} shows those that can be called."
+
+
 def run_workflow(call: ToolCall, tool_name: str, arguments: dict[str, Any]) -> Awaitable[ToolAnswer]:
     """Run it and wait. Awaiting it raises UnknownTool; the result reports everything else that goes wrong."""
     if call.log is None:

@@ -29,7 +29,7 @@ from executions.local_worker import LocalWorker, stands_in_for_workers
 from executions.refusals import UnknownTool
 from mcp_bridge import declarations
 from mcp_bridge.builtin_tools import call_tool, describe_missing_scope, missing_scope
-from mcp_bridge.calls import OpenCalls, ToolCall
+from mcp_bridge.calls import OpenCalls, ToolCall, in_words
 from mcp_bridge.completions import complete
 from mcp_bridge.declarations import Context, is_modern, takes_tasks
 from mcp_bridge.elicitation import Ask, Question
@@ -242,7 +242,7 @@ class _Bridge:
             try:
                 return await call_tool(call, params.name, arguments)
             except UnknownTool as error:
-                raise MCPError(types.INVALID_PARAMS, str(error)) from None
+                raise MCPError(types.INVALID_PARAMS, in_words(error, call.door)) from None
 
     async def note_cancelled(self, context: Context, params: types.CancelledNotificationParams) -> None:
         self._open_calls.interrupt(context, params, self.access_of(context))

@@ -435,7 +435,8 @@ def _not_resolved(error: engine_runs.ResolutionRefused) -> Refusal:
 def _start_refusal(error: StartRefused) -> Refusal:
     match error:
         case UnknownTool():
-            return Refusal(status.HTTP_404_NOT_FOUND, str(error))
+            look = "GET /api/workflows/ lists those that there are."
+            return Refusal(status.HTTP_404_NOT_FOUND, f"{error} {look}")
         case InvalidArguments():
             problems = [Problem(f"/arguments{problem.path}", problem.message) for problem in error.problems]
             return Refusal(status.HTTP_400_BAD_REQUEST, str(error), kind="validation", errors=problems)

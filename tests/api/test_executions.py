@@ -275,10 +275,12 @@ def test_a_disabled_tool_is_as_unknown_as_one_that_never_was(wait_seconds):
     make_workflow(tool_name="off", enabled=False)
 
     for client in (agent(), administrator()):
-        for tool in ("off", "never"):
+        for tool in ("off", "never", "list_workflows"):
             response = client.post("/api/executions/", {"tool": tool, "wait_seconds": wait_seconds})
             assert response.status_code == 404
-            assert f"Unknown or disabled tool: {tool}" in response.json()["detail"]
+            assert response.json()["detail"] == (
+                f"Unknown or disabled tool: {tool}. GET /api/workflows/ lists those that there are."
+            )
 
 
 def test_a_start_is_recorded_before_any_engine_is_asked():

@@ -70,7 +70,8 @@ def test_a_start_of_unknown_outcome_warns_against_calling_again(
     [
         (("report", "[1]"), "have to be a JSON object"),
         (("report", "{"), "not valid JSON"),
-        (("no_such_tool",), "Unknown or disabled tool: no_such_tool"),
+        (("no_such_tool",), r"Unknown or disabled tool: no_such_tool\. list_tools shows"),
+        (("get_workflow_info", '{"name": "no_such_tool"}'), r"no_such_tool\. list_tools shows"),
     ],
 )
 def test_a_call_that_cannot_be_made_records_nothing(

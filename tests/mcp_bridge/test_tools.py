@@ -220,7 +220,7 @@ async def test_a_disabled_workflow_is_gone_from_the_list_and_refused(connect: Co
         assert "countdown" in await tool_names(client)
         await in_database(disable_workflows)(Workflow.objects.filter(tool_name="countdown"))
         await _until_absent(client, "countdown")
-        with pytest.raises(MCPError, match="Unknown or disabled tool: countdown"):
+        with pytest.raises(MCPError, match=r"disabled tool: countdown\. list_workflows shows"):
             await client.call_tool("countdown", {"seconds": 0})
         await in_database(enable_workflows)(Workflow.objects.filter(tool_name="countdown"))
 
@@ -286,7 +286,9 @@ async def test_get_workflow_info_shows_everything_about_one(connect: Connect, so
     assert document["input_schema"]["required"] == ["csv"]
     assert document["source"] == "example"
     assert unknown.is_error
-    assert "Unknown or disabled tool" in unknown.content[0].text
+    assert unknown.content[0].text == (
+        "Unknown or disabled tool: nope. list_workflows shows those that can be called."
+    )
 
 
 async def test_execute_workflow_runs_one_by_name(connect: Connect, source: Source):

@@ -11,7 +11,7 @@ from connectors.background import run_in_background_loop
 from executions.models import Execution
 from executions.refusals import StartRefused
 from mcp_bridge.builtin_tools import call_tool
-from mcp_bridge.calls import ToolCall
+from mcp_bridge.calls import ToolCall, in_words
 from mcp_bridge.content import describe, is_note, text_of
 from mcp_bridge.management import add_toolset_option, local_access
 from mcp_bridge.tokens import Access
@@ -32,7 +32,7 @@ class Command(CatalogueCommand):
         try:
             result = run_in_background_loop(_call(options["name"], arguments, access, self._report_progress))
         except StartRefused as error:
-            raise CommandError(str(error)) from None
+            raise CommandError(in_words(error, Execution.Door.COMMAND)) from None
         for note in filter(is_note, result.content):
             self.stderr.write(_in_words(note))
         result.content = [block for block in result.content if not is_note(block)]
