@@ -1,4 +1,5 @@
-"""Tool names: made once from the workflow's name, then stable (A6.4, B8), and names that look alike."""
+"""Tool names: made once from the workflow's name, then stable (A6.4, B8), names that look alike, and what a
+name may be that people give."""
 
 import hashlib
 import re
@@ -9,6 +10,8 @@ from heapq import nsmallest
 MAX_LENGTH = 64  # Clients are stricter than MCP's own 128
 SIMILAR = 0.55  # The least share of letter pairs that two similar names have in common
 MOST_SIMILAR = 3
+
+CONTROLS = frozenset({"Cc", "Cs", "Zl", "Zp"})  # Of Unicode: control characters, and what breaks lines
 
 BUILT_IN_TOOLS = {  # MCP's built-in tools with their titles; no workflow may have or resemble these names
     "list_workflows": "List workflows",
@@ -24,6 +27,13 @@ BUILT_IN_TOOLS = {  # MCP's built-in tools with their titles; no workflow may ha
 
 RESERVED = frozenset({*BUILT_IN_TOOLS, "enable", "disable"})
 """Built-in tools, and REST's addresses beside the tools'; a workflow of such a name gets its id added."""
+
+
+def find_name_problem(name: str) -> str:
+    """Why people cannot give this name; empty if they can."""
+    if name.strip() and CONTROLS.isdisjoint(map(unicodedata.category, name)):
+        return ""
+    return "A name is one line of text, without control characters and not only of white space."
 
 
 def make_tool_name(

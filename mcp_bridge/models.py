@@ -57,6 +57,7 @@ class AccessToken(Recorded):
     """A bearer token; only its hash is kept, the token itself is shown once."""
 
     recorded_besides: ClassVar[tuple[str, ...]] = ("revoked_at", "rotated_at", "former_ends_at")
+    names_by_people: ClassVar[tuple[str, ...]] = ("name",)
 
     name = models.CharField(max_length=100, unique=True)
     digest = models.CharField(max_length=64, unique=True, editable=False)

@@ -20,6 +20,7 @@ from catalogue import roles
 from catalogue.admin import rendering
 from catalogue.admin.base import CatalogueAdmin
 from catalogue.models import Role
+from catalogue.naming import find_name_problem
 from catalogue.sources import rename_in_reservations
 
 if TYPE_CHECKING:
@@ -217,10 +218,19 @@ def _as_shown(field: Any) -> Any:
     return "role_shown" if field == "role" else field
 
 
+class GroupForm(Form):
+    def clean_name(self) -> str:
+        name: str = self.cleaned_data["name"]
+        if "name" in self.changed_data and (problem := find_name_problem(name)):
+            raise ValidationError(problem)
+        return name
+
+
 @admin.register(Group)
 class GroupAdmin(OwnPermissionsMixin, auth_admin.GroupAdmin):
     """The groups of roles are kept by the product: only looked at here."""
 
+    form = GroupForm
     list_display = ("name", "kind", "members")
     filter_horizontal = ()
 

@@ -1,6 +1,6 @@
 """What the catalogue's rows have in common: history, reservations, and the revision of what is exposed."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, ClassVar, NoReturn, Self, TypeVar
 
 from django.core.exceptions import ValidationError
@@ -9,6 +9,7 @@ from django.utils import timezone
 
 from catalogue.access import check_form, find_unknown
 from catalogue.fields import JSONTextField
+from catalogue.naming import find_name_problem
 
 Row = TypeVar("Row", bound=models.Model)
 
@@ -18,6 +19,7 @@ class Recorded(models.Model):
 
     recorded_besides: ClassVar[Sequence[str]] = ()  # Columns that change although no form edits them
     recorded_as_secret: ClassVar[Sequence[str]] = ()  # Columns whose values the history leaves out
+    names_by_people: ClassVar[Sequence[str]] = ()  # Columns with names in free words
     as_read: tuple[Sequence[str], Sequence[Any]] | None = None
     """Names and values of the columns as read; None for a row made in this process."""
     related_as_read: dict[str, Any] | None = None
@@ -30,6 +32,17 @@ class Recorded(models.Model):
         row = super().from_db(db, field_names, values, **options)
         row.as_read = (field_names, values)
         return row
+
+    def clean_fields(self, exclude: Collection[str] | None = None) -> None:
+        """A row from before goes on with the names that it has."""
+        super().clean_fields(exclude=exclude)
+        before = dict(zip(*self.as_read, strict=True)) if self.as_read else {}
+        checked = set(self.names_by_people) - set(exclude or ())
+        given = {column: name for column in checked if (name := getattr(self, column))}
+        changed = (column for column, name in given.items() if name != before.get(column))
+        problems = {column: find_name_problem(given[column]) for column in changed}
+        if any(problems.values()):
+            raise ValidationError({column: problem for column, problem in problems.items() if problem})
 
     def recorded_relations(self) -> dict[str, Any]:
         """Related rows of other tables as JSON, read from the database."""

@@ -45,6 +45,7 @@ class ServerFeature(Exposing):
         TEMPLATE = FeatureKind.TEMPLATE.value, "resource template"
 
     recorded_besides = ("definition",)
+    names_by_people = ("title_override",)
 
     source = models.ForeignKey(Source, on_delete=models.CASCADE, related_name="features", editable=False)
     kind = models.CharField(max_length=10, choices=Kind.choices, editable=False)

@@ -77,6 +77,8 @@ class WorkflowFilter(ChoosingRule):
 class Toolset(Reservable):
     """What `/mcp/<slug>` serves: exposed workflows, picked by hand or chosen by its rules."""
 
+    names_by_people = ("title",)
+
     class Mode(models.TextChoices):
         FULL = "full", "full: a tool per workflow"
         COMPACT = "compact", "compact: only the built-in tools, which list and run workflows by name"

@@ -154,6 +154,8 @@ class Workflow(Exposing):
         CONTINUE = "continue", "goes on, and the result is kept"
         CANCEL = "cancel", "is cancelled"
 
+    names_by_people = ("title_override",)
+
     source = models.ForeignKey(Source, on_delete=models.CASCADE, related_name="workflows")
 
     # The engine's description; only discovery writes it.

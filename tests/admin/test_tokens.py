@@ -61,6 +61,7 @@ def test_the_scopes_are_explained(admin_client: Client) -> None:
     ("given", "field"),
     [
         ({"name": "taken"}, "name"),
+        ({"name": "a\nb"}, "name"),
         ({"scopes": []}, "scopes"),
         ({"inline_wait_seconds": "0"}, "inline_wait_seconds"),
         ({"scopes": ["everything"]}, "scopes"),
@@ -324,6 +325,9 @@ def test_commands_make_rotate_list_and_revoke_tokens() -> None:
     ]  # fmt: skip
     with pytest.raises(CommandError, match="There is no access token nobody"):
         run("rotate_mcp_token", "nobody")
+    for name in ("a\nb", " ", "\x1b[2J"):
+        with pytest.raises(CommandError, match="name: A name is one line of text"):
+            run("create_mcp_token", name)
 
 
 def test_the_wait_of_a_tokens_calls_can_be_changed_and_nothing_else_of_it(admin_client: Client) -> None:

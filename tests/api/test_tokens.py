@@ -55,6 +55,8 @@ def test_a_token_is_made_and_its_text_is_shown_this_once():
         ({"calls_per_minute": 0}, "/calls_per_minute"),
         ({"calls_at_once": 3}, "/calls_at_once"),
         ({"digest": "x"}, "/digest"),
+        ({"name": "a\nb"}, "/name"),
+        ({"name": "a\u2028b"}, "/name"),
     ],
 )
 def test_what_makes_no_sense_is_refused_where_it_stands(given, place):
@@ -63,6 +65,15 @@ def test_what_makes_no_sense_is_refused_where_it_stands(given, place):
     assert answer.status_code == 400, answer.content
     assert [problem["path"] for problem in answer.json()["errors"]] == [place]
     assert not AccessToken.objects.filter(name="x").exists()
+
+
+def test_a_token_of_a_name_that_is_refused_by_now_goes_on():
+    """B8"""
+    token, text = create_token(name="agent")
+    AccessToken.objects.filter(pk=token.pk).update(name="a\nb")
+    answer = administrator().patch(f"{ADDRESS}{token.pk}/", {"purpose": "Answers."}, format="json")
+    assert (answer.status_code, answer.json()["purpose"]) == (200, "Answers.")
+    assert find_token(text).name == "a\nb"
 
 
 RUNNING = (

@@ -122,6 +122,7 @@ def test_a_renamed_toolset_has_a_new_address():
         ({"slug": "x", "token_budget": 10**30}, ["/token_budget"]),
         ({"slug": "x", "enabled": None}, ["/enabled"]),
         ({"slug": "x", "title": "x" * 256}, ["/title"]),
+        ({"slug": "x", "title": "a\nb"}, ["/title"]),
         ({"slug": "x", "picked": "a"}, ["/picked"]),
         ({"slug": "x", "picked": ["known", "unknown"]}, ["/picked/1"]),
         ({"slug": "x", "picked": [{"a": 1}]}, ["/picked/0"]),
