@@ -682,6 +682,28 @@ class Environment(BaseSettings):
         AllowedHosts.parse(value)
         return value
 
+    @field_validator("oauth_document_ca_file")
+    @classmethod
+    def _has_certificates(cls, value: str) -> str:
+        if not value:
+            return value
+        import ssl
+
+        try:
+            ssl.create_default_context(cafile=value)
+        except ssl.SSLError:
+            raise ValueError("no certificate is found in this file") from None
+        except OSError as error:
+            raise ValueError(f"this file cannot be read: {error.strerror}") from None
+        return value
+
+    @field_validator("secrets_dir")
+    @classmethod
+    def _is_a_folder(cls, value: str) -> str:
+        if value and not Path(value).is_dir():
+            raise ValueError("there is no such folder")
+        return value
+
     @field_validator("allowed_origins")
     @classmethod
     def _lists_origins(cls, value: str) -> str:

@@ -80,6 +80,11 @@ def test_the_page_of_settings_shows_each_with_its_default_and_meaning():
         ("CATALOGUE_STDIO_COMMANDS", '{"files": []}'),
         ("CATALOGUE_HTTP_TOOL_HOSTS", "billing.internal,10.1.2.3/16"),
         ("CATALOGUE_STDIO_COMMANDS", '{"files": {"command": ["files"], "shell": true}}'),
+        ("CATALOGUE_OAUTH_DOCUMENT_CA_FILE", "/nope"),
+        ("CATALOGUE_OAUTH_DOCUMENT_CA_FILE", "/"),
+        ("CATALOGUE_OAUTH_DOCUMENT_CA_FILE", __file__),
+        ("CATALOGUE_SECRETS_DIR", "/nope"),
+        ("CATALOGUE_SECRETS_DIR", __file__),
     ],
 )
 def test_a_malformed_value_is_refused_with_a_sentence_that_names_it(
