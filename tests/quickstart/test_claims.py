@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from django.core.management import CommandError
+from django.core.management import CommandError, call_command
 
 from config.management.commands.quickstart import HOST, ExampleEngine, chosen_engine, claimed, claimed_port
 
@@ -30,9 +30,24 @@ def test_folder_is_free_again_once_the_other_start_has_ended(tmp_path: Path) -> 
 
 def test_taken_port_is_refused_with_an_example_that_works(taken_port: int) -> None:
     another = taken_port + 1 if taken_port < 65535 else taken_port - 1
-    refused = pytest.raises(CommandError, match=rf"Port {taken_port} is taken\. .* PORT={another} make run")
+    refused = pytest.raises(CommandError, match=rf"Port {taken_port} is taken, .*: PORT={another} make run")
     with refused, claimed_port(taken_port):
         pass
+
+
+@pytest.mark.parametrize(
+    ("host", "problem"),
+    [
+        (HOST, "Port {} of 127.0.0.1 is taken, perhaps by .*: choose another one with --port or PORT"),
+        ("0.0.0.0", "Port {} of 0.0.0.0 is taken"),
+        ("192.0.2.1", "--host: nothing can listen on port {} of 192.0.2.1: .*address"),
+        ("nowhere.invalid", "--host: nothing can listen on port {} of nowhere.invalid: "),
+    ],
+)
+def test_a_web_process_says_at_once_that_it_cannot_listen(taken_port: int, host: str, problem: str) -> None:
+    """B5: before it loads anything, and without a database."""
+    with pytest.raises(CommandError, match=problem.format(taken_port)):
+        call_command("serve", "--host", host, "--port", str(taken_port))
 
 
 def choose_engine(data_dir: Path) -> tuple[ExampleEngine | None, ExampleEngine]:

@@ -42,6 +42,7 @@ from mcp_bridge.tokens import create_token
 
 HOST = "127.0.0.1"
 USUAL_ENGINE_PORT = 8090
+TAKEN = "is taken, perhaps by another start or a web process"
 STOP_SECONDS = 9.5  # supervisord needs less: it kills programs that do not stop
 SOURCE_NAME = "example-engine"
 TOKEN_NAME = "quickstart"  # noqa: S105 - what it is called
@@ -96,14 +97,14 @@ def reserved(port: int) -> Iterator[str | None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             # Another start holds it, or another user's start has made it.
-            problem = "is taken"
+            problem = TAKEN
         else:
             problem = None
             try:
                 _bind(port)
             except OSError as error:
                 in_use = error.errno == errno.EADDRINUSE
-                problem = "is taken" if in_use else f"cannot be used ({error.strerror})"
+                problem = TAKEN if in_use else f"cannot be used ({error.strerror})"
         yield problem
 
 

@@ -1,10 +1,33 @@
+import asyncio
+import errno
 from typing import Any
 
 from django.conf import settings
-from django.core.management.base import CommandParser
+from django.core.management.base import CommandError, CommandParser
 
 from catalogue.management.base import CatalogueCommand, whole_number
 from config.web_server import serve
+
+
+def check_port(host: str, port: int) -> None:
+    """As the server, which would tell a second later and between lines that sound like a start, listens.
+    Raises CommandError."""
+    try:
+        asyncio.run(_bind(host, port))
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise CommandError(
+                f"Port {port} of {host} is taken, perhaps by another web process or a quickstart: choose "
+                "another one with --port or PORT."
+            ) from None
+        option = "--port" if error.errno == errno.EACCES else "--host"
+        why = f"nothing can listen on port {port} of {host}: {error.strerror or error}"
+        raise CommandError(f"{option}: {why}.") from None
+
+
+async def _bind(host: str, port: int) -> None:
+    loop = asyncio.get_running_loop()
+    (await loop.create_server(asyncio.Protocol, host, port, start_serving=False)).close()
 
 
 class Command(CatalogueCommand):
@@ -21,6 +44,10 @@ class Command(CatalogueCommand):
             default=10,
             help="How long a stop waits for requests under way. Default: %(default)s.",
         )
+
+    def execute(self, *args: Any, **options: Any) -> str | None:
+        check_port(options["host"], options["port"])
+        return super().execute(*args, **options)
 
     def handle(self, *args: Any, **options: Any) -> None:
         try:
