@@ -6,13 +6,14 @@ catalogue's revision would not do: health, counts and executions stand in the sa
 """
 
 import hashlib
+import re
 from typing import Any, TypeVar
 
 from django.conf import settings
 from django.contrib.auth.mixins import LoginRequiredMixin
 from django.db.models import Model
 from django.http import HttpResponse, HttpResponseBase
-from django.urls import reverse_lazy
+from django.urls import resolve, reverse_lazy
 from django.utils.cache import get_conditional_response, patch_vary_headers
 from django.views.generic import TemplateView
 from drf_spectacular.utils import extend_schema, inline_serializer
@@ -182,6 +183,14 @@ class ApiDocs(LoginRequiredMixin, TemplateView):
         return {**super().get_context_data(**kwargs), **shown}
 
 
+ADDRESS_OF_ONE = re.compile(r"(?P<collection>/api/[^/]+/)(?P<key>[^/]+)(?P<action>.*)", re.DOTALL)
+FORMS_OF_IDS = {  # The widest first, each with an example
+    "names of letters, digits and the signs _ . -": "x",
+    "whole numbers": "1",
+    "UUIDs, with hyphens": "00000000-0000-0000-0000-000000000000",
+}
+
+
 @extend_schema(exclude=True)
 class NoSuchEndpoint(APIView):
     """A JSON error instead of an HTML page."""
@@ -190,7 +199,21 @@ class NoSuchEndpoint(APIView):
 
     def initial(self, request: Request, *args: object, **kwargs: object) -> None:
         super().initial(request, *args, **kwargs)
+        if (meant := ADDRESS_OF_ONE.fullmatch(request.path_info)) and (form := _form_of_ids(*meant.groups())):
+            raise NotFound(
+                f"There is no {meant['key'][:100]} in {meant['collection'][:100]}, where ids are {form}. Its "
+                "list shows what exists and may be seen."
+            )
         described = reverse("api-schema")
         raise NotFound(
             f"There is no such endpoint: {request.path[:200]}. GET {described} describes those there are."
         )
+
+
+def _form_of_ids(collection: str, _: str, action: str) -> str:
+    """Of a collection that has the action for ids of another form; empty where there is none."""
+    for form, example in FORMS_OF_IDS.items():
+        view = getattr(resolve(f"{collection}{example}{action}").func, "cls", NoSuchEndpoint)
+        if view is not NoSuchEndpoint:
+            return form
+    return ""

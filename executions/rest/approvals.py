@@ -176,7 +176,7 @@ class ApprovalViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewS
     filterset_class = ApprovalFilters
     pagination_class = base.LongPages
     newest_by = "requested_at"
-    lookup_value_regex = "[0-9a-f-]{36}"
+    lookup_value_regex = "[0-9a-fA-F-]{36}"
     access = {
         "list": Access(Scope.ADMIN, "executions.view_approval"),
         "retrieve": Access(Scope.ADMIN, "executions.view_approval"),

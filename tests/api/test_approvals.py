@@ -39,6 +39,7 @@ def test_a_person_reads_and_decides(call: Execution, anna: APIClient) -> None:
     assert (listed["tool"], listed["caller_name"], listed["approvers_needed"]) == ("pay", "Alice", 1)
     detail = anna.get(address(call)).json()
     assert detail["arguments"] == {"amount": 7}
+    assert anna.get(f"/api/approvals/{str(call.pk).upper()}/").json() == detail
     assert detail["past"] == {"last": [], "ended": 0, "succeeded": 0, "success_rate": None, "by_caller": 0}
 
     decided = anna.post(address(call, "approve/"), {"minutes": 60}, format="json").json()

@@ -115,6 +115,28 @@ def test_an_address_where_nothing_is_gets_404_in_json(address):
 
 
 @pytest.mark.parametrize(
+    ("method", "address", "said"),
+    [
+        ("post", "/api/executions/zzz/cancel/", "There is no zzz in /api/executions/, where ids are UUIDs"),
+        ("get", "/api/executions/zzz", "There is no zzz in /api/executions/, where ids are UUIDs"),
+        ("get", "/api/approvals/1/", "There is no 1 in /api/approvals/, where ids are UUIDs"),
+        ("post", "/api/tokens/mine/revoke/", "no mine in /api/tokens/, where ids are whole numbers"),
+        ("get", "/api/sources/a b/runs/", "There is no a b in /api/sources/, where ids are names"),
+        ("get", "/api/workflows/a b/", "There is no a b in /api/workflows/, where ids are names"),
+        ("get", "/api/executions/zzz/nonsense/", "There is no such endpoint"),
+        ("get", "/api/docs/zzz/", "There is no such endpoint"),
+        ("get", "/api/nowhere/zzz/", "There is no such endpoint"),
+    ],
+)
+def test_an_id_that_can_be_none_is_told_from_an_address_that_is_none(method, address, said):
+    """B6"""
+    response = getattr(administrator(), method)(address)
+
+    assert response.status_code == 404
+    assert said in response.json()["detail"]
+
+
+@pytest.mark.parametrize(
     ("method", "address"),
     [("delete", "/api/workflows/greet/"), ("put", "/api/sources/orders/"), ("options", "/api/sources/")],
 )
@@ -184,4 +206,4 @@ def test_an_address_with_a_line_break_is_answered_like_any_other(mcp_server: Mcp
     headers = {"authorization": f"Bearer {administrator().text}"}
     response = plain_http.get(f"{mcp_server.base_url}/{path}", headers=headers, timeout=20)
     assert response.status_code == 404
-    assert "There is no such endpoint" in response.json()["detail"]
+    assert response.json()["detail"].startswith("There is no ")
