@@ -103,7 +103,7 @@ def change_settings(changes: Mapping[str, Any], *, by: str) -> list[str]:
         raise InvalidSettings(problems)
     with transaction.atomic():
         row, _ = ProductSettings.objects.select_for_update().get_or_create(pk=ProductSettings.ONLY)
-        before = _valid(row.overrides)
+        before = valid_overrides(row.overrides)
         after = {name: value for name, value in {**before, **changes}.items() if value is not None}
         phrases = [
             _describe(known[name], before, after) for name in known if before.get(name) != after.get(name)
@@ -137,7 +137,7 @@ def _reschedule_listings(interval: int) -> None:
     following.filter(Q(next_refresh_at=None) | Q(next_refresh_at__gt=at)).update(next_refresh_at=at)
 
 
-def _valid(stored: Mapping[str, Any]) -> dict[str, Any]:
+def valid_overrides(stored: Mapping[str, Any]) -> dict[str, Any]:
     """Without settings or values of other versions of the product."""
     known = live_settings()
     return {
@@ -168,7 +168,7 @@ class _Remembered:
         except (DatabaseError, InterfaceError) as error:
             logger.debug("The settings could not be read, those read last hold: {}", error)
         else:
-            self._take({} if row is None else _valid(row.overrides))
+            self._take({} if row is None else valid_overrides(row.overrides))
         self._read_at = read_at
 
     def keep(self, overrides: Mapping[str, Any], *, seconds: float = 0.0) -> None:

@@ -2,7 +2,8 @@
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache, partial
@@ -16,8 +17,8 @@ from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.models import CHANGE, LogEntry
 from django.contrib.admin.utils import quote, unquote
 from django.contrib.admin.views.main import ERROR_FLAG, ORDER_VAR, PAGE_VAR
-from django.core.exceptions import PermissionDenied
-from django.db import models
+from django.core.exceptions import PermissionDenied, ValidationError
+from django.db import models, transaction
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseBase, HttpResponseRedirect
 from django.template.response import TemplateResponse
@@ -31,10 +32,12 @@ from unfold.admin import checkbox
 from unfold.contrib.filters.admin import DropdownFilter
 from unfold.views import ChangeList
 
-from catalogue.admin.rendering import chip
+from catalogue.admin import marks
+from catalogue.admin.rendering import chip, value_in_full
 from catalogue.history import actor_of, record_change, record_deletion, recorded_model, remember_relations
 from catalogue.long_lists import BoundedPaginator, search_newest, with_keys
-from catalogue.models import HistoryEntry
+from catalogue.models import HistoryEntry, Revision
+from catalogue.models.history import Exposing
 
 SHOWN_CHANGES, SHOWN_VALUE = 4, 50
 
@@ -61,19 +64,6 @@ def changes_in_full(entry: HistoryEntry) -> list[tuple[str, str, str]]:
 def _in_short(value: str) -> str:
     text = " ".join(value.split())
     return text if len(text) <= SHOWN_VALUE else f"{text[:SHOWN_VALUE]}…"
-
-
-def value_in_full(value: Any) -> str:
-    match value:
-        case None | "" | [] | {}:
-            return "empty"
-        case bool():
-            return "on" if value else "off"
-        case str():
-            return value
-        case list() if all(isinstance(part, str) for part in value):
-            return ", ".join(value)
-    return json.dumps(value, ensure_ascii=False, indent=2)
 
 
 def field_label(entry: HistoryEntry, name: str) -> str:
@@ -201,6 +191,56 @@ class CatalogueAdmin(UnfoldAdmin):
             if name.endswith(RELATED) and name.removesuffix(RELATED) in fields
         }
         return {**of_list, **super().get_changeform_initial_data(request)}
+
+    # What others changed since the form was opened
+
+    change_form_before_template = "catalogue/admin/mark.html"
+
+    def changeform_view(
+        self,
+        request: HttpRequest,
+        object_id: str | None = None,
+        form_url: str = "",
+        extra_context: dict[str, Any] | None = None,
+    ) -> Any:
+        with self.comparing(request, object_id):
+            return super().changeform_view(request, object_id, form_url, extra_context)
+
+    @contextmanager
+    def comparing(self, request: HttpRequest, object_id: str | None) -> Iterator[None]:
+        """Forms made meanwhile are compared with the mark that was sent, until what they save is saved."""
+        if request.method != "POST" or object_id is None:
+            yield
+            return
+        with transaction.atomic():
+            self.lock(request, unquote(object_id))
+            vars(request)[marks.MARK] = marks.read_mark(request)
+            yield
+
+    def lock(self, request: HttpRequest, key: str) -> None:
+        """Until the transaction ends, so that of two saves the second sees what the first one did."""
+        if issubclass(self.model, Exposing):
+            Revision.lock()
+        with suppress(ValueError, ValidationError):  # An address that is no key
+            self.model._base_manager.select_for_update(no_key=True).filter(pk=key).first()
+
+    def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any) -> Any:
+        return marks.marked(super().get_form(request, obj, change=change, **kwargs), request)
+
+    def get_formsets_with_inlines(self, request: HttpRequest, obj: Any = None) -> Iterator[Any]:
+        for formset, inline in super().get_formsets_with_inlines(request, obj):
+            yield marks.marked_rows(formset, request), inline
+
+    def render_change_form(
+        self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any
+    ) -> HttpResponse:
+        obj = context.get("original")
+        if obj is not None and self.has_change_permission(request, obj):
+            rows = [
+                row for inline in context["inline_admin_formsets"] for row in inline.formset.initial_forms
+            ]
+            context |= marks.show_mark(request, obj, [context["adminform"].form, *rows])
+        return super().render_change_form(request, context, *args, **kwargs)
 
     # History: changes are recorded like those through REST and commands, not in Django's own log.
 

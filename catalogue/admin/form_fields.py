@@ -385,6 +385,8 @@ class ArgumentsField(forms.Field):
     def clean(self, value: Any) -> dict[str, Any]:
         if value is None:
             return self.stored
+        if isinstance(value, dict):  # As stored
+            return value
         inputs = describe_inputs(self.widget.schema)
         read, problems = {}, []
         for row in value:

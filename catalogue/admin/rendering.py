@@ -1,5 +1,6 @@
 """HTML of values in the admin. Texts of engines and agents are hostile: everything here escapes."""
 
+import json
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from functools import lru_cache
@@ -144,3 +145,16 @@ def link_if_allowed(
 
 def _exact(moment: datetime) -> str:
     return f"{timezone.localtime(moment):%Y-%m-%d %H:%M:%S %Z}"
+
+
+def value_in_full(value: Any) -> str:
+    match value:
+        case None | "" | [] | {}:
+            return "empty"
+        case bool():
+            return "on" if value else "off"
+        case str():
+            return value
+        case list() if all(isinstance(part, str) for part in value):
+            return ", ".join(value)
+    return json.dumps(value, ensure_ascii=False, indent=2)

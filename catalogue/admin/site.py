@@ -19,6 +19,7 @@ from unfold.dataclasses import SearchResult
 from catalogue import product_settings
 from catalogue.admin.base import CatalogueAdmin, CatalogueForm
 from catalogue.admin.imports import AS_CODE, ConfigurationPage, download_export
+from catalogue.admin.marks import marked
 from catalogue.admin.rendering import side_by_side
 from catalogue.models import ProductSettings, Source, Toolset, Workflow
 
@@ -122,7 +123,7 @@ class SettingsForm(CatalogueForm):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        changed = product_settings.overrides()
+        changed = product_settings.valid_overrides(self.instance.overrides)
         for name, setting in product_settings.live_settings().items():
             self.fields[name] = _field(setting)
             if name in changed:
@@ -181,8 +182,8 @@ class ProductSettingsAdmin(CatalogueAdmin):
 
     def get_form(
         self, request: HttpRequest, obj: ProductSettings | None = None, change: bool = False, **kwargs: Any
-    ) -> "type[forms.ModelForm[ProductSettings]]":
-        return SettingsForm
+    ) -> Any:
+        return marked(SettingsForm, request)
 
     def save_model(self, request: HttpRequest, obj: ProductSettings, form: Any, change: bool) -> None:
         wanted = {name: form.cleaned_data[name] for name in product_settings.live_settings()}

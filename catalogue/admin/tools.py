@@ -13,6 +13,7 @@ from unfold.decorators import action
 
 from catalogue.admin.base import Button, ButtonsMixin, button
 from catalogue.admin.form_fields import MONOSPACE, CommasField, JsonValueField, MultilineField
+from catalogue.admin.marks import marked, show_mark
 from catalogue.history import actor_of
 from catalogue.http_tools import KIND, tool_config_of
 from catalogue.imports.pipeline import ToolFault, ToolsRefused
@@ -271,10 +272,14 @@ class ToolPagesMixin(ButtonsMixin):
     def edit_tool(self, request: HttpRequest, object_id: str) -> HttpResponse:
         if not may_declare(request):
             raise PermissionDenied
+        with self.comparing(request, object_id):
+            return self._edit_tool(request, object_id)
+
+    def _edit_tool(self, request: HttpRequest, object_id: str) -> HttpResponse:
         workflow = self.get_object(request, object_id)
         if workflow is None or workflow.source.kind != KIND or workflow.missing_since is not None:
             raise Http404
-        form = ToolForm(request.POST or None, tool=tool_config_of(workflow))
+        form = marked(ToolForm, request)(request.POST or None, tool=tool_config_of(workflow))
         if form.is_valid() and form.tool is not None:
             try:
                 change = replace_tool(workflow, form.tool, by=actor_of(request)).tools[0].change
@@ -310,6 +315,7 @@ class ToolPagesMixin(ButtonsMixin):
                 for label, names in GROUPS
             ],
             "workflow": workflow,
+            **({} if workflow is None else show_mark(request, workflow, [form])),
             "has_sources": workflow is not None or bool(http_sources()),
             "add_source": f"{reverse('admin:catalogue_source_add')}?{urlencode({'kind': KIND})}",
         }

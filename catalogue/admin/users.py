@@ -141,6 +141,10 @@ class UserAdmin(OwnPermissionsMixin, auth_admin.UserAdmin):  # type: ignore[type
         users: QuerySet[User] = super().get_queryset(request)
         return users.prefetch_related(Prefetch("groups", queryset=members))
 
+    def lock(self, request: HttpRequest, key: str) -> None:
+        roles.lock_owners()  # As everywhere before the accounts
+        super().lock(request, key)
+
     def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any) -> Any:
         form = super().get_form(request, obj, change=change, **kwargs)
         return type(form.__name__, (form,), {"editor": request.user})

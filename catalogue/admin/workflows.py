@@ -45,6 +45,8 @@ class TagsField(CommasField):
         return NO_TAGS if value == [] else super().prepare_value(value)
 
     def to_python(self, value: Any) -> list[str] | None:  # type: ignore[override]
+        if isinstance(value, list):  # As stored
+            return value
         tags: list[str] = super().to_python(value)
         return [] if tags == [NO_TAGS] else tags or None
 
@@ -286,8 +288,8 @@ class WorkflowAdmin(ToolPagesMixin):
             for title, options in fieldsets
         ]
 
-    def changeform_view(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
-        """A form may be outdated by the time that its change gets the lock."""
+    def changeform_view(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+        """What is to be enabled may no longer be what the form showed."""
         try:
             return super().changeform_view(request, *args, **kwargs)
         except ValidationError as error:

@@ -195,3 +195,21 @@ def test_who_may_change_sources_finds_the_page_beside_the_workflows(
 
     assert "Add tool" in text_of(client.get(list_url(Workflow)))
     assert client.post(add_url(), FILLED_IN).status_code == 302
+
+
+def test_what_another_tab_changed_of_a_tool_is_kept_or_told(admin_client: Client, workflow: Workflow) -> None:
+    """C1.4: as on every form that changes something."""
+    page: Any = admin_client.get(edit_url(workflow))
+    assert 'name="_shown"' in page.content.decode()
+    mine = shown_values(page) | {"_shown": page.context["mark"]}
+    admin_client.post(edit_url(workflow), mine | {"title": "Theirs", "timeout_seconds": "21"})
+    saved = admin_client.post(edit_url(workflow), mine | {"description": "Mine."})
+    assert saved.status_code == 302, saved.context["form"].errors
+    workflow.refresh_from_db()
+    assert (workflow.upstream_title, workflow.description) == ("Theirs", "Mine.")
+    refused: Any = admin_client.post(edit_url(workflow), mine | {"title": "Mine"})
+    assert "It was changed meanwhile, and is now: Theirs" in text_of(refused)
+    assert "Nothing was saved" in text_of(refused)
+    again = shown_values(refused) | {"_shown": refused.context["mark"]}
+    assert (again["title"], again["timeout_seconds"]) == ("Mine", 21)
+    assert admin_client.post(edit_url(workflow), again).status_code == 302

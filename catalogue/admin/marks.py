@@ -1,0 +1,172 @@
+"""Change forms carry a mark of what they showed: what others changed meanwhile is kept, or told if both did.
+
+Without a mark, as of a script, a form is saved as it is.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+from django import forms
+from django.contrib import messages
+from django.core.exceptions import ValidationError
+from django.core.serializers.json import DjangoJSONEncoder
+from django.db.models import Model
+from django.forms.formsets import DELETION_FIELD_NAME
+from django.http import HttpRequest
+from django.utils import timezone
+from django.utils.choices import flatten_choices
+
+from catalogue.admin.form_fields import SecretTextarea
+from catalogue.admin.rendering import value_in_full
+from catalogue.models import HistoryEntry
+
+MARK = "_shown"
+SHOWN_NAMES, SHOWN_TEXT, SHOWN_ENTRIES = 10, 500, 3
+GONE = "A {} that was changed here was deleted meanwhile, and stays so: add it again to have it."
+
+if TYPE_CHECKING:
+    Form = forms.ModelForm[Any]
+    FormSet = forms.BaseInlineFormSet[Any, Any, Any]
+else:
+    Form = FormSet = object
+
+
+class Mark(NamedTuple):
+    at: datetime
+    values: Mapping[str, Any]  # By the field's name in the page
+
+
+def read_mark(request: HttpRequest) -> Mark | None:
+    try:
+        at, values = json.loads(request.POST[MARK])
+        return Mark(datetime.fromtimestamp(at, UTC), dict(values))
+    except (KeyError, TypeError, ValueError, OverflowError, OSError):
+        return None
+
+
+def _marked(form: Any) -> list[forms.BoundField]:
+    """Secrets are never shown, and hidden fields have a check of their own."""
+    return [
+        field
+        for field in form.visible_fields()
+        if not (field.field.disabled or isinstance(field.field.widget, forms.PasswordInput | SecretTextarea))
+    ]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, list) and value and isinstance(value[0], Model):
+        return sorted(row.pk for row in value)
+    return json.loads(json.dumps(value.pk if isinstance(value, Model) else value, cls=DjangoJSONEncoder))
+
+
+class MarkedForm(Form):
+    """Of an object, or of one of its rows."""
+
+    shown: ClassVar[Mapping[str, Any]] = {}
+    clashing: Sequence[forms.BoundField] = ()  # What both changed, to different values
+
+    def full_clean(self) -> None:
+        differing = [
+            field
+            for field in _marked(self)
+            if field.html_name in self.shown and _plain(field.initial) != self.shown[field.html_name]
+        ]
+        touched = [field for field in differing if self._changes(field, self.shown[field.html_name])]
+        self.clashing = [field for field in touched if self._changes(field, field.initial)]
+        kept = [] if self._is_gone else [field.field for field in differing if field not in touched]
+        for field in kept:
+            field.disabled = True  # So Django takes the stored value
+        super().full_clean()
+        _ = self.changed_data  # Which is found once, while those are none of it
+        for field in kept:
+            field.disabled, field.bound_data = False, _as_stored  # type: ignore[method-assign]
+        self._tell()
+
+    def _changes(self, field: forms.BoundField, value: Any) -> bool:
+        return self._is_deleted or field.field.has_changed(value, field.data)
+
+    @property
+    def _is_deleted(self) -> bool:
+        return DELETION_FIELD_NAME in self.fields and bool(self[DELETION_FIELD_NAME].data)
+
+    @property
+    def _is_gone(self) -> bool:
+        """A row that others deleted."""
+        is_row = DELETION_FIELD_NAME in self.fields and not self.empty_permitted
+        return is_row and self.instance._state.adding
+
+    def _tell(self) -> None:
+        if self._is_gone:
+            self.cleaned_data[DELETION_FIELD_NAME] = True
+            self.fields[DELETION_FIELD_NAME].bound_data = _as_ticked  # type: ignore[method-assign]
+        else:
+            for field in self.clashing:
+                self.add_error(field.name, f"It was changed meanwhile, and is now: {_describe(field)}")
+
+    @property
+    def told_of_deletion(self) -> str:
+        """Django looks for no errors in rows that are deleted."""
+        if not (self.clashing and self.cleaned_data.get(DELETION_FIELD_NAME)):
+            return ""
+        if self._is_gone:
+            return GONE.format(self.instance._meta.verbose_name)
+        now = ", ".join(f"{field.label}: {_describe(field)}" for field in self.clashing)
+        return f"What is deleted here was changed meanwhile, and is now: {now}"
+
+
+class MarkedFormSet(FormSet):
+    def clean(self) -> None:
+        super().clean()
+        if told := [told for form in self.forms if (told := form.told_of_deletion)]:
+            raise ValidationError(told)
+
+
+def _as_stored(data: Any, initial: Any) -> Any:
+    return initial
+
+
+def _as_ticked(data: Any, initial: Any) -> bool:
+    return True
+
+
+def _describe(shown: forms.BoundField) -> str:
+    """What is stored now."""
+    field: Any = shown.field
+    value = shown.initial
+    if isinstance(field, forms.ModelChoiceField):
+        value = _named(field, _plain(value) if isinstance(value, list) else [value])
+    elif isinstance(field, forms.ChoiceField) and not isinstance(value, list):
+        choices: Any = field.choices
+        value = dict(flatten_choices(choices)).get(value, value)
+    text = value_in_full(_plain(value))
+    return text if len(text) <= SHOWN_TEXT else f"{text[:SHOWN_TEXT]}…"
+
+
+def _named(field: Any, keys: list[Any]) -> list[str]:
+    names = [field.label_from_instance(row) for row in field.queryset.filter(pk__in=keys)[:SHOWN_NAMES]]
+    more = len(keys) - len(names) if names else 0
+    return [*names, f"{more} more"] if more else names
+
+
+def show_mark(request: HttpRequest, obj: Model, shown: Sequence[Any]) -> dict[str, str]:
+    """For mark.html, of a page's forms. Tells of a clash by whom and when it was, as the history has it."""
+    if any(getattr(form, "clashing", ()) for form in shown):
+        entries = HistoryEntry.of(obj).filter(at__gt=vars(request)[MARK].at)[:SHOWN_ENTRIES]
+        known = (f"{one.actor_name}, {one.at:%Y-%m-%d %H:%M} UTC: {one.message}" for one in entries)
+        told = "Nothing was saved: this was changed since the form was opened."
+        messages.error(request, " ".join([told, *known, "Saving again overwrites what is told below."]))
+    values = {field.html_name: _plain(field.initial) for form in shown for field in _marked(form)}
+    return {"mark": json.dumps([timezone.now().timestamp(), values])}
+
+
+def marked(form: Any, request: HttpRequest) -> Any:
+    """The form's class, which compares with the mark of the request, if it has one."""
+    mark: Mark | None = vars(request).get(MARK)
+    return form if mark is None else type(form)(form.__name__, (MarkedForm, form), {"shown": mark.values})
+
+
+def marked_rows(formset: Any, request: HttpRequest) -> Any:
+    rows = {"form": marked(formset.form, request)}
+    return formset if vars(request).get(MARK) is None else type("Rows", (MarkedFormSet, formset), rows)

@@ -1,0 +1,298 @@
+"""A change form that was opened before somebody else saved: what they changed is kept, or told."""
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+from typing import Any
+
+import pytest
+from django import forms
+from django.contrib import admin
+from django.contrib.auth.models import User
+from django.db import connection
+from django.db.models import Model
+from django.test import Client, RequestFactory
+
+import config.urls  # noqa: F401 - it registers the pages
+from catalogue.admin.base import CatalogueAdmin
+from catalogue.admin.marks import MARK
+from catalogue.curation import override_workflow
+from catalogue.models import ProductSettings, Source, Toolset, Workflow
+from catalogue.product_settings import settings_row
+from tests.admin.conftest import StaffWith
+from tests.admin.pages import form_values, page_url, press, text_of, told
+from tests.admin.window import make_everything
+from tests.factories import make_source, make_toolset, make_workflow
+
+pytestmark = pytest.mark.django_db
+
+
+def opened(client: Client, obj: Model) -> dict[str, Any]:
+    """What the browser would send back of an object's page if nobody changed anything."""
+    page: Any = client.get(page_url(obj))
+    return sent_back(page)
+
+
+def sent_back(page: Any) -> dict[str, Any]:
+    sent = form_values(page) | {MARK: page.context["mark"]}
+    for inline in page.context["inline_admin_formsets"]:
+        for form in (inline.formset.management_form, *inline.formset.initial_forms):
+            values = {field.html_name: field.value() for field in form}
+            sent |= {
+                name: value for name, value in values.items() if value is not None and value is not False
+            }
+    return sent
+
+
+def save(client: Client, obj: Model, sent: dict[str, Any], **typed: Any) -> Any:
+    return client.post(page_url(obj), sent | {name.replace("__", "-"): typed[name] for name in typed})
+
+
+def problems(page: Any) -> str:
+    found = page.context["errors"] if page.context else []
+    return " ".join(one if isinstance(one, str) else " ".join(one) for one in found)
+
+
+def test_what_another_tab_saved_meanwhile_is_kept(admin_client: Client) -> None:
+    """D5: only what was typed in this tab is changed."""
+    toolset = make_toolset("finance", rules=["a*"], title="Old", description="Old")
+    one, other = opened(admin_client, toolset), opened(admin_client, toolset)
+    assert save(admin_client, toolset, one, title="New").status_code == 302
+    assert save(admin_client, toolset, other, description="New too").status_code == 302
+    toolset.refresh_from_db()
+    assert (toolset.title, toolset.description) == ("New", "New too")
+
+
+def test_what_both_changed_is_told_with_who_and_what_and_saved_the_second_time(
+    admin_client: Client, staff_with: StaffWith
+) -> None:
+    """D5: with everything that was typed."""
+    picked, toolset = make_workflow(name="picked"), make_toolset("finance", title="Old")
+    colleague = staff_with("view_toolset", "change_toolset")
+    mine, theirs = opened(admin_client, toolset), opened(colleague, toolset)
+    save(colleague, toolset, theirs, title="Theirs", description="Theirs too", picked=[picked.pk])
+    page = save(admin_client, toolset, mine, title="Mine", token_budget=7)
+    assert page.status_code == 200 and "now: Theirs" in problems(page)
+    shown = text_of(page)
+    assert "Nothing was saved: this was changed since the form was opened. member, 20" in shown
+    assert "UTC: Changed" in shown and "Saving again overwrites" in shown
+    again = sent_back(page)
+    assert (again["title"], again["token_budget"], again["description"]) == ("Mine", "7", "Theirs too")
+    assert again["picked"] == [picked.pk]
+    toolset.refresh_from_db()
+    assert (toolset.title, toolset.token_budget) == ("Theirs", None)
+    assert save(admin_client, toolset, again).status_code == 302
+    toolset.refresh_from_db()
+    assert (toolset.title, toolset.description, toolset.token_budget) == ("Mine", "Theirs too", 7)
+    assert list(toolset.picked.all()) == [picked]
+
+
+def test_a_change_of_which_the_history_knows_nothing_is_told_without_a_name(admin_client: Client) -> None:
+    """D5"""
+    toolset = make_toolset("finance")
+    mine = opened(admin_client, toolset)
+    Toolset.objects.update(title="Theirs", mode="compact")
+    workflow = make_workflow(name="picked")
+    toolset.picked.add(workflow)
+    page = save(admin_client, toolset, mine, title="Mine", picked=[make_workflow().pk], _continue="1")
+    assert "opened. Saving again" in text_of(page)
+    assert "now: Theirs" in problems(page) and "compact" not in problems(page)
+    assert f"now: {workflow}" in problems(page)
+    assert page.context["adminform"].form["mode"].value() == "compact"
+
+
+def test_the_same_change_twice_is_no_clash(admin_client: Client) -> None:
+    """B7: as of a form that is sent twice."""
+    toolset = make_toolset("finance")
+    mine = opened(admin_client, toolset)
+    for _ in range(2):
+        assert save(admin_client, toolset, mine, title="Mine").status_code == 302
+
+
+def test_rules_are_compared_like_fields(admin_client: Client) -> None:
+    """D5: others' changes of rules stay, and so do rules that they added or deleted."""
+    toolset = make_toolset("finance", rules=["a", "b", "c"])
+    mine, theirs = opened(admin_client, toolset), opened(admin_client, toolset)
+    more = {"rules__3__pattern": "d", "rules__3__action": "include", "rules__3__subject": "name"}
+    more |= {"rules__3__syntax": "glob", "rules__3__enabled": "on", "rules__TOTAL_FORMS": 4}
+    saved = save(admin_client, toolset, theirs, rules__0__pattern="a2", rules__1__DELETE="on", **more)
+    assert saved.status_code == 302
+    assert save(admin_client, toolset, mine, rules__0__note="Mine", rules__2__pattern="c2").status_code == 302
+    assert list(toolset.rules.values_list("pattern", "note")) == [("a2", "Mine"), ("c2", ""), ("d", "")]
+
+
+def test_rules_that_both_changed_are_told(admin_client: Client) -> None:
+    """D5: also where one of both deleted them."""
+    toolset = make_toolset("finance", rules=["a", "b", "c"])
+    mine, theirs = opened(admin_client, toolset), opened(admin_client, toolset)
+    save(admin_client, toolset, theirs, rules__0__pattern="a2", rules__1__pattern="b2", rules__2__DELETE="on")
+    typed = {"rules__0__pattern": "mine", "rules__1__DELETE": "on", "rules__2__pattern": "c2"}
+    page = save(admin_client, toolset, mine, **typed)
+    assert page.status_code == 200 and "Nothing was saved" in text_of(page)
+    assert "It was changed meanwhile, and is now: a2" in text_of(page)
+    assert "What is deleted here was changed meanwhile, and is now: Pattern: b2" in text_of(page)
+    assert "A toolset rule that was changed here was deleted meanwhile" in text_of(page)
+    again = sent_back(page)
+    assert save(admin_client, toolset, again).status_code == 302
+    assert list(toolset.rules.values_list("pattern", flat=True)) == ["mine"]
+
+
+def test_overrides_of_a_workflow_are_kept_as_they_are_stored(admin_client: Client) -> None:
+    """A6: also such as no text can be read back to."""
+    schema = {"type": "object", "properties": {"a": {"type": "string"}, "n": {"type": "integer"}}}
+    workflow = make_workflow(input_schema=schema)
+    mine = opened(admin_client, workflow)
+    theirs = {
+        "tags_override": [],
+        "argument_overrides": {"a": {"constant": "x"}},
+        "approval_rules": [{"argument": "/n", "is": "over", "value": 7}],
+        "read_only_hint": True,
+    }
+    Workflow.objects.filter(pk=workflow.pk).update(**theirs)
+    rows = {
+        "argument_overrides-rows": "2",
+        "argument_overrides-0-name": "a",
+        "argument_overrides-1-name": "n",
+    }
+    saved = save(admin_client, workflow, mine | rows, title_override="Mine")
+    assert saved.status_code == 302, problems(saved)
+    workflow.refresh_from_db()
+    assert workflow.title == "Mine"
+    assert {name: getattr(workflow, name) for name in theirs} == theirs
+
+
+def test_settings_of_the_product_are_compared_one_by_one(admin_client: Client) -> None:
+    """A4.4"""
+    row = settings_row()
+    mine, theirs = opened(admin_client, row), opened(admin_client, row)
+    save(admin_client, row, theirs, execution_timeout="42")
+    assert save(admin_client, row, mine, max_concurrent_executions="10").status_code == 302
+    assert ProductSettings.objects.get().overrides == {
+        "execution_timeout": 42,
+        "max_concurrent_executions": 10,
+    }
+    page = save(admin_client, row, mine, execution_timeout="43")
+    assert "now: 42" in problems(page)
+
+
+def test_no_secret_is_in_the_mark(admin_client: Client, ledger_kind: str) -> None:
+    """A1: nor anything that was made of one."""
+    source = make_source("ledger", kind=ledger_kind, config={"address": "https://ledger.example.com"})
+    source.credentials = {"password": "of-the-ledger", "seal": "of\nlines"}
+    source.save()
+    mark = json.loads(opened(admin_client, source)[MARK])[1]
+    assert "setting_address" in mark
+    assert not {"setting_password", "setting_token", "setting_seal", "setting_place_key"} & {*mark}
+    account = User.objects.create_user("ada", password="of-ada-only")
+    assert "password" not in json.loads(opened(admin_client, account)[MARK])[1]
+
+
+def test_a_source_keeps_its_secret_and_what_others_set(admin_client: Client, ledger_kind: str) -> None:
+    """A1: where one curator enters a secret and another a setting; a test of the settings tells it too."""
+    source = make_source("ledger", kind=ledger_kind, config={"address": "https://ledger.example.com"})
+    source.credentials = {"password": "of-the-ledger"}
+    source.save()
+    mine, theirs = opened(admin_client, source), opened(admin_client, source)
+    saved = save(admin_client, source, theirs, setting_token="a-token", setting_retries="5")
+    assert saved.status_code == 302, problems(saved)
+    tried = save(admin_client, source, mine, setting_retries="1", _test="1")
+    assert "now: 5" in problems(tried)
+    assert save(admin_client, source, mine, setting_currency="USD").status_code == 302
+    source = Source.objects.get(pk=source.pk)
+    assert (source.config["retries"], source.config["currency"]) == (5, "USD")
+    assert source.credentials == {"password": "of-the-ledger", "token": "a-token"}
+
+
+@pytest.mark.parametrize("mark", ["", "[]", "[1", '["x", {}]', "[1e99, {}]", "[1, 2]", None])
+def test_a_form_without_a_mark_that_can_be_read_is_saved_as_it_is(
+    admin_client: Client, mark: str | None
+) -> None:
+    """B5: as of a script, or of a page of a version before."""
+    toolset = make_toolset("finance", title="Old")
+    mine = opened(admin_client, toolset)
+    Toolset.objects.update(title="Theirs")
+    sent = {name: value for name, value in mine.items() if name != MARK} | ({MARK: mark} if mark else {})
+    saved = save(admin_client, toolset, sent, description="Mine")
+    assert saved.status_code == 302, problems(saved)
+    toolset.refresh_from_db()
+    assert (toolset.title, toolset.description) == ("Old", "Mine")
+
+
+def test_buttons_and_people_who_may_only_look_have_no_mark(
+    admin_client: Client, staff_with: StaffWith
+) -> None:
+    """B8"""
+    source = make_source("engine")
+    assert MARK not in text_of(staff_with("view_source").get(page_url(source)))
+    assert press(admin_client, source, "refresh_now").status_code == 302
+    assert "Nothing was saved" not in told(admin_client.get(page_url(source)))
+
+
+def test_a_workflow_that_a_rest_client_renamed_keeps_that_name(admin_client: Client) -> None:
+    """A6.4"""
+    workflow = make_workflow(tool_name="report")
+    mine = opened(admin_client, workflow)
+    override_workflow(workflow, tool_name="weekly_report", alias_days=0)
+    assert save(admin_client, workflow, mine, title_override="Mine").status_code == 302
+    workflow.refresh_from_db()
+    assert (workflow.tool_name, workflow.title_override) == ("weekly_report", "Mine")
+
+
+TEXTS = forms.TextInput, forms.Textarea, forms.NumberInput
+
+
+def edited() -> dict[type[Model], CatalogueAdmin]:
+    """What has a form to change it."""
+    request: Any = RequestFactory().get("/")
+    request.user = User(is_superuser=True, is_active=True, is_staff=True)
+    return {model: its for model, its in admin.site._registry.items() if its.has_change_permission(request)}
+
+
+def test_every_change_form_compares_with_what_it_showed(admin_client: Client) -> None:
+    """B8: so that a new one does not forget it."""
+    make_everything(User.objects.get())
+    names = {model._meta.model_name for model in edited()}
+    assert {"toolset", "workflow", "source", "workflowfilter", "user", "group", "productsettings"} < names
+    for model in edited():
+        row = next(obj for obj in model._default_manager.order_by("-pk") if not hasattr(obj, "role"))
+        page: Any = admin_client.get(page_url(row))
+        assert f'name="{MARK}"' in page.content.decode(), model
+        sent, form = sent_back(page), page.context["adminform"].form
+        at, shown = json.loads(sent[MARK])
+        field = next(one for one in form if one.html_name in shown and isinstance(one.field.widget, TEXTS))
+        is_number = isinstance(field.field, forms.IntegerField | forms.FloatField)
+        before, typed = (70, "71") if is_number else ("othername", "typedname")
+        mark = json.dumps([at, shown | {field.html_name: before}])
+
+        def stored(row: Any = row, name: str = field.html_name) -> Any:
+            return opened(admin_client, row).get(name)
+
+        kept = save(admin_client, row, sent | {MARK: mark, field.html_name: str(before)})
+        assert kept.status_code == 302, (model, problems(kept))
+        assert stored() == sent.get(field.html_name), model
+        refused = save(admin_client, row, sent | {MARK: mark, field.html_name: typed})
+        assert refused.status_code == 200 and "changed meanwhile" in problems(refused), model
+        assert sent_back(refused)[field.html_name] == typed, model
+        assert stored() == sent.get(field.html_name), model
+
+
+@pytest.mark.databases("catalogue.admin.base")
+@pytest.mark.django_db(transaction=True)
+def test_of_two_saves_at_the_same_moment_one_is_told(admin_client: Client) -> None:
+    """D5"""
+    for model in (Toolset, User):
+        row: Any = make_toolset("finance") if model is Toolset else User.objects.create(username="ada")
+        field = "title" if model is Toolset else "first_name"
+        sent, together = opened(admin_client, row), Barrier(2)
+
+        def send(typed: str, row: Any = row, sent: Any = sent, field: str = field, at: Any = together) -> int:
+            client = Client()
+            client.cookies = admin_client.cookies
+            at.wait()
+            try:
+                return int(save(client, row, sent, **{field: typed}).status_code)
+            finally:
+                connection.close()
+
+        with ThreadPoolExecutor(2) as both:
+            assert sorted(both.map(send, ("One", "Two"))) == [200, 302], model
