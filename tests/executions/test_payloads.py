@@ -11,6 +11,7 @@ from connectors.protocol import RunSnapshot, RunState, Started
 from executions.advancing import advance_due_executions
 from executions.models import Execution, State
 from executions.reading import describe_execution
+from executions.refusals import InvalidArguments
 from tests.connectors.scripted import replies
 from tests.executions.engines import WireEngine, completed, receipt, status
 from tests.executions.steps import call, make_active, payload_of, read, told
@@ -50,12 +51,13 @@ def test_whatever_an_engine_answers_is_kept_as_it_was(engine: WireEngine, workfl
     assert engine.asked("start")[0].received.json["input"] == ODD
 
 
-def test_half_a_character_in_the_arguments_is_kept_and_sent(engine: WireEngine, workflow: Workflow) -> None:
-    """A2.2: what the caller gave is what the engine gets."""
-    engine.on_start = replies(200, completed() | receipt())
-    returned = run_in_background_loop(call("report", {"text": HALF_AN_EMOJI}))
-    assert payload_of(returned).input == {"text": HALF_AN_EMOJI}
-    assert engine.asked("start")[0].received.json["input"] == {"text": HALF_AN_EMOJI}
+def test_half_a_character_in_the_arguments_is_refused_and_not_sent(
+    engine: WireEngine, workflow: Workflow
+) -> None:
+    """A2.2, A2.5: what the caller gave is what the engine gets, or it gets nothing."""
+    with pytest.raises(InvalidArguments, match="- /text: contains half of a surrogate pair"):
+        run_in_background_loop(call("report", {"text": HALF_AN_EMOJI}))
+    assert engine.requests == []
 
 
 def test_half_a_character_in_an_answer_becomes_a_question_mark(
