@@ -476,6 +476,14 @@ addresses.append(resource_url)
 
 
 class SignInForm(AuthenticationForm):  # type: ignore[misc]
+    @property
+    def company(self) -> dict[str, object] | None:
+        """What the page says of the company's OpenID provider; None without one."""
+        known = settings.CATALOGUE
+        if not known["login_issuer"]:
+            return None
+        return {"name": known["login_name"], "passwords": known["login_passwords"]}
+
     def clean(self) -> Any:
         request, username = self.request, self.cleaned_data.get("username")
         if not (username and self.cleaned_data.get("password")):
