@@ -128,12 +128,14 @@ def noted(product: Product, tools: ManyToolsServer, event: str, tool: str, *, mo
 
 
 async def until_running(rest: Rest, tool: str) -> dict[str, Any]:
-    """Its latest execution, once the server has said how far it is."""
-    return await asyncio.to_thread(
-        wait_until,
-        lambda: (found := newest(rest, tool))["progress"] is not None and found,
-        PATIENCE_SECONDS,
-    )
+    """Its latest execution, once the server has said how far it is. An earlier one has ended, and keeps its
+    progress."""
+
+    def look() -> dict[str, Any] | None:
+        found = newest(rest, tool)
+        return found if found["state"] in ("starting", "running") and found["progress"] is not None else None
+
+    return await asyncio.to_thread(wait_until, look, PATIENCE_SECONDS)
 
 
 @pytest.mark.parametrize("source", SOURCES)
