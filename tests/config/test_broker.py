@@ -1,5 +1,6 @@
 """The embedded broker under several processes at once."""
 
+import os
 import subprocess
 import sys
 from collections import Counter
@@ -16,6 +17,7 @@ from config.celery import embedded_broker_options
 from tests.processes import ROOT
 
 WRITERS, READERS, EACH = 3, 3, 150
+BROKER = os.environ.get("CELERY_BROKER_URL", "")
 
 
 @pytest.fixture
@@ -97,3 +99,34 @@ def test_workers_and_beat_start_without_what_only_others_need(start: str, loaded
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
     )
     assert outcome.stdout.split() == ["True"]
+
+
+ENDED_WITHIN_A_MESSAGE = """
+import os, signal, sys
+from amqp.transport import _AbstractTransport
+
+from config.celery import app
+
+write, written = _AbstractTransport.write, []
+
+def write_half(transport, data):
+    written.extend([data] if len(data) > 200 else [])
+    if len(data) > 200 and len(written) == 3:
+        transport.sock.sendall(data[:9])
+        os.kill(os.getpid(), signal.SIGTERM)
+        data = data[9:]
+    write(transport, data)
+
+_AbstractTransport.write = write_half
+app.start(["--quiet", "beat", "--pidfile="])
+"""
+
+
+@pytest.mark.e2e
+@pytest.mark.skipif(not BROKER.startswith("amqp"), reason="messages to RabbitMQ are sent under a lock")
+def test_beat_ends_when_it_is_told_to_in_the_middle_of_a_message(tmp_path: Path):
+    """It waited for ever for the lock that it held itself, and an upgrade for it."""
+    environment = os.environ | {"CATALOGUE_DATA_DIR": str(tmp_path)}
+    program = [sys.executable, "-c", ENDED_WITHIN_A_MESSAGE]
+    outcome = subprocess.run(program, cwd=ROOT, env=environment, capture_output=True, timeout=60, check=False)
+    assert outcome.returncode == 0, outcome.stderr.decode()
