@@ -24,6 +24,7 @@ from catalogue.database import run_in_database
 from catalogue.describing import Outage, Outages, current_outages, fresh_outages, outages_within
 from catalogue.exposure import ExposedCatalogue, current_catalogue, fresh_catalogue
 from catalogue.models import Toolset
+from connectors.formats.json_schema import pointer_of
 from executions.advancing import finish_steps
 from executions.local_worker import LocalWorker, stands_in_for_workers
 from executions.refusals import UnknownTool
@@ -190,7 +191,7 @@ def _place(location: tuple[int | str, ...], params: Any, *, ends_beyond: bool) -
         if is_there:
             found = found[key]
         if is_there or (ends_beyond and position == len(location)):
-            place += f"/{key}"
+            place += pointer_of([key])
     return place.removeprefix("/params") or "params"
 
 
