@@ -226,7 +226,7 @@ async def ask_prefect(client: httpx2.AsyncClient, path: str, body: Any) -> Any:
 
 
 def execution_of(result: dict[str, Any]) -> str:
-    from mcp_bridge.declarations import EXECUTION_ID
+    from mcp_bridge.request_meta import EXECUTION_ID
 
     return str(result["_meta"][EXECUTION_ID])
 

@@ -22,9 +22,9 @@ from executions.rest.executions import EngineRunViewSet, ExecutionViewSet
 from executions.rest.result_cache import ResultCacheViewSet
 from executions.rest.statistics import StatisticsViewSet
 from mcp_bridge.company_login import BeginLogin, EndLogin, log_out
+from mcp_bridge.engine_webhooks import receive_delivery
 from mcp_bridge.rest import TokenViewSet, ToolsetViewSet
 from mcp_bridge.second_factor import SecondFactorPage
-from mcp_bridge.webhooks import receive_delivery
 from orchestration.rest import WorkflowRequestViewSet
 from orchestration.rest import WorkflowViewSet as RequestInWords
 

@@ -18,7 +18,7 @@ from django.utils import timezone
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 
-from catalogue.describing import CHARACTERS_PER_TOKEN
+from catalogue.descriptions import CHARACTERS_PER_TOKEN
 from catalogue.models import DiscoveryRun, Source, Workflow
 from executions.models import Execution, HourlyUsage, State, WorkerPresence
 from executions.models.result_cache import CacheUse

@@ -26,7 +26,7 @@ from django.db.models.functions import Cast, Substr
 from django.utils import timezone
 from loguru import logger
 
-from catalogue.describing import tokens_for
+from catalogue.descriptions import tokens_for
 from catalogue.long_lists import Unindexed
 from catalogue.models import Workflow
 from catalogue.models.workflow import WorkflowQuerySet

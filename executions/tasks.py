@@ -5,7 +5,7 @@ from celery.signals import worker_process_shutdown, worker_shutdown
 
 from catalogue.product_settings import overrides
 from connectors.background import run_in_background_loop
-from executions import advancing, approvals, notices, result_cache, retention, statistics
+from executions import advancing, approval_notices, approvals, result_cache, retention, statistics
 from executions.local_worker import RENEWAL_SECONDS, at_most_every, note_worker
 from executions.models import StatisticsState
 from executions.queue import admit_queued
@@ -37,7 +37,7 @@ def tend_approvals() -> None:
 
 @shared_task(name="executions.send_approval_notices")
 def send_approval_notices() -> None:
-    notices.send_due(seconds=NOTICE_SECONDS)
+    approval_notices.send_due(seconds=NOTICE_SECONDS)
 
 
 @shared_task(name="executions.clean_result_cache")

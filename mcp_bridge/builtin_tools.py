@@ -10,7 +10,7 @@ from mcp_types import CallToolResult, Tool, ToolAnnotations
 
 from catalogue.access import Scope
 from catalogue.database import run_in_database
-from catalogue.describing import Mode, describe_workflow, summarise_workflow, unavailable_sources
+from catalogue.descriptions import Mode, describe_workflow, summarise_workflow, unavailable_sources
 from catalogue.exposure import current_catalogue
 from catalogue.interactions import InteractionKind
 from catalogue.long_lists import UnknownCursor
@@ -40,8 +40,8 @@ from mcp_bridge.calls import (
     run_workflow,
 )
 from mcp_bridge.content import NoSuchPart
-from mcp_bridge.declarations import page_bounds, read_cursor
 from mcp_bridge.portability import find_portable_view, portable_view
+from mcp_bridge.request_meta import page_bounds, read_cursor
 from mcp_bridge.results import (
     ToolAnswer,
     describe_within_bounds,

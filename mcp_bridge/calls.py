@@ -36,7 +36,6 @@ from executions.refusals import InvalidArguments, StartRefused, UnknownTool
 from executions.run_callers import ANSWERS, answer
 from executions.starting import find_continued
 from executions.waiting import GRACE_SECONDS, inline_wait, start_and_wait
-from mcp_bridge.declarations import NOTE, RENAMED_TO, Context, is_modern
 from mcp_bridge.elicitation import (
     APPROVAL,
     ELICIT,
@@ -52,6 +51,7 @@ from mcp_bridge.elicitation import (
 )
 from mcp_bridge.log_messages import ClientLog
 from mcp_bridge.portability import find_portable_view, portable_view
+from mcp_bridge.request_meta import NOTE, RENAMED_TO, Context, is_modern
 from mcp_bridge.results import ToolAnswer, execution_result, text_result
 from mcp_bridge.tasks import describe_task
 from mcp_bridge.tokens import Access, note_given_up

@@ -15,7 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 from catalogue.models import Workflow
 from executions.models import Execution
 from executions.reading import decode_base64
-from mcp_bridge.declarations import NOTE
+from mcp_bridge.request_meta import NOTE
 
 BEGINNING = 2_000
 Pictured = types.ImageContent | types.AudioContent

@@ -24,7 +24,7 @@ from executions.interacting import cancel_execution
 from executions.models import Approval, Execution
 from executions.reading import UnknownExecution, find_execution
 from executions.run_callers import Requests, answer, open_question
-from mcp_bridge.declarations import EXECUTION_ID
+from mcp_bridge.request_meta import EXECUTION_ID
 from mcp_bridge.tokens import Access
 
 APPROVAL = "approval"  # The key of the question, and how the ids of our requests begin

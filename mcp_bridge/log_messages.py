@@ -14,8 +14,8 @@ from mcp_types import LOG_LEVEL_META_KEY, LoggingMessageNotification, LoggingMes
 
 from connectors.protocol import LOG_LEVELS, LogMessage
 from executions.run_callers import LogListener, listening
-from mcp_bridge.declarations import SESSION_HEADER, Context
 from mcp_bridge.models import ClientLogLevel
+from mcp_bridge.request_meta import SESSION_HEADER, Context
 from mcp_bridge.tokens import Access
 
 LAST_SECONDS = 1.0  # For what is unsent once the call has its answer

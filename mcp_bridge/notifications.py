@@ -25,8 +25,8 @@ from executions.models import Execution
 from executions.reading import UnknownExecution, find_execution
 from mcp_bridge import resources
 from mcp_bridge.bearers import still_usable, withdrawn
-from mcp_bridge.declarations import TASKS, Context, elicitation_modes, is_modern
 from mcp_bridge.prompts import list_prompts, offered_prompts
+from mcp_bridge.request_meta import TASKS, Context, elicitation_modes, is_modern
 from mcp_bridge.resources import RESOURCE_NOT_FOUND
 from mcp_bridge.tasks import describe_task
 from mcp_bridge.tokens import Access

@@ -19,8 +19,8 @@ from catalogue.schemas import find_argument_problems
 from catalogue.served_schemas import Place, describe_inputs
 from connectors.definitions import FeatureKind
 from mcp_bridge import upstream
-from mcp_bridge.declarations import Context, page_bounds
 from mcp_bridge.portability import portable_view
+from mcp_bridge.request_meta import Context, page_bounds
 from mcp_bridge.tokens import Access
 from mcp_bridge.tool_lists import icons_of, listed_workflows, make_of_each
 

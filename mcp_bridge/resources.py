@@ -15,7 +15,7 @@ from mcp.shared.uri_template import UriTemplate
 
 from catalogue.access import Bounds, Scope
 from catalogue.database import run_in_database
-from catalogue.describing import describe_workflow, shorten, unavailable_sources
+from catalogue.descriptions import describe_workflow, shorten, unavailable_sources
 from catalogue.exposure import ExposedCatalogue, current_catalogue, find_named
 from catalogue.models import ServerFeature, Workflow
 from catalogue.models.server_feature import scheme_of
@@ -27,7 +27,7 @@ from executions.change_feed import find_fresh_execution
 from executions.models import Execution, State
 from executions.reading import UnknownExecution, find_execution, list_own_executions
 from mcp_bridge import content, upstream
-from mcp_bridge.declarations import Context, is_modern, page_bounds
+from mcp_bridge.request_meta import Context, is_modern, page_bounds
 from mcp_bridge.results import describe_within_bounds, result_text
 from mcp_bridge.tokens import Access
 from mcp_bridge.tool_lists import icons_of

@@ -14,7 +14,7 @@ from executions.models.record import SAID_BY
 from executions.reading import describe_execution
 from executions.refusals import HELD_CHANGE
 from mcp_bridge import content
-from mcp_bridge.declarations import CACHED_AT, EXECUTION_ID, NOTE, REATTACHED
+from mcp_bridge.request_meta import CACHED_AT, EXECUTION_ID, NOTE, REATTACHED
 
 
 def describe_within_bounds(execution: Execution) -> dict[str, Any]:

@@ -21,22 +21,22 @@ from pydantic import ValidationError
 from catalogue.access import Bounds
 from catalogue.connections import close_background_connectors, close_connectors
 from catalogue.database import run_in_database
-from catalogue.describing import Outage, Outages, current_outages, fresh_outages, outages_within
+from catalogue.descriptions import Outage, Outages, current_outages, fresh_outages, outages_within
 from catalogue.exposure import ExposedCatalogue, current_catalogue, fresh_catalogue
 from catalogue.models import Toolset
 from connectors.formats.json_schema import pointer_of
 from executions.advancing import finish_steps
 from executions.local_worker import LocalWorker, stands_in_for_workers
 from executions.refusals import UnknownTool
-from mcp_bridge import declarations
+from mcp_bridge import request_meta
 from mcp_bridge.builtin_tools import call_tool, describe_missing_scope, missing_scope
 from mcp_bridge.calls import OpenCalls, ToolCall, in_words
 from mcp_bridge.completions import complete
-from mcp_bridge.declarations import Context, is_modern, takes_tasks
 from mcp_bridge.elicitation import Ask, Question
 from mcp_bridge.log_messages import ClientLog, client_key, find_level, keep_level
 from mcp_bridge.notifications import ListSnapshots, OpenStreams, PushedChanges, Subscriptions
 from mcp_bridge.prompts import register_prompts
+from mcp_bridge.request_meta import Context, is_modern, takes_tasks
 from mcp_bridge.resources import ResourceMethods
 from mcp_bridge.results import ToolAnswer
 from mcp_bridge.tasks import TaskMethods
@@ -279,15 +279,15 @@ class _Bridge:
         return ToolCall(
             access=self.access_of(context),
             protocol_version=context.protocol_version,
-            idempotency_key=declarations.idempotency_key(context),
-            fresh=declarations.wants_fresh(context),
-            client=declarations.describe_client(context),
+            idempotency_key=request_meta.idempotency_key(context),
+            fresh=request_meta.wants_fresh(context),
+            client=request_meta.describe_client(context),
             takes_tasks=gets_tasks,
             report=context.session.report_progress if reports else None,
             log=ClientLog.of_request(context) if modern else self._log_for(context),
             stays_for_progress=reports and modern,
-            may_give_up_soon=declarations.is_unnamed(context) and not reports and not gets_tasks,
-            elicits=partial(declarations.elicitation_modes, context),
+            may_give_up_soon=request_meta.is_unnamed(context) and not reports and not gets_tasks,
+            elicits=partial(request_meta.elicitation_modes, context),
             ask=None if modern else _way_to_ask(context),
             continues=params.request_state or "",
             responses=params.input_responses or {},

@@ -19,8 +19,8 @@ from executions.change_feed import find_fresh_execution
 from executions.interacting import cancel_execution
 from executions.models import Execution, Retention, State
 from executions.reading import UnknownExecution, find_execution
-from mcp_bridge.declarations import TASKS, Context, elicitation_modes, is_modern
 from mcp_bridge.elicitation import requests_of, take_task_responses
+from mcp_bridge.request_meta import TASKS, Context, elicitation_modes, is_modern
 from mcp_bridge.results import execution_result
 from mcp_bridge.tokens import Access
 

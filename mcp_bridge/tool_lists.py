@@ -28,15 +28,15 @@ from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, LATEST_HANDSHAKE_VERS
 from catalogue import exposure
 from catalogue.access import Bounds, Person, Scope
 from catalogue.database import run_in_database
-from catalogue.describing import tokens_for
+from catalogue.descriptions import tokens_for
 from catalogue.exposure import ExposedCatalogue, Workflows, confirmed_catalogue, expose, shown_by
 from catalogue.interactions import InteractionKind
 from catalogue.models import Toolset, Workflow
 from mcp_bridge.builtin_tools import BUILT_IN_TOOLS
 from mcp_bridge.content import promises_output
-from mcp_bridge.declarations import make_cursor, page_bounds
 from mcp_bridge.models import default_scopes
 from mcp_bridge.portability import PortableView, portable_view
+from mcp_bridge.request_meta import make_cursor, page_bounds
 from mcp_bridge.tokens import Access
 
 Made = TypeVar("Made")

@@ -22,8 +22,8 @@ from connectors.errors import ConnectorError, NotFound, Rejected
 from connectors.protocol import Connector, GivenInput
 from executions import rates
 from executions.refusals import TooManyCalls
-from mcp_bridge.declarations import Context, answers_of, is_modern
 from mcp_bridge.elicitation import UNKNOWN_STATE, in_name_of
+from mcp_bridge.request_meta import Context, answers_of, is_modern
 from mcp_bridge.tokens import Access
 
 READ_SECONDS = 60.0  # The source's "Request timeout" usually ends a request before

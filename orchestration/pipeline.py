@@ -18,7 +18,7 @@ from loguru import logger
 
 from catalogue.access import Caller
 from catalogue.database import run_in_database
-from catalogue.describing import CHARACTERS_PER_TOKEN, tokens_for
+from catalogue.descriptions import CHARACTERS_PER_TOKEN, tokens_for
 from catalogue.exposure import current_catalogue
 from catalogue.http_tools import is_http_tool
 from catalogue.models import Workflow

@@ -8,7 +8,7 @@ from itertools import chain, zip_longest
 from typing import Any
 
 from catalogue.access import Caller
-from catalogue.describing import CHARACTERS_PER_TOKEN
+from catalogue.descriptions import CHARACTERS_PER_TOKEN
 from catalogue.exposure import ExposedCatalogue, current_catalogue
 from catalogue.http_tools import declared_output_schema, is_http_tool
 from catalogue.models import Workflow

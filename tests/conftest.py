@@ -27,7 +27,7 @@ from xdist.scheduler import LoadScopeScheduling, Scheduling
 from xdist.workermanage import WorkerController
 
 from catalogue import connections
-from catalogue.describing import forget_outages
+from catalogue.descriptions import forget_outages
 from catalogue.exposure import forget_catalogue
 from catalogue.product_settings import keep_settings
 from config.monitoring import forget_measures

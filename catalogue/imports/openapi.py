@@ -10,7 +10,7 @@ from django.db import transaction
 
 from catalogue.connections import find_setting_problems, secret_fields
 from catalogue.database import collection_paused
-from catalogue.describing import tokens_for
+from catalogue.descriptions import tokens_for
 from catalogue.http_tools import KIND
 from catalogue.imports.pipeline import (
     ImportOutcome,

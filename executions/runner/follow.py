@@ -25,6 +25,7 @@ from catalogue.database import THREADS, run_in_database
 from connectors.errors import ConnectorError, NotFound, Rejected, Unreachable, Unsupported, error_name
 from connectors.network.redaction import printable
 from connectors.protocol import Capabilities, Connector, RunSnapshot, RunState
+from executions.engine_webhooks import stop_relying_if_missed
 from executions.models import ErrorKind, Execution
 from executions.models.execution import log_progress
 from executions.models.record import ExecutionEvent, ExecutionQuerySet, State
@@ -39,7 +40,6 @@ from executions.runner.engine_calls import (
 )
 from executions.runner.schedule import learn_from_end, learnt_pause
 from executions.wakeups import UNREPORTED_SECONDS, has_working_webhook, woken_by
-from executions.webhooks import stop_relying_if_missed
 from telemetry import metrics
 
 Parameters = ParamSpec("Parameters")

@@ -15,7 +15,7 @@ from catalogue.admin import users
 from catalogue.admin.base import Button, ButtonsMixin, button
 from catalogue.admin.rendering import DASH, pretty_json
 from catalogue.admin.workflows import WorkflowAdmin
-from catalogue.describing import tokens_for
+from catalogue.descriptions import tokens_for
 from catalogue.history import actor_of, record_change
 from catalogue.models import Workflow
 from mcp_bridge.models import ExternalIdentity, SecondFactor

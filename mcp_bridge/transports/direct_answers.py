@@ -48,7 +48,7 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mcp_bridge.bearers import recognise
-from mcp_bridge.declarations import Context
+from mcp_bridge.request_meta import Context
 from mcp_bridge.server import CatalogueServer
 from mcp_bridge.tokens import Access, OtherToolset, digest_of
 from mcp_bridge.tool_lists import METHOD, ToolLists, View

@@ -40,16 +40,16 @@ from mcp_bridge.addresses import client_address
 from mcp_bridge.authentication import TooManyFailures, challenge, note_wrong_token
 from mcp_bridge.bearers import Undecided, find_bearer
 from mcp_bridge.builtin_tools import describe_missing_scope, missing_scope
-from mcp_bridge.declarations import (
+from mcp_bridge.doorkeeper import NoTurn, allowed_origins, doorkeeper
+from mcp_bridge.elicitation import Question, is_answer, take_answer
+from mcp_bridge.external_tokens import named_outside
+from mcp_bridge.request_meta import (
     ELICITATION_MODES,
     OTHER_ANSWERS,
     SESSION_HEADER,
     marks_of_handshake,
     session_marks,
 )
-from mcp_bridge.doorkeeper import NoTurn, allowed_origins, doorkeeper
-from mcp_bridge.elicitation import Question, is_answer, take_answer
-from mcp_bridge.external_tokens import named_outside
 from mcp_bridge.server import CatalogueServer
 from mcp_bridge.tokens import (
     METADATA_PATH,

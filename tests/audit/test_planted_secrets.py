@@ -43,8 +43,8 @@ from catalogue.sources import check_source
 from config.monitoring import collect, forget_measures
 from config.web_server import WithoutValues
 from connectors.registry import connector_kinds
+from executions.approval_notices import send_due
 from executions.models import ApprovalNotice
-from executions.notices import send_due
 from executions.starting import create_execution
 from mcp_bridge import second_factor
 from mcp_bridge.models import SecondFactor

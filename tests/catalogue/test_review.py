@@ -8,7 +8,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from catalogue.curation import disable_workflows, enable_workflows, override_workflow, write_toolset
-from catalogue.describing import current_outages
+from catalogue.descriptions import current_outages
 from catalogue.discovery import refresh_source
 from catalogue.drift import describe_differences
 from catalogue.exposure import load_exposed_catalogue

@@ -12,7 +12,7 @@ from django.db import connection
 
 from catalogue.admin.discovery import describe_counts
 from catalogue.connections import close_connectors
-from catalogue.describing import current_outages
+from catalogue.descriptions import current_outages
 from catalogue.discovery import refresh_source
 from catalogue.http_tools import tool_config_of, write_tool_config
 from catalogue.imports.pipeline import ToolsRefused

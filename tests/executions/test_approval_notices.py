@@ -18,7 +18,7 @@ from pydantic import SecretStr
 
 from catalogue.curation import override_workflow
 from catalogue.models import Workflow
-from executions import notices
+from executions import approval_notices
 from executions.approvals import decide
 from executions.models import ApprovalNotice
 from executions.starting import create_execution
@@ -26,7 +26,7 @@ from tests.connectors.scripted import Received, response
 from tests.engines.hostile_servers import hostile
 from tests.executions.steps import request_for
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.databases("executions.notices")]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.databases("executions.approval_notices")]
 SECRET = "a secret of more than thirty-two characters"
 
 
@@ -62,16 +62,16 @@ def test_a_signed_webhook_tells_of_the_request_and_the_outcome(
         execution = create_execution(request_for("report", {"amount": 7}))
         # The call was answered; nothing was sent yet.
         assert received == []
-        assert notices.send_due(seconds=10) == 0
+        assert approval_notices.send_due(seconds=10) == 0
         failed = ApprovalNotice.objects.get()
         assert "500" in failed.error
         assert failed.next_attempt_at > timezone.now()
-        assert notices.send_due(seconds=10) == 0
+        assert approval_notices.send_due(seconds=10) == 0
         make_due()
-        assert notices.send_due(seconds=10) == 1
+        assert approval_notices.send_due(seconds=10) == 1
         decide(execution.pk, user=approver, verdict="refuse", words="Too much.")
-        assert notices.send_due(seconds=10) == 1
-        assert notices.send_due(seconds=10) == 0
+        assert approval_notices.send_due(seconds=10) == 1
+        assert approval_notices.send_due(seconds=10) == 0
 
     first, second, outcome = received
     assert first.headers["webhook-id"] == second.headers["webhook-id"] != outcome.headers["webhook-id"]
@@ -142,10 +142,10 @@ def test_approvers_get_a_letter_even_if_the_mail_server_was_busy(
         settings.EMAIL_USE_TLS = settings.EMAIL_USE_SSL = False
         create_execution(request_for("report", {"amount": 7}))
         server.is_busy = True
-        assert notices.send_due(seconds=10) == 0
+        assert approval_notices.send_due(seconds=10) == 0
         server.is_busy = False
         make_due()
-        assert notices.send_due(seconds=10) == 1
+        assert approval_notices.send_due(seconds=10) == 1
     ((people, letter),) = server.letters
     assert "anna@example.com" in "".join(people)
     assert "eve@example.com" not in "".join(people) + letter

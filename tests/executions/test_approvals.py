@@ -31,7 +31,9 @@ from tests.mcp_bridge.database import in_database
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
-    pytest.mark.databases("executions.approvals", "executions.notices", "executions.admin.approvals"),
+    pytest.mark.databases(
+        "executions.approvals", "executions.approval_notices", "executions.admin.approvals"
+    ),
 ]
 SCHEMA = {"type": "object", "properties": {"amount": {"type": "number"}}}
 

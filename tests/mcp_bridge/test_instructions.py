@@ -9,7 +9,7 @@ import pytest
 from mcp import Client
 from pytest_django import Settings
 
-from catalogue.describing import forget_outages
+from catalogue.descriptions import forget_outages
 from catalogue.exposure import forget_catalogue
 from catalogue.models import Source, Toolset
 from mcp_bridge.server import instructions_for

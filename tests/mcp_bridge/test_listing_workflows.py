@@ -14,7 +14,7 @@ from mcp import Client, MCPError
 from benchmarks._workflows import fill_catalogue, realistic_definitions
 from benchmarks.context import GOALS, MODES, TYPICAL
 from catalogue.access import Scope
-from catalogue.describing import forget_outages
+from catalogue.descriptions import forget_outages
 from catalogue.exposure import current_catalogue
 from catalogue.models import Source, Toolset
 from mcp_bridge.builtin_tools import BUILT_IN_TOOLS, MOST_LISTED, USUAL_LIMIT, list_for

@@ -11,7 +11,7 @@ from rest_framework.test import APIClient
 
 from catalogue.access import Bounds, Caller, Person, Scope, person_of
 from catalogue.curation import write_toolset
-from catalogue.describing import forget_outages
+from catalogue.descriptions import forget_outages
 from catalogue.exposure import confirmed_catalogue
 from catalogue.models import Revision, Role, Source, Toolset, Workflow
 from catalogue.sources import update_source

@@ -12,7 +12,7 @@ from django.utils import timezone
 from mcp import Client, MCPError
 
 from catalogue.access import Scope
-from catalogue.describing import forget_outages
+from catalogue.descriptions import forget_outages
 from catalogue.exposure import forget_catalogue
 from catalogue.models import Source, Toolset, Workflow
 from executions.models import Execution, State

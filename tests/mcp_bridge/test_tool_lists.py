@@ -11,8 +11,8 @@ from mcp import MCPError
 from catalogue.access import Scope
 from catalogue.models import Workflow
 from mcp_bridge.builtin_tools import BUILT_IN_TOOLS
-from mcp_bridge.declarations import make_cursor
 from mcp_bridge.models import AccessToken
+from mcp_bridge.request_meta import make_cursor
 from mcp_bridge.tokens import create_token
 from tests.factories import make_workflow, make_workflows
 from tests.mcp_bridge.conftest import Connect, McpServer

@@ -20,14 +20,14 @@ from mcp.client.streamable_http import streamable_http_client
 from audit.models import Entry
 from catalogue.models import Revision, Source, Workflow
 from connectors.http_job.connector import HttpJobConnector
-from executions import advancing, waiting, webhooks
+from executions import advancing, engine_webhooks, waiting
 from executions.advancing import advance_due_executions
 from executions.models import Execution, State
 from executions.runner import follow
 from executions.runner.schedule import FEWEST_RUNS, learn_from_end
 from mcp_bridge import doorkeeper
 from mcp_bridge.authentication import DELIVERIES
-from mcp_bridge.webhooks import LARGEST_BODY, REFUSED
+from mcp_bridge.engine_webhooks import LARGEST_BODY, REFUSED
 from tests import plain_http
 from tests.admin.conftest import admin_client
 from tests.admin.pages import page_url, text_of
@@ -43,7 +43,7 @@ from tests.mcp_bridge.other_process import OtherProcess, other_process
 __all__ = ["admin_client", "other_process"]
 pytestmark = pytest.mark.databases(
     "executions.models.execution",
-    "executions.webhooks",
+    "executions.engine_webhooks",
     "executions.runner.follow",
     "mcp_bridge.authentication",
 )
@@ -334,7 +334,7 @@ def test_a_report_that_comes_just_when_that_answer_is_recorded_is_not_lost(
 
     body = report(run_id)
     with connection.execute_wrapper(record_the_answer_before):
-        webhooks.take_delivery("tea", sign(body), body)
+        engine_webhooks.take_delivery("tea", sign(body), body)
     assert recorded == [1]
     assert is_due(execution)
 
@@ -442,7 +442,7 @@ def test_a_webhook_that_misses_an_end_is_not_relied_on_until_it_reports_again(
     Source.objects.update(webhook_matched_at=timezone.now())
     execution = running(workflow, engine, next_attempt_at=timezone.now())
     engine.end(execution.run_id)
-    engine.runs[execution.run_id].began -= webhooks.LATE.total_seconds() + 5
+    engine.runs[execution.run_id].began -= engine_webhooks.LATE.total_seconds() + 5
     assert advance_due_executions() == 1
     assert read(execution).state == State.COMPLETED
     assert Source.objects.get().webhook_matched_at is None
@@ -459,7 +459,7 @@ def test_an_end_that_was_found_early_or_is_reported_just_then_is_not_missed(
     seconds_ago: float,
 ) -> None:
     """B7: the report may be on its way, or come while the poll is."""
-    monkeypatch.setattr(webhooks, "LATE", timedelta(seconds=LONG / 2))
+    monkeypatch.setattr(engine_webhooks, "LATE", timedelta(seconds=LONG / 2))
     Source.objects.update(webhook_matched_at=timezone.now())
     execution = running(workflow, engine, next_attempt_at=timezone.now())
     engine.end(execution.run_id)
@@ -612,8 +612,8 @@ def test_more_genuine_deliveries_than_an_engine_can_have_are_told_to_wait(
     mcp_server: McpServer, engine: Tea, workflow: Workflow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """B8: in all processes together, and for each source by itself."""
-    monkeypatch.setattr(webhooks, "DELIVERIES_PER_MINUTE", 1)
-    monkeypatch.setattr(webhooks, "DELIVERIES_AT_ONCE", 2)
+    monkeypatch.setattr(engine_webhooks, "DELIVERIES_PER_MINUTE", 1)
+    monkeypatch.setattr(engine_webhooks, "DELIVERIES_AT_ONCE", 2)
     other = make_tea("coffee", engine)
     answers = [deliver(mcp_server, report("77")) for _ in range(3)]
     assert [answer.status_code for answer in answers] == [202, 202, 429]
@@ -651,7 +651,7 @@ def test_when_something_came_is_noted_every_ten_seconds_at_most(
     mcp_server: McpServer, source: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """B8: a flood writes no row for each."""
-    monkeypatch.setattr(webhooks, "NOTED_EVERY", timedelta(seconds=LONG))
+    monkeypatch.setattr(engine_webhooks, "NOTED_EVERY", timedelta(seconds=LONG))
 
     def noted_after_another() -> datetime:
         deliver(mcp_server, report("77"))

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from pytest_django import Settings
 
-from catalogue.describing import tokens_for
+from catalogue.descriptions import tokens_for
 from orchestration.language_model import ModelError, ModelProblem, Reply
 from orchestration.pipeline import cut_to_tokens, format_response
 from tests.engines import model_answers as wire

@@ -6,7 +6,7 @@ from uuid import uuid4
 
 import pytest
 
-from catalogue.describing import tokens_for
+from catalogue.descriptions import tokens_for
 from catalogue.exposure import ExposedCatalogue
 from catalogue.models import Source, Workflow
 from orchestration.retrieval import (

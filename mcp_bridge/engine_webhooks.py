@@ -5,7 +5,7 @@ from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_POST
 
 from audit.models import origin
-from executions import webhooks
+from executions import engine_webhooks
 from mcp_bridge.authentication import TooManyFailures, note_wrong_delivery
 
 LARGEST_BODY = 64 * 1024  # As from every stranger; reports of ends are much smaller
@@ -20,13 +20,13 @@ def receive_delivery(request: HttpRequest, source: str) -> JsonResponse:
         if (length.isdigit() and int(length) > LARGEST_BODY) or len(request.body) > LARGEST_BODY:
             return _refuse(source, f"It has more than {LARGEST_BODY:,} bytes.", status=413)
         headers = {name.lower(): value for name, value in request.headers.items()}
-        webhooks.take_delivery(source, headers, request.body)
-    except webhooks.NotProven as refused:
+        engine_webhooks.take_delivery(source, headers, request.body)
+    except engine_webhooks.NotProven as refused:
         return _refuse(source, str(refused))
-    except webhooks.Unreadable as refused:
-        webhooks.note_refusal(source, str(refused))
+    except engine_webhooks.Unreadable as refused:
+        engine_webhooks.note_refusal(source, str(refused))
         return JsonResponse({"detail": str(refused)}, status=400)
-    except webhooks.TooMany as refused:
+    except engine_webhooks.TooMany as refused:
         return _try_later(str(refused), refused.seconds)
     return JsonResponse({}, status=202)
 
@@ -37,7 +37,7 @@ def _refuse(source: str, why: str, *, status: int = 401) -> JsonResponse:
         note_wrong_delivery(source, why, address="" if here is None else here.address)
     except TooManyFailures as problem:
         return _try_later(str(problem), problem.seconds)
-    webhooks.note_refusal(source, why)
+    engine_webhooks.note_refusal(source, why)
     return JsonResponse({"detail": why if status == 413 else REFUSED}, status=status)
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from catalogue.describing import Mode, describe_workflow, shorten, summarise_workflow
+from catalogue.descriptions import Mode, describe_workflow, shorten, summarise_workflow
 from catalogue.models import Source, Workflow
 from catalogue.served_schemas import describe_inputs, summarise_inputs
 from tests.factories import make_source, make_workflow
