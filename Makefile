@@ -152,6 +152,8 @@ map: install-dev  ## Draw in CONTRIBUTING.md which room imports which.
 	@$(BIN)/python scripts/figures.py --map write
 
 ENGINE ?= docker
+# Podman's own format has no health check.
+IMAGE_FORMAT := $(if $(findstring podman,$(ENGINE)),--format docker)
 IMAGE ?= workflow-catalogue:latest
 
 SITE := .cache/documentation
@@ -167,7 +169,7 @@ wheel: install-dev  ## Build the wheel into dist/.
 	@$(BIN)/python -m pip wheel --quiet --no-build-isolation --no-deps --wheel-dir dist .
 
 image:  ## Build the container image; ENGINE=podman, IMAGE=name:tag, ARGS="--build-arg BASE=...".
-	@DOCKER_BUILDKIT=1 $(ENGINE) build --file deploy/Dockerfile --tag $(IMAGE) $(ARGS) .
+	@DOCKER_BUILDKIT=1 $(ENGINE) build $(IMAGE_FORMAT) --file deploy/Dockerfile --tag $(IMAGE) $(ARGS) .
 
 test-image: install-dev  ## Run web, worker and beat from the image, read-only and not as root, and a call through them.
 	@ENGINE=$(ENGINE) IMAGE=$(IMAGE) $(BIN)/python scripts/check_image.py $(ARGS)
