@@ -24,9 +24,11 @@ from executions.models.execution import StartRequest
 from executions.queue import admit_queued
 from executions.starting import create_execution
 from tests import plain_http
+from tests.api.clients import administrator
 from tests.connectors.scripted import Behaviour, replies, sends_and_hangs_up, stays_silent_after
 from tests.executions.engines import (
     RUN_ID,
+    WORKFLOW_ID,
     Gate,
     WireEngine,
     completed,
@@ -321,6 +323,30 @@ def test_a_start_that_stays_unknown_is_never_called_failed(
     record = work_until_settled(create_pending(keyed_workflow))
     assert record.state == State.UNCONFIRMED
     assert engine.count("start") == 2
+
+
+@pytest.mark.parametrize(
+    ("keyed", "code", "state"),
+    [
+        (False, 400, State.FAILED),
+        (False, 429, State.PENDING),
+        (False, 500, State.UNCONFIRMED),
+        (True, 500, State.STARTING),
+    ],
+    ids=["refused", "to be tried again", "unconfirmed", "to be repeated"],
+)
+def test_the_record_shows_what_the_engine_answered_to_a_start_that_has_not_led_to_a_run(
+    engine: WireEngine, *, keyed: bool, code: int, state: State
+) -> None:
+    """A8.4: an administrator sees the engine's own words, whatever becomes of the start."""
+    config = {"idempotency_header": "Idempotency-Key"} if keyed else {}
+    source = make_source(base_url=engine.base_url, config=config)
+    execution = create_pending(make_workflow(source, upstream_id=WORKFLOW_ID))
+    engine.on_start = replies(code, {"error": "the press is jammed"})
+    advance_due_executions()
+    shown = administrator().get(f"/api/executions/{execution.pk}/").json()
+    assert shown["state"] == state
+    assert (shown["start_answer"]["status"], shown["start_answer"]["answer"]) == (code, "the press is jammed")
 
 
 # Killed processes: a record that is STARTING, and a lease that ran out.
