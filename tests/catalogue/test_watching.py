@@ -82,11 +82,16 @@ async def test_other_news_of_the_same_event_are_no_revision() -> None:
 
 
 async def test_while_nobody_watches_there_is_no_look() -> None:
+    """Also none by a task that goes on by itself, which would ask the database for ever."""
+    before = asyncio.all_tasks()
     with watching_revisions(asyncio.Event()):
         with watching_revisions(asyncio.Event()) as second:
             await news_of(second)
         assert exposure._watchers, "the first still watches"
+        looking = asyncio.all_tasks() - before
     assert not exposure._watchers
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        await asyncio.wait(looking)
 
 
 async def test_a_database_that_cannot_be_asked_is_asked_again(logged: list[str]) -> None:
