@@ -576,6 +576,12 @@ def test_the_interval_grows_with_the_age_of_the_run(engine: WireEngine, running:
     assert [round(wait, -1) for wait in waits] == [0, 10, 60] or waits == [4, 9, 59]
 
 
+def test_a_run_that_waited_long_for_its_start_is_young(engine: WireEngine, running: Execution) -> None:
+    """B4: it is asked about as often as any that has just begun, however old the call is."""
+    Execution.objects.update(created_at=timezone.now() - timedelta(hours=1))
+    assert tick(running, after=0).next_attempt_at < timezone.now() + timedelta(seconds=6)
+
+
 @pytest.mark.databases("executions.runner.follow")
 def test_a_killed_worker_loses_no_run(engine: WireEngine, running: Execution) -> None:
     """B8: its lease runs out, and another worker goes on."""
