@@ -81,6 +81,22 @@ def test_of_an_engine_without_times_the_end_is_found_earlier_with_each_run(
     assert ages[1] < ages[0]
 
 
+def test_a_poll_that_came_too_early_is_not_repeated_with_the_next_run(
+    engine: WireEngine, workflow: Workflow
+) -> None:
+    """Issue 15: one run that took longer is news at once, however many are remembered."""
+    finish_runs(engine, workflow, seconds=0, found_after=8, runs=20)
+    longer = make_active(workflow, State.RUNNING, run_id="run-1")
+    let_pass(longer, 5 - 10)
+    engine.on_status = replies(200, status())
+    advance_due_executions()
+    let_pass(longer, 6)
+    engine.on_status = replies(200, completed() | {"end_time": None})
+    advance_due_executions()
+    assert read(longer).succeeded
+    assert next_poll_of_new_run(engine, workflow, age=0.1) > 5
+
+
 @pytest.mark.parametrize(("seconds", "earliest", "latest"), [(0.005, 0.005, 0.02), (0.05, 0.05, 0.15)])
 def test_without_times_some_dozens_of_runs_teach_when_a_short_one_is_over(
     seconds: float, earliest: float, latest: float
@@ -113,11 +129,13 @@ def test_a_run_that_is_being_cancelled_is_asked_about_soon(engine: WireEngine, w
         ([3.0] * 50 + [30.0] * 50, 0.0, 3.0),
         ([3.0] * 50 + [30.0] * 50, 3.1, 30.0),
         ([3.0] * 99 + [30.0], 31.0, None),
+        ([0.5] * 50 + [1.0] * 50, 0.0, 0.5),
+        ([600.0] * 50 + [602.0] * 50, 0.0, 602.0),
     ],
 )
 def test_the_age_of_the_next_poll_follows_the_durations(
     durations: list[float], age: float, expected: float | None
 ) -> None:
-    """B2, issue 15."""
+    """B2, issue 15: half a second matters to a run of one second, two do not to one of ten minutes."""
     found = UsualDurations(durations).next_age(age, shortest=1.0)
     assert found == (None if expected is None else pytest.approx(expected, abs=0.02))
