@@ -105,6 +105,29 @@ def test_a_curators_decision_stands_until_the_workflow_looks_like_yet_another(
     assert {workflow.resembles for workflow in workflows.all()} == {""}
 
 
+def test_a_source_that_follows_again_serves_at_once_what_imitates_nothing_new(
+    engine: Engine, trusting: Source
+) -> None:
+    """A4.3, A5.2: a curator has seen what looked alike before; what begins to is for the next listing."""
+    Source.objects.update(change_policy=Source.ChangePolicy.HOLD)
+    engine.workflows = [definition(1, name="clearcache"), definition(2, name="clear-cache"), definition(3)]
+    refresh_source(trusting)
+    enable_workflows(Workflow.objects.filter(source=trusting))
+    engine.workflows = [
+        definition(1, name="clearcache", description="Another text."),
+        definition(2, name="purge"),
+        definition(3, title="List workflows"),
+    ]
+    assert refresh_source(trusting).held == 3
+    administrator().patch("/api/sources/hostile/", {"change_policy": "follow"}, format="json")
+    shown = {workflow.upstream_id: workflow for workflow in load_exposed_catalogue().workflows.values()}
+    assert shown["wf-1"].description == "Another text."
+    assert shown["wf-2"].name == "purge" and not shown["wf-2"].resembles
+    assert shown["wf-3"].upstream_title == ""
+    refresh_source(trusting)
+    assert Workflow.objects.get(source=trusting, enabled=False).upstream_id == "wf-3"
+
+
 def test_where_a_curator_enables_workflows_a_lookalike_is_only_flagged(engine: Engine) -> None:
     """B8"""
     source = make_source("looked-at", base_url=engine.base_url, change_policy=Source.ChangePolicy.FOLLOW)
