@@ -2,24 +2,23 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator
-from datetime import timedelta
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from django import forms
 from django.contrib import admin
 from django.core.exceptions import PermissionDenied
-from django.db.models import Max, QuerySet
+from django.db.models import Count, Max, Q, QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
-from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
-from unfold.contrib.filters.admin import BooleanRadioFilter, DropdownFilter, RelatedDropdownFilter
+from unfold.contrib.filters.admin import BooleanRadioFilter, RelatedDropdownFilter
 from unfold.widgets import UnfoldAdminIntegerFieldWidget
 
-from catalogue.admin.base import ButtonsMixin, CatalogueForm, OptionsFilter
+from catalogue.admin.base import ButtonsMixin, CatalogueForm, CountingFilter, OptionsFilter, since
 from catalogue.admin.rendering import badge, chip, side_by_side
 from catalogue.curation import known_tags
 from catalogue.exposure import (
@@ -34,6 +33,7 @@ from catalogue.exposure import (
     preview_filters,
 )
 from catalogue.models import Review, Toolset, Workflow, WorkflowFilter
+from catalogue.models.workflow import is_hinted, is_overridden
 from catalogue.presentation import CURATORS_HINTS
 
 SHOWN_NAMES = 20
@@ -263,19 +263,20 @@ HINT_WORDS = {
 }
 
 
-def _overridden(*fields: str) -> Callable[[QuerySet[Workflow]], QuerySet[Workflow]]:
-    return lambda rows: rows.filter(pk__in=Workflow.objects.order_by().overridden(*fields).values("pk"))
+def _awaiting(kind: str) -> Callable[[], Q]:
+    return lambda: Q(pk__in=Review.objects.awaiting().filter(kind=kind).values("pk"))
 
 
-def _since(column: str, *, days: int) -> Callable[[QuerySet[Workflow]], QuerySet[Workflow]]:
-    return lambda rows: rows.filter(**{f"{column}__gte": timezone.now() - timedelta(days=days)})
+def _none_of(*conditions: Q) -> Callable[[], Q]:
+    """By key: what is not known to be true, such as of a column without a value, is not true."""
+    return lambda: ~Q(pk__in=Workflow.objects.filter(Q(*conditions, _connector=Q.OR)).order_by().values("pk"))
 
 
-def _awaiting(kind: str) -> QuerySet[Review]:
-    return Review.objects.awaiting().filter(kind=kind)
+def _cached() -> Q:
+    return Q(pk__in=Workflow.objects.cached().order_by().values("pk"))
 
 
-class VisibilityFilter(DropdownFilter):  # type: ignore[misc]
+class VisibilityFilter(CountingFilter):
     title = "visibility"
     parameter_name = "visibility"
     HIDDEN, UNMATCHED, BY_FILTER = "hidden", "no-filter", "filter-"
@@ -294,20 +295,27 @@ class VisibilityFilter(DropdownFilter):  # type: ignore[misc]
         if not (wanted := self.value()):
             return queryset
         return queryset.filter(
-            pk__in=[key for key, verdict in explain_all().items() if self._is(wanted, verdict)]
+            pk__in=[key for key, verdict in explain_all().items() if wanted in self._choices_of(verdict)]
         )
 
-    def _is(self, wanted: str, verdict: Explanation) -> bool:
-        if wanted == self.HIDDEN:
-            return verdict.visibility != Visibility.EXPOSED
-        if wanted != self.UNMATCHED and not wanted.startswith(self.BY_FILTER):
-            return verdict.visibility.name.lower() == wanted
-        rule = verdict.deciding_filter
-        name = self.UNMATCHED if rule is None else f"{self.BY_FILTER}{rule.pk}"
-        return verdict.visibility == Visibility.FILTERED and name == wanted
+    def count_choices(self, rows: QuerySet[Workflow]) -> Mapping[str, int]:
+        verdicts, keys = explain_all(), rows.order_by().values_list("pk", flat=True)
+        # Those that were added meanwhile have no verdict.
+        return Counter(
+            choice for key in keys if key in verdicts for choice in self._choices_of(verdicts[key])
+        )
+
+    def _choices_of(self, verdict: Explanation) -> list[str]:
+        choices = [verdict.visibility.name.lower()]
+        if verdict.visibility != Visibility.EXPOSED:
+            choices.append(self.HIDDEN)
+        if verdict.visibility == Visibility.FILTERED:
+            rule = verdict.deciding_filter
+            choices.append(self.UNMATCHED if rule is None else f"{self.BY_FILTER}{rule.pk}")
+        return choices
 
 
-class ToolsetFilter(DropdownFilter):  # type: ignore[misc]
+class ToolsetFilter(CountingFilter):
     title = "toolset"
     parameter_name = "toolset"
     IN_NONE = "-"
@@ -324,8 +332,13 @@ class ToolsetFilter(DropdownFilter):  # type: ignore[misc]
             return queryset.exclude(pk__in=set().union(*members.values()))
         return queryset.filter(pk__in=members.get(wanted, ()))
 
+    def count_choices(self, rows: QuerySet[Workflow]) -> Mapping[str, int]:
+        members, keys = members_of_toolsets(), set(rows.order_by().values_list("pk", flat=True))
+        counts = {slug: len(keys & of_toolset) for slug, of_toolset in members.items()}
+        return counts | {self.IN_NONE: len(keys.difference(*members.values()))}
 
-class TagFilter(DropdownFilter):  # type: ignore[misc]
+
+class TagFilter(CountingFilter):
     title = "tag"
     parameter_name = "tag"
     MOST = 1_000
@@ -338,39 +351,32 @@ class TagFilter(DropdownFilter):  # type: ignore[misc]
             return queryset
         return queryset.filter(pk__in=Workflow.objects.tagged(tag).order_by().values("pk"))
 
+    def count_choices(self, rows: Any) -> Mapping[str, int]:
+        counts: dict[str, int] = rows.count_by_tag(tag for tag, _ in self.lookup_choices)
+        return counts
 
-class HintFilter(DropdownFilter):  # type: ignore[misc]
+
+class HintFilter(OptionsFilter):
     title = "hint"
     parameter_name = "hint"
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [(hint, words[0]) for hint, words in HINT_WORDS.items()] + [("none", "none of these")]
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Workflow]) -> QuerySet[Workflow]:
-        wanted, everything = self.value(), Workflow.objects.order_by()
-        if wanted in HINT_WORDS:
-            return queryset.filter(pk__in=everything.hinted(wanted).values("pk"))
-        if wanted == "none":
-            for hint in HINT_WORDS:
-                queryset = queryset.exclude(pk__in=everything.hinted(hint).values("pk"))
-        return queryset
+    options = {
+        **{hint: (words[0], is_hinted(hint)) for hint, words in HINT_WORDS.items()},
+        "none": ("none of these", _none_of(*map(is_hinted, HINT_WORDS))),
+    }
 
 
 class OverriddenFilter(OptionsFilter):
     title = "curated"
     parameter_name = "overridden"
     options = {
-        "any": ("anything", _overridden()),
-        "title": ("title", _overridden("title_override")),
-        "description": ("description", _overridden("description_override")),
-        "tags": ("tags", _overridden("tags_override")),
-        "name": ("tool name", _overridden("former_tool_names")),
-        "hints": ("hints", _overridden(*CURATORS_HINTS)),
-        "limits": ("limits", _overridden("timeout_seconds", "max_concurrent", "cache_seconds")),
-        "nothing": (
-            "nothing: all as the engine says",
-            lambda rows: rows.exclude(pk__in=Workflow.objects.order_by().overridden().values("pk")),
-        ),
+        "any": ("anything", is_overridden()),
+        "title": ("title", is_overridden("title_override")),
+        "description": ("description", is_overridden("description_override")),
+        "tags": ("tags", is_overridden("tags_override")),
+        "name": ("tool name", is_overridden("former_tool_names")),
+        "hints": ("hints", is_overridden(*CURATORS_HINTS)),
+        "limits": ("limits", is_overridden("timeout_seconds", "max_concurrent", "cache_seconds")),
+        "nothing": ("nothing: all as the engine says", _none_of(is_overridden())),
     }
 
 
@@ -378,12 +384,12 @@ class ChangedFilter(OptionsFilter):
     title = "changed upstream"
     parameter_name = "changed"
     options = {
-        "day": ("changed in the last 24 hours", _since("changed_at", days=1)),
-        "week": ("changed in the last 7 days", _since("changed_at", days=7)),
-        "month": ("changed in the last 30 days", _since("changed_at", days=30)),
-        "new-day": ("new in the last 24 hours", _since("first_seen_at", days=1)),
-        "new-week": ("new in the last 7 days", _since("first_seen_at", days=7)),
-        "new-month": ("new in the last 30 days", _since("first_seen_at", days=30)),
+        "day": ("changed in the last 24 hours", since("changed_at", days=1)),
+        "week": ("changed in the last 7 days", since("changed_at", days=7)),
+        "month": ("changed in the last 30 days", since("changed_at", days=30)),
+        "new-day": ("new in the last 24 hours", since("first_seen_at", days=1)),
+        "new-week": ("new in the last 7 days", since("first_seen_at", days=7)),
+        "new-month": ("new in the last 30 days", since("first_seen_at", days=30)),
     }
 
 
@@ -391,8 +397,8 @@ class AvailabilityFilter(OptionsFilter):
     title = "presence in the engine's list"
     parameter_name = "available"
     options = {
-        "missing": ("missing", lambda rows: rows.exclude(missing_since=None)),
-        "present": ("present", lambda rows: rows.filter(missing_since=None)),
+        "missing": ("missing", ~Q(missing_since=None)),
+        "present": ("present", Q(missing_since=None)),
     }
 
 
@@ -400,8 +406,8 @@ class LimitFilter(OptionsFilter):
     title = "concurrent runs"
     parameter_name = "limit"
     options = {
-        "own": ("limited for the workflow", lambda rows: rows.exclude(max_concurrent=None)),
-        "none": ("without a limit of its own", lambda rows: rows.filter(max_concurrent=None)),
+        "own": ("limited for the workflow", ~Q(max_concurrent=None)),
+        "none": ("without a limit of its own", Q(max_concurrent=None)),
     }
 
 
@@ -409,8 +415,8 @@ class CacheFilter(OptionsFilter):
     title = "results"
     parameter_name = "cache"
     options = {
-        "cached": ("cached", lambda rows: rows.filter(pk__in=Workflow.objects.cached().values("pk"))),
-        "never": ("never cached", lambda rows: rows.exclude(pk__in=Workflow.objects.cached().values("pk"))),
+        "cached": ("cached", _cached),
+        "never": ("never cached", lambda: ~_cached()),
     }
 
 
@@ -418,33 +424,40 @@ class SchemaFilter(OptionsFilter):
     title = "input schema"
     parameter_name = "schema"
     options = {
-        "own": ("the engine's own", lambda rows: rows.filter(schema_problem="")),
-        "replaced": ("replaced, because invalid", lambda rows: rows.exclude(schema_problem="")),
+        "own": ("the engine's own", Q(schema_problem="")),
+        "replaced": ("replaced, because invalid", ~Q(schema_problem="")),
     }
 
 
 class LookalikeFilter(OptionsFilter):
     title = "name and title"
     parameter_name = "lookalike"
-    options = {"yes": ("can be mistaken for another tool's", lambda rows: rows.exclude(resembles=""))}
+    options = {"yes": ("can be mistaken for another tool's", ~Q(resembles=""))}
 
 
 class DescriptionFilter(OptionsFilter):
     title = "description"
     parameter_name = "description"
-    options = {"none": ("needs one", lambda rows: rows.filter(description="", description_override=""))}
+    options = {"none": ("needs one", Q(description="", description_override=""))}
 
 
 class ReviewFilter(OptionsFilter):
     title = "review"
     parameter_name = "review"
     options = {
-        "changed": ("a change is held", lambda rows: rows.filter(review__in=_awaiting("changed"))),
-        "new": ("new, and held", lambda rows: rows.filter(review__in=_awaiting("new"))),
+        "changed": ("a change is held", _awaiting("changed")),
+        "new": ("new, and held", _awaiting("new")),
     }
 
 
-class CategoryFilter(DropdownFilter):  # type: ignore[misc]
+class SourceFilter(RelatedDropdownFilter):  # type: ignore[misc]
+    def get_facet_queryset(self, changelist: Any) -> dict[str, int]:
+        rows = changelist.get_queryset(self.request, self.expected_parameters())
+        counts = dict(rows.order_by().values_list("source").annotate(Count("pk")))
+        return {f"{key}__c": counts.get(key, 0) for key, _ in self.lookup_choices}
+
+
+class CategoryFilter(CountingFilter):
     title = "category"
     parameter_name = "category"
 
@@ -455,9 +468,12 @@ class CategoryFilter(DropdownFilter):  # type: ignore[misc]
     def queryset(self, request: HttpRequest, queryset: QuerySet[Workflow]) -> QuerySet[Workflow]:
         return queryset.filter(category=self.value()) if self.value() else queryset
 
+    def count_choices(self, rows: QuerySet[Workflow]) -> Mapping[str, int]:
+        return dict(rows.order_by().values_list("category").annotate(Count("pk")))
+
 
 LIST_FILTERS = (
-    VisibilityFilter, ReviewFilter, ("source", RelatedDropdownFilter), TagFilter, HintFilter,
+    VisibilityFilter, ReviewFilter, ("source", SourceFilter), TagFilter, HintFilter,
     ToolsetFilter, CategoryFilter, OverriddenFilter, ChangedFilter, ("enabled", BooleanRadioFilter),
     AvailabilityFilter, DescriptionFilter, SchemaFilter, LookalikeFilter, LimitFilter, CacheFilter,
     ("offered_as_prompt", BooleanRadioFilter),

@@ -8,7 +8,7 @@ from typing import Any
 from django.apps import apps
 from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 from django.http import HttpRequest, HttpResponseBase
 from django.urls import NoReverseMatch
 from django.utils.html import format_html, format_html_join
@@ -229,8 +229,8 @@ class SealedFilter(base.OptionsFilter):
     title = "seal"
     parameter_name = "sealed"
     options = {
-        "yes": ("sealed", lambda entries: entries.filter(segment__isnull=False)),
-        "no": ("not sealed yet", lambda entries: entries.filter(segment=None)),
+        "yes": ("sealed", Q(segment__isnull=False)),
+        "no": ("not sealed yet", Q(segment=None)),
     }
 
 

@@ -2,7 +2,7 @@ from dataclasses import replace
 from typing import Any
 
 from django.contrib import admin, messages
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 from django.utils.safestring import SafeString
 from unfold.contrib.filters.admin import ChoicesDropdownFilter, RelatedDropdownFilter
@@ -37,10 +37,10 @@ class StateFilter(OptionsFilter):
     title = "state"
     parameter_name = "state"
     options = {
-        "enabled": ("enabled", lambda rows: rows.filter(enabled=True, missing_since=None)),
-        "hidden": ("hidden", lambda rows: rows.filter(enabled=False, missing_since=None)),
-        "gone": ("gone upstream", lambda rows: rows.exclude(missing_since=None)),
-        "changed": ("change to review", lambda rows: rows.exclude(offered=None)),
+        "enabled": ("enabled", Q(enabled=True, missing_since=None)),
+        "hidden": ("hidden", Q(enabled=False, missing_since=None)),
+        "gone": ("gone upstream", ~Q(missing_since=None)),
+        "changed": ("change to review", ~Q(offered=None)),
     }
 
 

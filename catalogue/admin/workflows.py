@@ -164,8 +164,9 @@ class WorkflowChangeList(CatalogueChangeList):
     result_list: Any
 
     def get_queryset(self, request: HttpRequest, *args: Any, **kwargs: Any) -> QuerySet[Workflow]:
-        workflows: WorkflowQuerySet = super().get_queryset(request, *args, **kwargs)
-        return workflows.for_lists()
+        workflows: Any = super().get_queryset(request, *args, **kwargs)
+        listed: WorkflowQuerySet = workflows.for_lists()
+        return listed
 
     def get_results(self, request: HttpRequest) -> None:
         super().get_results(request)

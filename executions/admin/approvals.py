@@ -1,11 +1,11 @@
 from datetime import timedelta
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 from django import forms
 from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 from django.http import (
     Http404,
     HttpRequest,
@@ -17,7 +17,7 @@ from django.urls import URLPattern, path, reverse
 from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
-from unfold.contrib.filters.admin import ChoicesDropdownFilter
+from unfold.contrib.filters.admin import ChoicesDropdownFilter, DropdownFilter
 from unfold.widgets import (
     UnfoldAdminIntegerFieldWidget,
     UnfoldAdminSelectWidget,
@@ -94,15 +94,14 @@ class WaitingFilter(OptionsFilter):
     title = "decision"
     parameter_name = "decision"
     options = {
-        "waiting": ("waiting", lambda approvals: approvals.filter(state=Approval.State.WAITING)),
-        "decided": ("decided", lambda approvals: approvals.exclude(state=Approval.State.WAITING)),
+        "waiting": ("waiting", Q(state=Approval.State.WAITING)),
+        "decided": ("decided", ~Q(state=Approval.State.WAITING)),
     }
 
 
-class MineFilter(OptionsFilter):
+class MineFilter(DropdownFilter):  # type: ignore[misc]
     title = "whose"
     parameter_name = "whose"
-    options: ClassVar[Any] = {}
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
         return [("mine", "mine: asked for or decided by me"), ("others", "others' that I can decide")]
@@ -311,12 +310,16 @@ def _shown_past(past: Past) -> dict[str, Any]:
     }
 
 
+def _is_valid() -> Q:
+    return Q(revoked_at=None, until__gt=timezone.now())
+
+
 class StandingFilter(OptionsFilter):
     title = "state"
     parameter_name = "valid"
     options = {
-        "yes": ("valid", lambda rows: rows.filter(revoked_at=None, until__gt=timezone.now())),
-        "no": ("over", lambda rows: rows.exclude(revoked_at=None, until__gt=timezone.now())),
+        "yes": ("valid", _is_valid),
+        "no": ("over", lambda: ~_is_valid()),
     }
 
 

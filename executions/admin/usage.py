@@ -7,15 +7,14 @@ from django import forms
 from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
 from django.core.paginator import Paginator
-from django.db.models import Exists, Max, OuterRef, QuerySet, Subquery, Sum
+from django.db.models import Exists, Max, OuterRef, Q, QuerySet, Subquery, Sum
 from django.db.models.functions import Coalesce
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.utils.html import format_html
-from unfold.contrib.filters.admin import DropdownFilter
 
-from catalogue.admin.base import SHOWN_NAMES
+from catalogue.admin.base import SHOWN_NAMES, OptionsFilter
 from catalogue.admin.rendering import DASH, ago, chip, duration, link, link_if_allowed, table
 from catalogue.admin.workflows import WorkflowAdmin
 from catalogue.curation import disable_workflows
@@ -318,30 +317,20 @@ def _number(workflow: Workflow, number: int, further: str = "") -> str:
     return link(f"{number:,}", EXECUTIONS, query=query)
 
 
-class UseFilter(DropdownFilter):  # type: ignore[misc]
+def _has_failed() -> Q:
+    recent = statistics.usage_since(MONTH.start()).filter(workflow=OuterRef("pk"))
+    return Q(Exists(recent.filter(outcome__in=FAILURES)))
+
+
+class UseFilter(OptionsFilter):
     title = "use"
     parameter_name = "use"
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [
-            ("called", "called in the last 30 days"),
-            ("uncalled", "not called in the last 30 days"),
-            ("never", "never called"),
-            ("failing", "failed in the last 30 days"),
-        ]
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Workflow]) -> QuerySet[Workflow]:
-        match self.value():
-            case "called":
-                return queryset.filter(statistics.called_since(MONTH.start()))
-            case "uncalled":
-                return queryset.exclude(statistics.called_since(MONTH.start()))
-            case "never":
-                return queryset.exclude(statistics.called_since())
-            case "failing":
-                recent = statistics.usage_since(MONTH.start()).filter(workflow=OuterRef("pk"))
-                return queryset.filter(Exists(recent.filter(outcome__in=FAILURES)))
-        return queryset
+    options = {
+        "called": ("called in the last 30 days", lambda: Q(statistics.called_since(MONTH.start()))),
+        "uncalled": ("not called in the last 30 days", lambda: ~Q(statistics.called_since(MONTH.start()))),
+        "never": ("never called", lambda: ~Q(statistics.called_since())),
+        "failing": ("failed in the last 30 days", _has_failed),
+    }
 
 
 def _usage_section(request: HttpRequest, workflow: Workflow) -> tuple[str, Any]:

@@ -5,6 +5,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.contrib.auth.models import User
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
@@ -13,9 +14,11 @@ from django.utils import timezone
 
 from catalogue.exposure import confirmed_catalogue, load_exposed_catalogue
 from catalogue.models import HistoryEntry, Revision, Workflow
+from catalogue.models.workflow import is_hinted
 from mcp_bridge.tool_lists import cost_of_catalogue
 from tests.admin.conftest import StaffWith
 from tests.admin.pages import list_url, listed, run_action, text_of, told
+from tests.admin.window import make_everything
 from tests.factories import make_filter, make_source, make_toolset, make_workflow, make_workflows
 
 pytestmark = pytest.mark.django_db
@@ -25,6 +28,18 @@ LIST = list_url(Workflow)
 
 def found(client: Client, **query: str) -> set[str]:
     return {row.tool_name for row in listed(client, LIST, query).result_list}
+
+
+def counted(client: Client, **query: str) -> dict[tuple[str, str], int]:
+    """How many rows each choice of each filter has, as the page tells them."""
+    shown = listed(client, LIST, query | {"_facets": "True"})
+    counts = {}
+    for one in list(shown.filter_specs):
+        for name, field in next(iter(one.choices(shown)))["form"].fields.items():
+            for value, label in field.choices:
+                if count := re.search(r"\(([0-9]+)\)$", str(label)):
+                    counts[name, str(value)] = int(count[1])
+    return counts
 
 
 def test_the_list_is_narrowed_by_the_reason_why_agents_do_not_see_a_workflow(admin_client: Client) -> None:
@@ -96,7 +111,7 @@ def test_the_filter_by_hint_agrees_with_what_clients_are_told(admin_client: Clie
                 make_workflow(source, hints=hints, read_only_hint=ours, destructive_hint=theirs)
     for hint in ("readOnlyHint", "destructiveHint"):
         expected = {row.tool_name for row in Workflow.objects.all() if row.effective_hints.get(hint)}
-        assert set(Workflow.objects.hinted(hint).values_list("tool_name", flat=True)) == expected
+        assert set(Workflow.objects.filter(is_hinted(hint)).values_list("tool_name", flat=True)) == expected
 
 
 def test_words_are_found_anywhere_and_globs_are_whole_names(admin_client: Client) -> None:
@@ -230,3 +245,51 @@ def test_a_row_tells_what_its_tool_costs(admin_client: Client) -> None:
     costs = [row.tokens for row in page.context["cl"].result_list]
     listed = cost_of_catalogue(confirmed_catalogue()).full.tokens
     assert 600 < max(costs) < listed and 0 < min(costs) < 100
+
+
+@pytest.mark.databases("catalogue.models.workflow")
+def test_each_filter_tells_how_many_rows_its_choices_leave(admin_client: Client, subtests: Any) -> None:
+    """A4.2: of those that the other filters and the search leave."""
+    make_everything(User.objects.get())
+    source, secret = make_source(), make_filter("secret*", action="exclude", position=0)
+    make_workflow(source, name="secret_plan", tags=["Finance", "Äpfel"], tags_override=["legal", "100%"])
+    make_workflow(source, name="plan_b", tags=["FINANCE", "äpfel", 'so "called"'], category="billing")
+    make_workflow(make_source(enabled=False), name="plan_c", tags=["finance", "finance", "a_b", "axb"])
+    narrowed = {"q": "pl*", "tag": "finance", "visibility": "exposed", "source__id__exact": str(source.pk)}
+    queries: list[dict[str, str]] = [{}, narrowed]
+    for query in queries:
+        counts = counted(admin_client, **query)
+        assert {name for name, _ in counts} >= {"visibility", "tag", "category", "review", "toolset", "hint"}
+        for (name, value), count in counts.items():
+            if query and not count:
+                continue
+            with subtests.test(query=query, name=name, value=value):
+                assert count == len(found(admin_client, **query | {name: value}))
+    assert counted(admin_client)["visibility", f"filter-{secret.pk}"] == 1
+    assert counted(admin_client)["tag", "finance"] == 3
+
+
+def test_the_counts_of_the_filters_cost_the_same_number_of_queries_however_many_choices_there_are(
+    admin_client: Client,
+) -> None:
+    """A4.2"""
+    query = {"visibility": "exposed", "toolset": "finance", "q": "workflow_*"}
+    make_toolset("finance", rules=["*"])
+    make_filter("*")
+    make_workflows(1, tags=["tag"])
+    make_workflow(enabled=False)
+    costs = []
+    for more in (0, 12):
+        for number in range(more):
+            make_workflow(category=f"category-{number}", tags=[f"tag-{number}"])
+            make_toolset(rules=["*"])
+            make_filter(f"x{number}*", action="exclude")
+        for given in ({}, query):
+            # Reads what is exposed of the new revision.
+            counted(admin_client, **given)
+            with CaptureQueriesContext(connection) as queries:
+                assert counted(admin_client, **given)["visibility", "exposed"] == 1 + more
+            costs.append(len(queries))
+    few, few_narrowed, many, many_narrowed = costs
+    assert (many, many_narrowed) == (few, few_narrowed), costs
+    assert max(costs) <= 58
