@@ -1,5 +1,6 @@
 """Imports in the admin: choose a file, look at what it would change, import exactly that."""
 
+import json
 from collections.abc import Iterable
 from typing import Any
 
@@ -32,12 +33,65 @@ from catalogue.imports.pipeline import ImportRefused, permissions_to_import
 from catalogue.imports.temporal import TemporalImport, TemporalImportRequest, import_file
 from catalogue.models import Source
 from catalogue.reconciliation import Change
-from catalogue.secrets import seal, unseal
+from catalogue.secrets import EntriesLost, seal, seal_entries, unseal, unseal_entries
 from connectors.formats import yaml
 from connectors.http_tools.openapi import document
 from connectors.http_tools.openapi.operations import Selection
 
 SHOWN = 8
+KEPT = "kept_entries"  # The hidden field with the encrypted secrets of a refused form
+CHOOSE_AGAIN = "Choose the file again: browsers do not keep it."
+
+
+class ImportForm(forms.Form):
+    """A refused form keeps what was typed; secrets that it does not show travel with it, encrypted."""
+
+    kept_entries = forms.CharField(required=False, widget=forms.HiddenInput)
+
+    def __init__(self, *args: Any, sealed_for: str, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.fields["file"].error_messages["required"] = "Choose a file."
+        self._sealed_for, self._lost = sealed_for, False  # The user and the page; they open in no other form
+        self.kept: dict[str, Any] = {}  # Secrets, as `asked` has them
+        try:
+            entries = unseal_entries(self.data.get(KEPT, ""), form=sealed_for)
+            self.kept = json.loads(entries.get("secrets", "{}"))
+        except EntriesLost:
+            self._lost = True
+
+    @classmethod
+    def data_of(cls, asked: dict[str, Any]) -> dict[str, Any]:
+        """What was sent, other than the file and the secrets."""
+        return {
+            name: "\n".join(value) if isinstance(value, list) else value
+            for name, value in asked.items()
+            if name != "secrets"
+        }
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        """The fields other than the file, as JSON values."""
+        raise NotImplementedError
+
+    def clean(self) -> None:
+        if self._lost:
+            self.add_error(None, "The secrets that were entered here are no longer kept: enter them again.")
+
+    def show_again(self, *, had_file: bool, refused: ImportRefused | None) -> None:
+        if had_file:
+            if self.has_error("file", "required"):
+                del self.errors["file"]
+            self.add_error("file", CHOOSE_AGAIN)
+        if refused is not None and refused.about in self.fields:
+            self.add_error(refused.about, refused.reasons)
+        data: Any = self.data
+        self.data = data = data.copy()
+        secrets = self.secrets_to_keep()
+        entries = {"secrets": json.dumps(secrets)} if secrets else {}
+        data[KEPT] = seal_entries(entries, form=self._sealed_for)
+
+    def secrets_to_keep(self) -> dict[str, Any]:
+        return self.kept
 
 
 class ImportPage:
@@ -46,7 +100,7 @@ class ImportPage:
     title = ""
     template = ""
     url = ""
-    form_class: type[forms.Form]
+    form_class: type[ImportForm]
 
     def __init__(self, request: HttpRequest) -> None:
         self.request = request
@@ -60,29 +114,43 @@ class ImportPage:
         if request.method == "POST" and "sealed" in request.POST:
             return self.import_planned(*unseal(request.POST["sealed"]))
         if request.method != "POST":
-            return self.page(self.form_class(initial=self.initial()))
-        form: Any = self.form_class(request.POST, request.FILES)
+            return self.page(self.form(initial=self.initial()))
+        form = self.form(request.POST, request.FILES)
         if not form.is_valid():
-            return self.page(form)
+            return self.refuse(form)
         return self.show_plan(form, form.cleaned_data["file"].read(self.most_bytes() + 1), form.asked)
 
-    def show_plan(self, form: forms.Form, content: bytes, asked: dict[str, Any]) -> HttpResponse:
+    def form(self, *args: Any, **options: Any) -> ImportForm:
+        return self.form_class(*args, sealed_for=f"{self.request.user.pk} {self.url}", **options)
+
+    def show_plan(self, form: ImportForm, content: bytes, asked: dict[str, Any]) -> HttpResponse:
         try:
             plan = self.carry_out(content, asked, dry_run=True)
         except ImportRefused as refused:
-            return self.page(form, problems=refused.reasons)
+            return self.refuse(form, refused)
         return self.page(form, plan=plan, sealed=self.seal(plan, content, asked))
 
     def import_planned(self, content: bytes, asked: dict[str, Any]) -> HttpResponse:
         try:
             outcome = self.carry_out(content, asked, dry_run=False)
         except ImportRefused as refused:
-            form = self.form_class(initial={"source": asked.get("source", "")})
-            return self.page(form, problems=refused.reasons)
+            return self.refuse(self.form_of(asked), refused)
         return self.finish(outcome)
 
+    def form_of(self, asked: dict[str, Any]) -> ImportForm:
+        form = self.form(self.form_class.data_of(asked))
+        form.kept = asked.get("secrets", {})
+        return form
+
+    def refuse(self, form: ImportForm, refused: ImportRefused | None = None) -> HttpResponse:
+        form.show_again(
+            had_file="sealed" in self.request.POST or "file" in self.request.FILES, refused=refused
+        )
+        about_file = refused is not None and refused.about not in form.fields
+        return self.page(form, problems=refused.reasons if refused is not None and about_file else ())
+
     def page(
-        self, form: forms.Form, *, plan: Any = None, sealed: str = "", problems: Iterable[str] = ()
+        self, form: ImportForm, *, plan: Any = None, sealed: str = "", problems: Iterable[str] = ()
     ) -> HttpResponse:
         context = admin.site.each_context(self.request) | {
             "title": self.title,
@@ -138,7 +206,7 @@ class SourceImportPage(ImportPage):
         if not all(map(self.request.user.has_perm, needed)):
             added = "add sources" if source else "add and change sources"
             what = f"change the source {source}" if needed == ["catalogue.change_source"] else added
-            raise ImportRefused([f"You may not {what}."])
+            raise ImportRefused([f"You may not {what}."], about="source")
 
     def finish(self, outcome: Any) -> HttpResponse:
         messages.success(self.request, f"{outcome.source}: {self.counts(outcome)}.")
@@ -162,7 +230,10 @@ BADGES = {
 WORDS = {Change.REMOVED: "removed: not in the file", Change.KEPT: "kept: from an earlier file"}
 
 
-class TemporalImportForm(forms.Form):
+SECRETS = {"clientSecret": "client_secret", "apiKey": "api_key"}  # The form's fields, by the file's names
+
+
+class TemporalImportForm(ImportForm):
     file = forms.FileField(
         label="File",
         help_text=f"YAML, at most {yaml.MAX_BYTES:,} bytes.",
@@ -203,13 +274,25 @@ class TemporalImportForm(forms.Form):
     @property
     def asked(self) -> dict[str, Any]:
         given = self.cleaned_data
-        secrets = {"clientSecret": given["client_secret"], "apiKey": given["api_key"]}
         return {
             "source": given["source"],
-            "secrets": {name: value for name, value in secrets.items() if value},
+            "secrets": self.secrets_to_keep(),
             "prune": given["prune"],
             "expose": given["expose_new"],
         }
+
+    @classmethod
+    def data_of(cls, asked: dict[str, Any]) -> dict[str, Any]:
+        return super().data_of(asked) | {"expose_new": asked["expose"]}
+
+    def secrets_to_keep(self) -> dict[str, Any]:
+        typed = {name: self.cleaned_data.get(field) for name, field in SECRETS.items()}
+        return self.kept | {name: value for name, value in typed.items() if value}
+
+    def show_again(self, **options: Any) -> None:
+        super().show_again(**options)
+        for name in self.secrets_to_keep():
+            self[SECRETS[name]].help_text = "Kept, encrypted, for an hour: enter it only to replace it."
 
 
 class TemporalImportPage(SourceImportPage):
@@ -221,14 +304,6 @@ class TemporalImportPage(SourceImportPage):
 
     def most_bytes(self) -> int:
         return yaml.MAX_BYTES
-
-    def page(self, form: forms.Form, *, plan: Any = None, **options: Any) -> HttpResponse:
-        if plan is None and isinstance(form, TemporalImportForm) and form.is_bound:
-            # The browser gets neither the file nor the secrets back.
-            for name in ("client_secret", "api_key"):
-                if form.data.get(name):
-                    form.add_error(name, "Enter it again, with the file: it was not kept.")
-        return super().page(form, plan=plan, **options)
 
     def carry_out(self, content: bytes, asked: dict[str, Any], *, dry_run: bool) -> TemporalImport:
         self.check_permission(asked["source"])
@@ -272,7 +347,7 @@ def import_fact(request: HttpRequest, source: Source) -> tuple[str, Any]:
 # OpenAPI documents
 
 
-class OpenApiImportForm(forms.Form):
+class OpenApiImportForm(ImportForm):
     file = forms.FileField(
         label="Document", widget=widgets.UnfoldAdminFileFieldWidget(attrs={"accept": ".json,.yaml,.yml"})
     )
@@ -426,7 +501,7 @@ class SecretsField(forms.CharField):
         return secrets
 
 
-class CatalogueImportForm(forms.Form):
+class CatalogueImportForm(ImportForm):
     file = forms.FileField(
         label="File", widget=widgets.UnfoldAdminFileFieldWidget(attrs={"accept": ".yaml,.yml"})
     )
@@ -448,7 +523,17 @@ class CatalogueImportForm(forms.Form):
 
     @property
     def asked(self) -> dict[str, Any]:
-        return {"secrets": self.cleaned_data["secrets"], "prune": self.cleaned_data["prune"]}
+        typed, secrets = self.cleaned_data["secrets"], dict(self.kept)
+        for source, settings_typed in typed.items():
+            secrets[source] = secrets.get(source, {}) | settings_typed
+        return {"secrets": secrets, "prune": self.cleaned_data["prune"]}
+
+    def show_again(self, **options: Any) -> None:
+        super().show_again(**options)
+        if names := [
+            f"{source}.{name}" for source, settings_kept in self.kept.items() for name in settings_kept
+        ]:
+            self["secrets"].help_text += f" Kept, encrypted, for an hour: {', '.join(names)}."
 
 
 def download_export(request: HttpRequest) -> HttpResponse:
@@ -504,10 +589,10 @@ class ConfigurationPage(ImportPage):
             return super().import_planned(content, asked)
         except PlanChanged:
             messages.warning(self.request, CHANGED_MEANWHILE)
-            return self.show_plan(CatalogueImportForm(), content, asked)
+            return self.show_plan(self.form_of(asked), content, asked)
 
-    def page(self, form: forms.Form, *, plan: Plan | None = None, **options: Any) -> HttpResponse:
-        return super().page(form if plan is None else CatalogueImportForm(), plan=plan, **options)
+    def page(self, form: ImportForm, *, plan: Plan | None = None, **options: Any) -> HttpResponse:
+        return super().page(form if plan is None else self.form(), plan=plan, **options)
 
     def page_context(self, plan: Plan | None) -> dict[str, Any]:
         return {

@@ -180,7 +180,9 @@ def _check_names(settings: dict[str, Any], secrets: dict[str, str]) -> None:
 
 def _known_api(document: Document, request: OpenApiImportRequest, source: Source) -> TargetApi:
     if source.kind != KIND:
-        raise ImportRefused([f"Source {source.name} is of the kind {source.kind}, not {KIND}."])
+        raise ImportRefused(
+            [f"Source {source.name} is of the kind {source.kind}, not {KIND}."], about="source"
+        )
     if request.settings or request.secrets:
         raise ImportRefused([f"Source {source.name} exists: its settings and secrets are changed at itself."])
     own = address_of(source)
@@ -194,7 +196,8 @@ def _known_api(document: Document, request: OpenApiImportRequest, source: Source
     if wanted != own:
         raise ImportRefused(
             [f"Source {source.name} is {own}, and this API is {wanted}. Name another source, or give the "
-             f"base URL {own} if the document is about that one."]
+             f"base URL {own} if the document is about that one."],
+            about="source",
         )  # fmt: skip
     return TargetApi(
         source=source, name=source.name, base_url=own, config=source.config, secrets=stored_secrets(source)

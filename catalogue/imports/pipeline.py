@@ -43,11 +43,13 @@ class ImportOutcome:
 
 
 class ImportRefused(Exception):
-    """Nothing was written; every reason is a sentence."""
+    """Nothing was written; every reason is a sentence. They are about a field of the request, by default its
+    content."""
 
-    def __init__(self, reasons: list[str]) -> None:
+    def __init__(self, reasons: list[str], *, about: str = "content") -> None:
         super().__init__("\n".join(reasons))
         self.reasons = reasons
+        self.about = about
 
 
 def permissions_to_import(source: str) -> list[str]:

@@ -113,7 +113,9 @@ class _Prepared:
 def _prepare(request: TemporalImportRequest) -> _Prepared:
     source = Source.objects.filter(name=request.source).first()
     if source is not None and source.kind != KIND:
-        raise ImportRefused([f"Source {source.name} is of the kind {source.kind}, not {KIND}."])
+        raise ImportRefused(
+            [f"Source {source.name} is of the kind {source.kind}, not {KIND}."], about="source"
+        )
     declared = _read(request, source)
     if source is None and declared.connection is None:
         raise ImportRefused(

@@ -29,6 +29,21 @@ def page_url(obj: models.Model) -> str:
     return reverse(f"admin:{obj._meta.app_label}_{obj._meta.model_name}_change", args=[obj.pk])
 
 
+def shown_in(page: Any) -> dict[str, Any]:
+    """What the fields of an import's form show."""
+    return {field.html_name: field.value() for field in page.context["form"]}
+
+
+def errors_in(page: Any) -> dict[str, str]:
+    """What the page tells beside the fields of an import's form, as screen readers find it."""
+    told_at = {}
+    for field in page.context["form"]:
+        beside = rf'id="{field.auto_id}_error"[^>]*>(.*?)</div>'
+        if found := re.search(beside, page.content.decode(), re.DOTALL):
+            told_at[field.html_name] = " ".join(html.unescape(re.sub(r"<[^>]+>", " ", found[1])).split())
+    return told_at
+
+
 @contextmanager
 def undrawn() -> Iterator[None]:
     """Pages as their views leave them: drawing one takes three times as long as finding out what it shows."""

@@ -4,14 +4,14 @@ import re
 from typing import Any
 
 import pytest
-from django.contrib.auth.models import Group
+from django.contrib.auth.models import Group, Permission, User
 from django.core.files.uploadedfile import SimpleUploadedFile
 from django.test import Client
 from django.urls import reverse
 
 from catalogue.models import HistoryEntry, Source, Toolset, Workflow
 from tests.admin.conftest import StaffWith
-from tests.admin.pages import text_of, told
+from tests.admin.pages import errors_in, shown_in, text_of, told
 from tests.factories import make_source, make_toolset, make_workflow
 
 pytestmark = pytest.mark.django_db
@@ -75,6 +75,29 @@ def test_what_has_changed_since_the_plan_was_seen_is_shown_again(admin_client: C
     assert Toolset.objects.get().title == "Other"
     confirm(admin_client, again)
     assert Toolset.objects.get().title == "New"
+
+
+def test_a_file_that_is_refused_leaves_what_was_typed(admin_client: Client) -> None:
+    """B8: also at the last step, where secrets stay encrypted."""
+    config = "config: {base_url: 'http://127.0.0.1:9'}, secrets: [api_key]"
+    text = f"version: 1\nsources: {{orders: {{kind: simplified, {config}}}}}"
+    typed = "orders.api_key=key-0123456789"
+    refused = upload(admin_client, "version: 0", secrets=typed, prune="on")
+    assert errors_in(refused) == {"file": "Choose the file again: browsers do not keep it."}
+    assert (shown_in(refused)["secrets"], bool(shown_in(refused)["prune"])) == (typed, True)
+    assert "source.setting=value" in errors_in(upload(admin_client, text, secrets="key"))["secrets"]
+    page = upload(admin_client, text, secrets=typed)
+    assert "1 source to add" in text_of(page)
+    User.objects.update(is_superuser=False)
+    User.objects.get().user_permissions.add(Permission.objects.get(codename="view_source"))
+    refused = confirm(admin_client, page)
+    assert "catalogue.add_source" in text_of(refused)
+    assert "Kept, encrypted, for an hour: orders.api_key." in text_of(refused)
+    assert "key-0123456789" not in refused.content.decode()
+    User.objects.update(is_superuser=True)
+    kept = {"kept_entries": shown_in(refused)["kept_entries"]}
+    confirm(admin_client, upload(admin_client, text, **kept))
+    assert Source.objects.get().credentials == {"api_key": "key-0123456789"}
 
 
 def test_nobody_imports_what_they_may_not_change(staff_with: StaffWith) -> None:

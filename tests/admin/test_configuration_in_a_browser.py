@@ -16,6 +16,7 @@ pytestmark = [
 
 AS_CODE = "/admin/catalogue/productsettings/as-code/"
 OPEN = ".opblock-delete.is-open"
+IMPORT = "form[enctype]"
 FILE = "version: 1\ntoolsets:\n  finance:\n    title: Finance\n    rules:\n    - pattern: report*\n"
 
 
@@ -34,6 +35,29 @@ def test_a_file_is_uploaded_looked_at_and_imported_by_clicks_alone(window: Windo
     window.click_through("form:has(input[name=sealed]) button[type=submit]")
     assert "Imported: 1 toolset changed" in window.browser.text()
     assert Toolset.objects.get().title == "Finance"
+    assert window.browser.complaints() == []
+
+
+def test_a_refused_import_leaves_the_form_as_it_was_typed(window: Window, tmp_path: Path) -> None:
+    """B8: what is wrong has the focus, and screen readers are told of each field."""
+    file = tmp_path / "openapi.json"
+    file.write_text('{"swagger": "2.0"}')
+    window.browser.resize(390)
+    window.open("/admin/catalogue/source/import-openapi/")
+    window.browser.complaints()
+    window.browser.attach("input[type=file]", file)
+    for name, typed in (("source", "shop"), ("base_url", "https://api.example.com"), ("only", "list*")):
+        window.click(f"[name={name}]")
+        window.browser.press(typed)
+    window.click_through(f"{IMPORT} button[type=submit]")
+    shown = "return [...document.querySelectorAll('[name=source], [name=base_url], [name=only]')]"
+    assert window.run(f"{shown}.map(one => one.value)") == ["shop", "https://api.example.com", "list*"]
+    assert "This is a Swagger 2.0 document." in window.run("return document.activeElement.textContent")
+    described = "document.querySelector('input[type=file]').getAttribute('aria-describedby').split(' ')"
+    told = window.run(f"return {described}.map(id => document.getElementById(id).textContent.trim())")
+    assert "Choose the file again: browsers do not keep it." in told
+    wide = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+    assert window.run(f"return {wide}") == 0
     assert window.browser.complaints() == []
 
 

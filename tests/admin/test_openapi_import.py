@@ -12,8 +12,9 @@ from django.urls import reverse
 
 from catalogue.models import Source, Workflow
 from tests.admin.conftest import StaffWith
-from tests.admin.pages import list_url, page_url, text_of, told
+from tests.admin.pages import errors_in, list_url, page_url, shown_in, text_of, told
 from tests.connectors.openapi import BASE, body_of, document
+from tests.factories import make_source
 
 pytestmark = pytest.mark.django_db
 
@@ -98,3 +99,36 @@ def test_only_who_may_write_sources_imports(staff_with: StaffWith, admin_client:
 def test_who_may_only_look_at_sources_has_no_import(staff_with: StaffWith) -> None:
     """B4."""
     assert staff_with("view_source").get(url()).status_code == 403
+
+
+CHOSEN = {"source": "shop", "base_url": BASE, "only": "list*\nGET /x", "tags": "orders", "prune": "on"}
+CHOOSE_AGAIN = "Choose the file again: browsers do not keep it."
+
+
+def test_a_form_that_is_refused_keeps_what_was_typed(admin_client: Client) -> None:
+    """C1.4, B8: what is wrong stands beside its field, and the file has to be chosen again."""
+    refused = upload(admin_client, {"swagger": "2.0"}, **CHOSEN)
+    kept = {name: str(value) for name, value in shown_in(refused).items() if name in CHOSEN}
+    assert kept == CHOSEN | {"prune": "True"}
+    assert errors_in(refused) == {"file": CHOOSE_AGAIN}
+    make_source("shop")
+    refused = upload(admin_client, **CHOSEN)
+    told = "Source shop is of the kind simplified, not http."
+    assert errors_in(refused) == {"file": CHOOSE_AGAIN, "source": told}
+    assert text_of(refused).count(told) == 1
+    refused = upload(admin_client, **CHOSEN | {"source": "s" * 65})
+    assert errors_in(refused)["file"] == CHOOSE_AGAIN and "64 characters" in errors_in(refused)["source"]
+    without = admin_client.post(url(), CHOSEN)
+    assert errors_in(without) == {"file": "Choose a file."} and shown_in(without)["only"] == CHOSEN["only"]
+
+
+def test_an_import_that_is_refused_at_the_last_step_keeps_what_was_typed(admin_client: Client) -> None:
+    """C1.4, B8: where something was changed since its plan was shown."""
+    page = upload(admin_client, **CHOSEN)
+    make_source("shop")
+    refused = confirm(admin_client, page)
+    kept = {name: str(value) for name, value in shown_in(refused).items() if name in CHOSEN}
+    assert kept == CHOSEN | {"prune": "True"}
+    assert shown_in(refused)["expose"] is False
+    assert errors_in(refused)["file"] == CHOOSE_AGAIN and "simplified" in errors_in(refused)["source"]
+    assert not Workflow.objects.exists()

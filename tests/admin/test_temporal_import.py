@@ -13,7 +13,7 @@ from django.urls import reverse
 from catalogue.imports.temporal import TemporalImportRequest, import_file
 from catalogue.models import Source, Workflow
 from tests.admin.conftest import StaffWith
-from tests.admin.pages import list_url, page_url, text_of, told
+from tests.admin.pages import errors_in, list_url, page_url, shown_in, text_of, told
 from tests.factories import make_source
 
 pytestmark = pytest.mark.django_db
@@ -89,11 +89,50 @@ def test_mistakes_are_told_by_line_and_key(admin_client: Client) -> None:
     assert not sealed_in(page)
 
 
-def test_a_secret_typed_with_a_file_that_is_refused_is_asked_for_again(admin_client: Client) -> None:
-    """B4, E1: the browser keeps neither."""
-    page = upload(admin_client, "temporal: [", api_key=SECRET)
-    assert "Enter it again, with the file: it was not kept." in text_of(page)
-    assert SECRET not in page.content.decode()
+AUTH = (
+    "temporal: {hostPort: '127.0.0.1:9', auth: {clientID: me, oauth2URL: 'https://auth.example.com/token'}}\n"
+)
+WITH_SECRET = AUTH + "workflows: {A: {purpose: Does A., taskQueue: q}}\n"
+
+
+def kept_in(page: Any) -> dict[str, str]:
+    return {"kept_entries": shown_in(page)["kept_entries"]}
+
+
+def test_a_secret_typed_with_a_file_that_is_refused_is_kept_encrypted(admin_client: Client) -> None:
+    """B4, E1: the browser gets it back in no form that it could read."""
+    page = upload(admin_client, "temporal: [", client_secret=SECRET, prune="on")
+    assert errors_in(page) == {"file": "Choose the file again: browsers do not keep it."}
+    assert "Kept, encrypted, for an hour: enter it only to replace it." in text_of(page)
+    assert shown_in(page)["prune"] and SECRET not in page.content.decode()
+    again = upload(admin_client, "temporal: [", **kept_in(page))
+    confirm(admin_client, upload(admin_client, WITH_SECRET, **kept_in(again)))
+    assert Source.objects.get().credentials == {"oauth_client_secret": SECRET}
+
+
+def test_an_import_that_is_refused_at_the_last_step_keeps_what_was_typed(admin_client: Client) -> None:
+    """E1, E5: its secrets, too; another secret that is typed now counts instead."""
+    page = upload(admin_client, WITH_SECRET, client_secret=SECRET, expose_new="on")
+    other = make_source("temporal")
+    refused = confirm(admin_client, page)
+    assert "Source temporal is of the kind simplified" in errors_in(refused)["source"]
+    assert (shown_in(refused)["source"], shown_in(refused)["expose_new"]) == ("temporal", True)
+    assert SECRET not in refused.content.decode()
+    other.delete()
+    confirm(admin_client, upload(admin_client, WITH_SECRET, **kept_in(refused), client_secret="another-one"))
+    assert Source.objects.get().credentials == {"oauth_client_secret": "another-one"}
+
+
+def test_secrets_that_are_no_longer_kept_are_asked_for_again(
+    admin_client: Client, staff_with: StaffWith
+) -> None:
+    """E6: nobody else can use them."""
+    page = upload(admin_client, "temporal: [", client_secret=SECRET)
+    colleague = staff_with("add_source", "view_source", "change_source")
+    for kept in (kept_in(page), {"kept_entries": "gAAAAAB"}):
+        refused = upload(colleague, WITH_SECRET, **kept)
+        assert "The secrets that were entered here are no longer kept: enter them again." in text_of(refused)
+        assert not sealed_in(refused) and not shown_in(refused)["kept_entries"]
 
 
 def test_what_changed_since_it_was_looked_at_is_checked_again(admin_client: Client) -> None:

@@ -11,7 +11,7 @@ from catalogue.imports.tools import store_tools
 from catalogue.models import Source, Workflow
 from catalogue.sources import create_source
 from tests.admin.conftest import StaffWith
-from tests.admin.pages import list_url, page_url, press, text_of, told
+from tests.admin.pages import errors_in, list_url, page_url, press, shown_in, text_of, told
 from tests.declared_tools import API, TOKEN, tool
 from tests.factories import make_workflow
 from tests.tables import table_row
@@ -122,10 +122,13 @@ def test_what_is_wrong_is_told_at_its_field(
     """C1.4, A5.3"""
     for field, value, message in WRONG:
         with table_row(subtests, f"{field}: {value}"):
-            page = admin_client.post(add_url(), FILLED_IN | {"input_mappings": ""} | {field: value})
+            sent = FILLED_IN | {"input_mappings": ""} | {field: value}
+            page = admin_client.post(add_url(), sent)
 
             assert page.status_code == 200
-            assert message in " ".join(page.context["form"].errors[field])
+            assert message in errors_in(page)[field]
+            shown = {name: shown for name, shown in shown_in(page).items() if name in sent}
+            assert shown == sent | {"expose": True}
             assert "Nothing was stored" in text_of(page)
             assert not Workflow.objects.exists()
 
