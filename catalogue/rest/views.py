@@ -108,6 +108,9 @@ ROUTES = {
     "workflow-requests": "workflow-request-list",
     "result-cache": "result-cache-list",
     "history": "history-list",
+    "audit": "audit-list",
+    "approvals": "approval-list",
+    "standing-approvals": "standing-approval-list",
     "settings": "settings",
     "schema": "api-schema",
 }

@@ -3,6 +3,7 @@
 import pytest
 from django.db import OperationalError, connection
 
+from config.urls import api
 from tests.api.clients import administrator, agent, staff_session
 
 pytestmark = pytest.mark.django_db
@@ -27,9 +28,17 @@ def test_everyone_who_is_let_in_finds_every_collection(address, make_client):
         "workflow-requests": "http://testserver/api/workflow-requests/",
         "result-cache": "http://testserver/api/result-cache/",
         "history": "http://testserver/api/history/",
+        "audit": "http://testserver/api/audit/",
+        "approvals": "http://testserver/api/approvals/",
+        "standing-approvals": "http://testserver/api/standing-approvals/",
         "settings": "http://testserver/api/settings/",
         "schema": "http://testserver/api/schema/",
     }
+
+
+def test_no_collection_of_the_api_is_missing():
+    collections = {prefix for prefix, view, _ in api.registry if hasattr(view, "list") and "(" not in prefix}
+    assert collections <= set(administrator().get("/api/").json())
 
 
 def test_every_link_leads_somewhere():
