@@ -53,7 +53,8 @@ class AccessRequired(BasePermission):
         if request.method in READING:
             allowed.append(Scope.VIEW)
         if not any(map(token.allows, allowed)):
-            raise InsufficientScope(needed.scope)
+            # Of the scopes that suffice, the one that allows least.
+            raise InsufficientScope(min(allowed, key=lambda scope: scope is Scope.ADMIN))
         return True
 
 

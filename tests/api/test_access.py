@@ -66,8 +66,8 @@ def test_a_refusal_names_the_scope_that_is_missing(address):
     response = agent().get(address)
 
     assert response.status_code == 403
-    assert "catalogue:admin" in response.json()["detail"]
-    wanted = "catalogue:admin workflows:read workflows:run"
+    assert "the scope catalogue:read: see by REST" in response.json()["detail"]
+    wanted = "catalogue:read workflows:read workflows:run"
     expected = f'Bearer error="insufficient_scope", scope="{wanted}", {DESCRIBED}'
     assert response["WWW-Authenticate"] == expected
 
