@@ -205,8 +205,7 @@ class ApprovalViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewS
     )
     @action(detail=True, methods=["post"])
     def approve(self, request: Request, pk: str) -> Response:
-        asked = self.read_body(ApproveSerializer)
-        return self._decide(pk, Verdict.APPROVE, minutes=asked["minutes"])
+        return self._decide(pk, Verdict.APPROVE, ApproveSerializer)
 
     @extend_schema(
         operation_id="approvals_refuse",
@@ -218,11 +217,12 @@ class ApprovalViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewS
     )
     @action(detail=True, methods=["post"])
     def refuse(self, request: Request, pk: str) -> Response:
-        return self._decide(pk, Verdict.REFUSE, words=self.read_body(RefuseSerializer)["words"])
+        return self._decide(pk, Verdict.REFUSE, RefuseSerializer)
 
-    def _decide(self, key: str, verdict: Verdict, **answer: Any) -> Response:
+    def _decide(self, key: str, verdict: Verdict, body: type[base.StrictSerializer]) -> Response:
         if self.request.auth is not None:
             raise PermissionDenied(A_PERSON)
+        answer = self.read_body(body)
         approval = self.get_object()
         try:
             decide(approval.pk, user=self.request.user, verdict=verdict, **answer)

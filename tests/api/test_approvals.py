@@ -56,7 +56,7 @@ def test_a_person_reads_and_decides(call: Execution, anna: APIClient) -> None:
 def test_no_token_decides(call: Execution) -> None:
     client = administrator()
     assert client.get(address(call)).status_code == 200
-    for verb, body in (("approve/", {}), ("refuse/", {"words": "No."})):
+    for verb, body in (("approve/", {}), ("refuse/", {"words": "No."}), ("refuse/", {})):
         answer = client.post(address(call, verb), body, format="json")
         assert answer.status_code == 403
         assert "A person decides" in answer.json()["detail"]
