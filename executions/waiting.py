@@ -70,7 +70,8 @@ def inline_wait(
 ) -> float | None:
     """In seconds; None: without a limit."""
     workflow = execution.workflow
-    if workflow is not None and workflow.effective_execution_type == Workflow.ExecutionType.SYNC:
+    is_sync = workflow is not None and workflow.effective_execution_type == Workflow.ExecutionType.SYNC
+    if is_sync and not execution.is_unapproved:  # That it runs fast says nothing of when people decide
         return None if patience is None else float(patience)
     if patient or (workflow is None and patience is None):
         return float(execution.timeout_seconds) + GRACE_SECONDS

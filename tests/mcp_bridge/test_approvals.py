@@ -199,6 +199,19 @@ async def test_a_client_with_a_handshake_shows_the_page_while_its_call_waits(
     assert wire_engine.count("start") == 1
 
 
+async def test_a_synchronous_workflow_keeps_no_client_waiting_for_people(
+    mcp_server: Any, token: str, guarded: Workflow, settings: Any
+) -> None:
+    """It ends soon once it runs, which says nothing of when it is approved."""
+    settings.CATALOGUE = settings.CATALOGUE | {"inline_wait": 0.1}
+    await in_database(override_workflow)(guarded, execution_type_override="sync", inline_wait_seconds=None)
+    asked = (await call_by_hand(mcp_server, token, URL_ONLY))["result"]
+    accepted = {"requestState": asked["requestState"], "inputResponses": {"approval": {"action": "accept"}}}
+    result = (await call_by_hand(mcp_server, token, URL_ONLY, **accepted))["result"]
+    assert result["structuredContent"]["state"] == "unapproved"
+    assert result["structuredContent"]["next"]["tool"] == "get_execution_status"
+
+
 @pytest.mark.usefixtures("patient")
 @pytest.mark.parametrize(
     ("action", "ends_as", "told"),
