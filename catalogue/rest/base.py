@@ -17,7 +17,14 @@ from django.core.signals import got_request_exception
 from django.db import InterfaceError, OperationalError
 from django.db.models import QuerySet
 from django.http import Http404
-from django_filters import BooleanFilter, ChoiceFilter, FilterSet, OrderingFilter  # type: ignore[import-untyped]
+from django_filters import (  # type: ignore[import-untyped]
+    BooleanFilter,
+    ChoiceFilter,
+    Filter,
+    FilterSet,
+    MultipleChoiceFilter,
+    OrderingFilter,
+)
 from django_filters.rest_framework import DjangoFilterBackend  # type: ignore[import-untyped]
 from drf_spectacular.utils import extend_schema_field
 from loguru import logger
@@ -404,6 +411,7 @@ class StrictFilterBackend(DjangoFilterBackend):  # type: ignore[misc]
         choices = [name for name, one in filters.items() if isinstance(one, ChoiceFilter)]
         problems = [
             *(Problem(f"?{name[:100]}", message) for name in given if name not in known),
+            *_given_again(request, filters, known),
             *_bad_page_size(request),
             *(Problem(f"?{name}", EMPTY_CHOICE) for name in choices if "" in given.getlist(name)),
             *_bad_values(filterset),
@@ -412,6 +420,16 @@ class StrictFilterBackend(DjangoFilterBackend):  # type: ignore[misc]
             raise Refusal(400, REFUSED, kind="validation", errors=problems)
         narrowed: QuerySet[Any] = queryset if filterset is None else filterset.qs
         return narrowed
+
+
+def _given_again(request: Request, filters: Mapping[str, Filter], known: Collection[str]) -> list[Problem]:
+    several = {FIELDS, *(name for name, one in filters.items() if isinstance(one, MultipleChoiceFilter))}
+    given = request.query_params
+    return [
+        Problem(f"?{name}", "Send this once: of several values only the last would count.")
+        for name in given
+        if name in known and name not in several and len(given.getlist(name)) > 1
+    ]
 
 
 def _bad_page_size(request: Request) -> list[Problem]:

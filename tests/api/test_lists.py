@@ -167,6 +167,9 @@ def test_a_parameter_that_does_not_exist_is_refused_and_not_ignored(name):
         ("workflows/?enabled=unknown", "?enabled"),
         ("workflows/?missing=maybe", "?missing"),
         ("workflows/?exposed=7", "?exposed"),
+        ("executions/?tool=a&tool=b", "?tool"),
+        ("workflows/?ordering=source&ordering=tool_name", "?ordering"),
+        ("tokens/?page_size=1&page_size=2", "?page_size"),
     ],
 )
 def test_a_bad_value_of_a_parameter_is_refused_by_name(address, path):
@@ -174,3 +177,13 @@ def test_a_bad_value_of_a_parameter_is_refused_by_name(address, path):
 
     assert response.status_code == 400
     assert problem_paths(response) == [path]
+
+
+def test_parameters_that_take_several_values_are_given_several_times():
+    for state in ("failed", "running", "completed"):
+        make_execution(state=state)
+
+    answer = administrator().get("/api/executions/?state=failed&state=running&fields=id&fields=state").json()
+
+    assert sorted(one["state"] for one in answer["results"]) == ["failed", "running"]
+    assert all(set(one) == {"id", "state"} for one in answer["results"])
