@@ -104,7 +104,10 @@ def test_a_value_that_no_longer_fits_is_told_and_calls_are_refused(workflow: Wor
     )
     run = make_discovery_run(workflow.source)
     reconcile(workflow.source, read_listing([definition]), run)
-    assert "no longer fits. tenant:" in run.flagged[0]["reason"]
+    run.save()
+    (flagged,) = administrator().get(f"/api/discovery-runs/{run.pk}/").json()["flagged"]
+    assert (flagged["id"], flagged["name"]) == (workflow.upstream_id, workflow.name)
+    assert "no longer fits. tenant:" in flagged["reason"]
     forget_catalogue()
     refused = call({"city": "Rome", "days": 1})
     assert refused.status_code == 400
