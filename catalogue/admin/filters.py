@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from django import forms
-from django.contrib import admin
+from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
+from django.db import transaction
 from django.db.models import Count, Max, Q, QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
@@ -18,7 +19,15 @@ from django.utils.safestring import SafeString
 from unfold.contrib.filters.admin import BooleanRadioFilter, RelatedDropdownFilter
 from unfold.widgets import UnfoldAdminIntegerFieldWidget
 
-from catalogue.admin.base import ButtonsMixin, CatalogueForm, CountingFilter, OptionsFilter, since
+from catalogue.admin.base import (
+    ButtonsMixin,
+    CatalogueChangeList,
+    CatalogueForm,
+    CountingFilter,
+    OptionsFilter,
+    since,
+)
+from catalogue.admin.marks import MARK, leave_out_deleted, marked, read_mark, show_mark
 from catalogue.admin.rendering import badge, chip, side_by_side
 from catalogue.curation import known_tags
 from catalogue.exposure import (
@@ -32,7 +41,7 @@ from catalogue.exposure import (
     members_of_toolsets,
     preview_filters,
 )
-from catalogue.models import Review, Toolset, Workflow, WorkflowFilter
+from catalogue.models import Review, Revision, Toolset, Workflow, WorkflowFilter
 from catalogue.models.workflow import is_hinted, is_overridden
 from catalogue.presentation import CURATORS_HINTS
 
@@ -46,6 +55,7 @@ HELP = {
     "pattern": "Upper and lower case count.",
 }
 
+SAVE = "_save"  # Django's name of the button below a list that is edited
 SEEN = "seen"  # The field with the digest of the effect on display; without it nothing is saved
 PREVIEW = "_preview"
 
@@ -84,6 +94,18 @@ class WorkflowFilterForm(CatalogueForm):
     @property
     def proposal(self) -> list[Group] | None:
         return None if self.effect is None else _effect_groups(self.effect, shown=SHOWN, hidden=HIDDEN)
+
+
+class FilterChangeList(CatalogueChangeList):
+    result_list: Any
+
+    def get_results(self, request: HttpRequest) -> None:
+        """Of rows to save, those that were sent and in that order: others may have moved them meanwhile."""
+        super().get_results(request)
+        if SAVE in request.POST:
+            rows = {str(rule.pk): rule for rule in self.root_queryset}
+            sent = (request.POST.get(f"form-{place}-id") for place in range(len(rows)))
+            self.result_list = [rows[key] for key in sent if key in rows]
 
 
 class FilterFormSet(FilterModelFormSet):
@@ -172,12 +194,37 @@ class WorkflowFilterAdmin(ButtonsMixin):
         last = WorkflowFilter.objects.aggregate(last=Max("position"))["last"]
         return {"position": (last or 0) + 10} | super().get_changeform_initial_data(request)
 
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[FilterChangeList]:
+        return FilterChangeList
+
     def changelist_view(
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
+        if SAVE not in request.POST:
+            return self._list(request, extra_context)
+        with transaction.atomic():
+            Revision.lock()
+            present = WorkflowFilter.objects.select_for_update(no_key=True).values_list("pk", flat=True)
+            vars(request)[MARK] = read_mark(request)
+            if deleted := leave_out_deleted(request, set(map(str, present))):
+                were = "A filter was" if deleted == 1 else f"{deleted} filters were"
+                messages.warning(
+                    request, f"{were} deleted since the list was opened; the others count as sent."
+                )
+            return self._list(request, extra_context)
+
+    def _list(self, request: HttpRequest, extra_context: dict[str, Any] | None) -> HttpResponse:
         (preview,) = preview_filters(WorkflowFilter.objects.all())
         groups = _effect_groups(preview, shown="let through", hidden="hidden")
-        return super().changelist_view(request, (extra_context or {}) | {"preview": groups})
+        answer: Any = super().changelist_view(request, (extra_context or {}) | {"preview": groups})
+        formset = getattr((getattr(answer, "context_data", None) or {}).get("cl"), "formset", None)
+        if formset is not None:
+            answer.context_data |= show_mark(request, None, formset.forms)
+        listed: HttpResponse = answer
+        return listed
+
+    def get_changelist_form(self, request: HttpRequest, **kwargs: Any) -> Any:
+        return marked(super().get_changelist_form(request, **kwargs), request)
 
     def get_changelist_formset(self, request: HttpRequest, **kwargs: Any) -> Any:
         return super().get_changelist_formset(request, formset=FilterFormSet, **kwargs)

@@ -1,10 +1,11 @@
-"""Change forms carry a mark of what they showed: what others changed meanwhile is kept, or told if both did.
+"""Forms carry a mark of what they showed: what others changed meanwhile is kept, or told if both did.
 
 Without a mark, as of a script, a form is saved as it is.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -14,7 +15,7 @@ from django.core.exceptions import ValidationError
 from django.core.serializers.json import DjangoJSONEncoder
 from django.db.models import Model
 from django.forms.formsets import DELETION_FIELD_NAME
-from django.http import HttpRequest
+from django.http import HttpRequest, QueryDict
 from django.utils import timezone
 from django.utils.choices import flatten_choices
 
@@ -44,6 +45,37 @@ def read_mark(request: HttpRequest) -> Mark | None:
         return Mark(datetime.fromtimestamp(at, UTC), dict(values))
     except (KeyError, TypeError, ValueError, OverflowError, OSError):
         return None
+
+
+ROW = re.compile(r"form-([0-9]{1,6})-(\w+)")  # How a list that is edited names the fields of its rows
+
+
+def leave_out_deleted(request: HttpRequest, present: Collection[str]) -> int:
+    """Of the rows that a list has sent, by their keys, those that others deleted. Returns how many."""
+    sent = {name: ROW.fullmatch(name) for name in request.POST}
+    keys = {int(row[1]): request.POST[name] for name, row in sent.items() if row and row[2] == "id"}
+    places = [place for place, key in sorted(keys.items()) if key in present]
+    if not (deleted := len(keys) - len(places)):
+        return 0
+    totals = dict.fromkeys(("form-TOTAL_FORMS", "form-INITIAL_FORMS"), str(len(places)))
+    remaining = QueryDict(mutable=True)
+    remaining.update(_renumbered(request.POST, places) | totals)
+    request.POST = remaining  # type: ignore[assignment]
+    if (mark := vars(request).get(MARK)) is not None:
+        vars(request)[MARK] = mark._replace(values=_renumbered(mark.values, places))
+    return deleted
+
+
+def _renumbered(values: Mapping[str, Any], places: Sequence[int]) -> dict[str, Any]:
+    numbers = {str(place): number for number, place in enumerate(places)}
+    remaining = {}
+    for name, value in values.items():
+        row = ROW.fullmatch(name)
+        if row is None:
+            remaining[name] = value
+        elif row[1] in numbers:
+            remaining[f"form-{numbers[row[1]]}-{row[2]}"] = value
+    return remaining
 
 
 def _marked(form: Any) -> list[forms.BoundField]:
@@ -150,11 +182,20 @@ def _named(field: Any, keys: list[Any]) -> list[str]:
     return [*names, f"{more} more"] if more else names
 
 
-def show_mark(request: HttpRequest, obj: Model, shown: Sequence[Any]) -> dict[str, str]:
-    """For mark.html, of a page's forms. Tells of a clash by whom and when it was, as the history has it."""
-    if any(getattr(form, "clashing", ()) for form in shown):
-        entries = HistoryEntry.of(obj).filter(at__gt=vars(request)[MARK].at)[:SHOWN_ENTRIES]
-        known = (f"{one.actor_name}, {one.at:%Y-%m-%d %H:%M} UTC: {one.message}" for one in entries)
+def show_mark(request: HttpRequest, obj: Model | None, shown: Sequence[Any]) -> dict[str, str]:
+    """For mark.html, of a page's forms: of an object, or of the rows of a list. Tells of a clash by whom and
+    when it was, as the history has it."""
+    if clashing := [form for form in shown if getattr(form, "clashing", ())]:
+        known: list[str] = []
+        for one in [form.instance for form in clashing] if obj is None else [obj]:
+            entries = HistoryEntry.of(one).filter(at__gt=vars(request)[MARK].at)[:SHOWN_ENTRIES]
+            named = f"{one}: " if obj is None else ""
+            known += (
+                f"{named}{entry.actor_name}, {entry.at:%Y-%m-%d %H:%M} UTC: {entry.message}"
+                for entry in entries
+            )
+            if len(known) >= SHOWN_ENTRIES:
+                break
         told = "Nothing was saved: this was changed since the form was opened."
         messages.error(request, " ".join([told, *known, "Saving again overwrites what is told below."]))
     values = {field.html_name: _plain(field.initial) for form in shown for field in _marked(form)}

@@ -1,6 +1,7 @@
 """A change form that was opened before somebody else saved: what they changed is kept, or told."""
 
 import json
+import re
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 from typing import Any
@@ -17,12 +18,12 @@ import config.urls  # noqa: F401 - it registers the pages
 from catalogue.admin.base import CatalogueAdmin
 from catalogue.admin.marks import MARK
 from catalogue.curation import override_workflow
-from catalogue.models import ProductSettings, Source, Toolset, Workflow
+from catalogue.models import ProductSettings, Source, Toolset, Workflow, WorkflowFilter
 from catalogue.product_settings import settings_row
 from tests.admin.conftest import StaffWith
-from tests.admin.pages import form_values, page_url, press, text_of, told
+from tests.admin.pages import form_values, list_url, page_url, press, text_of, told
 from tests.admin.window import make_everything
-from tests.factories import make_source, make_toolset, make_workflow
+from tests.factories import make_filter, make_source, make_toolset, make_workflow
 
 pytestmark = pytest.mark.django_db
 
@@ -274,6 +275,107 @@ def test_every_change_form_compares_with_what_it_showed(admin_client: Client) ->
         assert refused.status_code == 200 and "changed meanwhile" in problems(refused), model
         assert sent_back(refused)[field.html_name] == typed, model
         assert stored() == sent.get(field.html_name), model
+
+
+FILTERS = list_url(WorkflowFilter)
+
+
+def opened_list(client: Client) -> dict[str, Any]:
+    """What the browser would send back of the list of filters if nobody changed anything."""
+    return sent_back_list(client.get(FILTERS))
+
+
+def sent_back_list(page: Any) -> dict[str, Any]:
+    formset = page.context["cl"].formset
+    found = re.search(r'name="seen" value="([0-9a-f]+)"', page.content.decode())
+    sent = {"_save": "Save", MARK: page.context["mark"], "seen": found[1] if found else ""}
+    for form in (formset.management_form, *formset.forms):
+        sent |= {field.html_name: field.value() for field in form if field.value() not in (None, False)}
+    return sent
+
+
+def place_of(rule: WorkflowFilter, sent: dict[str, Any]) -> str:
+    return next(name.removesuffix("-id") for name, key in sent.items() if key == rule.pk and "-id" in name)
+
+
+def typed_in(sent: dict[str, Any], rule: WorkflowFilter, *, enabled: bool = True, **typed: Any) -> Any:
+    place = place_of(rule, sent)
+    changed = sent | {f"{place}-{name}": value for name, value in typed.items()}
+    return changed if enabled else {name: changed[name] for name in changed if name != f"{place}-enabled"}
+
+
+def test_rows_of_a_list_keep_what_others_changed_meanwhile(admin_client: Client) -> None:
+    """A4.2, D5: though their order is another one by then, and one of them is no longer there."""
+    first, second, third = (make_filter(f"{name}*", position=place) for place, name in enumerate("abc", 1))
+    mine, theirs = opened_list(admin_client), opened_list(admin_client)
+    assert admin_client.post(FILTERS, typed_in(theirs, first, position=9)).status_code == 302
+    WorkflowFilter.objects.get(pk=second.pk).delete()
+    saved = admin_client.post(FILTERS, typed_in(mine, third, enabled=False))
+    assert saved.status_code == 302
+    assert "A filter was deleted since the list was opened" in told(saved)
+    rows = WorkflowFilter.objects.values_list("pk", "position", "enabled")
+    assert list(rows) == [(third.pk, 3, False), (first.pk, 9, True)]
+
+
+def test_what_both_changed_in_a_list_is_told_beside_its_row(
+    admin_client: Client, staff_with: StaffWith
+) -> None:
+    """A4.2, D5: with who and what; nothing is saved, and saving again overwrites."""
+    first, second = make_filter("a*", position=1), make_filter("b*", position=2)
+    colleague = staff_with("view_workflowfilter", "change_workflowfilter")
+    mine, theirs = opened_list(admin_client), opened_list(colleague)
+    assert colleague.post(FILTERS, typed_in(theirs, first, position=9)).status_code == 302
+    page = admin_client.post(FILTERS, typed_in(typed_in(mine, first, position=5), second, position=7))
+    assert page.status_code == 200
+    assert "Nothing was saved: this was changed since the form was opened." in text_of(page)
+    assert f"{first}: member, 20" in text_of(page)
+    shown = page.context["cl"]
+    told_at = {form.instance.pk: dict(form.errors) for form in shown.formset.forms}
+    assert told_at == {
+        first.pk: {"position": ["It was changed meanwhile, and is now: 9"]},
+        second.pk: {},
+    }
+    assert [row.pk for row in shown.result_list] == [form.instance.pk for form in shown.formset.forms]
+    assert set(WorkflowFilter.objects.values_list("position", flat=True)) == {2, 9}
+    assert admin_client.post(FILTERS, sent_back_list(page)).status_code == 302
+    assert dict(WorkflowFilter.objects.values_list("pk", "position")) == {first.pk: 5, second.pk: 7}
+
+
+def test_the_effect_of_a_list_is_that_of_what_is_saved(admin_client: Client) -> None:
+    """A4.2: with what others changed meanwhile, which is no change of the person who saves."""
+    make_workflow(name="pay")
+    rule, other = make_filter("pay*", action="exclude", position=1), make_filter("x*", position=2)
+    mine = opened_list(admin_client)
+    WorkflowFilter.objects.filter(pk=rule.pk).update(enabled=False)
+    saved = admin_client.post(FILTERS, typed_in(mine, other, position=3))
+    assert saved.status_code == 302
+    assert list(WorkflowFilter.objects.values_list("enabled", flat=True)) == [False, True]
+
+
+def test_every_list_that_is_edited_compares_with_what_it_showed() -> None:
+    """B8: so that a new one does not forget it."""
+    lists = {model for model, its in admin.site._registry.items() if its.list_editable}
+    assert lists == {WorkflowFilter}
+
+
+@pytest.mark.databases("catalogue.admin.filters")
+@pytest.mark.django_db(transaction=True)
+def test_of_two_lists_saved_at_the_same_moment_one_is_told(admin_client: Client) -> None:
+    """D5"""
+    rule, together = make_filter("a*", position=1), Barrier(2)
+    sent = opened_list(admin_client)
+
+    def send(position: int) -> int:
+        client = Client()
+        client.cookies = admin_client.cookies
+        together.wait()
+        try:
+            return int(client.post(FILTERS, typed_in(sent, rule, position=position)).status_code)
+        finally:
+            connection.close()
+
+    with ThreadPoolExecutor(2) as both:
+        assert sorted(both.map(send, (5, 7))) == [200, 302]
 
 
 @pytest.mark.databases("catalogue.admin.base")
