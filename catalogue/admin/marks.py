@@ -111,6 +111,7 @@ class MarkedForm(Form):
         for field in kept:
             field.disabled = True  # So Django takes the stored value
         super().full_clean()
+        vars(self).pop("changed_data", None)  # Sets of forms ask for it before they check the form
         _ = self.changed_data  # Which is found once, while those are none of it
         for field in kept:
             field.disabled, field.bound_data = False, _as_stored  # type: ignore[method-assign]

@@ -18,7 +18,7 @@ import config.urls  # noqa: F401 - it registers the pages
 from catalogue.admin.base import CatalogueAdmin
 from catalogue.admin.marks import MARK
 from catalogue.curation import override_workflow
-from catalogue.models import ProductSettings, Source, Toolset, Workflow, WorkflowFilter
+from catalogue.models import HistoryEntry, ProductSettings, Source, Toolset, Workflow, WorkflowFilter
 from catalogue.product_settings import settings_row
 from tests.admin.conftest import StaffWith
 from tests.admin.pages import form_values, list_url, page_url, press, text_of, told
@@ -120,6 +120,9 @@ def test_rules_are_compared_like_fields(admin_client: Client) -> None:
     assert saved.status_code == 302
     assert save(admin_client, toolset, mine, rules__0__note="Mine", rules__2__pattern="c2").status_code == 302
     assert list(toolset.rules.values_list("pattern", "note")) == [("a2", "Mine"), ("c2", ""), ("d", "")]
+    (entry,) = HistoryEntry.of(toolset)[:1]
+    told_rules = "Changed Note for toolset rule “include name a2”. Changed Pattern for toolset rule"
+    assert told_rules in entry.message, entry.message
 
 
 def test_rules_that_both_changed_are_told(admin_client: Client) -> None:
@@ -313,6 +316,8 @@ def test_rows_of_a_list_keep_what_others_changed_meanwhile(admin_client: Client)
     saved = admin_client.post(FILTERS, typed_in(mine, third, enabled=False))
     assert saved.status_code == 302
     assert "A filter was deleted since the list was opened" in told(saved)
+    assert "1 workflow filter was changed" in told(saved)
+    assert HistoryEntry.of(first).count() == HistoryEntry.of(third).count() == 1
     rows = WorkflowFilter.objects.values_list("pk", "position", "enabled")
     assert list(rows) == [(third.pk, 3, False), (first.pk, 9, True)]
 
@@ -349,6 +354,7 @@ def test_the_effect_of_a_list_is_that_of_what_is_saved(admin_client: Client) -> 
     WorkflowFilter.objects.filter(pk=rule.pk).update(enabled=False)
     saved = admin_client.post(FILTERS, typed_in(mine, other, position=3))
     assert saved.status_code == 302
+    assert "1 workflow filter was changed" in told(saved) and not HistoryEntry.of(rule).exists()
     assert list(WorkflowFilter.objects.values_list("enabled", flat=True)) == [False, True]
 
 
