@@ -3,7 +3,7 @@ of the authorization server."""
 
 from functools import wraps
 from typing import Any, NoReturn
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit
 
 from django.conf import settings
 from django.contrib import admin, messages
@@ -120,7 +120,9 @@ class ConsentPage(BaseAuthorizationView):  # type: ignore[misc]
         """To the client, if its address is known to be its own."""
         redirects, details = OAuthLibMixin.error_response(self, error)
         if redirects:
-            response: HttpResponseBase = self.redirect(details["url"], application)
+            # RFC 9207 asks for it in errors too, and the toolkit adds it where access is granted alone.
+            address = f"{details['url']}&{urlencode({'iss': settings.PUBLIC_URL})}"
+            response: HttpResponseBase = self.redirect(address, application)
             return response
         problem = details["error"]
         context = admin.site.each_context(self.request) | {

@@ -250,7 +250,9 @@ def test_a_request_that_asks_for_too_much_goes_back_with_an_error(
     make_toolset("finance")
     agent.register()
     agent.sign_in("anna")
-    assert refused_because(agent.browser.get(agent.address(**changes))) == error
+    answer = agent.browser.get(agent.address(**changes))
+    assert refused_because(answer) == error
+    assert carried(answer)["iss"] == agent.metadata["issuer"]
 
 
 @pytest.mark.parametrize(
@@ -325,7 +327,8 @@ def test_nothing_skips_the_consent(agent: Agent) -> None:
     for more in ({"approval_prompt": "auto"}, {"prompt": "none"}):
         assert "asks to act for you" in agent.browser.get(agent.address(**more)).text
     assert agent.browser.post(agent.address(), data={"allow": "yes"}).status_code == 403  # Without its token
-    assert agent.decide("refuse")["error"] == "access_denied"
+    refused = agent.decide("refuse")
+    assert (refused["error"], refused["iss"]) == ("access_denied", agent.metadata["issuer"])
 
 
 @pytest.mark.parametrize(
