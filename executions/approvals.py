@@ -260,7 +260,7 @@ def _take(
     named = {"actor": f"user:{user.pk}", "actor_name": name}
     _note(execution, "answered", "refused" if verdict == Verdict.REFUSE else "approved", **named, **answer)
     if verdict == Verdict.REFUSE:
-        why = f"{name} refused it: {words}"
+        why = f"{name} refused it: {words}{'' if words.endswith(('.', '!', '?')) else '.'}"
         _end(approval, execution, Approval.State.REFUSED, State.FAILED, f"{why} Nothing was started.")
         return
     given = list(approval.decisions.all())

@@ -53,6 +53,12 @@ def test_a_person_reads_and_decides(call: Execution, anna: APIClient) -> None:
     assert StandingApproval.objects.get().revoked_at is not None
 
 
+@pytest.mark.parametrize(("words", "shown"), [("Not today", "Not today."), ("Why so much?", "Why so much?")])
+def test_a_refusal_reads_as_sentences(call: Execution, anna: APIClient, words: str, shown: str) -> None:
+    refused = anna.post(address(call, "refuse/"), {"words": words}, format="json").json()
+    assert refused["outcome"] == f"anna refused it: {shown} Nothing was started."
+
+
 def test_no_token_decides(call: Execution) -> None:
     client = administrator()
     assert client.get(address(call)).status_code == 200
