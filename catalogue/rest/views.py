@@ -32,6 +32,7 @@ from catalogue.permissions import AnyoneKnown
 from catalogue.rest.base import FIELDS, Refusal, keep_fields
 
 NAME = "[A-Za-z0-9_.-]+"
+UNCHECKED = frozenset({"If-Match", "If-Unmodified-Since"})  # Who sends one relies on it
 VARIES_WITH = ("Accept", "Authorization", "Cookie")
 
 
@@ -49,7 +50,7 @@ Row = TypeVar("Row", bound=Model)
 
 
 class ApiViewSet(GenericViewSet[Row]):
-    """Refuses chunked bodies, which REST framework would take for empty ones."""
+    """Refuses chunked bodies, which REST framework would take for empty ones, and conditions of changes."""
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
         super().initial(request, *args, **kwargs)
@@ -57,6 +58,13 @@ class ApiViewSet(GenericViewSet[Row]):
             raise Refusal(
                 status.HTTP_411_LENGTH_REQUIRED,
                 "Send the body with a Content-Length, not in chunks.",
+                kind="validation",
+            )
+        if request.method not in SAFE_METHODS and (condition := UNCHECKED & request.headers.keys()):
+            names = " and ".join(sorted(condition))
+            raise Refusal(
+                status.HTTP_400_BAD_REQUEST,
+                f"Nothing was changed: changes are not made on a condition here. Send it without {names}.",
                 kind="validation",
             )
         if FIELDS in request.query_params:

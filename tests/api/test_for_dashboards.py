@@ -175,6 +175,20 @@ def test_what_has_not_changed_is_not_sent_again() -> None:
     assert client.get("/api/sources/", HTTP_IF_NONE_MATCH=tag).status_code == 200
 
 
+@pytest.mark.parametrize("condition", ["If-Match", "If-Unmodified-Since"])
+def test_a_change_on_a_condition_is_refused_and_not_made_without_it(condition: str) -> None:
+    client, workflow = administrator(), make_workflow(tool_name="report")
+    tag = client.get("/api/workflows/report/")["ETag"]
+
+    refused = client.patch(
+        "/api/workflows/report/", {"title": "Mine"}, format="json", headers={condition: tag}
+    )
+    assert (refused.status_code, condition in refused.json()["detail"]) == (400, True), refused.json()
+    workflow.refresh_from_db()
+    assert workflow.title_override == ""
+    assert client.get("/api/workflows/report/", headers={condition: tag}).status_code == 200
+
+
 def test_nobody_gets_a_304_without_being_let_in() -> None:
     tag = administrator().get("/api/sources/")["ETag"]
     assert APIClient().get("/api/sources/", HTTP_IF_NONE_MATCH=tag).status_code == 401
