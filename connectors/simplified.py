@@ -44,6 +44,11 @@ MAX_PAGES = 1_000
 MAX_ITEMS = 10_000
 MOST_WORKFLOWS = 50_000
 NEXT_KEYS = ("next", "next_cursor", "nextCursor")
+MORE_KEYS = (
+    *("has_more", "hasMore", "has_next", "hasNext", "next_page", "nextPage"),
+    *("next_page_token", "nextPageToken", "next_url", "nextUrl"),
+)
+"""Say that there is more, but not in a way that this connector can follow."""
 STATES = {
     "RUNNING": RunState.RUNNING,
     "COMPLETED": RunState.COMPLETED,
@@ -360,9 +365,15 @@ async def walk_listing(
 
 def read_listing(answer: Any, keys: list[str]) -> tuple[list[Any], str]:
     """A page's workflows and the link or cursor to the next, empty on the last. Raises InvalidAnswer with the
-    keys seen."""
+    keys seen, and for a page that cannot be the last but links to no other."""
     items, envelope = find_items(answer, keys)
-    return items, _next_of(envelope) or _next_of(answer)
+    link = _next_of(envelope) or _next_of(answer)
+    if not link and (said := _more_of(envelope) or _more_of(answer)):
+        raise InvalidAnswer(
+            f"The listing says by {said} that there is more, but names the next page under none of "
+            f"{', '.join(NEXT_KEYS)}. What it holds so far is not taken for the whole."
+        )
+    return items, link
 
 
 def find_items(answer: Any, keys: list[str]) -> tuple[list[Any], Any]:
@@ -408,6 +419,16 @@ def _next_of(envelope: Any) -> str:
     if isinstance(link, bool) or not isinstance(link, str | int):
         raise InvalidAnswer(f"The listing's link to the next page is {_json_type(link)}, not a text.")
     return str(link)
+
+
+def _more_of(envelope: Any) -> str:
+    """The key that promises more than this page; empty without one."""
+    if not isinstance(envelope, dict):
+        return ""
+    if said := next((key for key in MORE_KEYS if envelope.get(key)), ""):
+        return said
+    links = {key: envelope[key] for key in ("links", "_links") if isinstance(envelope.get(key), dict)}
+    return next((f"{key}.next" for key, inner in links.items() if inner.get("next")), "")
 
 
 def read_started(answer: Any) -> Started:

@@ -333,6 +333,25 @@ async def test_the_next_page_goes_by_any_of_three_names(name: str) -> None:
         assert [getattr(item, "id", None) for item in await discovered(engine)] == ["1", "2"]
 
 
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"has_more": True, "next": None}, "has_more"),
+        ({"page": 1, "next_page": 2}, "next_page"),
+        ({"nextPageToken": "abc"}, "nextPageToken"),
+        ({"links": {"self": LIST, "next": f"{LIST}?page=2"}}, "links.next"),
+        ({"_links": {"next": {"href": "?page=2"}}}, "_links.next"),
+    ],
+)
+async def test_a_first_page_is_not_taken_for_the_whole_listing(more: dict[str, Any], said: str) -> None:
+    """A1.1, A5.1: the workflows of the other pages would be missing, and nothing would say why."""
+    async with ScriptedEngine(replies(200, {"workflows": listed("1")} | more)) as engine:
+        with pytest.raises(InvalidAnswer, match=f"says by {said} that there is more"):
+            await discovered(engine)
+        engine.behave = replies(200, {"workflows": listed("1"), "has_more": False, "links": {"next": None}})
+        assert len(await discovered(engine)) == 1
+
+
 async def test_endless_pages_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """B8: a listing has a bounded number of pages."""
     monkeypatch.setattr("connectors.simplified.MAX_PAGES", 5)
