@@ -57,6 +57,7 @@ STATES = {
     "CANCELED": RunState.CANCELLED,
 }
 LINE_LIMIT = 500
+LONGEST_ID = 255
 NO_REASON = {
     RunState.FAILED: "The workflow failed and the engine gave no reason.",
     RunState.CANCELLED: "The workflow was cancelled at the engine.",
@@ -435,7 +436,13 @@ def read_started(answer: Any) -> Started:
     """Raises OutcomeUnknown for an answer without a run's id, as there may still be a run."""
     if not isinstance(answer, dict):
         raise OutcomeUnknown(f"The engine answered the start with {_json_type(answer)} instead of an object.")
-    run_id = identifier(answer.get("workflow_id"))
+    named = answer.get("workflow_id")
+    run_id = identifier(named)
+    if not run_id and named and isinstance(named, str):
+        raise OutcomeUnknown(
+            f"The engine's answer to the start names a run by an id of {len(named):,} characters; an id has "
+            f"at most {LONGEST_ID}, and all of them are printable."
+        )
     if not run_id:
         raise OutcomeUnknown(f"The engine's answer to the start names no run; it is {shape_of(answer)}.")
     return Started(
@@ -450,7 +457,7 @@ def identifier(value: Any) -> str:
     if isinstance(value, bool) or not isinstance(value, str | int):
         return ""
     text = str(value)
-    return text if len(text) <= 255 and text.isprintable() else ""
+    return text if len(text) <= LONGEST_ID and text.isprintable() else ""
 
 
 def snapshot_beside(answer: dict[str, Any]) -> RunSnapshot | None:

@@ -275,6 +275,17 @@ async def test_a_start_of_unknown_outcome_is_left_to_a_human(
     assert engine.count("start") == 1
 
 
+@pytest.mark.parametrize("run_id", ["r" * 600, "a\nb"], ids=["too long", "a line break"])
+async def test_an_id_of_a_run_that_cannot_be_kept_is_not_taken_for_none(
+    engine: WireEngine, workflow: Workflow, run_id: str
+) -> None:
+    """An engineer looks for the fault where it is: there is a run, and its id is the trouble."""
+    engine.on_start = replies(200, receipt() | {"workflow_id": run_id})
+    execution = await call("report")
+    assert execution.state == State.UNCONFIRMED
+    assert f"names a run by an id of {len(run_id)} characters; an id has at most 255" in execution.error
+
+
 async def test_a_start_that_is_never_answered_is_left_to_a_human(
     engine: WireEngine, workflow: Workflow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
