@@ -59,6 +59,36 @@ def test_a_schema_of_3_0_means_the_same_as_json_schema(schema, good, bad):
     assert not any(accepts(made, value) for value in bad), made
 
 
+PET = {"type": "object", "required": ["kind"], "properties": {"kind": {"type": "string"}}}
+DOG = {"allOf": [{"$ref": "#/components/schemas/Pet"}, {"properties": {"bark": {"type": "boolean"}}}]}
+CAT = {"allOf": [{"$ref": "#/components/schemas/Pet"}, {"properties": {"lives": {"type": "integer"}}}]}
+ANY_PET = [{"$ref": "#/components/schemas/Dog"}, {"$ref": "#/components/schemas/Cat"}]
+
+
+@pytest.mark.parametrize(
+    ("discriminator", "bad"),
+    [
+        ({"propertyName": "kind", "mapping": {"dog": "#/components/schemas/Dog", "cat": "Cat"}}, "horse"),
+        ({"propertyName": "kind"}, 1),
+    ],
+    ids=["with a mapping", "without one"],
+)
+def test_an_object_that_a_discriminator_tells_from_others_may_look_like_them(discriminator, bad):
+    """C1.4: a dog is also what the schema of a cat describes, and the API takes it by its kind."""
+    made = argument({"oneOf": ANY_PET, "discriminator": discriminator}, Pet=PET, Dog=DOG, Cat=CAT)
+    assert accepts(made, {"kind": "dog", "bark": True}), made
+    assert accepts(made, {"kind": "cat", "lives": 9}), made
+    assert not accepts(made, {"kind": bad}), made
+
+
+def test_alternatives_that_name_their_own_kind_are_not_told_it_twice():
+    """C1.4: documents of FastAPI have both, and agents pay for each character."""
+    dog = {"type": "object", "required": ["kind"], "properties": {"kind": {"const": "dog"}}}
+    said = {"propertyName": "kind", "mapping": {"dog": "#/components/schemas/Dog"}}
+    made = argument({"oneOf": ANY_PET[:1], "discriminator": said}, openapi="3.1.0", Dog=dog)
+    assert made["properties"]["x"] == {"anyOf": [{"$ref": "#/$defs/Dog"}]}
+
+
 @pytest.mark.parametrize(
     ("schema", "good", "bad"),
     [

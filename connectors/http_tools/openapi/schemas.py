@@ -201,8 +201,37 @@ def _keywords(raw: dict[str, Any], pointer: str, reading: Conversion, depth: int
             schema[key] = convert_schema(value, f"{pointer}/{key}", reading, depth + 1)
     if not MENDED.isdisjoint(raw):
         _mend(schema, raw, pointer, reading)
+    if "discriminator" in raw and "oneOf" in schema and "anyOf" not in schema:
+        schema["anyOf"] = schema.pop("oneOf")
+        _tell_apart(schema["anyOf"], raw, pointer, reading)
     schema = accept_null(schema, raw)
     return schema if reading.direction == "request" else response_schema(schema)
+
+
+def _tell_apart(alternatives: list[Any], raw: dict[str, Any], pointer: str, reading: Conversion) -> None:
+    """Adds each alternative's values of the discriminating property, as far as a mapping says them.
+
+    The alternatives themselves often describe each other's objects: `oneOf` would refuse what the API takes.
+    """
+    said = raw["discriminator"] if isinstance(raw["discriminator"], dict) else {}
+    name, mapping = said.get("propertyName"), said.get("mapping")
+    if not isinstance(name, str) or not isinstance(mapping, dict) or reading.direction == "response":
+        return
+    values: dict[str, list[str]] = {}
+    for value, target in mapping.items():
+        reference = str(target) if "/" in str(target) else f"#/components/schemas/{target}"
+        values.setdefault(reference, []).append(value)
+    for alternative, one in zip(alternatives, raw["oneOf"], strict=True):
+        own = values.get(one.get("$ref", "")) if isinstance(one, dict) else None
+        if own and not _names_itself(one, name, pointer, reading):
+            alternative["properties"] = alternative.get("properties", {}) | {name: {"enum": own}}
+
+
+def _names_itself(reference: dict[str, Any], name: str, pointer: str, reading: Conversion) -> bool:
+    target, _ = reading.document.object_at(reference, pointer)
+    properties = target.get("properties")
+    own = properties.get(name) if isinstance(properties, dict) else None
+    return isinstance(own, dict) and not {"const", "enum"}.isdisjoint(own)
 
 
 def _several(raw: Any, pointer: str, reading: Conversion, depth: int) -> list[Any]:
