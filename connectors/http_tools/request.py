@@ -104,7 +104,7 @@ def build_request(operation: HttpOperation, *, base_url: str, arguments: dict[st
             url=base_url.rstrip("/") + _path(operation, arguments),
             headers=_headers(operation, arguments),
             query_params=_query(operation, arguments),
-            body=_body(operation, arguments),
+            **_body(operation, arguments),
         )
     except ValidationError:
         raise Rejected("The arguments make an address that is too long. Nothing was sent.") from None
@@ -184,8 +184,8 @@ def _unsayable(argument: str, error: NoText) -> Rejected:
     return Rejected(f"The value of {argument} {error}. Nothing was sent.")
 
 
-def _body(operation: HttpOperation, arguments: dict[str, Any]) -> Any:
-    """None: no body is sent."""
+def _body(operation: HttpOperation, arguments: dict[str, Any]) -> dict[str, Any]:
+    """As a field of HTTPRequestSpec; empty: no body is sent, which is not the same as null."""
     placed = operation.by_place["body"]
     fields = {constant.name: constant.value for constant in operation.constants if constant.place == "body"}
     for argument, place in placed:
@@ -195,9 +195,9 @@ def _body(operation: HttpOperation, arguments: dict[str, Any]) -> Any:
             as_text = place.as_json and operation.body_format != "json"
             fields[place.name] = written_json(value) if as_text else value
     if "" in fields:
-        return fields[""]
+        return {"body": fields[""]}
     has_fields = bool(fields) or any(place.name for _, place in placed)
-    return _nested(fields) if has_fields else None
+    return {"body": _nested(fields)} if has_fields else {}
 
 
 def _nested(fields: dict[str, Any]) -> dict[str, Any]:
@@ -337,7 +337,7 @@ def query_of(spec: HTTPRequestSpec) -> list[Pair]:
 
 def content_of(operation: HttpOperation, spec: HTTPRequestSpec) -> tuple[bytes | None, str]:
     """The body's bytes and media type; None and empty without a body. Raises Rejected."""
-    if spec.body is None:
+    if "body" not in spec.model_fields_set:
         return None, ""
     media_type = MEDIA_TYPES[operation.body_format]
     match operation.body_format:

@@ -49,7 +49,7 @@ class HTTPRequestSpec(BaseModel):
     query_params: dict[str, Scalar | list[Scalar]] = {}
     """A list is written as one parameter for each of its items."""
     body: Any = None
-    """A JSON value; None: no body. With another `body_format` of its operation it is sent as a form."""
+    """A JSON value; not set: no body. With another `body_format` of its operation it is sent as a form."""
 
 
 class HTTPResponseSpec(BaseModel):

@@ -128,6 +128,21 @@ async def test_what_is_not_given_leaves_no_trace(api: TargetApi) -> None:
     assert (api.last.body, api.last.header("content-type")) == (b"", None)
 
 
+@pytest.mark.parametrize("value", [None, False, "", [], {}])
+async def test_any_json_value_can_be_the_whole_body(api: TargetApi, value: Any) -> None:
+    """C5.1: also null, which takes a setting back at many APIs and is not the same as no body."""
+    whole = tool(
+        "PUT",
+        f"{api.base_url}/echo",
+        {"limit": {}},
+        required=["limit"],
+        mappings={"limit": {"in": "body", "name": ""}},
+    )
+    await run(whole, {"limit": value})
+    assert api.last.body == json.dumps(value).encode()
+    assert api.last.header("content-type") == "application/json"
+
+
 async def test_null_is_not_given_where_only_a_json_body_could_say_it(api: TargetApi) -> None:
     """C5.1: models write null for what they do not want. One that is required is refused."""
     anything: dict[str, Any] = {"version": {"default": "v2"}, "q": {}, "h": {}, "note": {}}
