@@ -73,14 +73,14 @@ class Environment(BaseSettings):
     data_dir: Path = _variable(
         "CATALOGUE_DATA_DIR",
         _default_data_dir(),
-        "Folder of the embedded database, broker and generated secrets. An installed wheel uses the user's "
-        "data folder instead.",
+        "Folder for the embedded database, the embedded broker and generated secrets. An "
+        "installed wheel uses the user's data folder instead.",
     )
     settings_dir: str = _variable(
         SETTINGS_DIR,
         "",
-        "Folder whose files are settings, each named after its variable, such as `/run/secrets`. "
-        "The environment comes first.",
+        "Folder with a file for each setting, named after its variable, such as "
+        "`/run/secrets`. Environment variables take precedence.",
     )
     database_url: SecretStr = _variable(
         "DATABASE_URL",
@@ -90,129 +90,141 @@ class Environment(BaseSettings):
     database_connections: int = _variable(
         "CATALOGUE_DATABASE_CONNECTIONS",
         20,
-        "Connections to PostgreSQL that a process opens at most; docs/sizing.md says how many the server has "
-        "to allow.",
+        "Maximum number of PostgreSQL connections per process; docs/sizing.md says how many "
+        "the server must allow.",
         ge=2,
         le=1_000,
     )
     celery_broker_url: SecretStr = _variable(
         "CELERY_BROKER_URL",
         SecretStr("filesystem://"),
-        "`redis://`, `amqp://` or the default, a broker in the data folder.",
+        "Message broker: `redis://`, `amqp://` or the default, a broker in the data folder.",
     )
     secret_key: SecretStr = _variable(
         "SECRET_KEY",
         SecretStr(""),
-        "Signs sessions and encrypts sources' credentials. Default: made once in the data folder.",
+        "Signs sessions and encrypts the credentials of sources. Default: generated once in the data folder.",
     )
     secret_key_fallbacks: SecretStr = _variable(
         "SECRET_KEY_FALLBACKS",
         SecretStr(""),
-        "Former values of `SECRET_KEY`, comma-separated, that still count; docs/security.md says when.",
+        "Former values of `SECRET_KEY`, comma-separated, that are still accepted; "
+        "docs/security.md says when you need them.",
     )
     port: int = _variable("PORT", 8000, "Port of the web server.", ge=1, le=65535)
     public_url: str = _variable(
         "CATALOGUE_PUBLIC_URL", "", "Address that people and clients use. Default: `http://localhost:PORT`."
     )
     allowed_hosts: str = _variable(
-        "CATALOGUE_ALLOWED_HOSTS", "", "More host names, comma-separated, that requests may name in `Host`."
+        "CATALOGUE_ALLOWED_HOSTS",
+        "",
+        "Additional host names, comma-separated, that are accepted in the `Host` header.",
     )
     allowed_origins: str = _variable(
         "CATALOGUE_ALLOWED_ORIGINS",
         "",
-        "Origins of web pages, comma-separated such as `https://inspector.example.com`, whose scripts may "
-        "sign users in and call tools.",
+        "Origins of web pages whose scripts may sign users in and call tools, comma-separated, "
+        "such as `https://inspector.example.com`.",
     )
     trusted_proxies: str = _variable(
         "CATALOGUE_TRUSTED_PROXIES",
         "",
-        "Addresses or networks of proxies, comma-separated, whose `X-Forwarded-For` is believed.",
+        "Addresses or networks of proxies whose `X-Forwarded-For` header is trusted, comma-separated.",
     )
     oauth_issuer: str = _variable(
         "CATALOGUE_OAUTH_ISSUER",
         "",
-        "Outside authorization server whose access tokens are good here too, as its tokens name it; "
-        "docs/login.md has more.",
+        "External authorization server whose access tokens are also accepted; must match the "
+        "`iss` of its tokens. See docs/login.md.",
     )
     oauth_audiences: str = _variable(
         "CATALOGUE_OAUTH_AUDIENCES",
         "",
-        "More audiences that its tokens may have, comma-separated. Those of `/mcp` and `/mcp/<toolset>` "
-        "always count.",
+        "Additional audiences that its tokens may have, comma-separated. The addresses of "
+        "`/mcp` and `/mcp/<toolset>` are always accepted.",
     )
     oauth_token_types: str = _variable(
         "CATALOGUE_OAUTH_TOKEN_TYPES",
         "at+jwt",
-        "What the `typ` of its tokens may be, comma-separated; some servers say `JWT`.",
+        "Accepted values of the `typ` header of its tokens, comma-separated; some servers use `JWT`.",
     )
     oauth_client_id: str = _variable(
-        "CATALOGUE_OAUTH_CLIENT_ID", "", "What the product is to it, to ask about tokens that are no JWT."
+        "CATALOGUE_OAUTH_CLIENT_ID",
+        "",
+        "The product's client ID at that server, for introspection of tokens that are not JWTs.",
     )
     oauth_client_secret: SecretStr = _variable(
-        "CATALOGUE_OAUTH_CLIENT_SECRET", SecretStr(""), "The secret of that client."
+        "CATALOGUE_OAUTH_CLIENT_SECRET", SecretStr(""), "Client secret for that client ID."
     )
     oauth_introspection_url: str = _variable(
-        "CATALOGUE_OAUTH_INTROSPECTION_URL", "", "Where to ask. Default: as the server's metadata say."
+        "CATALOGUE_OAUTH_INTROSPECTION_URL",
+        "",
+        "Introspection endpoint. Default: the endpoint in the server's metadata.",
     )
     oauth_user_claim: str = _variable(
         "CATALOGUE_OAUTH_USER_CLAIM",
         "",
-        "Claim that names the user of a token whose subject is linked to none: `email`, if verified, or one "
-        "that holds the user name.",
+        "Claim that identifies the user of a token whose subject is not linked to a user: "
+        "`email`, if verified, or a claim that contains the user name.",
     )
     oauth_scopes: Annotated[dict[str, str], NoDecode] = _variable(
         "CATALOGUE_OAUTH_SCOPES",
         {},
-        "Its scopes to ours, as JSON. Default: they have the same names.",
+        "Mapping of its scopes to the product's scopes, as JSON. Default: both have the same names.",
     )
     oauth_role_without_user: str = _variable(
         "CATALOGUE_OAUTH_ROLE_WITHOUT_USER",
         "",
-        "Group whose rights tokens have that belong to no user. Default: they are refused.",
+        "Group whose permissions apply to tokens that do not belong to a user. Default: such "
+        "tokens are refused.",
     )
     login_issuer: str = _variable(
-        "CATALOGUE_LOGIN_ISSUER", "", "OpenID provider where people log in; docs/login.md has more."
+        "CATALOGUE_LOGIN_ISSUER", "", "OpenID provider through which people log in. See docs/login.md."
     )
     login_client_id: str = _variable(
-        "CATALOGUE_LOGIN_CLIENT_ID", "", "What the product is to the OpenID provider."
+        "CATALOGUE_LOGIN_CLIENT_ID", "", "The product's client ID at the OpenID provider."
     )
     login_client_secret: SecretStr = _variable(
-        "CATALOGUE_LOGIN_CLIENT_SECRET", SecretStr(""), "The secret of that client."
+        "CATALOGUE_LOGIN_CLIENT_SECRET", SecretStr(""), "Client secret for that client ID."
     )
     login_name: str = _variable(
-        "CATALOGUE_LOGIN_NAME", "your company", 'Who runs it: the button says "Log in with ...".'
+        "CATALOGUE_LOGIN_NAME", "your company", 'Name of the provider on the login button: "Log in with ...".'
     )
     login_scopes: str = _variable(
-        "CATALOGUE_LOGIN_SCOPES", "openid profile email", "Scopes that a login asks for."
+        "CATALOGUE_LOGIN_SCOPES", "openid profile email", "Scopes that a login requests."
     )
     login_user_claim: str = _variable(
         "CATALOGUE_LOGIN_USER_CLAIM",
         "",
-        "Claim by which the first login finds its user: `email`, if verified, or one that holds the user "
-        "name.",
+        "Claim that identifies the user at the first login: `email`, if verified, or a claim "
+        "that contains the user name.",
     )
     login_creates_users: bool = _variable(
         "CATALOGUE_LOGIN_CREATES_USERS",
         False,
-        "`true` makes a user at the first login of a person without one.",
+        "`true` creates a user at the first login of a person who has none.",
     )
     login_groups_claim: str = _variable("CATALOGUE_LOGIN_GROUPS_CLAIM", "groups", "Claim that lists groups.")
     login_groups: Annotated[dict[str, str], NoDecode] = _variable(
         "CATALOGUE_LOGIN_GROUPS",
         {},
-        'The provider\'s groups to groups here, as JSON such as `{"platform-team": "Curator"}`; set anew at '
-        "each login.",
+        "Mapping of the provider's groups to groups of the product, as JSON such as "
+        '`{"platform-team": "Curator"}`; applied at each login.',
     )
     login_ends_at_provider: bool = _variable(
         "CATALOGUE_LOGIN_ENDS_AT_PROVIDER",
         False,
-        "`true` sends people who log out on to the provider, to log out there too.",
+        "`true` redirects people who log out to the provider, so that they are logged out there too.",
     )
     login_hours: float = _variable(
-        "CATALOGUE_LOGIN_HOURS", 12.0, "Hours after which people log in there again.", gt=0, le=8760
+        "CATALOGUE_LOGIN_HOURS",
+        12.0,
+        "Hours after which people must log in at the provider again.",
+        gt=0,
+        le=8760,
     )
     login_passwords: bool = _variable(
-        "CATALOGUE_LOGIN_PASSWORDS", True, "`false` leaves the OpenID provider as the only way to log in."
+        "CATALOGUE_LOGIN_PASSWORDS", True, "`false` makes the OpenID provider the only way to log in."
     )
     second_factor: Literal["chosen", "staff"] = _variable(
         "CATALOGUE_SECOND_FACTOR",
@@ -220,7 +232,7 @@ class Environment(BaseSettings):
         "Who needs a second factor to log in with a password: `staff`, or those who have `chosen` one.",
     )
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = _variable(
-        "LOG_LEVEL", "INFO", "Least severity that is logged."
+        "LOG_LEVEL", "INFO", "Minimum severity of messages that are logged."
     )
     log_format: Literal["text", "json"] = _variable(
         "LOG_FORMAT", "text", "`text` for people, `json` for log collectors."
@@ -228,39 +240,45 @@ class Environment(BaseSettings):
     metrics_address: str = _variable(
         "CATALOGUE_METRICS_ADDRESS",
         "",
-        "Address such as `0.0.0.0:9100` where a worker, or a web process besides `/metrics`, serves its own "
-        "metrics to anybody who reaches it. Default: nowhere.",
+        "Address such as `0.0.0.0:9100` on which a worker, or a web process in addition to "
+        "`/metrics`, serves its own metrics without authentication. Default: none.",
     )
     metrics_tools: int = _variable(
         "CATALOGUE_METRICS_TOOLS",
         100,
-        "Tools that have series of their own in the metrics, the oldest first; the rest are one series.",
+        "Number of tools that have their own series in the metrics, oldest first; all others "
+        "share one series.",
         ge=0,
         le=10_000,
     )
     otlp_endpoint: str = _variable(
         "OTEL_EXPORTER_OTLP_ENDPOINT",
         "",
-        "Collector that gets traces (OTLP over HTTP), such as `http://localhost:4318`; without it none is "
-        "made. The other OTEL_* variables count too; docs/observability.md has more.",
+        "Collector that receives traces (OTLP over HTTP), such as `http://localhost:4318`; "
+        "without it no traces are created. The other OTEL_* variables apply too. See "
+        "docs/observability.md.",
     )
     otlp_traces_endpoint: str = _variable(
-        "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "", "The whole address for traces, instead."
+        "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
+        "",
+        "Full address for traces, instead of `OTEL_EXPORTER_OTLP_ENDPOINT`.",
     )
-    otel_disabled: bool = _variable("OTEL_SDK_DISABLED", False, "`true` makes no traces after all.")
+    otel_disabled: bool = _variable("OTEL_SDK_DISABLED", False, "`true` disables traces.")
     debug: bool = _variable(
-        "CATALOGUE_DEBUG", False, "Django's debug pages. Never on a machine that others reach."
+        "CATALOGUE_DEBUG",
+        False,
+        "Enables Django's debug pages. Never enable them on a machine that others can reach.",
     )
     discovery_enabled: bool = _variable(
         "CATALOGUE_DISCOVERY_ENABLED",
         True,
-        "`false` stops all scheduled discovery; refreshing by hand still works.",
+        "`false` stops all scheduled discovery; manual refreshes still work.",
         live="Discovery and starts",
     )
     discovery_interval: int = _variable(
         "CATALOGUE_DISCOVERY_INTERVAL",
         300,
-        "Seconds between two listings of a source; 0 = only by hand.",
+        "Seconds between two listings of a source. 0 = only manual refreshes.",
         ge=0,
         le=604_800,
         live="Discovery and starts",
@@ -268,7 +286,7 @@ class Environment(BaseSettings):
     retry_attempts: int = _variable(
         "CATALOGUE_RETRY_ATTEMPTS",
         3,
-        "Times that a failed listing, or a start which surely did not happen, is soon tried again.",
+        "How often a failed listing, or a start that certainly did not happen, is soon retried.",
         ge=0,
         le=10,
         live="Discovery and starts",
@@ -276,7 +294,7 @@ class Environment(BaseSettings):
     execution_timeout: int = _variable(
         "CATALOGUE_EXECUTION_TIMEOUT",
         300,
-        "Seconds after which a run is cancelled, where its workflow says nothing.",
+        "Seconds after which a run is cancelled, unless its workflow sets a timeout.",
         ge=1,
         le=2_592_000,
         live="Runs",
@@ -284,7 +302,7 @@ class Environment(BaseSettings):
     inline_wait: float = _variable(
         "CATALOGUE_INLINE_WAIT",
         50.0,
-        "Seconds that a `tools/call` waits for its result before it answers with a handle.",
+        "Seconds that a `tools/call` waits for its result before it returns a handle.",
         ge=0,
         le=3600,
         live="Runs",
@@ -292,21 +310,23 @@ class Environment(BaseSettings):
     inline_result_characters: int = _variable(
         "CATALOGUE_INLINE_RESULT_CHARACTERS",
         100_000,
-        "Longest result that an MCP answer carries whole; of a longer one, its beginning and a link.",
+        "Maximum characters of a result that an MCP response contains in full; a longer result "
+        "is shortened to its beginning and a link.",
         ge=4_000,
         le=100_000_000,
     )
     inline_content_bytes: int = _variable(
         "CATALOGUE_INLINE_CONTENT_BYTES",
         4 * 1024 * 1024,
-        "Bytes of pictures, sounds and files that an MCP answer carries; of what is more, a link.",
+        "Maximum bytes of images, audio and files that an MCP response contains; the rest is "
+        "replaced by links.",
         ge=4_096,
         le=1024 * 1024 * 1024,
     )
     max_concurrent_executions: int = _variable(
         "CATALOGUE_MAX_CONCURRENT_EXECUTIONS",
         1000,
-        "Runs at a time, of all sources; further calls wait in the queue. 0 = no limit.",
+        "Maximum number of concurrent runs of all sources; further calls wait in the queue. 0 = no limit.",
         ge=0,
         le=1_000_000,
         live="Limits",
@@ -314,7 +334,7 @@ class Environment(BaseSettings):
     max_concurrent_per_caller: int = _variable(
         "CATALOGUE_MAX_CONCURRENT_PER_CALLER",
         200,
-        "The same for one token or user.",
+        "Maximum number of concurrent runs of one token or user. 0 = no limit.",
         ge=0,
         le=1_000_000,
         live="Limits",
@@ -322,7 +342,7 @@ class Environment(BaseSettings):
     max_queued_executions: int = _variable(
         "CATALOGUE_MAX_QUEUED_EXECUTIONS",
         1000,
-        'Calls that may wait in the queue; one more is answered with "busy, try again in N s".',
+        'Maximum number of calls in the queue; further calls are answered with "busy, try again in N s".',
         ge=0,
         le=100_000,
         live="Limits",
@@ -330,7 +350,7 @@ class Environment(BaseSettings):
     max_queued_per_caller: int = _variable(
         "CATALOGUE_MAX_QUEUED_PER_CALLER",
         500,
-        "The same for one token or user.",
+        "Maximum number of calls of one token or user in the queue.",
         ge=0,
         le=100_000,
         live="Limits",
@@ -338,7 +358,7 @@ class Environment(BaseSettings):
     calls_per_minute: int = _variable(
         "CATALOGUE_CALLS_PER_MINUTE",
         0,
-        "Calls of workflows that one caller may make, with all tokens of a user together. 0 = no limit.",
+        "Workflow calls per minute of one caller, counting all tokens of a user together. 0 = no limit.",
         ge=0,
         le=1_000_000,
         live="Limits",
@@ -346,7 +366,7 @@ class Environment(BaseSettings):
     calls_at_once: int = _variable(
         "CATALOGUE_CALLS_AT_ONCE",
         0,
-        "So many of them pass without a pause. 0 = ten seconds' worth.",
+        "Calls of one caller that may follow each other without a pause. 0 = ten seconds' worth.",
         ge=0,
         le=1_000_000,
         live="Limits",
@@ -354,7 +374,8 @@ class Environment(BaseSettings):
     tool_calls_per_minute: int = _variable(
         "CATALOGUE_TOOL_CALLS_PER_MINUTE",
         0,
-        "Calls of one workflow by all callers together, where its page says nothing. 0 = no limit.",
+        "Calls per minute of one workflow by all callers together, unless the workflow sets "
+        "its own limit. 0 = no limit.",
         ge=0,
         le=1_000_000,
         live="Limits",
@@ -362,7 +383,7 @@ class Environment(BaseSettings):
     tool_calls_at_once: int = _variable(
         "CATALOGUE_TOOL_CALLS_AT_ONCE",
         0,
-        "So many of them pass without a pause. 0 = ten seconds' worth.",
+        "Calls of one workflow that may follow each other without a pause. 0 = ten seconds' worth.",
         ge=0,
         le=1_000_000,
         live="Limits",
@@ -370,7 +391,7 @@ class Environment(BaseSettings):
     token_days: int = _variable(
         "CATALOGUE_TOKEN_DAYS",
         90,
-        "Days until a new access token expires, where nothing else is chosen.",
+        "Default lifetime of a new access token, in days.",
         ge=1,
         le=36_500,
         live="Access tokens",
@@ -378,7 +399,8 @@ class Environment(BaseSettings):
     max_token_days: int = _variable(
         "CATALOGUE_MAX_TOKEN_DAYS",
         0,
-        "The most that may be chosen, except by those who may make tokens that never expire. 0 = no limit.",
+        "Maximum lifetime of an access token, in days, except for users who may create tokens "
+        "that never expire. 0 = no limit.",
         ge=0,
         le=36_500,
         live="Access tokens",
@@ -386,7 +408,7 @@ class Environment(BaseSettings):
     max_unapproved_per_caller: int = _variable(
         "CATALOGUE_MAX_UNAPPROVED_PER_CALLER",
         1000,
-        "Calls of one token or user that may wait for a person's approval.",
+        "Maximum number of calls of one token or user that wait for approval.",
         ge=1,
         le=100_000,
         live="Limits",
@@ -394,7 +416,7 @@ class Environment(BaseSettings):
     approval_hours: float = _variable(
         "CATALOGUE_APPROVAL_HOURS",
         24.0,
-        "How long a call waits for approval before it expires.",
+        "Hours that a call waits for approval before it expires.",
         gt=0,
         le=8760,
         live="Approval",
@@ -402,39 +424,45 @@ class Environment(BaseSettings):
     approve_own_calls: bool = _variable(
         "CATALOGUE_APPROVE_OWN_CALLS",
         False,
-        "Whether approvers may approve calls that they, or tokens of theirs, made.",
+        "Whether approvers may approve calls that they or their own tokens made.",
         live="Approval",
     )
     approval_mail: Literal["off", "requests", "outcomes"] = _variable(
         "CATALOGUE_APPROVAL_MAIL",
         "requests",
-        "What is sent by e-mail, given an EMAIL_HOST: `requests` to approvers, with `outcomes` also the "
-        "outcome to the user behind the call; or `off`.",
+        "What is sent by e-mail if EMAIL_HOST is set: `requests` notifies approvers, "
+        "`outcomes` also notifies the user behind the call of the outcome, `off` sends nothing.",
     )
     approval_webhook_url: str = _variable(
         "CATALOGUE_APPROVAL_WEBHOOK_URL",
         "",
-        "Address that gets each request for approval and each outcome; docs/approvals.md has the form.",
+        "Address that receives each request for approval and each outcome; docs/approvals.md "
+        "describes the format.",
     )
     approval_webhook_secret: SecretStr = _variable(
         "CATALOGUE_APPROVAL_WEBHOOK_SECRET",
         SecretStr(""),
-        "What these messages are signed with, at least 32 characters; the address needs it.",
+        "Secret that signs these messages, at least 32 characters. Required if "
+        "`CATALOGUE_APPROVAL_WEBHOOK_URL` is set.",
     )
-    email_host: str = _variable("EMAIL_HOST", "", "Mail server (SMTP). Empty: no e-mail is sent.")
-    email_port: int = _variable("EMAIL_PORT", 587, "Its port.", ge=1, le=65535)
-    email_host_user: str = _variable("EMAIL_HOST_USER", "", "Its user, where it wants one.")
-    email_host_password: SecretStr = _variable("EMAIL_HOST_PASSWORD", SecretStr(""), "And the password.")
+    email_host: str = _variable("EMAIL_HOST", "", "Mail server (SMTP). If empty, no e-mail is sent.")
+    email_port: int = _variable("EMAIL_PORT", 587, "Port of the mail server.", ge=1, le=65535)
+    email_host_user: str = _variable(
+        "EMAIL_HOST_USER", "", "User name for the mail server, if it requires one."
+    )
+    email_host_password: SecretStr = _variable(
+        "EMAIL_HOST_PASSWORD", SecretStr(""), "Password for the mail server."
+    )
     email_security: Literal["starttls", "tls", "none"] = _variable(
         "EMAIL_SECURITY", "starttls", "How the connection is protected: `starttls`, `tls` or `none`."
     )
     email_from: str = _variable(
-        "DEFAULT_FROM_EMAIL", "workflow-catalogue@localhost", "Sender of the product's e-mail."
+        "DEFAULT_FROM_EMAIL", "workflow-catalogue@localhost", "Sender address of the product's e-mail."
     )
     idempotency_hours: float = _variable(
         "CATALOGUE_IDEMPOTENCY_HOURS",
         24.0,
-        "How long an idempotency key stands for its execution.",
+        "Hours that an idempotency key refers to its execution.",
         gt=0,
         le=8760,
         live="Runs",
@@ -442,7 +470,8 @@ class Environment(BaseSettings):
     reattach_seconds: float = _variable(
         "CATALOGUE_REATTACH_SECONDS",
         3600.0,
-        "How long after a caller lost its connection an identical call of it joins the run that goes on.",
+        "Seconds after a lost connection in which an identical call of the same caller joins "
+        "the run in progress.",
         ge=0,
         le=604_800,
         live="Runs",
@@ -450,7 +479,8 @@ class Environment(BaseSettings):
     reattach_result_seconds: float = _variable(
         "CATALOGUE_REATTACH_RESULT_SECONDS",
         120.0,
-        "How long such a call gets the result of the run once that has ended, instead of another run.",
+        "Seconds after the end of that run in which such a call gets its result instead of "
+        "starting another run.",
         ge=0,
         le=604_800,
         live="Runs",
@@ -458,8 +488,8 @@ class Environment(BaseSettings):
     status_check_interval: float = _variable(
         "CATALOGUE_STATUS_CHECK_INTERVAL",
         5.0,
-        "Seconds between two polls of a young run for which no request waits, until runs of its workflow "
-        "have taught better.",
+        "Seconds between two polls of a new run for which no request waits, until previous "
+        "runs of its workflow suggest a better interval.",
         ge=1,
         le=3600,
         live="Runs",
@@ -467,46 +497,47 @@ class Environment(BaseSettings):
     max_request_bytes: int = _variable(
         "CATALOGUE_MAX_REQUEST_BYTES",
         4 * 1024 * 1024,
-        "Largest request body that MCP and REST accept.",
+        "Maximum size in bytes of a request body that MCP and REST accept.",
         ge=1024,
         le=1024 * 1024 * 1024,
     )
     max_payload_bytes: int = _variable(
         "CATALOGUE_MAX_PAYLOAD_BYTES",
         10 * 1024 * 1024,
-        "Largest input, output or raw answer that a record keeps whole.",
+        "Maximum size in bytes of an input, output or raw engine response that a record stores in full.",
         ge=1024,
         le=1024 * 1024 * 1024,
     )
     stdio_commands: Annotated[dict[str, StdioCommand], NoDecode] = _variable(
         "CATALOGUE_STDIO_COMMANDS",
         {},
-        "Commands that sources of MCP servers may start, as JSON: name to list of words; "
-        "docs/upstream-mcp.md has more.",
+        "Commands that sources of MCP servers may start, as a JSON object of names and "
+        "argument lists. See docs/upstream-mcp.md.",
     )
     http_tool_hosts: str = _variable(
         "CATALOGUE_HTTP_TOOL_HOSTS",
         "",
-        "Host names and networks that are not public and that HTTP tools may reach, comma-separated, such as "
+        "Private host names and networks that HTTP tools may reach, comma-separated, such as "
         "`billing.internal,10.1.0.0/16`.",
     )
     openai_base_url: str = _variable(
         "OPENAI_BASE_URL",
         "https://api.openai.com/v1",
-        "The model server of `POST /workflow`: any that speaks the API of chat completions.",
+        "Model server of `POST /workflow`: any server with an OpenAI-compatible chat completions API.",
     )
     openai_api_key: SecretStr = _variable(
         "OPENAI_API_KEY",
         SecretStr(""),
-        "Its key, where it wants one, or a reference to it; docs/security.md has those.",
+        "API key of the model server, if it requires one, or a reference to a secret; "
+        "docs/security.md describes references.",
     )
     openai_model: str = _variable(
-        "OPENAI_MODEL", "", "The model that chooses tools; without one `POST /workflow` says so."
+        "OPENAI_MODEL", "", "Model that chooses tools. Without it, `POST /workflow` returns an error."
     )
     model_timeout: float = _variable(
         "CATALOGUE_MODEL_TIMEOUT",
         60.0,
-        "Seconds that one answer of the model may take.",
+        "Seconds that a response of the model may take.",
         gt=0,
         le=3600,
         live="Language model",
@@ -514,7 +545,7 @@ class Environment(BaseSettings):
     model_retries: int = _variable(
         "CATALOGUE_MODEL_RETRIES",
         2,
-        "Times that the model is asked again when it is busy or cannot be reached.",
+        "How often a request to the model is retried when the model is busy or cannot be reached.",
         ge=0,
         le=10,
         live="Language model",
@@ -522,24 +553,29 @@ class Environment(BaseSettings):
     model_context_tokens: int = _variable(
         "CATALOGUE_MODEL_CONTEXT_TOKENS",
         16_000,
-        "Longest prompt, in estimated tokens; of more tools than fit, the model says which to describe.",
+        "Maximum length of a prompt, in estimated tokens. If the tools do not fit, the model "
+        "first chooses which to describe.",
         ge=1_000,
         le=10_000_000,
     )
     model_answer_tokens: int = _variable(
-        "CATALOGUE_MODEL_ANSWER_TOKENS", 2_000, "Longest answer of the model.", ge=100, le=1_000_000
+        "CATALOGUE_MODEL_ANSWER_TOKENS",
+        2_000,
+        "Maximum length of a response of the model, in tokens.",
+        ge=100,
+        le=1_000_000,
     )
     page_size: int = _variable(
         "CATALOGUE_PAGE_SIZE",
         1000,
-        "Tools, resources or prompts on a page of MCP's lists; many clients read only the first page.",
+        "Number of tools, resources or prompts per page of MCP lists; many clients read only the first page.",
         ge=1,
         le=100_000,
     )
     list_ttl: float = _variable(
         "CATALOGUE_LIST_TTL",
         10.0,
-        "Seconds that MCP clients may use a list before they ask again; subscribers are notified of changes.",
+        "Seconds that MCP clients may cache a list; subscribers are notified of changes.",
         ge=0,
         le=86_400,
     )
@@ -547,47 +583,49 @@ class Environment(BaseSettings):
     oauth_enabled: bool = _variable(
         "CATALOGUE_OAUTH",
         True,
-        "Whether MCP clients can sign users in through the browser; `false` leaves access tokens.",
+        "Whether MCP clients can sign users in through the browser; with `false`, clients need "
+        "access tokens.",
     )
     oauth_registration: bool = _variable(
         "CATALOGUE_OAUTH_REGISTRATION",
         True,
-        "Whether clients may register themselves (RFC 7591); a user's consent is needed in any case.",
+        "Whether clients may register themselves (RFC 7591). A user's consent is always required.",
     )
     oauth_client_documents: bool = _variable(
         "CATALOGUE_OAUTH_CLIENT_DOCUMENTS",
         True,
-        "Whether clients may name a public https address that describes them, which is then read.",
+        "Whether clients may use the public https address of their metadata document as client "
+        "ID. The product then reads the document.",
     )
     oauth_document_hosts: str = _variable(
         "CATALOGUE_OAUTH_DOCUMENT_HOSTS",
         "",
-        "Private hosts, comma-separated, where such an address may be as well; written as "
+        "Private hosts that may also serve such documents, comma-separated, in the format of "
         "`CATALOGUE_HTTP_TOOL_HOSTS`.",
     )
     oauth_document_ca_file: str = _variable(
         "CATALOGUE_OAUTH_DOCUMENT_CA_FILE",
         "",
-        "File of certificate authorities that are trusted there besides the public ones.",
+        "File of certificate authorities that are trusted for these hosts in addition to the public ones.",
     )
     oauth_token_seconds: int = _variable(
         "CATALOGUE_OAUTH_TOKEN_SECONDS",
         3600,
-        "Lifetime of an application's access token, which it renews by itself.",
+        "Lifetime in seconds of an application's access token. Applications renew it themselves.",
         ge=60,
         le=86_400,
     )
     oauth_refresh_days: int = _variable(
         "CATALOGUE_OAUTH_REFRESH_DAYS",
         30,
-        "Days without use after which a user has to sign an application in again.",
+        "Days without use after which a user must sign an application in again.",
         ge=1,
         le=365,
     )
     audit_call_days: int = _variable(
         "CATALOGUE_AUDIT_CALL_DAYS",
         400,
-        "Days that the audit keeps calls. 0 = for ever.",
+        "Days that the audit keeps calls. 0 = forever.",
         ge=0,
         le=36_500,
         live="Audit",
@@ -595,7 +633,7 @@ class Environment(BaseSettings):
     audit_sign_in_days: int = _variable(
         "CATALOGUE_AUDIT_SIGN_IN_DAYS",
         400,
-        "The same for sign-ins, sign-outs and failed ones.",
+        "Days that the audit keeps sign-ins, sign-outs and failed sign-ins. 0 = forever.",
         ge=0,
         le=36_500,
         live="Audit",
@@ -603,7 +641,7 @@ class Environment(BaseSettings):
     audit_access_days: int = _variable(
         "CATALOGUE_AUDIT_ACCESS_DAYS",
         1100,
-        "The same for tokens, users, roles and approvals.",
+        "Days that the audit keeps entries about tokens, users, roles and approvals. 0 = forever.",
         ge=0,
         le=36_500,
         live="Audit",
@@ -611,7 +649,7 @@ class Environment(BaseSettings):
     audit_change_days: int = _variable(
         "CATALOGUE_AUDIT_CHANGE_DAYS",
         1100,
-        "The same for curation, settings, imports and exports.",
+        "Days that the audit keeps entries about curation, settings, imports and exports. 0 = forever.",
         ge=0,
         le=36_500,
         live="Audit",
@@ -619,7 +657,8 @@ class Environment(BaseSettings):
     secrets_dir: str = _variable(
         "CATALOGUE_SECRETS_DIR",
         "",
-        "Folder whose files `file:` references to secrets may name. Default: `secrets` in the data folder.",
+        "Folder with the files to which `file:` references to secrets may refer. Default: "
+        "`secrets` in the data folder.",
     )
 
     @field_validator("log_level", mode="before")
@@ -656,7 +695,9 @@ class Environment(BaseSettings):
     @classmethod
     def _names_our_scopes(cls, value: dict[str, str]) -> dict[str, str]:
         if unknown := sorted(set(value.values()) - set(SCOPES)):
-            raise ValueError(f"{unknown[0]!r} is no scope of ours: {', '.join(SCOPES)}")
+            raise ValueError(
+                f"{unknown[0]!r} is not a scope of this product: choose from {', '.join(SCOPES)}"
+            )
         return value
 
     @field_validator("oauth_issuer", "oauth_introspection_url", "login_issuer")
@@ -668,7 +709,7 @@ class Environment(BaseSettings):
     def _can_log_people_in(self) -> Self:
         if self.login_issuer and not self.login_client_id:
             raise ValueError(
-                "CATALOGUE_LOGIN_ISSUER: needs CATALOGUE_LOGIN_CLIENT_ID, which the provider gives you"
+                "CATALOGUE_LOGIN_ISSUER: requires CATALOGUE_LOGIN_CLIENT_ID, which the provider assigns"
             )
         if not self.login_passwords and not self.login_issuer:
             raise ValueError(
@@ -692,7 +733,7 @@ class Environment(BaseSettings):
         try:
             ssl.create_default_context(cafile=value)
         except ssl.SSLError:
-            raise ValueError("no certificate is found in this file") from None
+            raise ValueError("this file does not contain a certificate") from None
         except OSError as error:
             raise ValueError(f"this file cannot be read: {error.strerror}") from None
         return value
@@ -701,7 +742,7 @@ class Environment(BaseSettings):
     @classmethod
     def _is_a_folder(cls, value: str) -> str:
         if value and not Path(value).is_dir():
-            raise ValueError("there is no such folder")
+            raise ValueError("this folder does not exist")
         return value
 
     @field_validator("allowed_origins")
@@ -710,7 +751,7 @@ class Environment(BaseSettings):
         for origin in filter(None, map(str.strip, value.split(","))):
             parts = urlsplit(check_issuer(origin))
             if "*" in origin or parts.path.strip("/"):
-                raise ValueError(f"{origin!r} is no origin such as https://inspector.example.com")
+                raise ValueError(f"{origin!r} is not an origin such as https://inspector.example.com")
         return value
 
     @field_validator("trusted_proxies")
@@ -736,11 +777,11 @@ class Environment(BaseSettings):
             name = dj_database_url.parse(value.get_secret_value())["NAME"] if value else "unsaid"
         except ValueError:
             raise ValueError(
-                "cannot be read; a password's characters such as / and # are written as %2F and %23"
+                "cannot be parsed; in a password, write characters such as / and # as %2F and %23"
             ) from None
         # Each process would have a database in its own memory.
         if name in ("", IN_MEMORY):
-            raise ValueError("names no database: write sqlite:////path/to/file or postgres://host/name")
+            raise ValueError("must name a database, such as sqlite:////path/to/file or postgres://host/name")
         return value
 
     @field_validator("secret_key")
@@ -748,8 +789,9 @@ class Environment(BaseSettings):
     def _cannot_be_guessed(cls, value: SecretStr) -> SecretStr:
         if 0 < len(value.get_secret_value()) < SHORTEST_KEY:
             raise ValueError(
-                f"must have at least {SHORTEST_KEY} random characters, such as `openssl rand -base64 48` "
-                "prints; with the present one in SECRET_KEY_FALLBACKS, what that encrypted can still be read"
+                f"must have at least {SHORTEST_KEY} random characters, such as the output of "
+                "`openssl rand -base64 48`; put the current key into SECRET_KEY_FALLBACKS so "
+                "that data encrypted with it can still be read"
             )
         return value
 
@@ -759,12 +801,13 @@ class Environment(BaseSettings):
         for host in filter(None, map(str.strip, value.split(","))):
             if host.strip("*.") == "":
                 raise ValueError(
-                    "must name hosts: if any would do, web pages could send their visitors' requests here; "
-                    "`.example.com` stands for that host and all below it"
+                    "must name specific hosts: with a wildcard, web pages could send their "
+                    "visitors' requests here; `.example.com` matches that host and all its "
+                    "subdomains"
                 )
             if not HOST.fullmatch(host):
                 raise ValueError(
-                    f"{host!r} is no host name or IP address; scheme, port and path are left out"
+                    f"{host!r} is not a host name or IP address; leave out scheme, port and path"
                 )
         return value
 
@@ -784,8 +827,8 @@ class Environment(BaseSettings):
     def _signs_webhooks(cls, value: SecretStr, info: ValidationInfo) -> SecretStr:
         if info.data.get("approval_webhook_url") and len(value.get_secret_value()) < SHORTEST_KEY:
             raise ValueError(
-                f"must have at least {SHORTEST_KEY} random characters, such as "
-                "`openssl rand -base64 48` prints"
+                f"must have at least {SHORTEST_KEY} random characters, such as the output of "
+                "`openssl rand -base64 48`"
             )
         return value
 
@@ -823,10 +866,10 @@ def read_environment() -> Environment:
     for name in sorted(name for name in unknown if not name.startswith(SECRETS)):
         close = difflib.get_close_matches(name, known, n=1)
         suggestion = f"; did you mean {close[0]}?" if close else ""
-        problems.append(f"{name}: no such setting{suggestion}.")
+        problems.append(f"{name}: unknown setting{suggestion}.")
     folder = os.environ.get(SETTINGS_DIR) or None
     if folder and not Path(folder).is_dir():
-        problems.append(f"{SETTINGS_DIR}: {folder} is no folder.")
+        problems.append(f"{SETTINGS_DIR}: {folder} is not a folder.")
         folder = None
     try:
         environment = Environment(_secrets_dir=folder)  # type: ignore[call-arg]  # its plugin knows fields only
@@ -860,7 +903,7 @@ def _unreadable(folder: Path) -> list[str]:
             if (folder / name).is_file():
                 (folder / name).read_text(encoding="utf-8")
         except UnicodeDecodeError:
-            problems.append(f"{name}: {folder / name} is no text in UTF-8.")
+            problems.append(f"{name}: {folder / name} is not UTF-8 text.")
         except OSError as error:
             problems.append(f"{name}: {folder / name} cannot be read: {error.strerror}.")
     return problems or [f"{SETTINGS_DIR}: {folder} cannot be read."]

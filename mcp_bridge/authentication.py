@@ -79,7 +79,7 @@ class SignInAttempt:
     def _begin(self) -> None:
         for key, limit in self._keys.items():
             if seconds := _count(key, limit):
-                self._log("too many failures, so that this one was not looked at")
+                self._log("too many failures, so this attempt was not checked")
                 raise TooManyFailures(seconds)
 
     def succeeded(self) -> None:
@@ -110,7 +110,7 @@ class CodeAttempt(SignInAttempt):
         self._begin()
 
     def failed(self) -> None:
-        self._log("wrong code of the second factor")
+        self._log("wrong second-factor code")
 
 
 @contextmanager
@@ -154,7 +154,7 @@ def _count_and_tell(limit: Limit, address: str, tell: Callable[[], None]) -> Non
     seconds = _count(key, limit)
     tell()
     if seconds:
-        logger.warning("Too many of them: those of the next {} seconds are not logged.", seconds)
+        logger.warning("Too many of these: those of the next {} seconds are not logged.", seconds)
         if len(_paused) >= REMEMBERED_CALLERS:
             _paused.clear()
         _paused[key] = time.monotonic() + seconds

@@ -34,10 +34,10 @@ class McpClient(StrEnum):
 
 _TITLES = {
     McpClient.CLAUDE_CODE: ("Claude Code", "run in a terminal"),
-    McpClient.CLAUDE_DESKTOP: ("Claude Desktop", "claude_desktop_config.json, by Settings > Developer"),
+    McpClient.CLAUDE_DESKTOP: ("Claude Desktop", "claude_desktop_config.json, under Settings > Developer"),
     McpClient.VS_CODE: ("VS Code", ".vscode/mcp.json, or the user's mcp.json"),
     McpClient.CURSOR: ("Cursor", "~/.cursor/mcp.json"),
-    McpClient.GENERIC: ("Other clients", "their file of MCP servers"),
+    McpClient.GENERIC: ("Other clients", "the file that lists their MCP servers"),
 }
 
 

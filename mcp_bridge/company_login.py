@@ -63,9 +63,9 @@ def _in_words(problem: Exception) -> str:
         return str(problem)
     if isinstance(problem, TokenRefused | Rejected | InvalidAnswer):
         logger.error("A login by OpenID Connect failed: {}", problem)
-        return f"The login of {name} cannot be used here. The log of this server says why."
+        return f"Login with {name} failed. The log of this server has the details."
     logger.warning("A login by OpenID Connect failed: {}", problem)
-    return f"The login of {name} cannot be reached at present: try again in a moment."
+    return f"The login server of {name} cannot be reached. Try again in a moment."
 
 
 def _issuer() -> Issuer:
@@ -83,11 +83,11 @@ async def _redeem(code: str, *, nonce: str, verifier: str) -> tuple[dict[str, An
     answer = await issuer.redeem_code(code, verifier=verifier, redirect_uri=callback_url())
     id_token, access_token = answer.get("id_token"), answer.get("access_token")
     if not isinstance(id_token, str) or not isinstance(access_token, str):
-        raise TokenRefused("there is no ID token, so that the server is no OpenID provider")
+        raise TokenRefused("the response has no ID token, so the server is not an OpenID provider")
     claims = await issuer.read_id_token(id_token, nonce=nonce)
     more = await issuer.read_user(access_token)
     if more and more.get("sub") != claims["sub"]:
-        raise TokenRefused("the userinfo endpoint tells of another person")
+        raise TokenRefused("the userinfo endpoint describes a different user")
     return more | claims, id_token
 
 
@@ -108,7 +108,7 @@ def admit(claims: dict[str, Any]) -> User:
     if user is None:
         user = _make_user(claims)
     if not user.is_active:
-        raise LoginRefused("Your account is disabled. An administrator can enable it.")
+        raise LoginRefused("Your account is disabled. Ask an administrator to enable it.")
     ExternalIdentity.objects.update_or_create(
         **identity,
         create_defaults={"user": user, "made_user": is_new, "last_login_at": timezone.now()},
@@ -123,9 +123,9 @@ def _make_user(claims: dict[str, Any]) -> User:
     known = settings.CATALOGUE
     named = str(claims.get("preferred_username") or claims["sub"])
     if not known["login_creates_users"]:
-        raise LoginRefused(f"No account here belongs to {named}. An administrator can make one.")
+        raise LoginRefused(f"There is no account for {named}. Ask an administrator to create one.")
     if known["login_groups"] and not _wanted(claims):
-        raise LoginRefused("None of your groups has access here. An administrator can say which have.")
+        raise LoginRefused("None of your groups has access. Ask an administrator which groups do.")
     verified = claims.get(EMAIL) if claims.get("email_verified") is True else ""
     user = User(username=named, email=verified if isinstance(verified, str) else "")
     user.set_unusable_password()
@@ -135,10 +135,10 @@ def _make_user(claims: dict[str, Any]) -> User:
             user.save()
     except (ValidationError, IntegrityError):
         raise LoginRefused(
-            f"An account cannot be made for {named}: there is one of that name, or it is no valid name. An "
-            "administrator can help."
+            f"An account cannot be created for {named}: the name is already taken or is not valid. "
+            "Ask an administrator for help."
         ) from None
-    record_change(_actor(user), [user], f"Made at the first login with {known['login_name']}.")
+    record_change(_actor(user), [user], f"Created at the first login with {known['login_name']}.")
     return user
 
 
@@ -155,7 +155,7 @@ def _set_groups(user: User, claims: dict[str, Any]) -> None:
     lock_owners()
     owning = Group.objects.filter(role__name=Role.Name.OWNER, name__in=taken).first()
     if owning is not None and would_leave_no_owner([user.pk]):
-        logger.error("{} stays in the group {}, as there is no other owner.", user, owning.name)
+        logger.error("{} stays in the group {}, because there is no other owner.", user, owning.name)
         taken.discard(owning.name)
     user.groups.add(*(found[name] for name in given))
     user.groups.remove(*(found[name] for name in taken))
@@ -172,7 +172,7 @@ def _set_groups(user: User, claims: dict[str, Any]) -> None:
             if names
         ]
         record_change(
-            _actor(user), [user], f"By the login of {settings.CATALOGUE['login_name']}: {'; '.join(said)}."
+            _actor(user), [user], f"At a login with {settings.CATALOGUE['login_name']}: {'; '.join(said)}."
         )
 
 
@@ -231,7 +231,7 @@ class EndLogin(_Settings, OIDCAuthenticationCallbackView):  # type: ignore[misc]
         known = settings.CATALOGUE
         if not known["login_issuer"]:
             raise Http404
-        again = f"The login of {known['login_name']} was not completed: begin again."
+        again = f"Login with {known['login_name']} was not completed. Try again."
         # The words of the request are not repeated: every page can send people here with some.
         if "error" in request.GET or request.GET.get("iss", known["login_issuer"]) != known["login_issuer"]:
             return _refuse(request, again)
@@ -250,7 +250,7 @@ class EndLogin(_Settings, OIDCAuthenticationCallbackView):  # type: ignore[misc]
         return answer
 
     def login_failure(self) -> HttpResponse:
-        again = f"The login of {settings.CATALOGUE['login_name']} was not completed: begin again."
+        again = f"Login with {settings.CATALOGUE['login_name']} was not completed. Try again."
         return _refuse(self.request, getattr(self.request, "login_problem", again))
 
 

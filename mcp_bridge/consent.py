@@ -126,7 +126,7 @@ class ConsentPage(BaseAuthorizationView):  # type: ignore[misc]
             return response
         problem = details["error"]
         context = admin.site.each_context(self.request) | {
-            "title": "This application cannot be signed in",
+            "title": "This application cannot sign you in",
             "problem": server.unread.get() or problem.description or problem.error,
         }
         return TemplateResponse(
@@ -207,7 +207,10 @@ class _Asked:
 
 
 def _foreign_resource(state: str | None) -> CustomOAuth2Error:
-    description = "Tokens of this server are for its MCP addresses, and each token for one of them."
+    description = (
+        "Access tokens of this server are valid for its MCP addresses, and each token for exactly one of "
+        "them."
+    )
     return CustomOAuth2Error(error="invalid_target", description=description, state=state)
 
 
@@ -244,20 +247,20 @@ def register(request: HttpRequest) -> HttpResponseBase:
         logger.warning("Refused a registration of a client from {}: {}", address, problem)
         return _registration_refused("slow_down", str(problem), status=429, wait=problem.seconds)
     if not grants.has_room():
-        full = "Too many clients registered that no user has allowed: try again in half an hour."
+        full = "Too many registered clients have not been allowed by a user yet. Try again in half an hour."
         return _registration_refused("temporarily_unavailable", full, status=503, wait=1800)
     try:
         if len(request.body) > LARGEST_REGISTRATION:
-            raise server.InvalidClient(f"The metadata may have at most {LARGEST_REGISTRATION} bytes.")
+            raise server.InvalidClient(f"The metadata must not be larger than {LARGEST_REGISTRATION} bytes.")
         document = parse_json(request.body)
         if not isinstance(document, dict):
-            raise server.InvalidClient("Send a JSON object.")
+            raise server.InvalidClient("The request body must be a JSON object.")
         application = server.register(document)
     except server.InvalidClient as problem:
         kind = "invalid_redirect_uri" if "redirect_uris" in str(problem) else "invalid_client_metadata"
         return _registration_refused(kind, str(problem))
     except UnreadableJSON:
-        return _registration_refused("invalid_client_metadata", "Send a JSON object.")
+        return _registration_refused("invalid_client_metadata", "The request body must be a JSON object.")
     registered = {
         "client_id": application.client_id,
         "client_id_issued_at": int(application.created.timestamp()),
@@ -286,7 +289,7 @@ def revoke(request: HttpRequest, key: int) -> HttpResponseBase:
     allowed = get_object_or_404(AllowedApplication, pk=key, user=request.user, revoked_at=None)
     grants.revoke(allowed)
     record_change(actor_of(request), [allowed], "Revoked by its user.")
-    messages.success(request, f"{allowed.name} can do nothing on your behalf any more.")
+    messages.success(request, f"{allowed.name} can no longer act on your behalf.")
     return HttpResponseRedirect(reverse(f"{app_name}:applications"))
 
 

@@ -62,12 +62,12 @@ class AccessToken(Recorded):
     name = models.CharField(max_length=100, unique=True)
     digest = models.CharField(max_length=64, unique=True, editable=False)
     prefix = models.CharField(
-        max_length=12, editable=False, help_text="The first characters, to recognise it by."
+        max_length=12, editable=False, help_text="The first characters of the token, to recognise it."
     )
     purpose = models.CharField(
         max_length=500,
         blank=True,
-        help_text="What it is for, and where it is kept.",
+        help_text="What the token is for and where it is stored.",
     )
     owner = models.ForeignKey(
         settings.AUTH_USER_MODEL,
@@ -75,7 +75,8 @@ class AccessToken(Recorded):
         blank=True,
         on_delete=end_with_owner,
         related_name="access_tokens",
-        help_text="It stops when this user is disabled. Empty: it belongs to the installation.",
+        help_text="The token stops working when this user is disabled. If empty, it belongs to the "
+        "installation.",
     )
     scopes = JSONTextField(default=default_scopes)
     toolset = models.ForeignKey(
@@ -84,21 +85,21 @@ class AccessToken(Recorded):
         blank=True,
         on_delete=models.PROTECT,
         related_name="tokens",
-        help_text="All that it sees and runs. Empty: whatever is exposed.",
+        help_text="The only workflows that the token sees and runs. If empty, all exposed workflows.",
     )
     inline_wait_seconds = models.PositiveIntegerField(
         "inline wait",
         null=True,
         blank=True,
         validators=[MinValueValidator(1), MaxValueValidator(LONGEST_INLINE_WAIT)],
-        help_text="Seconds that a tool call waits before it gets a handle: less than the client waits. "
-        "Empty: its toolset's, else the product's default.",
+        help_text="Seconds that a tool call waits before it returns a handle. Choose less than the client's "
+        "own timeout. If empty, the toolset's value applies, or else the product's default.",
     )
     patience_seconds = models.PositiveIntegerField(
         "patience",
         null=True,
         editable=False,
-        help_text="After how many seconds its clients were seen to give calls up; the shortest.",
+        help_text="The shortest time in seconds after which its clients were seen to give up on calls.",
     )
     gave_up_after = models.PositiveIntegerField(
         null=True, editable=False
@@ -108,13 +109,14 @@ class AccessToken(Recorded):
         null=True,
         blank=True,
         validators=[MinValueValidator(1), MaxValueValidator(MOST_CALLS)],
-        help_text="Calls of workflows by all its clients together. Empty: only what holds for every caller.",
+        help_text="Workflow calls per minute by all its clients together. If empty, only the limits for "
+        "every caller apply.",
     )
     calls_at_once = models.PositiveIntegerField(
         null=True,
         blank=True,
         validators=[MinValueValidator(1), MaxValueValidator(MOST_CALLS)],
-        help_text="So many of them pass without a pause. Empty: ten seconds' worth.",
+        help_text="Calls that may follow each other without a pause. If empty, ten seconds' worth.",
     )
     rotated_at = models.DateTimeField(null=True, editable=False)
     former_digest = models.CharField(max_length=64, unique=True, null=True, editable=False)  # noqa: DJ001
@@ -129,7 +131,9 @@ class AccessToken(Recorded):
     revoked_at = models.DateTimeField(null=True, blank=True, editable=False)
     last_used_at = models.DateTimeField(null=True, editable=False, help_text="To the minute.")
     last_uses = JSONTextField(
-        default=list, editable=False, help_text="From where, the last first: [{address, client, at}]."
+        default=list,
+        editable=False,
+        help_text="Where it was used from, most recent first: [{address, client, at}].",
     )
     end_logged_at = models.DateTimeField(null=True, editable=False)  # When the log said that it ends soon
 
@@ -147,12 +151,17 @@ class AccessToken(Recorded):
 
     def clean(self) -> None:
         if self.calls_at_once is not None and self.calls_per_minute is None:
-            raise ValidationError({"calls_at_once": "This bounds nothing without calls per minute."})
+            raise ValidationError({"calls_at_once": "This has no effect without calls per minute."})
         unbounded = [scope for scope in (Scope.ADMIN, Scope.VIEW) if scope in self.scopes]
         if self.toolset is not None and unbounded:
             changes = " and changes" if Scope.ADMIN in unbounded else ""
             everything = f"A token with the scope {unbounded[0].value} sees{changes} everything"
-            raise ValidationError({"toolset": f"{everything}, so no toolset can bound it: leave out either."})
+            raise ValidationError(
+                {
+                    "toolset": f"{everything}, so it cannot be bound to a toolset. "
+                    "Leave out the scope or the toolset."
+                }
+            )
 
     @property
     def rights_of(self) -> Any:
@@ -272,7 +281,9 @@ class AllowedApplication(Recorded):
         related_name="allowed",
         editable=False,
     )
-    name = models.CharField(max_length=255, editable=False, help_text="As the application calls itself.")
+    name = models.CharField(
+        max_length=255, editable=False, help_text="The name that the application gives itself."
+    )
     scopes = JSONTextField(default=list, editable=False)
     toolset = models.CharField(
         max_length=100, blank=True, editable=False

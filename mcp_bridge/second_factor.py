@@ -213,12 +213,14 @@ class SecondFactorPage(View):
             request.session.cycle_key()
             return HttpResponseRedirect(self._next(request))
         if wanted == "renew":
-            codes = self._change(request, "Made new recovery codes.", lambda: renew_recovery_codes(factor))
+            codes = self._change(
+                request, "Generated new recovery codes.", lambda: renew_recovery_codes(factor)
+            )
             return self._show(request, codes=codes)
         if wanted == "remove" and not is_demanded(request.user):
             self._change(request, "Removed the second factor.", factor.delete)
             request.session[SESSION_KEY] = NOT_WANTED
-            messages.success(request, "Your account has no second factor any more.")
+            messages.success(request, "Your account no longer has a second factor.")
         return HttpResponseRedirect(reverse("second-factor"))
 
     def _problem(self, request: HttpRequest, factor: SecondFactor) -> str:
@@ -234,7 +236,8 @@ class SecondFactorPage(View):
         attempt.failed()
         self._enter(request, "failed", "failed")
         return (
-            "This code is not right, or has been used. Wait for the next one, and check the device's clock."
+            "This code is wrong or has already been used. Wait for the next code, and check your "
+            "device's clock."
         )
 
     def _enter(self, request: HttpRequest, what: str, outcome: str) -> None:

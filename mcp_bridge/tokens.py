@@ -109,7 +109,7 @@ def may_keep_tokens(user: Any) -> bool:
 def check_owner(owner: User, *, chosen_by: User | None) -> None:
     """Raises ValidationError."""
     if not owner.is_active:
-        raise ValidationError({"owner": f"The user {owner} is disabled: its tokens open no door."})
+        raise ValidationError({"owner": f"The user {owner} is disabled, so the user's tokens do not work."})
     if chosen_by is None or chosen_by == owner or chosen_by.has_perm(ASSIGN):
         return
     raise ValidationError({"owner": f"A token for another user needs the permission {ASSIGN}."})
@@ -127,9 +127,9 @@ def rotate_token(
     an earlier rotation ends at once. A token that never expires goes on so. Raises ValidationError."""
     row = AccessToken.objects.select_for_update(of=("self",)).select_related("owner").get(pk=token.pk)
     if row.state is TokenState.REVOKED:
-        raise ValidationError(f"{row.name} is revoked: make another token.")
+        raise ValidationError(f"{row.name} is revoked. Create another token.")
     if not 0 <= overlap_hours <= MOST_OVERLAP_HOURS:
-        raise ValidationError({"overlap_hours": f"0 to {MOST_OVERLAP_HOURS} hours."})
+        raise ValidationError({"overlap_hours": f"Must be between 0 and {MOST_OVERLAP_HOURS} hours."})
     now, text = timezone.now(), new_secret()
     ends_at = now + timedelta(hours=overlap_hours)
     if row.expires_at is not None:
@@ -141,7 +141,9 @@ def rotate_token(
     row.digest, row.prefix, row.rotated_at = digest_of(text), text[:SHOWN_CHARACTERS], now
     row.end_logged_at = None
     row.save()
-    logger.info("The token {!r} has a new secret; the old one ends in {:g} h.", row.name, overlap_hours)
+    logger.info(
+        "The token {!r} has a new secret. The former one stops working in {:g} h.", row.name, overlap_hours
+    )
     return text
 
 
@@ -220,7 +222,7 @@ def _log_end(token: AccessToken) -> None:
     unlogged = AccessToken.objects.filter(pk=token.pk, end_logged_at=None)
     if unlogged.update(end_logged_at=timezone.now()):
         logger.warning(
-            "The token {!r}, which is in use, expires at {:%Y-%m-%d %H:%M} UTC: rotate it before.",
+            "The token {!r} is in use and expires at {:%Y-%m-%d %H:%M} UTC. Rotate it before then.",
             token.name,
             token.expires_at,
         )
@@ -273,8 +275,8 @@ def note_given_up(token_id: int, *, after_seconds: int, begun_at: datetime, is_c
     found.update(patience_seconds=after_seconds, gave_up_after=None, gave_up_at=None)
     token.patience_seconds = after_seconds
     logger.warning(
-        "A client of the token {!r} gives calls up after {} s: from now on they get a handle after {} s. An "
-        "inline wait that is set for the token counts instead.",
+        "A client of the token {!r} gives up on calls after {} s. From now on, calls return a handle "
+        "after {} s, unless an inline wait is set for the token.",
         token.name,
         after_seconds,
         token.learned_wait_seconds,
@@ -305,8 +307,9 @@ class ToolsetInUse(Exception):
     def __init__(self, toolset: Toolset, names: list[str]) -> None:
         more = f" and {len(names) - NAMED_TOKENS} more" if len(names) > NAMED_TOKENS else ""
         super().__init__(
-            f"Toolset {toolset.slug} is all that these tokens see: {', '.join(names[:NAMED_TOKENS])}{more}. "
-            "Revoke them first, or switch the toolset off instead of deleting it."
+            f"These tokens are bound to the toolset {toolset.slug}: "
+            f"{', '.join(names[:NAMED_TOKENS])}{more}. Revoke them first, or disable the toolset "
+            "instead of deleting it."
         )
 
 

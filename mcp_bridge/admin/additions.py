@@ -26,20 +26,20 @@ admin.site.unregister(User)
 
 def _token_cost(request: HttpRequest, workflow: Workflow) -> tuple[str, Any]:
     entry = _entry_of(workflow)
-    return ("In a list of tools", f"about {tokens_for(len(entry)):,} tokens" if entry else "it is left out")
+    return ("In the tool list", f"about {tokens_for(len(entry)):,} tokens" if entry else "left out")
 
 
 def _show_entry(request: HttpRequest, workflow: Workflow) -> tuple[str, Any]:
     if not (entry := _entry_of(workflow)):
         return ("", "")
     cost = format_html(
-        '<p class="mb-3">{} characters in <code>tools/list</code>, about {} tokens. Toolsets in portable '
-        "mode show it in their own way.</p>{}",
+        '<p class="mb-3">{} characters in <code>tools/list</code>, about {} tokens. Toolsets in '
+        "portable mode show it in a different form.</p>{}",
         f"{len(entry):,}",
         f"{tokens_for(len(entry)):,}",
         pretty_json(json.loads(entry)),
     )
-    return ("As agents get it", cost)
+    return ("As agents see it", cost)
 
 
 def _entry_of(workflow: Workflow) -> str:
@@ -76,21 +76,21 @@ class UserAdmin(ButtonsMixin, users.UserAdmin):
         "Reset second factor",
         icon="phonelink_erase",
         variant="danger",
-        confirm="Remove the second factor of this account? Its password alone opens it then.",
+        confirm="Remove the second factor of this account? Its password alone is then enough to log in.",
     )
     def reset_second_factor(self, request: HttpRequest, user: User) -> None:
         if not self.has_change_permission(request, user):
             raise PermissionDenied
         SecondFactor.objects.filter(user=user).delete()
-        messages.success(request, f"{user.get_username()} has no second factor any more.")
+        messages.success(request, f"{user.get_username()} no longer has a second factor.")
 
     @button(
         "Unlink company login",
         icon="link_off",
         variant="danger",
         records=True,
-        confirm="Remove the link between this account and its person at the company's login? The next login "
-        "there finds its account anew. To keep a person out, disable the account instead.",
+        confirm="Remove the link between this account and the company login? The next company login looks up "
+        "the account again. To lock a person out, disable the account instead.",
     )
     def unlink_company_login(self, request: HttpRequest, user: User) -> None:
         if not self.has_change_permission(request, user):
@@ -99,7 +99,7 @@ class UserAdmin(ButtonsMixin, users.UserAdmin):
         named = ", ".join(map(str, links))
         links.delete()
         record_change(actor_of(request), [user], f"Unlinked from {named}.")
-        messages.success(request, f"{user.get_username()} is not linked to {named} any more.")
+        messages.success(request, f"{user.get_username()} is no longer linked to {named}.")
 
     @admin.display(description="Company logins")
     def company_logins(self, user: User) -> str:

@@ -68,7 +68,10 @@ class AllowedApplicationAdmin(ButtonsMixin):
         return [] if obj.revoked_at else super().get_buttons(request, obj)
 
     @button(
-        "Revoke", icon="block", variant="danger", confirm="Revoke it? The application is locked out at once."
+        "Revoke",
+        icon="block",
+        variant="danger",
+        confirm="Revoke this application's access? It is locked out immediately.",
     )
     def revoke(self, request: HttpRequest, allowed: AllowedApplication) -> None:
         grants.revoke(allowed)
@@ -108,7 +111,7 @@ class AllowedApplicationAdmin(ButtonsMixin):
             "facts": [
                 ("User", obj.user),
                 ("Scopes", self.scopes_shown(obj)),
-                ("Toolset", obj.toolset or "none: whatever is exposed"),
+                ("Toolset", obj.toolset or "none: all exposed workflows"),
                 ("Redirects to", rendering.one_a_line(obj.application.redirect_uris.split())),
                 ("Registered", obj.application.get_registration_source_display()),
                 ("Client id", obj.application.client_id),

@@ -59,7 +59,7 @@ OVERLAPS = (0, 1, 4, 24, 72, 168)  # Hours
 
 def _in_words(hours: int) -> str:
     if not hours:
-        return "no time: it ends at once"
+        return "no time: it stops working immediately"
     return f"{hours // 24} days" if hours > 24 else f"{hours} hours" if hours > 1 else "1 hour"
 
 
@@ -89,7 +89,7 @@ class AccessTokenForm(OwnedForm):
     never_expires = forms.BooleanField(
         required=False,
         widget=UnfoldBooleanSwitchWidget,
-        help_text="Until it is revoked, or its owner disabled.",
+        help_text="The token works until it is revoked or its owner is disabled.",
     )
 
     class Meta:
@@ -108,21 +108,21 @@ class AccessTokenForm(OwnedForm):
         if missing := [scope.value for scope in Scope if scope not in granted]:
             scopes.help_text = tell_missing(self.maker, missing)
         days = (usual_expiry() - timezone.now()).days + 1
-        self.fields["expires_at"].help_text = f"In UTC. Empty: in {days} days."
+        self.fields["expires_at"].help_text = f"In UTC. If empty, the token expires in {days} days."
         if not may_keep_tokens(self.maker):
             del self.fields["never_expires"]
 
     def clean_expires_at(self) -> Any:
         expires_at = self.cleaned_data["expires_at"]
         if expires_at is not None and expires_at <= timezone.now():
-            raise ValidationError("This time has passed already.")
+            raise ValidationError("The expiry must be in the future.")
         return expires_at
 
     def clean(self) -> dict[str, Any]:
         given: dict[str, Any] = super().clean() or self.cleaned_data
         never = given.pop("never_expires", False)
         if never and given.get("expires_at") is not None:
-            self.add_error("expires_at", "This contradicts “never expires”: choose one.")
+            self.add_error("expires_at", "Choose either an expiry or “never expires”, not both.")
         elif "expires_at" in given:
             wanted = None if never else given["expires_at"] or Expiry.USUAL
             given["expires_at"] = settle_expiry(wanted, chosen_by=self.maker)
@@ -145,12 +145,12 @@ class ChangeForm(OwnedForm):
 
 class RotationForm(forms.Form):
     overlap_hours = forms.TypedChoiceField(
-        label="The present secret lives on for",
+        label="Keep the current secret valid for",
         coerce=int,
         choices=[(hours, _in_words(hours)) for hours in OVERLAPS],
         initial=24,
         widget=UnfoldAdminSelectWidget,
-        help_text="As long as it takes to bring the new one to all that use it.",
+        help_text="Long enough to give the new secret to every client that uses the token.",
     )
 
 
@@ -162,9 +162,9 @@ class UsableFilter(DropdownFilter):  # type: ignore[misc]
         return [
             ("yes", "usable"),
             ("soon", "usable, and expires within 7 days"),
-            ("former", "rotated, and the former secret still opens the door"),
+            ("former", "rotated, and the former secret still works"),
             ("never", "usable, and never expires"),
-            ("orphaned", "stopped, since its owner is disabled"),
+            ("orphaned", "stopped because its owner is disabled"),
             ("no", "revoked, expired or stopped"),
         ]
 
@@ -290,15 +290,15 @@ class AccessTokenAdmin(ButtonsMixin):
     @button(
         "End the former secret",
         icon="key_off",
-        confirm="End the former secret now? Clients that still have it are locked out.",
+        confirm="End the former secret now? Clients that still use it are locked out.",
         records=True,
     )
     def end_former_secret(self, request: HttpRequest, token: AccessToken) -> None:
         if not end_former_secret(token):
-            messages.warning(request, "It has ended already.")
+            messages.warning(request, "The former secret has already ended.")
             return
         record_change(actor_of(request), [token], "Ended the former secret.")
-        messages.success(request, f"Only the present secret of {token.name} opens the door now.")
+        messages.success(request, f"Only the current secret of {token.name} works now.")
 
     @button(
         "Revoke", icon="block", variant="danger", confirm="Revoke this token? Its clients are locked out."
@@ -339,7 +339,7 @@ class AccessTokenAdmin(ButtonsMixin):
         if token.ends_soon:
             badges.append(rendering.badge("expires soon", "warning"))
         if token.state is TokenState.USABLE and token.has_former_secret:
-            hint = f"The secret that begins with {token.former_prefix} opens the door until then as well."
+            hint = f"The secret that begins with {token.former_prefix} also works until then."
             badges.append(rendering.badge("two secrets", "info", title=hint))
         return rendering.side_by_side(badges)
 
@@ -373,7 +373,7 @@ class AccessTokenAdmin(ButtonsMixin):
                 ("Purpose", obj.purpose or rendering.DASH),
                 ("Owner", obj.owner or "none: it belongs to the installation"),
                 ("Scopes", self.scopes_shown(obj)),
-                ("Toolset", self.toolset_shown(obj) if obj.toolset else "none: whatever is exposed"),
+                ("Toolset", self.toolset_shown(obj) if obj.toolset else "none: all exposed workflows"),
                 ("Address", resource_url(None if obj.toolset is None else obj.toolset.slug)),
                 ("Inline wait", _describe_wait(obj)),
                 ("Calls", _describe_rate(obj)),
@@ -399,8 +399,8 @@ STATE_COLOURS = {
 
 def _describe_rate(token: AccessToken) -> str:
     if (rate := next(iter(token.caller.rates), None)) is None:
-        return "as many as every caller may make"
-    return f"{rate.per_minute} a minute, {rate.at_once} of them at once"
+        return "limited as for every caller"
+    return f"{rate.per_minute} per minute, {rate.at_once} at once"
 
 
 def _describe_former_secret(token: AccessToken) -> list[tuple[str, Any]]:
@@ -409,30 +409,30 @@ def _describe_former_secret(token: AccessToken) -> list[tuple[str, Any]]:
     used = token.former_used_at
     return [
         ("Former secret", f"{token.former_prefix}…, until {rendering.exactly(token.former_ends_at)}"),
-        ("It was last used", rendering.exactly(used) if used else "never"),
+        ("Former secret last used", rendering.exactly(used) if used else "never"),
     ]
 
 
 def _describe_end_after_rotation(token: AccessToken) -> str:
     if token.expires_at is None:
-        return "It never expires, as before."
+        return "It still never expires."
     present, later = f"{token.expires_at:%Y-%m-%d}", f"{usual_expiry():%Y-%m-%d}"
-    return f"It then expires on {later}{'' if present == later else f', instead of {present}'}."
+    return f"Its new expiry is {later}{'' if present == later else f', instead of {present}'}."
 
 
 def _describe_wait(token: AccessToken) -> str:
     if token.inline_wait_seconds is not None:
         return f"{token.inline_wait_seconds} s"
     if (learned := token.learned_wait_seconds) is None:
-        return "the usual"
-    return f"{learned} s, since a client of it gives calls up after {token.patience_seconds} s"
+        return "the default"
+    return f"{learned} s, because one of its clients gives up on calls after {token.patience_seconds} s"
 
 
 def _write_back(token: AccessToken, wanted: dict[str, Any], by: Actor) -> None:
     if set(wanted) - set(CHANGEABLE):
-        raise RevertRefused("A token that was revoked stays revoked: make another.")
+        raise RevertRefused("A revoked token cannot be restored. Create a new one.")
     if "owner" in wanted or "owner_id" in wanted:
-        raise RevertRefused("Whose token it is decides what it may do: change it on the token's page.")
+        raise RevertRefused("The owner determines what a token may do. Change the owner on the token's page.")
     for name, value in wanted.items():
         setattr(token, name, value)
     token.full_clean()
@@ -445,7 +445,7 @@ caller_pages["token"] = "mcp_bridge_accesstoken_change"  # noqa: S105 - the name
 
 def _make_a_token() -> Step:
     return Step(
-        title="Make a token for a client",
+        title="Create a token for a client",
         done=AccessToken.objects.exists(),
         url=reverse("admin:mcp_bridge_accesstoken_add"),
         permission="mcp_bridge.add_accesstoken",
@@ -458,7 +458,7 @@ further_steps.append(_make_a_token)
 def _token_needs() -> Need:
     return Need(
         number=AccessToken.objects.expiring().count(),
-        words="Access tokens that expire within 7 days: rotate them, or their clients are locked out",
+        words="Access tokens that expire within 7 days: rotate them before their clients are locked out",
         url=address("admin:mcp_bridge_accesstoken_changelist", usable="soon"),
     )
 
@@ -466,7 +466,7 @@ def _token_needs() -> Need:
 def _stopped_tokens() -> Need:
     return Need(
         number=AccessToken.objects.stopped().count(),
-        words="Access tokens that stopped with their owner's account: revoke them, or give them to another",
+        words="Access tokens that stopped with their owner's account: revoke them or assign another owner",
         url=address("admin:mcp_bridge_accesstoken_changelist", usable="orphaned"),
     )
 
@@ -489,7 +489,7 @@ class SignInForm(AuthenticationForm):  # type: ignore[misc]
         if not (username and self.cleaned_data.get("password")):
             return super().clean()
         if not settings.CATALOGUE["login_passwords"]:
-            raise ValidationError("Passwords are switched off.", code="switched_off")
+            raise ValidationError("Password login is disabled.", code="switched_off")
         address = client_address(request.META.get("REMOTE_ADDR"), request.headers.get("X-Forwarded-For", ""))
         try:
             attempt = authentication.SignInAttempt(username=username, address=address)
@@ -500,7 +500,9 @@ class SignInForm(AuthenticationForm):  # type: ignore[misc]
                 cleaned = super().clean()
         except authentication.TooBusy:
             attempt.withdraw()
-            raise ValidationError("Too many people sign in at this moment: try again.", code="busy") from None
+            raise ValidationError(
+                "Too many people are signing in at the moment. Try again.", code="busy"
+            ) from None
         except ValidationError:
             attempt.failed()
             raise

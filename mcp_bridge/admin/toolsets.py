@@ -48,7 +48,8 @@ class RuleForm(RuleModelForm):
         required=False,
         min_value=0,
         widget=widgets.UnfoldAdminIntegerFieldWidget(attrs={"style": "max-width: 6rem"}),
-        help_text="Lower comes first; the first match decides. Empty: after all others.",
+        help_text="Rules with lower positions come first, and the first match decides. If empty, the rule "
+        "comes last.",
     )
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -77,7 +78,7 @@ class RulesInline(RuleInline):
     extra = 0
     hide_title = True
     verbose_name = "rule"
-    verbose_name_plural = "Rules: which exposed workflows are in it besides those picked by hand"
+    verbose_name_plural = "Rules: which exposed workflows it contains besides those picked by hand"
 
     def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return self._may(request, "view", "change")
@@ -161,9 +162,9 @@ class ToolsetAdmin(ButtonsMixin):
     fieldsets = (
         (None, {"fields": (("slug", "title"), "description", "enabled")}),
         ("What it shows", {"fields": (("mode", "portable"), "picked")}),
-        ("What it may cost", {"fields": ("token_budget",)}),
+        ("Token budget", {"fields": ("token_budget",)}),
         (
-            "Its clients",
+            "Clients",
             {"fields": ("reserved_for", "inline_wait_seconds", ("calls_per_minute", "calls_at_once"))},
         ),
         ("Approval", {"fields": (("approval_required", "approvers_needed"),)}),
@@ -289,8 +290,8 @@ class ToolsetAdmin(ButtonsMixin):
             "facts": [
                 ("Address", chip(resource_url(obj.slug))),
                 ("Shows", "1 workflow" if count == 1 else f"{count:,} workflows"),
-                ("List in full", str(cost.full)),
-                ("List if compact", str(cost.compact)),
+                ("List in full mode", str(cost.full)),
+                ("List in compact mode", str(cost.compact)),
                 ("Budget", cost.compared),
                 ("Bound tokens", _link_to_tokens(obj, len(tokens_bound_to(obj)))),
             ],
@@ -319,7 +320,7 @@ class ToolsetAdmin(ButtonsMixin):
 
 
 def _state_badges(toolset: Toolset, cost: tool_lists.ToolsetCost) -> SafeString:
-    switched = badge("on", "success") if toolset.enabled else badge("off: its address answers 404")
+    switched = badge("on", "success") if toolset.enabled else badge("disabled: its address answers 404")
     portable = badge("portable", "info") if toolset.portable else ""
     return side_by_side([switched, badge(toolset.mode, "info"), portable, _budget_badge(cost)])
 
@@ -341,7 +342,7 @@ def _contents(toolset: Toolset, catalogue: ExposedCatalogue) -> list[Group]:
     picked = set(toolset.picked.values_list("tool_name", flat=True))
     return [
         _group("picked by hand", sorted(picked & shown.keys())),
-        _group("let through by its rules", [name for name in shown if name not in picked]),
+        _group("included by its rules", [name for name in shown if name not in picked]),
         _group("exposed, but not in it", [name for name in catalogue.workflows if name not in shown]),
         _group("picked by hand, but not exposed", sorted(picked - shown.keys())),
     ]

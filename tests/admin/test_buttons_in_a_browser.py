@@ -118,7 +118,7 @@ def test_a_double_click_on_save_saves_once(window: Window, model: type[models.Mo
     window.run("window.isThePageBefore = true")
     window.browser.click_twice("[name=_save]")
     window.browser.wait_for("!window.isThePageBefore && document.readyState === 'complete'")
-    told = "Copy it now" if model is AccessToken else "was added successfully"
+    told = "Copy the token now" if model is AccessToken else "was added successfully"
     assert window.browser.text().count(told) == 1, window.browser.text()
     assert model._default_manager.count() == earlier + 1
 
@@ -225,7 +225,7 @@ def test_a_token_is_rotated_with_the_mouse_and_shows_its_new_secret_once(window:
     window.click_through(f'a[href$="/{token.pk}/rotate/"]')
     window.run("document.querySelector('[name=overlap_hours]').value = '4'")
     window.click_through("#rotation button")
-    window.browser.wait_for_text("Copy it now")
+    window.browser.wait_for_text("Copy the token now")
     shown = window.browser.text("pre")
     rotated = AccessToken.objects.get(pk=token.pk)
     assert shown.startswith(rotated.prefix) and rotated.former_prefix == token.prefix

@@ -93,7 +93,7 @@ def test_a_long_list_is_counted_so_far_and_leads_to_older_rows(
         rows, told_more = page.context["cl"], "more than 50 executions" in text_of(page)
         seen |= {row.pk for row in rows.result_list}
         address = rows.older and list_url(Execution) + rows.older
-        assert told_more == bool(address) == ("Older ones" in text_of(page))
+        assert told_more == bool(address) == ("Older entries" in text_of(page))
     assert seen == made
     assert len(costs) == 1 and costs.pop() < 10
 

@@ -75,7 +75,7 @@ def test_an_action_on_several_rows_is_told_on_the_page_of_each_that_it_changed(a
     run_action(admin_client, "enable_selected", off, on)
     history = text_of(admin_client.get(reverse("admin:catalogue_workflow_history", args=[off.pk])))
     assert "admin (admin) Enabled." in history
-    assert "Nobody has changed it so far." in text_of(
+    assert "No changes have been recorded yet." in text_of(
         admin_client.get(reverse("admin:catalogue_workflow_history", args=[on.pk]))
     )
 

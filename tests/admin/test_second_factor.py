@@ -186,7 +186,7 @@ def test_codes_are_not_tried_at_will_from_however_many_addresses(clock: Clock) -
     clients = [log_in() for _ in range(3)]
     for number in range(CODES.failures):
         answer = clients[number % 3].post(PAGE, {"code": "000000"}, REMOTE_ADDR=f"192.0.2.{number}")
-        assert "not right" in text_of(answer)
+        assert "This code is wrong" in text_of(answer)
     answer = clients[0].post(PAGE, {"code": code_of(clock)}, REMOTE_ADDR="192.0.2.99")
     assert "Too many failed attempts" in text_of(answer)
     assert not is_in(clients[0])
@@ -215,7 +215,7 @@ def test_staff_set_it_up_before_anything_else_where_the_setting_says_so(
     settings.CATALOGUE = settings.CATALOGUE | {"second_factor": "staff"}
     client = log_in()
     assert not is_in(client)
-    assert "needs a second factor" in text_of(client.get(PAGE))
+    assert "requires a second factor" in text_of(client.get(PAGE))
     client.post(PAGE, {"code": code_of(clock)})
     assert is_in(client)
     clock.now += 60

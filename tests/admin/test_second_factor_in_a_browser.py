@@ -88,7 +88,7 @@ def test_a_person_sets_it_up_logs_in_with_it_and_removes_it(window: Window, cloc
     window.click_through("#leave-form button")
     log_in(window)
     send(window, "000000")
-    window.browser.wait_for_text("This code is not right")
+    window.browser.wait_for_text("This code is wrong")
     window.browser.complaints()  # Chromium notes the refusal
     look("wrong")
     send(window, code_of(clock))
@@ -105,11 +105,11 @@ def test_a_person_sets_it_up_logs_in_with_it_and_removes_it(window: Window, cloc
     window.open(PAGE)
     clock.now += 60
     send(window, code_of(clock), "button[value=renew]")
-    window.browser.wait_for_text("Keep these recovery codes")
+    window.browser.wait_for_text("Store these recovery codes")
     window.open(PAGE)
     clock.now += 60
     send(window, code_of(clock), "button[value=remove]")
-    window.browser.wait_for_text("has no second factor any more")
+    window.browser.wait_for_text("no longer has a second factor")
     assert not SecondFactor.objects.exclude(confirmed_at=None).exists()
 
 
@@ -119,5 +119,5 @@ def test_an_owner_resets_a_colleague_s(window: Window, clock: Clock) -> None:
     window.open(f"/admin/auth/user/{ada.pk}/change/")
     window.click("form[action$='/reset_second_factor/'] button")
     assert "Remove the second factor" in window.browser.answer_question()
-    window.browser.wait_for_text("has no second factor any more")
+    window.browser.wait_for_text("no longer has a second factor")
     assert not SecondFactor.objects.exists()

@@ -150,7 +150,7 @@ def test_passwords_are_checked_one_at_a_time(settings: Settings, monkeypatch: py
     with ThreadPoolExecutor(1) as threads:
         first = threads.submit(sign_in_elsewhere)
         assert WaitingHasher.looking.wait(20)
-        assert "Too many people sign in at this moment" in text_of(sign_in(password=PASSWORD))
+        assert "Too many people are signing in at the moment" in text_of(sign_in(password=PASSWORD))
         assert WaitingHasher.looks == 0
         WaitingHasher.may_end.set()
         assert first.result(20) == 302

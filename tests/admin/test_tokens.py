@@ -124,7 +124,7 @@ def test_a_token_says_what_its_clients_taught_and_a_decision_replaces_it(admin_c
     give_up = partial(note_given_up, token.pk, begun_at=timezone.now())
     for seconds in (30, 5, 10):
         give_up(after_seconds=seconds, is_certain=True)
-    shown = "Inline wait 4 s, since a client of it gives calls up after 5 s"
+    shown = "Inline wait 4 s, because one of its clients gives up on calls after 5 s"
     assert shown in " ".join(text_of(admin_client.get(page_url(token))).split())
     assert patience_of_token(text) == 4
     admin_client.post(page_url(token), {"inline_wait_seconds": "9"})
@@ -220,7 +220,9 @@ def test_a_token_leads_to_what_it_called_and_back(admin_client: Client, staff_wi
 
 def test_the_form_and_the_page_of_a_new_token_say_what_they_are_about(admin_client: Client) -> None:
     """E8."""
-    assert "In UTC. Empty: in 90 days." in text_of(admin_client.get(add_url(AccessToken)))
+    assert "In UTC. If empty, the token expires in 90 days." in text_of(
+        admin_client.get(add_url(AccessToken))
+    )
     page = admin_client.post(add_url(AccessToken), NEW).content.decode()
     assert ">Token claude</h2>" in page
 

@@ -117,7 +117,7 @@ def test_the_list_shows_addresses_sizes_and_budgets(admin_client: Client) -> Non
     assert re.search(r"/mcp/wide full 1 about [\d,]+ within budget 0", shown)
     assert re.search(r"/mcp/small compact 1 about [\d,]+ 0", shown)
     assert re.search(r"of 1,500 tokens: \d+ % over; switch it to compact or", page.content.decode())
-    assert re.search(r"see everything at \S+/mcp: \d+ tools, [\d,]+ characters, about [\d,]+ tokens", shown)
+    assert re.search(r"see all of them at \S+/mcp: \d+ tools, [\d,]+ characters, about [\d,]+ tokens", shown)
 
 
 def test_a_toolsets_page_tells_what_it_shows_why_and_what_it_costs(admin_client: Client) -> None:
@@ -129,11 +129,11 @@ def test_a_toolsets_page_tells_what_it_shows_why_and_what_it_costs(admin_client:
     toolset = make_toolset("finance", picked=[picked, hidden], rules=["rule_*"], token_budget=10)
     shown = text_of(admin_client.get(page_url(toolset)))
     assert "1 picked by hand by_hand" in shown
-    assert "23 let through by its rules rule_00" in shown
+    assert "23 included by its rules rule_00" in shown
     assert "and 3 more" in shown
     assert "1 exposed, but not in it elsewhere" in shown
     assert "1 picked by hand, but not exposed not_enabled" in shown
-    assert re.search(r"List in full 3\d tools, [\d,]+ characters, about [\d,]+ tokens", shown)
+    assert re.search(r"List in full mode 3\d tools, [\d,]+ characters, about [\d,]+ tokens", shown)
     assert re.search(r"of 10 tokens: [\d,]+ % over; raise the budget, since the built-in tools alone", shown)
 
 
@@ -148,8 +148,8 @@ def test_a_switched_off_toolset_is_previewed(admin_client: Client) -> None:
     """A4.2: before agents notice anything."""
     make_workflow(name="a")
     shown = text_of(admin_client.get(page_url(make_toolset(rules=["a"], enabled=False))))
-    assert "What it would show if it were switched on" in shown
-    assert "1 let through by its rules a" in shown
+    assert "What the saved toolset would show if it were enabled" in shown
+    assert "1 included by its rules a" in shown
 
 
 @pytest.mark.databases("mcp_bridge.tokens")
@@ -201,7 +201,7 @@ def test_an_administrators_token_cannot_be_bound(admin_client: Client) -> None:
     toolset = make_toolset("finance")
     given = {"name": "root", "scopes": ["catalogue:admin"], "toolset": toolset.pk}
     response = admin_client.post(add_url(AccessToken), given)
-    assert "no toolset can bound it" in " ".join(response.context["adminform"].form.errors["toolset"])
+    assert "cannot be bound to a toolset" in " ".join(response.context["adminform"].form.errors["toolset"])
     assert not AccessToken.objects.exists()
 
 
@@ -211,7 +211,7 @@ def test_people_who_may_only_look_can_change_nothing(staff_with: StaffWith) -> N
     toolset = make_toolset("finance", rules=["a"])
     client = staff_with("view_toolset")
     assert "/mcp/finance" in text_of(client.get(list_url(Toolset)))
-    assert "1 let through by its rules a" in text_of(client.get(page_url(toolset)))
+    assert "1 included by its rules a" in text_of(client.get(page_url(toolset)))
     assert client.post(page_url(toolset), NEW | rules_form()).status_code == 403
     assert client.post(page_url(toolset).replace("/change/", "/delete/"), {"post": "yes"}).status_code == 403
 
@@ -283,11 +283,11 @@ def test_workflows_to_pick_are_found_by_words_and_globs(admin_client: Client) ->
     def found(text: str) -> str:
         return text_of(admin_client.get(url, {"find_workflows": text}))
 
-    assert "and 11 more: type more of their name" in found("money")
+    assert "and 11 more: type more of the name" in found("money")
     assert "and 10 more" in found("billing_*")
     only = found("money month")
     assert only.startswith("report") and "not exposed" in only and "tokens" in only
-    assert "No workflow has all of these words." in found("nothing")
+    assert "No workflow matches all of these words." in found("nothing")
 
 
 def test_the_page_shows_what_is_picked_and_leads_to_a_token_for_it(

@@ -359,7 +359,7 @@ def test_the_page_shows_the_entry_of_the_tool_list_as_agents_get_it(admin_client
     hidden = {"tenant": {"constant": "acme"}}
     workflow = make_workflow(input_schema=ARGUMENTS, argument_overrides=hidden, description_override="Ours.")
     shown = text_of(admin_client.get(page_url(workflow)))
-    entry = shown[shown.index("As agents get it") :].partition("The engine's input schema")[0]
+    entry = shown[shown.index("As agents see it") :].partition("The engine's input schema")[0]
     assert '"description": "Ours."' in entry and '"inputSchema"' in entry and "tenant" not in entry
     agent = Access(caller=Caller(key="token:1", name="an agent"), scopes=frozenset(Scope))
     tools = {tool.name: tool for tool in visible_tools(confirmed_catalogue(), agent)}

@@ -249,7 +249,7 @@ def test_that_a_token_in_use_ends_soon_is_logged_once():
             find_token(text)
     finally:
         logger.remove(sink)
-    assert len(said) == 1 and said[0].startswith(f"The token {token.name!r}, which is in use, expires at")
+    assert len(said) == 1 and said[0].startswith(f"The token {token.name!r} is in use and expires at")
 
 
 def test_changing_a_token_leaves_its_rights_alone():

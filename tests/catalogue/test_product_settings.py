@@ -47,7 +47,7 @@ def test_a_change_takes_effect_without_a_restart_and_can_be_taken_back(settings:
         "origin": "changed here",
         "default": 300,
         "variable": "CATALOGUE_EXECUTION_TIMEOUT",
-        "description": "Seconds after which a run is cancelled, where its workflow says nothing.",
+        "description": "Seconds after which a run is cancelled, unless its workflow sets a timeout.",
     }
     change(discovery_enabled=None, execution_timeout=None)
     assert due_sources() == [source.pk] and workflow.effective_timeout_seconds == 300

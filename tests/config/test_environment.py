@@ -116,7 +116,7 @@ def test_a_data_folder_that_cannot_be_made_ends_the_start_with_a_sentence():
 def test_a_misspelt_setting_ends_the_start_with_a_suggestion():
     outcome = start_with(CATALOGUE_INLINE_WIAT="3")
     assert outcome.returncode != 0
-    assert "CATALOGUE_INLINE_WIAT: no such setting; did you mean CATALOGUE_INLINE_WAIT?" in outcome.stderr
+    assert "CATALOGUE_INLINE_WIAT: unknown setting; did you mean CATALOGUE_INLINE_WAIT?" in outcome.stderr
 
 
 def test_hosts_proxies_and_keys_that_make_sense_are_taken(monkeypatch: pytest.MonkeyPatch):
@@ -149,14 +149,14 @@ def test_what_a_file_of_a_setting_has_wrong_is_told_as_of_the_environment(
     with pytest.raises(SystemExit, match=r"\n  PORT: .*\(got 'eighty'\)"):
         read_environment()
     (tmp_path / "SECRET_KEY").write_bytes(b"\xff" * 40)
-    with pytest.raises(SystemExit, match=r"\n  SECRET_KEY: .*/SECRET_KEY is no text in UTF-8"):
+    with pytest.raises(SystemExit, match=r"\n  SECRET_KEY: .*/SECRET_KEY is not UTF-8 text"):
         read_environment()
 
 
 def test_a_folder_of_settings_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch):
     """B4"""
     monkeypatch.setenv("CATALOGUE_SETTINGS_DIR", "/run/no-such-folder")
-    with pytest.raises(SystemExit, match="CATALOGUE_SETTINGS_DIR: /run/no-such-folder is no folder"):
+    with pytest.raises(SystemExit, match="CATALOGUE_SETTINGS_DIR: /run/no-such-folder is not a folder"):
         read_environment()
 
 

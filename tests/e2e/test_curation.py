@@ -243,7 +243,7 @@ def rename_one(desk: Desk) -> None:
     desk.follow("#result_list tbody a[href*='/change/']")
     desk.type("tool_name", "bill_customer")
     desk.follow("[name=_continue]")
-    desk.says("As agents get it")
+    desk.says("As agents see it")
 
 
 def run_it_and_watch(desk: Desk) -> None:

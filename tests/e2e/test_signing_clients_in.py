@@ -111,7 +111,7 @@ def allow(
         browser.click("#id_password")
         browser.press(PASSWORD)
         browser.click("#login-form [type=submit]")
-    browser.wait_for_text("asks to act for you")
+    browser.wait_for_text("requests access on behalf of")
     words = browser.text()
     assert client in words and username in words and "was not verified" in words
     browser.click("[name=allow]")

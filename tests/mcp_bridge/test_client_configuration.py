@@ -127,7 +127,7 @@ def test_where_no_client_can_sign_in_a_place_is_left_for_the_token(client: McpCl
     settings.CATALOGUE = settings.CATALOGUE | {"oauth_enabled": False}
     told, noted = configure(client=client)
     assert told.strip() == HttpServer().configure(client) and "YOUR-TOKEN" in told
-    assert "Put a token in place of YOUR-TOKEN" in noted
+    assert "Replace YOUR-TOKEN with an access token" in noted
     settings.CATALOGUE = settings.CATALOGUE | {"oauth_issuer": "https://login.example.com"}
     assert "YOUR-TOKEN" not in configure(client=client)[0]
 

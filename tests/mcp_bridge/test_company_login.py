@@ -63,7 +63,7 @@ def test_the_first_login_makes_the_account_and_later_ones_find_it_under_any_name
     assert log_in("7", "platform", name="ada.married") == user
     assert ExternalIdentity.objects.get().made_user
     assert [one.message for one in HistoryEntry.objects.order_by("pk")] == [
-        "Made at the first login with your company.",
+        "Created at the first login with your company.",
         "By the login of your company: joined Curator.",
     ]
 
@@ -95,12 +95,12 @@ def test_a_group_that_does_not_exist_gives_nothing(settings: Settings) -> None:
 
 
 REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
-    "a stranger": ({"login_creates_users": False}, {}, "No account here belongs to ada"),
+    "a stranger": ({"login_creates_users": False}, {}, "There is no account for ada"),
     "one without a role": ({}, {"groups": ["other"]}, "None of your groups"),
     "a disabled user": ({}, {"name": "disabled"}, "Your account is disabled"),
     "a superuser": ({}, {"name": "root"}, "names a superuser"),
-    "a taken name": ({"login_user_claim": ""}, {"name": "root"}, "there is one of that name"),
-    "no valid name": ({}, {"name": "<script>"}, "no valid name"),
+    "a taken name": ({"login_user_claim": ""}, {"name": "root"}, "the name is already taken"),
+    "no valid name": ({}, {"name": "<script>"}, "is not valid"),
     "one of two": (
         {"login_user_claim": "email"},
         {"email": "two@example.com", "email_verified": True},

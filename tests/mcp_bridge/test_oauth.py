@@ -200,7 +200,7 @@ def test_a_user_who_is_no_staff_signs_an_application_in(agent: Agent, anna: User
     page = agent.browser.get(agent.address())
     words = " ".join(re.sub(r"<[^>]+>", " ", page.text).split())
     for said in (
-        "Desk Agent asks to act for you, anna", "gets 1 workflow as a tool", "onthly", "eport",
+        "Desk Agent requests access on behalf of anna", "gets 1 workflow as a tool", "onthly", "eport",
         "It may start runs in your name", "a program on this computer (http://127.0.0.1:4711)",
         "was not verified",
     ):  # fmt: skip
@@ -325,7 +325,7 @@ def test_the_page_shows_strange_names_for_what_they_are(
 def test_nothing_skips_the_consent(agent: Agent) -> None:
     agent.connect("anna")
     for more in ({"approval_prompt": "auto"}, {"prompt": "none"}):
-        assert "asks to act for you" in agent.browser.get(agent.address(**more)).text
+        assert "requests access on behalf of" in agent.browser.get(agent.address(**more)).text
     assert agent.browser.post(agent.address(), data={"allow": "yes"}).status_code == 403  # Without its token
     refused = agent.decide("refuse")
     assert (refused["error"], refused["iss"]) == ("access_denied", agent.metadata["issuer"])
@@ -502,7 +502,7 @@ def test_a_user_revokes_an_application(agent: Agent, anna: User) -> None:
     assert agent.ask("tools/list").status_code == 401
     assert agent.refresh().json()["error"] == "invalid_grant"
     assert agent.redeem(code).json()["error"] == "invalid_grant"
-    assert "No application acts for you" in agent.browser.get("/oauth/applications").text
+    assert "No application can act on your behalf" in agent.browser.get("/oauth/applications").text
     assert agent.redeem(agent.decide()["code"]).status_code == 200  # Allowed anew
 
 

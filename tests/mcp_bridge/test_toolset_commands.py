@@ -86,5 +86,5 @@ def test_a_token_is_bound_to_a_toolset() -> None:
 def test_an_administrators_token_is_not_bound() -> None:
     """B8: its scope sees everything."""
     make_toolset("finance")
-    with pytest.raises(CommandError, match="no toolset can bound it"):
+    with pytest.raises(CommandError, match="cannot be bound to a toolset"):
         run("create_mcp_token", "root", "--scope", "catalogue:admin", "--toolset", "finance")

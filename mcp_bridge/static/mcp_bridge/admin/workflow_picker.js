@@ -16,7 +16,7 @@ document.addEventListener("DOMContentLoaded", () => {
     const budget = Number(document.getElementById("id_token_budget")?.value);
     const told = budget ? ` of a budget of ${budget.toLocaleString("en")}` : "";
     picker.querySelector("#picked-count").textContent =
-      `${chosen.length} picked, about ${tokens.toLocaleString("en")} tokens${told}, besides the built-in tools`;
+      `${chosen.length} picked, about ${tokens.toLocaleString("en")} tokens${told}, not counting the built-in tools`;
   };
   const pick = (box) => {
     box.checked = true;
