@@ -25,6 +25,9 @@ from catalogue.models import HistoryEntry
 
 MARK = "_shown"
 SHOWN_NAMES, SHOWN_TEXT, SHOWN_ENTRIES = 10, 500, 3
+SECRETS_CHANGED = (
+    "Credentials were changed meanwhile, perhaps others: they are not compared. Save again to do this anyway."
+)
 GONE = "A {} that was changed here was deleted meanwhile, and stays so: add it again to have it."
 
 if TYPE_CHECKING:
@@ -97,6 +100,7 @@ class MarkedForm(Form):
     """Of an object, or of one of its rows."""
 
     shown: ClassVar[Mapping[str, Any]] = {}
+    shown_at: ClassVar[datetime]
     clashing: Sequence[forms.BoundField] = ()  # What both changed, to different values
 
     def full_clean(self) -> None:
@@ -116,6 +120,7 @@ class MarkedForm(Form):
         for field in kept:
             field.disabled, field.bound_data = False, _as_stored  # type: ignore[method-assign]
         self._tell()
+        self._tell_of_secrets()
 
     def _changes(self, field: forms.BoundField, value: Any) -> bool:
         return self._is_deleted or field.field.has_changed(value, field.data)
@@ -137,6 +142,17 @@ class MarkedForm(Form):
         else:
             for field in self.clashing:
                 self.add_error(field.name, f"It was changed meanwhile, and is now: {_describe(field)}")
+
+    def _tell_of_secrets(self) -> None:
+        """By what the history has, of all of them together: no mark has what was made of a secret."""
+        if not (typed := getattr(self, "typed_secrets", ())):
+            return
+        columns = {*self.instance.recorded_as_secret}
+        later = HistoryEntry.of(self.instance).filter(at__gt=self.shown_at)
+        if any(columns & entry.changes.keys() for entry in later):
+            self.clashing = [*self.clashing, *(self[name] for name in typed)]
+            for name in typed:
+                self.add_error(name, SECRETS_CHANGED)
 
     @property
     def told_of_deletion(self) -> str:
@@ -206,7 +222,11 @@ def show_mark(request: HttpRequest, obj: Model | None, shown: Sequence[Any]) -> 
 def marked(form: Any, request: HttpRequest) -> Any:
     """The form's class, which compares with the mark of the request, if it has one."""
     mark: Mark | None = vars(request).get(MARK)
-    return form if mark is None else type(form)(form.__name__, (MarkedForm, form), {"shown": mark.values})
+    return (
+        form
+        if mark is None
+        else type(form)(form.__name__, (MarkedForm, form), {"shown": mark.values, "shown_at": mark.at})
+    )
 
 
 def marked_rows(formset: Any, request: HttpRequest) -> Any:

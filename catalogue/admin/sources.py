@@ -139,6 +139,12 @@ class SourceForm(CatalogueForm):
         return [name for name in self.fields if name in changed and name != KEPT_ENTRIES]
 
     @property
+    def typed_secrets(self) -> list[str]:
+        """Names of fields that set a secret or have one forgotten, for what others did meanwhile."""
+        secrets = {SETTING + name for name, setting in self.settings.items() if setting.secret}
+        return [name for name in self.changed_data if name in secrets or name.startswith(FORGET)]
+
+    @property
     def setting_errors(self) -> dict[str, list[str]]:
         """By the field's name in the form, `__all__` for what concerns several."""
         about_settings = (

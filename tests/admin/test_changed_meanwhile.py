@@ -207,6 +207,54 @@ def test_a_source_keeps_its_secret_and_what_others_set(admin_client: Client, led
     assert source.credentials == {"password": "of-the-ledger", "token": "a-token"}
 
 
+@pytest.mark.parametrize(
+    "typed", [{"setting_token": "mine"}, {"setting_seal": "mine\nalso"}, {"forget_token": "on"}]
+)
+def test_two_who_enter_secrets_at_once_are_told(
+    admin_client: Client, staff_with: StaffWith, ledger_kind: str, typed: dict[str, str]
+) -> None:
+    """A1, D5: by what the history has, as nothing that was made of a secret is compared."""
+    source = make_source("ledger", kind=ledger_kind, config={"address": "https://ledger.example.com"})
+    source.credentials = {"password": "of-the-ledger", "token": "first-token"}
+    source.save()
+    colleague = staff_with("view_source", "change_source")
+    mine, theirs = opened(admin_client, source), opened(colleague, source)
+    assert save(colleague, source, theirs, setting_token="their-token").status_code == 302
+    refused = save(admin_client, source, mine, setting_currency="USD", **typed)
+    assert refused.status_code == 200 and "Credentials were changed meanwhile" in problems(refused)
+    shown = text_of(refused)
+    assert "Nothing was saved: this was changed since the form was opened. member, 20" in shown
+    assert "mine" not in shown and "their-token" not in shown
+    again = sent_back(refused)
+    assert json.loads(again[MARK])[1].keys() == json.loads(mine[MARK])[1].keys()
+    assert Source.objects.get(pk=source.pk).credentials["token"] == "their-token"
+    saved = save(admin_client, source, again)
+    assert saved.status_code == 302, problems(saved)
+    source = Source.objects.get(pk=source.pk)
+    assert source.config["currency"] == "USD"
+    if "setting_token" in typed:
+        assert source.credentials == {"password": "of-the-ledger", "token": "mine"}
+    elif "setting_seal" in typed:
+        assert source.credentials["seal"] == "mine\nalso" and source.credentials["token"] == "their-token"
+    else:
+        assert source.credentials == {"password": "of-the-ledger"}
+
+
+def test_a_secret_kept_with_a_refused_form_is_compared_too(admin_client: Client, ledger_kind: str) -> None:
+    """A1, D5: it is none of the fields that are sent again."""
+    source = make_source("ledger", kind=ledger_kind, config={"address": "https://ledger.example.com"})
+    source.credentials = {"password": "of-the-ledger"}
+    source.save()
+    mine, theirs = opened(admin_client, source), opened(admin_client, source)
+    refused = save(admin_client, source, mine, setting_token="mine", setting_retries="many")
+    assert refused.status_code == 200
+    assert save(admin_client, source, theirs, setting_token="their-token").status_code == 302
+    told_again = save(admin_client, source, sent_back(refused), setting_retries="2")
+    assert "Credentials were changed meanwhile" in problems(told_again)
+    assert save(admin_client, source, sent_back(told_again)).status_code == 302
+    assert Source.objects.get(pk=source.pk).credentials["token"] == "mine"
+
+
 @pytest.mark.parametrize("mark", ["", "[]", "[1", '["x", {}]', "[1e99, {}]", "[1, 2]", None])
 def test_a_form_without_a_mark_that_can_be_read_is_saved_as_it_is(
     admin_client: Client, mark: str | None
