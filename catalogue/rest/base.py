@@ -288,6 +288,7 @@ def wanted_fields(request: Request, known: Collection[str]) -> set[str]:
 
 
 CURSOR = "cursor"
+UNKNOWN_CURSOR = "Unknown cursor: follow `next`, or begin again without one."
 CURSOR_DESCRIPTION = (
     "Empty for the first page, the newest; `next` of each page leads to the next. Not together with `page` "
     "and `ordering`."
@@ -329,8 +330,8 @@ class LongPages(Pages):
         size = self.get_page_size(request) or self.page_size
         try:
             found = page_of(queryset, by=by, limit=size, cursor=request.query_params[CURSOR])
-        except UnknownCursor as error:
-            problem = Problem(f"?{CURSOR}", str(error))
+        except UnknownCursor:
+            problem = Problem(f"?{CURSOR}", UNKNOWN_CURSOR)
             raise Refusal(400, REFUSED, kind="validation", errors=[problem]) from None
         self._next_cursor = found.next_cursor
         return found.rows
@@ -444,13 +445,15 @@ def _bad_values(filterset: FilterSet | None) -> list[Problem]:
     if filterset is None or filterset.is_valid():
         return []
     return [
-        Problem(f"?{name}", f"{message}{_choices(filterset.form.fields[name])}")
+        Problem(f"?{name}", f"{message}{_hint(filterset.form.fields[name])}")
         for name, messages in filterset.errors.items()
         for message in messages
     ]
 
 
-def _choices(field: forms.Field) -> str:
+def _hint(field: forms.Field) -> str:
+    if isinstance(field, forms.DateTimeField):
+        return " Write it as 2026-11-25T09:30:00Z, and a plus sign as %2B."
     if not isinstance(field, forms.ChoiceField):
         return ""
     choices: Any = field.choices

@@ -208,7 +208,7 @@ class AuditPages(CursorPagination):
         try:
             return super().paginate_queryset(queryset, request, view)
         except NotFound:
-            problem = base.Problem(f"?{CURSOR}", "Unknown cursor: follow `next`, or begin again without one.")
+            problem = base.Problem(f"?{CURSOR}", base.UNKNOWN_CURSOR)
             raise base.Refusal(400, base.REFUSED, kind="validation", errors=[problem]) from None
 
     def decode_cursor(self, request: Request) -> Any:

@@ -353,6 +353,19 @@ def test_a_list_without_filters_ignores_no_parameter_either() -> None:
             assert problem_paths(answer) == [f"?{wrong.partition('=')[0]}"]
 
 
+@pytest.mark.parametrize(
+    ("query", "hint"),
+    [
+        ("cursor=x", "follow `next`"),
+        ("created_after=yesterday", "2026-11-25T09:30:00Z"),
+        ("created_after=2026-11-25T09:30:00+00:00", "%2B"),  # The plus sign of an address is a space
+    ],
+)
+def test_a_refusal_says_how_a_cursor_or_a_time_is_written(query: str, hint: str) -> None:
+    [problem] = administrator().get(f"/api/executions/?{query}").json()["errors"]
+    assert hint in problem["message"]
+
+
 def test_what_can_be_chosen_is_named_where_something_else_was() -> None:
     client = administrator()
     (state,) = client.get("/api/executions/?state=gone").json()["errors"]
