@@ -13,6 +13,7 @@ from urllib.parse import quote as percent_encoded
 
 from django import forms
 from django.contrib import admin, messages
+from django.contrib.admin.exceptions import DisallowedModelAdminLookup
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.models import CHANGE, LogEntry
 from django.contrib.admin.utils import quote, unquote
@@ -184,7 +185,10 @@ class CatalogueAdmin(UnfoldAdmin):
         if request.method == "GET" and len(chosen) < len(request.GET):
             return HttpResponseRedirect(f"{request.path}?{urlencode(chosen)}" if chosen else request.path)
         wrong = [name for name in (PAGE_VAR, ORDER_VAR) if not MEANT[name].fullmatch(chosen.get(name, ""))]
-        answer = None if wrong else super().changelist_view(request, extra_context)
+        answer = None
+        if not wrong:
+            with suppress(DisallowedModelAdminLookup):
+                answer = super().changelist_view(request, extra_context)
         if answer is not None and answer.headers.get("Location") != f"{request.path}?{ERROR_FLAG}=1":
             return answer
         messages.error(request, _why_not_shown(chosen, wrong))

@@ -109,6 +109,10 @@ def test_a_long_list_is_counted_so_far_and_leads_to_older_rows(
             "The list cannot be narrowed by created_at__lte=rubbish; here is all of it.",
         ),
         ("no_such_column=1", "The list cannot be narrowed by no_such_column=1; here is all of it."),
+        (
+            "workflow__source__name=billing",
+            "The list cannot be narrowed by workflow__source__name=billing; here is all of it.",
+        ),
     ],
 )
 def test_an_address_that_no_list_has_says_what_was_wrong_with_it(
