@@ -84,7 +84,10 @@ def test_the_secret_that_is_given_decides_between_several_ways():
         ([{"basic": []}], '"basic" (a user name and a password), and the source has an API key in X-Key'),
         ([{"query": []}], '"query" (an API key), and the source has an API key in X-Key'),
         ([{"nowhere": []}], "which the document does not describe"),
-        ([{"basic": []}, {"bearer": []}], " or "),
+        (
+            [{"basic": []}, {"bearer": []}],
+            '"basic" (a user name and a password), and the source has an API key in X-Key; or "bearer"',
+        ),
     ],
 )
 def test_an_operation_that_wants_something_else_is_refused(requirement, told):

@@ -502,7 +502,7 @@ def is_anonymous(document: Document, operation: dict[str, Any], pointer: str, se
         objections.append(objection)
     if {} in requirements:
         return True
-    raise NoTool(f"It wants {' or '.join(dict.fromkeys(objections))}.", where)
+    raise NoTool(f"It wants {'; or '.join(dict.fromkeys(objections))}.", where)
 
 
 def key_place(settings: Settings) -> tuple[str, str] | None:
