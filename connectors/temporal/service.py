@@ -281,9 +281,8 @@ def _workflow_id(
         if name is not None:
             value = values.get(name)
             if isinstance(value, bool) or not isinstance(value, str | int | float) or value == "":
-                raise Rejected(
-                    f"The workflow id is made of the argument {name}, which must be a text or a number."
-                )
+                must = "must not be empty" if value == "" else "must be a text or a number"
+                raise Rejected(f"The workflow id is made of the argument {name}, which {must}.")
             filled += str(value)
     if len(filled) > runs.WORKFLOW_ID_LIMIT or not filled.isprintable():
         raise Rejected(

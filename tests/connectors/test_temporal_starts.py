@@ -197,6 +197,14 @@ async def test_arguments_that_make_no_workflow_id_are_refused(
         await start(connector, sample)
 
 
+async def test_an_empty_text_makes_no_workflow_id_and_the_error_says_why(
+    connector: TemporalConnector, recipe: str
+) -> None:
+    """E3: a text it is, so that "must be a text" would lead nobody to the mistake."""
+    with pytest.raises(Rejected, match="argument order_id, which must not be empty"):
+        await start(connector, Sample(workflow_ref("Echo", workflow_id=recipe), {"order_id": ""}))
+
+
 async def test_a_workflow_id_has_the_default_of_what_is_left_out(
     connector: TemporalConnector, recipe: str
 ) -> None:
