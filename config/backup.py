@@ -40,7 +40,7 @@ def make_backup(target: Path, *, replace: bool) -> Manifest:
     """Writes while others read and write. Raises BackupRefused, OSError."""
     database = _embedded_database()
     if target.exists() and not replace:
-        raise BackupRefused(f"{target} exists already; --force replaces it.")
+        raise BackupRefused(f"{target} already exists; use --force to replace it.")
     with tempfile.TemporaryDirectory(dir=target.absolute().parent, prefix=".backup-") as folder:
         snapshot, draft = Path(folder, DATABASE), Path(folder, "backup.tar")
         key = _read(settings.DATA_DIR / KEY)
@@ -52,7 +52,7 @@ def make_backup(target: Path, *, replace: bool) -> Manifest:
                 f"{app}.{name}" for app, name in copy.execute("SELECT app, name FROM django_migrations")
             ]
         if key != _read(settings.DATA_DIR / KEY):
-            raise BackupRefused("The secret key was changed meanwhile; try again.")
+            raise BackupRefused("The secret key changed during the backup; try again.")
         manifest = Manifest(
             format=FORMAT,
             version=settings.VERSION,
@@ -80,7 +80,9 @@ def restore_backup(source: Path, *, replace: bool) -> Manifest:
         manifest, found = _unpack(source, Path(folder))
         is_new = not database.exists() or not database.stat().st_size
         if not is_new and not replace:
-            raise BackupRefused(f"{database} holds data already; --force puts the backup in its place.")
+            raise BackupRefused(
+                f"{database} already contains data; use --force to replace it with the backup."
+            )
         if not is_new:
             _require_nobody_uses(database)
         before = f"before-{datetime.now(UTC):%Y%m%d-%H%M%S}"
@@ -119,14 +121,15 @@ def _unpack(source: Path, folder: Path) -> tuple[Manifest, list[str]]:
     except (tarfile.TarError, KeyError, ValueError, TypeError, sqlite3.DatabaseError, EOFError) as error:
         # Of a file that is no tar, tarfile lists every compression that it tried.
         why = str(error).partition("\n")[0].rstrip(":") or type(error).__name__
-        raise BackupRefused(f"{source} is no whole backup of this product ({why}).") from None
+        raise BackupRefused(f"{source} is not a complete backup of this product ({why}).") from None
     if verdict != "ok":
         raise BackupRefused(f"The database in {source} is damaged: {verdict}")
     if manifest.format != FORMAT or (unknown := set(manifest.migrations) - _known_migrations()):
-        known = f" ({min(unknown)} is not known here)" if manifest.format == FORMAT else ""
+        known = f" ({min(unknown)} is unknown to this version)" if manifest.format == FORMAT else ""
         raise BackupRefused(
-            f"{source} was made by version {manifest.version}, and this is {settings.VERSION}{known}. "
-            "Install that version or a later one, and restore with it."
+            f"{source} was made by version {manifest.version}, and this is "
+            f"{settings.VERSION}{known}. Install that version or a later one and restore the "
+            "backup with it."
         )
     return manifest, found
 
@@ -134,8 +137,8 @@ def _unpack(source: Path, folder: Path) -> tuple[Manifest, list[str]]:
 def _embedded_database() -> str:
     if connection.vendor != "sqlite":
         raise BackupRefused(
-            "This is for the embedded database. For PostgreSQL use pg_dump and pg_restore, as "
-            "docs/deployment.md shows."
+            "This command is for the embedded database. For PostgreSQL, use pg_dump and "
+            "pg_restore as described in docs/deployment.md."
         )
     return str(connection.settings_dict["NAME"])
 

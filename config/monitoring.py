@@ -43,8 +43,8 @@ AREAS = {
 REMEMBERED_SECONDS = 1.0  # So that any number of probes cost one round of checks
 BROKER_SECONDS = 5.0  # The same for the broker, which takes a connection
 BROKER_PATIENCE_SECONDS = 2
-NO_DATABASE = "The database cannot be asked; the log has the details."
-UNKNOWN = "Not known without the database."
+NO_DATABASE = "The database cannot be queried; the log has the details."
+UNKNOWN = "Unknown without the database."
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +81,12 @@ class Readiness:
                 WorkerPresence.objects.filter(pk=WorkerPresence.ONLY).first() if migrations.ok else None
             )
         except (DatabaseError, InterfaceError, OSError) as error:
-            logger.error("Not ready, since the database cannot be asked: {}", error)
+            logger.error("Not ready: the database cannot be queried: {}", error)
             lost = Check(False, UNKNOWN)
             of_database = {"database": Check(False, NO_DATABASE), "migrations": lost}
             return {**of_database, "broker": self._check_broker(), "beat": lost, "workers": lost}
         return {
-            "database": Check(True, "It answers."),
+            "database": Check(True, "It responds."),
             "migrations": migrations,
             "broker": self._check_broker(),
             "beat": _check_beat(presence),
@@ -100,9 +100,9 @@ class Readiness:
             executor = MigrationExecutor(connection)
             missing = len(executor.migration_plan(executor.loader.graph.leaf_nodes()))
             if missing:
-                return Check(False, f"{missing} are not applied: run the command migrate.")
+                return Check(False, f"{missing} are not applied: run the migrate command.")
             self._is_migrated = True
-        return Check(True, "All are applied.")
+        return Check(True, "All migrations are applied.")
 
     def _check_broker(self) -> Check:
         looked_at, known = self._broker
@@ -121,9 +121,9 @@ def _embedded_broker() -> Check:
         probe.write_bytes(b"")
         probe.unlink(missing_ok=True)
     except OSError as error:
-        logger.error("Not ready, since the embedded broker's folder cannot be written: {}", error)
-        return Check(False, "The embedded broker's folder cannot be written.")
-    return Check(True, "Embedded: its folder can be written.")
+        logger.error("Not ready: the embedded broker's folder is not writable: {}", error)
+        return Check(False, "The embedded broker's folder is not writable.")
+    return Check(True, "Embedded: its folder is writable.")
 
 
 def _broker_server() -> Check:
@@ -131,30 +131,30 @@ def _broker_server() -> Check:
         with closing(current_app.connection_for_write(connect_timeout=BROKER_PATIENCE_SECONDS)) as broker:
             broker.ensure_connection(max_retries=1, timeout=BROKER_PATIENCE_SECONDS)
     except Exception as error:  # noqa: BLE001 - each transport has errors of its own; logged in the next line
-        logger.error("Not ready, since the broker cannot be reached: {}: {}", type(error).__name__, error)
+        logger.error("Not ready: the broker cannot be reached: {}: {}", type(error).__name__, error)
         return Check(False, "It cannot be reached; the log has the details.")
-    return Check(True, "It answers.")
+    return Check(True, "It responds.")
 
 
 def _check_beat(presence: WorkerPresence | None) -> Check:
     if presence is None:
-        return Check(False, "No tick has been done yet: are a worker and beat running?")
+        return Check(False, "No tick has been processed yet. Are a worker and beat running?")
     age = timezone.now() - presence.seen_at
     if age < SILENCE:
-        return Check(True, f"The last tick was done {age.total_seconds():.0f} s ago.")
+        return Check(True, f"The last tick was processed {age.total_seconds():.0f} s ago.")
     alive = _is_alive(presence)
-    advice = "A worker is alive: is beat running?" if alive else "No worker is alive to do one."
-    return Check(False, f"The last tick was done {age.total_seconds():.0f} s ago. {advice}")
+    advice = "A worker is running. Is beat running?" if alive else "No worker is running to process one."
+    return Check(False, f"The last tick was processed {age.total_seconds():.0f} s ago. {advice}")
 
 
 def _check_workers(presence: WorkerPresence | None) -> Check:
     if presence is None:
-        return Check(False, "None has been seen yet.")
+        return Check(False, "No worker has been seen yet.")
     if presence.process and timezone.now() - presence.seen_at < SILENCE:
-        return Check(True, "A process without workers does their work itself.")
+        return Check(True, "This process does the work of the workers itself.")
     last = max(presence.seen_at, presence.worker_at or presence.seen_at)
     seconds = (timezone.now() - last).total_seconds()
-    return Check(_is_alive(presence), f"One was last seen {seconds:.0f} s ago.")
+    return Check(_is_alive(presence), f"A worker was last seen {seconds:.0f} s ago.")
 
 
 def _is_alive(presence: WorkerPresence) -> bool:
@@ -175,7 +175,7 @@ async def ready(request: Request) -> Response:
     found = await run_in_database(readiness.checks)
     left_out = {name for names in request.query_params.getlist("leave_out") for name in names.split(",")}
     if unknown := sorted(left_out - found.keys()):
-        problem = f"leave_out: there is no check {unknown[0][:40]!r}, only {', '.join(found)}."
+        problem = f"leave_out: {unknown[0][:40]!r} is not a check. The checks are {', '.join(found)}."
         return JSONResponse({"detail": problem}, status_code=400, headers=NO_STORE)
     is_ready = all(check.ok for name, check in found.items() if name not in left_out)
     shown = {name: {"ok": check.ok, "reason": check.reason} for name, check in found.items()}
@@ -220,7 +220,7 @@ def collect() -> bytes:
         try:
             families += _measures.read()
         except (DatabaseError, InterfaceError) as error:
-            logger.error("Metrics are incomplete, since the database cannot be asked: {}", error)
+            logger.error("Metrics are incomplete: the database cannot be queried: {}", error)
     return metrics.exposition(families)
 
 

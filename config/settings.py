@@ -28,7 +28,7 @@ try:
     # Other accounts of this machine must not read the record of executions.
     DATA_DIR.mkdir(mode=0o700, parents=True, exist_ok=True)
 except OSError as error:
-    sys.exit(f"Configuration error:\n  CATALOGUE_DATA_DIR: {DATA_DIR} cannot be made: {error.strerror}")
+    sys.exit(f"Configuration error:\n  CATALOGUE_DATA_DIR: {DATA_DIR} cannot be created: {error.strerror}")
 
 # An existing folder may be open to other accounts.
 keep_private(DATA_DIR / "broker")
@@ -178,7 +178,7 @@ def _database() -> dict[str, Any]:
 
 DATABASES = {"default": _database()}
 if sqlite3.sqlite_version_info < (3, 37):
-    raise SystemExit(f"SQLite 3.37 or newer is needed; this Python has {sqlite3.sqlite_version}.")
+    raise SystemExit(f"SQLite 3.37 or newer is required; this Python has {sqlite3.sqlite_version}.")
 
 # The embedded authorization server; mcp_bridge.oauth has the rules.
 OAUTH2_PROVIDER_APPLICATION_MODEL = "oauth2_provider.Application"
@@ -267,34 +267,47 @@ REST_FRAMEWORK = {
 SPECTACULAR_SETTINGS = {
     "TITLE": "Workflow Catalogue",
     "DESCRIPTION": (
-        "Everything that an administrator sees, for dashboards and scripts: sources, workflows, discovery "
-        "runs and executions. Every call needs an access token or a session of a member of staff. An access "
-        "token needs the scope `catalogue:admin`, or `catalogue:read` where it only reads. For reading "
-        "exposed workflows and its own executions `workflows:read` is enough, for starting, reading and "
-        "cancelling its own executions `workflows:run`."
+        "Everything that an administrator sees, for dashboards and scripts: sources, "
+        "workflows, discovery runs and executions. Every request requires an access token or "
+        "the session of a staff user. An access token needs the scope `catalogue:admin`, or "
+        "`catalogue:read` for reading. The scope `workflows:read` is enough to read exposed "
+        "workflows and the token's own executions, and `workflows:run` to start, read and "
+        "cancel its own executions."
     ),
     "VERSION": VERSION,
     "OAS_VERSION": "3.1.1",
     "TAGS": [
-        {"name": "Root", "description": "Where everything is."},
-        {"name": "Settings", "description": "What can be changed while the product runs."},
+        {"name": "Root", "description": "Links to everything else."},
+        {"name": "Settings", "description": "Settings that can be changed while the product runs."},
         {"name": "Sources", "description": "Connections to engines."},
-        {"name": "Workflows", "description": "What engines offer, and what curators made of it."},
-        {"name": "Tools", "description": "HTTP calls that are declared here as tools."},
-        {"name": "Toolsets", "description": "Parts of what is exposed, each with an MCP address of its own."},
+        {"name": "Workflows", "description": "What engines offer and how curators present it."},
+        {"name": "Tools", "description": "HTTP calls that are declared as tools."},
+        {
+            "name": "Toolsets",
+            "description": "Subsets of the exposed workflows, each with its own MCP address.",
+        },
         {
             "name": "Discovery runs",
             "description": "What each listing of a source found, changed and skipped.",
         },
-        {"name": "Changes to review", "description": "What engines changed, until a curator decides."},
+        {
+            "name": "Changes to review",
+            "description": "Changes by engines that wait for a curator's decision.",
+        },
         {"name": "Executions", "description": "The record of every run."},
-        {"name": "Approvals", "description": "Calls that a person has to approve."},
+        {"name": "Approvals", "description": "Calls that a person must approve."},
         {"name": "Statistics", "description": "What was called, how fast it was and how often it failed."},
-        {"name": "Natural-language requests", "description": "Say what is wanted; the right tool runs."},
-        {"name": "Result cache", "description": "Results that answer the same call again."},
+        {
+            "name": "Natural-language requests",
+            "description": "Describe what you want, and the right tool runs.",
+        },
+        {"name": "Result cache", "description": "Stored results that answer identical calls."},
         {"name": "Audit", "description": "Who did what, when and from where, sealed by a chain of digests."},
         {"name": "Tokens", "description": "Who has access, without the secrets."},
-        {"name": "Configuration as code", "description": "The curation as one text, and back."},
+        {
+            "name": "Configuration as code",
+            "description": "Export and import of the curation as one document.",
+        },
     ],
     "SERVE_INCLUDE_SCHEMA": False,
     "SERVE_PERMISSIONS": ["catalogue.permissions.AnyoneKnown"],

@@ -271,7 +271,7 @@ class ThreadHandler(ASGIHandler):
             async with self._doorkeeper.turn(scope):
                 await self._answer(scope, receive, send)
         except NoTurn as crowd:
-            response = _problem(429, "Too many want to sign in at this moment: try again later.")
+            response = _problem(429, "Too many people are signing in at the moment. Try again later.")
             response["Retry-After"] = str(crowd.seconds)
             await self.send_response(response, send)
 
@@ -281,7 +281,7 @@ class ThreadHandler(ASGIHandler):
         except RequestAborted:
             return
         except RequestDataTooBig:
-            await self.send_response(_problem(413, "The body is too large."), send)
+            await self.send_response(_problem(413, "The request body is too large."), send)
             return
         with body:
             try:
@@ -289,7 +289,9 @@ class ThreadHandler(ASGIHandler):
             except CancelledError:
                 # The process ends without waiting longer; it cannot stop the thread.
                 response = _problem(
-                    503, "This server is shutting down. Running work is on record: ask again."
+                    503,
+                    "This server is shutting down. Executions in progress are recorded. Send "
+                    "the request again.",
                 )
                 response["Retry-After"] = "5"
             if response.status_code in WRONG_TOKEN and (

@@ -51,8 +51,8 @@ HIGHEST_BUDGET = 1_000_000_000
 MOST_RULES = 200
 MOST_PICKED = 10_000
 INLINE_WAIT_HELP = (
-    "Seconds that a call of its clients waits before it gets a handle: less than they wait. "
-    "Null: the product's default."
+    "Seconds that a call of its clients waits before it returns a handle. Choose less than the "
+    "clients' own timeout. If null, the product's default applies."
 )
 
 
@@ -60,8 +60,8 @@ class ListCostSerializer(serializers.Serializer[Any]):
     """What one `tools/list`, over all its pages, costs a client's context."""
 
     tools = serializers.IntegerField()
-    characters = serializers.IntegerField(help_text="Of the JSON array of tools, as it is served.")
-    tokens = serializers.IntegerField(help_text="An estimate: one for four characters.")
+    characters = serializers.IntegerField(help_text="Length of the JSON array of tools as it is served.")
+    tokens = serializers.IntegerField(help_text="Estimated tokens: one for every four characters.")
 
 
 class ToolsetCostSerializer(serializers.Serializer[Any]):
@@ -70,14 +70,16 @@ class ToolsetCostSerializer(serializers.Serializer[Any]):
     full = ListCostSerializer()
     compact = ListCostSerializer()
     over_budget = serializers.BooleanField(source="is_over_budget")
-    warning = serializers.CharField(help_text="By how much, and what helps; empty within the budget.")
+    warning = serializers.CharField(
+        help_text="How far the list is over the budget and how to reduce it; empty within the budget."
+    )
 
 
 class ToolsetSerializer(serializers.ModelSerializer[Toolset]):
     reserved_for = serializers.ListField(child=serializers.CharField(), help_text=RESERVED_FOR)
-    url = serializers.SerializerMethodField(help_text="Where MCP clients connect to it.")
+    url = serializers.SerializerMethodField(help_text="The address to which MCP clients connect.")
     workflow_count = serializers.SerializerMethodField(
-        help_text="How many workflows it shows, or would if it were enabled."
+        help_text="Number of workflows that it shows, or would show if it were enabled."
     )
     cost = serializers.SerializerMethodField()
 
@@ -105,12 +107,13 @@ class ToolsetDetailSerializer(ToolsetSerializer):
     """A toolset in full."""
 
     picked = serializers.SerializerMethodField(help_text="Tool names of the workflows picked by hand.")
-    rules = RuleSerializer(many=True, help_text="In the order in which they are tried.")
+    rules = RuleSerializer(many=True, help_text="Rules in the order in which they are evaluated.")
     workflows = serializers.SerializerMethodField(
-        help_text="Tool names of the exposed workflows that it shows, or would if it were enabled."
+        help_text="Tool names of the exposed workflows that it shows, or would show if it were enabled."
     )
     refused = serializers.SerializerMethodField(
-        help_text="What some model providers refuse of these tools, by name; nothing in portable mode."
+        help_text="Problems with these tools for which some model providers refuse them, by tool name; "
+        "empty in portable mode."
     )
 
     class Meta(ToolsetSerializer.Meta):
@@ -136,28 +139,31 @@ class ToolsetChangeSerializer(base.StrictSerializer):
     slug = serializers.CharField(
         required=False,
         max_length=64,
-        help_text="The end of its address. Changing it breaks the clients that use it.",
+        help_text="The last part of its address. Changing it breaks the clients that use it.",
     )
-    title = serializers.CharField(required=False, max_length=255, allow_blank=True, help_text="For people.")
+    title = serializers.CharField(
+        required=False, max_length=255, allow_blank=True, help_text="Human-readable name."
+    )
     description = serializers.CharField(
         required=False,
         max_length=LONGEST_DESCRIPTION,
         allow_blank=True,
-        help_text="What it is for; agents are told.",
+        help_text="What the toolset is for. Agents see this text.",
     )
     enabled = serializers.BooleanField(
-        required=False, help_text="Off: its address answers as if it did not exist."
+        required=False, help_text="If false, its address responds as if it did not exist."
     )
     mode = serializers.ChoiceField(required=False, choices=Toolset.Mode.choices)
     portable = serializers.BooleanField(
-        required=False, help_text="Tools are written so that every model provider takes them."
+        required=False, help_text="Rewrite tools so that every model provider accepts them."
     )
     token_budget = serializers.IntegerField(
         required=False,
         allow_null=True,
         min_value=1,
         max_value=HIGHEST_BUDGET,
-        help_text="Tokens that its list of tools should not exceed, or there is a warning. Null: none.",
+        help_text="Number of tokens above which its list of tools causes a warning. If null, there is no "
+        "budget.",
     )
     inline_wait_seconds = serializers.IntegerField(
         required=False,
@@ -168,7 +174,7 @@ class ToolsetChangeSerializer(base.StrictSerializer):
     )
     reserved_for = base.ReservedForField(required=False)
     calls_per_minute = base.rate_field(
-        "Calls of its workflows by all its clients together. Null: no limit of its own.",
+        "Calls per minute of its workflows by all its clients together. If null, it has no limit of its own.",
         required=False,
     )
     calls_at_once = base.at_once_field(required=False)
@@ -187,14 +193,14 @@ class ToolsetChangeSerializer(base.StrictSerializer):
         required=False,
         child=RuleSerializer(),
         max_length=MOST_RULES,
-        help_text="Which other exposed workflows are in it; the first that matches decides.",
+        help_text="Which other exposed workflows it contains. The first rule that matches decides.",
     )
 
 
 class NewToolsetSerializer(ToolsetChangeSerializer):
     """A toolset; without `picked` and `rules` it is empty."""
 
-    slug = serializers.CharField(max_length=64, help_text="The end of its address.")
+    slug = serializers.CharField(max_length=64, help_text="The last part of its address.")
 
     def get_fields(self) -> dict[str, Any]:
         fields: dict[str, Any] = super().get_fields()
@@ -237,11 +243,11 @@ class ToolsetFilters(django_filters.FilterSet):  # type: ignore[misc]
 @extend_schema_view(
     list=extend_schema(
         summary="List toolsets",
-        description="With what the list of tools of each costs a client's context.",
+        description="Includes how much of a client's context the list of tools of each toolset takes.",
     ),
     retrieve=extend_schema(
         summary="Read a toolset",
-        description="With its rules, and the names of the workflows that it shows.",
+        description="Includes its rules and the names of the workflows that it shows.",
         responses=ToolsetDetailSerializer,
     ),
 )
@@ -274,7 +280,7 @@ class ToolsetViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSe
         description="Clients can connect to its address within a second.",
         request=NewToolsetSerializer,
         responses={201: ToolsetDetailSerializer},
-        examples=[OpenApiExample("By tag, and one by hand", NEW_TOOLSET, request_only=True)],
+        examples=[OpenApiExample("By tag, and one picked by hand", NEW_TOOLSET, request_only=True)],
     )
     def create(self, request: Request) -> Response:
         asked = NewToolsetSerializer(data=request.data)
@@ -283,7 +289,7 @@ class ToolsetViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSe
 
     @extend_schema(
         summary="Change a toolset",
-        description="`picked` and `rules` are each replaced as a whole; what is not named stays.",
+        description="`picked` and `rules` are each replaced as a whole. Omitted fields do not change.",
         request=ToolsetChangeSerializer,
         responses=ToolsetDetailSerializer,
         examples=[OpenApiExample("Only the built-in tools", {"mode": "compact"}, request_only=True)],
@@ -297,10 +303,12 @@ class ToolsetViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSe
 
     @extend_schema(
         summary="Delete a toolset",
-        description="Its address is gone at once; the workflows stay.",
+        description="Its address stops working immediately. The workflows are not affected.",
         responses={
             204: None,
-            409: OpenApiResponse(base.ProblemSerializer, "Tokens are bound to it. Nothing was changed."),
+            409: OpenApiResponse(
+                base.ProblemSerializer, "Tokens are bound to the toolset. Nothing was changed."
+            ),
         },
     )
     @transaction.atomic
@@ -330,13 +338,16 @@ class ToolsetViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSe
 
 class TokenFilters(django_filters.FilterSet):  # type: ignore[misc]
     usable = base.StrictBooleanFilter(
-        method="by_use", label="Whether it is neither revoked nor expired, and its owner is not disabled."
+        method="by_use",
+        label="Whether the token is neither revoked nor expired and its owner is not disabled.",
     )
     expires_soon = base.StrictBooleanFilter(
-        method="by_end", label="Whether it is usable and expires within 7 days."
+        method="by_end", label="Whether the token is usable and expires within 7 days."
     )
     owner = django_filters.CharFilter(field_name="owner__username", label="The user name of its owner.")
-    toolset = django_filters.CharFilter(field_name="toolset__slug", label="The slug that bounds it.")
+    toolset = django_filters.CharFilter(
+        field_name="toolset__slug", label="The slug of the toolset to which the token is bound."
+    )
     ordering = base.StableOrdering(fields=["name", "created_at", "expires_at", "last_used_at"])
 
     def by_use(self, tokens: QuerySet[AccessToken], name: str, wanted: bool) -> QuerySet[AccessToken]:
@@ -351,9 +362,9 @@ class TokenFilters(django_filters.FilterSet):  # type: ignore[misc]
 class TokenUseSerializer(serializers.Serializer[Any]):
     """Where requests with a token came from."""
 
-    address = serializers.CharField(help_text="The client's, as far as proxies are trusted.")
-    client = serializers.CharField(help_text="Its User-Agent.")
-    at = serializers.DateTimeField(help_text="When it was last seen, to the minute.")
+    address = serializers.CharField(help_text="Address of the client, as reported by trusted proxies.")
+    client = serializers.CharField(help_text="The client's User-Agent.")
+    at = serializers.DateTimeField(help_text="When the client was last seen, accurate to the minute.")
 
 
 class FormerSecretSerializer(serializers.Serializer[Any]):
@@ -368,7 +379,7 @@ class TokenSerializer(serializers.ModelSerializer[AccessToken]):
     """An access token, without its text and without what could be compared with that."""
 
     caller = serializers.CharField(
-        source="caller_key", help_text="What executions and the history name it, such as `token:7`."
+        source="caller_key", help_text="How executions and the history refer to the token, such as `token:7`."
     )
     scopes = serializers.ListField(child=serializers.CharField())
     toolset = serializers.CharField(source="toolset.slug", allow_null=True, default=None)
@@ -377,13 +388,14 @@ class TokenSerializer(serializers.ModelSerializer[AccessToken]):
         source="owner.username",
         allow_null=True,
         default=None,
-        help_text="It stops when this user is disabled. Null: it belongs to the installation.",
+        help_text="The token stops working when this user is disabled. If null, it belongs to the "
+        "installation.",
     )
     usable = serializers.SerializerMethodField(help_text="Its `state` is `usable`.")
     state = serializers.ChoiceField(choices=TokenState.choices)
     expires_soon = serializers.BooleanField(source="ends_soon", help_text="Within 7 days.")
-    former_secret = serializers.SerializerMethodField(help_text="Null: only the present one opens the door.")
-    last_uses = TokenUseSerializer(many=True, help_text="The last first, ten at most.")
+    former_secret = serializers.SerializerMethodField(help_text="If null, only the current secret works.")
+    last_uses = TokenUseSerializer(many=True, help_text="Most recent first, at most ten.")
 
     class Meta:
         model = AccessToken
@@ -406,7 +418,7 @@ class TokenSerializer(serializers.ModelSerializer[AccessToken]):
 class SecretTokenSerializer(TokenSerializer):
     """An access token with its text, which is shown this once."""
 
-    token = serializers.SerializerMethodField(help_text="To send as `Authorization: Bearer <token>`.")
+    token = serializers.SerializerMethodField(help_text="Send it as `Authorization: Bearer <token>`.")
 
     class Meta(TokenSerializer.Meta):
         fields = (*TokenSerializer.Meta.fields, "token")
@@ -420,13 +432,16 @@ class TokenChangeSerializer(base.StrictSerializer):
     """What may change of an access token; what is not named stays."""
 
     purpose = serializers.CharField(
-        required=False, max_length=500, allow_blank=True, help_text="What it is for, and where it is kept."
+        required=False,
+        max_length=500,
+        allow_blank=True,
+        help_text="What the token is for and where it is stored.",
     )
     owner = serializers.CharField(
         required=False,
         max_length=150,
         allow_null=True,
-        help_text="A user name. Others than the caller's own need `mcp_bridge.assign_accesstoken`.",
+        help_text="A user name. Any user other than the caller requires `mcp_bridge.assign_accesstoken`.",
     )
     inline_wait_seconds = serializers.IntegerField(
         required=False,
@@ -436,32 +451,35 @@ class TokenChangeSerializer(base.StrictSerializer):
         help_text=INLINE_WAIT_HELP,
     )
     calls_per_minute = base.rate_field(
-        "Calls of workflows by all its clients together. Null: only what holds for every caller.",
+        "Workflow calls per minute by all its clients together. If null, only the limits for "
+        "every caller apply.",
         required=False,
     )
     calls_at_once = base.at_once_field(required=False)
 
 
 EXPIRY_HELP = (
-    "Left out: after the days that the settings say. Null: never, which needs `mcp_bridge.keep_accesstoken`."
+    "If omitted, the token expires after the number of days in the settings. If null, it never "
+    "expires, which requires `mcp_bridge.keep_accesstoken`."
 )
 
 
 class NewTokenSerializer(TokenChangeSerializer):
     """An access token to make."""
 
-    name = serializers.CharField(max_length=100, help_text="Who or what will use it.")
+    name = serializers.CharField(max_length=100, help_text="Who or what will use the token.")
     scopes = serializers.ListField(
         required=False,
         child=serializers.ChoiceField(choices=Scope.choices),
-        help_text="Left out: `workflows:read` and `workflows:run`.",
+        help_text="Default: `workflows:read` and `workflows:run`.",
     )
     toolset = serializers.SlugRelatedField(
         slug_field="slug",
         queryset=Toolset.objects.all(),
         required=False,
         allow_null=True,
-        help_text="The slug of all that it sees and runs. Null: whatever is exposed.",
+        help_text="The slug of the only toolset that the token sees and runs. If null, all exposed "
+        "workflows.",
     )
     expires_at = serializers.DateTimeField(required=False, allow_null=True, help_text=EXPIRY_HELP)
 
@@ -473,18 +491,21 @@ class RotationSerializer(base.StrictSerializer):
         default=0,
         min_value=0,
         max_value=MOST_OVERLAP_HOURS,
-        help_text="How long the present secret opens the door beside the new one.",
+        help_text="Hours for which the current secret keeps working beside the new one.",
     )
     expires_at = serializers.DateTimeField(
         required=False,
         allow_null=True,
-        help_text=f"Of the token with its new secret. {EXPIRY_HELP} One that never expires goes on so.",
+        help_text=f"Expiry of the token with its new secret. {EXPIRY_HELP} A token that never expires "
+        "still never expires.",
     )
 
 
 @extend_schema_view(
-    list=extend_schema(summary="List access tokens", description="Who has access, to what, and since when."),
-    retrieve=extend_schema(summary="Read of an access token"),
+    list=extend_schema(
+        summary="List access tokens", description="Shows who has access, to what, and since when."
+    ),
+    retrieve=extend_schema(summary="Read an access token"),
 )
 @extend_schema(tags=["Tokens"])
 class TokenViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet[AccessToken]):
@@ -506,15 +527,20 @@ class TokenViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet[
         return AccessToken.objects.select_related("toolset", "created_by", "owner").order_by("name")
 
     @extend_schema(
-        summary="Make an access token",
-        description="Its text is in this answer and nowhere else. Nobody hands out more than they have: a "
-        "member of staff no scope beyond their permissions, a token no longer life than its own.",
+        summary="Create an access token",
+        description="The token itself is only in this response. Callers cannot grant more than they have: "
+        "staff users only scopes that their permissions cover, and a token only a lifetime "
+        "that ends with its own.",
         request=NewTokenSerializer,
         responses={201: SecretTokenSerializer},
         examples=[
             OpenApiExample(
                 "For an agent, at most one call a second",
-                {"name": "agent of billing", "purpose": "Answers customers.", "calls_per_minute": 60},
+                {
+                    "name": "agent of billing",
+                    "purpose": "Answers customers.",
+                    "calls_per_minute": 60,
+                },
                 request_only=True,
             )
         ],
@@ -530,7 +556,7 @@ class TokenViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet[
 
     @extend_schema(
         summary="Change an access token",
-        description="Neither its name nor its rights: make another token for these.",
+        description="The name and the scopes cannot be changed. Create another token instead.",
         request=TokenChangeSerializer,
         responses=TokenSerializer,
     )
@@ -552,12 +578,13 @@ class TokenViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet[
     @extend_schema(
         operation_id="tokens_rotate",
         summary="Rotate an access token",
-        description="A new secret, in this answer and nowhere else. The present one lives on for "
-        "`overlap_hours`; one from before an earlier rotation ends at once.",
+        description="Creates a new secret, which is only in this response. The current secret keeps "
+        "working for `overlap_hours`. A secret from before an earlier rotation stops working "
+        "immediately.",
         request=RotationSerializer,
         responses={
             200: SecretTokenSerializer,
-            409: OpenApiResponse(base.ProblemSerializer, "It is revoked. Nothing was changed."),
+            409: OpenApiResponse(base.ProblemSerializer, "The token is revoked. Nothing was changed."),
         },
     )
     @action(detail=True, methods=["post"])
@@ -566,7 +593,7 @@ class TokenViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet[
         token = self.get_object()
         given = self.read_body(RotationSerializer)
         if token.revoked_at is not None:
-            raise base.Refusal(409, f"{token.name} is revoked: make another token.", kind="configuration")
+            raise base.Refusal(409, f"{token.name} is revoked. Create another token.", kind="configuration")
         expires_at = Expiry.USUAL if token.expires_at is None else given.get("expires_at", Expiry.USUAL)
         text = rotate_token(
             token,
@@ -580,7 +607,7 @@ class TokenViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet[
     @extend_schema(
         operation_id="tokens_end_former_secret",
         summary="End the former secret of an access token",
-        description="Before its time. Without one, nothing changes.",
+        description="Ends the former secret early. Without a former secret, nothing changes.",
         request=None,
         responses=TokenSerializer,
     )
@@ -595,7 +622,7 @@ class TokenViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet[
     @extend_schema(
         operation_id="tokens_revoke",
         summary="Revoke an access token",
-        description="Within a second it opens no door in any process, and its open streams end.",
+        description="Within a second no process accepts the token any more, and its open streams end.",
         request=None,
         responses=TokenSerializer,
     )
@@ -629,7 +656,7 @@ class TokenViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet[
     def _expiry(self, wanted: datetime | Expiry | None) -> datetime | Expiry | None:
         """Bounded by the end of the token that asks."""
         if isinstance(wanted, datetime) and wanted <= timezone.now():
-            raise ValidationError({"expires_at": "This time has passed already."})
+            raise ValidationError({"expires_at": "The expiry must be in the future."})
         auth: Any = self.request.auth
         if auth is None or auth.token_id is None:
             return wanted
@@ -639,7 +666,12 @@ class TokenViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet[
         if wanted is Expiry.USUAL:
             return min(usual_expiry(), own)
         if wanted is None or wanted > own:
-            raise ValidationError({"expires_at": f"This token ends on {own:%Y-%m-%d %H:%M} UTC itself."})
+            raise ValidationError(
+                {
+                    "expires_at": "Must not be later than the expiry of the calling token, "
+                    f"{own:%Y-%m-%d %H:%M} UTC."
+                }
+            )
         return wanted
 
     def _shown_once(self, token: AccessToken, text: str, code: int) -> Response:

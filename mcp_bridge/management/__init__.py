@@ -19,8 +19,8 @@ def chosen_toolset(options: dict[str, Any]) -> Toolset | None:
         return None
     toolset = Toolset.objects.filter(slug=slug).first()
     if toolset is None:
-        known = ", ".join(Toolset.objects.values_list("slug", flat=True)) or "none at all"
-        raise CommandError(f"There is no toolset {slug}; there are: {known}.")
+        known = ", ".join(Toolset.objects.values_list("slug", flat=True)) or "none"
+        raise CommandError(f"There is no toolset {slug}. The toolsets are: {known}.")
     return toolset
 
 
@@ -37,7 +37,7 @@ def chosen_token(name: str) -> AccessToken:
     """Raises CommandError for an unknown name."""
     token = AccessToken.objects.filter(name=name).first()
     if token is None:
-        raise CommandError(f"There is no access token {name}; list_mcp_tokens lists them.")
+        raise CommandError(f"There is no access token {name}. Run list_mcp_tokens to list them.")
     return token
 
 
@@ -45,5 +45,5 @@ def local_access(options: dict[str, Any]) -> Access:
     """The local user's. Raises CommandError for an unknown or disabled toolset."""
     toolset = chosen_toolset(options)
     if toolset is not None and not toolset.enabled:
-        raise CommandError(f"Toolset {toolset.slug} is switched off; switch it on in the admin or by REST.")
+        raise CommandError(f"The toolset {toolset.slug} is disabled. Enable it in the admin or with REST.")
     return Access.of_local_user(toolset=None if toolset is None else toolset.slug)

@@ -90,7 +90,7 @@ def test_a_backup_of_a_later_version_is_refused(data: Path, tmp_path: Path) -> N
         database.commit()
     manage(data, "backup", str(tmp_path / "b.tar"))
     refused = manage(tmp_path / "elsewhere", "restore", str(tmp_path / "b.tar"), fails=True)
-    assert "audit.0999_later is not known here" in refused and "Install that version" in refused
+    assert "audit.0999_later is unknown to this version" in refused and "Install that version" in refused
 
 
 @pytest.mark.parametrize("damage", ["cut off", "no tar", "other tar"])
@@ -105,7 +105,7 @@ def test_what_is_no_whole_backup_is_refused(data: Path, tmp_path: Path, damage: 
         with tarfile.open(backup, "w") as archive:
             archive.add(__file__, "../../manifest.json")
     refused = manage(tmp_path / "elsewhere", "restore", str(backup), fails=True)
-    assert "is no whole backup of this product" in refused and "Traceback" not in refused
+    assert "is not a complete backup of this product" in refused and "Traceback" not in refused
 
 
 def test_a_file_that_exists_is_not_overwritten(data: Path, tmp_path: Path) -> None:

@@ -128,7 +128,7 @@ def test_a_body_that_is_too_large_is_refused(base_url: str, told_before: bool) -
     content = b"x" * (LARGEST_BODY + 1)
     body = content if told_before else iter([content])
     answer = plain_http.post(f"{base_url}/count", content=body, headers=KNOWN, timeout=20)
-    assert (answer.status_code, answer.json()) == (413, {"detail": "The body is too large."})
+    assert (answer.status_code, answer.json()) == (413, {"detail": "The request body is too large."})
 
 
 def test_of_an_unknown_caller_no_large_body_is_taken(base_url: str) -> None:
@@ -152,4 +152,4 @@ def test_who_waits_while_the_process_ends_is_told_to_ask_again(settings: Setting
         answer = asked.result(20)
         released.set()
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
-    assert "Running work is on record" in answer.text
+    assert "Executions in progress are recorded" in answer.text

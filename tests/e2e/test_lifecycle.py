@@ -127,12 +127,12 @@ def test_nothing_outlives_the_supervisor(first_start: FirstStart) -> None:
         _, left = psutil.wait_procs(family, timeout=15)
         assert not left, product.told()
         # What the pipe holds when the last process has gone is read a moment later.
-        wait_until(lambda: "The supervisor ended by itself" in product.output, 10, product.told)
+        wait_until(lambda: "The supervisor ended unexpectedly" in product.output, 10, product.told)
 
 
 def test_taken_port_is_a_sentence_that_names_it_and_another(product: Product, tmp_path: Path) -> None:
     told = refusal({"PORT": str(product.port), "CATALOGUE_DATA_DIR": str(tmp_path)})
-    assert f"Port {product.port} is taken" in told
+    assert f"Port {product.port} is in use" in told
     assert f"PORT={product.port + 1} make run" in told
     assert len(told.strip().splitlines()) == 1
 

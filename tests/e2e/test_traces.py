@@ -145,7 +145,7 @@ def test_the_processes_are_ready_and_the_workers_metrics_are_among_those_of_the_
     address = f"{product.url}/health/ready"
     wait_until(lambda: plain_http.get(address).status_code == 200, PATIENCE_SECONDS, lambda: product.output)
     ready = plain_http.get(address).json()
-    assert ready["checks"]["broker"]["reason"] == "Embedded: its folder can be written."
+    assert ready["checks"]["broker"]["reason"] == "Embedded: its folder is writable."
     token = product.manage("create_mcp_token", "prometheus", "--scope", "catalogue:read").strip()
     headers = {"authorization": f"Bearer {token}"}
     text = plain_http.get(f"{product.url}/metrics", headers=headers).text

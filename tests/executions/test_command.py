@@ -68,7 +68,7 @@ def test_a_start_of_unknown_outcome_warns_against_calling_again(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("report", "[1]"), "have to be a JSON object"),
+        (("report", "[1]"), "must be a JSON object"),
         (("report", "{"), "not valid JSON"),
         (("no_such_tool",), r"Unknown or disabled tool: no_such_tool\. list_tools shows"),
         (("get_workflow_info", '{"name": "no_such_tool"}'), r"no_such_tool\. list_tools shows"),

@@ -149,15 +149,15 @@ def test_what_would_not_connect_is_not_printed() -> None:
     make_toolset("other")
     token, bound = create_token(name="bound", toolset=make_toolset("finance"))
     for options, why in (
-        (["--token", "wfc_unknown"], "No usable token"),
+        (["--token", "wfc_unknown"], "This token is unknown"),
         (["--token", bound, "--toolset", "other"], "bound to the toolset finance"),
-        (["--token", bound, "--stdio"], "needs no token"),
+        (["--token", bound, "--stdio"], "does not take a token"),
         (["--toolset", "nothing"], "There is no toolset nothing"),
     ):
         with pytest.raises(CommandError, match=why):
             configure(*options)
     token.revoke()
-    with pytest.raises(CommandError, match="No usable token"):
+    with pytest.raises(CommandError, match="This token is unknown"):
         configure("--token", bound)
 
 

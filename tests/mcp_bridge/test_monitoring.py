@@ -85,7 +85,7 @@ def test_readiness_names_what_is_missing_and_each_check_has_a_reason(mcp_server:
     note_alive()
     checks = ready(mcp_server).json()["checks"]
     assert checks["workers"]["ok"] and not checks["beat"]["ok"]
-    assert "is beat running?" in checks["beat"]["reason"]
+    assert "Is beat running?" in checks["beat"]["reason"]
 
     WorkerPresence.objects.update(worker_at=timezone.now() - SILENCE * 2)
     checks = ready(mcp_server).json()["checks"]

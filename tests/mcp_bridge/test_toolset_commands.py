@@ -60,11 +60,11 @@ def test_a_tool_is_called_as_from_within_the_toolset() -> None:
 )
 def test_an_unknown_toolset_is_refused_with_those_that_there_are(command: list[str]) -> None:
     """B4"""
-    with pytest.raises(CommandError, match=r"There is no toolset nope; there are: none at all\."):
+    with pytest.raises(CommandError, match=r"There is no toolset nope\. The toolsets are: none\."):
         run(*command, "--toolset", "nope")
     make_toolset("finance")
     make_toolset("off", enabled=False)
-    with pytest.raises(CommandError, match=r"There is no toolset nope; there are: finance, off\."):
+    with pytest.raises(CommandError, match=r"There is no toolset nope\. The toolsets are: finance, off\."):
         run(*command, "--toolset", "nope")
 
 
@@ -72,7 +72,7 @@ def test_an_unknown_toolset_is_refused_with_those_that_there_are(command: list[s
 def test_a_switched_off_toolset_is_not_served(command: list[str]) -> None:
     """A4.4"""
     make_toolset("off", enabled=False)
-    with pytest.raises(CommandError, match="Toolset off is switched off"):
+    with pytest.raises(CommandError, match="The toolset off is disabled"):
         run(*command, "--toolset", "off")
 
 

@@ -30,7 +30,7 @@ def test_folder_is_free_again_once_the_other_start_has_ended(tmp_path: Path) -> 
 
 def test_taken_port_is_refused_with_an_example_that_works(taken_port: int) -> None:
     another = taken_port + 1 if taken_port < 65535 else taken_port - 1
-    refused = pytest.raises(CommandError, match=rf"Port {taken_port} is taken, .*: PORT={another} make run")
+    refused = pytest.raises(CommandError, match=rf"Port {taken_port} is in use, .*: PORT={another} make run")
     with refused, claimed_port(taken_port):
         pass
 
@@ -38,10 +38,10 @@ def test_taken_port_is_refused_with_an_example_that_works(taken_port: int) -> No
 @pytest.mark.parametrize(
     ("host", "problem"),
     [
-        (HOST, "Port {} of 127.0.0.1 is taken, perhaps by .*: choose another one with --port or PORT"),
-        ("0.0.0.0", "Port {} of 0.0.0.0 is taken"),
-        ("192.0.2.1", "--host: nothing can listen on port {} of 192.0.2.1: .*address"),
-        ("nowhere.invalid", "--host: nothing can listen on port {} of nowhere.invalid: "),
+        (HOST, "Port {} of 127.0.0.1 is in use, perhaps by .*. Choose another port with --port or PORT"),
+        ("0.0.0.0", "Port {} of 0.0.0.0 is in use"),
+        ("192.0.2.1", "--host: cannot listen on port {} of 192.0.2.1: .*address"),
+        ("nowhere.invalid", "--host: cannot listen on port {} of nowhere.invalid: "),
     ],
 )
 def test_a_web_process_says_at_once_that_it_cannot_listen(taken_port: int, host: str, problem: str) -> None:
@@ -102,7 +102,7 @@ def test_starts_at_the_same_time_get_ports_of_their_own(tmp_path: Path) -> None:
 
 def test_a_web_port_that_another_start_has_chosen_is_taken_before_its_server_listens(tmp_path: Path) -> None:
     _, free = choose_engine(tmp_path)
-    with claimed_port(free.port), pytest.raises(CommandError, match="is taken"), claimed_port(free.port):
+    with claimed_port(free.port), pytest.raises(CommandError, match="is in use"), claimed_port(free.port):
         pass
 
 

@@ -9,11 +9,11 @@ from config.backup import BackupRefused, make_backup
 
 
 class Command(CatalogueCommand):
-    help = "Back up the embedded database, with its key, into one file while everything runs."
+    help = "Back up the embedded database and its key to one file, while everything runs."
     makes_database = False
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("file", type=Path, help="A tar file, which only its owner may read.")
+        parser.add_argument("file", type=Path, help="The tar file to write, which only its owner can read.")
         parser.add_argument("--force", action="store_true", help="replace an existing file")
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -23,11 +23,13 @@ class Command(CatalogueCommand):
         except BackupRefused as error:
             raise CommandError(str(error)) from None
         except OSError as error:
-            raise CommandError(f"{target} cannot be written: {error.strerror}.") from None
+            raise CommandError(f"Cannot write {target}: {error.strerror}.") from None
         self.stdout.write(f"Backed up to {target}, {target.stat().st_size:,} bytes.")
         if settings.SECRET_KEY_FILE is None:
             self.stderr.write(
-                "It does not contain SECRET_KEY, which the environment sets: keep that as well."
+                "It does not contain SECRET_KEY, which the environment sets. Back that up as well."
             )
         else:
-            self.stderr.write("It contains the key to stored credentials: keep it as safe as these.")
+            self.stderr.write(
+                "It contains the key to stored credentials. Protect it as you protect the credentials."
+            )

@@ -5,7 +5,7 @@ from config.celery import app
 
 
 class Command(CatalogueCommand):
-    help = "Send the schedule to the workers. One process of all does that."
+    help = "Run the scheduler, which sends due tasks to the workers. Run exactly one."
 
     def handle(self, *args: Any, **options: Any) -> None:
         app.start(["--quiet", "beat", "--pidfile="])

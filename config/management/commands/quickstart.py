@@ -42,7 +42,7 @@ from mcp_bridge.tokens import create_token
 
 HOST = "127.0.0.1"
 USUAL_ENGINE_PORT = 8090
-TAKEN = "is taken, perhaps by another start or a web process"
+TAKEN = "is in use, perhaps by another quickstart or a web process"
 STOP_SECONDS = 9.5  # supervisord needs less: it kills programs that do not stop
 SOURCE_NAME = "example-engine"
 TOKEN_NAME = "quickstart"  # noqa: S105 - what it is called
@@ -76,8 +76,9 @@ def claimed(data_dir: Path, *, port: int) -> Iterator[None]:
         except OSError:
             lock.seek(0)
             raise CommandError(
-                f"It is running already, at {lock.read().strip()}, with the data in {data_dir}. "
-                "Stop it first (Ctrl-C), or set CATALOGUE_DATA_DIR to start another one beside it."
+                f"The product is already running at {lock.read().strip()} with the data in "
+                f"{data_dir}. Stop it first (Ctrl-C), or set CATALOGUE_DATA_DIR to start "
+                "another instance beside it."
             ) from None
         lock.truncate(0)
         lock.write(f"http://localhost:{port} (process {os.getpid()})")
@@ -248,9 +249,9 @@ def banner(welcome: Welcome) -> str:
     url = f"{welcome.address}/mcp"
     token = welcome.token or TOKEN_HERE
     server = HttpServer(token=token)
-    shown_token = welcome.token or f"make one: {COMMAND} create_mcp_token NAME"
+    shown_token = welcome.token or f"create one: {COMMAND} create_mcp_token NAME"
     if welcome.password:
-        login = f"{ADMIN_NAME} / {welcome.password}   (shown only now: write it down)"
+        login = f"{ADMIN_NAME} / {welcome.password}   (shown only once: write it down)"
     else:
         login = f"{ADMIN_NAME} / unchanged; forgotten? {COMMAND} changepassword {ADMIN_NAME}"
     return "\n".join(
@@ -331,7 +332,7 @@ def run_everything(*, data_dir: Path, port: int) -> None:
                 if close_pool := getattr(database, "close_pool", None):
                     close_pool()
             code = supervisor.process.wait()
-        raise CommandError(f"The supervisor ended by itself, with code {code}.")
+        raise CommandError(f"The supervisor ended unexpectedly with code {code}.")
 
 
 def migrate() -> None:
@@ -351,7 +352,7 @@ def wait_for(supervisor: Supervisor, url: str, what: str) -> None:
             except httpx2.TransportError:
                 pass
             time.sleep(PROBE_SECONDS)
-    raise CommandError(f"{what.capitalize()} does not answer at {url}; see what was printed above.")
+    raise CommandError(f"{what.capitalize()} does not respond at {url}; see the output above.")
 
 
 def _variables(data_dir: Path, port: int, engine: ExampleEngine) -> dict[str, str]:
@@ -376,8 +377,9 @@ def welcome(data_dir: Path) -> Welcome:
 
 class Command(CatalogueCommand):
     help = (
-        "Run the web server, the worker, its schedule and an example engine until Ctrl-C. The first start "
-        "also makes the database, an admin, a token, and connects the example engine."
+        "Run the web server, the worker, its schedule and an example engine until Ctrl-C. The "
+        "first start also creates the database, an admin and a token, and connects the example "
+        "engine."
     )
     makes_database = False
 

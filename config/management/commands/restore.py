@@ -9,13 +9,15 @@ from config.environment import COMMAND
 
 
 class Command(CatalogueCommand):
-    help = "Put a backup in the place of the embedded database. Stop all processes of the product first."
+    help = "Replace the embedded database with a backup. Stop all processes of the product first."
     makes_database = False
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("file", type=Path, help="What `backup` wrote.")
+        parser.add_argument("file", type=Path, help="The file that `backup` wrote.")
         parser.add_argument(
-            "--force", action="store_true", help="replace existing data, which is kept beside it"
+            "--force",
+            action="store_true",
+            help="replace existing data, which is kept beside the restored data",
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -28,4 +30,4 @@ class Command(CatalogueCommand):
             raise CommandError(f"{error.filename or source}: {error.strerror}.") from None
         self.stdout.write(f"Restored the backup of {manifest.made_at}, made by version {manifest.version}.")
         if is_behind(manifest):
-            self.stdout.write(f"Bring it up to date before you start: {COMMAND} migrate")
+            self.stdout.write(f"Migrate the database before you start the product: {COMMAND} migrate")

@@ -14,15 +14,15 @@ from mcp_bridge.second_factor import reencrypt_keys
 
 class Command(CatalogueCommand):
     help = (
-        "Encrypt all stored credentials with the present SECRET_KEY, after which former ones are not needed. "
-        "docs/security.md has the steps."
+        "Encrypt all stored credentials with the current SECRET_KEY, so that former keys are "
+        "no longer needed. docs/security.md describes the steps."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument(
             "--new",
             action="store_true",
-            help="First step where the key is in the data folder: put a new one before it.",
+            help="first step if the key is in the data folder: add a new key in front of it",
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -34,12 +34,12 @@ class Command(CatalogueCommand):
     def _make_key(self) -> None:
         if settings.SECRET_KEY_FILE is None:
             raise CommandError(
-                "SECRET_KEY comes from the environment: set it to a new value there, and "
-                "SECRET_KEY_FALLBACKS to the present one."
+                "SECRET_KEY comes from the environment. Set it to a new value there, and set "
+                "SECRET_KEY_FALLBACKS to the current one."
             )
         keys = [secrets.token_urlsafe(50), settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS]
         write_secret(settings.SECRET_KEY_FILE, "\n".join(keys))
-        self.stdout.write("There is a new key. Restart all processes, then call this command without --new.")
+        self.stdout.write("Created a new key. Restart all processes, then run this command without --new.")
 
     def _reencrypt(self) -> None:
         done, unreadable = reencrypt_credentials()
@@ -47,19 +47,22 @@ class Command(CatalogueCommand):
         record(Kind.SETTING, "secret_key.rotated", **told, reencrypted=done, unreadable=len(unreadable))
         # The seal of the present key covers all that the former one has sealed.
         seal()
-        self.stdout.write(f"Encrypted with the present SECRET_KEY: the credentials of {done} source(s).")
+        self.stdout.write(f"Encrypted the credentials of {done} source(s) with the current SECRET_KEY.")
         people, locked_out = reencrypt_keys()
         if people:
-            self.stdout.write(f"And the second factor of {people} user(s).")
+            self.stdout.write(f"Encrypted the second factor of {people} user(s).")
         if locked_out:
             raise CommandError(
-                f"The second factor of {', '.join(locked_out)} was encrypted with a key that is not known. "
-                "Name that in SECRET_KEY_FALLBACKS and call this again, or reset the second factor."
+                f"The second factor of {', '.join(locked_out)} was encrypted with an unknown "
+                "key. Add that key to SECRET_KEY_FALLBACKS and run this command again, or "
+                "reset the second factor."
             )
         if unreadable:
             raise CommandError(
-                f"Encrypted with a key that is not known, so enter them again: {', '.join(unreadable)}. "
-                "If you still have it, name it in SECRET_KEY_FALLBACKS and call this again."
+                "The credentials of these sources are encrypted with an unknown key: "
+                f"{', '.join(unreadable)}. If you still have the key, add it to "
+                "SECRET_KEY_FALLBACKS and run this command again. Otherwise, enter the "
+                "credentials again."
             )
         if settings.SECRET_KEY_FILE is not None:
             write_secret(settings.SECRET_KEY_FILE, settings.SECRET_KEY)

@@ -17,11 +17,11 @@ def check_port(host: str, port: int) -> None:
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise CommandError(
-                f"Port {port} of {host} is taken, perhaps by another web process or a quickstart: choose "
-                "another one with --port or PORT."
+                f"Port {port} of {host} is in use, perhaps by another web process or a "
+                "quickstart. Choose another port with --port or PORT."
             ) from None
         option = "--port" if error.errno == errno.EACCES else "--host"
-        why = f"nothing can listen on port {port} of {host}: {error.strerror or error}"
+        why = f"cannot listen on port {port} of {host}: {error.strerror or error}"
         raise CommandError(f"{option}: {why}.") from None
 
 
@@ -31,7 +31,9 @@ async def _bind(host: str, port: int) -> None:
 
 
 class Command(CatalogueCommand):
-    help = "Run one web process: MCP, REST and the admin. Any number of them share the work."
+    help = (
+        "Run a web process, which serves MCP, REST and the admin. Any number of web processes share the work."
+    )
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--host", default="127.0.0.1", help="Address to listen on. Default: %(default)s.")
@@ -42,7 +44,7 @@ class Command(CatalogueCommand):
             "--graceful-seconds",
             type=whole_number(0),
             default=10,
-            help="How long a stop waits for requests under way. Default: %(default)s.",
+            help="Seconds to wait for requests in progress when stopping. Default: %(default)s.",
         )
 
     def execute(self, *args: Any, **options: Any) -> str | None:

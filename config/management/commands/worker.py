@@ -8,11 +8,14 @@ from config.celery import app
 
 
 class Command(CatalogueCommand):
-    help = "Run one worker: it lists engines and follows runs. Any number of them share the work."
+    help = "Run a worker, which lists engines and follows runs. Any number of workers share the work."
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument(
-            "--concurrency", type=whole_number(1), default=4, help="Tasks at a time. Default: %(default)s."
+            "--concurrency",
+            type=whole_number(1),
+            default=4,
+            help="Number of concurrent tasks. Default: %(default)s.",
         )
 
     def handle(self, *args: Any, **options: Any) -> None:

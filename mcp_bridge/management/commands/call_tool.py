@@ -18,14 +18,14 @@ from mcp_bridge.tokens import Access
 
 
 class Command(CatalogueCommand):
-    help = "Call a tool as an agent would and print its result. Exits with 1 when the call fails."
+    help = "Call a tool as an agent would and print its result. Exits with 1 if the call fails."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("name")
         parser.add_argument(
             "arguments", metavar="JSON", nargs="?", default="{}", help="the arguments, a JSON object"
         )
-        add_toolset_option(parser, what="call it as one who comes through this toolset")
+        add_toolset_option(parser, what="call it through this toolset")
 
     def handle(self, *args: Any, **options: Any) -> None:
         arguments, access = _arguments(options["arguments"]), local_access(options)
@@ -69,7 +69,7 @@ def _arguments(text: str) -> dict[str, Any]:
     except ValueError as error:
         raise CommandError(f"The arguments are not valid JSON: {error}") from None
     if not isinstance(arguments, dict):
-        raise CommandError("The arguments have to be a JSON object.")
+        raise CommandError("The arguments must be a JSON object.")
     return arguments
 
 

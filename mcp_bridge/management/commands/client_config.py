@@ -22,19 +22,25 @@ CONNECTION_SETTINGS = ("DATABASE_URL", "CELERY_BROKER_URL", "SECRET_KEY")  # Nam
 
 
 class Command(CatalogueCommand):
-    help = "Print what MCP clients take to connect: over HTTP, or over stdio as the local user."
+    help = (
+        "Print the configuration with which MCP clients connect, over HTTP or over stdio as the local user."
+    )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument(
             "--client",
             choices=[client.value for client in McpClient],
-            help="for this client, and nothing else on standard output (default: for each)",
+            help="print only the configuration for this client (default: for each client)",
         )
         parser.add_argument(
-            "--token", metavar="TOKEN", help="for clients that do not sign in; - reads it from standard input"
+            "--token",
+            metavar="TOKEN",
+            help="token for clients that do not sign users in; - reads it from standard input",
         )
         parser.add_argument(
-            "--stdio", action="store_true", help="for clients that start the server themselves"
+            "--stdio",
+            action="store_true",
+            help="print the configuration for clients that start the server themselves",
         )
         add_toolset_option(parser, what="connect to this toolset")
 
@@ -52,16 +58,17 @@ class Command(CatalogueCommand):
         if (text := options["token"]) is None:
             server = server_for_users(slug)
             self.stderr.write(
-                "The client signs you in through the browser. For one that cannot, add --token TOKEN:"
-                " manage.py create_mcp_token NAME makes one."
+                "The client signs you in through the browser. For a client that cannot, add "
+                "--token TOKEN: manage.py create_mcp_token NAME creates a token."
                 if server.token is None
-                else f"Put a token in place of {TOKEN_HERE}: manage.py create_mcp_token NAME makes one."
+                else f"Replace {TOKEN_HERE} with an access token: manage.py create_mcp_token NAME "
+                "creates one."
             )
             return server
         text = sys.stdin.readline().strip() if text == "-" else text
         token = AccessToken.objects.usable().select_related("toolset").filter(digest=digest_of(text)).first()
         if token is None:
-            raise CommandError("No usable token: it is unknown, revoked or expired.")
+            raise CommandError("This token is unknown, revoked or expired.")
         try:
             return HttpServer(token=text, toolset=Access.by_token(token, toolset=slug).toolset)
         except OtherToolset:
@@ -69,10 +76,13 @@ class Command(CatalogueCommand):
 
     def _stdio_server(self, options: dict[str, Any]) -> StdioServer:
         if options["token"] is not None:
-            raise CommandError("--stdio needs no token: the client is whoever starts the server.")
+            raise CommandError(
+                "--stdio does not take a token: the server runs as the local user who starts it."
+            )
         if missing := [name for name in CONNECTION_SETTINGS if os.environ.get(name)]:
             self.stderr.write(
-                f"Add {', '.join(missing)} as they are set here: a client starts the server without them."
+                f"Add {', '.join(missing)} to the configuration with their current values: a "
+                "client starts the server without them."
             )
         toolset = chosen_toolset(options)
         return StdioServer(toolset=None if toolset is None else toolset.slug)

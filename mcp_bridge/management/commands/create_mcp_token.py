@@ -15,48 +15,52 @@ from mcp_bridge.tokens import Expiry, create_token
 
 
 class Command(CatalogueCommand):
-    help = "Make an access token for MCP and REST. Prints the token alone; it cannot be shown again."
+    help = "Create an access token for MCP and REST. Prints only the token, which cannot be shown again."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("name", help="who or what will use it")
+        parser.add_argument("name", help="who or what will use the token")
         parser.add_argument(
             "--scope",
             action="append",
             choices=Scope.values,
             dest="scopes",
-            help="what it allows; may be repeated (default: workflows:read and workflows:run)",
+            help="a scope of the token; may be repeated (default: workflows:read and workflows:run)",
         )
-        parser.add_argument("--purpose", default="", help="what it is for, and where it is kept")
+        parser.add_argument("--purpose", default="", help="what the token is for and where it is stored")
         parser.add_argument(
-            "--owner", metavar="USERNAME", help="whose it is: it stops when this user is disabled"
+            "--owner",
+            metavar="USERNAME",
+            help="the owner: the token stops working when this user is disabled",
         )
         ends = parser.add_mutually_exclusive_group()
         ends.add_argument(
             "--expires",
             type=int,
             metavar="DAYS",
-            help="stop accepting it after this many days (default: CATALOGUE_TOKEN_DAYS)",
+            help="days until the token expires (default: CATALOGUE_TOKEN_DAYS)",
         )
-        ends.add_argument("--never-expires", action="store_true", help="accept it until it is revoked")
-        parser.add_argument(
-            "--calls-per-minute", type=int, metavar="N", help="calls of workflows that it may make"
+        ends.add_argument(
+            "--never-expires", action="store_true", help="create a token that works until it is revoked"
         )
         parser.add_argument(
-            "--calls-at-once", type=int, metavar="N", help="of these, so many without a pause"
+            "--calls-per-minute", type=int, metavar="N", help="limit of workflow calls per minute"
+        )
+        parser.add_argument(
+            "--calls-at-once", type=int, metavar="N", help="calls that may follow each other without a pause"
         )
         parser.add_argument(
             "--inline-wait",
             type=int,
             metavar="SECONDS",
-            help="answer its calls with a handle after this time: less than its client waits",
+            help="seconds after which its calls return a handle; choose less than the client's own timeout",
         )
-        add_toolset_option(parser, what="bind it to this toolset: it sees and runs nothing else")
+        add_toolset_option(parser, what="bind the token to this toolset: it sees and runs nothing else")
 
     @transaction.atomic
     def handle(self, *args: Any, **options: Any) -> None:
         days = options["expires"]
         if days is not None and not 1 <= days <= 36_500:
-            raise CommandError("--expires takes 1 to 36500 days.")
+            raise CommandError("--expires must be between 1 and 36500 days.")
         expires_at = timezone.now() + timedelta(days=days) if days else Expiry.USUAL
         try:
             token, text = create_token(

@@ -6,10 +6,10 @@ from mcp_bridge.models import AccessToken
 
 
 class Command(CatalogueCommand):
-    help = "List the access tokens: state, owner, end, last use, scopes and name, separated by tabs."
+    help = "List the access tokens with state, owner, expiry, last use, scopes and name, separated by tabs."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("--usable", action="store_true", help="only those that open the door")
+        parser.add_argument("--usable", action="store_true", help="only usable tokens")
 
     def handle(self, *args: Any, **options: Any) -> None:
         tokens = AccessToken.objects.usable() if options["usable"] else AccessToken.objects.all()

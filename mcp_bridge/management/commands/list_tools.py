@@ -9,13 +9,13 @@ from mcp_bridge.tool_lists import cost_of_catalogue, cost_of_toolset, visible_to
 
 
 class Command(CatalogueCommand):
-    help = "Show the tools that an agent would see, and what their list costs its context."
+    help = "Show the tools that an agent sees, and how much of its context their list takes."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument(
-            "--json", action="store_true", help="whole definitions, as in the answer to tools/list"
+            "--json", action="store_true", help="print full definitions, as in the response to tools/list"
         )
-        add_toolset_option(parser, what="those that this toolset shows")
+        add_toolset_option(parser, what="show the tools of this toolset")
 
     def handle(self, *args: Any, **options: Any) -> None:
         access, catalogue = local_access(options), current_catalogue()

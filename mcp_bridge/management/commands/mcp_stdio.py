@@ -19,8 +19,8 @@ from mcp_bridge.tokens import Access
 
 class Command(CatalogueCommand):
     help = (
-        "Serve MCP on standard input and output as the local user. Logs go to standard error. Where no "
-        "worker is running it lists the engines and follows the runs itself."
+        "Serve MCP on standard input and output as the local user. Logs go to standard error. "
+        "If no worker is running, the command lists the engines and follows the runs itself."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
@@ -53,7 +53,7 @@ async def serve_stdio(access: Access, *, worker: LocalWorker | None = None) -> N
                 signal.signal(received[0], signal.SIG_DFL)
                 os.kill(os.getpid(), received[0])
     except* BrokenPipeError:
-        """The client is gone."""
+        """The client has disconnected."""
     finally:
         # Buffered output of libraries must not reach the client.
         with suppress(OSError):

@@ -10,12 +10,14 @@ from mcp_bridge.tokens import end_former_secret
 
 
 class Command(CatalogueCommand):
-    help = "Revoke an access token: within a second it opens no door."
+    help = "Revoke an access token. It stops working within a second."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("name", help="of the token")
+        parser.add_argument("name", help="name of the token")
         parser.add_argument(
-            "--former-secret", action="store_true", help="only the secret from before its rotation"
+            "--former-secret",
+            action="store_true",
+            help="revoke only the secret from before the last rotation",
         )
 
     @transaction.atomic
@@ -24,7 +26,7 @@ class Command(CatalogueCommand):
         if options["former_secret"]:
             if end_former_secret(token):
                 record_change(by, [token], "Ended the former secret.")
-            self.stdout.write(f"Only the present secret of {token.name} opens the door.")
+            self.stdout.write(f"Only the current secret of {token.name} works.")
             return
         if token.revoked_at is None:
             token.revoke()

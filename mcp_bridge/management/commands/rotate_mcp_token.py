@@ -11,16 +11,16 @@ from mcp_bridge.tokens import rotate_token
 
 
 class Command(CatalogueCommand):
-    help = "Give an access token a new secret. Prints it alone; it cannot be shown again."
+    help = "Give an access token a new secret. Prints only the secret, which cannot be shown again."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("name", help="of the token")
+        parser.add_argument("name", help="name of the token")
         parser.add_argument(
             "--overlap",
             type=float,
             default=0.0,
             metavar="HOURS",
-            help="how long the present secret opens the door beside the new one (default: it ends at once)",
+            help="hours for which the current secret keeps working beside the new one (default: 0)",
         )
 
     @transaction.atomic
