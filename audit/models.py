@@ -36,7 +36,7 @@ class Kind(models.TextChoices):
 
 class AuditIsKept(TypeError):
     def __init__(self) -> None:
-        super().__init__("The audit is only added to: entries are neither changed nor removed.")
+        super().__init__("The audit is append-only: entries cannot be changed or removed.")
 
 
 class EntryQuerySet(models.QuerySet["Entry"]):

@@ -292,7 +292,7 @@ def verify(*, known_head: str = "") -> Report:
         previous, report.head = segment.digest, str(segment)
         is_found |= known_number == str(segment.number) and known_digest == segment.digest
     if not is_found:
-        report.note(f"the known head {known_head} is not in it: it was cut off or written anew")
+        report.note(f"the known head {known_head} is not in it: it was truncated or rewritten")
     _verify_pruning(pruned, report)
     _count_unsealed(report)
     return report
@@ -328,7 +328,7 @@ def _verify_entries(segment: Segment, report: Report) -> None:
         elif entry.digest != digest:
             report.note("it was changed", segment=segment.number, entry=entry.pk)
     for number in entries.keys() - leaves.keys():
-        report.note("it was put in after the sealing", segment=segment.number, entry=_number(number))
+        report.note("it was inserted after the sealing", segment=segment.number, entry=_number(number))
     _verify_records(segment.number, {entry.key: entry for entry in entries.values() if entry.key}, report)
 
 
@@ -360,7 +360,7 @@ def _verify_pruning(pruned: dict[int, str], report: Report) -> None:
         noted.add((subject.rpartition(":")[2], json.loads(written).get("digest")))
     for number, digest in pruned.items():
         if (str(number), digest) not in noted:
-            report.note("its entries are gone, and no retention has noted that", segment=number)
+            report.note("its entries are missing, and no retention record explains it", segment=number)
 
 
 def _count_unsealed(report: Report) -> None:
@@ -432,7 +432,7 @@ def verify_lines(lines: Iterable[str]) -> Report:
             content = json.loads(line)
             kind = content.pop("type")
         except (ValueError, KeyError, TypeError, AttributeError):
-            report.note(f"line {number} is no line of an export")
+            report.note(f"line {number} is not a line of an export")
             continue
         segment = content.pop("segment", None)
         if kind == "segment":
@@ -444,7 +444,7 @@ def verify_lines(lines: Iterable[str]) -> Report:
             report.entries += 1
             leaves.append(f"{content.get('id')}:{digest_of(content)}")
     if leaves:
-        report.note("the last entries have no segment: the export was cut off")
+        report.note("the last entries have no segment: the export was truncated")
     return report
 
 
@@ -460,7 +460,7 @@ def _verify_line(
     if digest_of(sealed) != digest:
         report.note("it was changed: its digest is another", segment=number)
     if not is_pruned and root_of("\n".join(leaves)) != content.get("root"):
-        report.note("an entry of it was changed, left out or put in", segment=number)
+        report.note("one of its entries was changed, removed or inserted", segment=number)
     follows = previous is not None and previous.get("number") == (number or 0) - 1
     if follows and previous is not None and content.get("previous") != previous.get("digest"):
         report.note("it does not continue the segment before", segment=number)

@@ -21,8 +21,8 @@ from telemetry import traces
 
 LAST_STEPS_SECONDS = 8.0  # Supervisors kill after 10 s
 RUN_LOST = (
-    "Its workflow was deleted with its source while it ran; it may go on at the engine. "
-    "Do not start it again before it has been checked there."
+    "Its workflow was deleted with its source while it ran; it may still be running at the engine. "
+    "Check it there before you start it again."
 )
 _under_way: set[asyncio.Task[None]] = set()  # Keeps tasks alive: the loop holds them weakly
 
@@ -39,7 +39,7 @@ def _forget(task: asyncio.Task[None]) -> None:
     """Log the error: the request that would have raised it may be gone."""
     _under_way.discard(task)
     if not task.cancelled() and (error := task.exception()) is not None:
-        logger.opt(exception=error).error("What was under way broke off")
+        logger.opt(exception=error).error("A step of an execution failed")
 
 
 async def finish_steps(*, within: float = LAST_STEPS_SECONDS) -> None:
@@ -172,7 +172,7 @@ class _Drain:
                     return
                 await self._stirred.wait()
         except (DatabaseError, InterfaceError) as error:
-            logger.warning("Nothing could be claimed, the next tick tries again: {}", error)
+            logger.warning("Claiming due executions failed; the next tick tries again: {}", error)
 
     async def _begin_due(self) -> bool:
         """Returns whether due executions may be left for want of room."""

@@ -164,7 +164,7 @@ def send_mail(notice: ApprovalNotice, approval: Approval) -> None:
         return
     execution = approval.execution
     subject = (
-        f"Approval wanted: {execution.tool_name}"
+        f"Approval needed: {execution.tool_name}"
         if is_request
         else f"{execution.tool_name}: {approval.state}"
     )
@@ -179,7 +179,7 @@ def send_mail(notice: ApprovalNotice, approval: Approval) -> None:
     try:
         message.send()
     except (SMTPException, OSError) as error:
-        raise NotSent(f"The mail server did not take it: {error}") from None
+        raise NotSent(f"The mail server did not accept it: {error}") from None
 
 
 def approvers_of(approval: Approval) -> Iterable[Any]:

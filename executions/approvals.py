@@ -145,7 +145,7 @@ def check_room(caller: Caller) -> None:
         admitted_at=None, finished_at=None, state="unapproved", caller=caller.key
     ).order_by()
     if theirs[:most].count() >= most:
-        raise Busy(f"{most} of your calls wait for approval already.", retry_after=RETRY_SECONDS)
+        raise Busy(f"{most} of your calls are already waiting for approval.", retry_after=RETRY_SECONDS)
 
 
 def request_approval(
@@ -174,7 +174,7 @@ def request_approval(
 
 
 def describe_standing(standing: StandingApproval) -> str:
-    return f"{standing.granted_by} approved this call, and the same call until {moment(standing.until)}."
+    return f"{standing.granted_by} approved this call, and identical calls until {moment(standing.until)}."
 
 
 def moment(time: datetime) -> str:
@@ -189,11 +189,11 @@ def decide(
         raise NotAllowed(f"This needs the permission {PERMISSION}; an administrator can grant it.")
     words = words.strip()
     if len(words) > LONGEST_WORDS:
-        raise NotDecided(f"Nothing was decided: at most {LONGEST_WORDS:,} characters.")
+        raise NotDecided(f"Nothing was decided: the text must be at most {LONGEST_WORDS:,} characters long.")
     if verdict == Verdict.REFUSE and not words:
-        raise NotDecided("Nothing was decided: say why you refuse; the caller gets to read it.")
+        raise NotDecided("Nothing was decided: give a reason for the refusal; the caller sees it.")
     if minutes is not None and not 1 <= minutes <= LONGEST_MINUTES:
-        raise NotDecided(f"Nothing was decided: from 1 to {LONGEST_MINUTES:,} minutes.")
+        raise NotDecided(f"Nothing was decided: the period must be from 1 to {LONGEST_MINUTES:,} minutes.")
     with transaction.atomic():
         approval, execution = _lock(key)
         if (refusal := _why_not_now(approval, execution, user, verdict)) is None:
@@ -216,18 +216,18 @@ def _lock(key: Any) -> tuple[Approval, Execution]:
 def _why_not_now(approval: Approval, execution: Execution, user: Any, verdict: str) -> NotDecided | None:
     """Ends what has expired or changed."""
     if not approval.is_waiting:
-        return AlreadyDecided(f"It has been decided already: {approval.outcome}")
+        return AlreadyDecided(f"This approval has already been decided: {approval.outcome}")
     if approval.expires_at <= timezone.now():
         _expire(approval, execution)
         return AlreadyDecided(approval.outcome)
     if verdict == Verdict.APPROVE:
         if is_own_call(approval, execution, user) and not settings.CATALOGUE["approve_own_calls"]:
-            return NotAllowed("You cannot approve your own call here; another person has to decide.")
+            return NotAllowed("You cannot approve your own call here; another person must decide.")
         if (change := _what_changed(approval, execution)) and _outdate(approval, execution, change):
             return AlreadyDecided(approval.outcome)
     if approval.decisions.filter(user=user).exists():
         missing = approval.approvers_needed - approval.decisions.count()
-        return AlreadyDecided(f"You have approved it; {missing} more have to.")
+        return AlreadyDecided(f"You have already approved it. Approvals still needed: {missing}.")
     return None
 
 
@@ -266,7 +266,7 @@ def _take(
     given = list(approval.decisions.all())
     assert execution.workflow is not None, "approval of a call without its workflow is refused before"
     if (missing := approval.approvers_needed - len(given)) > 0:
-        execution.note("approval", f"{name} approved it; {missing} more have to.")
+        execution.note("approval", f"{name} approved it. Approvals still needed: {missing}.")
         return
     names = ", ".join(decision.user_name for decision in given)
     outcome = f"{names} approved it."
@@ -282,9 +282,9 @@ def _take(
             granted_by=names,
             until=until,
         )
-        outcome = f"{names} approved it, and the same call until {moment(until)}."
+        outcome = f"{names} approved it, and identical calls until {moment(until)}."
     if not execution.approve(outcome):
-        raise AlreadyDecided("It has ended already.")
+        raise AlreadyDecided("It has already ended.")
     _close(approval, execution, Approval.State.APPROVED, outcome)
     request_poll()
 
@@ -306,12 +306,13 @@ def _end(
 
 
 def _expire(approval: Approval, execution: Execution) -> bool:
-    why = f"No one approved it until {moment(approval.expires_at)}. Nothing was started."
+    why = f"It was not approved by {moment(approval.expires_at)}. Nothing was started."
     return _end(approval, execution, Approval.State.EXPIRED, State.TIMED_OUT, why, kind=ErrorKind.TIMEOUT)
 
 
 def _outdate(approval: Approval, execution: Execution, change: str) -> bool:
-    why = f"It can no longer be approved: {change}. Nothing was started; call the tool again to ask anew."
+    advice = "Nothing was started; call the tool again for a new approval."
+    why = f"It can no longer be approved: {change}. {advice}"
     kind = ErrorKind.CONFIGURATION
     return _end(approval, execution, Approval.State.OUTDATED, State.FAILED, why, kind=kind)
 
@@ -429,17 +430,17 @@ def why_not_approved(execution: Execution) -> str:
     if binding.digest == approval.binding == execution.approval_hash:
         return ""
     what = "its arguments are not" if binding.content == approval.content else "the workflow is no longer"
-    return f"It was not started: {what} what was approved. Call the tool again to ask anew."
+    return f"It was not started: {what} what was approved. Call the tool again for a new approval."
 
 
 def describe_wait(execution: Execution) -> str:
     """A sentence for the caller of an execution that waits for approval."""
     approval = execution.approval
     missing = approval.approvers_needed - approval.decisions.count()
-    people = "a person has to approve it" if missing == 1 else f"{missing} people have to approve it"
+    people = "a person must approve it" if missing == 1 else f"{missing} people must approve it"
     reasons = " ".join(approval.reason.splitlines())
     return (
-        f"It waits for approval until {moment(approval.expires_at)}; it was asked for at "
+        f"It waits for approval until {moment(approval.expires_at)}. Approval was requested at "
         f"{moment(approval.requested_at)}, and {people}. {reasons}"
     )
 

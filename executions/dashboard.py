@@ -120,7 +120,7 @@ def _steps(request: HttpRequest) -> list[tuple[Step, bool]]:
             permission="catalogue.view_workflow",
         ),
         Step(
-            title="Expose those that agents may use",
+            title="Expose the workflows that agents may use",
             done=bool(current_catalogue().workflows),
             url=address(WORKFLOWS, enabled__exact="0"),
             permission="catalogue.change_workflow",
@@ -143,13 +143,13 @@ def _source_needs() -> list[Need]:
     return [
         Need(
             number=enabled.filter(health_state=Source.HealthState.FAILING).count(),
-            words="Failing sources: their engine could not be listed",
+            words="Failing sources: discovery of their workflows failed",
             url=address(SOURCES, enabled__exact="1", health_state__exact="failing"),
             kind="danger",
         ),
         Need(
             number=enabled.filter(health_state=Source.HealthState.HELD).count(),
-            words="Held listings: too many workflows were missing, or all of them",
+            words="Held listings: too many workflows, or all of them, were missing",
             url=address(SOURCES, enabled__exact="1", health_state__exact="held"),
         ),
     ]
@@ -160,7 +160,7 @@ def _workflow_needs() -> list[Need]:
     return [
         Need(
             number=Review.objects.awaiting().changes().count(),
-            words="Changed workflows to review: agents see them as they were accepted",
+            words="Changed workflows to review: agents see the accepted versions",
             url=address(REVIEWS, kind__exact=Review.Kind.CHANGED.value),
         ),
         Need(
@@ -187,7 +187,7 @@ def _execution_needs() -> list[Need]:
     return [
         Need(
             number=Execution.objects.filter(state=State.UNCONFIRMED).order_by().count(),
-            words="Unconfirmed executions: whether they ran is not known",
+            words="Unconfirmed executions: it is not known whether they ran",
             url=address(EXECUTIONS, state__exact="unconfirmed"),
         )
     ]
@@ -214,7 +214,10 @@ def _usage(period: Period) -> dict[str, Any]:
             (title, table(("Tool", "Calls", "Failed", "Median", "95th percentile"), shown))
             for title, shown in (
                 ("Slowest tools", _rows(_top(tools, lambda use: use.figures.p95_ms or 0), period)),
-                ("Most failing tools", _rows(_top(tools, lambda use: use.figures.failures), period)),
+                (
+                    "Tools with the most failures",
+                    _rows(_top(tools, lambda use: use.figures.failures), period),
+                ),
             )
             if shown
         ],
@@ -428,7 +431,7 @@ def _unapproved() -> Card:
         left = timeuntil(waiting["first"], depth=1)
         badges.append((f"the first expires in {left}", "warning", ""))
     return Card(
-        title="Calls that wait for approval",
+        title="Calls waiting for approval",
         number=waiting["number"],
         url=address(APPROVALS, decision="waiting"),
         badges=badges,

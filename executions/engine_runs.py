@@ -44,9 +44,7 @@ async def list_engine_runs(
     async def read() -> RunPage:
         async with connector_for(source) as connector:
             if not connector.capabilities.can_list_runs:
-                raise Unsupported(
-                    f"Not supported: the engine behind {source.name} cannot list its runs to others."
-                )
+                raise Unsupported(f"Not supported: the engine behind {source.name} does not list its runs.")
             return await connector.list_runs(wanted, page_size=page_size, cursor=cursor)
 
     page = await ask(read(), seconds=READ_SECONDS, otherwise=Unreachable)
@@ -124,7 +122,7 @@ async def find_traces(execution: Execution) -> Traces:
         async with connector_of(execution) as connector:
             capabilities = capabilities_of(connector, execution)
     except ConnectorError as error:
-        raise EngineSilent(f"What the engine keeps of it cannot be found out: {error.message}") from None
+        raise EngineSilent(f"The engine's record of it cannot be read: {error.message}") from None
     # A tool may be repeatable by nature, and then sends no key.
     gets_keys = bool(execution.workflow.metadata.get("idempotency_header"))
     if capabilities.keeps_runs:
@@ -143,14 +141,14 @@ async def resolve_as_ran(execution_id: str, output: Any = None, *, caller: Calle
     """Record that it ran, at an engine that keeps no runs. `output`: any JSON value; None: not known."""
     execution = await run_in_database(_find_unconfirmed, execution_id, caller)
     if not (await find_traces(execution)).run_may_be_missing:
-        raise UnknownRun("Name the run that the engine has for it. Nothing was changed.")
+        raise UnknownRun("Give the id of the run that the engine has for it. Nothing was changed.")
     return await run_in_database(_confirm_ran, execution, output, caller)
 
 
 async def resolve_as_started(execution_id: str, run_id: str, *, caller: Caller) -> Execution:
     execution = await run_in_database(_find_unconfirmed, execution_id, caller)
     if not run_id.strip() or len(run_id) > LONGEST_RUN_ID or not run_id.isprintable():
-        raise UnknownRun(f"Name the run as the engine does, with 1 to {LONGEST_RUN_ID} printable characters.")
+        raise UnknownRun(f"A run id must consist of 1 to {LONGEST_RUN_ID} printable characters.")
     same_run = Execution.objects.filter(run_id=run_id, source_name=execution.source_name)
     if other := await run_in_database(same_run.exclude(pk=execution.pk).first):
         raise UnknownRun(f"Run {run_id} belongs to execution {other.pk}. Nothing was changed.")
@@ -186,17 +184,17 @@ async def _ask_about(execution: Execution, run_id: str) -> datetime:
         async with connector_of(execution) as connector:
             if not capabilities_of(connector, execution).keeps_runs:
                 raise UnknownRun(
-                    "The engine keeps no runs. Resolve it without a run id, as one that "
+                    "The engine does not keep runs. Resolve it without a run id, as one that "
                     "ran. Nothing was changed."
                 )
             await ask(connector.poll(execution.run), seconds=READ_SECONDS, otherwise=Unreachable)
             pause = capabilities_of(connector, execution).min_poll_seconds
     except NotFound as error:
         raise UnknownRun(
-            f"The engine knows no run {run_id} of this workflow: {error.message} Nothing was changed."
+            f"The engine has no run {run_id} of this workflow: {error.message} Nothing was changed."
         ) from None
     except (Unreachable, Misconfigured) as error:
-        why = "The engine could not be asked about the run. Nothing was changed, try again later"
+        why = "The engine could not be asked about the run. Nothing was changed; try again later"
         raise EngineSilent(f"{why}: {error.message}") from None
     except ConnectorError as error:
         raise UnknownRun(

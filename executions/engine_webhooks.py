@@ -62,7 +62,7 @@ def take_delivery(source_name: str, headers: Mapping[str, str], body: bytes) -> 
     source = Source.objects.filter(name=source_name).first()
     try:
         if source is None:
-            raise NotProven("There is no source of this name.")
+            raise NotProven("No source has this name.")
         end = _read(source, delivery)
         _count(source)
         if isinstance(end, InvalidAnswer):
@@ -119,7 +119,7 @@ def _read(source: Source, delivery: Delivery) -> ReportedEnd | InvalidAnswer | N
     try:
         read_as = run_without_connection(read())
     except Misconfigured as error:
-        raise NotProven(f"It could not be checked: {error.message}") from None
+        raise NotProven(f"The delivery could not be checked: {error.message}") from None
     if isinstance(read_as, ConnectorError) and not isinstance(read_as, InvalidAnswer):
         raise NotProven(read_as.message)
     return read_as

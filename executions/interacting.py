@@ -61,10 +61,8 @@ class NotNow(InteractionRefused):
 
 class NotSupported(InteractionRefused):
     def __init__(self, execution: Execution, kind: InteractionKind) -> None:
-        what = "asked" if kind == InteractionKind.QUERY else "told"
-        super().__init__(
-            f"Not supported: runs at the engine behind {execution.source_name} can be {what} nothing."
-        )
+        what = "answer queries" if kind == InteractionKind.QUERY else "receive signals"
+        super().__init__(f"Not supported: runs at the engine behind {execution.source_name} cannot {what}.")
 
 
 class EngineRefused(InteractionRefused):
@@ -81,7 +79,7 @@ class SignalUncertain(InteractionRefused):
     def __init__(self, name: str, why: str) -> None:
         super().__init__(
             f"It is not known whether the run received {name}: {why} Do not send it again unless receiving "
-            "it twice is harmless; see first what the run does."
+            "it twice is harmless; first check what the run does."
         )
 
 
@@ -154,7 +152,7 @@ class _SignalSender:
         try:
             await run_in_database(self._execution.note, kind, message)
         except (DatabaseError, InterfaceError) as error:
-            log.warning("It could not be added to the timeline: {}", error)
+            log.warning("Adding it to the timeline failed: {}", error)
 
 
 async def _admit(
@@ -163,7 +161,7 @@ async def _admit(
     """The execution and the checked arguments. Raises InteractionRefused."""
     execution = await run_in_database(find_execution, execution_id, caller=caller)
     if execution.workflow is None:
-        raise NotNow("Its workflow was deleted, so that the engine cannot be asked about the run any more.")
+        raise NotNow("Its workflow was deleted, so the engine can no longer be asked about the run.")
     if not await _is_supported(execution, kind):
         raise NotSupported(execution, kind)
     declared = {one.name: one for one in interactions_of(execution.workflow, kind)}
@@ -192,11 +190,11 @@ async def _is_supported(execution: Execution, kind: InteractionKind) -> bool:
 def why_not_now(execution: Execution, kind: InteractionKind) -> str:
     """Why the execution's state rules it out; empty if it does not."""
     if execution.state == State.UNCONFIRMED:
-        return "It is not known whether it runs at all; an administrator has to find out."
+        return "It is not known whether it is running; an administrator must find out."
     if not execution.run_id:
         return _why_no_run(execution)
     if kind == InteractionKind.SIGNAL and execution.is_settled:
-        return f"It is {execution.get_state_display()}: nothing listens to signals any more."
+        return f"It is {execution.get_state_display()} and no longer accepts signals."
     return ""
 
 
@@ -206,10 +204,10 @@ def _why_no_run(execution: Execution) -> str:
     if execution.is_unapproved:
         return "It waits for approval and has not been started."
     if not execution.is_settled:
-        return "It is being started, and the engine has not named its run yet; try again in a moment."
+        return "It is being started, and the engine has not returned a run id yet; try again in a moment."
     if execution.cached_at is not None:
-        return "A cached result answered it, without a run of its own."
-    return f"It is {execution.get_state_display()} without ever having run."
+        return "It was answered from the result cache, without a run."
+    return f"It is {execution.get_state_display()} and never ran."
 
 
 def _check(wanted: DeclaredInteraction, arguments: dict[str, Any]) -> CheckedArguments:
@@ -228,7 +226,7 @@ def _check_answer(value: Any) -> None:
     except (TypeError, ValueError):
         raise InvalidAnswer("The run's answer is not JSON.") from None
     if size > (limit := settings.CATALOGUE["max_payload_bytes"]):
-        raise InvalidAnswer(f"The run's answer is too large: {size:,} bytes are over the limit of {limit:,}.")
+        raise InvalidAnswer(f"The run's answer is too large: {size:,} bytes exceed the limit of {limit:,}.")
 
 
 def _refusal(error: ConnectorError, name: str) -> InteractionRefused:
@@ -294,7 +292,7 @@ async def _why_not_cancellable(execution: Execution) -> str | None:
         return error.message
     unsupported = Unsupported(
         f"Not supported: the engine behind {execution.source_name} cannot cancel runs. "
-        f"The run goes on until it ends or its timeout of {execution.timeout_seconds} s passes."
+        f"The run continues until it ends or its timeout of {execution.timeout_seconds} s passes."
     )
     return unsupported.message
 
@@ -313,7 +311,7 @@ def _cancellation_of(execution: Execution) -> Cancellation:
         return _finished_before(execution)
     return Cancellation(
         CancelOutcome.REQUESTED,
-        "Cancelling was asked for; the execution's status shows when the engine has done it.",
+        "Cancellation was requested; the execution's status shows when the engine has cancelled the run.",
         execution,
     )
 
@@ -321,7 +319,7 @@ def _cancellation_of(execution: Execution) -> Cancellation:
 def _finished_before(execution: Execution) -> Cancellation:
     message = f"Nothing to cancel: the execution is already {execution.get_state_display()}."
     if execution.state == State.UNCONFIRMED:
-        message = "Nothing was cancelled: an administrator has to find out whether it runs at all."
+        message = "Nothing was cancelled: an administrator must find out whether it is running."
         if execution.run_id and execution.workflow_id is None:
-            message = "Nothing was cancelled: the run may go on, and the engine can no longer be asked."
+            message = "Nothing was cancelled: the run may continue, and the engine can no longer be asked."
     return Cancellation(CancelOutcome.ALREADY_FINISHED, message, execution)

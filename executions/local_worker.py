@@ -93,7 +93,7 @@ class LocalWorker:
         if stands_in and not stands_in_for_workers():
             logger.info(
                 "No worker is running: this process lists the engines and follows the runs itself, "
-                "as long as it lasts."
+                "while it runs."
             )
         elif not stands_in and stands_in_for_workers():
             logger.info("Another process lists the engines and follows the runs from now on.")
@@ -126,7 +126,7 @@ class LocalWorker:
         try:
             job()
         except Exception:  # noqa: BLE001 - logged in the next line
-            logger.exception("What is due could not be done: {}", key)
+            logger.exception("Due work could not be done: {}", key)
         finally:
             connections.close_all()
             del self._under_way[key]
@@ -167,7 +167,7 @@ def show_life(ended: threading.Event) -> None:
         try:
             note_alive()
         except (DatabaseError, InterfaceError) as error:
-            logger.warning("This worker could not say that it is alive: {}", error)
+            logger.warning("This worker could not record that it is alive: {}", error)
         finally:
             connections.close_all()
 

@@ -231,7 +231,7 @@ async def admit_soon() -> None:
             # Pause for as long, so that under load one look serves more ends.
             await asyncio.sleep(time.monotonic() - began)
         except (DatabaseError, InterfaceError) as error:
-            logger.warning("Free places are given away at the next tick: {}", error)
+            logger.warning("Admitting queued executions failed; the next tick tries again: {}", error)
         finally:
             _at_it.release()
 

@@ -9,8 +9,8 @@ LONGEST_KEY = 255
 LONGEST_LISTING = 20_000
 # Added where an engine refuses arguments by a schema that differs from the exposed one.
 HELD_CHANGE = (
-    "The engine has changed this workflow since a curator accepted it, which may be why: a curator has to "
-    "review the change."
+    "The engine has changed this workflow since a curator accepted it, which may be the cause. A curator "
+    "must review the change."
 )
 
 
@@ -53,7 +53,7 @@ def _as_many_as_fit(problems: list[ArgumentProblem]) -> Iterator[str]:
         line = f"- {problem}"
         room -= len(line)
         if number and room < 0:
-            yield f"- and {len(problems) - number} problems more"
+            yield f"- and {len(problems) - number} more problems"
             return
         yield line
 
@@ -63,8 +63,8 @@ class InvalidIdempotencyKey(StartRefused):
 
     def __init__(self) -> None:
         super().__init__(
-            f"An idempotency key is a text of 1 to {LONGEST_KEY} printable ASCII characters, such as a UUID. "
-            "Nothing was started."
+            f"An idempotency key must consist of 1 to {LONGEST_KEY} printable ASCII characters, such as a "
+            "UUID. Nothing was started."
         )
 
 
@@ -85,7 +85,7 @@ class OtherCall(StartRefused):
 
     def __init__(self, tool_name: str) -> None:
         super().__init__(
-            f"The request state belongs to another call than this one of {tool_name[:200]}, or to one with "
+            f"The request state does not belong to this call of {tool_name[:200]}, or belongs to a call with "
             "other arguments. Nothing was started; call the tool again without it."
         )
 
@@ -105,7 +105,7 @@ class TooManyCalls(Busy):
         at_once = f" and {rate.at_once} at once" if rate.at_once != rate.per_minute else ""
         StartRefused.__init__(
             self,
-            f"Too many calls: {rate.whose} takes {rate.per_minute} a minute{at_once}. Nothing was started; "
-            f"try again in {retry_after} s.",
+            f"Too many calls: {rate.whose} is limited to {rate.per_minute} a minute{at_once}. Nothing was "
+            f"started; try again in {retry_after} s.",
         )
         self.retry_after = retry_after

@@ -234,10 +234,11 @@ def _settle(policy: CachePolicy, name: str, wanted: tuple[str, int]) -> str | No
     if value == present:
         return None
     if present != field.default:
-        return f"cache.{key} is {value:,} {unit}, but {present:,} {unit} were set here, which hold; {WHERE}."
+        here = f"{present:,} {unit} are set here and remain in effect; {WHERE}."
+        return f"cache.{key} is {value:,} {unit}, but {here}"
     try:
         field.clean(value, policy)
     except ValidationError as error:
-        return f"cache.{key} is not taken over: {' '.join(error.messages)}"
+        return f"cache.{key} is not applied: {' '.join(error.messages)}"
     setattr(policy, name, value)
     return f"Result cache, {field.verbose_name}: {value:,} {unit} instead of {present:,} {unit}."

@@ -116,7 +116,7 @@ def _words_of(requests: Requests) -> str:
         else f"the client is asked for {WORDS.get(request['method'], request['method'])}"
         for request in requests.values()
     )
-    return "; ".join(filter(None, words)) or "the tool says no more about it"
+    return "; ".join(filter(None, words)) or "the tool gives no details"
 
 
 def _take(execution: Execution) -> Requests | None:

@@ -121,12 +121,15 @@ def _check_queue(caller: Caller) -> None:
     queued = Execution.objects.queued().order_by()
     number = queued.aggregate(all=Count("pk"), own=Count("pk", filter=Q(caller=caller.key)))
     if not most or not most_of_one:
-        raise refusals.Busy("all places are taken, and no queue is allowed.", retry_after=_pause())
+        raise refusals.Busy(
+            "the limit of concurrent runs is reached, and queueing is disabled.", retry_after=_pause()
+        )
     if number["own"] >= most_of_one:
-        why = f"all places are taken, and your share of the queue is full, with {number['own']} waiting."
+        full = f"your share of the queue is full, with {number['own']} waiting."
+        why = f"the limit of concurrent runs is reached, and {full}"
         raise refusals.Busy(why, retry_after=_pause(caller=caller.key))
     if number["own"] and number["all"] >= most:
-        why = f"all places are taken, and the queue is full, with {number['all']} waiting."
+        why = f"the limit of concurrent runs is reached, and the queue is full, with {number['all']} waiting."
         raise refusals.Busy(why, retry_after=_pause())
 
 
@@ -236,7 +239,7 @@ def _hash_of(request: StartRequest, workflow: Workflow | None) -> str:
         raise refusals.InvalidArguments(request.tool_name, [problem]) from None
     # Not cut like an engine's answer: a repeated start sends it again.
     if (size := len(canonical)) > (limit := settings.CATALOGUE["max_payload_bytes"]):
-        problem = ArgumentProblem("", f"{size} bytes are over the limit of {limit}")
+        problem = ArgumentProblem("", f"{size} bytes exceed the limit of {limit}")
         raise refusals.InvalidArguments(request.tool_name, [problem])
     return hashlib.sha256(canonical.encode()).hexdigest()
 
@@ -374,7 +377,7 @@ def _record(
             lease_expires_at=now + LEASE if starts_at_once else None,
             **(mark_for_cache(workflow, digest=digest) if is_cached else {}),
         )
-        events = [] if admitted else [("queued", "The limits are reached.")]
+        events = [] if admitted else [("queued", "The limit of concurrent runs is reached.")]
         if approval is None:
             insert_execution(execution, request, workflow, *events)
         else:

@@ -29,7 +29,7 @@ LOOK_AGAIN_SECONDS = 1.0  # How often a waiting request reads the row, which oth
 GRACE_SECONDS = CANCELLATION_GRACE.total_seconds() + 5.0  # For a patient caller, beyond the run's timeout
 QUEUE_NEWS_SECONDS = 10.0  # Interval of progress for a client in the queue; many time out after 60 s
 NOTING_SECONDS = 1.0  # How long a cancelled request stays to record that it ended
-CALLER_GONE = "The caller's connection ended before it had an answer."
+CALLER_GONE = "The caller's connection closed before it received an answer."
 
 
 async def start_and_wait(

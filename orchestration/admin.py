@@ -67,8 +67,8 @@ MAY_TRY = "orchestration.add_workflowrequest"
 PROGRESS = "admin:orchestration_workflowrequest_progress"
 TRY_IT = "admin:orchestration_workflowrequest_try_it"
 NO_MODEL = (
-    "No language model is set up, so that nothing can be asked. Set OPENAI_MODEL to the model's name, "
-    "OPENAI_API_KEY, and for another server than OpenAI's OPENAI_BASE_URL; then start the product again."
+    "No language model is configured, so requests cannot be answered. Set OPENAI_MODEL to the model's "
+    "name, OPENAI_API_KEY, and OPENAI_BASE_URL for a server other than OpenAI's; then restart the product."
 )
 SHOWN_DESCRIPTION = 140
 LONG_TEXTS = ("http_spec", "arguments", "reason", "formatted_response", "format_instructions", "tool_ids")
@@ -87,7 +87,7 @@ def outcome_badge(record: WorkflowRequest) -> SafeString:
     status = WorkflowRequest.Status(record.status)
     shown = [rendering.badge(status.label, STATUS_BADGES[status])]
     if record.dry_run:
-        shown.append(rendering.badge("dry run", title="It ends before anything is sent."))
+        shown.append(rendering.badge("dry run", title="The request stops before anything is sent."))
     if record.warnings:
         shown.append(rendering.badge("warning", "warning", title=" ".join(map(str, record.warnings))[:500]))
     return rendering.side_by_side(shown)
@@ -110,14 +110,22 @@ def describe_request(request: HttpRequest, record: WorkflowRequest) -> dict[str,
 def describe_input(record: WorkflowRequest) -> list[Titled]:
     if record.payload_pruned_at is not None:
         return [
-            ("", format_html("Removed by the retention: {}.", rendering.exactly(record.payload_pruned_at)))
+            (
+                "",
+                format_html(
+                    "Removed by the retention policy: {}.", rendering.exactly(record.payload_pruned_at)
+                ),
+            )
         ]
     names = [str(name) for name in record.tool_ids]
     more = f"and {len(names) - SHOWN_TOOLS:,} more" if len(names) > SHOWN_TOOLS else ""
     texts = [
         ("", rendering.text_block(record.instructions)),
-        ("How to put the answer", _as_text(record.format_instructions)),
-        ("Tools that may be used", rendering.side_by_side([*map(rendering.chip, names[:SHOWN_TOOLS]), more])),
+        ("How to phrase the answer", _as_text(record.format_instructions)),
+        (
+            "Tools that the model may use",
+            rendering.side_by_side([*map(rendering.chip, names[:SHOWN_TOOLS]), more]),
+        ),
     ]
     return [(title, shown) for title, shown in texts if shown]
 
@@ -139,7 +147,7 @@ def _origin_facts(record: WorkflowRequest) -> Facts:
         ("Asked", rendering.exactly(record.created_at)),
         ("By", f"{record.caller_name} ({record.caller})"),
         ("Took", rendering.duration(None if record.seconds is None else round(record.seconds * 1000))),
-        ("Answer in words", "asked for" if record.format_response else "not asked for"),
+        ("Answer in words", "requested" if record.format_response else "not requested"),
     ]
 
 
@@ -193,9 +201,9 @@ def show_raw_response(request: HttpRequest, record: WorkflowRequest) -> SafeStri
     if execution is None:
         return ""
     if not (request.user.has_perm("executions.view_execution") or record.caller == caller_of(request).key):
-        return "You may not look at executions of others."
+        return "You may not view other callers' executions."
     if execution.payload_pruned_at is not None:
-        return "It was removed by the retention."
+        return "Removed by the retention policy."
     if not ExecutionPayload.objects.filter(pk=execution.pk).exists():
         return _show_result(execution, None)
     raw = raw_response_of(execution, of_http_tool=record.http_spec is not None)
@@ -231,7 +239,7 @@ def _line(record: WorkflowRequest, stage: Stage, entry: Mapping[str, Any], end: 
     label = stage.label
     if not entry:
         is_running = record.status == WorkflowRequest.Status.RUNNING
-        return StageLine(label=label, state=rendering.badge("to come" if is_running else "not reached"))
+        return StageLine(label=label, state=rendering.badge("pending" if is_running else "not reached"))
     state = StageState(entry["state"])
     begun = parse_datetime(entry["started_at"] or "") or record.created_at
     seconds = entry["seconds"]
@@ -262,22 +270,22 @@ class TryForm(forms.Form):
     instructions = forms.CharField(
         label="Instructions",
         max_length=records.LONGEST_INSTRUCTIONS,
-        help_text="What you want, in your own words.",
-        error_messages={"required": "Say what you want."},
+        help_text="Describe what you want, in your own words.",
+        error_messages={"required": "Describe what you want."},
         widget=widgets.UnfoldAdminTextareaWidget(attrs={"rows": 5}),
     )
-    tools = ToolNames(error_messages={"required": "Pick the tools that may be used: one at least."})
+    tools = ToolNames(error_messages={"required": "Pick at least one tool."})
     format_response = forms.BooleanField(
         label="Answer in words",
         required=False,
-        help_text="The model reads the tool's answer and tells what is in it.",
+        help_text="The model reads the tool's response and summarizes it in words.",
         widget=widgets.UnfoldBooleanSwitchWidget,
     )
     format_instructions = forms.CharField(
-        label="How to put the answer",
+        label="How to phrase the answer",
         max_length=records.LONGEST_FORMAT_INSTRUCTIONS,
         required=False,
-        help_text="Such as: two sentences, for a customer. Only for an answer in words.",
+        help_text="For example: two sentences, for a customer. Used only for an answer in words.",
         widget=widgets.UnfoldAdminTextareaWidget(attrs={"rows": 2}),
     )
 
@@ -420,7 +428,7 @@ class TryItMixin(ButtonsMixin):
             raise http.Http404
         form = SendForm(request.POST)
         if not form.is_valid():
-            return http.HttpResponseBadRequest("The id of the new request is missing or none.")
+            return http.HttpResponseBadRequest("The id of the new request is missing or is not a valid UUID.")
         try:
             asked = input_of_dry_run(dry_run, caller=caller_of(request), key=form.cleaned_data["id"])
             return _redirect_to(request, _answer_once(asked))
@@ -439,7 +447,7 @@ class TryItMixin(ButtonsMixin):
         sentence = f"Ended: {record.get_status_display()}."
         if record.is_running:
             reached = [entry for entry in record.stages if entry.get("state") == StageState.RUNNING]
-            sentence = f"{Stage(reached[-1]['stage']).label.capitalize()} …" if reached else "Begun …"
+            sentence = f"{Stage(reached[-1]['stage']).label.capitalize()} …" if reached else "Started …"
         return http.JsonResponse(
             {
                 "is_running": record.is_running,
@@ -490,11 +498,11 @@ class ToolFilter(DropdownFilter):  # type: ignore[misc]
 
 
 class DryRunFilter(DropdownFilter):  # type: ignore[misc]
-    title = "what for"
+    title = "purpose"
     parameter_name = "dry_run"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [("yes", "dry run"), ("no", "to be run")]
+        return [("yes", "dry run"), ("no", "run")]
 
     def queryset(
         self, request: HttpRequest, queryset: QuerySet[WorkflowRequest]
@@ -525,7 +533,7 @@ class WorkflowRequestAdmin(ReadOnlyMixin, TryItMixin, ButtonsMixin):
     show_full_result_count = False
     show_facets = admin.ShowFacets.NEVER
     search_fields = ("instructions", "selected_tool", "caller_name", "caller")
-    search_help_text = f"Instructions, tool and caller in the newest {SEARCHED:,}; a request's id in all"
+    search_help_text = f"Searches the newest {SEARCHED:,} by instructions, tool and caller; all by request id"
     actions_list = ("try_it",)
     change_form_outer_before_template = "orchestration/admin/request.html"
 

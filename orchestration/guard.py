@@ -126,7 +126,7 @@ def _sentence(error: ValidationError) -> str:
     """Without values, which may be long."""
     problems = error.errors(include_url=False, include_input=False, include_context=False)
     listed = [f'"{".".join(map(str, problem["loc"]))}": {problem["msg"]}' for problem in problems]
-    return "The proposal has not the shape that was asked for. " + "; ".join(listed[:MOST_PROBLEMS])
+    return "The proposal does not have the requested shape. " + "; ".join(listed[:MOST_PROBLEMS])
 
 
 def objects_in(text: str) -> Iterator[dict[str, Any]]:

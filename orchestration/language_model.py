@@ -141,7 +141,7 @@ def _parse(body: bytes) -> _Completion:
     try:
         value = parse_json(body)
     except UnreadableJSON:
-        sentence = "What answers is no model server: it sends no JSON. Check OPENAI_BASE_URL."
+        sentence = "The response of the model server is not JSON. Check OPENAI_BASE_URL."
         raise ModelError(sentence, problem=ModelProblem.UNREACHABLE) from None
     try:
         return _Completion.model_validate(value)
@@ -154,7 +154,7 @@ def _no_completion(value: Any) -> ModelError:
     words = shorten(words_in(value.get("error")), LONGEST_WORDS) if isinstance(value, dict) else ""
     if words:
         return ModelError(f"The model server reports an error: {words}", problem=ModelProblem.REFUSED)
-    sentence = "The model server's answer has no choices. Check OPENAI_BASE_URL, or ask once more."
+    sentence = "The model server's answer has no choices. Check OPENAI_BASE_URL, or try again."
     return ModelError(sentence, problem=ModelProblem.EMPTY)
 
 
@@ -165,13 +165,13 @@ def _failure(choice: _Choice, text: str, answer_tokens: int) -> tuple[ModelProbl
     if choice.finish_reason == "content_filter":
         return (
             ModelProblem.REFUSED,
-            "The model server's content filter withheld the answer. Ask in other words.",
+            "The model server's content filter withheld the answer. Rephrase the request.",
         )
     if choice.finish_reason == "length":
         sentence = f"The model's answer was cut off at {answer_tokens:,} tokens. "
         return ModelProblem.CUT_OFF, sentence + "Ask for less, or raise CATALOGUE_MODEL_ANSWER_TOKENS."
     if not text:
-        return ModelProblem.EMPTY, "The model's answer is empty. Ask once more, or in other words."
+        return ModelProblem.EMPTY, "The model's answer is empty. Try again, or rephrase the request."
     return None
 
 
@@ -242,7 +242,7 @@ FIRST_WAIT, LONGEST_WAIT = 0.5, 8.0  # Seconds before a retry if the server name
 NOT_CONNECTED = 0  # In place of a status: no complete answer
 WORDS_LIMIT = 300  # Characters of the server's message that an error quotes
 NO_QUOTA = "insufficient_quota"  # A code with status 429 that does not pass with time
-USED_UP = "The quota at the model server is used up. The owner of OPENAI_API_KEY has to check it."
+USED_UP = "The quota at the model server is used up. The owner of OPENAI_API_KEY must check it."
 ABOUT_MODEL = re.compile(
     r"\b(?:invalid|unknown|no such) model\b|\bmodel\b.{0,100}\b(?:does not exist|not found)", re.IGNORECASE
 )
@@ -377,7 +377,7 @@ class _ModelTransport(transport.GuardedTransport):
         )
         if response.headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
             await response.aclose()
-            raise UnusableAnswer("is compressed although we asked for a plain one")
+            raise UnusableAnswer("is compressed, although an uncompressed one was requested")
         return response
 
 
@@ -468,7 +468,7 @@ class _Question:
             await self._wait_or_give_up(answer, repeated)
             repeated += 1
         if dialect != known:
-            logger.info("The model server takes less than was sent; from now on it gets {}", dialect)
+            logger.info("The model server rejects some request parameters; it now gets {}", dialect)
             known_dialects[server] = dialect
         wanted = self.wanted
         return read_completion(answer.body, model=wanted.model, answer_tokens=wanted.answer_tokens)
@@ -515,9 +515,7 @@ class _Question:
 
     def _gave_up(self, answer: _Answer) -> ModelError:
         if answer.status == NOT_CONNECTED:
-            sentence = (
-                f"The model server cannot be reached: {answer.failure}. OPENAI_BASE_URL says where it is."
-            )
+            sentence = f"The model server cannot be reached: {answer.failure}. Check OPENAI_BASE_URL."
             return ModelError(sentence, problem=ModelProblem.UNREACHABLE)
         if answer.status == 429 or answer.wait is not None:
             return busy(answer.wait)
@@ -546,10 +544,10 @@ def busy(seconds: float | None) -> ModelError:
 def _meaning(status: int, words: str, wanted: ModelSettings) -> tuple[ModelProblem, str]:
     unusable, unreachable = ModelProblem.UNUSABLE, ModelProblem.UNREACHABLE
     if 300 <= status < 400:
-        return unreachable, "The model server redirects to elsewhere. Correct OPENAI_BASE_URL."
+        return unreachable, "The model server redirects to another address. Correct OPENAI_BASE_URL."
     if status in (401, 403):
         # Without its message: OpenAI's quote parts of the key.
-        return unusable, f"The model server refuses our key ({status}). Check OPENAI_API_KEY."
+        return unusable, f"The model server rejects the API key ({status}). Check OPENAI_API_KEY."
     if status == 404 or (status in (400, 422) and ABOUT_MODEL.search(words)):
         return unusable, (
             f"The model server does not know the model {wanted.model}, or the address is wrong ({status}). "
@@ -557,7 +555,7 @@ def _meaning(status: int, words: str, wanted: ModelSettings) -> tuple[ModelProbl
         )
     if ABOUT_LENGTH.search(words) or status == 413:
         return unusable, (
-            "The prompt is longer than the model takes. Name fewer tools, "
+            "The prompt is longer than the model accepts. Name fewer tools, "
             "or lower CATALOGUE_MODEL_CONTEXT_TOKENS or CATALOGUE_MODEL_ANSWER_TOKENS."
         )
     if status >= 500:
@@ -599,7 +597,7 @@ class MeteredModel:
         """Raises StageFailed."""
         if not _places.acquire(blocking=False):
             raise StageFailed(
-                f"Busy: this process asks the model {MOST_AT_ONCE} questions already. Try again in "
+                f"Busy: this process already has {MOST_AT_ONCE} open requests to the model. Try again in "
                 f"{BUSY_SECONDS} s.",
                 failure=Failure.BUSY,
                 retry_after=BUSY_SECONDS,

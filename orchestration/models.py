@@ -19,10 +19,10 @@ class Stage(models.TextChoices):
 
 
 class StageState(models.TextChoices):
-    RUNNING = "running", "going on"
+    RUNNING = "running", "in progress"
     DONE = "done", "done"
     FAILED = "failed", "failed"
-    SKIPPED = "skipped", "left out"
+    SKIPPED = "skipped", "skipped"
 
 
 def started_stage(stage: Stage, at: datetime) -> dict[str, Any]:
@@ -34,16 +34,16 @@ class Failure(models.TextChoices):
     UNKNOWN_TOOLS = "unknown_tools", "unknown tools"
     NO_TOOL_FITS = "no_tool_fits", "no tool fits"
     PROPOSAL_REFUSED = "proposal_refused", "the proposal was refused"
-    MODEL_ANSWER = "model_answer", "the model gave no usable answer"
-    MODEL_UNAVAILABLE = "model_unavailable", "the model cannot be asked"
+    MODEL_ANSWER = "model_answer", "the model returned no usable answer"
+    MODEL_UNAVAILABLE = "model_unavailable", "the model is unavailable"
     MODEL_TIMEOUT = "model_timeout", "the model took too long"
-    BUSY = "busy", "too much is going on"
+    BUSY = "busy", "too busy"
     TOO_MANY_CALLS = "too_many_calls", "too many calls"
     RUN_FAILED = "run_failed", "the run failed"
     RUN_TIMED_OUT = "run_timed_out", "the run took too long"
     UNCONFIRMED = "unconfirmed", "it is not known whether it ran"
     INTERRUPTED = "interrupted", "interrupted"
-    INTERNAL = "internal", "an error of ours"
+    INTERNAL = "internal", "internal error"
 
 
 class StageFailed(Exception):
@@ -93,18 +93,19 @@ class WorkflowRequest(models.Model):
     caller = models.CharField(max_length=100)
     caller_name = models.CharField("caller", max_length=255)
     idempotency_key = models.CharField(
-        max_length=255, blank=True, help_text="The caller's own name for this request."
+        max_length=255, blank=True, help_text="The key that the caller gave this request."
     )
     request_hash = models.CharField(max_length=64, editable=False, help_text="SHA-256 of what was asked.")
     created_at = models.DateTimeField(default=timezone.now)
     finished_at = models.DateTimeField(null=True)
     deadline_at = models.DateTimeField(
         null=True,
-        help_text="When the process that works on it has given up. Empty: it waits for its run, and ends as "
-        "that does.",
+        help_text="When the process that works on it gives up. Empty: it waits for its run, and ends when "
+        "the run ends.",
     )
     payload_pruned_at = models.DateTimeField(
-        null=True, help_text="When the retention removed the instructions and what was made of them."
+        null=True,
+        help_text="When the retention policy removed the instructions and what was derived from them.",
     )
     status = models.CharField(max_length=10, choices=Status.choices, default=Status.RUNNING)
 
@@ -112,9 +113,9 @@ class WorkflowRequest(models.Model):
     tool_ids = JSONTextField(default=list)
     format_response = models.BooleanField(default=False)
     format_instructions = models.TextField(blank=True)
-    dry_run = models.BooleanField(default=False, help_text="It ends before anything is sent.")
+    dry_run = models.BooleanField(default=False, help_text="Stops before anything is sent.")
 
-    model = models.CharField(max_length=255, blank=True, help_text="Which one answered.")
+    model = models.CharField(max_length=255, blank=True, help_text="The model that answered.")
     selected_tool = models.CharField(max_length=64, blank=True)
     reason = models.TextField(blank=True, help_text="Why this tool, in the model's words.")
     arguments: JSONTextField = JSONTextField(null=True)
@@ -129,7 +130,7 @@ class WorkflowRequest(models.Model):
     invalid_tool_ids = JSONTextField(default=list)
     warnings = JSONTextField(default=list)
     stages = JSONTextField(
-        default=list, help_text="[{stage, state, started_at, seconds, message}], as far as it got."
+        default=list, help_text="[{stage, state, started_at, seconds, message}], as far as the request got."
     )
     prompt_tokens = models.PositiveIntegerField(default=0)
     completion_tokens = models.PositiveIntegerField(default=0)

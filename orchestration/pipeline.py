@@ -36,9 +36,9 @@ from orchestration.prompts import formatting_prompt, repair_prompt, selection_pr
 from orchestration.records import NotReplayable, RequestInput, RequestOutcome, RequestRefused
 from orchestration.retrieval import find_tools
 
-OURS = "An error of ours, not of the request; the server's log has the details."
-GIVEN_UP = "The request was given up, as it took longer than its limits allow."
-NOT_FORMATTED = "response_format_instructions had no effect, as format_response is not true."
+OURS = "Internal error, not caused by the request; the server's log has the details."
+GIVEN_UP = "The request was abandoned because it exceeded its time limit."
+NOT_FORMATTED = "response_format_instructions had no effect because format_response is not true."
 GRACE = timedelta(seconds=60)  # Added to a stage's own limits; after that the request counts as interrupted
 NEW_DRY_RUN = "Nothing was sent; make a new dry run."
 LONGEST_OBJECTION = 4_000
@@ -119,7 +119,7 @@ def _read_wanted(text: str) -> retrieval.Wanted:
         found for found in guard.objects_in(text[:LONGEST_SHORTLIST]) if "words" in found or "tools" in found
     ]
     if not answers:
-        logger.info("The model did not say which tools to describe; the instructions decide")
+        logger.info("The model did not say which tools to describe; the instructions are used instead")
         return retrieval.Wanted()
     words, tools = answers[0].get("words"), answers[0].get("tools")
     return retrieval.Wanted(
@@ -159,15 +159,15 @@ def _judge(text: str, tools: Mapping[str, Workflow]) -> guard.Approved | _Object
 
 def _refused_twice(first: _Objection, second: _Objection) -> str:
     is_readable = second.failure == Failure.PROPOSAL_REFUSED
-    what = "The model's proposal was refused" if is_readable else "The model gave no usable answer"
-    when = "also when it was asked again" if first.failure == second.failure else "when it was asked again"
+    what = "The model's proposal was refused" if is_readable else "The model returned no usable answer"
+    when = "again after a second request" if first.failure == second.failure else "after a second request"
     message = f"{what}, {when}. Nothing was sent. {_words_of(second)}"
     return message if first.message == second.message else f"{message} {_before_that(first)}"
 
 
 def _before_that(first: _Objection) -> str:
     is_readable = first.failure == Failure.PROPOSAL_REFUSED
-    what = "its first proposal was refused" if is_readable else "its first answer was of no use"
+    what = "its first proposal was refused" if is_readable else "its first answer was not usable"
     return f"Before that, {what}: {_words_of(first)}"
 
 
@@ -181,7 +181,7 @@ def _warnings(unknown: Sequence[str]) -> list[str]:
     named = ", ".join(unknown[:LEFT_OUT_SHOWN])
     more = len(unknown) - LEFT_OUT_SHOWN
     return [
-        f"The model did not see all tools, as there are too many for its context: {named}"
+        f"The model did not see all tools because they exceed its context: {named}"
         f"{f' and {more} more' if more > 0 else ''}. Name fewer tools to have all of them considered."
     ]
 
@@ -273,7 +273,7 @@ class Pipeline:
     async def _answer_with(self, execution: Execution) -> None:
         if not execution.is_settled:
             await run_in_database(self.request.await_run, execution.pk, **self._costs())
-            self._bound().info("A natural-language request is answered while its run goes on")
+            self._bound().info("A natural-language request is answered while its run continues")
         elif not execution.succeeded:
             message, failure = records.describe_failure(execution)
             raise StageFailed(message, failure=failure, execution_id=execution.pk) from execution.raised
@@ -431,7 +431,7 @@ def replay_dry_run(dry_run_id: uuid.UUID, tools: Mapping[str, Workflow]) -> Appr
         raise _changed(str(error)) from error
     spec = approved.http_spec
     if (None if spec is None else spec.model_dump(mode="json")) != shown.http_spec:
-        raise _changed(f"{shown.selected_tool} would send another request now.")
+        raise _changed(f"{shown.selected_tool} would now send a different request.")
     return approved
 
 
@@ -491,7 +491,7 @@ async def format_answer(
 
 def _warning(removed: int) -> str:
     what = "An address was" if removed == 1 else f"{removed} addresses were"
-    return f"{what} taken out of formatted_response: the model wrote what the response does not have."
+    return f"{what} removed from formatted_response because the response does not contain it."
 
 
 REMOVED = "[address removed]"

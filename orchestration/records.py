@@ -35,13 +35,14 @@ UNREAD = (
 )  # fmt: skip
 """Deferred; ending a request reads its stages."""
 NOT_IN_WORDS = (
-    "The run took longer than the answer could wait for it, so its response was not put into words."
+    "The run took longer than the answer could wait for it, so the model did not put its response into words."
 )
 RUN_GONE = "The record of its run was removed before the request had ended."
 FAILURES = {State.TIMED_OUT: Failure.RUN_TIMED_OUT, State.UNCONFIRMED: Failure.UNCONFIRMED}
 """Failures of runs other than RUN_FAILED."""
 DO_NOT_REPEAT = (
-    "It may have run: asking again may do it twice. An administrator has to find out and say whether it ran."
+    "It may have run: a repeated request may run it twice. An administrator must find out whether it ran "
+    "and record it."
 )
 EMPTIED: dict[str, Any] = {
     "instructions": "",
@@ -90,9 +91,9 @@ class RequestOutcome:
         execution = self.request.execution
         state = "" if execution is None else f" ({execution.state_label})"
         return (
-            f"The run goes on{state}, and the request ends as it does: GET "
-            f"/api/workflow-requests/{self.request.pk}/ has the answer then, and GET "
-            f"/api/executions/{self.request.execution_id}/ how the run is."
+            f"The run continues{state}, and the request ends when the run does: GET "
+            f"/api/workflow-requests/{self.request.pk}/ then has the answer, and GET "
+            f"/api/executions/{self.request.execution_id}/ the state of the run."
         )
 
 
@@ -107,7 +108,7 @@ class RequestRefused(Exception):
 class IdempotencyConflict(RequestRefused):
     def __init__(self, request: WorkflowRequest) -> None:
         super().__init__(
-            f"This idempotency key belongs to the request {request.pk}, which asks for something else. Use a "
+            f"This idempotency key belongs to a different request, {request.pk}. Use a "
             "new key for a new request; nothing was started.",
             request,
         )
@@ -116,8 +117,8 @@ class IdempotencyConflict(RequestRefused):
 class NotReplayable(RequestRefused):
     def __init__(self, request: WorkflowRequest) -> None:
         super().__init__(
-            "Only your own dry run that succeeded, and whose arguments are kept, can be sent. Ask anew; "
-            "nothing was started.",
+            "Only your own dry run that succeeded, and whose arguments are kept, can be sent. Make "
+            "a new request; nothing was started.",
             request,
         )
 
@@ -125,8 +126,8 @@ class NotReplayable(RequestRefused):
 class StillRunning(RequestRefused):
     def __init__(self, request: WorkflowRequest) -> None:
         super().__init__(
-            f"The request {request.pk}, which this idempotency key stands for, is still going on. Ask again "
-            "later with the same key; nothing was started twice.",
+            f"The request {request.pk}, which this idempotency key stands for, is still in "
+            "progress. Repeat it later with the same key; nothing was started twice.",
             request,
         )
 
@@ -278,10 +279,10 @@ def reap_overdue() -> int:
 
 def _why(request: WorkflowRequest, *, has_run: bool) -> str:
     if has_run:
-        return f"The process that worked on it is gone; the run goes on as execution {request.pk}."
+        return f"The process that worked on it ended; the run continues as execution {request.pk}."
     if request.stage == Stage.API_EXECUTION:
-        return "The process that worked on it is gone; nothing shows that the tool was started."
-    return "The process that worked on it is gone. Nothing was started; ask again."
+        return "The process that worked on it ended; there is no sign that the tool was started."
+    return "The process that worked on it ended. Nothing was started; send the request again."
 
 
 def describe_failure(execution: Execution) -> tuple[str, Failure]:

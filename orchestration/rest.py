@@ -52,20 +52,20 @@ class AskSerializer(StrictSerializer):
         child=serializers.CharField(max_length=LONGEST_ID),
         min_length=1,
         max_length=records.MOST_TOOLS,
-        help_text="The tools that may be used, by their tool names. No other one is.",
+        help_text="The names of the tools that the model may use.",
     )
     format_response = serializers.BooleanField(
-        default=False, help_text="Whether the model puts the response into words as well."
+        default=False, help_text="Whether the model also puts the response into words."
     )
     response_format_instructions = serializers.CharField(
         default="",
         allow_blank=True,
         allow_null=True,
         max_length=records.LONGEST_FORMAT_INSTRUCTIONS,
-        help_text="How: length, language, tone, form.",
+        help_text="How to phrase the response: length, language, tone, form.",
     )
     dry_run = serializers.BooleanField(
-        default=False, help_text="Stop before anything is sent: the answer shows what would be."
+        default=False, help_text="Stop before anything is sent; the answer shows what would be sent."
     )
 
 
@@ -81,7 +81,7 @@ class StageEntrySerializer(serializers.Serializer[Any]):
 class ModelUsageSerializer(serializers.Serializer[WorkflowRequest]):
     """What it cost at the model, failures included."""
 
-    model = serializers.CharField(help_text="The name that the model's server gives it.")
+    model = serializers.CharField(help_text="The model's name at its server.")
     prompt_tokens = serializers.IntegerField()
     completion_tokens = serializers.IntegerField()
 
@@ -110,7 +110,8 @@ class WorkflowAnswerSerializer(serializers.Serializer[records.RequestOutcome]):
     status = serializers.ChoiceField(
         choices=WorkflowRequest.Status.choices,
         source="request.status",
-        help_text="`running`: the run takes longer than the answer can wait; the request ends as it does.",
+        help_text="`running`: the run takes longer than the answer can wait; the request ends when "
+        "the run ends.",
     )
     dry_run = serializers.BooleanField(source="request.dry_run")
     selected_tool = OrNull(source="request.selected_tool", allow_null=True)
@@ -121,24 +122,25 @@ class WorkflowAnswerSerializer(serializers.Serializer[records.RequestOutcome]):
     http_spec = HttpRequestSpecSerializer(
         source="request.http_spec",
         allow_null=True,
-        help_text="Of HTTP tools. Null for those of other engines.",
+        help_text="Set for HTTP tools. Null for the tools of other engines.",
     )
     execution_id = serializers.UUIDField(source="request.execution_id", allow_null=True)
     execution_state = serializers.ChoiceField(
         choices=State.choices,
         source="request.execution.state",
         allow_null=True,
-        help_text="How the run is now. `unconfirmed`: it may have run, and asking again may do it twice.",
+        help_text="The state of the run. `unconfirmed`: it may have run, and a repeated request may "
+        "run it twice.",
     )
     raw_response = AnyJSONField(
-        help_text="Of HTTP tools `{status_code, headers, body, execution_time_ms}`; of others, and where no "
-        "response came, `{execution_id, state, output, error}`. Null where nothing was run."
+        help_text="For HTTP tools `{status_code, headers, body, execution_time_ms}`; for others, "
+        "and where no response came, `{execution_id, state, output, error}`. Null where nothing was run."
     )
     formatted_response = OrNull(
         source="request.formatted_response",
         allow_null=True,
         required=False,
-        help_text="The response in words; only there if it was asked for, and null if it could not be made.",
+        help_text="The response in words; present only if requested, and null if it could not be made.",
     )
     error = OrNull(source="request.error", allow_null=True)
     error_stage = serializers.ChoiceField(
@@ -166,7 +168,7 @@ class WorkflowRequestSerializer(serializers.ModelSerializer[WorkflowRequest]):
     selected_tool = OrNull(allow_null=True)
     error_stage = OrNull(allow_null=True)
     failure = OrNull(allow_null=True)
-    seconds = serializers.FloatField(allow_null=True, help_text="Null while it goes on.")
+    seconds = serializers.FloatField(allow_null=True, help_text="Null while it is in progress.")
     usage = ModelUsageSerializer(source="*")
 
     class Meta:
@@ -187,10 +189,10 @@ class WorkflowRequestDetailSerializer(WorkflowRequestSerializer):
     payload_removed_at = serializers.DateTimeField(
         source="payload_pruned_at",
         allow_null=True,
-        help_text="When the retention removed the instructions and what was made of them.",
+        help_text="When the retention policy removed the instructions and what was derived from them.",
     )
     answer = serializers.SerializerMethodField(
-        help_text="As `POST /workflow` answers, with the run as it is now."
+        help_text="The answer of `POST /workflow`, with the current state of the run."
     )
 
     class Meta(WorkflowRequestSerializer.Meta):
@@ -228,7 +230,7 @@ RETRY_AFTER_SECONDS = 5  # For repetitions of a request that still runs
 IDEMPOTENCY = OpenApiParameter(
     base.IDEMPOTENCY_KEY,
     location=OpenApiParameter.HEADER,
-    description="The caller's own name for this request, 1 to 255 printable ASCII characters such as a UUID. "
+    description="A key that the caller chooses: 1 to 255 printable ASCII characters, such as a UUID. "
     "For CATALOGUE_IDEMPOTENCY_HOURS the same request with the same key is answered as the first one was, "
     "and runs nothing again, whatever the model would choose now. A request that failed before a tool was "
     "started does not use the key up.",
@@ -236,7 +238,7 @@ IDEMPOTENCY = OpenApiParameter(
 FRESH = OpenApiParameter(
     base.CACHE_CONTROL,
     location=OpenApiParameter.HEADER,
-    description="`no-cache`: the tool runs, though a cached result could answer.",
+    description="`no-cache`: the tool runs even if a cached result is available.",
 )
 REPLAYED = OpenApiParameter(
     base.IDEMPOTENT_REPLAYED,
@@ -252,7 +254,7 @@ RETRY_AFTER = OpenApiParameter(
 class WorkflowRequestFilters(django_filters.FilterSet):  # type: ignore[misc]
     status = django_filters.ChoiceFilter(choices=WorkflowRequest.Status.choices)
     tool = django_filters.CharFilter(field_name="selected_tool", label="The tool that was chosen.")
-    caller = django_filters.CharFilter(label="Who asked, such as `token:7` or `user:1`.")
+    caller = django_filters.CharFilter(label="The caller, such as `token:7` or `user:1`.")
     idempotency_key = django_filters.CharFilter(label="The key that its caller gave it.")
     error_stage = django_filters.ChoiceFilter(choices=Stage.choices)
     failure = django_filters.ChoiceFilter(choices=Failure.choices)
@@ -273,7 +275,8 @@ class WorkflowRequestFilters(django_filters.FilterSet):  # type: ignore[misc]
     retrieve=extend_schema(
         operation_id="workflow_requests_retrieve",
         summary="Read a natural-language request",
-        description="What was asked, the stages as far as they got, and the answer, with the run as it is.",
+        description="Returns the request, its stages so far, and the answer with the current state of "
+        "the run.",
         responses=WorkflowRequestDetailSerializer,
     ),
 )
@@ -316,23 +319,27 @@ class WorkflowViewSet(ApiViewSet[WorkflowRequest]):
         tags=["Natural-language requests"],
         summary="Send a natural-language request",
         description="The model chooses one of the tools and its arguments; the product checks that proposal, "
-        "makes the request by the tool's own definition, runs it, and puts the response into words if asked "
+        "builds the request from the tool's definition, runs it, and puts the response into words if asked "
         "to. The answer has the same shape whether that succeeds or not; `error_stage` says where it "
-        "failed. Everything is recorded, and goes on though the client may be gone.",
+        "failed. Everything is recorded, and continues even if the client disconnects.",
         request=AskSerializer,
         responses={
-            200: OpenApiResponse(WorkflowAnswerSerializer, "Done; of a dry run: this is what would be done."),
+            200: OpenApiResponse(
+                WorkflowAnswerSerializer,
+                "The request is done; for a dry run, the answer shows what would be sent.",
+            ),
             202: OpenApiResponse(
                 WorkflowAnswerSerializer,
-                "The run goes on, and the request ends as it does; `warnings` says where to read the rest.",
+                "The run continues, and the request ends when the run ends; `warnings` "
+                "says where to read the rest.",
             ),
             404: OpenApiResponse(
                 WorkflowAnswerSerializer,
-                "tool_retrieval: `invalid_tool_ids` are no tools that this caller may run.",
+                "tool_retrieval: `invalid_tool_ids` lists tools that this caller may not run.",
             ),
             409: OpenApiResponse(
                 ProblemSerializer,
-                "The idempotency key was used for another request, or for one that is still going on; "
+                "The idempotency key was used for another request, or for one that is still in progress; "
                 "`request_id` says which. Nothing was started.",
             ),
             422: OpenApiResponse(
@@ -347,7 +354,7 @@ class WorkflowViewSet(ApiViewSet[WorkflowRequest]):
                 "api_execution: the calls a minute of caller, token, toolset or tool are used up; or, as a "
                 "problem, too many wrong tokens came from this address. Nothing was started.",
             ),
-            500: OpenApiResponse(WorkflowAnswerSerializer, "An error of ours, or the process was killed."),
+            500: OpenApiResponse(WorkflowAnswerSerializer, "Internal error, or the process was killed."),
             502: OpenApiResponse(
                 WorkflowAnswerSerializer,
                 "llm_selection: the model gave no usable answer; api_execution: the run failed, "
@@ -355,14 +362,14 @@ class WorkflowViewSet(ApiViewSet[WorkflowRequest]):
             ),
             503: OpenApiResponse(
                 WorkflowAnswerSerializer,
-                "llm_selection: no model is configured, it cannot be reached, or its server refuses our key, "
-                "the model or so long a prompt; api_execution: the limits "
-                "have no room. Nothing was started.",
+                "llm_selection: no model is configured, it cannot be reached, or its server rejects the API "
+                "key, the model or the length of the prompt; api_execution: the limit of concurrent runs is "
+                "reached and the queue is full. Nothing was started.",
             ),
             504: OpenApiResponse(
                 WorkflowAnswerSerializer,
                 "The model or the run took too long; or, as `unconfirmed`, it is not known whether it ran: "
-                "asking again may do it twice.",
+                "a repeated request may run it twice.",
             ),
         },
         parameters=[IDEMPOTENCY, FRESH, REPLAYED, RETRY_AFTER],
@@ -425,7 +432,7 @@ def _headers(
 
 def _too_many_wait() -> Refusal:
     refusal = Refusal(
-        status.HTTP_503_SERVICE_UNAVAILABLE, "Too many requests wait for answers. Nothing was done."
+        status.HTTP_503_SERVICE_UNAVAILABLE, "Too many requests are waiting for answers. Nothing was done."
     )
     refusal.wait = RETRY_AFTER_SECONDS
     return refusal

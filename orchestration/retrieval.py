@@ -45,7 +45,7 @@ def find_tools(tool_ids: list[str], *, caller: Caller) -> dict[str, Workflow]:
             listed.append(f"{printable(tool_id[:SHOWN_ID])}{meant}")
         raise StageFailed(
             f"No such tools, or they are disabled: {'; '.join(listed)}. "
-            "GET /api/workflows/ lists those that there are.",
+            "GET /api/workflows/ lists the available ones.",
             failure=Failure.UNKNOWN_TOOLS,
             invalid_tool_ids=invalid,
         )

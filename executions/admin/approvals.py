@@ -69,7 +69,7 @@ UNITS = {"1": "minutes", "60": "hours", "1440": "days"}
 
 class TimeForm(forms.Form):
     number = forms.IntegerField(
-        label="For how long",
+        label="Duration",
         min_value=1,
         max_value=LONGEST_MINUTES,
         initial=60,
@@ -84,7 +84,7 @@ class TimeForm(forms.Form):
 
 class RefusalForm(forms.Form):
     words = forms.CharField(
-        label="Why; the caller reads it",
+        label="Reason, which the caller sees",
         max_length=LONGEST_WORDS,
         widget=UnfoldAdminTextareaWidget(attrs={"rows": 2}),
     )
@@ -100,11 +100,11 @@ class WaitingFilter(OptionsFilter):
 
 
 class MineFilter(DropdownFilter):  # type: ignore[misc]
-    title = "whose"
+    title = "person"
     parameter_name = "whose"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [("mine", "mine: asked for or decided by me"), ("others", "others' that I can decide")]
+        return [("mine", "requested or decided by me"), ("others", "requested by others, and mine to decide")]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         of_user = Approval.objects.of_user(request.user).values("pk")
@@ -173,7 +173,7 @@ class ApprovalAdmin(ReadOnlyMixin, ButtonsMixin):
     def caller_shown(self, approval: Approval) -> str:
         return approval.execution.caller_name or approval.execution.caller
 
-    @admin.display(description="why")
+    @admin.display(description="reason")
     def why(self, approval: Approval) -> SafeString:
         return paragraphs(approval.outcome or approval.reason)
 
@@ -245,7 +245,7 @@ class ApprovalAdmin(ReadOnlyMixin, ButtonsMixin):
             return answer
         done = "Approved." if verdict == Verdict.APPROVE else "Refused."
         self.log_change(request, decided.execution, done)
-        messages.success(request, decided.outcome or f"{done} It waits for another person's approval.")
+        messages.success(request, decided.outcome or f"{done} The call waits for another person's approval.")
         return answer
 
 
@@ -269,16 +269,16 @@ def _facts(
         ("Workflow", workflow),
         ("Source", execution.source_name),
         ("Caller", format_html("{} by {}", caller, execution.get_door_display())),
-        ("Acts for", "" if approval.asked_by is None else approval.asked_by.get_username()),
+        ("On behalf of", "" if approval.asked_by is None else approval.asked_by.get_username()),
         ("Client", printable(named)),
         ("Toolset", execution.toolset),
-        ("Why", paragraphs(approval.reason) if approval.outcome else ""),
-        ("People needed", str(approval.approvers_needed)),
+        ("Reason", paragraphs(approval.reason) if approval.outcome else ""),
+        ("Approvals required", str(approval.approvers_needed)),
         ("Requested", exactly(approval.requested_at)),
         ("Expires" if approval.is_waiting else "Would have expired", exactly(approval.expires_at)),
         ("Decided", exactly(approval.decided_at) if approval.decided_at else ""),
         (
-            "By an earlier approval",
+            "Earlier approval",
             "" if standing is None else link(standing, "executions_standingapproval_change", standing.pk),
         ),
         (
@@ -295,11 +295,11 @@ def _facts(
 
 def _shown_past(past: Past) -> dict[str, Any]:
     rate = past.success_rate
-    told = "It has never run."
+    told = "The tool has never run."
     if past.runs:
-        told = f"Last runs: {past.runs:,}, by this caller {past.by_caller:,}. "
+        told = f"Recent runs: {past.runs:,}, {past.by_caller:,} of them by this caller. "
         ended = f"Ended: {past.ended:,}, of which {past.succeeded:,} succeeded"
-        told += "None has ended." if rate is None else f"{ended} ({rate:.0%})."
+        told += "No run has ended." if rate is None else f"{ended} ({rate:.0%})."
     rows = [
         [ago(run.created_at), state_badge(run), run.caller_name or run.caller, duration(run.duration_ms)]
         for run in past.last
@@ -319,7 +319,7 @@ class StandingFilter(OptionsFilter):
     parameter_name = "valid"
     options = {
         "yes": ("valid", _is_valid),
-        "no": ("over", lambda: ~_is_valid()),
+        "no": ("ended", lambda: ~_is_valid()),
     }
 
 
@@ -366,18 +366,26 @@ class StandingApprovalAdmin(ReadOnlyMixin, ButtonsMixin):
     def granted(self, standing: StandingApproval) -> str:
         return ago(standing.granted_at)
 
-    @admin.display(description="holds until", ordering="until")
+    @admin.display(description="valid until", ordering="until")
     def holds(self, standing: StandingApproval) -> str:
         return exactly(standing.until) if standing.revoked_at is None else f"revoked by {standing.revoked_by}"
 
-    @button("Revoke", icon="block", variant="danger", confirm="Have the next call ask again?")
+    @button(
+        "Revoke",
+        icon="block",
+        variant="danger",
+        confirm="Revoke this approval? The next call needs a new one.",
+    )
     def revoke(self, request: HttpRequest, standing: StandingApproval) -> None:
         if revoke_standing(standing.pk, by=request.user.get_username()):
-            messages.success(request, "Revoked: the next call asks again.")
+            messages.success(request, "Revoked. The next call needs a new approval.")
         else:
-            messages.warning(request, "It was over already.")
+            messages.warning(request, "The approval has already ended.")
 
     def panel(self, request: HttpRequest, obj: StandingApproval) -> dict[str, Any]:
         is_valid = obj.revoked_at is None and obj.until > timezone.now()
-        state = badge("valid", "success") if is_valid else badge("over")
-        return {"headline": [side_by_side([state, f"{obj.used_by.count():,} calls ran by it."])], "facts": []}
+        state = badge("valid", "success") if is_valid else badge("ended")
+        return {
+            "headline": [side_by_side([state, f"{obj.used_by.count():,} calls used this approval."])],
+            "facts": [],
+        }

@@ -199,7 +199,7 @@ class RunIdForm(forms.Form):
 
 class OutputForm(forms.Form):
     output = forms.CharField(
-        label="What it answered, as JSON; empty if that is not known",
+        label="Output as JSON; leave empty if it is not known",
         required=False,
         widget=UnfoldAdminTextareaWidget(attrs={"rows": 2, **MONOSPACE}),
     )
@@ -244,7 +244,7 @@ def _read_output(written: str) -> Any:
     try:
         return parse_json(written.encode(errors="replace"), given=True)
     except UnreadableJSON as error:
-        why = f"The answer is not valid JSON; nothing was changed. {error}"
+        why = f"The output is not valid JSON. Nothing was changed. {error}"
         raise engine_runs.ResolutionRefused(why) from None
 
 
@@ -254,7 +254,7 @@ CANCEL_MESSAGES = {
     CancelOutcome.ALREADY_FINISHED: messages.warning,
     CancelOutcome.NOT_SUPPORTED: messages.error,
 }
-SIGNED_OUT = '<p role="alert" class="mb-6">You are signed out: reload the page to see the latest state.</p>'
+SIGNED_OUT = '<p role="alert" class="mb-6">You are signed out. Reload the page to see the latest state.</p>'
 GONE = '<p role="alert" class="mb-6">The record of this execution has been removed.</p>'
 POLL_SECONDS = ((60, 1), (600, 3), (86_400, 10))  # Up to this age, every so many seconds
 
@@ -289,7 +289,7 @@ class ExecutionAdmin(ReadOnlyMixin, RunningMixin, InteractionsMixin):
     show_facets = admin.ShowFacets.NEVER
     search_fields = TEXTS
     search_help_text = (
-        f"Words in the newest {SEARCHED:,}: tools, callers, errors, keys; whole ids and tool names in all"
+        f"Searches the newest {SEARCHED:,} by tool, caller, error and key; all by complete id or tool name"
     )
     buttons = ("cancel",)
     change_form_outer_before_template = "executions/admin/execution.html"
@@ -416,7 +416,7 @@ class RunFilterForm(forms.Form):
     started_after = forms.DateTimeField(label="Started after, UTC", required=False, widget=MomentInput)
     started_before = forms.DateTimeField(label="Started before, UTC", required=False, widget=MomentInput)
     query = forms.CharField(
-        label="Condition in the engine's own query language",
+        label="Filter in the engine's query language",
         required=False,
         max_length=2_000,
         widget=UnfoldAdminTextInputWidget(attrs={"spellcheck": "false"}),
@@ -524,8 +524,8 @@ def executions_consequence(sources: list[Source]) -> str:
     others = theirs.count() - active
     followed = "execution is" if active == 1 else "executions are"
     parts = [
-        f"{active:,} {followed} under way and will no longer be followed" if active else "",
-        f"{others:,} {'stays' if others == 1 else 'stay'} on record" if others else "",
+        f"{active:,} {followed} running and will no longer be followed" if active else "",
+        f"{others:,} {'remains' if others == 1 else 'remain'} on record" if others else "",
     ]
     listed = "; ".join(filter(None, parts))
     return f"Executions: {listed}." if listed else ""

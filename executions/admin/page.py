@@ -62,7 +62,7 @@ PAYLOADS = (
     ("input", "Input"),
     ("output", "Output"),
     ("content", "Content"),
-    ("start_answer", "The engine's answer to the start"),
+    ("start_answer", "The engine's response to the start"),
     ("status_answer", "The engine's last status"),
 )
 RAW = ("start_answer", "status_answer")
@@ -122,7 +122,7 @@ class StateFilter(DropdownFilter):  # type: ignore[misc]
         return [
             (QUEUED, "waiting in the queue"),
             *State.choices,
-            (UNDER_WAY, "running, or about to"),
+            (UNDER_WAY, "running or about to run"),
             (UNSUCCESSFUL, "failed or timed out"),
         ]
 
@@ -160,7 +160,7 @@ class CacheFilter(DropdownFilter):  # type: ignore[misc]
     parameter_name = "cached"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [("yes", "from the result cache"), ("no", "from a run of its own")]
+        return [("yes", "from the result cache"), ("no", "from its own run")]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Execution]) -> QuerySet[Execution]:
         if self.value() in ("yes", "no"):
@@ -174,7 +174,7 @@ class ToolsetFilter(DropdownFilter):  # type: ignore[misc]
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
         slugs = Toolset.objects.values_list("slug", flat=True)
-        return [(ALL_TOOLS, "none: the address of all tools"), *((slug, slug) for slug in slugs)]
+        return [(ALL_TOOLS, "none: the address for all tools"), *((slug, slug) for slug in slugs)]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Execution]) -> QuerySet[Execution]:
         match self.value():
@@ -250,7 +250,7 @@ def _show(block: dict[str, Any], characters: int, size: int) -> Shown:
 
 def _show_data(line: str, mime_type: str, encoded: str, size: int) -> Shown:
     if (data := decode_base64(encoded)) is None:
-        return Shown(f"{line}, not readable: its data is not base64")
+        return Shown(f"{line}, not readable: the data is not valid base64")
     line = f"{line}, {len(data):,} bytes"
     mime_type = mime_type.lower()
     if mime_type not in PICTURES | SOUNDS:
@@ -330,7 +330,7 @@ def send_payload(request: HttpRequest, key: uuid.UUID, name: str) -> HttpRespons
     payload = get_object_or_404(ExecutionPayload, pk=key)
     value = getattr(payload, name) if name in NAMES else None
     if value is None:
-        raise Http404(f"There is no {name} of this execution.")
+        raise Http404(f"This execution has no {name}.")
     record_export(actor_of(request), "payload", execution=str(key), part=name)
     response = JsonResponse(value, safe=False, json_dumps_params={"indent": 2})
     response["Content-Disposition"] = f'attachment; filename="{key}-{name}.json"'
@@ -340,12 +340,14 @@ def send_payload(request: HttpRequest, key: uuid.UUID, name: str) -> HttpRespons
 
 def state_badge(execution: Execution) -> SafeString:
     if execution.is_queued:
-        return badge("waiting in the queue", title="The limits are reached.")
+        return badge("waiting in the queue", title="The limit of concurrent runs is reached.")
     state = State(execution.state)
     shown = badge(state.label, STATE_BADGES[state])
     if execution.cached_at is None:
         return shown
-    return side_by_side([shown, badge("cached", "info", title="From the result cache, without a run.")])
+    return side_by_side(
+        [shown, badge("cached", "info", title="Answered from the result cache, without a run.")]
+    )
 
 
 def describe_page(request: HttpRequest, execution: Execution) -> dict[str, Any]:
@@ -400,7 +402,9 @@ def _schema_violations(execution: Execution, payload: ExecutionPayload | None) -
     if not (problems := find_argument_problems(workflow.output_schema, payload.output)):
         return ""
     listed = "\n".join(str(problem) for problem in problems[:SHOWN_PROBLEMS])
-    return f"The answer was delivered, but it violates the output schema that its API documents:\n{listed}"
+    return (
+        f"The result was delivered, but it does not match the output schema that the API documents:\n{listed}"
+    )
 
 
 def _progress_facts(execution: Execution) -> Facts:
@@ -408,7 +412,7 @@ def _progress_facts(execution: Execution) -> Facts:
     so_far = timezone.now() - execution.created_at
     return [
         ("Took", duration(execution.duration_ms)),
-        ("So far", "" if execution.is_settled else duration(int(so_far.total_seconds()) * 1000)),
+        ("Running for", "" if execution.is_settled else duration(int(so_far.total_seconds()) * 1000)),
         ("From the result cache", _origin(execution)),
         ("Progress", ", ".join(filter(None, [percent, execution.progress_message]))),
         ("Caller waits", _waiting(execution)),
@@ -431,7 +435,7 @@ def _origin(execution: Execution) -> str:
 
 def _waiting(execution: Execution) -> str:
     if execution.is_awaited:
-        return "a request waits for it"
+        return "a request is waiting for the result"
     if execution.is_unanswered:
         return format_html("its caller left without an answer, {}", ago(execution.awaited_until))
     return ""
@@ -453,9 +457,9 @@ def _time_facts(execution: Execution) -> Facts:
     return [
         ("Created", exactly(created)),
         ("Left the queue", exactly(admitted) if admitted != created else ""),
-        ("Taken by the engine", exactly(execution.started_at)),
+        ("Accepted by the engine", exactly(execution.started_at)),
         ("Finished", exactly(execution.finished_at)),
-        ("Given up at", DASH if execution.is_settled else exactly(execution.deadline_at)),
+        ("Times out at", DASH if execution.is_settled else exactly(execution.deadline_at)),
         ("Timeout", f"{execution.timeout_seconds} s"),
     ]
 
@@ -481,7 +485,7 @@ def _engine_facts(execution: Execution) -> Facts:
         ("Engine: started", exactly(execution.engine_started_at)),
         ("Engine: updated", exactly(execution.engine_updated_at)),
         ("Engine: finished", exactly(execution.engine_finished_at)),
-        ("Status asked for", _times(execution.polls)),
+        ("Status polled", _times(execution.polls)),
     ]
 
 
@@ -543,12 +547,12 @@ def _timeline(execution: Execution) -> dict[str, Any]:
 
 
 def _removed(moment: Any) -> SafeString:
-    return format_html("Removed by the retention: {}.", exactly(moment))
+    return format_html("Removed by the retention policy: {}.", exactly(moment))
 
 
 def _shown_payloads(execution: Execution, payload: ExecutionPayload | None) -> list[Titled]:
     if execution.payload_pruned_at is not None:
-        return [("Input, output and answers", _removed(execution.payload_pruned_at))]
+        return [("Input, output and responses", _removed(execution.payload_pruned_at))]
     if payload is None:
         return []
     cut = {entry["payload"]: entry["bytes"] for entry in payload.cut}
@@ -556,7 +560,7 @@ def _shown_payloads(execution: Execution, payload: ExecutionPayload | None) -> l
     for name, label in PAYLOADS:
         value = getattr(payload, name)
         if name in cut:
-            shown.append((label, f"Not kept: its {cut[name]:,} bytes are over the limit."))
+            shown.append((label, f"Not kept: the size of {cut[name]:,} bytes exceeds the limit."))
         elif value is not None and not (name in RAW and not value):
             whole = reverse("admin:executions_execution_payload", args=[execution.pk, name])
             shown += _show_payload(name, label, value, whole=whole, output=payload.output)

@@ -57,9 +57,9 @@ class CachePolicyAdmin(ButtonsMixin, OnlyRowAdmin):
         """Applies a lower limit at once; leaves fields that a worker updates alone."""
         obj.save(update_fields=form.changed_data)
         if evicted := evict_excess():
-            messages.info(request, f"{evicted} results went, to keep within the limit.")
+            messages.info(request, f"{evicted} results were evicted to stay within the limit.")
 
-    @button("Clear", icon="mop", variant="danger", confirm="Forget all cached results?")
+    @button("Clear", icon="mop", variant="danger", confirm="Remove all cached results?")
     def clear_all(self, request: HttpRequest, policy: CachePolicy) -> None:
         messages.success(request, f"Cleared: {clear_results()} results.")
 
@@ -70,7 +70,7 @@ class CachePolicyAdmin(ButtonsMixin, OnlyRowAdmin):
             "headline": [badge("on", "success") if obj.enabled else badge("off", "warning")],
             "facts": [
                 ("Workflows that use it", link_if_allowed(request, cached, WORKFLOWS, query="?cache=cached")),
-                ("Figures of each workflow", link_if_allowed(request, "All of them", USES, otherwise="")),
+                ("Statistics by workflow", link_if_allowed(request, "All workflows", USES, otherwise="")),
                 ("Results", link_if_allowed(request, f"{figures.entries:,}", RESULTS)),
                 ("Size", f"{filesizeformat(figures.bytes)} of {filesizeformat(figures.max_bytes)}"),
                 *_facts(figures),
@@ -84,7 +84,7 @@ def _facts(figures: CacheFigures) -> list[tuple[str, str]]:
         ("Hits", f"{figures.hits:,}"),
         ("Misses", f"{figures.misses:,}"),
         ("Hit rate", _share(figures.hits, figures.misses)),
-        ("Fresh runs asked for", f"{figures.refreshes:,}"),
+        ("Fresh runs requested", f"{figures.refreshes:,}"),
         ("Stored", f"{figures.stored:,}"),
         ("Too large", f"{figures.oversized:,}"),
         ("Evicted", f"{figures.evictions:,}"),
@@ -113,7 +113,7 @@ class CacheUseAdmin(ReadOnlyMixin, CatalogueAdmin):
     def has_clear_permission(self, request: HttpRequest) -> bool:
         return request.user.has_perm(MAY_CLEAR)
 
-    @admin.action(description="Clear: forget their cached results", permissions=["clear"])
+    @admin.action(description="Clear the cached results of selected workflows", permissions=["clear"])
     def clear(self, request: HttpRequest, queryset: QuerySet[CacheUse]) -> None:
         workflows = Workflow.objects.filter(cache_use__in=queryset)
         record_change(actor_of(request), workflows.only("tool_name"), "Cleared its cached results.")
@@ -127,7 +127,7 @@ class CacheUseAdmin(ReadOnlyMixin, CatalogueAdmin):
     @admin.display(description="cached for", ordering="workflow__cache_seconds")
     def answers_for(self, use: CacheUse) -> str:
         seconds = use.workflow.effective_cache_seconds
-        return "not any more" if seconds is None else f"{seconds:,} s"
+        return "no longer cached" if seconds is None else f"{seconds:,} s"
 
     @admin.display(description="results", ordering="entries")
     def results(self, use: CacheUse) -> SafeString:
@@ -162,18 +162,18 @@ class CachedResultAdmin(ReadOnlyMixin, CatalogueAdmin):
     newest_by = "last_used_at"
     show_full_result_count = False
     search_fields = ("workflow__tool_name",)
-    search_help_text = f"The tool, in the {SEARCHED:,} that were used last"
+    search_help_text = f"Searches the tool name, in the {SEARCHED:,} most recently used results"
     actions = ("forget",)
 
     def has_clear_permission(self, request: HttpRequest) -> bool:
         return request.user.has_perm(MAY_CLEAR)
 
-    @admin.action(description="Forget the selected results", permissions=["clear"])
+    @admin.action(description="Remove the selected results", permissions=["clear"])
     def forget(self, request: HttpRequest, queryset: QuerySet[CachedResult]) -> None:
         workflows = Workflow.objects.filter(cached_results__in=queryset).distinct()
-        record_change(actor_of(request), workflows.only("tool_name"), "Forgot some of its cached results.")
+        record_change(actor_of(request), workflows.only("tool_name"), "Removed some of its cached results.")
         removed = remove_results(queryset.values_list("pk", flat=True), counted_as="cleared")
-        messages.success(request, f"Forgotten: {removed} results.")
+        messages.success(request, f"Removed: {removed} results.")
 
     @admin.display(description="workflow", ordering="workflow__tool_name")
     def workflow_shown(self, result: CachedResult) -> SafeString:
@@ -209,7 +209,7 @@ def cache_fact(request: HttpRequest, workflow: Workflow) -> tuple[str, str]:
         return ("Cached results", "")
     found = link(f"{use.entries:,}", RESULTS, query=f"?workflow__id__exact={use.pk}")
     counts = f"{use.hits:,} hits, {use.misses:,} misses, {_share(use.hits, use.misses)}"
-    return ("Cached results", format_html("{} ({}, {} answered)", found, filesizeformat(use.bytes), counts))
+    return ("Cached results", format_html("{} ({}, {} hit rate)", found, filesizeformat(use.bytes), counts))
 
 
 WorkflowAdmin.further_facts.append(cache_fact)

@@ -123,7 +123,7 @@ class MomentField(ArgumentField):
         try:
             moment = datetime.fromisoformat(text)
         except ValueError:
-            raise NotReadable("This is not a date and time.") from None
+            raise NotReadable("Enter a valid date and time.") from None
         return (moment if moment.tzinfo else timezone.make_aware(moment)).isoformat()
 
 
@@ -139,12 +139,12 @@ class RunForm(forms.Form):
         widget=widgets.UnfoldAdminTextareaWidget(attrs={"rows": 12, **MONOSPACE}),
     )
     fresh = forms.BooleanField(
-        label="Run it though a cached result could answer",
+        label="Run even if a cached result is available",
         required=False,
         widget=widgets.UnfoldBooleanSwitchWidget,
     )
     sure = forms.BooleanField(
-        label="Run it: it may delete or overwrite something",
+        label="Run even though the workflow may delete or overwrite data",
         required=False,
         widget=widgets.UnfoldBooleanSwitchWidget,
     )
@@ -193,7 +193,7 @@ class RunForm(forms.Form):
         try:
             arguments = parse_json(written.encode(errors="replace"), given=True) if written.strip() else {}
         except UnreadableJSON as error:
-            raise forms.ValidationError(f"This cannot be read. {error}") from None
+            raise forms.ValidationError(f"The JSON cannot be read. {error}") from None
         if not isinstance(arguments, dict):
             raise forms.ValidationError('Enter a JSON object, such as {"text": "Hello"}.')
         return arguments
@@ -230,7 +230,7 @@ def field_for(name: str, inputs: Inputs) -> ArgumentField:
     is_required = name in inputs.required
     left_out = ""
     if described.default is not None:
-        left_out = f"Left out, it is {json.dumps(described.default, ensure_ascii=False)[:SHORT]}."
+        left_out = f"Default: {json.dumps(described.default, ensure_ascii=False)[:SHORT]}."
     common: dict[str, Any] = {
         "about": f"{described.type}, required" if is_required else described.type,
         "help_text": " ".join(filter(None, (described.description, left_out))),
@@ -239,7 +239,7 @@ def field_for(name: str, inputs: Inputs) -> ArgumentField:
     if values := _values(schema):
         return OneOfField(name, described.type, values=values, **common)
     if item := _item_type(described):
-        common["help_text"] += " One a line."
+        common["help_text"] += " Enter one value per line."
         return ListField(name, item=item, widget=_area(3), **common)
     if described.type in ("integer", "number"):
         step = "1" if described.type == "integer" else "any"
@@ -247,7 +247,7 @@ def field_for(name: str, inputs: Inputs) -> ArgumentField:
     if described.type == "string":
         return _text_field(name, schema, common)
     if described.type != "any":
-        common["help_text"] += " As JSON."
+        common["help_text"] += " Enter JSON."
     return ArgumentField(name, described.type, widget=_area(3, **MONOSPACE), **common)
 
 
@@ -255,7 +255,7 @@ def _text_field(name: str, schema: Mapping[str, Any], common: dict[str, Any]) ->
     if schema.get("format") == "date":
         return ArgumentField(name, "string", widget=_line(type="date"), **common)
     if schema.get("format") == "date-time":
-        common["help_text"] += f" In the time zone {timezone.get_current_timezone_name()}."
+        common["help_text"] += f" Time zone: {timezone.get_current_timezone_name()}."
         return MomentField(name, "string", widget=_line(type="datetime-local", step="1"), **common)
     longest = schema.get("maxLength")
     is_short = isinstance(longest, int) and longest <= SHORT
@@ -329,7 +329,9 @@ class RunningMixin(ButtonsMixin):
         if (mode := request.POST.get("to")) in ("form", "json"):
             return self._show(request, workflow, _in_other_mode(workflow, form, mode))
         if form.is_valid() and form.is_destructive and not form.cleaned_data.get("sure"):
-            form.add_error("sure", "It may delete or overwrite something: confirm that it should.")
+            form.add_error(
+                "sure", "The workflow may delete or overwrite data. Confirm that you want to run it."
+            )
         if form.is_valid() and (execution := _start(request, workflow, form)) is not None:
             if self.has_view_permission(request):
                 return HttpResponseRedirect(reverse("admin:executions_execution_change", args=[execution.pk]))

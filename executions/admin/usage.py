@@ -166,7 +166,7 @@ def _name(request: HttpRequest, subject: statistics.Subject, use: statistics.Use
         case statistics.Subject.CALLER:
             return show_caller(request, key=use.key, name=use.name)
         case statistics.Subject.TOOLSET:
-            return use.name or "none: the address of all tools"
+            return use.name or "none: the address for all tools"
     if use.workflow_id is None:
         return f"{use.name} (deleted)"
     return link_if_allowed(request, use.name, "catalogue_workflow_change", use.workflow_id)
@@ -179,7 +179,7 @@ def _disable_uncalled(request: HttpRequest, uncalled: WorkflowQuerySet) -> HttpR
     shown = Workflow.objects.for_lists().filter(pk__in=uncalled.filter(pk__in=chosen).values("pk"))
     workflows = {workflow.pk: workflow for workflow in shown}
     if not workflows:
-        messages.warning(request, "Nothing to disable: choose workflows without calls.")
+        messages.warning(request, "Nothing to disable. Choose at least one workflow without calls.")
     elif "confirmed" in request.POST:
         disabled = disable_workflows(Workflow.objects.filter(pk__in=list(workflows)), by=actor_of(request))
         messages.success(request, f"Disabled: {disabled}.")
@@ -208,12 +208,12 @@ def _ask_before_disabling(request: HttpRequest, workflows: dict[int, Workflow]) 
     ]
     context = admin.site.each_context(request) | {
         "title": f"Disable {number:,} workflow{'' if number == 1 else 's'}",
-        "note": "Agents no longer see them, and calls are refused, until they are enabled again.",
+        "note": "Agents cannot see or call these workflows until you enable them again.",
         "names": [chip(workflow.tool_name) for workflow in list(workflows.values())[:SHOWN_NAMES]],
         "more": max(0, number - SHOWN_NAMES),
-        "consequences": [(f"Toolsets that lose some: {len(consequences)}", consequences)]
+        "consequences": [(f"Toolsets that lose workflows: {len(consequences)}", consequences)]
         if consequences
-        else [("No toolset has any of them", consequences)],
+        else [("No toolset contains any of these workflows", consequences)],
         "sent": [("confirmed", "yes"), *(("workflow", key) for key in workflows)],
         "back": request.get_full_path(),
         "variant": "danger",

@@ -49,13 +49,15 @@ class Approval(models.Model):
     binding = models.CharField(
         max_length=64, db_index=True, help_text="SHA-256 of the workflow's content, the input and the caller."
     )
-    content = models.CharField(max_length=64, help_text="SHA-256 of what the workflow was.")
+    content = models.CharField(
+        max_length=64, help_text="SHA-256 of the workflow's content at the time of the call."
+    )
     asked_by = models.ForeignKey(
         settings.AUTH_USER_MODEL,
         null=True,
         on_delete=models.SET_NULL,
         related_name="+",
-        help_text="The user that the caller acts for, as far as it is known.",
+        help_text="The user that the caller acts for, if known.",
     )
     requested_at = models.DateTimeField(default=timezone.now)
     expires_at = models.DateTimeField()
@@ -66,7 +68,7 @@ class Approval(models.Model):
         null=True,
         on_delete=models.SET_NULL,
         related_name="used_by",
-        help_text="The earlier approval by which it ran without asking.",
+        help_text="The earlier approval that allowed it to run without a new one.",
     )
 
     objects = ApprovalQuerySet.as_manager()
@@ -102,7 +104,7 @@ class ApprovalDecision(models.Model):
     verdict = models.CharField(max_length=10, choices=Verdict.choices)
     words = models.TextField(blank=True)
     minutes = models.PositiveIntegerField(
-        null=True, help_text="For how long the same call passes without asking. Empty: this call only."
+        null=True, help_text="How long identical calls run without a new approval. Empty: this call only."
     )
     at = models.DateTimeField(default=timezone.now)
 

@@ -472,7 +472,7 @@ class Execution(Transitions):
         """Its timeout has passed while it runs: it is to be cancelled, with a grace period."""
         return self._move(
             [State.RUNNING],
-            ("overdue", f"Its timeout of {self.timeout_seconds} s has passed: it is to be cancelled."),
+            ("overdue", f"Its timeout of {self.timeout_seconds} s has passed; it will be cancelled."),
             when=models.Q(overdue_since=None),
             ours=True,
             overdue_since=timezone.now(),
@@ -503,7 +503,7 @@ class Execution(Transitions):
         wanted = models.Q(cancel_requested_at=None) | ~models.Q(state__in=ACTIVE)
         return self._move(
             [state for state in State if state != State.CANCELLED],
-            ("reattached", "The same call came again and takes over this execution."),
+            ("reattached", "The caller repeated the call, which takes over this execution."),
             when=abandoned & wanted,
             awaited_until=until,
         )
@@ -536,14 +536,14 @@ def manual_result(
     said = metadata | {SAID_BY: by}
     if output is None:
         message = (
-            f"{tool_name} ran, says {by}, who looked; but its output is not known. "
-            "Calling it again would run it once more."
+            f"{by} checked that {tool_name} ran, but its output is not known. "
+            "Calling it again would run it a second time."
         )
         event = f"{by}: it ran. Its output is not known."
         return event, {"output": None, "content": [_text(message)], "metadata": said}
-    message = f"{tool_name} ran, says {by}, who looked; and this is what {by} says that its output was:"
+    message = f"{by} checked that {tool_name} ran, and reported this output:"
     written = output if isinstance(output, str) else json.dumps(output, ensure_ascii=False)
-    event = f"{by}: it ran. The output is what {by} says that it was."
+    event = f"{by}: it ran. {by} reported its output."
     return event, {"output": output, "content": [_text(message), _text(written)], "metadata": said}
 
 

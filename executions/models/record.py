@@ -55,9 +55,9 @@ class CancelProgress(models.TextChoices):
 class Aftermath(models.TextChoices):
     """What a failure left behind, which decides what may be done next; a line of the timeline."""
 
-    MAY_HAVE_EFFECT = "may_have_effect", "What was asked for may have been done all the same."
+    MAY_HAVE_EFFECT = "may_have_effect", "The action may have taken effect all the same."
     NO_OTHER_ARGUMENTS = "no_other_arguments", "Other arguments would not help."
-    NOTHING_DONE = "nothing_done", "The engine was not reached, or wants to be asked later. Nothing was done."
+    NOTHING_DONE = "nothing_done", "The engine was not reached, or asks to be called later. Nothing was done."
 
 
 class ErrorKind(models.TextChoices):
@@ -108,21 +108,23 @@ class ExecutionRecord(models.Model):
     caller_name = models.CharField(max_length=255, blank=True)
     door = models.CharField(max_length=10, choices=Door.choices)
     toolset = models.CharField(
-        max_length=64, blank=True, help_text="Whose address it was called at; empty: at that of all tools."
+        max_length=64,
+        blank=True,
+        help_text="The toolset whose address was called. Empty: the address for all tools.",
     )
-    input_characters = models.PositiveBigIntegerField(default=0, help_text="Of the arguments, as JSON.")
-    output_characters = models.PositiveBigIntegerField(default=0, help_text="Of the result, as JSON.")
+    input_characters = models.PositiveBigIntegerField(default=0, help_text="Length of the arguments as JSON.")
+    output_characters = models.PositiveBigIntegerField(default=0, help_text="Length of the result as JSON.")
 
     arguments_hash = models.CharField(max_length=64, editable=False, help_text="SHA-256 of the input.")
     approval_hash = models.CharField(
         max_length=64,
         blank=True,
         editable=False,
-        help_text="SHA-256 of the workflow's content, the input and the caller, which have to be those that "
+        help_text="SHA-256 of the workflow's content, the input and the caller, which must match those that "
         "were approved. Empty: it needed no approval.",
     )
     idempotency_key = models.CharField(
-        max_length=255, blank=True, help_text="The caller's own name for this request."
+        max_length=255, blank=True, help_text="The key that the caller gave this request."
     )
     cached_from = models.ForeignKey(
         "executions.Execution",
@@ -137,7 +139,7 @@ class ExecutionRecord(models.Model):
         null=True, help_text="When the run ended whose cached result answered it. Empty: it ran itself."
     )
     cache_key = models.CharField(
-        max_length=64, blank=True, editable=False, help_text="What its result is to be cached under."
+        max_length=64, blank=True, editable=False, help_text="The key under which its result is cached."
     )
     cache_clearings = models.PositiveBigIntegerField(
         default=0,
@@ -152,13 +154,16 @@ class ExecutionRecord(models.Model):
     state = models.CharField(max_length=12, choices=State.choices, default=State.PENDING)
     # Null, so that code from before these columns can go on writing rows while processes are replaced.
     request_id = models.CharField(  # noqa: DJ001
-        max_length=64, null=True, editable=False, help_text="Of the request that made it, as logs have it."
+        max_length=64,
+        null=True,
+        editable=False,
+        help_text="Id of the request that created it, as in the logs.",
     )
     traceparent = models.CharField(  # noqa: DJ001
         max_length=55, null=True, editable=False, help_text="The W3C trace context that steps continue."
     )
     input_request = models.BigIntegerField(
-        null=True, editable=False, help_text="What it asks its caller, while that is not answered."
+        null=True, editable=False, help_text="The questions to its caller that are not answered yet."
     )
     run_id = models.CharField("engine's run id", max_length=255, blank=True)
     correlation_id = models.CharField(max_length=255, blank=True)
@@ -169,14 +174,16 @@ class ExecutionRecord(models.Model):
 
     created_at = models.DateTimeField(default=timezone.now, db_index=True)
     payload_pruned_at = models.DateTimeField(
-        null=True, help_text="When the retention removed its input, output and raw answers."
+        null=True, help_text="When the retention policy removed its input, output and raw responses."
     )
-    events_pruned_at = models.DateTimeField(null=True, help_text="When the retention removed its timeline.")
+    events_pruned_at = models.DateTimeField(
+        null=True, help_text="When the retention policy removed its timeline."
+    )
 
     admitted_at = models.DateTimeField(
         null=True, help_text="When the limits allowed it. Empty: it waits in the queue."
     )
-    started_at = models.DateTimeField(null=True, help_text="When the engine took it.")
+    started_at = models.DateTimeField(null=True, help_text="When the engine accepted it.")
     finished_at = models.DateTimeField(null=True)
     engine_created_at = models.DateTimeField(null=True)
     engine_started_at = models.DateTimeField(null=True)
@@ -184,18 +191,17 @@ class ExecutionRecord(models.Model):
     engine_finished_at = models.DateTimeField(null=True)
 
     timeout_seconds = models.PositiveIntegerField()
-    deadline_at = models.DateTimeField(help_text="When it is given up and cancelled.")
-    next_attempt_at = models.DateTimeField(
-        default=timezone.now, help_text="When the engine is next to be asked."
-    )
+    deadline_at = models.DateTimeField(help_text="When it times out and is cancelled.")
+    next_attempt_at = models.DateTimeField(default=timezone.now, help_text="When the engine is next polled.")
     attempts = models.PositiveIntegerField(
         default=0, help_text="Failed attempts in a row to reach the engine."
     )
     not_found = models.PositiveIntegerField(default=0, help_text="Consecutive polls that found no such run.")
-    poll_failure = models.TextField(blank=True, help_text="Why the last poll failed. Empty: it did not.")
+    poll_failure = models.TextField(blank=True, help_text="Why the last poll failed. Empty: it succeeded.")
     looked_up_since = models.DateTimeField(
         null=True,
-        help_text="Since when the engine is asked for a run with the execution's key; the answer was lost.",
+        help_text="Since when a run with the execution's key is looked up at the engine; its answer "
+        "was lost.",
     )
     end_reported_at = models.DateTimeField(
         null=True, help_text="When the engine's webhook last reported that it has ended."
@@ -210,12 +216,12 @@ class ExecutionRecord(models.Model):
     cancel_requested_at = models.DateTimeField(null=True)
     cancel_requested_by = models.CharField(max_length=255, blank=True)
     overdue_since = models.DateTimeField(
-        null=True, help_text="When its timeout was seen to have passed, and its cancellation to be due."
+        null=True, help_text="When its timeout was found to have passed, so that its cancellation is due."
     )
     cancel_sent_at = models.DateTimeField(null=True, help_text="When the engine was asked to cancel it.")
     terminate_sent_at = models.DateTimeField(
         null=True,
-        help_text="When the engine was asked to terminate it, as it had not followed the cancellation.",
+        help_text="When the engine was asked to terminate it, as it had not stopped after the cancellation.",
     )
     cancel_refusal = models.TextField(blank=True, help_text="Why the engine refused to cancel it.")
 
@@ -513,8 +519,7 @@ def _days(
         null=True,
         blank=True,
         validators=[MaxValueValidator(LONGEST_DAYS)],
-        help_text=f"{help_text} In days; 0 = not kept: removed within a quarter of an hour; empty = kept for "
-        "ever.",
+        help_text=f"{help_text} In days; 0 = not kept: removed within 15 minutes; empty = kept for ever.",
     )
 
 
@@ -526,27 +531,29 @@ class Retention(Recorded):
     keep_records_days = _days(
         90,
         "keep executions for",
-        "After this an execution that has ended is removed with all that belongs to it: who ran what, "
-        "when, and how it ended, with the engine's words for an error. Natural-language requests go at the "
+        "After this time, an execution that has ended is removed with all its data: who ran what, "
+        "when, how it ended, and the engine's error message. Natural-language requests are removed at the "
         "same age.",
     )
     keep_payloads_days = _days(
         30,
         "keep payloads for",
-        "After this the input, the output and the engine's raw answers are removed, and the texts of "
-        "natural-language requests; the record stays and says so.",
+        "After this time, the input, the output and the engine's raw responses are removed, and the texts of "
+        "natural-language requests; the record remains and says so.",
     )
     keep_events_days = _days(
-        30, "keep timelines for", "After this the timeline is removed; the execution stays and says so."
+        30,
+        "keep timelines for",
+        "After this time, the timeline is removed; the execution remains and says so.",
     )
     keep_discovery_runs_days = _days(
-        30, "keep discovery runs for", "After this the record of a listing of a source is removed."
+        30, "keep discovery runs for", "After this time, the record of a source's discovery run is removed."
     )
     keep_statistics_days = _days(
         730,
         "keep statistics for",
-        "After this the hourly sums behind charts, usage and REST's statistics are removed. They are small, "
-        "without arguments, results or errors, and outlast the executions.",
+        "After this time, the hourly sums behind charts, usage and REST's statistics are removed. They are "
+        "small, contain no arguments, results or errors, and outlast the executions.",
     )
 
     class Meta:
@@ -580,10 +587,10 @@ class WorkerPresence(models.Model):
     id = models.PositiveSmallIntegerField(primary_key=True, default=ONLY, editable=False)
     seen_at = models.DateTimeField(default=timezone.now, help_text="When the due work was last done.")
     worker_at = models.DateTimeField(
-        null=True, help_text="When a worker was last alive, whether or not it got anything to do."
+        null=True, help_text="When a worker was last alive, with or without work to do."
     )
     process = models.CharField(
-        max_length=64, blank=True, help_text="Of a process that stands in for the workers. Empty: a worker."
+        max_length=64, blank=True, help_text="The process that stands in for the workers. Empty: a worker."
     )
 
     class Meta:
@@ -599,14 +606,18 @@ class ExecutionPayload(models.Model):
     execution = models.OneToOneField(
         "executions.Execution", on_delete=models.CASCADE, primary_key=True, related_name="payload"
     )
-    input = JSONTextField(default=dict, null=True, help_text="Empty once the retention has removed it.")
+    input = JSONTextField(
+        default=dict, null=True, help_text="Empty once the retention policy has removed it."
+    )
     output = JSONTextField(null=True)
     content = JSONTextField(
         null=True, help_text="The output as MCP content blocks, if the engine returns them."
     )
-    start_answer = JSONTextField(null=True, help_text="The engine's raw answer to the start.")
+    start_answer = JSONTextField(null=True, help_text="The engine's raw response to the start.")
     status_answer = JSONTextField(null=True, help_text="The engine's last raw status.")
-    metadata = JSONTextField(default=dict, help_text="Which version of the workflow ran, for which client.")
+    metadata = JSONTextField(
+        default=dict, help_text="The version of the workflow that ran, and the client that called it."
+    )
     cut = JSONTextField(default=list, help_text="Which of them were too large to keep whole.")
     shares_output = models.BooleanField(
         default=False,
@@ -638,7 +649,7 @@ class ExecutionPayload(models.Model):
         cut = [{"payload": name, "bytes": size} for name, size in too_large.items()]
         known = cls.objects.values_list("cut", flat=True).get(pk=execution.pk)
         lines = [
-            ("cut", f"The {name} of {size} bytes is over the limit of {limit}.")
+            ("cut", f"The {name} of {size} bytes exceeds the limit of {limit}.")
             for name, size in too_large.items()
         ]
         return values | dict.fromkeys(too_large) | {"cut": known + cut}, lines

@@ -46,8 +46,8 @@ class CachePolicy(Recorded):
         "cleanup interval",
         default=300,
         validators=[MinValueValidator(10), MaxValueValidator(86_400)],
-        help_text="Seconds between two removals of expired results, which are not used in the meantime "
-        "either.",
+        help_text="Seconds between two removals of expired results. Expired results are never used, "
+        "even before they are removed.",
     )
     cleaned_at = models.DateTimeField(null=True, editable=False)
 
@@ -73,13 +73,17 @@ class CacheUse(models.Model):
     hits = models.PositiveBigIntegerField(default=0, help_text="Calls answered from the cache.")
     misses = models.PositiveBigIntegerField(default=0, help_text="Calls that no result could answer.")
     refreshes = models.PositiveBigIntegerField(default=0, help_text="Calls that asked for a fresh run.")
-    stored = models.PositiveBigIntegerField(default=0, help_text="Results that were put into the cache.")
-    oversized = models.PositiveBigIntegerField(default=0, help_text="Results that were too large for it.")
-    evictions = models.PositiveBigIntegerField(default=0, help_text="Results that made room for others.")
+    stored = models.PositiveBigIntegerField(default=0, help_text="Results that were stored in the cache.")
+    oversized = models.PositiveBigIntegerField(
+        default=0, help_text="Results that were too large for the cache."
+    )
+    evictions = models.PositiveBigIntegerField(
+        default=0, help_text="Results that were evicted to make room for others."
+    )
     expired = models.PositiveBigIntegerField(default=0, help_text="Results removed because of their age.")
     cleared = models.PositiveBigIntegerField(default=0, help_text="Results cleared on request.")
     clearings = models.PositiveBigIntegerField(
-        default=0, help_text="How often it was cleared: runs that began before the last time are not cached."
+        default=0, help_text="How often it was cleared. Runs that began before the last time are not cached."
     )
     cleared_at = models.DateTimeField(null=True)
 

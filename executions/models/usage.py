@@ -137,13 +137,15 @@ class StatisticsState(models.Model):
     ONLY = 1
     id = models.PositiveSmallIntegerField(primary_key=True, default=ONLY, editable=False)
     removed_until = models.DateTimeField(
-        null=True, help_text="Executions that ended before this may have been removed by the retention."
+        null=True,
+        help_text="Executions that ended before this may have been removed by the retention policy.",
     )
     counted_from_rows_at = models.DateTimeField(
-        null=True, help_text="When what had ended before there were statistics was counted."
+        null=True, help_text="When executions that ended before statistics existed were counted."
     )
     past_changes = models.PositiveBigIntegerField(
-        default=0, help_text="How often sums of past days were changed, which are remembered until then."
+        default=0,
+        help_text="How often sums of past days were changed. They are remembered until the next change.",
     )
 
     class Meta:

@@ -29,7 +29,8 @@ from executions.models import Approval, Execution, StandingApproval
 from executions.rest.base import caller_of
 
 A_PERSON = (
-    "A person decides: sign in to the admin as staff. An access token may read approvals, and decides none."
+    "A person decides: sign in to the admin as staff. Access tokens can read approvals but cannot "
+    "decide them."
 )
 
 
@@ -40,7 +41,8 @@ class DecisionSerializer(serializers.Serializer[Any]):
     verdict = serializers.ChoiceField(choices=Verdict.choices)
     words = serializers.CharField()
     minutes = serializers.IntegerField(
-        allow_null=True, help_text="For how long the same call passes without asking; null: this call only."
+        allow_null=True,
+        help_text="For how long identical calls run without a new approval; null: this call only.",
     )
     at = serializers.DateTimeField()
 
@@ -48,14 +50,14 @@ class DecisionSerializer(serializers.Serializer[Any]):
 class ApprovalSerializer(serializers.Serializer[Approval]):
     """A call that needs a person's approval, or needed it."""
 
-    execution = serializers.UUIDField(source="pk", help_text="The execution's id, and the approval's.")
+    execution = serializers.UUIDField(source="pk", help_text="The id of the execution and of the approval.")
     state = serializers.ChoiceField(choices=Approval.State.choices)
     tool = serializers.CharField(source="execution.tool_name")
     source = serializers.CharField(source="execution.source_name")  # type: ignore[assignment]
     caller = serializers.CharField(source="execution.caller")
     caller_name = serializers.CharField(source="execution.caller_name")
     door = serializers.CharField(source="execution.door")
-    reason = serializers.CharField(help_text="Why it needs approval, a line for each reason.")
+    reason = serializers.CharField(help_text="Why it needs approval, one reason per line.")
     outcome = serializers.CharField(help_text="How it ended, in a sentence.")
     approvers_needed = serializers.IntegerField()
     decisions = DecisionSerializer(many=True)
@@ -81,14 +83,15 @@ class PastSerializer(serializers.Serializer[Any]):
     ended = serializers.IntegerField(help_text="How many of its last 100 runs have ended.")
     succeeded = serializers.IntegerField()
     success_rate = serializers.FloatField(allow_null=True, help_text="From 0 to 1.")
-    by_caller = serializers.IntegerField(help_text="How many of the last were the same caller's.")
+    by_caller = serializers.IntegerField(help_text="How many of the last runs were by the same caller.")
 
 
 class ApprovalDetailSerializer(ApprovalSerializer):
     """A call that needs a person's approval, with what it would send and what the tool did before."""
 
     arguments = serializers.JSONField(
-        source="execution.payload.input", help_text="Exactly; null once the retention has removed them."
+        source="execution.payload.input",
+        help_text="The exact arguments; null once the retention policy has removed them.",
     )
     client = serializers.SerializerMethodField(help_text="The client's description of itself.")
     past = serializers.SerializerMethodField()
@@ -110,14 +113,15 @@ class ApproveSerializer(base.StrictSerializer):
         default=None,
         min_value=1,
         max_value=LONGEST_MINUTES,
-        help_text="The same caller, content and arguments pass for so long without asking. Null: this call.",
+        help_text="For how long calls with the same caller, content and arguments need no new "
+        "approval. Null: this call.",
     )
 
 
 class RefuseSerializer(base.StrictSerializer):
     """With words for the caller."""
 
-    words = serializers.CharField(max_length=LONGEST_WORDS, help_text="Why; the caller gets to read it.")
+    words = serializers.CharField(max_length=LONGEST_WORDS, help_text="The reason, which the caller sees.")
 
 
 class StandingSerializer(serializers.Serializer[StandingApproval]):
@@ -136,9 +140,9 @@ class StandingSerializer(serializers.Serializer[StandingApproval]):
 
 class ApprovalFilters(django_filters.FilterSet):  # type: ignore[misc]
     state = django_filters.ChoiceFilter(choices=Approval.State.choices)
-    decided = base.StrictBooleanFilter(method="filter_decided", label="Whether it waits no longer.")
+    decided = base.StrictBooleanFilter(method="filter_decided", label="Whether it is decided or has ended.")
     mine = base.StrictBooleanFilter(
-        method="filter_mine", label="Asked for by calls of yours, or decided by you; with a session."
+        method="filter_mine", label="Approvals of your own calls, or decided by you; needs a session."
     )
     tool = django_filters.CharFilter(field_name="execution__tool_name", label="The tool's name.")
     caller = django_filters.CharFilter(field_name="execution__caller", label="Such as `token:7`.")
@@ -154,19 +158,23 @@ class ApprovalFilters(django_filters.FilterSet):  # type: ignore[misc]
 
 
 CONFLICT = OpenApiResponse(
-    base.ProblemSerializer, "It was decided already, has expired, or the workflow has changed since the call."
+    base.ProblemSerializer,
+    "It has already been decided, has expired, or the workflow has changed since the call.",
 )
-FORBIDDEN = OpenApiResponse(base.ProblemSerializer, "No token can decide, and no person on their own call.")
+FORBIDDEN = OpenApiResponse(
+    base.ProblemSerializer, "Tokens cannot decide, and people cannot decide on their own calls."
+)
 
 
 @extend_schema_view(
     list=extend_schema(
         summary="List approvals",
-        description="Calls that wait for a person's approval, and those that were decided; the newest first.",
+        description="Lists calls that wait for a person's approval, and calls that were decided; "
+        "the newest first.",
     ),
     retrieve=extend_schema(
         summary="Read an approval",
-        description="With the exact arguments, and with what the tool did before.",
+        description="Returns the exact arguments and the previous runs of the tool.",
         responses=ApprovalDetailSerializer,
     ),
 )
@@ -194,7 +202,7 @@ class ApprovalViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewS
     @extend_schema(
         operation_id="approvals_approve",
         summary="Approve a call",
-        description="Where several people are needed, the last one's approval starts it. It runs with "
+        description="If several approvals are needed, the last one starts the call. It runs with "
         "exactly the recorded arguments, or not at all.",
         request=ApproveSerializer,
         responses={200: ApprovalDetailSerializer, 403: FORBIDDEN, 409: CONFLICT},
@@ -210,7 +218,7 @@ class ApprovalViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewS
     @extend_schema(
         operation_id="approvals_refuse",
         summary="Refuse a call",
-        description="It ends, and the caller gets the words. Nothing is started.",
+        description="The call ends, and the caller gets the reason. Nothing is started.",
         request=RefuseSerializer,
         responses={200: ApprovalDetailSerializer, 403: FORBIDDEN, 409: CONFLICT},
         examples=[OpenApiExample("Refuse", {"words": "Not before the audit."}, request_only=True)],
@@ -238,8 +246,9 @@ class ApprovalViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewS
 
 @extend_schema_view(
     list=extend_schema(
-        summary="List approvals for a time",
-        description="Calls that pass without asking, and that did; the newest first.",
+        summary="List approvals for a period",
+        description="Lists approvals that let identical calls run, including those that have ended; "
+        "the newest first.",
     )
 )
 @extend_schema(tags=["Approvals"])
@@ -256,8 +265,8 @@ class StandingApprovalViewSet(mixins.ListModelMixin, ApiViewSet[StandingApproval
 
     @extend_schema(
         operation_id="standing_approvals_revoke",
-        summary="Revoke an approval for a time",
-        description="The next call asks again.",
+        summary="Revoke an approval for a period",
+        description="The next call needs a new approval.",
         request=None,
         responses={
             200: StandingSerializer,

@@ -73,7 +73,7 @@ class ExecutionFilters(django_filters.FilterSet):  # type: ignore[misc]
     source = django_filters.CharFilter(field_name="source_name", label="The source's name at the time.")
     caller = django_filters.CharFilter(label="Who started it, such as `token:7` or `user:1`.")
     idempotency_key = django_filters.CharFilter(label="The key that its caller gave it.")
-    queued = base.StrictBooleanFilter(method="by_queue", label="Whether it waits in the queue.")
+    queued = base.StrictBooleanFilter(method="by_queue", label="Whether it is waiting in the queue.")
     cached = base.StrictBooleanFilter(
         method="by_cache", label="Whether a cached result answered it, without a run."
     )
@@ -83,11 +83,11 @@ class ExecutionFilters(django_filters.FilterSet):  # type: ignore[misc]
     # Last: it searches the newest that the other filters leave.
     search = django_filters.CharFilter(
         method="by_text",
-        label="Has this text, in any case of letters, in the name of its tool, workflow, source or caller, "
-        "in its error or last progress message, or in an id of the engine's or a key. Looks at the newest "
-        "20,000 that the other parameters leave, and gives the newest 1,000 of what it finds; "
-        "`created_before` reaches older ones. The whole id of an execution or a run, and the whole name of a "
-        "tool, are found however old they are. Payloads are not searched.",
+        label="Searches, ignoring case, the name of the tool, workflow, source or caller, "
+        "the error, the last progress message, the engine's ids and the keys. Searches the newest "
+        "20,000 executions that match the other parameters, and returns the newest 1,000 matches; "
+        "use `created_before` for older ones. The complete id of an execution or a run, or the "
+        "complete name of a tool, is found regardless of age. Payloads are not searched.",
     )
     ordering = base.StableOrdering(
         fields=["created_at", "finished_at", "state", ("tool_name", "tool"), ("source_name", "source")]
@@ -142,7 +142,7 @@ waiting_places = WaitingPlaces()
 FORMAT = OpenApiParameter(
     "format",
     enum=["json", "csv"],
-    description="`csv`: all executions that the other parameters leave, the newest first, as one table.",
+    description="`csv`: all executions that match the other parameters, the newest first, as one table.",
 )
 
 
@@ -158,9 +158,14 @@ def wants_csv(request: Request) -> bool:
     beside = [name for name in ("page", "page_size", "cursor", "ordering") if name in request.query_params]
     problems = []
     if wanted not in ("json", "csv"):
-        problems = [base.Problem(f"?{FORMAT.name}", "Use json or csv.")]
+        problems = [base.Problem(f"?{FORMAT.name}", "The format must be json or csv.")]
     elif wanted == "csv":
-        problems = [base.Problem(f"?{name}", "A table is whole, the newest first.") for name in beside]
+        problems = [
+            base.Problem(
+                f"?{name}", "Cannot be combined with format=csv, which returns all rows, the newest first."
+            )
+            for name in beside
+        ]
     if problems:
         raise base.Refusal(400, base.REFUSED, kind="validation", errors=problems)
     return wanted == "csv"
@@ -223,7 +228,8 @@ class ExecutionSerializer(serializers.ModelSerializer[Execution]):
     workflow_id = serializers.CharField(source="upstream_id", help_text="The engine's id of the workflow.")
     success = serializers.SerializerMethodField(help_text="Null until the execution is settled.")
     duration_ms = serializers.IntegerField(
-        allow_null=True, help_text="By the engine's clock if it reports both times, else by the product's."
+        allow_null=True,
+        help_text="Measured by the engine's clock if it reports both times, otherwise by the product's.",
     )
     error = ExecutionErrorSerializer(source="*", read_only=True, allow_null=True)
     progress = serializers.FloatField(
@@ -232,9 +238,10 @@ class ExecutionSerializer(serializers.ModelSerializer[Execution]):
         help_text="Percent, as the engine reports it; 100 once it has completed.",
     )
     queued = serializers.BooleanField(
-        source="is_queued", help_text="It waits until the limits have room; no engine has got it yet."
+        source="is_queued",
+        help_text="It waits until the limits allow it to start; it has not been sent to the engine.",
     )
-    awaited = serializers.BooleanField(source="is_awaited", help_text="A request waits for it.")
+    awaited = serializers.BooleanField(source="is_awaited", help_text="A request is waiting for the result.")
     unanswered = serializers.BooleanField(
         source="is_unanswered", help_text="Its caller left without an answer and has not asked again."
     )
@@ -278,15 +285,17 @@ class ExecutionDetailSerializer(ExecutionSerializer):
     cancel_progress = serializers.ChoiceField(
         choices=CancelProgress.choices,
         allow_null=True,
-        help_text="The outcome of a request to cancel it; null without one.",
+        help_text="The outcome of a cancel request; null if there was none.",
     )
     payload_removed_at = serializers.DateTimeField(
         source="payload_pruned_at",
         allow_null=True,
-        help_text="When the retention removed input, output and raw answers, which are null since then.",
+        help_text="When the retention policy removed input, output and raw responses, which are then null.",
     )
     events_removed_at = serializers.DateTimeField(
-        source="events_pruned_at", allow_null=True, help_text="When the retention removed the timeline."
+        source="events_pruned_at",
+        allow_null=True,
+        help_text="When the retention policy removed the timeline.",
     )
     input = AnyJSONField(source="payload.input", help_text="The arguments.")
     output = AnyJSONField(source="payload.output", help_text="The result, once it has completed.")
@@ -298,7 +307,7 @@ class ExecutionDetailSerializer(ExecutionSerializer):
         "them, also for a failure. Null otherwise.",
     )
     start_answer = AnyJSONField(
-        source="payload.start_answer", help_text="The engine's raw answer to the start."
+        source="payload.start_answer", help_text="The engine's raw response to the start."
     )
     status_answer = AnyJSONField(source="payload.status_answer", help_text="The engine's last raw status.")
     cut = CutSerializer(source="payload.cut", many=True, help_text="Payloads that were too large to keep.")
@@ -320,12 +329,14 @@ class StartSerializer(StrictSerializer):
     """A workflow and its arguments."""
 
     tool = serializers.CharField(max_length=64, help_text="The workflow's tool name.")
-    arguments = serializers.DictField(default=dict, help_text="By the workflow's input schema.")
+    arguments = serializers.DictField(
+        default=dict, help_text="The arguments, which must match the workflow's input schema."
+    )
     wait_seconds = serializers.IntegerField(
         default=0,
         min_value=0,
         max_value=LONGEST_WAIT_SECONDS,
-        help_text="How long to wait for the result before answering with the record as it is then.",
+        help_text="How long to wait for the result. After this time, the response has the current record.",
     )
 
 
@@ -336,23 +347,29 @@ class ResolveSerializer(StrictSerializer):
     run_id = serializers.CharField(
         default="",
         max_length=255,
-        help_text="The engine's id of that run. Needed if it ran, except at an engine that keeps no runs, "
-        "such as an HTTP API.",
+        help_text="The engine's id of that run. Required if it ran, except for an engine that does "
+        "not keep runs, such as an HTTP API.",
     )
     output = AnyJSONField(
         default=None,
         allow_null=True,
-        help_text="For a run that the engine does not keep: its answer, if you know it. It is recorded as "
+        help_text="For a run that the engine does not keep: its answer, if known. It is recorded as "
         "reported by you; null: not known.",
     )
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         if attrs["run_id"] and not attrs["ran"]:
-            raise serializers.ValidationError({"run_id": "An execution that did not run has no run id."})
+            raise serializers.ValidationError(
+                {"run_id": "Omit the run id for an execution that did not run."}
+            )
         if attrs["output"] is not None and not attrs["ran"]:
-            raise serializers.ValidationError({"output": "An execution that did not run has no output."})
+            raise serializers.ValidationError(
+                {"output": "Omit the output for an execution that did not run."}
+            )
         if attrs["output"] is not None and attrs["run_id"]:
-            raise serializers.ValidationError({"output": "The engine has the output of a run that it keeps."})
+            raise serializers.ValidationError(
+                {"output": "Omit the output: the engine has the output of this run."}
+            )
         return attrs
 
 

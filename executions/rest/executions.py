@@ -72,12 +72,13 @@ REFUSALS = {
         "The workflow declares no such query or signal, or the arguments do not match its schema.",
     ),
     409: OpenApiResponse(
-        ProblemSerializer, "The run is not running (yet, or any more), or the engine cannot do it or refused."
+        ProblemSerializer, "The run is not running, or the engine does not support the request or refused it."
     ),
     503: OpenApiResponse(ProblemSerializer, "The engine did not answer. Nothing happened; try again later."),
 }
 UNCERTAIN = OpenApiResponse(
-    ProblemSerializer, "It is not known whether the engine took the signal. Do not send it again blindly."
+    ProblemSerializer,
+    "It is not known whether the engine received the signal. Check the run before you send it again.",
 )
 Result = TypeVar("Result")
 LONGEST_TEXT = 255
@@ -89,14 +90,16 @@ STATES = [state.value for state in RunState]
 class TalkSerializer(StrictSerializer):
     """A query for a run, or a signal to it."""
 
-    name = serializers.CharField(max_length=255, help_text="As the workflow declares it.")
-    arguments = serializers.DictField(default=dict, help_text="By its inputSchema.")
+    name = serializers.CharField(max_length=255, help_text="The name that the workflow declares.")
+    arguments = serializers.DictField(
+        default=dict, help_text="The arguments, which must match its inputSchema."
+    )
 
 
 class AnswerSerializer(serializers.Serializer[Any]):
     execution_id = serializers.UUIDField(source="execution.pk")
     query = serializers.CharField()
-    answer = AnyJSONField(source="value", help_text="What the run answered.")
+    answer = AnyJSONField(source="value", help_text="The run's answer.")
 
 
 def _asked(request: Request) -> tuple[str, dict[str, Any]]:
@@ -140,7 +143,7 @@ CANCEL_CODES = {
 IDEMPOTENCY_KEY = OpenApiParameter(
     "Idempotency-Key",
     location=OpenApiParameter.HEADER,
-    description="The caller's own name for this request, 1 to 255 printable ASCII characters such as a UUID. "
+    description="A key that the caller chooses: 1 to 255 printable ASCII characters, such as a UUID. "
     "The same key with the same tool and arguments gives the same execution, also when it has ended, for "
     "CATALOGUE_IDEMPOTENCY_HOURS. Arguments are the same if they are the same JSON, whatever the order of "
     "names; `1` and `1.0` differ. A request that was refused does not use the key up.",
@@ -148,7 +151,7 @@ IDEMPOTENCY_KEY = OpenApiParameter(
 CACHE_CONTROL = OpenApiParameter(
     "Cache-Control",
     location=OpenApiParameter.HEADER,
-    description="`no-cache`: the workflow runs, though a cached result could answer; its result takes the "
+    description="`no-cache`: the workflow runs even if a cached result is available; its result takes the "
     "place of that one.",
 )
 IDEMPOTENT_REPLAYED = OpenApiParameter(
@@ -161,7 +164,7 @@ TOOL_RENAMED_TO = OpenApiParameter(
     "Tool-Renamed-To",
     location=OpenApiParameter.HEADER,
     response=[201, 202],
-    description="What the tool is called now, where the request has a former name that still works.",
+    description="The current name of the tool, if the request used a former name.",
 )
 RETRY_AFTER = OpenApiParameter(
     "Retry-After", int, OpenApiParameter.HEADER, response=[429, 503], description="Seconds."
@@ -171,7 +174,7 @@ RETRY_AFTER = OpenApiParameter(
 @extend_schema_view(
     list=extend_schema(
         summary="List executions",
-        description="The newest first, without payloads. Callers that are no administrators see only their "
+        description="The newest first, without payloads. Callers who are not administrators see only their "
         "own. With `cursor`, which begins empty, the last page is as quick as the first, "
         "and none repeats or misses a row while others are added; they have no `count`. With `format=csv` "
         "all of them come as one table.",
@@ -185,7 +188,7 @@ RETRY_AFTER = OpenApiParameter(
         summary="Read an execution",
         description="State and progress while it runs; once it is settled, the final result or error, the "
         "engine's raw answers and the timeline. Reading asks no engine: workers keep the record up to date, "
-        "and if it is more than two seconds old they ask once, however many read it.",
+        "and poll once if it is more than two seconds old, regardless of the number of readers.",
         responses=ExecutionDetailSerializer,
     ),
 )
@@ -244,9 +247,11 @@ class ExecutionViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiView
         "once; `cached_at` says so.",
         request=StartSerializer,
         responses={
-            201: OpenApiResponse(ExecutionDetailSerializer, "The run is over; `success` says how."),
-            202: OpenApiResponse(ExecutionDetailSerializer, "The run goes on."),
-            404: OpenApiResponse(ProblemSerializer, "No such tool, or it is disabled. Nothing was started."),
+            201: OpenApiResponse(ExecutionDetailSerializer, "The run has ended; `success` says how."),
+            202: OpenApiResponse(ExecutionDetailSerializer, "The run continues."),
+            404: OpenApiResponse(
+                ProblemSerializer, "The tool does not exist or is disabled. Nothing was started."
+            ),
             409: OpenApiResponse(
                 ProblemSerializer,
                 "The idempotency key was used for another tool or other arguments; `execution_id` says for "
@@ -254,12 +259,13 @@ class ExecutionViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiView
             ),
             429: OpenApiResponse(
                 ProblemSerializer,
-                "More calls a minute than the token, the caller, the toolset or the tool takes. Nothing was "
+                "The call rate of the token, the caller, the toolset or the tool is exceeded. Nothing was "
                 "started; see `Retry-After`.",
             ),
             503: OpenApiResponse(
                 ProblemSerializer,
-                "The limits and the queue are full. Nothing was started; see `Retry-After`.",
+                "The limit of concurrent runs is reached and the queue is full. Nothing was "
+                "started; see `Retry-After`.",
             ),
         },
         parameters=[IDEMPOTENCY_KEY, CACHE_CONTROL, IDEMPOTENT_REPLAYED, TOOL_RENAMED_TO, RETRY_AFTER],
@@ -301,11 +307,11 @@ class ExecutionViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiView
         description="Asks the engine to cancel the run, and reports the outcome.",
         request=None,
         responses={
-            200: OpenApiResponse(CancellationSerializer, "It is cancelled."),
-            202: OpenApiResponse(CancellationSerializer, "Cancelling was asked for; the engine decides."),
+            200: OpenApiResponse(CancellationSerializer, "The execution is cancelled."),
+            202: OpenApiResponse(CancellationSerializer, "Cancellation was requested; the engine decides."),
             409: OpenApiResponse(
                 CancellationSerializer,
-                "`already finished`, or `not supported`: the engine cannot cancel and the run goes on. "
+                "`already finished`, or `not supported`: the engine cannot cancel and the run continues. "
                 "Besides `outcome`, `message` and `execution` it has `detail` and `kind`, as every error.",
             ),
         },
@@ -332,7 +338,7 @@ class ExecutionViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiView
         summary="Resolve an unconfirmed execution",
         description="Resolves a start whose answer was lost. If it ran, the engine is asked whether "
         "it knows the run, and the run is then followed to its end. An engine that keeps no runs, such as an "
-        "HTTP API, cannot be asked: without `run_id` the execution is completed on your word, with "
+        "HTTP API, cannot be asked: without `run_id` the execution is marked as completed, with "
         "the `output` that you give or none. If it did not run, the execution has failed and is safe to call "
         "again. For administrators.",
         request=ResolveSerializer,
@@ -340,10 +346,10 @@ class ExecutionViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiView
             200: ExecutionDetailSerializer,
             400: OpenApiResponse(
                 ProblemSerializer,
-                "The engine does not know that run, or none was named though it keeps runs. Nothing was "
-                "changed.",
+                "The engine does not have that run, or `run_id` is missing although it keeps runs. "
+                "Nothing was changed.",
             ),
-            409: OpenApiResponse(ProblemSerializer, "It is not unconfirmed (any more)."),
+            409: OpenApiResponse(ProblemSerializer, "The execution is not unconfirmed."),
             503: OpenApiResponse(ProblemSerializer, "The engine could not be asked. Nothing was changed."),
         },
         examples=[
@@ -369,8 +375,8 @@ class ExecutionViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiView
     @extend_schema(
         operation_id="executions_query",
         summary="Query a run",
-        description="Puts one of the queries that the workflow declares to a run that goes on or, where the "
-        "engine still answers for it, has ended. It changes nothing.",
+        description="Sends one of the queries that the workflow declares to a run that is in "
+        "progress or, if the engine still answers for it, has ended. It changes nothing.",
         request=TalkSerializer,
         responses={200: AnswerSerializer, **REFUSALS},
         examples=[OpenApiExample("Without arguments", {"name": "progress"}, request_only=True)],
@@ -383,7 +389,7 @@ class ExecutionViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiView
     @extend_schema(
         operation_id="executions_signal",
         summary="Signal a run",
-        description="Sends one of the signals that the workflow declares to a run that goes on, once. The "
+        description="Sends one of the signals that the workflow declares to a run in progress, once. The "
         "answer is the execution's record; the effect of the signal shows later.",
         request=TalkSerializer,
         responses={200: ExecutionDetailSerializer, **REFUSALS, 504: UNCERTAIN},
@@ -435,7 +441,7 @@ def _not_resolved(error: engine_runs.ResolutionRefused) -> Refusal:
 def _start_refusal(error: StartRefused) -> Refusal:
     match error:
         case UnknownTool():
-            look = "GET /api/workflows/ lists those that there are."
+            look = "GET /api/workflows/ lists the available ones."
             return Refusal(status.HTTP_404_NOT_FOUND, f"{error} {look}")
         case InvalidArguments():
             problems = [Problem(f"/arguments{problem.path}", problem.message) for problem in error.problems]
@@ -462,18 +468,18 @@ class RunFilterSerializer(StrictSerializer):
         choices=STATES, required=False, help_text="Several may be named: `state=running&state=failed`."
     )
     run = serializers.CharField(
-        required=False, max_length=LONGEST_TEXT, help_text="What the run's id begins with."
+        required=False, max_length=LONGEST_TEXT, help_text="The prefix of the run id."
     )
-    started_after = serializers.DateTimeField(required=False, help_text="Or at that very moment.")
+    started_after = serializers.DateTimeField(required=False, help_text="Inclusive.")
     started_before = serializers.DateTimeField(required=False)
     query = serializers.CharField(
         required=False,
         max_length=LONGEST_QUERY,
-        help_text="A further condition in the engine's own query language.",
+        help_text="An additional filter in the engine's query language.",
     )
     page_size = serializers.IntegerField(default=USUAL_PAGE, min_value=1, max_value=LARGEST_PAGE)
     cursor = serializers.CharField(
-        default="", max_length=LONGEST_CURSOR, help_text="`next_cursor` of the page before."
+        default="", max_length=LONGEST_CURSOR, help_text="`next_cursor` of the previous page."
     )
 
     @property
@@ -491,9 +497,11 @@ class RunFilterSerializer(StrictSerializer):
 
 class EngineRunSerializer(serializers.Serializer[EngineRun]):
     run_id = serializers.CharField(source="listed.run_id")
-    workflow = serializers.CharField(source="listed.workflow", help_text="The engine's name of it.")
+    workflow = serializers.CharField(source="listed.workflow", help_text="The engine's name for it.")
     state = serializers.ChoiceField(choices=STATES, source="listed.state")
-    told_state = serializers.CharField(source="listed.told_state", help_text="In the engine's own word.")
+    told_state = serializers.CharField(
+        source="listed.told_state", help_text="The state as the engine names it."
+    )
     started_at = serializers.DateTimeField(source="listed.started_at", allow_null=True)
     finished_at = serializers.DateTimeField(source="listed.finished_at", allow_null=True)
     details = JSONObjectField(source="listed.details", help_text="The engine's further details.")
@@ -520,7 +528,7 @@ class EngineRunViewSet(ApiViewSet[Execution]):
     @extend_schema(
         operation_id="sources_runs",
         summary="List the runs at the engine",
-        description="Asks the engine for its own list, the latest first, whichever client started "
+        description="Asks the engine for its own list, the latest first, regardless of which client started "
         "them. Nothing is stored. For administrators.",
         parameters=[
             OpenApiParameter("source", location=OpenApiParameter.PATH, description="The source's name."),

@@ -27,12 +27,14 @@ class CacheFiguresSerializer(serializers.Serializer[CacheFigures]):
     entries = serializers.IntegerField(help_text="Results that are cached at present.")
     bytes = serializers.IntegerField(help_text="Their size.")
     hits = serializers.IntegerField(help_text="Calls that a cached result answered.")
-    misses = serializers.IntegerField(help_text="Calls that ran since no cached result could answer them.")
-    hit_rate = serializers.FloatField(allow_null=True, help_text="Hits of hits and misses, from 0 to 1.")
+    misses = serializers.IntegerField(help_text="Calls that ran because no cached result was available.")
+    hit_rate = serializers.FloatField(
+        allow_null=True, help_text="Hits divided by hits and misses, from 0 to 1."
+    )
     refreshes = serializers.IntegerField(help_text="Calls that asked for a fresh run.")
-    stored = serializers.IntegerField(help_text="Results that were put into the cache.")
-    oversized = serializers.IntegerField(help_text="Results that were too large for it.")
-    evictions = serializers.IntegerField(help_text="Results that made room for others.")
+    stored = serializers.IntegerField(help_text="Results that were stored in the cache.")
+    oversized = serializers.IntegerField(help_text="Results that were too large for the cache.")
+    evictions = serializers.IntegerField(help_text="Results that were evicted to make room for others.")
     expired = serializers.IntegerField(help_text="Results that were removed because of their age.")
     cleared = serializers.IntegerField(help_text="Results that were cleared on request.")
 
@@ -44,7 +46,7 @@ class ClearSerializer(StrictSerializer):
         default="",
         allow_blank=True,
         max_length=64,
-        help_text="A workflow's tool name; left out: all of them.",
+        help_text="A workflow's tool name. Omit it to clear all results.",
     )
 
 
@@ -67,7 +69,7 @@ class ResultCacheViewSet(ApiViewSet[CacheUse]):
     @extend_schema(
         operation_id="result_cache_figures",
         summary="Read the figures of the result cache",
-        description="Counted since results were first cached; of workflows that still exist.",
+        description="The figures cover workflows that still exist, since results were first cached.",
         parameters=[WORKFLOW],
         responses=forced_singular_serializer(CacheFiguresSerializer),  # type: ignore[no-untyped-call]
     )
@@ -84,7 +86,7 @@ class ResultCacheViewSet(ApiViewSet[CacheUse]):
         request=ClearSerializer,
         responses={
             200: ClearedSerializer,
-            400: OpenApiResponse(ProblemSerializer, "No such workflow. Nothing was cleared."),
+            400: OpenApiResponse(ProblemSerializer, "The workflow does not exist. Nothing was cleared."),
         },
     )
     @action(detail=False, methods=["post"])

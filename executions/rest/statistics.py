@@ -30,26 +30,26 @@ class StatisticsFilters(django_filters.FilterSet):  # type: ignore[misc]
     """What is counted and how it is grouped."""
 
     ended_after = django_filters.IsoDateTimeFilter(
-        method="by_start", label="The first hour, by any moment in it. Left out: the last 24 hours are told."
+        method="by_start", label="The first hour, given as any time within it. Default: 24 hours ago."
     )
     ended_before = django_filters.IsoDateTimeFilter(
-        method="by_end", label="The end: the hour that this moment is in is left out. Left out: now."
+        method="by_end", label="The end, exclusive of the hour that contains this time. Default: now."
     )
     bucket = django_filters.ChoiceFilter(
         choices=[("hour", "hour"), ("day", "day")],
         method="as_it_is",
-        label="A row for each hour (of at most 35 days) or each day in UTC (of at most 400), where something "
-        "ended. Left out: one for the whole time.",
+        label="One row for each hour (up to 35 days) or each day in UTC (up to 400 days) in which something "
+        "ended. Default: one row for the whole period.",
     )
     group_by = django_filters.MultipleChoiceFilter(
         choices=[(subject.value, subject.value) for subject in Subject],
         method="as_it_is",
-        label="A row for each tool, toolset, caller, source or door; several may be named: "
-        "`group_by=tool&group_by=door`. Left out: all together.",
+        label="One row for each tool, toolset, caller, source or door; can be repeated: "
+        "`group_by=tool&group_by=door`. Default: one total.",
     )
     tool = django_filters.CharFilter(field_name="tool_name", label="The tool's name at the time.")
     toolset = django_filters.CharFilter(label="The slug of the toolset whose address was called.")
-    caller = django_filters.CharFilter(label="Who called, such as `token:7` or `user:1`.")
+    caller = django_filters.CharFilter(label="The caller, such as `token:7` or `user:1`.")
     source = django_filters.CharFilter(field_name="source_name", label="The source's name at the time.")
     door = django_filters.ChoiceFilter(choices=Execution.Door.choices)
     outcome = django_filters.MultipleChoiceFilter(
@@ -83,14 +83,14 @@ class StatisticsSerializer(serializers.Serializer[Any]):
     )
     door = serializers.CharField(allow_null=True)
     calls = serializers.IntegerField(help_text="Executions that ended.")
-    failures = serializers.IntegerField(help_text="Of these, what failed or timed out.")
+    failures = serializers.IntegerField(help_text="Executions that failed or timed out.")
     cancelled = serializers.IntegerField()
     cached = serializers.IntegerField(help_text="Answered from the result cache, without a run.")
-    mean_ms = serializers.IntegerField(allow_null=True, help_text="Of runs that came to an end.")
-    p50_ms = serializers.IntegerField(
-        allow_null=True, help_text="The median of these, estimated within a fifth of it."
+    mean_ms = serializers.IntegerField(allow_null=True, help_text="Mean duration of runs that ended.")
+    p50_ms = serializers.IntegerField(allow_null=True, help_text="Median duration, estimated to within 20 %.")
+    p95_ms = serializers.IntegerField(
+        allow_null=True, help_text="95th percentile of the duration, estimated likewise."
     )
-    p95_ms = serializers.IntegerField(allow_null=True, help_text="The 95th percentile, likewise.")
     input_tokens = serializers.IntegerField(help_text="Estimated from the characters of the arguments.")
     output_tokens = serializers.IntegerField(help_text="Estimated from the characters of the results.")
     last_at = serializers.DateTimeField(help_text="When the last of them ended.")
@@ -102,7 +102,7 @@ class StatisticsSerializer(serializers.Serializer[Any]):
         summary="Read statistics",
         description="Calls, failures, durations and tokens of executions that have ended, by the hour or day "
         "in which they did and by what they were for; the earliest first, then what was called most. They "
-        "are kept longer than the executions. Callers that are no administrators see only their own calls.",
+        "are kept longer than the executions. Callers who are not administrators see only their own calls.",
         responses=StatisticsSerializer(many=True),
         examples=[
             OpenApiExample(
@@ -146,7 +146,7 @@ class StatisticsViewSet(ApiViewSet[HourlyUsage]):
 def _refuse_too_long(start: datetime, end: datetime, bucket: str) -> None:
     longest = LONGEST[bucket]
     if end - start > longest + HOUR:
-        message = f"That is too long a time: ask for at most {longest.days} days, or for another bucket."
+        message = f"The period is too long: request at most {longest.days} days, or use another bucket."
         problems = [Problem("?ended_after", message)]
         raise Refusal(status.HTTP_400_BAD_REQUEST, message, kind="validation", errors=problems)
 

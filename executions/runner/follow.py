@@ -403,7 +403,7 @@ async def _send_terminate(connector: Connector, execution: Execution) -> None:
     except ConnectorError as error:
         log_of(execution).warning("Terminating at the engine failed: {}", error.message)
     else:
-        told = "It went on after its cancellation: the engine was asked to terminate it."
+        told = "It continued after the cancellation request, so the engine was asked to terminate it."
         await run_in_database(execution.mark_terminate_sent, told)
 
 
@@ -445,7 +445,7 @@ def _record_snapshot(execution: Execution, look: _Look, capabilities: Capabiliti
     elif given_up_at is not None and given_up_at <= timezone.now():
         tried = "cancelled" if execution.terminate_sent_at is None else "ended"
         record_timeout(
-            execution, f"and the engine has not {tried} it: it may go on there.", snapshot=snapshot
+            execution, f"and the engine has not {tried} it: it may still be running there.", snapshot=snapshot
         )
     else:
         planned = min(timezone.now() + look.interval, _next_turn(execution, capabilities))
@@ -458,12 +458,12 @@ def _record_failed_poll(
     given_up_at = _given_up_at(execution, capabilities)
     is_unknown = isinstance(error, NotFound | Unsupported)
     if given_up_at is not None and given_up_at <= timezone.now():
-        record_timeout(execution, f"and the engine does not say what became of it: {error.message}")
+        record_timeout(execution, f"and the engine does not report its outcome: {error.message}")
     elif _cannot_report_runs(execution, error, capabilities):
         _record_unreported(execution, error)
     elif isinstance(error, NotFound) and execution.not_found >= FORGIVEN_NOT_FOUND:
-        execution.fail(f"The engine does not know the run any more: {error.message}")
-        log_of(execution).warning("The engine does not know the run any more: {}", error.message)
+        execution.fail(f"The engine no longer knows the run: {error.message}")
+        log_of(execution).warning("The engine no longer knows the run: {}", error.message)
     else:
         # An engine back from an outage is not polled as rarely as during it.
         failures = execution.not_found if is_unknown else None
@@ -471,7 +471,7 @@ def _record_failed_poll(
         execution.record_failed_poll(
             error.message, next_attempt_at=next_try, not_found=is_unknown, release=release
         )
-        log_of(execution).warning("Poll failed, the run goes on: {}", error.message)
+        log_of(execution).warning("Poll failed; the run continues: {}", error.message)
 
 
 def _cannot_report_runs(execution: Execution, error: ConnectorError, capabilities: Capabilities) -> bool:
@@ -496,12 +496,12 @@ def _has_reported_runs(execution: Execution) -> bool:
 def _record_unreported(execution: Execution, error: ConnectorError) -> None:
     """Not failed: the run goes on, visible only at the engine."""
     why = (
-        f"Status is not supported: the engine behind {execution.source_name} does not tell how a run is "
-        f"({error.message.removesuffix('.')}). It took the start as run {execution.run_id}, which may go on "
-        "there. Do not start it again before it has been checked there."
+        f"Status is not supported: the engine behind {execution.source_name} does not report the "
+        f"status of runs ({error.message.removesuffix('.')}). It accepted the start as run "
+        f"{execution.run_id}, which may still be running there. Check it there before you start it again."
     )
     if execution.lose_run(why, kind=ErrorKind.EXECUTION):
-        log_of(execution).warning("The engine does not tell how the run is: {}", error.message)
+        log_of(execution).warning("The engine does not report the status of the run: {}", error.message)
 
 
 def record_timeout(execution: Execution, fate: str, snapshot: RunSnapshot | None = None) -> None:

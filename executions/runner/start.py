@@ -65,7 +65,7 @@ async def start(execution: Execution) -> None:
     if execution.cancel_requested_at is not None:
         await run_in_database(execution.cancel, "Cancelled before it was started.")
     elif execution.deadline_at <= timezone.now():
-        await run_in_database(record_timeout, execution, "before the engine took it.")
+        await run_in_database(record_timeout, execution, "before the engine accepted it.")
     elif off := switched_off(execution.workflow, execution.door):
         why = f"It was not started: {off}."
         await run_in_database(execution.fail, why, kind=ErrorKind.CONFIGURATION)
@@ -223,8 +223,8 @@ def _why_too_late(execution: Execution, error: ConnectorError) -> str:
     if asked is None or asked < left:
         return ""
     return (
-        f"Nothing was done: the engine asks to be left alone for {asked:,.0f} s, "
-        f"and of the timeout only {left:,.0f} s are left."
+        f"Nothing was done: the engine asks clients to wait {asked:,.0f} s, "
+        f"and only {left:,.0f} s of the timeout are left."
     )
 
 
@@ -233,19 +233,19 @@ async def _why_not_again(execution: Execution) -> str:
     assert execution.workflow is not None, "advance() ends executions without a workflow"
     source = execution.workflow.source
     if execution.deadline_at <= timezone.now():
-        return "its timeout passed before that could be found out."
+        return "its timeout passed before this could be determined."
     if execution.cancel_requested_at is not None:
-        return "it was cancelled before that could be found out."
+        return "it was cancelled before this could be determined."
     if off := switched_off(execution.workflow, execution.door):
-        return f"{off} before that could be found out."
+        return f"{off} before this could be determined."
     # Another address, or one without idempotent starts when it was sent: it would make a second run.
     if source.configured_at > (execution.admitted_at or execution.created_at):
-        return "the source's settings were changed before that could be found out."
+        return "the source's settings were changed before this could be determined."
     if execution.approval_hash and await run_in_database(why_not_approved, execution):
-        return "what was approved has changed since."
+        return "what was approved has since changed."
     if not await _starts_are_idempotent(execution):
         return "the start was interrupted before the engine's answer was recorded."
-    return "" if execution.looked_up_since is None else "the engine cannot be asked about it any more."
+    return "" if execution.looked_up_since is None else "the engine can no longer be asked about it."
 
 
 def switched_off(workflow: Workflow, door: str) -> str:
@@ -254,7 +254,7 @@ def switched_off(workflow: Workflow, door: str) -> str:
         return f"source {workflow.source.name} was switched off"
     if not workflow.enabled and door != Execution.Door.ADMIN:
         return "the workflow was disabled"
-    return "" if workflow.missing_since is None else "the engine does not list the workflow any more"
+    return "" if workflow.missing_since is None else "the engine no longer lists the workflow"
 
 
 async def _starts_are_idempotent(execution: Execution) -> bool:
@@ -291,7 +291,10 @@ def _record_started(execution: Execution, started: Started, first_poll_in: timed
     if execution.confirm_started(started.run_id, by=by, next_attempt_at=first_poll, started=started):
         log_of(execution).warning("The unconfirmed start is confirmed: the run is {}", started.run_id)
     elif not Execution.objects.filter(pk=execution.pk, run_id=started.run_id).exists():
-        execution.note("started_late", f"The engine runs it as {started.run_id}, but it had been given up.")
+        execution.note(
+            "started_late",
+            f"The engine runs it as {started.run_id}, but the execution had already been given up.",
+        )
         log_of(execution).error("The engine started {} after the execution was given up", started.run_id)
 
 
@@ -491,14 +494,16 @@ def _record_empty_look(execution: Execution, blind_to: Execution | None) -> None
     why = "The engine has no run for it."
     if blind_to is not None:
         execution.mark_unconfirmed(
-            f"It is not known whether the run was started: the engine finds no run for it, but neither run "
-            f"{blind_to.run_id} of execution {blind_to.pk}, which it has. Looking runs up seems not to "
-            "work; where the source has a run lookup path, check that."
+            "It is not known whether the run was started: the engine finds no run for it, but it does not "
+            f"find run {blind_to.run_id} of execution {blind_to.pk} either, which exists. Run lookup does "
+            "not seem to work; if the source has a run lookup path, check it."
         )
-        log_of(execution).warning("Start unconfirmed: the lookup does not even find a run that there is")
+        log_of(execution).warning("Start unconfirmed: the lookup does not find a run that exists")
     elif not _looked_enough(execution):
         execution.look_again(
-            next_attempt_at=_next_look(execution), why=f"{why} It may be on its way.", found_nothing=True
+            next_attempt_at=_next_look(execution),
+            why=f"{why} The start may still be on its way.",
+            found_nothing=True,
         )
     elif execution.conclude_not_started(f"{why} The start did not happen; it is safe to call again."):
         log_of(execution).warning("The start did not happen: the engine has no run for our key")
@@ -506,7 +511,9 @@ def _record_empty_look(execution: Execution, blind_to: Execution | None) -> None
 
 def _record_unanswered_look(execution: Execution, error: ConnectorError) -> None:
     if _looked_long_enough(execution) and execution.deadline_at <= timezone.now():
-        why = f"It is not known whether the run was started, and the engine does not tell: {error.message}"
+        why = (
+            f"It is not known whether the run was started, and the engine does not report it: {error.message}"
+        )
         execution.mark_unconfirmed(why)
         log_of(execution).warning("Start unconfirmed: {}", error.message)
     else:

@@ -75,14 +75,14 @@ def test_what_the_tool_did_before_counts_runs_that_go_on(admin_client: Client) -
     """A tool whose runs all go on has run; the caller's runs are not more than all."""
     execution = waiting_call()
     Execution.objects.exclude(pk=execution.pk).delete()
-    assert "It has never run." in text_of(admin_client.get(page_of(execution)))
+    assert "The tool has never run." in text_of(admin_client.get(page_of(execution)))
     for state in ("running", "running"):
         make_execution(execution.workflow, state=state, caller=execution.caller)
     shown = text_of(admin_client.get(page_of(execution)))
-    assert "Last runs: 2, by this caller 2. None has ended." in shown
+    assert "Recent runs: 2, 2 of them by this caller. No run has ended." in shown
     make_execution(execution.workflow, state="failed", caller="token:9")
     shown = text_of(admin_client.get(page_of(execution)))
-    assert "Last runs: 3, by this caller 2. Ended: 1, of which 0 succeeded (0%)." in shown
+    assert "Recent runs: 3, 2 of them by this caller. Ended: 1, of which 0 succeeded (0%)." in shown
 
 
 def test_only_approvers_see_and_decide(client: Client) -> None:

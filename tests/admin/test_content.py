@@ -79,5 +79,5 @@ def test_a_page_shows_no_more_than_it_can_carry(admin_client: Client) -> None:
     assert len(media_in(html)) == 1
     assert shown.count("2,000,000 bytes, too large for this page") == 2
     assert "the first 10,000 of 90,000 characters" in shown
-    assert "105 blocks more are not shown here" in shown
+    assert "105 more blocks are not shown here" in shown
     assert len(html) < 4_000_000

@@ -84,8 +84,8 @@ def test_the_form_asks_the_engine_and_keeps_what_was_asked(
     assert talker.asked_for == [(wanted, 50, ""), (wanted, 50, "more&more")]
     assert 'value="Priority &gt; 3"' in following.content.decode()
     talker.list()
-    assert "The engine lists no such runs." in text_of(admin_client.get(address(review), asked))
-    assert "No further runs." in text_of(admin_client.get(address(review) + page.context["next_page"]))
+    assert "The engine lists no matching runs." in text_of(admin_client.get(address(review), asked))
+    assert "No more runs." in text_of(admin_client.get(address(review) + page.context["next_page"]))
 
 
 @pytest.mark.parametrize("error", [Rejected("invalid query: Colour"), Unreachable("connection refused")])

@@ -197,7 +197,7 @@ def test_an_old_execution_is_found_by_its_whole_tool_name_or_id(
         assert found(admin_client, q=query) == [old], query
     assert found(admin_client, q="pay") == []
     assert [each.error for each in found(admin_client, q="second BOT")] == ["Second refusal"]
-    assert "Words in the newest" in admin_client.get(list_url(Execution)).content.decode()
+    assert "Searches the newest" in admin_client.get(list_url(Execution)).content.decode()
 
 
 @pytest.mark.databases("executions.admin.page")
@@ -261,7 +261,7 @@ def test_a_traceback_is_shown_once_with_its_own_lines(admin_client: Client) -> N
     assert f">{error}</pre>" in shown
     assert shown.count("Traceback (most recent call last)") == 1
     assert f"failed {last}" in text_of(page)
-    assert "Status asked for once" in text_of(page)
+    assert "Status polled once" in text_of(page)
 
 
 def test_a_large_payload_is_cut_and_says_how_large_it_is(admin_client: Client) -> None:
@@ -276,7 +276,7 @@ def test_a_payload_that_was_not_kept_says_so(admin_client: Client) -> None:
     """B3: what was cut is said."""
     cut = [{"payload": "output", "bytes": 12_000_000}]
     execution = make_execution(payload={"output": None, "cut": cut})
-    assert "Not kept: its 12,000,000 bytes" in text_of(admin_client.get(page_url(execution)))
+    assert "Not kept: the size of 12,000,000 bytes" in text_of(admin_client.get(page_url(execution)))
 
 
 def test_a_record_can_be_read_when_its_workflow_and_payload_are_gone(admin_client: Client) -> None:
@@ -357,7 +357,7 @@ def test_the_page_tells_who_asked_for_what_version_and_when_there_was_room(admin
 
 @pytest.mark.parametrize(
     ("ahead", "told_of"),
-    [(20, "a request waits for it"), (-20, "its caller left without an answer")],
+    [(20, "a request is waiting for the result"), (-20, "its caller left without an answer")],
 )
 def test_the_page_tells_whether_anybody_waits(admin_client: Client, ahead: int, told_of: str) -> None:
     """A7.1: an operator sees whose result nobody has got."""
@@ -408,7 +408,7 @@ def test_what_the_retention_removed_is_said_where_it_would_be(admin_client: Clie
 def test_the_retention_is_one_page_that_is_edited(admin_client: Client) -> None:
     """B7, E6: without a restart, and within bounds."""
     page = admin_client.get(list_url(Retention), follow=True)
-    assert "0 = not kept: removed within a quarter of an hour; empty = kept for ever" in text_of(page)
+    assert "0 = not kept: removed within 15 minutes; empty = kept for ever" in text_of(page)
     form = form_values(page)
     assert form["keep_records_days"] == 90
     url = page_url(Retention.current())
@@ -459,8 +459,8 @@ def test_of_a_run_that_was_lost_with_its_source_the_page_does_not_say_that_the_a
     execution.workflow = None
     assert execution.lose_run("Its workflow was deleted.")
     page = text_of(admin_client.get(page_url(execution)))
-    assert "It ran as run-7 when its workflow was deleted." in page
-    assert "its answer was lost" not in page
+    assert "It was running as run-7 when its workflow was deleted." in page
+    assert "its response was lost" not in page
 
 
 @pytest.mark.django_db(transaction=True)
@@ -518,7 +518,7 @@ def test_a_run_at_an_engine_that_is_away_changes_nothing(admin_client: Client) -
 
 
 def make_http_tool(name: str = "shop", **metadata: Any) -> Workflow:
-    """A POST of an API, which keeps no runs."""
+    """A POST of an API, which does not keep runs."""
     source = make_source(name, kind="http", config={"base_url": "https://api.example.com"}, api_key="")
     return make_workflow(source, metadata={"method": "POST", "path": "/orders", **metadata})
 
@@ -559,8 +559,8 @@ def test_an_admin_says_that_a_lost_request_was_carried_out(
     ("form", "why"),
     [
         ({"output": "{id: 7}"}, "not valid JSON"),
-        ({"run_id": "7"}, "keeps no runs"),
-        ({"run_id": ""}, "Name the run"),
+        ({"run_id": "7"}, "does not keep runs"),
+        ({"run_id": ""}, "A run id must consist of"),
     ],
 )
 @pytest.mark.django_db(transaction=True)
@@ -695,7 +695,7 @@ def test_answers_without_anything_in_them_are_left_out(admin_client: Client) -> 
     """B3."""
     execution = make_execution(payload={"start_answer": {}, "status_answer": {"status": "done"}})
     shown = text_of(admin_client.get(page_url(execution)))
-    assert "The engine's answer to the start" not in shown
+    assert "The engine's response to the start" not in shown
     assert "The engine's last status" in shown
 
 

@@ -77,7 +77,7 @@ def test_the_first_page_shows_what_is_under_way_what_waits_and_what_is_unconfirm
     page = admin_client.get("/admin/")
     shown = text_of(page)
     assert "Running executions 2 2 waiting in the queue the oldest for 12 minutes" in shown
-    assert "1 Unconfirmed executions: whether they ran is not known" in shown
+    assert "1 Unconfirmed executions: it is not known whether they ran" in shown
     url = f"{list_url(Execution)}?state__exact=unconfirmed"
     assert f'href="{url}"' in page.content.decode()
     assert list(admin_client.get(url).context["cl"].result_list) == [unconfirmed]
@@ -92,11 +92,11 @@ def test_the_first_page_counts_calls_that_wait_for_approval_and_leads_to_them(
     decided = Approval.objects.earliest("requested_at")
     decide(decided.pk, user=User.objects.create_superuser("eve"), verdict="refuse", words="No.")
     page = admin_client.get("/admin/")
-    assert "Calls that wait for approval 1 the first expires in 23 hours" in text_of(page)
+    assert "Calls waiting for approval 1 the first expires in 23 hours" in text_of(page)
     url = f"{list_url(Approval)}?decision=waiting"
     assert f'href="{url}"' in page.content.decode()
     assert list(admin_client.get(url).context["cl"].result_list) == list(Approval.objects.waiting())
-    assert "wait for approval" not in text_of(staff_with("view_source").get("/admin/"))
+    assert "waiting for approval" not in text_of(staff_with("view_source").get("/admin/"))
 
 
 def test_the_first_page_shows_no_numbers_of_what_one_may_not_see(staff_with: StaffWith) -> None:

@@ -119,7 +119,7 @@ def test_arguments_can_be_written_as_json_and_go_there_and_back(admin_client: Cl
     refused = admin_client.post(run_url(workflow), sent | {"to": "form"})
     assert "The form has no field for else." in text_of(refused)
     half = "/note contains half of a surrogate pair"
-    mistakes = {"{": "This cannot be read.", "[]": "Enter a JSON object", r'{"note": "\ud83d"}': half}
+    mistakes = {"{": "The JSON cannot be read.", "[]": "Enter a JSON object", r'{"note": "\ud83d"}': half}
     for broken, problem in mistakes.items():
         assert problem in text_of(admin_client.post(run_url(workflow), sent | {"json": broken}))
     admin_client.post(run_url(workflow), sent)
@@ -138,7 +138,7 @@ def test_a_form_that_is_sent_twice_runs_once(admin_client: Client) -> None:
 
 def test_what_may_delete_is_run_only_by_somebody_who_says_so(admin_client: Client) -> None:
     workflow = make_workflow(destructive_hint=True)
-    assert "confirm that it should" in text_of(run(admin_client, workflow))
+    assert "Confirm that you want to run it" in text_of(run(admin_client, workflow))
     assert not Execution.objects.exists()
     assert run(admin_client, workflow, sure="on").status_code == 302
 

@@ -398,7 +398,7 @@ def test_before_a_source_is_deleted_the_executions_under_way_are_told(
     else:
         question = admin_client.get(page_url(source).replace("/change/", "/delete/"))
     told_there = text_of(question)
-    assert "2 executions are under way and will no longer be followed; 1 stays on record." in told_there
+    assert "2 executions are running and will no longer be followed; 1 remains on record." in told_there
 
 
 def test_deleting_selected_sources_is_noticed_by_agents(admin_client: Client) -> None:

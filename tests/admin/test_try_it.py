@@ -147,8 +147,8 @@ def test_what_fails_is_said_with_its_stage(admin_client: Client, model_server: M
 @pytest.mark.parametrize(
     ("wrong", "told"),
     [
-        ({"instructions": " "}, "Say what you want."),
-        ({"tools": []}, "Pick the tools that may be used: one at least."),
+        ({"instructions": " "}, "Describe what you want."),
+        ({"tools": []}, "Pick at least one tool."),
         ({"tools": [f"t{number}" for number in range(201)]}, "Pick at most 200 tools; 201 are picked."),
         ({"instructions": "x" * 20_001}, "at most 20000 characters"),
     ],
@@ -169,7 +169,7 @@ def test_without_a_model_the_page_says_what_to_set(admin_client: Client, setting
     make_workflow()
     settings.CATALOGUE = settings.CATALOGUE | {"openai_model": ""}
     page = admin_client.get(try_url())
-    assert "No language model is set up" in text_of(page) and "OPENAI_MODEL" in text_of(page)
+    assert "No language model is configured" in text_of(page) and "OPENAI_MODEL" in text_of(page)
     assert 'name="run"' not in page.content.decode()
 
 
@@ -203,7 +203,7 @@ def test_the_stages_are_told_while_the_request_goes_on(admin_client: Client) -> 
     told = progress(admin_client, record.pk).json()
     assert told["is_running"]
     assert told["told"] == "Choosing tool and arguments …"
-    assert "going on" in told["shown"]
+    assert "in progress" in told["shown"]
     assert progress(admin_client, uuid.uuid4()).status_code == 404
 
 
@@ -307,7 +307,9 @@ def test_a_tool_that_would_send_something_else_by_now_sends_nothing(
     record = asked(send(admin_client, dry_run))
 
     assert (record.status, record.error_stage) == ("error", Stage.LLM_SELECTION)
-    assert "get_order would send another request now. Nothing was sent; make a new dry run." in record.error
+    assert (
+        "get_order would now send a different request. Nothing was sent; make a new dry run." in record.error
+    )
     assert not shop.arrived
 
 

@@ -177,7 +177,7 @@ def test_what_disabling_comes_to_is_told_before_it_is_done(admin_client: Client)
     make_toolset("untouched", picked=[make_workflow(name="newer")])
     asked = admin_client.post(UNCALLED, {"workflow": [idle.pk, other.pk]})
     shown = text_of(asked)
-    assert "Disable 2 workflows" in shown and "Toolsets that lose some: 2" in shown
+    assert "Disable 2 workflows" in shown and "Toolsets that lose workflows: 2" in shown
     assert "finance loses 1 of its 2 workflows" in shown and "everything loses 2 of its 4" in shown
     assert "untouched" not in shown and not Workflow.objects.filter(enabled=False).exists()
     sent = {

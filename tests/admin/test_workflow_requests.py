@@ -81,7 +81,7 @@ def test_the_list_tells_what_failed_what_goes_on_and_what_was_lost(admin_client:
     make_workflow_request(status="running", deadline_at=timezone.now() - timedelta(seconds=1))
     make_workflow_request(dry_run=True)
     page = text_of(admin_client.get(list_url(WorkflowRequest)))
-    for part in ("error choosing tool and arguments", "going on", "lost", "success dry run"):
+    for part in ("error choosing tool and arguments", "in progress", "lost", "success dry run"):
         assert part in page, part
 
 
@@ -180,7 +180,7 @@ def test_the_page_shows_what_was_asked_chosen_sent_and_answered(admin_client: Cl
     page = shown(admin_client, record)
     for part in (
         "Refund 12.50 for A-7.",
-        "How to put the answer One sentence.",
+        "How to phrase the answer One sentence.",
         "refund_order get_order",
         "It refunds one order.",
         '"order_id": "A-7"',
@@ -220,15 +220,15 @@ def test_the_page_shows_each_stage_with_its_state_and_time(admin_client: Client)
     assert "Failed at running the tool: The API answered 422." in page
     assert "Finding the tools done 12 ms 2 tools" in page
     assert "Running the tool failed 500 ms The API answered 422." in page
-    assert "Putting the answer into words left out" in page
+    assert "Putting the answer into words skipped" in page
 
 
 def test_a_request_under_way_is_shown_as_far_as_it_is(admin_client: Client) -> None:
     """C7.7."""
     stages = [stage_entry(Stage.TOOL_RETRIEVAL), stage_entry(Stage.LLM_SELECTION, StageState.RUNNING)]
     page = admin_client.get(page_url(make_workflow_request(status="running", stages=stages)))
-    assert "Choosing tool and arguments going on" in text_of(page)
-    assert "Running the tool to come" in text_of(page)
+    assert "Choosing tool and arguments in progress" in text_of(page)
+    assert "Running the tool pending" in text_of(page)
     assert "data-running" in page.content.decode()
 
 
@@ -270,7 +270,7 @@ def test_the_answer_of_another_engine_is_shown_as_its_result(admin_client: Clien
 def test_raw_responses_of_others_are_for_those_who_may_look_at_executions(staff_with: StaffWith) -> None:
     """C5.4."""
     page = shown(staff_with("view_workflowrequest"), refunded())
-    assert "You may not look at executions of others." in page
+    assert "You may not view other callers' executions." in page
     assert "183.4 ms" not in page
 
 
@@ -281,7 +281,7 @@ def test_what_the_retention_removed_is_said(admin_client: Client) -> None:
     page = shown(admin_client, record)
     assert f"a front end: {record.selected_tool} " in page
     assert "What was asked Removed by the retention" in page
-    assert "Raw response It was removed by the retention." in page
+    assert "Raw response Removed by the retention policy." in page
 
 
 # An execution of an HTTP tool
@@ -293,8 +293,8 @@ def test_the_page_of_an_http_tools_execution_shows_request_and_response(admin_cl
     page = text_of(admin_client.get(page_url(record.execution)))
     assert "HTTP request POST https://api.example.com/orders/A-7/refunds" in page
     assert 'Body { "amount": 12.5 }' in page
-    assert "HTTP response 201 183.4 ms from the sending of the request to the last byte" in page
-    assert "Its body is the output, which is shown above." in page
+    assert "HTTP response 201 183.4 ms from sending the request to receiving the last byte" in page
+    assert "The body is the output, which is shown above." in page
     assert page.count('{ "refund"') == 1
     assert "The engine's last status" not in page
 

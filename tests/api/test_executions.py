@@ -279,7 +279,7 @@ def test_a_disabled_tool_is_as_unknown_as_one_that_never_was(wait_seconds):
             response = client.post("/api/executions/", {"tool": tool, "wait_seconds": wait_seconds})
             assert response.status_code == 404
             assert response.json()["detail"] == (
-                f"Unknown or disabled tool: {tool}. GET /api/workflows/ lists those that there are."
+                f"Unknown or disabled tool: {tool}. GET /api/workflows/ lists the available ones."
             )
 
 

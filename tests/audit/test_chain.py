@@ -151,7 +151,7 @@ def test_an_end_that_was_cut_off_is_found_with_a_head_from_outside() -> None:
     assert report.holds, "without that head, it looks whole"
 
     assert not verify(known_head=kept_outside).holds
-    with pytest.raises(CommandError, match="cut off or written anew"):
+    with pytest.raises(CommandError, match="truncated or rewritten"):
         call_command("verify_audit", head=kept_outside, stdout=StringIO())
 
 

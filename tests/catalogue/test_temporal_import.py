@@ -350,7 +350,8 @@ def test_what_an_administrator_has_set_holds():
     """E4: that the file says otherwise is told, and where to change it."""
     CachePolicy.objects.create(max_bytes=5000, enabled=False)
     assert take(maxCacheSize=2048) == [
-        "cache.maxCacheSize is 2,048 bytes, but 5,000 bytes were set here, which hold; an administrator "
+        "cache.maxCacheSize is 2,048 bytes, but 5,000 bytes are set here and remain in effect; an "
+        "administrator "
         "changes it under Result cache.",
         "The result cache is switched off for all workflows; an administrator changes it under Result cache.",
     ]
@@ -360,7 +361,7 @@ def test_what_an_administrator_has_set_holds():
 def test_what_the_result_cache_cannot_be_set_to_is_told():
     """E4."""
     (told,) = take(cleanupInterval="1s")
-    assert told.startswith("cache.cleanupInterval is not taken over: ") and "10" in told
+    assert told.startswith("cache.cleanupInterval is not applied: ") and "10" in told
     assert CachePolicy.current().cleanup_seconds == 300
 
 

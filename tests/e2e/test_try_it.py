@@ -164,7 +164,7 @@ def test_stages_are_shown_as_they_happen_and_pressing_twice_asks_once(
     page.tab_to(RUN)
     page.press(ENTER, ENTER, SPACE)
     page.wait_for_text("Choosing tool and arguments …", within="#progress")
-    page.wait_for_text("going on", within="#record .request-stages")
+    page.wait_for_text("in progress", within="#record .request-stages")
     page.reload()
     page.wait_for_text("Choosing tool and arguments …", within="#progress")
     assert page.run("return document.querySelector('[name=instructions]').value") == "Where is my order A-7?"

@@ -251,7 +251,7 @@ def test_an_unconfirmed_start_cannot_be_cancelled(engine: WireEngine, workflow: 
     execution = make_active(workflow, State.UNCONFIRMED)
     cancellation = cancel_now(execution)
     assert cancellation.outcome == CancelOutcome.ALREADY_FINISHED
-    assert "an administrator has to find out" in cancellation.message
+    assert "an administrator must find out" in cancellation.message
     assert engine.requests == []
 
 
@@ -264,7 +264,7 @@ def test_a_run_that_was_lost_with_its_source_cannot_be_cancelled(
     advance_due_executions()
     cancellation = cancel_now(running)
     assert cancellation.outcome == CancelOutcome.ALREADY_FINISHED
-    assert "the run may go on, and the engine can no longer be asked" in cancellation.message
+    assert "the run may continue, and the engine can no longer be asked" in cancellation.message
     assert engine.requests == []
 
 

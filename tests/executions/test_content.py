@@ -72,7 +72,7 @@ async def test_blocks_that_are_too_large_are_cut_and_the_record_says_so(
     assert [entry["payload"] for entry in kept.cut] == ["content"]
     (cut,) = await in_database(told, execution, "cut")
     assert "The content of 1" in cut
-    assert "over the limit of 1024" in cut
+    assert "exceeds the limit of 1024" in cut
 
 
 @pytest.mark.usefixtures("cached")

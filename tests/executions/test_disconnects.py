@@ -211,7 +211,7 @@ async def test_a_caller_that_goes_before_the_record_is_committed_starts_nothing(
 
     execution = await in_database(only)
     assert execution.state == State.CANCELLED
-    assert "connection ended before it had an answer. It was not started." in execution.error
+    assert "connection closed before it received an answer. It was not started." in execution.error
     assert engine.requests == []
 
 
@@ -409,7 +409,7 @@ async def test_a_note_that_cannot_be_written_is_logged(
     await gate.request()
     faults.fails, faults.times = "awaited_until", 1
     await disconnect(waiting)
-    await until(lambda: any("broke off" in line for line in log), "it is logged")
+    await until(lambda: any("A step of an execution failed" in line for line in log), "it is logged")
     gate.open()
     await until(is_nothing_under_way)
     assert not (await in_database(only)).lease_holder

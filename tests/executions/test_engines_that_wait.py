@@ -124,7 +124,7 @@ def test_a_run_that_does_not_follow_its_cancellation_is_terminated_once(
 
     assert patient.count("terminate") == 1
     assert told(execution, "terminate_sent") == [
-        "It went on after its cancellation: the engine was asked to terminate it."
+        "It continued after the cancellation request, so the engine was asked to terminate it."
     ]
 
 
@@ -187,7 +187,7 @@ def test_a_run_that_outlives_even_its_termination_is_given_up(
         Execution.objects.update(next_attempt_at=timezone.now(), polled_at=None)
         advance_due_executions()
         assert read(execution).state == state
-    assert "the engine has not ended it: it may go on there" in read(execution).error
+    assert "the engine has not ended it: it may still be running there" in read(execution).error
     assert patient.count("terminate") == 1
 
 

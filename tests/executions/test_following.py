@@ -158,11 +158,11 @@ def test_runs_are_followed_though_their_workflow_was_disabled(engine: WireEngine
 def test_a_run_whose_workflow_was_deleted_says_that_nobody_can_ask(
     engine: WireEngine, running: Execution
 ) -> None:
-    """B5, A7.5: it may go on there: nobody is told to try again; an administrator says what came of it."""
+    """B5, A7.5: it may still be running there: nobody is told to try again, and an admin resolves it."""
     Workflow.objects.all().delete()
     record = tick(running)
     assert (record.state, record.error_kind) == (State.UNCONFIRMED, "configuration")
-    assert "may go on at the engine. Do not start it again" in record.error
+    assert "may still be running at the engine. Check it there before you start it again" in record.error
     assert engine.requests == []
     assert record.confirm_ran({"found": "there"}, by="Ada")
 
@@ -219,7 +219,7 @@ def test_a_run_that_the_engine_never_tells_of_ends_at_its_deadline(
     advance_due_executions()
     record = read(running)
     assert (record.state, record.error_kind) == (State.TIMED_OUT, "timeout")
-    assert "timeout of 300 s and the engine does not say what became of it" in record.error
+    assert "timeout of 300 s and the engine does not report its outcome" in record.error
     assert "key expired" in record.error
 
 
@@ -258,7 +258,7 @@ def test_a_run_that_the_engine_does_not_know_is_given_up_at_the_fourth_time(
     for _ in range(4):
         assert tick(running).state == State.RUNNING
     record = tick(running)
-    assert record.state == State.FAILED and "does not know the run any more" in record.error
+    assert record.state == State.FAILED and "no longer knows the run" in record.error
 
 
 def test_a_run_that_an_engine_back_from_an_outage_does_not_know_is_given_up_within_seconds(
@@ -298,7 +298,7 @@ def test_a_run_of_an_engine_that_tells_of_none_is_left_to_a_human_and_says_not_s
     record = tick(running)
     assert (record.state, record.error_kind) == (State.UNCONFIRMED, "execution")
     assert record.error.startswith(f"Status is not supported: the engine behind {record.source_name}")
-    assert "took the start as run run-1, which may go on there" in record.error
+    assert "accepted the start as run run-1, which may still be running there" in record.error
     assert engine.count("cancel") == 0
     assert record.confirm_ran({"found": "there"}, by="Ada")
 
@@ -412,7 +412,7 @@ def test_a_run_that_cannot_be_cancelled_times_out_and_says_so(
         advance_due_executions()
     record = read(execution)
     assert record.state == State.TIMED_OUT
-    assert "the engine has not cancelled it: it may go on there" in record.error
+    assert "the engine has not cancelled it: it may still be running there" in record.error
     assert engine.count("cancel") == (1 if record.cancel_refusal else 2)
 
 
@@ -472,7 +472,7 @@ def test_a_run_that_does_not_follow_its_cancellation_is_given_up_after_its_grace
     assert tick(running, after=GRACE / 2).state == State.RUNNING
     record = tick(running, after=GRACE)
     assert record.state == State.TIMED_OUT
-    assert "the engine has not cancelled it: it may go on there" in record.error
+    assert "the engine has not cancelled it: it may still be running there" in record.error
     assert engine.count("status") == 3
 
 

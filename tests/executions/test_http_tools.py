@@ -123,7 +123,7 @@ async def test_a_call_that_may_be_repeated_ends_with_its_deadline_too(api: Targe
     async with asyncio.timeout(10):
         execution = await run()
     assert execution.state == State.UNCONFIRMED
-    assert "its timeout passed before that could be found out" in execution.error
+    assert "its timeout passed before this could be determined" in execution.error
     assert execution.payload.start_answer["request"]["method"] == "PUT"
     assert len(api.arrived) == 1
 

@@ -162,7 +162,7 @@ def test_a_key_can_be_used_again_after_its_time(workflow: Workflow, configured: 
     ids=["empty", "spaces", "long", "line", "NUL", "DEL", "letters", "null", "number", "list"],
 )
 def test_a_malformed_key_is_refused_in_clear_words(sent: Any) -> None:
-    with pytest.raises(InvalidIdempotencyKey, match="a text of 1 to 255 printable ASCII characters"):
+    with pytest.raises(InvalidIdempotencyKey, match="must consist of 1 to 255 printable ASCII characters"):
         read_idempotency_key(sent)
 
 

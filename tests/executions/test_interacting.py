@@ -130,8 +130,8 @@ NOT_RUNNING: dict[str, tuple[State, dict[str, Any], str]] = {
     "queued": (State.PENDING, {"run_id": "", "admitted_at": None}, "waits in the queue"),
     "pending": (State.PENDING, {"run_id": ""}, "try again in a moment"),
     "starting": (State.STARTING, {"run_id": ""}, "try again in a moment"),
-    "unconfirmed": (State.UNCONFIRMED, {"run_id": ""}, "administrator has to find out"),
-    "never ran": (State.FAILED, {"run_id": ""}, "without ever having run"),
+    "unconfirmed": (State.UNCONFIRMED, {"run_id": ""}, "administrator must find out"),
+    "never ran": (State.FAILED, {"run_id": ""}, "and never ran"),
 }
 
 
@@ -154,7 +154,7 @@ async def test_what_a_cached_result_answered_has_no_run(review: Workflow, talker
     """E4, E10."""
     execution = await in_database(execution_of, review, State.COMPLETED, run_id="")
     await in_database(Execution.objects.filter(pk=execution.pk).update, cached_at=execution.created_at)
-    with pytest.raises(NotNow, match="cached result"):
+    with pytest.raises(NotNow, match="from the result cache"):
         await ask(execution, "progress")
 
 
@@ -165,7 +165,7 @@ async def test_an_ended_run_can_still_be_asked_but_not_told(
     """E10."""
     ended = await in_database(execution_of, review, state)
     assert await ask(ended, "progress") == 42
-    with pytest.raises(NotNow, match=f"It is {state.label}: nothing listens"):
+    with pytest.raises(NotNow, match=f"It is {state.label} and no longer accepts signals"):
         await tell(ended, "approve", {"text": "yes"})
     assert len(talker.heard) == 1
 
@@ -182,10 +182,12 @@ async def test_an_engine_that_cannot_do_it_is_said_to_be_unable(
 ) -> None:
     """A8.5."""
     talker.capabilities = Capabilities(can_signal=True)
-    with pytest.raises(NotSupported, match="Not supported: runs at the engine behind talkative can be asked"):
+    with pytest.raises(
+        NotSupported, match="Not supported: runs at the engine behind talkative cannot answer queries"
+    ):
         await ask(running, "progress")
     talker.capabilities = Capabilities(can_query=True)
-    with pytest.raises(NotSupported, match="can be told nothing"):
+    with pytest.raises(NotSupported, match="cannot receive signals"):
         await tell(running, "approve", {"text": "yes"})
     assert talker.heard == []
 

@@ -107,7 +107,7 @@ def test_a_worker_starts_what_nobody_waits_for(engine: WireEngine, workflow: Wor
     ("switch_off", "why"),
     [
         (lambda w: Workflow.objects.update(enabled=False), "the workflow was disabled"),
-        (lambda w: Workflow.objects.update(missing_since=timezone.now()), "does not list the workflow"),
+        (lambda w: Workflow.objects.update(missing_since=timezone.now()), "no longer lists the workflow"),
         (lambda w: Source.objects.update(enabled=False), "was switched off"),
         (lambda w: w.delete(), "Its workflow was deleted before it was started"),
     ],
@@ -152,7 +152,7 @@ def test_an_execution_that_waited_too_long_for_its_start_times_out(
     advance_due_executions()
     record = read(execution)
     assert (record.state, record.error_kind) == (State.TIMED_OUT, "timeout")
-    assert record.error == "It took longer than its timeout of 300 s before the engine took it."
+    assert record.error == "It took longer than its timeout of 300 s before the engine accepted it."
     assert engine.requests == []
 
 
@@ -217,9 +217,9 @@ def test_an_engine_that_asks_to_be_left_alone_beyond_the_deadline_fails_the_star
     record = read(execution)
     assert (record.state, record.error_kind) == (State.FAILED, "execution")
     assert (
-        "429 Too Many Requests: slow down. Nothing was done: the engine asks to be left alone" in record.error
+        "429 Too Many Requests: slow down. Nothing was done: the engine asks clients to wait" in record.error
     )
-    assert re.search(r"for 3,600 s, and of the timeout only (300|2\d\d) s are left\.$", record.error)
+    assert re.search(r"wait 3,600 s, and only (300|2\d\d) s of the timeout are left\.$", record.error)
     assert timeline(execution) == ["created", "nothing_done", "failed"]
     assert engine.count("start") == 1
 

@@ -255,7 +255,7 @@ def test_a_lookup_that_leaves_it_open_goes_on_until_the_deadline_and_is_then_lef
     reach_deadline(execution)
     record = look(execution)
     assert record.state == State.UNCONFIRMED
-    assert "the engine does not tell" in record.error
+    assert "the engine does not report it" in record.error
 
 
 def test_a_404_says_that_there_is_no_run(engine: WireEngine, workflow: Workflow) -> None:

@@ -119,7 +119,7 @@ def test_an_answer_beyond_the_limit_is_cut_and_the_record_says_so(
     cut = {entry["payload"]: entry["bytes"] for entry in record.payload.cut}
     assert cut["output"] == len(json.dumps(large)) and cut.keys() == {"output", "status_answer"}
     assert len(told(execution, "cut")) == 2
-    assert f"{cut['output']} bytes is over the limit of 1024" in told(execution, "cut")[0]
+    assert f"{cut['output']} bytes exceeds the limit of 1024" in told(execution, "cut")[0]
 
 
 def test_what_was_cut_earlier_stays_named(configured: Any) -> None:

@@ -177,7 +177,7 @@ def test_one_caller_may_queue_only_so_many(workflow: Workflow, configured: Any) 
 def test_where_no_queue_is_allowed_nobody_waits(workflow: Workflow, configured: Any, bound: str) -> None:
     configured(**{"max_concurrent_executions": 1, bound: 0})
     create_execution(request_for("report"))
-    with pytest.raises(Busy, match="no queue is allowed"):
+    with pytest.raises(Busy, match="queueing is disabled"):
         create_execution(request_for("report", caller=BOB))
 
 

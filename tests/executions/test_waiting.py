@@ -206,7 +206,7 @@ async def test_arguments_beyond_the_limit_are_refused(
 ) -> None:
     """E6, B8: the input is what a repeated start sends, so it is kept whole or not taken at all."""
     configured(max_payload_bytes=1024)
-    with pytest.raises(InvalidArguments, match="over the limit of 1024"):
+    with pytest.raises(InvalidArguments, match="exceed the limit of 1024"):
         await call("report", {"text": "x" * 1024})
     assert await in_database(Execution.objects.count) == 0
     assert engine.requests == []

@@ -154,7 +154,7 @@ async def delete_source(workflow: Workflow) -> None:
     [
         (end_workflow, "the workflow was disabled"),
         (end_source, "was switched off"),
-        (lose_workflow, "the engine does not list the workflow any more"),
+        (lose_workflow, "the engine no longer lists the workflow"),
         (delete_source, "its workflow was deleted"),
     ],
 )

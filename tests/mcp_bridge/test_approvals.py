@@ -58,7 +58,7 @@ async def test_a_handle_says_until_when_it_waits_and_a_refusal_is_a_tool_error(
             "get_execution_status", handle.structured_content["next"]["arguments"] | {"wait_seconds": 0}
         )
         assert status.structured_content["state"] == "unapproved"
-        assert "asked for at" in status.structured_content["approval"]
+        assert "requested at" in status.structured_content["approval"]
         await answer("refuse", anna, "Not before the audit.")
         again = await client.call_tool(
             "get_execution_status", {"execution_id": handle.structured_content["execution_id"]}
@@ -252,7 +252,7 @@ async def test_an_answer_counts_in_any_process_and_only_of_the_caller_who_was_as
     [
         ("approve", "completed", "42"),
         ("refuse", "completed", "anna refused it: Not before the audit."),
-        ("expire", "completed", "No one approved it until"),
+        ("expire", "completed", "It was not approved by"),
         ("cancel", "cancelled", "cancelled it before it was approved"),
     ],
 )

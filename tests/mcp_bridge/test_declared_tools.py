@@ -207,7 +207,7 @@ async def test_a_call_whose_answer_was_lost_has_completed_once_an_administrator_
     assert [event["message"] for event in resolved["events"] if event["kind"] == "completed"] == [
         f"{by}: it ran. Its output is not known."
         if said is None
-        else f"{by}: it ran. The output is what {by} says that it was."
+        else f"{by}: it ran. {by} reported its output."
     ]
     assert not status.is_error
     told = str(status.content)

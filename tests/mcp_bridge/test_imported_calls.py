@@ -100,7 +100,7 @@ async def test_an_answer_unlike_its_documentation_is_delivered_and_curators_are_
 
     assert not result.is_error and result.structured_content == {"id": "1", "status": "success"}
     page = await in_database(_page_of_execution)()
-    assert "violates the output schema that its API documents" in page and "/id: " in page
+    assert "does not match the output schema that the API documents" in page and "/id: " in page
 
 
 async def test_a_curator_may_have_documented_answers_promised(

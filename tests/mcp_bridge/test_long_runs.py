@@ -492,7 +492,7 @@ async def test_a_client_that_waits_for_progress_hears_what_becomes_of_a_run_afte
 
     async with connect() as client:
         result = await client.call_tool("report", {}, progress_callback=hear_progress)
-    assert result.is_error and "it may go on there" in result.content[0].text
+    assert result.is_error and "it may still be running there" in result.content[0].text
 
 
 async def test_a_run_that_completes_shows_all_of_it_done_at_every_door(
@@ -652,7 +652,7 @@ async def test_calls_with_one_idempotency_key_are_one_execution(
         conflict = await client.call_tool("report", {"n": 2}, meta={KEY: "order-7"})
         too_long = await client.call_tool("report", {"n": 1}, meta={KEY: "k" * 256})
         for malformed in (7, "", ["order-7"], {"a": 1}):
-            with pytest.raises(MCPError, match="An idempotency key is a text of 1 to 255") as refusal:
+            with pytest.raises(MCPError, match="An idempotency key must consist of 1 to 255") as refusal:
                 await client.call_tool("report", {"n": 1}, meta={KEY: malformed})
             assert refusal.value.code == -32602
     assert first.structured_content["execution_id"] == second.structured_content["execution_id"]

@@ -279,7 +279,7 @@ def test_a_task_that_ran_says_an_administrator_ends_with_what_is_known_of_it(
         True,
         "The run completed, but what its output schema promises is not known.",
     )
-    assert "ran, says Ada" in told and "its output is not known" in told
+    assert "Ada checked that " in told and "its output is not known" in told
 
 
 async def test_cancelling_a_task_reaches_the_engine(

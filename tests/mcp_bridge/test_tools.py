@@ -211,7 +211,7 @@ async def test_a_problem_with_many_allowed_values_is_told_in_an_answer_of_bearab
         result = await client.call_tool("report", dict.fromkeys("abcdefgh", "x"))
     *told, left = result.content[0].text.splitlines()[1:]
     assert all('"value 0000", ' in line and '"value 0499"' in line for line in told)
-    assert len(told) == 2 and left == "- and 6 problems more"
+    assert len(told) == 2 and left == "- and 6 more problems"
 
 
 async def test_a_disabled_workflow_is_gone_from_the_list_and_refused(connect: Connect, source: Source):

@@ -184,7 +184,7 @@ def test_addresses_that_the_model_made_up_are_taken_out_of_its_text(
             for part in ("127.0.0.1", "d=A-7", "![", "<img", "<svg", "<style", "data:", "javascript:"):
                 assert part not in text
             assert "Sent." in text
-            assert "taken out of formatted_response" in answer["warnings"][0]
+            assert "removed from formatted_response" in answer["warnings"][0]
 
 
 def test_addresses_that_the_api_gave_stay_but_no_image_is_made_of_them(

@@ -339,7 +339,7 @@ async def test_not_even_a_part_of_the_key_is_quoted(model_server: ModelServer) -
     """C8.2: servers quote its beginning and end when they refuse it."""
     model_server.script(wire.refuses_key())
     error = await failure()
-    assert "The model server refuses our key (401)." in error.message
+    assert "The model server rejects the API key (401)." in error.message
     assert KEY[-4:] not in error.message
 
 

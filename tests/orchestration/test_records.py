@@ -252,7 +252,7 @@ def test_who_repeats_a_key_of_a_request_that_goes_on_is_told_so_after_a_while(
         model_server.release()
 
     assert (again.status_code, again["Retry-After"]) == (409, "5")
-    assert "still going on" in again.json()["detail"]
+    assert "still in progress" in again.json()["detail"]
 
 
 def test_a_request_that_started_nothing_does_not_use_its_key_up(

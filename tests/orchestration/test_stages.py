@@ -322,7 +322,7 @@ def test_a_post_without_an_answer_leaves_open_whether_the_order_was_made(
 
     answer = assert_failed(response, 504, "api_execution", "unconfirmed")
     assert ask("A lamp", EVERY_TOOL, client=language_model, headers=key).json() == answer
-    assert "not known whether" in answer["error"] and "may do it twice" in answer["error"]
+    assert "not known whether" in answer["error"] and "may run it twice" in answer["error"]
     assert answer["execution_state"] == "unconfirmed"
     assert answer["raw_response"].get("status_code") == responded
     assert len(shop.arrived) == 1

@@ -468,7 +468,7 @@ def test_without_a_wish_for_words_there_are_none(
     assert states(answer)["response_formatting"] == "skipped"
     assert answer["raw_response"]["body"] == ORDER
     assert len(model_server.asked) == 1
-    ignored = "response_format_instructions had no effect, as format_response is not true."
+    ignored = "response_format_instructions had no effect because format_response is not true."
     assert answer["warnings"] == ([ignored] if fields else [])
     assert answer["execution_state"] == "completed"
 

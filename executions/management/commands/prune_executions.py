@@ -5,7 +5,7 @@ from executions.retention import prune
 
 
 class Command(CatalogueCommand):
-    help = "Remove what is past its retention now; a worker does so every minute."
+    help = "Remove data past its retention now; a worker does this every minute."
 
     def handle(self, *args: Any, **options: Any) -> None:
         self.stdout.write(f"Removed: {prune()}.")

@@ -17,5 +17,5 @@ class Command(CatalogueCommand):
             return
         self.stdout.write(
             f"Counted {counted.hours} hours since {counted.since:%Y-%m-%d %H:%M} UTC; "
-            f"{counted.differed} differed and are right now."
+            f"{counted.differed} differed and were corrected."
         )

@@ -22,7 +22,7 @@ const post = async (address, body) => {
   const answer = await fetch(address, { method: "POST", body, headers: { Accept: "application/json" } });
   if (answer.headers.get("Content-Type")?.startsWith("application/json")) return answer.json();
   if (answer.status >= 500) throw new Error(`The server answered ${answer.status}.`);
-  const why = answer.redirected ? "You are not logged in any more." : `The server answered ${answer.status}.`;
+  const why = answer.redirected ? "You are no longer logged in." : `The server answered ${answer.status}.`;
   return { problems: [`${why} Nothing was asked; reload the page and try again.`] };
 };
 
@@ -120,7 +120,7 @@ class RequestPage {
       if (shown && !shown.is_running) return;
       if (shown) heardAt = Date.now();
       if (Date.now() - heardAt > LONGEST_SILENCE_MS) {
-        throw new Error("The server does not tell what became of the request. The list of requests shows whether it was begun.");
+        throw new Error("The server did not report the outcome of the request. The list of requests shows whether it started.");
       }
       await pause(ASK_AGAIN_MS);
     }

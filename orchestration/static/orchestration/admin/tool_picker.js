@@ -59,7 +59,7 @@ class ToolPicker {
 
   #tell() {
     const picked = this.lines.filter(({ box }) => box.checked).length;
-    const tooMany = picked > this.most ? ` At most ${this.most} can be.` : "";
+    const tooMany = picked > this.most ? ` The limit is ${this.most}.` : "";
     const told = `${this.shown.length} of ${this.lines.length} tools shown, ${picked} picked.${tooMany}`;
     if (this.count.textContent !== told) this.count.textContent = told;
   }
