@@ -826,7 +826,8 @@ class _Import:
             written = write_toolset(toolset or Toolset(slug=slug), picked=picked, rules=rules, **values)
         except UnknownPicks as unknown:
             taken = list(Workflow.objects.values_list("tool_name", flat=True))
-            for name in unknown.names:
+            unwritten = self._unwritten_names()
+            for name in (one for one in unknown.names if one not in unwritten):
                 place = (*path, "picked", given["picked"].index(name))
                 self._file.refuse_unknown(place, f"there is no workflow {name}", name, taken)
         except ValidationError as error:
@@ -834,6 +835,13 @@ class _Import:
         else:
             verb = Verb.ADD if toolset is None else Verb.CHANGE
             self._note(verb, "toolset", written, path, fields=compare(before, wanted))
+
+    def _unwritten_names(self) -> list[Any]:
+        """Of workflows of the file that are missing for a mistake that is told."""
+        sources = self._file.at(("workflows",)) if self._file.problems else None
+        given = sources.values() if isinstance(sources, dict) else ()
+        rows = [row for one in given if isinstance(one, dict) for row in one.values()]
+        return [row.get("tool_name") for row in rows if isinstance(row, dict)]
 
     def _remove_toolset(self, toolset: Toolset) -> None:
         try:

@@ -200,6 +200,20 @@ def test_secrets_are_kept_given_or_asked_for_and_never_shown() -> None:
     assert "the secret api_key is not stored here: give it with the file." in problems(text)[0]
 
 
+def test_a_mistake_is_told_without_what_only_follows_from_it() -> None:
+    """The workflows of a source that is refused are not there to be picked, but the file has them."""
+    source = make_source("orders", api_key="stored-key-0123456789")
+    make_toolset("finance", picked=[make_workflow(source, tool_name="order_report")])
+    text = export_catalogue()
+    Toolset.objects.all().delete()
+    source.delete()
+
+    [told] = problems(text)
+    assert "the secret api_key is not stored here" in told
+    both = problems(text.replace("    - order_report", "    - order_report\n    - order_reprot"))
+    assert ["there is no workflow order_reprot" in one for one in both] == [False, True]
+
+
 def test_stored_secrets_do_not_follow_a_source_to_another_address() -> None:
     """Whoever may import a file could otherwise have them sent to a server of their own."""
     make_source("orders", base_url="http://127.0.0.1:9")
