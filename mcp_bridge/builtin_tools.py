@@ -57,8 +57,9 @@ USUAL_LIMIT = 200
 MOST_LISTED = 500
 RANKED = "?"  # Prefix of positions in ranked lists, which no tool name has
 DEPRECATED = (
-    "list_workflows was called with the argument `detailed`, which is deprecated and goes in 1.0.0: use "
-    '`mode`, "detailed" for true and "standard" for false (docs/MIGRATION.md).'
+    "list_workflows was called with the argument `detailed`, which is deprecated and will be "
+    'removed in 1.0.0: use `mode`, "detailed" for true and "standard" for false '
+    "(docs/MIGRATION.md)."
 )
 LONGEST_WAIT_SECONDS = 50  # Common clients give up after 60 s
 USUAL_PAGE = 10
@@ -207,7 +208,7 @@ def _page(
 
 
 def _unknown_cursor() -> InvalidArguments:
-    problem = "unknown: begin again without one, or repeat the last call with its next_cursor"
+    problem = "unknown: start again without a cursor, or repeat the last call with its next_cursor"
     return InvalidArguments(LIST_NAME, [ArgumentProblem("/cursor", problem)], starts=False)
 
 
@@ -355,7 +356,7 @@ def _describe_execution(execution: Execution, patience: float | None) -> dict[st
         return described | _rest(execution, content.BEGINNING)
     if execution.state == State.UNCONFIRMED:
         described["note"] = (
-            "It may be running at the engine; an administrator has to find out. Do not start it again."
+            "It may be running at the engine. An administrator must find out. Do not start it again."
         )
     return described if execution.is_settled else described | next_step(execution, patience=patience)
 

@@ -54,7 +54,7 @@ def _values_for_resource(uri: str, argument: types.CompletionArgument, access: A
     kind = next((kind for kind in RESOURCES if str(kind.template) == uri), None)
     if kind is None:
         known = ", ".join(str(kind.template) for kind in RESOURCES)
-        raise MCPError(types.INVALID_PARAMS, f"Unknown template: {uri[:SHOWN]!r}. Those here are {known}.")
+        raise MCPError(types.INVALID_PARAMS, f"Unknown template: {uri[:SHOWN]!r}. The templates are {known}.")
     if argument.name not in (names := kind.template.variable_names):
         raise _unknown_argument(argument, uri, names)
     suggest = kind.suggestions.get(argument.name)

@@ -66,7 +66,7 @@ def fits_inline(text: str) -> bool:
 def take_part(text: str, *, offset: int = 0) -> Part:
     """As much as fits inline. Raises NoSuchPart."""
     if offset and offset >= len(text):
-        raise NoSuchPart(f"There is nothing at {offset:,}: the output has {len(text):,} characters.")
+        raise NoSuchPart(f"The offset {offset:,} is past the end: the output has {len(text):,} characters.")
     return Part(text[offset : offset + settings.CATALOGUE["inline_result_characters"]], offset, len(text))
 
 
@@ -96,12 +96,13 @@ def why_no_output(execution: Execution) -> str:
     """Why a completed run has no output to show; empty if it has one."""
     if execution.payload_pruned_at is not None:
         return (
-            f"The run completed, but its output is kept no longer: the retention removed it on "
-            f"{execution.payload_pruned_at:%Y-%m-%d}. Call the tool again if the result is still needed."
+            "The run completed, but its output is no longer stored: the retention removed it "
+            f"on {execution.payload_pruned_at:%Y-%m-%d}. Call the tool again if the result is "
+            "still needed."
         )
     is_nothing_left = execution.payload.output is None and execution.payload.content is None
     if is_nothing_left and what_was_cut(execution):
-        return "The run completed, but its output was too large to keep."
+        return "The run completed, but its output was too large to store."
     return ""
 
 
@@ -112,7 +113,7 @@ def what_was_cut(execution: Execution) -> str:
     names = {"output": "structured content", "content": "content blocks"}
     cut = {entry["payload"]: entry["bytes"] for entry in execution.payload.cut}
     lost = [f"{words} ({cut[name]:,} bytes)" for name, words in names.items() if name in cut]
-    return f"Too large to keep, and so missing here: its {' and its '.join(lost)}." if lost else ""
+    return f"Too large to store, and therefore missing here: its {' and its '.join(lost)}." if lost else ""
 
 
 class Block:
@@ -181,7 +182,7 @@ class Block:
         if self.text is not None:
             return self.text
         if self.model is None:
-            return f"[Content of the type {self.kind!r}, which no client could show: {self.address}]"
+            return f"[Content of the type {self.kind!r}, which clients cannot show: {self.address}]"
         return f"[{describe(self.model)}: {self.address}]" if self.size else f"[{describe(self.model)}]"
 
 
@@ -308,7 +309,7 @@ def _outline(execution: Execution, block: Block, fits: bool) -> dict[str, Any]:
 
 def _stand_in(execution: Execution, block: Block, protocol_version: str) -> Iterator[types.ContentBlock]:
     if block.text is None:
-        yield types.TextContent(text=f"Too large to be shown here: {block.words}")
+        yield types.TextContent(text=f"Too large to show here: {block.words}")
     else:
         rest = json.dumps(rest_of_block(execution, block.number, BEGINNING))
         yield types.TextContent(
@@ -321,7 +322,8 @@ def _stand_in(execution: Execution, block: Block, protocol_version: str) -> Iter
             uri=block.address,
             name=f"{execution.tool_name}_content_{block.number}",
             title=f"Part {block.number} of the result of {execution.tool_name}",
-            description="The whole of it. Large ones are read in parts; each has the address of the next.",
+            description="The full content. Large content is read in parts; each part has the address of "
+            "the next.",
             mime_type=block.mime_type or None,
             size=block.size or len((block.text or "").encode()),
         )
@@ -330,6 +332,7 @@ def _stand_in(execution: Execution, block: Block, protocol_version: str) -> Iter
 def _left_out(execution: Execution, left: list[Block]) -> str:
     asking = json.dumps(rest_of_block(execution, left[0].number))
     return (
-        f"The result goes on with {len(left):,} content blocks more, numbered {left[0].number} to "
-        f"{left[-1].number}. Call get_execution_status with {asking} for the first of them, and so on."
+        f"The result has {len(left):,} more content blocks, numbered {left[0].number} to "
+        f"{left[-1].number}. Call get_execution_status with {asking} for the first of them, and "
+        "so on."
     )

@@ -9,7 +9,7 @@ from executions import engine_webhooks
 from mcp_bridge.authentication import TooManyFailures, note_wrong_delivery
 
 LARGEST_BODY = 64 * 1024  # As from every stranger; reports of ends are much smaller
-REFUSED = "There is no such webhook, or this delivery is not signed as it has to be."
+REFUSED = "There is no such webhook, or the signature of this delivery is not valid."
 
 
 @csrf_exempt  # Nothing here depends on a session
@@ -18,7 +18,7 @@ def receive_delivery(request: HttpRequest, source: str) -> JsonResponse:
     length = request.META.get("CONTENT_LENGTH") or ""
     try:
         if (length.isdigit() and int(length) > LARGEST_BODY) or len(request.body) > LARGEST_BODY:
-            return _refuse(source, f"It has more than {LARGEST_BODY:,} bytes.", status=413)
+            return _refuse(source, f"The request body is larger than {LARGEST_BODY:,} bytes.", status=413)
         headers = {name.lower(): value for name, value in request.headers.items()}
         engine_webhooks.take_delivery(source, headers, request.body)
     except engine_webhooks.NotProven as refused:

@@ -30,8 +30,8 @@ RETRY_SECONDS = 5
 JWT = re.compile(r"[\w-]+\.[\w-]+\.[\w-]*")
 EMBEDDED_START = "wfo_"  # Of the embedded authorization server's tokens
 UNAVAILABLE = (
-    "The authorization server cannot be asked about this token at present. It may be good: try again in "
-    f"{RETRY_SECONDS} seconds."
+    "The authorization server cannot be asked about this token at the moment. The token may be "
+    f"valid. Try again in {RETRY_SECONDS} seconds."
 )
 
 
@@ -210,7 +210,7 @@ def _scopes_without_user() -> frozenset[str]:
     group = Group.objects.filter(name=role).first() if role else None
     if group is None:
         missing = f", and the group {role!r} does not exist" if role else ""
-        raise TokenRefused(f"its subject is no user{missing}")
+        raise TokenRefused(f"its subject is not a user{missing}")
     names = group.permissions.values_list("content_type__app_label", "codename")
     permissions = {f"{app}.{codename}" for app, codename in names}
     return frozenset(scope.value for scope in Scope if permissions >= permissions_behind(scope))
@@ -247,7 +247,7 @@ async def _withdrawn(accesses: Collection[Access]) -> set[Access]:
 def _describe(text: str) -> str:
     reading = _read.get(digest_of(text))
     reason = reading.refused if reading is not None else ""
-    return f"of {settings.CATALOGUE['oauth_issuer']}: {reason or 'it is not good'}"
+    return f"of {settings.CATALOGUE['oauth_issuer']}: {reason or 'it is not valid'}"
 
 
 KINDS[Kind.OUTSIDE] = TokenKind(

@@ -215,8 +215,8 @@ def _read(uri: str, access: Access) -> Any:
 class TooManyStreams(Exception):
     def __init__(self) -> None:
         super().__init__(
-            f"{MOST_STREAMS} streams of notifications of this token are open already: end one first. One "
-            "subscription can listen for everything at once."
+            f"This token already has {MOST_STREAMS} open notification streams. Close one first. "
+            "One subscription can listen for everything at once."
         )
 
 
@@ -287,7 +287,7 @@ class OpenStreams:
         try:
             usable = await run_in_database(still_usable, accesses)
         except (DatabaseError, InterfaceError) as error:
-            logger.warning("Looking at the tokens of open streams failed, trying again: {}", error)
+            logger.warning("Checking the tokens of open streams failed; trying again: {}", error)
             return
         self._end(accesses - usable)
         if self._asking is None or self._asking.done():
@@ -425,7 +425,7 @@ class Subscriptions:
     ) -> types.SubscriptionsListenResult:
         """Ends when either side ends it or nothing more can change."""
         if (subscription_id := context.request_id) is None:
-            raise MCPError(types.INVALID_REQUEST, "subscriptions/listen needs a request id.")
+            raise MCPError(types.INVALID_REQUEST, "subscriptions/listen requires a request id.")
         access, requested = self.access_of(context), params.notifications
         tasks = _wanted_tasks(context, requested)
         if len(uris := requested.resource_subscriptions or []) > MOST_RESOURCES:
@@ -508,7 +508,7 @@ def _wanted_tasks(context: Context, requested: types.SubscriptionFilter) -> list
         return []
     require_client_extension(context, TASKS)
     if not isinstance(wanted, list) or not all(isinstance(task_id, str) for task_id in wanted):
-        raise MCPError(types.INVALID_PARAMS, "taskIds has to be a list of strings.")
+        raise MCPError(types.INVALID_PARAMS, "taskIds must be a list of strings.")
     if len(wanted) > MOST_TASKS:
         raise _too_many("taskIds", len(wanted), MOST_TASKS)
     return wanted
@@ -516,7 +516,8 @@ def _wanted_tasks(context: Context, requested: types.SubscriptionFilter) -> list
 
 def _too_many(name: str, count: int, most: int) -> MCPError:
     return MCPError(
-        types.INVALID_PARAMS, f"{count} {name} are too many: one subscription takes {most}, so open several."
+        types.INVALID_PARAMS,
+        f"{count} {name} are too many: one subscription can have {most}. Open several subscriptions.",
     )
 
 

@@ -67,7 +67,7 @@ def find_offered(access: Access, name: str) -> Workflow | ServerFeature:
     workflows = {known: one for known, one in offered.items() if isinstance(one, Workflow)}
     if (workflow := find_named(workflows, name)) is None:
         raise MCPError(
-            types.INVALID_PARAMS, f"Unknown prompt: {name[:100]!r}. prompts/list names those there are."
+            types.INVALID_PARAMS, f"Unknown prompt: {name[:100]!r}. prompts/list lists the prompts."
         )
     return workflow
 

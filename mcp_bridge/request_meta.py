@@ -105,7 +105,7 @@ def idempotency_key(context: Context) -> str:
 def wants_fresh(context: Context) -> bool:
     wanted: Any = (context.meta or {}).get(FRESH, False)
     if not isinstance(wanted, bool):
-        raise MCPError(INVALID_PARAMS, f"_meta[{FRESH!r}]: This has to be true or false.")
+        raise MCPError(INVALID_PARAMS, f"_meta[{FRESH!r}]: Must be true or false.")
     return wanted
 
 

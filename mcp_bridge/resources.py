@@ -127,7 +127,7 @@ def _find_workflow(reading: Reading) -> Workflow:
     workflow = find_named(current_catalogue().seen_within(reading.access.bounds), name)
     if workflow is None:
         raise UnknownResource(
-            f"There is no workflow {name[:100]!r}, or it is disabled. {LIST} names those that there are."
+            f"There is no workflow {name[:100]!r}, or it is disabled. {LIST} lists the workflows."
         )
     return workflow
 
@@ -229,7 +229,7 @@ def _check_has_result(execution: Execution) -> None:
     if not execution.is_settled:
         raise UnknownResource(
             f"{execution.tool_name} is still {execution.state_label}, so it has no result yet. "
-            f"{address} says how far it is."
+            f"{address} shows its progress."
         )
     if execution.state != State.COMPLETED:
         raise UnknownResource(
@@ -313,7 +313,7 @@ def _binary_contents(
     reading: Reading, data: bytes, offset: int, mime_type: str, address: Callable[..., str]
 ) -> Iterator[Contents]:
     if offset and offset >= len(data):
-        raise UnknownResource(f"There is nothing at {offset:,}: the block has {len(data):,} bytes.")
+        raise UnknownResource(f"The offset {offset:,} is past the end: the block has {len(data):,} bytes.")
     end = min(offset + settings.CATALOGUE["inline_content_bytes"], len(data))
     if offset == 0 and end == len(data):
         yield _blob(reading.uri, data, mime_type)
@@ -345,14 +345,14 @@ def _find_block(reading: Reading, execution: Execution) -> content.Block:
     if execution.state == State.COMPLETED and (problem := content.why_no_output(execution)):
         raise UnknownResource(problem)
     raise UnknownResource(
-        f"There is no block {number}: the result has {len(blocks)} of them, counted from 0. "
-        f"execution://{execution.pk} says how the run is."
+        f"There is no block {number}: the result has {len(blocks)} blocks, numbered from 0. "
+        f"execution://{execution.pk} shows the state of the run."
     )
 
 
 def _number(text: str, what: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= LONGEST_NUMBER):
-        raise UnknownResource(f"{what} has to be a whole number, 0 or more.")
+        raise UnknownResource(f"{what} must be an integer, 0 or more.")
     return int(text)
 
 
@@ -560,7 +560,8 @@ def find_kind(uri: str) -> tuple[ResourceKind, Mapping[str, str]]:
     """With the variables of its template. Raises UnknownResource."""
     if len(uri) > LONGEST_ADDRESS:
         raise UnknownResource(
-            f"The address has {len(uri):,} characters; none of ours has more than {LONGEST_ADDRESS:,}."
+            f"The address has {len(uri):,} characters. Addresses of this server have at most "
+            f"{LONGEST_ADDRESS:,}."
         )
     scheme, _, rest = uri.partition(":")
     # Only the scheme ignores case (RFC 3986).
@@ -585,4 +586,4 @@ def _check_query(kind: ResourceKind, address: str) -> None:
     if unknown := [name for name in names if name not in known]:
         raise UnknownResource(f"Unknown parameter {unknown[0][:SHOWN]!r}. The address is {kind.template}.")
     if len(names) > len(set(names)):
-        raise UnknownResource(f"A parameter is there twice. The address is {kind.template}.")
+        raise UnknownResource(f"A parameter occurs twice. The address is {kind.template}.")

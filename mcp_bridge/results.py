@@ -95,11 +95,11 @@ def execution_result(
 
 def _origin(execution: Execution) -> str:
     if execution.cached_at is not None:
-        return f"(From the result cache: the workflow ran before, until {_moment(execution.cached_at)}.)"
+        return f"(From the result cache: the workflow ran earlier, until {_moment(execution.cached_at)}.)"
     ended = f" It ended at {_moment(execution.finished_at)}." if execution.finished_at else ""
     return (
-        f"(An identical call at {_moment(execution.created_at)}, which had gone without an answer, began "
-        f"this run; it was not started again.{ended})"
+        f"(An identical call at {_moment(execution.created_at)}, which got no response, started "
+        f"this run. It was not started again.{ended})"
     )
 
 
@@ -149,11 +149,11 @@ def _broken_promise(execution: Execution) -> str:
     if promised is None or not (problems := find_argument_problems(promised, execution.payload.output)):
         return ""
     if content.what_was_cut(execution):
-        return "The run completed, but its output could not be kept whole."
+        return "The run completed, but its output was too large to store in full."
     if SAID_BY in execution.payload.metadata:
-        return "The run completed, but what its output schema promises is not known."
+        return "The run completed, but the output that its schema promises is unknown."
     broken = "\n".join(f"- {problem}" for problem in problems)
-    return f"The run completed, but its output breaks the engine's own output schema:\n{broken}"
+    return f"The run completed, but its output violates the engine's own output schema:\n{broken}"
 
 
 def _beginning(execution: Execution, text: str) -> str:
@@ -174,7 +174,8 @@ def _links(execution: Execution, text: str, protocol_version: str) -> list[Resou
             uri=content.result_address(execution),
             name=f"{execution.tool_name}_result",
             title=f"Result of {execution.tool_name}",
-            description="The whole output. Large ones are read in parts; each tells the address of the next.",
+            description="The full output. Large output is read in parts; each part has the address of the "
+            "next.",
             mime_type=content.media_type(execution.payload.output),
             size=len(text.encode()),
         )
@@ -217,13 +218,13 @@ def _failure_text(execution: Execution, why: str) -> str:
 
 def _advice(execution: Execution) -> str:
     if execution.approval_hash and execution.admitted_at is None:
-        return "Each new call needs approval again; do not repeat one that was refused as it was."
+        return "Each new call needs approval again. Do not repeat a refused call unchanged."
     if execution.state == State.FAILED:
         return _advice_on_failure(execution)
     return {
         State.CANCELLED: "Call the tool again if the result is still needed.",
         State.TIMED_OUT: "Try again with less work, or ask an administrator for a longer timeout.",
-        State.UNCONFIRMED: "Do not call it again: it may be running. An administrator has to find out.",
+        State.UNCONFIRMED: "Do not call it again: it may be running. An administrator must find out.",
     }[State(execution.state)]
 
 
@@ -231,8 +232,8 @@ def _advice_on_failure(execution: Execution) -> str:
     aftermath = execution.aftermath
     if aftermath == Aftermath.MAY_HAVE_EFFECT:
         return (
-            "It may have taken effect: do not simply call it again. "
-            "Find out first what became of it, or tell the person who runs the workflow."
+            "It may have taken effect: do not simply call it again. First find out what "
+            "happened, or tell the person who runs the workflow."
         )
     if execution.error_kind == ErrorKind.CONFIGURATION:
         return "Other arguments do not help: tell the person who runs this product."
@@ -251,10 +252,9 @@ def _handle_result(execution: Execution, patience: int | None) -> CallToolResult
     asking = json.dumps(document["next"]["arguments"])
     if "approval" in document:
         text = (
-            f"{execution.tool_name} has not been started. {document['approval']} "
-            "Once approved it runs by itself: do not call it again. "
-            f"Call get_execution_status with {asking}: it answers as soon as that has ended, or says that it "
-            "still waits."
+            f"{execution.tool_name} has not been started. {document['approval']} Once approved, "
+            "it runs automatically: do not call it again. Call get_execution_status with "
+            f"{asking}: it answers as soon as the run has ended, or reports that it still waits."
         )
         return text_result(text, structured=document)
     progress = "" if execution.progress_percent is None else f", {execution.progress_percent:g} % done"

@@ -268,7 +268,7 @@ class _Bridge:
     def access_of(self, context: Context) -> Access:
         if context.request is None:
             if self._local_access is None:
-                raise MCPError(types.INVALID_PARAMS, "This request carries no credentials.")
+                raise MCPError(types.INVALID_PARAMS, "This request has no credentials.")
             return self._local_access
         access: Access = context.request.scope["state"]["access"]
         return access
@@ -358,7 +358,7 @@ def write_instructions(catalogue: ExposedCatalogue, outages: Outages, bounds: Bo
     if stands_in_for_workers():
         paragraphs.append(ALONE)
     if (more := len(seen) - NAMED_OUTAGES) > 0:
-        paragraphs.append(f"{more} more sources cannot be reached: list_workflows names all of them.")
+        paragraphs.append(f"{more} more sources cannot be reached. list_workflows names all of them.")
     return "\n\n".join(paragraphs)
 
 

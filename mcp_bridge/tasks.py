@@ -123,7 +123,7 @@ class TaskMethods:
         """Takes answers to what the task asks; anything else is ignored."""
         access, task_id = self._admit(context, params, Scope.RUN)
         if not isinstance(params.input_responses, dict):
-            raise MCPError(INVALID_PARAMS, "inputResponses has to be an object.")
+            raise MCPError(INVALID_PARAMS, "inputResponses must be an object.")
         try:
             await run_in_database(find_execution, task_id, caller=access.caller)
         except UnknownExecution:
@@ -147,7 +147,7 @@ class TaskMethods:
         require_client_extension(context, TASKS)
         task_id = params.task_id
         if not isinstance(task_id, str):
-            raise MCPError(INVALID_PARAMS, "taskId has to be a string.")
+            raise MCPError(INVALID_PARAMS, "taskId must be a string.")
         request = context.request
         if request is not None and decode_header_value(request.headers.get(MCP_NAME_HEADER)) != task_id:
             raise MCPError(

@@ -97,7 +97,9 @@ def make_of_each(
         except Exception as error:  # noqa: BLE001 - any error concerns this row alone
             if _logged_at.get(workflow.pk) != catalogue.revision:
                 _logged_at[workflow.pk] = catalogue.revision
-                logger.error("{} is left out of lists, as its row is broken: {}", workflow, str(error)[:300])
+                logger.error(
+                    "{} is left out of lists because its record is invalid: {}", workflow, str(error)[:300]
+                )
         else:
             yield workflow, made
 
@@ -376,7 +378,7 @@ class ToolLists:
         try:
             await run_in_database(self._refresh_recent)
         except Exception as error:  # noqa: BLE001 - the next request tries again
-            logger.warning("Making the lists of tools in the background failed: {}", error)
+            logger.warning("Building the lists of tools in the background failed: {}", error)
 
     def _refresh_recent(self) -> None:
         """Lists in use; others are made on request."""
@@ -461,9 +463,9 @@ class ToolsetCost:
         """Empty within the budget."""
         if self.budget is None or not self.is_over_budget:
             return ""
-        remedy = "switch it to compact or take workflows out"
+        remedy = "switch it to compact mode or remove workflows"
         if self.compact.tokens > self.budget:
-            remedy = f"raise the budget, since the built-in tools alone take {self.compact.tokens:,}"
+            remedy = f"raise the budget, because the built-in tools alone take {self.compact.tokens:,}"
         return f"{self.compared}; {remedy}"
 
 

@@ -137,7 +137,7 @@ def check_arguments(feature: ServerFeature, written: Mapping[str, str]) -> None:
     problems = [
         f"- {name}: it is required" for name, needed in known.items() if needed and name not in written
     ]
-    problems += [f"- {name[:SHOWN]!r}: there is no such argument" for name in written if name not in known]
+    problems += [f"- {name[:SHOWN]!r}: unknown argument" for name in written if name not in known]
     if problems:
         listed = "\n".join(problems)
         raise MCPError(

@@ -116,7 +116,7 @@ def describe_wrong_token(text: str) -> str:
         return f"{text[:SHOWN_CHARACTERS]!r}... of an application is unknown, rotated or revoked"
     if token.user is not None and not token.user.is_active:
         return f"the account {token.user.get_username()!r}, which allowed the application, is disabled"
-    return f"the token of {str(token.application)!r} has expired, or its user may do nothing with it"
+    return f"the token of {str(token.application)!r} has expired, or its user has no permission that it needs"
 
 
 @transaction.atomic
@@ -164,7 +164,10 @@ def is_first_use(code: str, application: Any) -> bool:
     since = {"user": used.user_id, "application": application, "created__gte": used.created}
     RefreshToken.objects.filter(**since, revoked=None).update(revoked=now)
     AccessToken.objects.filter(**since).delete()
-    logger.warning("A code of {!r} was used again: the tokens that came of it are ended.", str(application))
+    logger.warning(
+        "An authorization code of {!r} was used again. The tokens that were issued for it are revoked.",
+        str(application),
+    )
     return False
 
 

@@ -132,7 +132,7 @@ def _canonical(resources: list[str], request: Any) -> list[str]:
     except ValueError:
         raise CustomOAuth2Error(
             error="invalid_target",
-            description=f"Tokens of this server are for {resource_url()} or one toolset below it.",
+            description=f"Access tokens of this server are for {resource_url()} or for one toolset below it.",
             request=request,
         ) from None
 
@@ -160,7 +160,7 @@ async def _read_document(address: str) -> dict[str, Any]:
     """Raises CIMDError."""
     parts = urlsplit(address)
     if parts.scheme != "https" or not parts.path.strip("/") or "#" in address or "@" in parts.netloc:
-        raise CIMDError("a client id that is an address has to be https, with a path")
+        raise CIMDError("a client ID that is an address must be an https address with a path")
     limits = HttpLimits.within(DOCUMENT_SECONDS, max_response_bytes=DOCUMENT_BYTES)
     try:
         client = EngineClient(
@@ -179,13 +179,13 @@ async def _read_document(address: str) -> dict[str, Any]:
         raise CIMDError(str(error)) from None
     media_type = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
     if answer.status != 200 or not (media_type == "application/json" or media_type.endswith("+json")):
-        raise CIMDError(f"{answer.url} answered {answer.status} {media_type!r} instead of a JSON document")
+        raise CIMDError(f"{answer.url} returned {answer.status} {media_type!r} instead of a JSON document")
     try:
         document = parse_json(answer.body)
     except UnreadableJSON:
         raise CIMDError(f"{answer.url} is not JSON") from None
     if not isinstance(document, dict):
-        raise CIMDError(f"{answer.url} is not an object")
+        raise CIMDError(f"{answer.url} is not a JSON object")
     return document
 
 
@@ -202,18 +202,18 @@ def check_metadata(document: dict[str, Any]) -> dict[str, Any]:
     """`client_name` and `redirect_uris` of RFC 7591 metadata. Raises InvalidClient."""
     grants = document.get("grant_types", ["authorization_code"])
     if not isinstance(grants, list) or "authorization_code" not in grants:
-        raise InvalidClient("grant_types has to include authorization_code.")
+        raise InvalidClient("grant_types must include authorization_code.")
     if document.get("token_endpoint_auth_method") == "private_key_jwt":
-        logger.info("A client offers a key of its own; it is treated as a public client with PKCE.")
+        logger.info("A client offers its own key. It is treated as a public client with PKCE.")
     redirects = document.get("redirect_uris")
     if not isinstance(redirects, list) or not 0 < len(redirects) <= MOST_REDIRECTS:
-        raise InvalidClient(f"redirect_uris has to be a list of 1 to {MOST_REDIRECTS} addresses.")
+        raise InvalidClient(f"redirect_uris must be a list of 1 to {MOST_REDIRECTS} addresses.")
     for redirect in redirects:
         if objection := _objection_to(redirect):
             raise InvalidClient(f"redirect_uris: {objection}.")
     name = document.get("client_name", "")
     if not isinstance(name, str):
-        raise InvalidClient("client_name has to be a text.")
+        raise InvalidClient("client_name must be a string.")
     return {"client_name": _printable(name), "redirect_uris": redirects}
 
 
@@ -235,20 +235,20 @@ def register(document: dict[str, Any]) -> Application:
 
 def _objection_to(redirect: Any) -> str:
     if not isinstance(redirect, str) or not redirect.isascii() or not redirect.isprintable():
-        return "each has to be an address in ASCII"
+        return "each must be an address in ASCII"
     try:
         parts = urlsplit(redirect)
         host, _ = parts.hostname, parts.port
     except ValueError:
-        return "one is no address"
+        return "one is not a valid address"
     if len(redirect) > LONGEST_REDIRECT or " " in redirect:
-        return f"each has to be an address of at most {LONGEST_REDIRECT} characters"
+        return f"each must be an address of at most {LONGEST_REDIRECT} characters"
     if "#" in redirect or "@" in parts.netloc or "*" in redirect:
         return "fragments, user names and wildcards are not allowed"
     if parts.scheme not in oauth2_settings.ALLOWED_REDIRECT_URI_SCHEMES:
-        return f"{redirect} is neither https nor of a desktop application that is known here"
+        return f"{redirect} is neither an https address nor one of a known desktop application"
     if parts.scheme in ("https", "http") and not (host and PLAIN_HOST.fullmatch(parts.netloc)):
-        return f"{redirect} names no host"
+        return f"{redirect} has no valid host"
     if parts.scheme == "http" and host not in LOOPBACK:
         return f"{redirect} is not encrypted; http is for programs on the user's own machine"
     return ""

@@ -63,7 +63,7 @@ from mcp_bridge.tokens import (
 )
 from mcp_bridge.transports.direct_answers import CALL_METHOD, UNCACHED, DirectAnswers, DirectCalls
 
-NOT_ONE_MESSAGE = "The body has to be one JSON-RPC request or notification; batches are not supported."
+NOT_ONE_MESSAGE = "The body must be one JSON-RPC request or notification. Batches are not supported."
 SHOWN_SLUG = 64
 USUAL = (AccessScope.READ, AccessScope.RUN)  # Scopes that a client should ask for
 # No process keeps anything of a session, so that there is nothing to end with DELETE.
@@ -74,11 +74,12 @@ LOCAL_ORIGIN = re.compile(r"http://(localhost|127\.0\.0\.1|\[::1\])(:[0-9]{1,5})
 LONGEST_HOST = 300
 SHOWN_CHARACTERS = 100
 NOT_OUR_HOST = (
-    "The Host header names no address of this server. Its operator lists them in CATALOGUE_ALLOWED_HOSTS."
+    "The Host header does not match an address of this server. Its operator lists the "
+    "addresses in CATALOGUE_ALLOWED_HOSTS."
 )
 NOT_OUR_PAGE = "Web pages of other origins may not use this server."
 NOT_JSON = "Send the message as Content-Type: application/json."
-ENCODED = "Send the body as it is: Content-Encoding is not supported."
+ENCODED = "Content-Encoding is not supported. Send the body without it."
 EVENT_STREAM = "text/event-stream"
 PING_SECONDS = 15.0  # Between comments, which keep proxies from closing the connection
 RECONNECT_MILLISECONDS = 3000  # Clients wait as long when the server has ended the stream, as at a restart
@@ -117,7 +118,7 @@ class McpEndpoint:
                 answer = self._methods.get(scope["method"], METHOD_NOT_ALLOWED)
             await answer(scope, receive, _uncached(send))
         except DatabaseProblem as problem:
-            logger.error("A request cannot be answered without the database: {}", problem)
+            logger.error("A request failed because the database is not available: {}", problem)
             await refusal(503, NO_DATABASE, code=INTERNAL_ERROR, headers={"Retry-After": "5"})(
                 scope, receive, _uncached(send)
             )
@@ -195,13 +196,15 @@ async def admit_reader(scope: Scope) -> Response | None:
             {"detail": str(problem)}, status_code=503, headers={"Retry-After": str(problem.seconds)}
         )
     except DatabaseProblem as problem:
-        logger.error("A request cannot be answered without the database: {}", problem)
+        logger.error("A request failed because the database is not available: {}", problem)
         return JSONResponse({"detail": NO_DATABASE}, status_code=503, headers={"Retry-After": "5"})
     if known is None:
         return await _refuse_token(scope, headers, None)
     if known.allows(AccessScope.VIEW) and known.toolset is None:
         return None
-    return JSONResponse({"detail": f"This needs a token with the scope {AccessScope.VIEW}."}, status_code=403)
+    return JSONResponse(
+        {"detail": f"This requires a token with the scope {AccessScope.VIEW}."}, status_code=403
+    )
 
 
 async def protected_resource_metadata(scope: Scope, receive: Receive, send: Send) -> None:
@@ -293,7 +296,9 @@ def _unauthorized(slug: str | None, *, has_sent_one: bool) -> Response:
 def _unknown_toolset(slug: str | None) -> Response:
     """The same for missing, disabled and forbidden ones."""
     named = (slug or "")[:SHOWN_SLUG]
-    message = f"There is no toolset {named!r} for this token: check the end of the address, /mcp/<toolset>."
+    message = (
+        f"There is no toolset {named!r} for this token. Check the last part of the address, /mcp/<toolset>."
+    )
     return refusal(404, message)
 
 
@@ -366,18 +371,19 @@ def check_headers(scope: Scope) -> Response | None:
     if len(present) > len(headers := dict(present)):
         names = [name for name, _ in present]
         repeated = next(name.decode() for name in names if names.count(name) > 1)
-        return refusal(400, f"The header {repeated} may be sent only once.")
+        return refusal(400, f"The header {repeated} must be sent only once.")
     host = headers.get(b"host", b"").decode("latin-1")
     origin = headers.get(b"origin", b"").decode("latin-1")
     if len(host) > LONGEST_HOST or not _is_one_of(tuple(settings.ALLOWED_HOSTS), host):
         logger.warning(
-            "Refused a request for the host {!r}, which is not one of ours.", host[:SHOWN_CHARACTERS]
+            "Refused a request for the host {!r}, which is not an address of this server.",
+            host[:SHOWN_CHARACTERS],
         )
         return refusal(421, NOT_OUR_HOST)
     public: Any = urlsplit(settings.PUBLIC_URL)
     ours = f"{public.scheme}://{public.netloc}".lower()
     if origin and origin not in {ours, *allowed_origins()} and not LOCAL_ORIGIN.fullmatch(origin):
-        logger.warning("Refused a request from a page of {!r}.", origin[:SHOWN_CHARACTERS])
+        logger.warning("Refused a request from a web page of {!r}.", origin[:SHOWN_CHARACTERS])
         return refusal(403, NOT_OUR_PAGE)
     return _check_body_type(headers) if scope["method"] == "POST" else None
 

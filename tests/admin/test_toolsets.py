@@ -116,7 +116,7 @@ def test_the_list_shows_addresses_sizes_and_budgets(admin_client: Client) -> Non
     assert re.search(r"/mcp/tight full 1 about [\d,]+ \d+ % over budget 0", shown)
     assert re.search(r"/mcp/wide full 1 about [\d,]+ within budget 0", shown)
     assert re.search(r"/mcp/small compact 1 about [\d,]+ 0", shown)
-    assert re.search(r"of 1,500 tokens: \d+ % over; switch it to compact or", page.content.decode())
+    assert re.search(r"of 1,500 tokens: \d+ % over; switch it to compact mode or", page.content.decode())
     assert re.search(r"see all of them at \S+/mcp: \d+ tools, [\d,]+ characters, about [\d,]+ tokens", shown)
 
 

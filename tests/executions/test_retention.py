@@ -336,4 +336,4 @@ def test_an_agent_is_told_that_the_result_is_kept_no_longer() -> None:
     described = describe_execution(record)
     assert described["output"] is None and described["output_removed_at"]
     result = execution_result(record, protocol_version="2026-07-28")
-    assert result.is_error and "kept no longer" in result.content[0].text
+    assert result.is_error and "no longer stored" in result.content[0].text

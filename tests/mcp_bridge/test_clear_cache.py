@@ -62,7 +62,7 @@ async def test_the_same_call_is_answered_from_the_cache_and_says_so(
     ran = await in_database(Execution.objects.get)(cached_at=None)
     assert CACHED_AT not in first.meta and again.meta[CACHED_AT] == ran.finished_at.isoformat()
     ended = f"{ran.finished_at:%Y-%m-%d %H:%M:%S} UTC"
-    assert note.text == f"(From the result cache: the workflow ran before, until {ended}.)"
+    assert note.text == f"(From the result cache: the workflow ran earlier, until {ended}.)"
     assert note.meta == {"workflow-catalogue/note": True}
     assert [entry.get("cached_from") for entry in listed] == [str(ran.pk), None]
     assert status.structured_content["cached_at"] == again.meta[CACHED_AT]

@@ -170,7 +170,7 @@ async def test_what_cannot_be_completed_is_refused_with_what_can(
     async with connect(mode=era) as client:
         for template, argument in NOT_COMPLETED:
             with subtests.test(template=template, argument=argument):
-                with pytest.raises(MCPError, match=r"Those here are workflow://list|Known: ") as refused:
+                with pytest.raises(MCPError, match=r"The templates are workflow://list|Known: ") as refused:
                     await complete(client, template, "", argument=argument)
                 assert refused.value.code == -32602
                 assert len(refused.value.message) < 500

@@ -190,7 +190,7 @@ async def test_a_promised_output_is_checked(connect: Connect, patient: PatientEn
         broken = await client.call_tool("report", {})
     assert (kept.is_error, kept.structured_content) == (False, {"sum": 5})
     assert broken.is_error
-    assert "breaks the engine's own output schema" in broken.content[0].text
+    assert "violates the engine's own output schema" in broken.content[0].text
     assert sent(broken)[1:] == [text("Five."), picture()]
 
 
@@ -260,7 +260,7 @@ async def test_any_number_of_blocks_floods_nobody(connect: Connect, patient: Pat
     blocks = sent(await call(connect))
     assert len(blocks) <= 501
     assert sum(len(json.dumps(block)) for block in blocks) < 100_000
-    assert "content blocks more" in blocks[-1]["text"]
+    assert "more content blocks" in blocks[-1]["text"]
     asked = json.loads(blocks[-1]["text"].partition("get_execution_status with ")[2].partition(" for")[0])
     async with connect() as client:
         part = (await client.call_tool("get_execution_status", asked)).structured_content
@@ -355,7 +355,7 @@ async def test_what_is_not_there_is_refused_in_words(connect: Connect, ending: s
     assert refused.value.error.code == -32602
     assert any(
         words in refused.value.error.message
-        for words in ("counted from 0", "has to be a whole number", "There is nothing at")
+        for words in ("numbered from 0", "must be an integer", "is past the end")
     )
 
 
@@ -369,7 +369,7 @@ async def test_content_that_is_gone_is_said_to_be_gone(connect: Connect):
 
     assert await in_database(remove)() == 1
     async with connect() as client:
-        with pytest.raises(MCPError, match="kept no longer"):
+        with pytest.raises(MCPError, match="no longer stored"):
             await client.read_resource(f"execution://{key}/result/content/1")
         status = await client.call_tool("get_execution_status", {"execution_id": key})
     assert "output_removed_at" in status.structured_content
@@ -388,7 +388,7 @@ async def test_content_that_was_too_large_to_keep_is_said_to_be(
     assert "content blocks" in partly.content[-1].text
     assert not partly.is_error
     assert nothing.is_error
-    assert "too large to keep" in nothing.content[0].text
+    assert "too large to store" in nothing.content[0].text
 
 
 def test_the_command_line_describes_what_is_no_text(patient: PatientEngine):

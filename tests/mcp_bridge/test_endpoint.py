@@ -135,7 +135,7 @@ def test_a_hostile_body_gets_a_clean_error_and_the_server_goes_on(
 def test_a_body_that_is_not_one_message_gets_one_sentence(
     mcp_server: McpServer, token: str, subtests: pytest.Subtests
 ):
-    sentence = "The body has to be one JSON-RPC request or notification; batches are not supported."
+    sentence = "The body must be one JSON-RPC request or notification. Batches are not supported."
     for name, version in itertools.product(NOT_ONE_MESSAGE, VERSIONS):
         with subtests.test(f"{name} ({version})"):
             headers = {"mcp-protocol-version": version} if version else {}

@@ -94,7 +94,7 @@ async def test_of_many_failing_sources_a_few_are_named(connect: Connect):
         await fail(await in_database(make_source)(f"engine-{number}"), "Down.")
     text = await told(connect)
     assert text.count("cannot be reached since") == 5
-    assert "4 more sources cannot be reached: list_workflows names all of them." in text
+    assert "4 more sources cannot be reached. list_workflows names all of them." in text
 
 
 async def test_a_switched_off_source_is_not_missing(connect: Connect):

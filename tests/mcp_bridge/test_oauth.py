@@ -729,7 +729,7 @@ UNUSABLE: dict[str, tuple[Change, str]] = {
     "a page": (answering(content_type="text/html"), "text/html"),
     "too large": (describing(padding="x" * 20_000), "larger than 16,384 bytes"),
     "no JSON": (lambda vendor, *_: vendor.answers(body="{"), "is not JSON"),
-    "no object": (lambda vendor, *_: vendor.answers(body=[1]), "is not an object"),
+    "no object": (lambda vendor, *_: vendor.answers(body=[1]), "is not a JSON object"),
     "another client": (describing(client_id="https://127.0.0.1/other.json"), "client_id"),
     "a foreign redirect address": (describing(redirect_uris=["http://evil.example/"]), "not encrypted"),
     "no answer in time": (never_answering, "within 0.3 s"),

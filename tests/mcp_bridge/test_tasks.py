@@ -261,7 +261,7 @@ def test_a_task_of_unknown_outcome_ends_with_what_to_do(mcp_server: McpServer, t
     """One that stayed `working` would be waited for until somebody decides, which may be never."""
     execution = owned(make_workflow(), state=State.UNCONFIRMED, error="No answer to the start.")
     task = send(mcp_server, token, "tasks/get", taskId=str(execution.pk)).json()["result"]
-    assert "An administrator has to find out" in task["result"]["content"][0]["text"]
+    assert "An administrator must find out" in task["result"]["content"][0]["text"]
 
 
 def test_a_task_that_ran_says_an_administrator_ends_with_what_is_known_of_it(
@@ -277,7 +277,7 @@ def test_a_task_that_ran_says_an_administrator_ends_with_what_is_known_of_it(
     promised, told = (block["text"] for block in result["content"])
     assert (result["isError"], promised) == (
         True,
-        "The run completed, but what its output schema promises is not known.",
+        "The run completed, but the output that its schema promises is unknown.",
     )
     assert "Ada checked that " in told and "its output is not known" in told
 

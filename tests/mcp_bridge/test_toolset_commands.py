@@ -41,7 +41,7 @@ def test_the_list_ends_with_what_it_costs() -> None:
     tight = run("list_tools", "--toolset", "tight").splitlines()[-1]
     assert re.fullmatch(r"\d+ tools, [\d,]+ characters, about [\d,]+ tokens\.", whole)
     assert tight.startswith(whole)
-    assert re.search(r"of 2,500 tokens: \d+ % over; switch it to compact or take workflows out$", tight)
+    assert re.search(r"of 2,500 tokens: \d+ % over; switch it to compact mode or remove workflows$", tight)
 
 
 def test_a_tool_is_called_as_from_within_the_toolset() -> None:

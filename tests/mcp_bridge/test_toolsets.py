@@ -210,7 +210,7 @@ def test_unknown_disabled_and_foreign_toolsets_answer_alike(mcp_server: McpServe
     assert {
         message.replace(slug, "…")
         for message, slug in zip(messages, ["unknown", "off", "foreign", "unknown", "off"], strict=True)
-    } == {"There is no toolset '…' for this token: check the end of the address, /mcp/<toolset>."}
+    } == {"There is no toolset '…' for this token. Check the last part of the address, /mcp/<toolset>."}
     assert mcp_server.post(body, headers=headers, token=bound, toolset="mine").status_code == 200
     assert mcp_server.post(body, headers=headers, token=bound, toolset="mine/").status_code == 200
     assert mcp_server.post(body, headers=headers, token=token, toolset="foreign").status_code == 200
@@ -285,7 +285,7 @@ async def test_the_log_says_once_that_a_revision_put_a_toolset_over_its_budget(c
     over = [message for message in said if "token budget" in message]
     assert len(over) == 2
     assert over[0].startswith("Toolset tight is over its token budget: ")
-    assert "of 1,500 tokens" in over[0] and "switch it to compact or take workflows out" in over[0]
+    assert "of 1,500 tokens" in over[0] and "switch it to compact mode or remove workflows" in over[0]
 
 
 async def test_a_clients_first_page_of_a_toolset_is_cached_for_itself_only(connect: Connect):
