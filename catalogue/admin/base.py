@@ -137,11 +137,11 @@ def _why_not_shown(chosen: Mapping[str, str], wrong: Sequence[str]) -> str:
     """`wrong`: parameters that are no numbers; empty if Django refused the address otherwise."""
     named = wrong or ([PAGE_VAR] if PAGE_VAR in chosen else [name for name in chosen if "__" in name])
     if named == [PAGE_VAR]:
-        return f"There is no page {chosen[PAGE_VAR][:SHOWN_VALUE]} of this list; here is its first one."
+        return f"This list has no page {chosen[PAGE_VAR][:SHOWN_VALUE]}; this is the first page."
     if named == [ORDER_VAR]:
-        return f"The list has no order {chosen[ORDER_VAR][:SHOWN_VALUE]}; here it is in its usual one."
+        return f"This list has no order {chosen[ORDER_VAR][:SHOWN_VALUE]}; it is in its default order."
     asked = ", ".join(f"{name}={chosen[name][:SHOWN_VALUE]}" for name in named or chosen)
-    return f"The list cannot be narrowed by {asked}; here is all of it."
+    return f"This list cannot be filtered by {asked}; it is unfiltered."
 
 
 class CatalogueAdmin(UnfoldAdmin):
@@ -421,7 +421,7 @@ class ButtonsMixin(CatalogueAdmin):
             method = getattr(self, name)
             method(request, obj)
             if not method.button.records:
-                self.log_change(request, obj, f"Pressed “{method.button.label}”.")
+                self.log_change(request, obj, f"Clicked “{method.button.label}”.")
         return HttpResponseRedirect(reverse(f"admin:{self._url_name}_change", args=[quote(obj.pk)]))
 
     def render_change_form(

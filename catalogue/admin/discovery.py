@@ -120,7 +120,7 @@ class ReviewAdmin(base.ReadOnlyMixin, base.ButtonsMixin):
     def kind_shown(self, review: Review) -> SafeString:
         return html.badge(review.get_kind_display(), KIND_BADGES[Review.Kind(review.kind)])
 
-    @admin.display(description="what the engine says now")
+    @admin.display(description="the engine's current version")
     def told(self, review: Any) -> SafeString:
         return _with_offer(review, review.placement)
 
@@ -128,7 +128,7 @@ class ReviewAdmin(base.ReadOnlyMixin, base.ButtonsMixin):
     def since(self, review: Review) -> str:
         return html.ago(review.held_since)
 
-    @admin.action(description="Accept: agents see what the engine says now", permissions=["decide"])
+    @admin.action(description="Accept: agents see the engine's current version", permissions=["decide"])
     def accept_selected(self, request: HttpRequest, queryset: QuerySet[Review]) -> None:
         _report(request, accept_offers(_seen(request, queryset), by=actor_of(request)), "Accepted")
 
@@ -150,7 +150,7 @@ class ReviewAdmin(base.ReadOnlyMixin, base.ButtonsMixin):
         """All fields, or those chosen below the differences."""
         offers, fields = {review.pk: request.POST.get(OFFER, "")}, request.POST.getlist(FIELD)
         if IN_PART in request.POST and not fields:
-            messages.warning(request, "Nothing was changed: choose at least one of the differences.")
+            messages.warning(request, "Nothing was changed. Select at least one of the differences.")
             return
         try:
             decided = accept_offers(offers, by=actor_of(request), fields=fields)
@@ -179,7 +179,7 @@ class ReviewAdmin(base.ReadOnlyMixin, base.ButtonsMixin):
 
     def panel(self, request: HttpRequest, obj: Review) -> dict[str, Any]:
         workflow, differences, is_new = obj.workflow, differences_of(obj), obj.kind == Review.Kind.NEW
-        served = "Agents do not see it yet." if is_new else "Agents see it as it was accepted."
+        served = "Agents do not see it yet." if is_new else "Agents see the accepted version."
         kind = html.badge(obj.get_kind_display(), KIND_BADGES[Review.Kind(obj.kind)])
         return {
             "headline": [html.side_by_side([kind, served])],
@@ -228,7 +228,7 @@ def _summary(review: Review, placement: Placement) -> SafeString:
         )
     differences = differences_of(review, placement)
     suspicious = any(difference.warning for difference in differences)
-    marks = [html.badge("may be meant to command agents", "danger")] if suspicious else []
+    marks = [html.badge("may try to command agents", "danger")] if suspicious else []
     return html.side_by_side([*marks, _with_code(describe_differences(differences))])
 
 
@@ -236,7 +236,7 @@ def _seen(request: HttpRequest, reviews: QuerySet[Review]) -> dict[int, str]:
     chosen = list(reviews.values_list("pk", flat=True))
     seen = {key: offer for key in chosen if (offer := request.POST.get(f"{OFFER}-{key}"))}
     if unseen := len(chosen) - len(seen):
-        messages.warning(request, f"Left alone, since the page did not show them: {unseen}.")
+        messages.warning(request, f"Skipped because the page did not show them: {unseen}.")
     return seen
 
 
@@ -316,8 +316,11 @@ def _shown_new(workflow: Workflow) -> Iterable[tuple[str, Any]]:
     suspicious = ", ".join(find_suspicious(texts))
     return (
         ("Title", show_unseen(workflow.title)),
-        ("Description", html.paragraphs(show_unseen(workflow.description) or "None: it needs one.")),
-        ("May be meant to command agents", suspicious),
+        (
+            "Description",
+            html.paragraphs(show_unseen(workflow.description) or "None. A description is required."),
+        ),
+        ("May try to command agents", suspicious),
         ("Can be mistaken for", workflow.resembles),
         ("Input schema", html.pretty_json(workflow.input_schema)),
     )
@@ -352,7 +355,7 @@ def accept_for_workflows(
     reviews = Review.objects.awaiting().filter(workflow__in=workflows.order_by().values("pk"))
     awaiting = reviews.count()
     if not awaiting:
-        messages.warning(request, "Nothing is held of the selected workflows.")
+        messages.warning(request, "None of the selected workflows has a held change.")
         return None
     held, placement = list(reviews.select_related("workflow__source")[:SHOWN_AT_ONCE]), Placement()
 
@@ -360,7 +363,7 @@ def accept_for_workflows(
         _report(request, accept_offers(_seen(request, reviews), by=actor_of(request)), "Accepted")
 
     first = f"; this accepts the first {len(held)}" if awaiting > len(held) else ""
-    note = f"Held of the selected workflows: {awaiting:,}{first}"
+    note = f"Held changes of the selected workflows: {awaiting:,}{first}"
     shown = (
         format_html(
             '<div class="mb-1">{}</div>{}',
@@ -383,7 +386,7 @@ def review_fact(request: HttpRequest, workflow: Workflow) -> tuple[str, Any]:
     review = Review.objects.filter(pk=workflow.pk).defer("offered").first()
     if review is None:
         return "Review", ""
-    state = "turned down" if review.kept_at else "waits for a decision"
+    state = "turned down" if review.kept_at else "awaiting a decision"
     what = "a change of the engine" if review.kind == Review.Kind.CHANGED else "a new workflow"
     return "Review", html.link(f"{what}, {state}", "catalogue_review_change", review.pk)
 
@@ -399,7 +402,7 @@ def held_listing_fact(request: HttpRequest, source: Source) -> tuple[str, Any]:
     if run is None:
         return "Held listing", ""
     gone = "1 workflow is" if run.missing == 1 else f"{run.missing:,} workflows are"
-    advice = f"{gone} gone from it: look and confirm"
+    advice = f"{gone} missing from it: review and confirm"
     return "Held listing", html.link_if_allowed(request, advice, "catalogue_discoveryrun_change", run.pk)
 
 
@@ -412,16 +415,16 @@ OUTCOME_BADGES = {
     DiscoveryRun.Outcome.HELD: "warning",
 }
 COUNTS = ("added", "updated", "unchanged", "returned", "missing", "held")
-CHECKED = "Its tools are declared here; the API was reached"
-HELD = "Agents go on seeing the workflows below. Confirm it if they are gone for good."
+CHECKED = "The API was reached; its tools are declared in the catalogue"
+HELD = "Agents still see the workflows below. Confirm the listing if they were removed for good."
 NAMED = {
-    "missing": "Gone from the engine's list",
-    "held": "Changed, and held for review",
+    "missing": "Missing from the engine's list",
+    "held": "Changed and held for review",
     "added": "Added",
     "updated": "Updated",
-    "returned": "Back again",
+    "returned": "Returned",
 }
-RUN_HEADERS = ("Started", "Outcome", "Trigger", "Took", "What it did")
+RUN_HEADERS = ("Started", "Outcome", "Trigger", "Took", "Result")
 
 
 def describe_counts(run: DiscoveryRun) -> str:
@@ -474,7 +477,7 @@ class DiscoveryRunAdmin(base.ReadOnlyMixin, base.ButtonsMixin):
             {"fields": (("source", "trigger"), ("outcome_shown", "took"), ("began", "ended"), "error_shown")},
         ),
         (
-            "What it found",
+            "Found",
             {"fields": (("found", "unchanged"), ("added", "updated"), ("missing", "returned"), "held")},
         ),
     )
@@ -507,7 +510,7 @@ class DiscoveryRunAdmin(base.ReadOnlyMixin, base.ButtonsMixin):
     def took(self, run: DiscoveryRun) -> str:
         return html.duration(run.duration_ms)
 
-    @admin.display(description="what it did")
+    @admin.display(description="result")
     def told(self, run: DiscoveryRun) -> str:
         return html.shortened(describe_run(run), 80)
 
@@ -524,10 +527,10 @@ class DiscoveryRunAdmin(base.ReadOnlyMixin, base.ButtonsMixin):
         return request.user.has_perm("catalogue.change_source")
 
     @base.button(
-        "Confirm: they are gone",
+        "Confirm removal",
         icon="check",
         variant="primary",
-        confirm="Take these workflows out of the catalogue, as the engine does not list them any more?",
+        confirm="Remove these workflows from the catalogue, as the engine no longer lists them?",
         records=True,
     )
     def confirm(self, request: HttpRequest, held: DiscoveryRun) -> None:
@@ -538,7 +541,7 @@ class DiscoveryRunAdmin(base.ReadOnlyMixin, base.ButtonsMixin):
             return
         if run is None:
             messages.info(
-                request, "Confirmed. The source cannot be listed just now; its next listing counts."
+                request, "Confirmed. The source cannot be listed right now; its next listing applies."
             )
         elif run.outcome == DiscoveryRun.Outcome.SUCCEEDED:
             messages.success(request, f"Confirmed. {describe_counts(run)}.")
@@ -568,5 +571,5 @@ class DiscoveryRunAdmin(base.ReadOnlyMixin, base.ButtonsMixin):
                 ("Position", "Id", "Name", "Why it was skipped"),
                 ((one["position"], *_with_reason(one)) for one in obj.skipped),
             ),
-            "flagged": html.table(("Id", "Name", "Why it wants a look"), map(_with_reason, obj.flagged)),
+            "flagged": html.table(("Id", "Name", "Why to review it"), map(_with_reason, obj.flagged)),
         }

@@ -49,10 +49,10 @@ SHOWN_NAMES = 20
 SHOWN, HIDDEN = "would be let through", "would be hidden"
 Group = tuple[str, int, list[SafeString], int]  # Heading, number, first names, number of further ones
 HELP = {
-    "subject": "What the pattern is matched with. The name is the engine's, as the workflow's page shows it, "
-    "and not the tool's. Of tags, one that matches is enough.",
-    "syntax": "A glob has to match the whole; a regular expression may match anywhere in it.",
-    "pattern": "Upper and lower case count.",
+    "subject": "What the pattern is compared with. The name is the engine's, not the tool's "
+    "name. For tags, a single matching tag is enough.",
+    "syntax": "A glob must match the whole value; a regular expression may match anywhere in it.",
+    "pattern": "Case-sensitive.",
 }
 
 SAVE = "_save"  # Django's name of the button below a list that is edited
@@ -168,8 +168,8 @@ class WorkflowFilterAdmin(ButtonsMixin):
         shown: dict[str, Any] = {"form": form, "is_empty": not request.POST.get("pattern")}
         if form.effect is not None:
             matched, disabled = match_rule(form.instance)
-            of_disabled = [_group("matched that are not enabled", disabled)] if disabled else []
-            enabled = _group("matched, whatever other filters say", matched)
+            of_disabled = [_group("matched but not enabled", disabled)] if disabled else []
+            enabled = _group("matched, regardless of other filters", matched)
             shown |= {"groups": [enabled, *of_disabled, *(form.proposal or [])]}
         return TemplateResponse(request, "catalogue/admin/filter_live_preview.html", shown)
 
@@ -177,7 +177,9 @@ class WorkflowFilterAdmin(ButtonsMixin):
     def rule(self, rule: WorkflowFilter) -> str:
         if not (problem := rule.pattern_problem):
             return str(rule)
-        return side_by_side([str(rule), badge("unusable: hides what reaches it", "danger", title=problem)])
+        return side_by_side(
+            [str(rule), badge("invalid: hides each workflow that reaches it", "danger", title=problem)]
+        )
 
     def delete_queryset(self, request: HttpRequest, queryset: QuerySet[WorkflowFilter]) -> None:
         for rule in queryset:
@@ -269,7 +271,7 @@ def _fingerprint(effect: FilterPreview) -> str:
 
 
 def _question(effect: FilterPreview) -> str:
-    return f"Nothing was saved yet. {' '.join(_effect_sentences(effect))} Save again to do it."
+    return f"Not saved yet. {' '.join(_effect_sentences(effect))} Save again to confirm."
 
 
 def _effect_sentences(effect: FilterPreview) -> list[str]:
@@ -332,9 +334,9 @@ class VisibilityFilter(CountingFilter):
         rules = WorkflowFilter.objects.filter(enabled=True)
         return [
             (Visibility.EXPOSED.name.lower(), "exposed"),
-            (self.HIDDEN, "not visible, for whatever reason"),
+            (self.HIDDEN, "not visible, for any reason"),
             *((one.name.lower(), one.value) for one in Visibility if one != Visibility.EXPOSED),
-            (self.UNMATCHED, "hidden, as no filter includes it"),
+            (self.UNMATCHED, "hidden because no filter includes it"),
             *((f"{self.BY_FILTER}{rule.pk}", f"hidden by: {rule}") for rule in rules),
         ]
 
@@ -423,7 +425,7 @@ class OverriddenFilter(OptionsFilter):
         "name": ("tool name", is_overridden("former_tool_names")),
         "hints": ("hints", is_overridden(*CURATORS_HINTS)),
         "limits": ("limits", is_overridden("timeout_seconds", "max_concurrent", "cache_seconds")),
-        "nothing": ("nothing: all as the engine says", _none_of(is_overridden())),
+        "nothing": ("nothing: all values are the engine's", _none_of(is_overridden())),
     }
 
 
@@ -479,7 +481,7 @@ class SchemaFilter(OptionsFilter):
 class LookalikeFilter(OptionsFilter):
     title = "name and title"
     parameter_name = "lookalike"
-    options = {"yes": ("can be mistaken for another tool's", ~Q(resembles=""))}
+    options = {"yes": ("can be mistaken for another tool", ~Q(resembles=""))}
 
 
 class DescriptionFilter(OptionsFilter):
@@ -493,7 +495,7 @@ class ReviewFilter(OptionsFilter):
     parameter_name = "review"
     options = {
         "changed": ("a change is held", _awaiting("changed")),
-        "new": ("new, and held", _awaiting("new")),
+        "new": ("new and held", _awaiting("new")),
     }
 
 

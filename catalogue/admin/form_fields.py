@@ -80,9 +80,11 @@ class PairsField(ParsedField):
         for line in filter(None, map(str.strip, str(value or "").splitlines())):
             name, equals, text = (part.strip() for part in line.partition("="))
             if not name or not equals:
-                raise forms.ValidationError(f"Each line must look like name=value, unlike {line[:100]!r}.")
+                raise forms.ValidationError(
+                    f"Each line must have the form name=value; {line[:100]!r} does not."
+                )
             if name in pairs:
-                raise forms.ValidationError(f"{name} stands there twice.")
+                raise forms.ValidationError(f"{name} is given twice.")
             pairs[name] = text
         return pairs
 
@@ -162,7 +164,7 @@ def _help(setting: Setting, settings: dict[str, Setting]) -> SafeString:
     sentences = [setting.help, bounds, SYNTAX_HINTS.get(_widget_kind(setting), "")]
     for name, values in setting.hints.only_if.items():
         title = settings[name].title if name in settings else name
-        condition = f"Only where {title} is {' or '.join(values)}."
+        condition = f"Only if {title} is {' or '.join(values)}."
         sentences.append(format_html("<span data-condition>{}</span>", condition))
     return format_html_join(" ", "{}", [(said,) for said in sentences if said])
 
@@ -224,7 +226,7 @@ def _number(field: type[forms.IntegerField], widget: type[forms.Widget]) -> Make
 
 
 DEFAULT_CHOICE = "(default)"
-SYNTAX_HINTS = {"lines": "One a line.", "pairs": "One name=value a line.", "json": "As JSON."}
+SYNTAX_HINTS = {"lines": "One per line.", "pairs": "One name=value per line.", "json": "As JSON."}
 MAKERS: dict[str, Maker] = {
     "line": lambda _, common: forms.CharField(**common, widget=widgets.UnfoldAdminTextInputWidget()),
     "text": lambda _, common: MultilineField(**common, strip=False, widget=_area(LONG, **MONOSPACE)),
@@ -246,12 +248,12 @@ MAKERS: dict[str, Maker] = {
 }
 
 KINDS = (
-    ("", "Agents give it"),
-    ("constant", "Always this value, hidden from agents"),
-    ("default", "This value where agents leave it out"),
+    ("", "Set by agents"),
+    ("constant", "Always this value; hidden from agents"),
+    ("default", "This value if agents omit it"),
 )
 TEXT = "string"
-GONE = "The engine's schema no longer names it; choose “Agents give it” and empty the description to drop it."
+GONE = "The engine's schema no longer has it. To drop it, choose “Set by agents” and clear the description."
 
 
 class NotReadable(ValueError):
@@ -269,7 +271,7 @@ def read_value(text: str, kind: str) -> Any:
     except ValueError as error:
         if TEXT in kinds or kind == "any":
             return text
-        raise NotReadable(f"This is no JSON value of the type {kind}: {error}") from None
+        raise NotReadable(f"This is not a JSON value of the type {kind}: {error}") from None
     # Of several types the JSON value comes first: `5` is a text only where numbers are not allowed.
     return text if TEXT in kinds and _type_of(value) not in kinds else value
 
@@ -342,11 +344,11 @@ class ArgumentsWidget(forms.Widget):
         description = widgets.UnfoldAdminTextareaWidget(
             attrs={
                 "rows": 1,
-                "aria-label": f"Our description of {name}",
-                "placeholder": "Our description; empty: the engine's",
+                "aria-label": f"Description of {name}",
+                "placeholder": "Your description. Empty: the engine's",
             }
         )
-        kind = widgets.UnfoldAdminSelectWidget(attrs={"aria-label": f"Who gives {name}"}, choices=KINDS)
+        kind = widgets.UnfoldAdminSelectWidget(attrs={"aria-label": f"How {name} is set"}, choices=KINDS)
         value = widgets.UnfoldAdminTextInputWidget(
             attrs={"aria-label": f"Value of {name}", "placeholder": "Value", **MONOSPACE}
         )
@@ -405,11 +407,11 @@ class ArgumentsField(forms.Field):
             override["description"] = description[: LONGEST_DESCRIPTION + 1]
         kind = row["kind"]
         if not kind and row["value"].strip():
-            raise NotReadable("say when the value counts: always, or where agents leave it out.")
+            raise NotReadable("choose when the value applies: always, or if agents omit the argument.")
         if kind in ("constant", "default"):
             type_name = known["type"] if known else "any"
             if not row["value"] and type_name != TEXT:
-                raise NotReadable("give the value.")
+                raise NotReadable("enter the value.")
             override[kind] = read_value(row["value"], type_name)
         return override
 
@@ -426,8 +428,8 @@ class _ReservedWidget(widgets.UnfoldAdminSelect2MultipleWidget):  # type: ignore
     def optgroups(self, name: str, value: Any, attrs: Any = None) -> Any:
         """With names of deleted users and groups: without them a save could open the object."""
         known = {key for _, options in self.choices for key, _ in options}
-        if gone := [(one, f"{one} (gone)") for one in value if one and one not in known]:
-            self.choices = [*self.choices, ("Gone", gone)]
+        if gone := [(one, f"{one} (deleted)") for one in value if one and one not in known]:
+            self.choices = [*self.choices, ("Deleted", gone)]
         return super().optgroups(name, value, attrs)
 
 

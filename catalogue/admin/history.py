@@ -44,9 +44,9 @@ KIND_BADGES = {
     HistoryEntry.Kind.DELETED: "danger",
 }
 REVERTED = {
-    HistoryEntry.Kind.ADDED: "is gone again",
-    HistoryEntry.Kind.CHANGED: "has its earlier values again",
-    HistoryEntry.Kind.DELETED: "is there again",
+    HistoryEntry.Kind.ADDED: "was deleted again",
+    HistoryEntry.Kind.CHANGED: "has its previous values again",
+    HistoryEntry.Kind.DELETED: "was restored",
 }
 MOST_ACTORS, MOST_REVERTED, SHOWN_REFUSALS = 500, 500, 5
 
@@ -95,7 +95,7 @@ class HistoryEntryAdmin(base.ReadOnlyMixin, base.ButtonsMixin):
     newest_by = "at"
     show_full_result_count = False
     search_fields = ("object_name", "actor_name", "message", "changes")
-    search_help_text = f"Names of objects and people, messages, values; in the newest {SEARCHED:,}"
+    search_help_text = f"Searches names, messages and values of the newest {SEARCHED:,} entries"
     actions = ("revert_selected",)
     buttons = ("revert",)
     change_form_outer_before_template = "catalogue/admin/history_entry.html"
@@ -137,7 +137,7 @@ class HistoryEntryAdmin(base.ReadOnlyMixin, base.ButtonsMixin):
     def _may_revert(self, request: HttpRequest, entry: HistoryEntry) -> bool:
         return not why_not_revertible(entry) and request.user.has_perm(permission_to_revert(entry))
 
-    @base.button("Revert", icon="undo", confirm="Make it as it was before this change?")
+    @base.button("Revert", icon="undo", confirm="Restore the state before this change?")
     def revert(self, request: HttpRequest, entry: HistoryEntry) -> None:
         if not self._may_revert(request, entry):
             raise PermissionDenied
@@ -156,7 +156,9 @@ class HistoryEntryAdmin(base.ReadOnlyMixin, base.ButtonsMixin):
     def revert_selected(self, request: HttpRequest, queryset: QuerySet[HistoryEntry]) -> None:
         """The latest first, so that several changes of one object are reverted in turn."""
         if (count := queryset.count()) > MOST_REVERTED:
-            messages.error(request, f"{count:,} are too many: at most {MOST_REVERTED} at a time.")
+            messages.error(
+                request, f"{count:,} are too many: you can revert at most {MOST_REVERTED} at a time."
+            )
             return
         problems = ((entry, self._try_to_revert(request, entry)) for entry in queryset.order_by("-at", "-pk"))
         refused = [f"{entry.object_name}: {problem}" for entry, problem in problems if problem]
@@ -164,7 +166,7 @@ class HistoryEntryAdmin(base.ReadOnlyMixin, base.ButtonsMixin):
             messages.success(request, f"Reverted: {reverted}.")
         if refused:
             more = f" And {len(refused) - SHOWN_REFUSALS} more." if len(refused) > SHOWN_REFUSALS else ""
-            messages.warning(request, f"Left as they are: {' '.join(refused[:SHOWN_REFUSALS])}{more}")
+            messages.warning(request, f"Not reverted: {' '.join(refused[:SHOWN_REFUSALS])}{more}")
 
     def _try_to_revert(self, request: HttpRequest, entry: HistoryEntry) -> str:
         """Why it cannot be reverted; empty after a revert."""
@@ -193,9 +195,9 @@ class HistoryEntryAdmin(base.ReadOnlyMixin, base.ButtonsMixin):
                 ("Who", f"{obj.actor_name} ({obj.get_door_display()})"),
                 ("Object", _link_to_object(request, obj)),
                 ("Kind of object", _kind_of_object(obj.model)),
-                ("Seen by agents since revision", "" if obj.revision is None else f"{obj.revision:,}"),
-                ("Takes back", _link_to_entry(obj.reverts) if obj.reverts else ""),
-                ("Taken back by", side_by_side(map(_link_to_entry, obj.reverted_by.all()))),
+                ("Visible to agents since revision", "" if obj.revision is None else f"{obj.revision:,}"),
+                ("Reverts", _link_to_entry(obj.reverts) if obj.reverts else ""),
+                ("Reverted by", side_by_side(map(_link_to_entry, obj.reverted_by.all()))),
                 ("Revert", why_not_revertible(obj)),
             ],
             "changes": base.changes_in_full(obj),
@@ -254,7 +256,7 @@ class EntryAdmin(base.ReadOnlyMixin, base.ButtonsMixin):
     show_full_result_count = False
     search_fields = ("actor_name",)  # `search_rows` decides
     search_help_text = (
-        f"Names, events, addresses and clients, in the newest {SEARCHED:,}; ids of executions in all"
+        f"Names, events, addresses and clients of the newest {SEARCHED:,} entries; all execution ids"
     )
     actions_list = ("export",)
     actions = ()
@@ -297,7 +299,7 @@ class EntryAdmin(base.ReadOnlyMixin, base.ButtonsMixin):
     def result(self, entry: Entry) -> Any:
         return _outcome(entry) if entry.outcome else DASH
 
-    @admin.display(description="from where")
+    @admin.display(description="origin")
     def place(self, entry: Entry) -> SafeString:
         look = "overflow-wrap: anywhere; white-space: normal; min-width: 8rem"
         parts = [part for part in (entry.address, entry.client) if part]

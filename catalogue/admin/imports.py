@@ -40,7 +40,7 @@ from connectors.http_tools.openapi.operations import Selection
 
 SHOWN = 8
 KEPT = "kept_entries"  # The hidden field with the encrypted secrets of a refused form
-CHOOSE_AGAIN = "Choose the file again: browsers do not keep it."
+CHOOSE_AGAIN = "Choose the file again; browsers do not keep it."
 
 
 class ImportForm(forms.Form):
@@ -75,7 +75,7 @@ class ImportForm(forms.Form):
 
     def clean(self) -> None:
         if self._lost:
-            self.add_error(None, "The secrets that were entered here are no longer kept: enter them again.")
+            self.add_error(None, "The secrets that you entered have expired. Enter them again.")
 
     def show_again(self, *, had_file: bool, refused: ImportRefused | None) -> None:
         if had_file:
@@ -227,7 +227,7 @@ BADGES = {
     Change.KEPT: "",
     Change.UNCHANGED: "",
 }
-WORDS = {Change.REMOVED: "removed: not in the file", Change.KEPT: "kept: from an earlier file"}
+WORDS = {Change.REMOVED: "removed (not in the file)", Change.KEPT: "kept from an earlier file"}
 
 
 SECRETS = {"clientSecret": "client_secret", "apiKey": "api_key"}  # The form's fields, by the file's names
@@ -243,7 +243,7 @@ class TemporalImportForm(ImportForm):
         label="Source",
         max_length=64,
         initial=temporal.USUAL_NAME,
-        help_text="A source of the kind Temporal that there is, or the name of a new one.",
+        help_text="An existing source of the kind Temporal, or the name of a new one.",
         widget=widgets.UnfoldAdminTextInputWidget(attrs={"list": "known-sources", "autocomplete": "off"}),
     )
     client_secret = forms.CharField(
@@ -259,15 +259,15 @@ class TemporalImportForm(ImportForm):
         widget=widgets.UnfoldAdminPasswordWidget(attrs={"autocomplete": "new-password"}),
     )
     prune = forms.BooleanField(
-        label="Remove workflows that the file has not",
+        label="Remove workflows that are not in the file",
         required=False,
-        help_text="Off: those of earlier files stay.",
+        help_text="Off: workflows from earlier files are kept.",
         widget=widgets.UnfoldBooleanSwitchWidget,
     )
     expose_new = forms.BooleanField(
-        label="Enable the workflows at once",
+        label="Enable the workflows immediately",
         required=False,
-        help_text="Of a new source only. Off: agents see none until a curator enables it.",
+        help_text="For a new source only. Off: agents see no workflow until a curator enables it.",
         widget=widgets.UnfoldBooleanSwitchWidget,
     )
 
@@ -292,7 +292,7 @@ class TemporalImportForm(ImportForm):
     def show_again(self, **options: Any) -> None:
         super().show_again(**options)
         for name in self.secrets_to_keep():
-            self[SECRETS[name]].help_text = "Kept, encrypted, for an hour: enter it only to replace it."
+            self[SECRETS[name]].help_text = "Stored encrypted for an hour. Enter it only to replace it."
 
 
 class TemporalImportPage(SourceImportPage):
@@ -321,7 +321,7 @@ class TemporalImportPage(SourceImportPage):
         return {
             "counts": self.counts(plan),
             "settings": ", ".join(plan.settings),
-            "changes": table(("Workflow", "What becomes of it"), rows),
+            "changes": table(("Workflow", "Change"), rows),
         }
 
     def finish(self, outcome: TemporalImport) -> HttpResponse:
@@ -355,20 +355,20 @@ class OpenApiImportForm(ImportForm):
         label="Source",
         max_length=64,
         required=False,
-        help_text="A source of the kind HTTP, or the name of a new one. Empty: by the API's host.",
+        help_text="An existing source of the kind HTTP, or the name of a new one. Empty: the API's host.",
         widget=widgets.UnfoldAdminTextInputWidget(attrs={"list": "known-sources", "autocomplete": "off"}),
     )
     base_url = forms.CharField(
         label="Base URL",
         max_length=2_000,
         required=False,
-        help_text="Only where it is another than the document's first server.",
+        help_text="Only if it differs from the first server in the document.",
         widget=widgets.UnfoldAdminTextInputWidget,
     )
     only = forms.CharField(
         label="Only these operations",
         required=False,
-        help_text='Patterns of ids or paths, one per line, such as "issues/*" or "GET /repos/*". Empty: all.',
+        help_text='Patterns of ids or paths, one a line, such as "issues/*" or "GET /repos/*". Empty: all.',
         widget=widgets.UnfoldAdminTextareaWidget(attrs={"rows": 3}),
     )
     tags = forms.CharField(
@@ -378,25 +378,27 @@ class OpenApiImportForm(ImportForm):
         widget=widgets.UnfoldAdminTextareaWidget(attrs={"rows": 3}),
     )
     deprecated = forms.BooleanField(
-        label="Deprecated operations, too", required=False, widget=widgets.UnfoldBooleanSwitchWidget
+        label="Include deprecated operations", required=False, widget=widgets.UnfoldBooleanSwitchWidget
     )
     expose = forms.BooleanField(
-        label="Enable new tools at once",
+        label="Enable new tools immediately",
         required=False,
-        help_text="Off: agents see none until a curator enables it.",
+        help_text="Off: agents see no tool until a curator enables it.",
         widget=widgets.UnfoldBooleanSwitchWidget,
     )
     prune = forms.BooleanField(
-        label="Remove tools that this import does not bring",
+        label="Remove tools that this import does not contain",
         required=False,
-        help_text="Of the same source. Off: they stay.",
+        help_text="Of the same source. Off: they are kept.",
         widget=widgets.UnfoldBooleanSwitchWidget,
     )
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         largest = min(document.MAX_BYTES, settings.CATALOGUE["max_request_bytes"])
-        help_text = f"JSON or YAML, at most {largest:,} bytes; larger ones by manage.py import_openapi."
+        help_text = (
+            f"JSON or YAML, at most {largest:,} bytes. Import larger ones with manage.py import_openapi."
+        )
         self.fields["file"].help_text = help_text
 
     @property
@@ -457,7 +459,7 @@ class OpenApiImportPage(SourceImportPage):
         return {
             "counts": self.counts(plan),
             "tokens": f"{plan.tokens:,}",
-            "tools": table(("Tag", "Tools", "Such as"), tools) if plan.tools else None,
+            "tools": table(("Tag", "Tools", "Examples"), tools) if plan.tools else None,
             "refused": table(("Refused", "Why", "Which"), refused) if plan.refused else None,
             "left_out": [f"{group.note} ({len(group.tools)})" for group in openapi.group_notes(plan)],
         }
@@ -475,7 +477,7 @@ AS_CODE = "catalogue_productsettings_as_code"
 SHOWN_CHANGES = 500
 SHOWN_FIELDS = 6  # Per object; objects with more are collapsed
 VERB_BADGES = {Verb.ADD: "success", Verb.CHANGE: "info", Verb.REMOVE: "danger"}
-CHANGED_MEANWHILE = "Something has changed since you looked: this is what the import would change now."
+CHANGED_MEANWHILE = "Something changed since you saw the plan. This is what the import would change now."
 
 
 def _most_bytes() -> int:
@@ -496,7 +498,7 @@ class SecretsField(forms.CharField):
             source, dot, setting = place.strip().rpartition(".")
             if not (equals and dot and source and setting and secret):
                 # The message must not repeat the line, which may be a secret.
-                raise forms.ValidationError("Write each as source.setting=value, a line for each.")
+                raise forms.ValidationError("Write each as source.setting=value, one per line.")
             secrets.setdefault(source, {})[setting] = secret.strip()
         return secrets
 
@@ -508,12 +510,12 @@ class CatalogueImportForm(ImportForm):
     secrets = SecretsField(
         label="Secrets",
         required=False,
-        help_text="Those that are not stored here yet, a line for each: source.setting=value. Others stay.",
+        help_text="Secrets that are not stored yet, one per line: source.setting=value. Others are kept.",
     )
     prune = forms.BooleanField(
-        label="Remove what the file does not have",
+        label="Remove objects that are not in the file",
         required=False,
-        help_text="Of the sections that it has. Off: other sources, filters, toolsets and groups stay.",
+        help_text="Only in the file's sections. Off: other sources, filters, toolsets and groups are kept.",
         widget=widgets.UnfoldBooleanSwitchWidget,
     )
 
@@ -533,7 +535,7 @@ class CatalogueImportForm(ImportForm):
         if names := [
             f"{source}.{name}" for source, settings_kept in self.kept.items() for name in settings_kept
         ]:
-            self["secrets"].help_text += f" Kept, encrypted, for an hour: {', '.join(names)}."
+            self["secrets"].help_text += f" Stored encrypted for an hour: {', '.join(names)}."
 
 
 def download_export(request: HttpRequest) -> HttpResponse:
@@ -597,7 +599,7 @@ class ConfigurationPage(ImportPage):
     def page_context(self, plan: Plan | None) -> dict[str, Any]:
         return {
             "form_title": "Import" if plan is None else "Another file",
-            "sections": ["what engines list" if name == "listed" else name for name in self.sections],
+            "sections": ["the engines' listings" if name == "listed" else name for name in self.sections],
         }
 
     def plan_context(self, plan: Plan) -> dict[str, Any]:

@@ -26,9 +26,10 @@ from catalogue.models import HistoryEntry
 MARK = "_shown"
 SHOWN_NAMES, SHOWN_TEXT, SHOWN_ENTRIES = 10, 500, 3
 SECRETS_CHANGED = (
-    "Credentials were changed meanwhile, perhaps others: they are not compared. Save again to do this anyway."
+    "The credentials were changed in the meantime, perhaps others than these: they are not compared. Save "
+    "again to replace them anyway."
 )
-GONE = "A {} that was changed here was deleted meanwhile, and stays so: add it again to have it."
+GONE = "A {} that you changed was deleted in the meantime and stays deleted. To restore it, add it again."
 
 if TYPE_CHECKING:
     Form = forms.ModelForm[Any]
@@ -141,7 +142,7 @@ class MarkedForm(Form):
             self.fields[DELETION_FIELD_NAME].bound_data = _as_ticked  # type: ignore[method-assign]
         else:
             for field in self.clashing:
-                self.add_error(field.name, f"It was changed meanwhile, and is now: {_describe(field)}")
+                self.add_error(field.name, f"It was changed in the meantime, and is now: {_describe(field)}")
 
     def _tell_of_secrets(self) -> None:
         """By what the history has, of all of them together: no mark has what was made of a secret."""
@@ -162,7 +163,7 @@ class MarkedForm(Form):
         if self._is_gone:
             return GONE.format(self.instance._meta.verbose_name)
         now = ", ".join(f"{field.label}: {_describe(field)}" for field in self.clashing)
-        return f"What is deleted here was changed meanwhile, and is now: {now}"
+        return f"The object that you are deleting was changed in the meantime, and is now: {now}"
 
 
 class MarkedFormSet(FormSet):
@@ -213,8 +214,11 @@ def show_mark(request: HttpRequest, obj: Model | None, shown: Sequence[Any]) -> 
             )
             if len(known) >= SHOWN_ENTRIES:
                 break
-        told = "Nothing was saved: this was changed since the form was opened."
-        messages.error(request, " ".join([told, *known, "Saving again overwrites what is told below."]))
+        what = "the object was" if obj else "rows were"
+        told = f"Nothing was saved: {what} changed after you opened the form."
+        messages.error(
+            request, " ".join([told, *known, "Saving again overwrites the changes described below."])
+        )
     values = {field.html_name: _plain(field.initial) for form in shown for field in _marked(form)}
     return {"mark": json.dumps([timezone.now().timestamp(), values])}
 

@@ -22,7 +22,7 @@ STATES = {
     "off": ("source switched off", ""),
 }
 SHOWN_DESCRIPTION = 80
-HEADERS = ("", "Served now", "The server's now")
+HEADERS = ("", "Served now", "Current on the server")
 
 
 def state_of(feature: ServerFeature) -> str:
@@ -66,7 +66,7 @@ class ServerFeatureAdmin(ButtonsMixin):
     buttons = ("accept",)
     fieldsets = (
         (None, {"fields": ("enabled", "served_as")}),
-        ("What clients read", {"fields": ("title_override", "description_override")}),
+        ("What clients see", {"fields": ("title_override", "description_override")}),
     )
     change_form_outer_before_template = "catalogue/admin/panel.html"
     change_form_outer_after_template = "catalogue/admin/server_feature_definition.html"
@@ -111,7 +111,7 @@ class ServerFeatureAdmin(ButtonsMixin):
     @admin.action(description="Enable", permissions=["change"])
     def enable_selected(self, request: HttpRequest, queryset: QuerySet[ServerFeature]) -> None:
         count = features.enable_features(queryset, by=actor_of(request))
-        messages.success(request, f"Enabled: {count:,}. Clients that may use their sources see them.")
+        messages.success(request, f"Enabled: {count:,}. Clients that may use their sources can see them.")
 
     @admin.action(description="Disable", permissions=["change"])
     def disable_selected(self, request: HttpRequest, queryset: QuerySet[ServerFeature]) -> None:
@@ -128,9 +128,11 @@ class ServerFeatureAdmin(ButtonsMixin):
     def accept(self, request: HttpRequest, feature: ServerFeature) -> None:
         offer = request.POST.get(OFFER, "")
         if features.accept_change(feature, offer=offer, by=actor_of(request)):
-            messages.success(request, "Accepted. Clients get the server's present words.")
+            messages.success(request, "Accepted. Clients get the server's current version.")
         else:
-            messages.warning(request, "Nothing was accepted: the server has changed it since. Look again.")
+            messages.warning(
+                request, "Nothing was accepted: the server has changed it again. Review it again."
+            )
 
     def panel(self, request: HttpRequest, obj: ServerFeature) -> dict[str, Any]:
         now = dict(features.describe(obj, obj.definition))
@@ -140,9 +142,9 @@ class ServerFeatureAdmin(ButtonsMixin):
             for label, text in now.items()
         ]
         source = html.link_if_allowed(request, obj.source, "catalogue_source_change", obj.source_id)
-        gone = [("Gone since", html.exactly(obj.missing_since))] if obj.missing_since else []
+        gone = [("Missing since", html.exactly(obj.missing_since))] if obj.missing_since else []
         return {
-            "headline": [self.state(obj), "Clients get it as it was accepted." if obj.offered else ""],
+            "headline": [self.state(obj), "Clients get the accepted version." if obj.offered else ""],
             "facts": [
                 ("Source", source),
                 ("Kind", obj.get_kind_display()),

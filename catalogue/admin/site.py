@@ -62,8 +62,8 @@ def page_refused(request: HttpRequest, exception: Exception) -> HttpResponse:
 def page_missing(request: HttpRequest, exception: Exception) -> HttpResponse:
     """Plain text outside of the admin."""
     if not (request.path.startswith(reverse("admin:index")) and _has_logged_in(request)):
-        return HttpResponseNotFound("There is nothing at this address.\n", content_type="text/plain")
-    return _say(request, "Not found", "There is no such page, or what it showed is gone.", status=404)
+        return HttpResponseNotFound("There is no page at this address.\n", content_type="text/plain")
+    return _say(request, "Not found", "This page does not exist, or its object was deleted.", status=404)
 
 
 def _has_logged_in(request: HttpRequest) -> bool:

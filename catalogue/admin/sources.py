@@ -108,7 +108,7 @@ class SourceForm(CatalogueForm):
         if not self.settings:
             return cleaned
         if self._lost:
-            self.add_error(None, "The secrets that were entered here are no longer kept: enter them again.")
+            self.add_error(None, "The secrets that you entered have expired. Enter them again.")
         for name, problems in find_setting_problems(self.kind, self.config | self.credentials).items():
             field = SETTING + name if SETTING + name in self.fields else None
             if field is None or field not in self.errors:
@@ -251,7 +251,7 @@ def _forget_field(setting: Setting, asking: forms.Field) -> forms.Field:
     return forms.BooleanField(
         required=False,
         label=f"Forget {setting.title}",
-        help_text="Delete what is stored.",
+        help_text="Delete the stored value.",
         widget=UnfoldBooleanWidget(attrs=conditions),
     )
 
@@ -366,7 +366,7 @@ class SourceAdmin(ButtonsMixin):
             source.get_health_state_display(), HEALTH_BADGES[Source.HealthState(source.health_state)]
         )
 
-    @admin.display(description="what the engine said")
+    @admin.display(description="the engine's answer")
     def told(self, source: Source) -> str:
         since = format_html("since {}: ", html.ago(source.failing_since)) if source.failing_since else ""
         # One element, since narrow screens lay out the children of a cell side by side.
@@ -467,7 +467,7 @@ class SourceAdmin(ButtonsMixin):
         if added.enabled and added.new_workflows == Source.NewWorkflows.HIDDEN:
             query = f"?source__id__exact={added.pk}"
             workflows = html.link("Its workflows", "catalogue_workflow_changelist", query=query)
-            said = "{} are listed within seconds. They are hidden until you enable them."
+            said = "{} will be listed within seconds. They are hidden until you enable them."
             messages.info(request, format_html(said, workflows))
         return super().response_add(request, obj, post_url_continue)
 
@@ -513,15 +513,15 @@ class SourceAdmin(ButtonsMixin):
     @admin.action(description="Refresh now", permissions=["refresh"])
     def refresh_selected(self, request: HttpRequest, queryset: QuerySet[Source]) -> None:
         """A single one now; several by the worker, as one hanging engine would block the page."""
-        record_change(actor_of(request), queryset, "Asked for a listing.")
+        record_change(actor_of(request), queryset, "Requested a listing.")
         if queryset.count() == 1:
             _refresh(request, queryset.get())
         elif asked := make_due(queryset):
             messages.success(
-                request, f"{asked} listings begin within seconds; the discovery runs show how they go."
+                request, f"{asked} listings start within seconds. The discovery runs show their progress."
             )
         else:
-            messages.warning(request, "Nothing to list: the sources, or discovery as a whole, are disabled.")
+            messages.warning(request, "Nothing to list: the sources are disabled, or discovery is.")
 
     @action(  # type: ignore[untyped-decorator]
         description="Import Temporal file",

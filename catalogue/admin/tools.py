@@ -23,11 +23,11 @@ from connectors.http_tools.tool import BodyFormat, Method, ToolConfig
 
 NEEDED = "catalogue.change_source"
 GROUPS = (
-    ("What agents read", ("source", "name", "title", "description", "tags", "expose")),
+    ("What agents see", ("source", "name", "title", "description", "tags", "expose")),
     ("The call", ("method", "endpoint", "body_format", "idempotency_header", "anonymous")),
-    ("What goes in", ("input_schema", "input_mappings", "constants")),
+    ("Input", ("input_schema", "input_mappings", "constants")),
     (
-        "What comes out",
+        "Output",
         ("output_mappings", "output_schema", "output_is_promised", "timeout_seconds", "cache_seconds"),
     ),
 )
@@ -92,75 +92,76 @@ def _choice(label: str, help_text: str, choices: Any) -> forms.ChoiceField:
 class ToolForm(forms.Form):
     """`tool` is the resulting ToolConfig; faults appear at their fields."""
 
-    source = _choice("API", "Its base URL and credentials are those of the source.", [])
-    name = _text("Name", "What agents call it, as far as no other tool has that name.", required=True)
-    title = _text("Title", "For people. Empty: the name.")
+    source = _choice("API", "The tool uses the base URL and credentials of the source.", [])
+    name = _text("Name", "The name that agents call, unless another tool already has it.", required=True)
+    title = _text("Title", "Shown to people. Empty: the name.")
     description = MultilineField(
         label="Description",
         max_length=20_000,
-        help_text="What it does, when to use it and what comes back: agents choose by this.",
+        help_text="What it does, when to use it and what it returns. Agents choose tools by this.",
         widget=widgets.UnfoldAdminTextareaWidget(attrs={"rows": 4}),
     )
     tags = CommasField(label="Tags", required=False, help_text="Separated by commas.")
     method = _choice("Method", "", [(method, method) for method in get_args(Method)])
     endpoint = _text(
         "Endpoint",
-        "The whole address, arguments of the path in braces: https://api.example.com/v1/orders/{order_id}",
+        "The complete URL, with path arguments in braces: https://api.example.com/v1/orders/{order_id}",
         required=True,
         length=2_000,
     )
     body_format = _choice(
-        "Body", "How it is written, where there is one.", [(name, name) for name in get_args(BodyFormat)]
+        "Body", "The format of the body, if there is one.", [(name, name) for name in get_args(BodyFormat)]
     )
     idempotency_header = _text(
         "Idempotency header",
-        "Where the API promises that requests with the same value in it count once: such as Idempotency-Key.",
+        "If the API executes requests with the same value in this header only once, such as Idempotency-Key.",
         length=100,
     )
     anonymous = _switch(
-        "Without credentials", "For an API that refuses the source's credentials with this call."
+        "Without credentials", "For an API that rejects this call if it has the source's credentials."
     )
     input_schema = _json(
         "Input schema",
-        "JSON Schema of the arguments, an object. Others than these are refused.",
+        "JSON Schema of the arguments, of type object. Other arguments are refused.",
         rows=12,
         example='{\n  "type": "object",\n  "properties": {\n    "order_id": {"type": "string"}\n  },\n'
         '  "required": ["order_id"]\n}',
     )
     input_mappings = _json(
-        "Where arguments go",
-        "Of those that do not go where the path names them, else into the query (GET, HEAD, DELETE) or the "
-        'body: {"customer": {"in": "header", "name": "X-Customer"}}. "in" is path, query, header or body; in '
-        "a body the name is a JSON Pointer.",
+        "Argument mapping",
+        "By default, arguments that the path does not name go into the query (GET, HEAD, DELETE) or "
+        'the body. Only for others: {"customer": {"in": "header", "name": "X-Customer"}}. "in" is path, '
+        "query, header or body; in a body, the name is a JSON Pointer.",
         rows=6,
         example='{\n  "amount": {"in": "body", "name": "/payment/amount"}\n}',
     )
     constants = _json(
         "Always sent",
-        'A list: [{"in": "query", "name": "format", "value": "full"}]. Credentials belong to the source.',
+        'A list: [{"in": "query", "name": "format", "value": "full"}]. Store credentials in the source.',
         rows=6,
         example='[\n  {"in": "header", "name": "Accept-Language", "value": "en"}\n]',
     )
     output_mappings = _json(
-        "What comes out",
-        'Fields of the result, by JSON Pointers into the answer: {"total": "/amount/total"}. '
-        "Empty: the answer as it is.",
+        "Output mapping",
+        'Fields of the result, as JSON Pointers into the response: {"total": "/amount/total"}. '
+        "Empty: the unchanged response.",
         rows=6,
         example='{\n  "state": "/state",\n  "total": "/amount/total"\n}',
     )
-    output_schema = _json("Output schema", "JSON Schema of the result, where the API keeps to one.", rows=6)
+    output_schema = _json("Output schema", "JSON Schema of the result, if the API guarantees one.", rows=6)
     output_is_promised = _switch(
-        "Promise it",
-        "Clients get the output schema, and a result that breaks it is an error. Off: it only describes.",
+        "Enforce the output schema",
+        "Clients get the output schema, and a result that violates it is an error. Off: it only describes.",
         initial=True,
     )
     timeout_seconds = _seconds("Timeout (s)", "Empty: the product's default.")
     cache_seconds = _seconds(
-        "Cache results for (s)", "For what changes nothing and answers all callers alike. Empty: not at all."
+        "Cache results for (s)",
+        "Only for tools that change nothing and answer all callers alike. Empty: results are not cached.",
     )
     expose = _switch(
-        "Agents see it at once",
-        "Filters permitting. Off: once a curator enables it, as with workflows that are discovered.",
+        "Visible to agents immediately",
+        "If the filters allow it. Off: a curator must enable it first, as with discovered workflows.",
     )
 
     def __init__(self, *args: Any, tool: ToolConfig | None = None, **kwargs: Any) -> None:
@@ -293,16 +294,20 @@ class ToolPagesMixin(ButtonsMixin):
     @button(
         "Remove tool",
         icon="delete",
-        confirm="Remove this tool? Agents can no longer call it; what it ran stays on record.",
+        confirm="Remove this tool? Agents can no longer call it. Its executions are kept.",
     )
     def remove_tool(self, request: HttpRequest, workflow: Workflow) -> None:
         if not may_declare(request):
             raise PermissionDenied
         if workflow.source.kind != KIND:
-            messages.error(request, f"{workflow.tool_name} is not declared here; its engine lists it.")
+            messages.error(
+                request, f"{workflow.tool_name} is not declared in the catalogue; its engine lists it."
+            )
             return
         remove_tool(workflow)
-        messages.success(request, f"{workflow.tool_name} is removed. Declared again, it has its id back.")
+        messages.success(
+            request, f"{workflow.tool_name} was removed. If you declare it again, it gets the same id."
+        )
 
     def _page(
         self, request: HttpRequest, form: ToolForm, *, title: str, workflow: Workflow | None = None

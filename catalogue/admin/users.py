@@ -28,10 +28,9 @@ if TYPE_CHECKING:
 else:
     Form = forms.ModelForm
 
-NO_ROLE = "None: only what groups and permissions under “More” say"
+NO_ROLE = "None: only the groups and permissions under “More” apply"
 LAST_OWNER = (
-    "This is the last active owner or superuser: nobody could administer the product any more. Make another "
-    "user an owner first."
+    "This is the last active owner or superuser, and the product needs one. Make another user an owner first."
 )
 
 

@@ -58,7 +58,7 @@ class TagsForm(forms.Form):
     tags = CommasField(
         label="Tags",
         help_text="Separated by commas.",
-        error_messages={"required": "Name one tag at least."},
+        error_messages={"required": "Enter at least one tag."},
         widget=widgets.UnfoldAdminTextInputWidget(
             attrs={"autocomplete": "off", "list": "known-tags", "autofocus": True}
         ),
@@ -70,7 +70,7 @@ class ToolsetForm(forms.Form):
     toolset = forms.ModelChoiceField(
         Toolset.objects.all(),
         label="Toolset",
-        help_text="They are picked by hand there; it shows those that are exposed.",
+        help_text="Adds them by hand. The toolset shows those that are exposed.",
         widget=widgets.UnfoldAdminSelectWidget,
         error_messages={"required": "Choose a toolset."},
     )
@@ -80,30 +80,30 @@ class WorkflowForm(CatalogueForm):
     tags_override = TagsField(
         label="Tags",
         required=False,
-        help_text="Separated by commas. Empty: the engine's tags; a hyphen: none.",
+        help_text="Separated by commas. Empty: the engine's tags. A hyphen: no tags.",
     )
 
     argument_overrides = ArgumentsField(
         label="Arguments",
-        help_text="Values are no place for secrets: records of runs show them. A text stands as it is, all "
-        "else as JSON.",
+        help_text="Do not put secrets into values: records of runs show them. Enter text as it is, and all "
+        "other values as JSON.",
     )
     approval_rules = ApprovalRulesField(
-        label="Or by its arguments",
+        label="Or depending on arguments",
         required=False,
         widget=widgets.UnfoldAdminTextareaWidget(attrs={"rows": 3, **MONOSPACE}),
-        help_text="A line for each rule, such as /amount over 1000 or /items/*/country none_of "
-        f'["DE", "FR"]. There are {", ".join(COMPARISONS)}. A missing argument, or one of another type than '
-        "the rule's, needs approval too.",
+        help_text="One rule per line, such as /amount over 1000 or /items/*/country none_of "
+        f'["DE", "FR"]. Comparisons: {", ".join(COMPARISONS)}. A call also needs approval if the argument is '
+        "missing, or its type is not the rule's.",
     )
     alias_days = forms.IntegerField(
-        label="Days for which the old name works",
+        label="Days for which the old name still works",
         min_value=0,
         max_value=curation.MOST_ALIAS_DAYS,
         required=False,
         initial=USUAL_ALIAS_DAYS,
-        help_text="Calls by it then run, and no other workflow can have it. Afterwards, or with 0, they are "
-        "refused; both answers name the new one.",
+        help_text="During this time, calls by the old name run, and no other workflow can get it. Afterwards "
+        "(immediately with 0), they are refused. Both answers contain the new name.",
         widget=widgets.UnfoldAdminIntegerFieldWidget,
     )
 
@@ -227,7 +227,7 @@ class WorkflowAdmin(ToolPagesMixin):
     fieldsets = (
         (None, {"fields": ("enabled", ("tool_name", "alias_days"), SEEN)}),
         (
-            "What agents read: on the left our words, on the right the engine's",
+            "What agents see: your text on the left, the engine's on the right",
             {
                 "fields": (
                     ("title_override", "upstream_title"),
@@ -236,9 +236,9 @@ class WorkflowAdmin(ToolPagesMixin):
                 )
             },
         ),
-        ("Arguments: on the left the engine's words, on the right ours", {"fields": ("argument_overrides",)}),
+        ("Arguments: the engine's text on the left, yours on the right", {"fields": ("argument_overrides",)}),
         (
-            "How clients present it",
+            "Presentation in clients",
             {
                 "fields": (
                     ("read_only_hint", "destructive_hint"),
@@ -365,7 +365,7 @@ class WorkflowAdmin(ToolPagesMixin):
         if "tool_name" in decisions:
             old, days = form.initial["tool_name"], decisions["alias_days"]
             who = f"Calls by {old} run for {days} days more and" if days else f"Agents that still call {old}"
-            messages.warning(request, f"{who} are told to call {obj.tool_name} instead.")
+            messages.warning(request, f"{who} get a message to call {obj.tool_name} instead.")
         if "enabled" in form.changed_data:
             if not form.cleaned_data["enabled"]:
                 curation.disable_workflows(Workflow.objects.filter(pk=obj.pk))
@@ -398,16 +398,18 @@ class WorkflowAdmin(ToolPagesMixin):
     def accept_selected(self, request: HttpRequest, queryset: QuerySet[Workflow]) -> HttpResponse | None:
         return accept_for_workflows(self, request, queryset)
 
-    @admin.action(description="Mark as read-only: clients may call them unasked", permissions=["change"])
+    @admin.action(
+        description="Mark as read-only: clients may call them without asking", permissions=["change"]
+    )
     def mark_selected_read_only(self, request: HttpRequest, queryset: QuerySet[Workflow]) -> None:
         messages.success(
             request, f"Marked as read-only: {curation.mark_read_only(queryset, by=actor_of(request))}."
         )
 
-    @admin.action(description="Take the engine's hints again", permissions=["change"])
+    @admin.action(description="Restore the engine's hints", permissions=["change"])
     def clear_selected_hints(self, request: HttpRequest, queryset: QuerySet[Workflow]) -> None:
         cleared = curation.clear_hints(queryset, by=actor_of(request))
-        messages.success(request, f"The engine's hints count again: {cleared}.")
+        messages.success(request, f"Restored the engine's hints: {cleared}.")
 
     @admin.action(description="Add tags…", permissions=["change"])
     def tag_selected(self, request: HttpRequest, queryset: QuerySet[Workflow]) -> HttpResponse | None:
@@ -421,7 +423,7 @@ class WorkflowAdmin(ToolPagesMixin):
     def untag_selected(self, request: HttpRequest, queryset: QuerySet[Workflow]) -> HttpResponse | None:
         def remove(form: TagsForm) -> None:
             changed = curation.remove_tags(queryset, form.cleaned_data["tags"], by=actor_of(request))
-            messages.success(request, f"Took tags from: {changed}.")
+            messages.success(request, f"Removed tags from: {changed}.")
 
         return ask_for_selected(self, request, queryset, TagsForm, "Remove tags", remove)
 
@@ -499,7 +501,7 @@ class WorkflowAdmin(ToolPagesMixin):
     def told_arguments(self, workflow: Workflow) -> SafeString:
         return html.paragraphs("\n".join(_override_lines(workflow)))
 
-    @admin.display(description="or by its arguments")
+    @admin.display(description="or depending on arguments")
     def told_rules(self, workflow: Workflow) -> SafeString:
         return html.paragraphs(write_rules(workflow.approval_rules))
 
@@ -559,7 +561,7 @@ class WorkflowAdmin(ToolPagesMixin):
                 ("Icon", html.side_by_side(html.icon_or_address(icon["src"]) for icon in obj.shown_icons)),
                 (
                     "Some model providers refuse",
-                    f"{'; '.join(refused)}. Portable toolsets mend that." if refused else "",
+                    f"{'; '.join(refused)}. Portable toolsets solve this." if refused else "",
                 ),
                 ("Executions", executions),
                 *(fact(request, obj) for fact in self.further_facts),
@@ -597,15 +599,15 @@ def _present_chain() -> FilterChain[WorkflowFilter]:
 def _state_badges(workflow: Workflow, explanation: Explanation) -> SafeString:
     badges = [html.badge(explanation.visibility.value, VISIBILITY_BADGES[explanation.visibility])]
     if getattr(workflow, "has_changed", False):
-        message = "The engine has changed it since this page was made. Load the page again, and look at it."
-        badges.append(html.badge("changed meanwhile", "danger", title=message))
+        message = "The engine has changed it since this page was loaded. Reload the page and review it."
+        badges.append(html.badge("changed in the meantime", "danger", title=message))
     if workflow.schema_problem:
         badges.append(html.badge("schema replaced", "warning", title=workflow.schema_problem[:500]))
     if workflow.resembles:
         message = f"Its name or title can be mistaken for {workflow.resembles}."
         badges.append(html.badge("look-alike", "danger", title=message))
     if not workflow.shown_description:
-        badges.append(html.badge("needs a description", "warning", title="Agents choose by it."))
+        badges.append(html.badge("needs a description", "warning", title="Agents choose by descriptions."))
     return html.side_by_side(badges)
 
 
@@ -623,7 +625,7 @@ def _override_lines(workflow: Workflow) -> Iterator[str]:
         if "constant" in override:
             yield f"{name}: always {json.dumps(override['constant'])}, hidden from agents"
         if "default" in override:
-            yield f"{name}: {json.dumps(override['default'])} where agents leave it out"
+            yield f"{name}: {json.dumps(override['default'])} if agents omit it"
         if "description" in override:
             yield f"{name}: {override['description']}"
 

@@ -57,7 +57,7 @@ def test_every_button_of_every_page_does_something_and_is_noted(
     window.browser.wait_for("!window.isThePageBefore && document.readyState === 'complete'")
     noted = HistoryEntry.objects.exclude(pk__in=earlier)
     # An entry of the history is no object of its own: what reverting it changes tells of that.
-    told = ("Reverted: ", f"Pressed “{button.label}”.")
+    told = ("Reverted: ", f"Clicked “{button.label}”.")
     assert noted.exists() if button.records else any(entry.message.startswith(told) for entry in noted)
 
 

@@ -75,7 +75,7 @@ def test_what_both_changed_is_told_with_who_and_what_and_saved_the_second_time(
     page = save(admin_client, toolset, mine, title="Mine", token_budget=7)
     assert page.status_code == 200 and "now: Theirs" in problems(page)
     shown = text_of(page)
-    assert "Nothing was saved: this was changed since the form was opened. member, 20" in shown
+    assert "Nothing was saved: the object was changed after you opened the form. member, 20" in shown
     assert "UTC: Changed" in shown and "Saving again overwrites" in shown
     again = sent_back(page)
     assert (again["title"], again["token_budget"], again["description"]) == ("Mine", "7", "Theirs too")
@@ -133,9 +133,11 @@ def test_rules_that_both_changed_are_told(admin_client: Client) -> None:
     typed = {"rules__0__pattern": "mine", "rules__1__DELETE": "on", "rules__2__pattern": "c2"}
     page = save(admin_client, toolset, mine, **typed)
     assert page.status_code == 200 and "Nothing was saved" in text_of(page)
-    assert "It was changed meanwhile, and is now: a2" in text_of(page)
-    assert "What is deleted here was changed meanwhile, and is now: Pattern: b2" in text_of(page)
-    assert "A toolset rule that was changed here was deleted meanwhile" in text_of(page)
+    assert "It was changed in the meantime, and is now: a2" in text_of(page)
+    assert "The object that you are deleting was changed in the meantime, and is now: Pattern: b2" in text_of(
+        page
+    )
+    assert "A toolset rule that you changed was deleted in the meantime" in text_of(page)
     again = sent_back(page)
     assert save(admin_client, toolset, again).status_code == 302
     assert list(toolset.rules.values_list("pattern", flat=True)) == ["mine"]
@@ -221,9 +223,9 @@ def test_two_who_enter_secrets_at_once_are_told(
     mine, theirs = opened(admin_client, source), opened(colleague, source)
     assert save(colleague, source, theirs, setting_token="their-token").status_code == 302
     refused = save(admin_client, source, mine, setting_currency="USD", **typed)
-    assert refused.status_code == 200 and "Credentials were changed meanwhile" in problems(refused)
+    assert refused.status_code == 200 and "The credentials were changed in the meantime" in problems(refused)
     shown = text_of(refused)
-    assert "Nothing was saved: this was changed since the form was opened. member, 20" in shown
+    assert "Nothing was saved: the object was changed after you opened the form. member, 20" in shown
     assert "mine" not in shown and "their-token" not in shown
     again = sent_back(refused)
     assert json.loads(again[MARK])[1].keys() == json.loads(mine[MARK])[1].keys()
@@ -250,7 +252,7 @@ def test_a_secret_kept_with_a_refused_form_is_compared_too(admin_client: Client,
     assert refused.status_code == 200
     assert save(admin_client, source, theirs, setting_token="their-token").status_code == 302
     told_again = save(admin_client, source, sent_back(refused), setting_retries="2")
-    assert "Credentials were changed meanwhile" in problems(told_again)
+    assert "The credentials were changed in the meantime" in problems(told_again)
     assert save(admin_client, source, sent_back(told_again)).status_code == 302
     assert Source.objects.get(pk=source.pk).credentials["token"] == "mine"
 
@@ -323,7 +325,7 @@ def test_every_change_form_compares_with_what_it_showed(admin_client: Client) ->
         assert kept.status_code == 302, (model, problems(kept))
         assert stored() == sent.get(field.html_name), model
         refused = save(admin_client, row, sent | {MARK: mark, field.html_name: typed})
-        assert refused.status_code == 200 and "changed meanwhile" in problems(refused), model
+        assert refused.status_code == 200 and "changed in the meantime" in problems(refused), model
         assert sent_back(refused)[field.html_name] == typed, model
         assert stored() == sent.get(field.html_name), model
 
@@ -380,12 +382,12 @@ def test_what_both_changed_in_a_list_is_told_beside_its_row(
     assert colleague.post(FILTERS, typed_in(theirs, first, position=9)).status_code == 302
     page = admin_client.post(FILTERS, typed_in(typed_in(mine, first, position=5), second, position=7))
     assert page.status_code == 200
-    assert "Nothing was saved: this was changed since the form was opened." in text_of(page)
+    assert "Nothing was saved: rows were changed after you opened the form." in text_of(page)
     assert f"{first}: member, 20" in text_of(page)
     shown = page.context["cl"]
     told_at = {form.instance.pk: dict(form.errors) for form in shown.formset.forms}
     assert told_at == {
-        first.pk: {"position": ["It was changed meanwhile, and is now: 9"]},
+        first.pk: {"position": ["It was changed in the meantime, and is now: 9"]},
         second.pk: {},
     }
     assert [row.pk for row in shown.result_list] == [form.instance.pk for form in shown.formset.forms]

@@ -83,7 +83,7 @@ def test_a_file_that_is_refused_leaves_what_was_typed(admin_client: Client) -> N
     text = f"version: 1\nsources: {{orders: {{kind: simplified, {config}}}}}"
     typed = "orders.api_key=key-0123456789"
     refused = upload(admin_client, "version: 0", secrets=typed, prune="on")
-    assert errors_in(refused) == {"file": "Choose the file again: browsers do not keep it."}
+    assert errors_in(refused) == {"file": "Choose the file again; browsers do not keep it."}
     assert (shown_in(refused)["secrets"], bool(shown_in(refused)["prune"])) == (typed, True)
     assert "source.setting=value" in errors_in(upload(admin_client, text, secrets="key"))["secrets"]
     page = upload(admin_client, text, secrets=typed)
@@ -92,7 +92,7 @@ def test_a_file_that_is_refused_leaves_what_was_typed(admin_client: Client) -> N
     User.objects.get().user_permissions.add(Permission.objects.get(codename="view_source"))
     refused = confirm(admin_client, page)
     assert "catalogue.add_source" in text_of(refused)
-    assert "Kept, encrypted, for an hour: orders.api_key." in text_of(refused)
+    assert "Stored encrypted for an hour. orders.api_key." in text_of(refused)
     assert "key-0123456789" not in refused.content.decode()
     User.objects.update(is_superuser=True)
     kept = {"kept_entries": shown_in(refused)["kept_entries"]}

@@ -55,7 +55,7 @@ def test_a_refused_import_leaves_the_form_as_it_was_typed(window: Window, tmp_pa
     assert "This is a Swagger 2.0 document." in window.run("return document.activeElement.textContent")
     described = "document.querySelector('input[type=file]').getAttribute('aria-describedby').split(' ')"
     told = window.run(f"return {described}.map(id => document.getElementById(id).textContent.trim())")
-    assert "Choose the file again: browsers do not keep it." in told
+    assert "Choose the file again; browsers do not keep it." in told
     wide = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
     assert window.run(f"return {wide}") == 0
     assert window.browser.complaints() == []

@@ -101,17 +101,17 @@ def test_a_long_list_is_counted_so_far_and_leads_to_older_rows(
 @pytest.mark.parametrize(
     ("query", "told"),
     [
-        ("p=rubbish", "There is no page rubbish of this list; here is its first one."),
-        ("p=900000", "There is no page 900000 of this list; here is its first one."),
-        ("o=rubbish", "The list has no order rubbish; here it is in its usual one."),
+        ("p=rubbish", "This list has no page rubbish; this is the first page."),
+        ("p=900000", "This list has no page 900000; this is the first page."),
+        ("o=rubbish", "This list has no order rubbish; it is in its default order."),
         (
             "created_at__lte=rubbish",
-            "The list cannot be narrowed by created_at__lte=rubbish; here is all of it.",
+            "This list cannot be filtered by created_at__lte=rubbish; it is unfiltered.",
         ),
-        ("no_such_column=1", "The list cannot be narrowed by no_such_column=1; here is all of it."),
+        ("no_such_column=1", "This list cannot be filtered by no_such_column=1; it is unfiltered."),
         (
             "workflow__source__name=billing",
-            "The list cannot be narrowed by workflow__source__name=billing; here is all of it.",
+            "This list cannot be filtered by workflow__source__name=billing; it is unfiltered.",
         ),
     ],
 )

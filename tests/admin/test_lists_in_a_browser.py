@@ -180,7 +180,7 @@ def test_held_changes_are_accepted_from_the_list_of_workflows(window: Window) ->
     window.click("#action-toggle")
     window.click('[name="action"] option[value="accept_selected"]')
     window.click_through("#changelist-actions button[type=submit]")
-    assert "Held of the selected workflows: 2" in window.browser.text()
+    assert "Held changes of the selected workflows: 2" in window.browser.text()
     window.click_through("#content form [type=submit]")
     assert re.search(r"Accepted: (plain, undescribed|undescribed, plain)\.", window.browser.text())
     assert not Review.objects.awaiting().exists()

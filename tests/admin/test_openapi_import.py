@@ -102,7 +102,7 @@ def test_who_may_only_look_at_sources_has_no_import(staff_with: StaffWith) -> No
 
 
 CHOSEN = {"source": "shop", "base_url": BASE, "only": "list*\nGET /x", "tags": "orders", "prune": "on"}
-CHOOSE_AGAIN = "Choose the file again: browsers do not keep it."
+CHOOSE_AGAIN = "Choose the file again; browsers do not keep it."
 
 
 def test_a_form_that_is_refused_keeps_what_was_typed(admin_client: Client) -> None:

@@ -152,12 +152,12 @@ def test_pages_that_are_refused_or_missing_look_like_the_others(
     """B8: with the way back, and the reason where there is one."""
     missing = admin_client.get("/admin/catalogue/nowhere/")
     assert missing.status_code == 404
-    assert "There is no such page" in text_of(missing) and "To the overview" in text_of(missing)
+    assert "This page does not exist" in text_of(missing) and "Go to the overview" in text_of(missing)
     refused = staff_with("view_source").get(list_url(Workflow))
     assert refused.status_code == 403
     assert "An administrator can grant it." in text_of(refused) and "Sources" in text_of(refused)
     assert "Users" not in text_of(refused)
-    assert client.get("/nowhere/").content == b"There is nothing at this address.\n"
+    assert client.get("/nowhere/").content == b"There is no page at this address.\n"
 
 
 def test_browsers_get_the_products_symbol(client: Client) -> None:

@@ -165,11 +165,11 @@ def test_each_change_is_kept_with_its_values_and_can_be_reverted(
     assert values == CHANGES[change]
     assert entry.revision == (before if hasattr(obj, "tool_name") or entry.revision else None)
     answer = press(admin_client, entry, "revert")
-    assert "has its earlier values again" in told(answer)
+    assert "has its previous values again" in told(answer)
     back = latest(obj)
     assert back.reverts == entry and back.actor_name == "admin"
     assert back.changes == {name: [new, old] for name, (old, new) in entry.changes.items()}
-    assert "has its earlier values again" in told(press(admin_client, back, "revert"))
+    assert "has its previous values again" in told(press(admin_client, back, "revert"))
 
 
 def test_what_agents_see_comes_back_with_it_and_the_entry_names_the_revision(admin_client: Client) -> None:
@@ -242,7 +242,7 @@ def test_what_was_added_is_told_with_its_values(admin_client: Client) -> None:
     entry = latest(Toolset.objects.get())
     assert entry.kind == "added" and entry.changes["picked"] == [None, ["report"]]
     assert entry.changes["slug"] == [None, "finance"] and "title" not in entry.changes
-    assert "finance is gone again" in told(press(admin_client, entry, "revert"))
+    assert "finance was deleted again" in told(press(admin_client, entry, "revert"))
 
 
 def test_the_history_is_only_added_to(admin_client: Client) -> None:
@@ -358,7 +358,7 @@ def test_a_toolset_deleted_by_a_page_comes_back_by_a_page(admin_client: Client) 
     described = values_of(toolset)
     admin_client.post(page_url(toolset).replace("/change/", "/delete/"), {"post": "yes"})
     assert not Toolset.objects.exists()
-    assert "finance is there again" in told(press(admin_client, latest(toolset), "revert"))
+    assert "finance was restored" in told(press(admin_client, latest(toolset), "revert"))
     assert values_of(Toolset.objects.get()) == described
     assert "exists: it was restored already" in told(
         press(admin_client, HistoryEntry.objects.get(kind="deleted"), "revert")

@@ -71,7 +71,7 @@ def test_the_page_shows_each_difference_side_by_side(admin_client: Client, sourc
     assert "unseen characters (U+200B)" in shown and "“Ignore previous" in shown
     assert f'name="offer" value="{review.offer_hash}"' in page.content.decode()
     on_workflow = text_of(admin_client.get(page_url(review.workflow)))
-    assert "a change of the engine, waits for a decision" in on_workflow
+    assert "a change of the engine, awaiting a decision" in on_workflow
 
 
 def test_a_page_that_is_out_of_date_decides_nothing(
@@ -97,7 +97,7 @@ def test_some_of_the_differences_are_accepted_and_the_others_stay_held(
     address = page_url(review).replace("/change/", "/accept/")
     nothing = {"offer": review.offer_hash, "in_part": "1"}
     chosen = nothing | {"field": ["description"]}
-    assert "choose at least one" in told(admin_client.post(address, nothing))
+    assert "Select at least one" in told(admin_client.post(address, nothing))
     assert "Changed again" in told(admin_client.post(address, chosen | {"offer": "0" * 64}))
     assert "No such fields: enabled" in told(admin_client.post(address, chosen | {"field": ["enabled"]}))
     assert told(admin_client.post(address, chosen)).endswith("Accepted in part: report_1.")
@@ -138,7 +138,7 @@ def test_the_list_of_workflows_leads_to_what_is_held_and_accepts_it_once_it_was_
         return told(admin_client.post(list_url(Workflow), multi(sent)))
 
     asked = run_action(admin_client, "accept_selected", *workflows)
-    assert "Held of the selected workflows: 1" in (shown := text_of(asked))
+    assert "Held changes of the selected workflows: 1" in (shown := text_of(asked))
     assert "report_1" in shown and "another description" in shown and "report_2" not in shown
     change(engine, source, "Yet another.")
     assert "Changed again, look at it once more: report_1." in confirm(asked)
@@ -200,7 +200,7 @@ def test_who_may_look_at_workflows_sees_what_is_held_and_who_may_change_them_dec
 
 def test_several_are_decided_at_once_as_they_were_shown(admin_client: Client, source: Source) -> None:
     review = Review.objects.get()
-    assert "since the page did not show them: 1" in told(run_action(admin_client, "keep_selected", review))
+    assert "because the page did not show them: 1" in told(run_action(admin_client, "keep_selected", review))
     chosen = {"action": "keep_selected", "_selected_action": [review.pk]}
     seen = {f"offer-{review.pk}": review.offer_hash}
     assert told(admin_client.post(list_url(Review), chosen | seen)).endswith(" Kept: report_1.")
@@ -212,7 +212,7 @@ def test_a_held_listing_is_confirmed_on_its_page(
     """A1.3: and one that recovered offers nothing to confirm."""
     engine.workflows = []
     held, _ = refresh_source(source), refresh_source(source)
-    assert "Confirm: they are gone" not in text_of(admin_client.get(page_url(held)))
+    assert "Confirm removal" not in text_of(admin_client.get(page_url(held)))
     latest = DiscoveryRun.objects.held().get()
     message = told(press(admin_client, latest, "confirm"))
     assert message == "Confirmed. 0 workflows found: 3 missing."

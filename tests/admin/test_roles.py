@@ -238,7 +238,7 @@ def test_a_reservation_follows_a_new_name_and_keeps_one_that_is_gone(admin_clien
     assert source.reserved_for == ["group:Accounting"]
     Group.objects.filter(pk=group.pk).delete()
     page = admin_client.get(page_url(toolset))
-    assert "group:Accounting (gone)" in text_of(page)
+    assert "group:Accounting (deleted)" in text_of(page)
     rules = {"rules-TOTAL_FORMS": 0, "rules-INITIAL_FORMS": 0}
     values = {"slug": "finance", "mode": "full", "enabled": "on", "title": "Money"}
     admin_client.post(

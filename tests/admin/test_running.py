@@ -101,7 +101,7 @@ def test_what_is_wrong_is_told_beside_its_field_and_nothing_starts(admin_client:
     workflow = make_workflow(input_schema=SCHEMA, argument_overrides={"tenant": {"constant": "acme"}})
     form = run(admin_client, workflow, amount="0", count="x", person="{").context["form"]
     told = {field.label: " ".join(field.errors) for field in form.argument_fields if field.errors}
-    assert told.keys() == {"count", "person"} and "no JSON value of the type integer" in told["count"]
+    assert told.keys() == {"count", "person"} and "not a JSON value of the type integer" in told["count"]
     form = run(admin_client, workflow, amount="0", person='{"age": "old"}').context["form"]
     told = {field.label: " ".join(field.errors) for field in form.argument_fields if field.errors}
     assert told.keys() == {"note", "amount", "person"}

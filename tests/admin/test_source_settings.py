@@ -21,7 +21,7 @@ from tests.processes import ExampleEngine
 pytestmark = pytest.mark.django_db
 
 SEAL = "-----BEGIN SEAL-----\nc2VjcmV0\n-----END SEAL-----"
-LOST = "The secrets that were entered here are no longer kept: enter them again."
+LOST = "The secrets that you entered have expired. Enter them again."
 FILLED_IN = NEW | SETTINGS
 BY_SCRIPT = {"x-requested-with": "XMLHttpRequest"}
 
@@ -146,7 +146,7 @@ def test_a_field_says_when_it_matters_to_people_and_to_the_pages_script(
     page = ledger_form(admin_client).content.decode()
     row = row_of(page, "setting_place")
     assert 'data-only-if="{&quot;setting_storage&quot;: [&quot;there&quot;]}"' in row
-    assert "Only where Storage is there." in row
+    assert "Only if Storage is there." in row
     for file in ("source_form.js", "source_form.css"):
         assert f"catalogue/admin/{file}" in page
         assert finders.find(f"catalogue/admin/{file}")

@@ -79,7 +79,7 @@ def test_a_source_is_added_with_the_settings_that_differ_from_the_defaults(admin
 def test_an_added_source_says_where_its_workflows_are_enabled(admin_client: Client) -> None:
     """B10: hidden ones look as if none had been found; where they are exposed there is nothing to do."""
     told = text_of(admin_client.post(add_url(Source), NEW | SETTINGS, follow=True))
-    assert "Its workflows are listed within seconds. They are hidden until you enable them." in told
+    assert "Its workflows will be listed within seconds. They are hidden until you enable them." in told
     exposed = NEW | SETTINGS | {"name": "exposed", "new_workflows": "exposed"}
     assert "hidden until" not in text_of(admin_client.post(add_url(Source), exposed, follow=True))
 

@@ -65,7 +65,7 @@ def test_what_is_imported_is_what_was_looked_at(admin_client: Client) -> None:
     text = f"temporal:\n  hostPort: 127.0.0.1:9\n{auth}workflows: {{A: {{purpose: Does A., taskQueue: q}}}}"
 
     page = upload(admin_client, text, source="orders", prune="on", client_secret=SECRET)
-    assert "B removed: not in the file" in text_of(page) and "auth.clientSecret" in text_of(page)
+    assert "B removed (not in the file)" in text_of(page) and "auth.clientSecret" in text_of(page)
     assert SECRET not in page.content.decode()
     confirm(admin_client, page)
 
@@ -83,7 +83,7 @@ def test_mistakes_are_told_by_line_and_key(admin_client: Client) -> None:
     """E5: all of them, escaped, and nothing can be imported."""
     page = upload(admin_client, TEXT.replace("taskQueue", "<b>") + "cache: {enabled: yes}\n")
     shown = text_of(page)
-    assert "The file cannot be imported; nothing was changed." in shown
+    assert "The file cannot be imported. Nothing was changed." in shown
     assert "line 2, workflows.A.<b>: unknown key; known are purpose" in shown
     assert "line 3, cache.enabled: has to be true or false." in shown
     assert not sealed_in(page)
@@ -102,8 +102,8 @@ def kept_in(page: Any) -> dict[str, str]:
 def test_a_secret_typed_with_a_file_that_is_refused_is_kept_encrypted(admin_client: Client) -> None:
     """B4, E1: the browser gets it back in no form that it could read."""
     page = upload(admin_client, "temporal: [", client_secret=SECRET, prune="on")
-    assert errors_in(page) == {"file": "Choose the file again: browsers do not keep it."}
-    assert "Kept, encrypted, for an hour: enter it only to replace it." in text_of(page)
+    assert errors_in(page) == {"file": "Choose the file again; browsers do not keep it."}
+    assert "Stored encrypted for an hour. Enter it only to replace it." in text_of(page)
     assert shown_in(page)["prune"] and SECRET not in page.content.decode()
     again = upload(admin_client, "temporal: [", **kept_in(page))
     confirm(admin_client, upload(admin_client, WITH_SECRET, **kept_in(again)))
@@ -131,7 +131,7 @@ def test_secrets_that_are_no_longer_kept_are_asked_for_again(
     colleague = staff_with("add_source", "view_source", "change_source")
     for kept in (kept_in(page), {"kept_entries": "gAAAAAB"}):
         refused = upload(colleague, WITH_SECRET, **kept)
-        assert "The secrets that were entered here are no longer kept: enter them again." in text_of(refused)
+        assert "The secrets that you entered have expired. Enter them again." in text_of(refused)
         assert not sealed_in(refused) and not shown_in(refused)["kept_entries"]
 
 

@@ -175,7 +175,7 @@ def test_workflows_of_engines_are_not_declared_here(admin_client: Client) -> Non
 def test_without_an_api_the_page_says_where_to_add_one(admin_client: Client) -> None:
     page = admin_client.get(add_url())
 
-    assert "There is no source of HTTP tools yet" in text_of(page)
+    assert "There is no source for HTTP tools yet" in text_of(page)
     assert f"{reverse('admin:catalogue_source_add')}?kind=http" in page.content.decode()
 
 
@@ -211,7 +211,7 @@ def test_what_another_tab_changed_of_a_tool_is_kept_or_told(admin_client: Client
     workflow.refresh_from_db()
     assert (workflow.upstream_title, workflow.description) == ("Theirs", "Mine.")
     refused: Any = admin_client.post(edit_url(workflow), mine | {"title": "Mine"})
-    assert "It was changed meanwhile, and is now: Theirs" in text_of(refused)
+    assert "It was changed in the meantime, and is now: Theirs" in text_of(refused)
     assert "Nothing was saved" in text_of(refused)
     again = shown_values(refused) | {"_shown": refused.context["mark"]}
     assert (again["title"], again["timeout_seconds"]) == ("Mine", 21)

@@ -177,7 +177,7 @@ def test_what_changed_since_the_list_was_shown_is_not_enabled_by_it(admin_client
     url = reverse("admin:catalogue_workflow_switch", args=[one.pk])
     for _ in range(2):
         answer = admin_client.post(url, {"enabled": "true", "seen": "a"})
-        assert "changed meanwhile" in text_of(answer) and '"seen": "a"' in answer.content.decode()
+        assert "changed in the meantime" in text_of(answer) and '"seen": "a"' in answer.content.decode()
     chosen = {"action": "enable_selected", "_selected_action": [one.pk, other.pk]}
     answer = admin_client.post(LIST, chosen | seen)
     refused = f"Changed by the engine since it was shown, and still hidden: {one.tool_name}. Look again."
@@ -205,7 +205,7 @@ def test_tags_are_added_to_and_taken_from_many_at_once(admin_client: Client) -> 
     asked = run_action(admin_client, "tag_selected", a, b)
     assert "2 workflows selected" in text_of(asked)
     chosen = {"_selected_action": [a.pk, b.pk], "post": "yes"}
-    assert "Name one tag at least." in text_of(
+    assert "Enter at least one tag." in text_of(
         admin_client.post(LIST, chosen | {"action": "tag_selected", "tags": " , "})
     )
     answer = admin_client.post(LIST, chosen | {"action": "tag_selected", "tags": "two, new"})

@@ -147,7 +147,7 @@ def test_a_workflows_page_says_what_model_providers_refuse_before_it_is_exposed(
     said = text_of(admin_client.get(page_url(odd)))
 
     assert 'refuse recursion, which LlamaIndex does not survive; the name "pay.all", which has a dot.' in said
-    assert "Portable toolsets mend that." in said
+    assert "Portable toolsets solve this." in said
     assert "model providers refuse" not in text_of(admin_client.get(page_url(plain)))
 
 
@@ -166,7 +166,7 @@ def test_a_workflow_that_no_filter_includes_says_so(admin_client: Client) -> Non
     assert "no filter includes it" in text_of(admin_client.get(page_url(make_workflow())))
 
 
-# How clients present it
+# Presentation in clients
 
 
 def test_a_curators_hints_stand_and_the_engines_fill_the_gaps(admin_client: Client) -> None:
@@ -242,12 +242,14 @@ def test_a_curator_is_told_what_becomes_of_an_old_name_and_what_the_tool_costs(a
     """A6.4"""
     workflow = make_workflow(tool_name="report", description="x" * 400)
     response = change(admin_client, workflow, tool_name="monthly_report")
-    assert "Calls by report run for 30 days more and are told to call monthly_report instead." in told(
+    assert "Calls by report run for 30 days more and get a message to call monthly_report instead." in told(
         response
     )
     assert list(workflow.live_aliases) == ["report"]
     response = change(admin_client, workflow, tool_name="report_of_month", alias_days="0")
-    assert "Agents that still call monthly_report are told to call report_of_month instead." in told(response)
+    assert "Agents that still call monthly_report get a message to call report_of_month instead." in told(
+        response
+    )
     assert list(workflow.live_aliases) == ["report"]
     refused = change(admin_client, make_workflow(), tool_name="report")
     assert "calls by this name still run report_of_month" in text_of(refused)
@@ -327,10 +329,10 @@ def test_a_curator_changes_single_arguments_in_a_row_each(admin_client: Client) 
         ),
         (
             row(1, name="days", kind="default", value="many"),
-            "days: This is no JSON value of the type integer",
+            "days: This is not a JSON value of the type integer",
         ),
-        (row(1, name="days", kind="default", value=""), "days: give the value."),
-        (row(0, name="city", kind="", value="Rome"), "city: say when the value counts"),
+        (row(1, name="days", kind="default", value=""), "days: enter the value."),
+        (row(0, name="city", kind="", value="Rome"), "city: choose when the value applies"),
     ]
     for part, problem in wrong:
         refused = change(admin_client, workflow, **typed | part)
@@ -343,7 +345,7 @@ def test_people_who_may_only_look_read_what_was_done_to_arguments(staff_with: St
     changed = {"tenant": {"constant": "acme"}, "days": {"default": 3, "description": "Ours."}}
     workflow = make_workflow(input_schema=ARGUMENTS, argument_overrides=changed)
     shown = text_of(staff_with("view_workflow").get(page_url(workflow)))
-    assert 'tenant: always "acme", hidden from agents days: 3 where agents leave it out days: Ours.' in shown
+    assert 'tenant: always "acme", hidden from agents days: 3 if agents omit it days: Ours.' in shown
     assert "Alias" not in shown
 
 

@@ -321,7 +321,7 @@ def test_a_refresh_checks_the_connection_and_touches_no_tool(api: TargetApi) -> 
     run = refresh_source(Source.objects.get())
 
     source = Source.objects.get()
-    assert describe_counts(run) == "Its tools are declared here; the API was reached"
+    assert describe_counts(run) == "The API was reached; its tools are declared in the catalogue"
     assert run.outcome == DiscoveryRun.Outcome.SUCCEEDED and not (run.found or run.missing)
     assert source.health_state == Source.HealthState.OK
     assert source.health_message.startswith("Its workflows are declared here. ")

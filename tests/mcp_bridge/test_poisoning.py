@@ -65,11 +65,11 @@ def test_a_poisoned_engine_changes_nothing_for_agents_and_leaves_three_things_to
     assert served(mcp_server, token) == before
 
     desk = text_of(admin_client.get(list_url(Review)))
-    assert "another description" in desk and "may be meant to command agents" in desk
+    assert "another description" in desk and "may try to command agents" in desk
     assert "new required argument password" in desk
     (held,) = DiscoveryRun.objects.held()
     listing = text_of(admin_client.get(reverse("admin:catalogue_discoveryrun_change", args=[held.pk])))
-    assert "3 of 3 workflows are gone" in listing and "Confirm: they are gone" in listing
+    assert "3 of 3 workflows are gone" in listing and "Confirm removal" in listing
     assert "report_1 report_2 report_3" in listing
     page = text_of(admin_client.get(reverse("admin:catalogue_source_change", args=[source.pk])))
     assert "Changes to review 2" in page and "look and confirm" in page
