@@ -122,14 +122,14 @@ def _check_queue(caller: Caller) -> None:
     number = queued.aggregate(all=Count("pk"), own=Count("pk", filter=Q(caller=caller.key)))
     if not most or not most_of_one:
         raise refusals.Busy(
-            "the limit of concurrent runs is reached, and queueing is disabled.", retry_after=_pause()
+            "a limit on concurrent runs is reached, and queueing is disabled.", retry_after=_pause()
         )
     if number["own"] >= most_of_one:
         full = f"your share of the queue is full, with {number['own']} waiting."
-        why = f"the limit of concurrent runs is reached, and {full}"
+        why = f"a limit on concurrent runs is reached, and {full}"
         raise refusals.Busy(why, retry_after=_pause(caller=caller.key))
     if number["own"] and number["all"] >= most:
-        why = f"the limit of concurrent runs is reached, and the queue is full, with {number['all']} waiting."
+        why = f"a limit on concurrent runs is reached, and the queue is full, with {number['all']} waiting."
         raise refusals.Busy(why, retry_after=_pause())
 
 
@@ -377,7 +377,7 @@ def _record(
             lease_expires_at=now + LEASE if starts_at_once else None,
             **(mark_for_cache(workflow, digest=digest) if is_cached else {}),
         )
-        events = [] if admitted else [("queued", "The limit of concurrent runs is reached.")]
+        events = [] if admitted else [("queued", "A limit on concurrent runs is reached.")]
         if approval is None:
             insert_execution(execution, request, workflow, *events)
         else:

@@ -363,7 +363,7 @@ class WorkflowViewSet(ApiViewSet[WorkflowRequest]):
             503: OpenApiResponse(
                 WorkflowAnswerSerializer,
                 "llm_selection: no model is configured, it cannot be reached, or its server rejects the API "
-                "key, the model or the length of the prompt; api_execution: the limit of concurrent runs is "
+                "key, the model or the length of the prompt; api_execution: a limit on concurrent runs is "
                 "reached and the queue is full. Nothing was started.",
             ),
             504: OpenApiResponse(

@@ -104,7 +104,7 @@ class MineFilter(DropdownFilter):  # type: ignore[misc]
     parameter_name = "whose"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [("mine", "requested or decided by me"), ("others", "requested by others, and mine to decide")]
+        return [("mine", "requested or decided by me"), ("others", "requested by others and waiting")]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         of_user = Approval.objects.of_user(request.user).values("pk")

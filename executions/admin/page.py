@@ -340,7 +340,7 @@ def send_payload(request: HttpRequest, key: uuid.UUID, name: str) -> HttpRespons
 
 def state_badge(execution: Execution) -> SafeString:
     if execution.is_queued:
-        return badge("waiting in the queue", title="The limit of concurrent runs is reached.")
+        return badge("waiting in the queue", title="A limit on concurrent runs is reached.")
     state = State(execution.state)
     shown = badge(state.label, STATE_BADGES[state])
     if execution.cached_at is None:

@@ -536,12 +536,12 @@ def manual_result(
     said = metadata | {SAID_BY: by}
     if output is None:
         message = (
-            f"{by} checked that {tool_name} ran, but its output is not known. "
+            f"{by} confirmed that {tool_name} ran, but its output is not known. "
             "Calling it again would run it a second time."
         )
         event = f"{by}: it ran. Its output is not known."
         return event, {"output": None, "content": [_text(message)], "metadata": said}
-    message = f"{by} checked that {tool_name} ran, and reported this output:"
+    message = f"{by} confirmed that {tool_name} ran, and reported this output:"
     written = output if isinstance(output, str) else json.dumps(output, ensure_ascii=False)
     event = f"{by}: it ran. {by} reported its output."
     return event, {"output": output, "content": [_text(message), _text(written)], "metadata": said}

@@ -125,7 +125,7 @@ class RefuseSerializer(base.StrictSerializer):
 
 
 class StandingSerializer(serializers.Serializer[StandingApproval]):
-    """What was approved for a time."""
+    """An approval for a period."""
 
     id = serializers.IntegerField()
     tool = serializers.CharField(source="tool_name")

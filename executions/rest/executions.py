@@ -264,7 +264,7 @@ class ExecutionViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiView
             ),
             503: OpenApiResponse(
                 ProblemSerializer,
-                "The limit of concurrent runs is reached and the queue is full. Nothing was "
+                "A limit on concurrent runs is reached and the queue is full. Nothing was "
                 "started; see `Retry-After`.",
             ),
         },

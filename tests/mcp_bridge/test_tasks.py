@@ -279,7 +279,7 @@ def test_a_task_that_ran_says_an_administrator_ends_with_what_is_known_of_it(
         True,
         "The run completed, but the output that its schema promises is unknown.",
     )
-    assert "Ada checked that " in told and "its output is not known" in told
+    assert "Ada confirmed that " in told and "its output is not known" in told
 
 
 async def test_cancelling_a_task_reaches_the_engine(
