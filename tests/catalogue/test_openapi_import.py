@@ -10,7 +10,7 @@ from django.core.management import CommandError, call_command
 
 from catalogue.models import DiscoveryRun, Revision, Source, Workflow
 from tests.connectors.openapi import BASE, body_of, document
-from tests.factories import make_source
+from tests.factories import make_filter, make_source
 
 pytestmark = pytest.mark.django_db
 
@@ -143,6 +143,20 @@ def test_what_is_chosen_is_imported_and_exposed_on_request(write):
     told = run(write(), "--only", "add*", "/old", "--tag", "orders", "--expose")
     assert "Tools: 1 added" in told and "Not chosen: 3" in told and "once a curator enables" not in told
     assert Workflow.objects.get().enabled
+
+
+def test_added_tools_that_nobody_sees_yet_are_told_beside_others_that_are_seen(write):
+    """C1.4: a second import without --expose hides what it adds, also where the first one was exposed."""
+    hint = "Agents see the added tools once a curator enables them"
+    run(write(), "--only", "listOrders", "--expose")
+    assert "Tools: 1 added, 1 unchanged" in (told := run(write())) and hint in told
+    assert hint not in run(write())
+
+
+def test_added_tools_that_a_filter_hides_do_not_wait_for_a_curator(write):
+    """C1.4: enabling them again would change nothing."""
+    make_filter("*", action="exclude")
+    assert "once a curator enables" not in run(write(), "--expose")
 
 
 def test_patterns_and_tags_that_choose_nothing_are_named(write):

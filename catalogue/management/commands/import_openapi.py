@@ -5,6 +5,7 @@ from typing import Any
 
 from django.core.management.base import CommandError
 
+from catalogue.exposure import Visibility
 from catalogue.history import command
 from catalogue.imports import openapi
 from catalogue.management.base import ImportCommand, add_secret_options, json_object, read_secrets
@@ -117,7 +118,8 @@ def report_lines(outcome: openapi.OpenApiImport, *, all_names: bool) -> Iterator
     if outcome.tools:
         yield f"In tools/list: about {outcome.characters:,} characters, {outcome.tokens:,} tokens"
     yield from outcome.notes
-    if outcome.count(Change.ADDED) and not any(tool.stored.exposed for tool in outcome.tools):
+    added = (tool.stored for tool in outcome.tools if tool.stored.change is Change.ADDED)
+    if any(tool.hidden_because == Visibility.DISABLED for tool in added):
         yield "Agents see the added tools once a curator enables them (enable_workflows, or --expose)."
 
 
