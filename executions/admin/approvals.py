@@ -55,6 +55,7 @@ from executions.approvals import (
     revoke_standing,
 )
 from executions.models import Approval, Execution, ExecutionPayload, StandingApproval
+from executions.runner.start import switched_off
 
 STATE_BADGES = {
     Approval.State.WAITING: "warning",
@@ -213,6 +214,7 @@ class ApprovalAdmin(ReadOnlyMixin, ButtonsMixin):
             ),
             "is_open": is_open,
             "is_own": is_own_call(obj, execution, request.user),
+            "off": execution.workflow and switched_off(execution.workflow, execution.door),
             "time_form": TimeForm(),
             "refusal_form": RefusalForm(),
         }

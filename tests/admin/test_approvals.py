@@ -3,8 +3,10 @@
 import pytest
 from django.contrib.auth.models import Permission, User
 from django.test import Client
+from django.utils import timezone
 
 from catalogue.curation import override_workflow
+from catalogue.models import Workflow
 from executions.approvals import content_of
 from executions.models import Approval, Execution, HourlyUsage, StandingApproval, State
 from executions.starting import create_execution
@@ -83,6 +85,16 @@ def test_what_the_tool_did_before_counts_runs_that_go_on(admin_client: Client) -
     make_execution(execution.workflow, state="failed", caller="token:9")
     shown = text_of(admin_client.get(page_of(execution)))
     assert "Recent runs: 3, 2 of them by this caller. Ended: 1, of which 0 succeeded (0%)." in shown
+
+
+def test_an_approver_reads_that_the_call_would_not_be_started(admin_client: Client) -> None:
+    """Its engine may drop a workflow while the call waits; an approval would then lead to nothing."""
+    execution = waiting_call()
+    assert "It runs once" in text_of(admin_client.get(page_of(execution)))
+    Workflow.objects.update(missing_since=timezone.now())
+    shown = text_of(admin_client.get(page_of(execution)))
+    assert "It would not be started now: the engine does not list the workflow any more." in shown
+    assert "It runs once" not in shown
 
 
 def test_only_approvers_see_and_decide(client: Client) -> None:
