@@ -228,6 +228,16 @@ class StrictSerializer(serializers.Serializer[Any]):
             raise serializers.ValidationError(problems)
         return value
 
+    def get_fields(self) -> dict[str, Any]:
+        fields = super().get_fields()
+        for one in (getattr(one, "child", one) for one in fields.values()):
+            if isinstance(one, serializers.ChoiceField):
+                there_are = ", ".join(map(str, one.choices))
+                one.error_messages["invalid_choice"] = (
+                    f'"{{input}}" is not a valid choice; there are {there_are}.'
+                )
+        return fields
+
     def _strict_problems(self, data: Mapping[str, Any]) -> dict[str, list[str]]:
         unknown = [name for name in data if name not in self.fields]
         message = f"There is no such field; there are {', '.join(self.fields)}."

@@ -66,6 +66,18 @@ def test_bad_settings_are_refused_by_field_and_change_nothing(change, path):
     assert not Source.objects.exists()
 
 
+def test_a_value_that_is_no_choice_is_refused_with_those_that_there_are() -> None:
+    """A5.2: as with parameters of lists, nobody has to look for them elsewhere."""
+    make_source("orders")
+    response = administrator().patch("/api/sources/orders/", {"new_workflows": "enabled"})
+    assert response.json()["errors"] == [
+        {
+            "path": "/new_workflows",
+            "message": '"enabled" is not a valid choice; there are hidden, exposed, held.',
+        }
+    ]
+
+
 def test_settings_that_cannot_work_are_a_configuration_error():
     """B5: told apart from a request that cannot be read."""
     response = administrator().post("/api/sources/", NEW | {"config": {"base_url": "not an address"}})
