@@ -93,7 +93,7 @@ def test_an_approver_reads_that_the_call_would_not_be_started(admin_client: Clie
     assert "It runs once" in text_of(admin_client.get(page_of(execution)))
     Workflow.objects.update(missing_since=timezone.now())
     shown = text_of(admin_client.get(page_of(execution)))
-    assert "It would not be started now: the engine does not list the workflow any more." in shown
+    assert "The call would not be started now: the engine does not list the workflow any more." in shown
     assert "It runs once" not in shown
 
 
