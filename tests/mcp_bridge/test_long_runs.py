@@ -70,9 +70,7 @@ async def test_a_call_that_its_client_gave_up_goes_on_and_the_same_call_gets_its
     assert result.structured_content == {"answer": 42}
     execution = await in_database(Execution.objects.earliest)("created_at")
     assert result.meta["workflow-catalogue/reattached-to"] == execution.created_at.isoformat()
-    told = (
-        f"An identical call at {execution.created_at:%Y-%m-%d %H:%M:%S} UTC, which got no response"
-    )
+    told = f"An identical call at {execution.created_at:%Y-%m-%d %H:%M:%S} UTC, which got no response"
     assert (
         told in result.content[-1].text
         and f"{execution.finished_at:%H:%M:%S} UTC.)" in result.content[-1].text
