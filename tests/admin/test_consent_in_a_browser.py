@@ -110,6 +110,6 @@ def test_an_application_is_revoked_by_its_button(window: Window) -> None:
     )
     window.open(pages["my_applications"])
     window.click_through(f"form[action$='/{allowed.pk}/revoke'] [type=submit]")
-    assert "Desk Agent can do nothing on your behalf" in window.browser.text()
+    assert "Desk Agent can no longer act on your behalf" in window.browser.text()
     allowed.refresh_from_db()
     assert allowed.revoked_at is not None

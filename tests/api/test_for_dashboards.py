@@ -105,7 +105,7 @@ def test_reading_everything_makes_nobody_the_master_of_others_runs() -> None:
 def test_a_token_that_reads_everything_is_not_bound_to_a_toolset() -> None:
     toolset = make_toolset("finance")
     token = AccessToken(name="x", digest="d", prefix="p", scopes=[Scope.VIEW.value], toolset=toolset)
-    with pytest.raises(Exception, match="sees everything, so no toolset can bound it"):
+    with pytest.raises(Exception, match="sees everything, so it cannot be bound to a toolset"):
         token.full_clean()
 
 

@@ -80,7 +80,7 @@ class Product:
 
     @property
     def password(self) -> str | None:
-        found = re.search(r"Login +admin / (\S+) +\(shown only now", self.output)
+        found = re.search(r"Login +admin / (\S+) +\(shown only once", self.output)
         return found[1] if found else None
 
     def family(self) -> list[psutil.Process]:

@@ -141,7 +141,7 @@ def test_start_in_a_folder_in_use_says_where_the_other_one_is(
     place: dict[str, str], product: Product
 ) -> None:
     told = refusal(place | {"PORT": str(free_port())})
-    assert f"running already, at http://localhost:{product.port}" in told
+    assert f"already running at http://localhost:{product.port}" in told
 
 
 def test_secrets_are_for_their_owner_only(product: Product, place: dict[str, str]) -> None:

@@ -64,7 +64,7 @@ def test_the_first_login_makes_the_account_and_later_ones_find_it_under_any_name
     assert ExternalIdentity.objects.get().made_user
     assert [one.message for one in HistoryEntry.objects.order_by("pk")] == [
         "Created at the first login with your company.",
-        "By the login of your company: joined Curator.",
+        "At a login with your company: joined Curator.",
     ]
 
 

@@ -201,7 +201,7 @@ def test_a_user_who_is_no_staff_signs_an_application_in(agent: Agent, anna: User
     words = " ".join(re.sub(r"<[^>]+>", " ", page.text).split())
     for said in (
         "Desk Agent requests access on behalf of anna", "gets 1 workflow as a tool", "onthly", "eport",
-        "It may start runs in your name", "a program on this computer (http://127.0.0.1:4711)",
+        "It may start runs on your behalf", "a program on this computer (http://127.0.0.1:4711)",
         "was not verified",
     ):  # fmt: skip
         assert said in words
@@ -724,8 +724,8 @@ UNUSABLE: dict[str, tuple[Change, str]] = {
     "a private host, by default": (setting(oauth_document_hosts=""), "a loopback address"),
     "another port of an allowed host": (setting(oauth_document_hosts="127.0.0.1:1"), "a loopback address"),
     "an unknown authority": (setting(oauth_document_ca_file=""), "certificate verify failed"),
-    "a redirect": (answering(302, location="/other.json"), "answered 302"),
-    "nothing there": (answering(404), "answered 404"),
+    "a redirect": (answering(302, location="/other.json"), "returned 302"),
+    "nothing there": (answering(404), "returned 404"),
     "a page": (answering(content_type="text/html"), "text/html"),
     "too large": (describing(padding="x" * 20_000), "larger than 16,384 bytes"),
     "no JSON": (lambda vendor, *_: vendor.answers(body="{"), "is not JSON"),

@@ -126,7 +126,7 @@ async def test_subscriptions_of_one_client_are_bounded(workflow: Workflow):
         await client.list_tools()
         for number in range(19):
             await client.subscribe_resource(f"workflow://list?tags={number}")
-        with pytest.raises(MCPError, match="20 streams of notifications"):
+        with pytest.raises(MCPError, match="20 open notification streams"):
             await client.subscribe_resource("workflow://list")
         await client.unsubscribe_resource("workflow://list?tags=0")
         await client.subscribe_resource("workflow://list")

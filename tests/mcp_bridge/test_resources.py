@@ -346,7 +346,7 @@ async def test_what_is_not_there_is_refused_with_what_there_is(
     connect: Connect, workflows: list[Workflow], era: str, subtests: pytest.Subtests
 ):
     """By the code of each era (-32602 since SEP-2164), with the address, never with an empty result."""
-    hints = ("workflow://list", "Unknown execution", "none of ours has more than 2,000", "{name}")
+    hints = ("workflow://list", "Unknown execution", "have at most 2,000", "{name}")
     async with connect(mode=era) as client:
         for uri in NOT_THERE:
             with subtests.test(uri=uri):

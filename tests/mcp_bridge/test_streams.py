@@ -90,7 +90,7 @@ async def test_a_caller_has_a_bounded_number_of_streams_of_either_kind(
         async with listening(mcp_server, token, toolsListChanged=True) as stream:
             answer = await _answer(stream)
             assert (stream.response.status_code, answer["error"]["code"]) == (400, -32600)
-            assert "1 streams of notifications of this token are open" in answer["error"]["message"]
+            assert "This token already has 1 open notification streams" in answer["error"]["message"]
         async with change_stream(mcp_server, token) as stream:
             answer = await _answer(stream)
             assert (stream.response.status_code, answer["error"]["code"]) == (429, -32600)
