@@ -134,7 +134,9 @@ def test_a_toolsets_page_tells_what_it_shows_why_and_what_it_costs(admin_client:
     assert "1 exposed, but not in it elsewhere" in shown
     assert "1 picked by hand, but not exposed not_enabled" in shown
     assert re.search(r"List in full mode 3\d tools, [\d,]+ characters, about [\d,]+ tokens", shown)
-    assert re.search(r"of 10 tokens: [\d,]+ % over; raise the budget, because the built-in tools alone", shown)
+    assert re.search(
+        r"of 10 tokens: [\d,]+ % over; raise the budget, because the built-in tools alone", shown
+    )
 
 
 def test_a_toolsets_page_has_a_configuration_for_its_address(admin_client: Client) -> None:

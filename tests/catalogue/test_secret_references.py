@@ -218,7 +218,7 @@ def test_what_no_known_key_reads_is_named_and_left_as_it_is(db: None, settings: 
     settings.SECRET_KEY, settings.SECRET_KEY_FALLBACKS = "the new key " * 4, []
     make_source("found")
 
-    with pytest.raises(CommandError, match="enter them again: lost"):
+    with pytest.raises(CommandError, match="encrypted with an unknown key: lost"):
         call_command("rotate_secret_key")
     assert Source.objects.get(name="lost").encrypted_credentials == stored
 
