@@ -29,7 +29,7 @@ class ChoosingRule(Exposing):
         REGEX = "regex", "regular expression"
 
     position = models.PositiveIntegerField(
-        default=0, db_index=True, help_text="Lower comes first; the first match decides."
+        default=0, db_index=True, help_text="Lower numbers come first; the first match decides."
     )
     action = models.CharField(max_length=10, choices=Action.choices, default=Action.INCLUDE)
     subject = models.CharField(max_length=10, choices=Subject.choices, default=Subject.NAME)

@@ -148,14 +148,15 @@ class HistoryEntry(models.Model):
     message = models.TextField()
     changes = JSONTextField(default=dict, help_text="What changed: {field: [old value, new value]}.")
     revision = models.PositiveBigIntegerField(
-        null=True, help_text="Of what agents see, since this change; none where it is nothing to them."
+        null=True,
+        help_text="Revision of what agents see since this change; empty if it does not affect them.",
     )
     reverts = models.ForeignKey(
         "self",
         null=True,
         on_delete=models.PROTECT,
         related_name="reverted_by",
-        help_text="What it took back.",
+        help_text="The change that this one reverted.",
     )
 
     objects: ClassVar[models.Manager["HistoryEntry"]] = HistoryQuerySet.as_manager()
@@ -206,7 +207,7 @@ class Reservable(Exposing):
         default=list,
         blank=True,
         validators=[check_form],
-        help_text="The users and groups that may use it, such as user:ada and group:Finance. Empty: everyone "
+        help_text="Users and groups that may use it, such as user:ada and group:Finance. Empty: everyone "
         "who may use workflows.",
     )
 
@@ -219,7 +220,7 @@ class Reservable(Exposing):
         if isinstance(self.reserved_for, list) and (
             unknown := find_unknown([name for name in self.reserved_for if name not in kept])
         ):
-            raise ValidationError({"reserved_for": f"There is no {', '.join(unknown)[:500]}."})
+            raise ValidationError({"reserved_for": f"These do not exist: {', '.join(unknown)[:500]}."})
         self.reserved_for = sorted(set(self.reserved_for))
 
     def _stored_reservation(self) -> Sequence[str]:

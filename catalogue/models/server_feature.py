@@ -92,7 +92,7 @@ class ServerFeature(Exposing):
         problem = problems[FeatureKind(self.kind)]()
         others = ServerFeature.objects.filter(kind=self.kind, served_as=self.served_as).exclude(pk=self.pk)
         if not problem and (other := others.select_related("source").first()) is not None:
-            problem = f"Another one, of the source {other.source}, has this already."
+            problem = f"Another one, of the source {other.source}, already has this."
         if problem:
             raise ValidationError({"served_as": problem})
 
@@ -105,7 +105,7 @@ class ServerFeature(Exposing):
         """It is what addresses are matched with, so nothing but the prefix can differ."""
         prefixed = prefix_of(self.source) + self.upstream_id
         usable = [prefixed] if scheme_of(self.upstream_id) in OWN_SCHEMES else [self.upstream_id, prefixed]
-        return "" if self.served_as in usable else f"This has to be {' or '.join(usable)}."
+        return "" if self.served_as in usable else f"This must be {' or '.join(usable)}."
 
     def _address_problem(self) -> str:
         if problem := address_problem(self.served_as):

@@ -16,7 +16,8 @@ from catalogue.secrets import CredentialsUnreadable, decrypt_credentials, encryp
 
 SOURCE_NAME = RegexValidator(
     r"\A[A-Za-z0-9][A-Za-z0-9_.-]{0,63}\Z",
-    "A source's name has 1 to 64 letters, digits, underscores, dots or hyphens, and starts with no sign.",
+    "A source's name has 1 to 64 letters, digits, underscores, dots or hyphens, and starts with "
+    "a letter or digit.",
 )
 TOLERATED_LOSS = 20  # Percent
 OBSERVED = (
@@ -43,11 +44,11 @@ class SourceQuerySet(ExposingQuerySet["Source"]):
 class Source(Reservable):
     class NewWorkflows(models.TextChoices):
         HIDDEN = "hidden", "hidden until a curator enables them"
-        EXPOSED = "exposed", "enabled at once"
-        HELD = "held", "hidden, and listed among the changes to review"
+        EXPOSED = "exposed", "enabled immediately"
+        HELD = "held", "hidden, and listed under changes to review"
 
     class ChangePolicy(models.TextChoices):
-        FOLLOW = "follow", "served at once"
+        FOLLOW = "follow", "served immediately"
         CAREFUL = "careful", "served if harmless, otherwise held for review"
         HOLD = "hold", "held for review"
 
@@ -64,28 +65,28 @@ class Source(Reservable):
     config = JSONTextField(default=dict, blank=True, help_text="The engine's settings, without its secrets.")
     encrypted_credentials = models.TextField(blank=True, editable=False)
     enabled = models.BooleanField(
-        default=True, help_text="Off: nothing of this source is discovered, listed or run."
+        default=True, help_text="Off: workflows of this source are not discovered, listed or run."
     )
     new_workflows = models.CharField(
         max_length=10,
         choices=NewWorkflows.choices,
         default=NewWorkflows.HIDDEN,
-        help_text="What happens to workflows when discovery first sees them.",
+        help_text="What happens to workflows that discovery finds for the first time.",
     )
     change_policy = models.CharField(
         "changed workflows",
         max_length=10,
         choices=ChangePolicy.choices,
         default=ChangePolicy.CAREFUL,
-        help_text="What happens when the engine changes an enabled workflow. What is held goes on being "
-        "served as it was accepted.",
+        help_text="What happens when the engine changes an enabled workflow. While a change is held, the "
+        "accepted version is served.",
     )
     vanishing_share_percent = models.PositiveSmallIntegerField(
         "tolerated loss",
         default=TOLERATED_LOSS,
         validators=[MaxValueValidator(100)],
         help_text="Percent. A listing that loses more of the workflows, and at least five, is held until "
-        "somebody confirms it. An empty one always is.",
+        "an administrator confirms it. An empty listing is always held.",
     )
     refresh_interval = models.PositiveIntegerField(
         null=True,
@@ -98,7 +99,7 @@ class Source(Reservable):
         null=True,
         blank=True,
         validators=[MinValueValidator(1)],
-        help_text="At most, of all its workflows; further calls wait in the queue. Empty: no limit.",
+        help_text="Maximum for all its workflows; further calls wait in the queue. Empty: no limit.",
     )
     created_at = models.DateTimeField(auto_now_add=True)
     updated_at = models.DateTimeField(auto_now=True)
@@ -242,7 +243,7 @@ class DiscoveryRun(models.Model):
         max_length=64, blank=True, help_text="Of a held listing: which workflows exactly it has lost."
     )
     confirmed_at = models.DateTimeField(
-        null=True, help_text="When somebody confirmed that these workflows are gone."
+        null=True, help_text="When an administrator confirmed that these workflows are gone."
     )
     error = models.TextField(blank=True)
 

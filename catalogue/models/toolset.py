@@ -34,13 +34,13 @@ class Toolset(Reservable):
         validators=[SLUG],
         help_text="The end of its address, such as /mcp/finance. Changing it breaks the clients that use it.",
     )
-    title = models.CharField(max_length=255, blank=True, help_text="For people. Empty: the slug.")
-    description = models.TextField(blank=True, help_text="What it is for; agents are told.")
+    title = models.CharField(max_length=255, blank=True, help_text="Shown to people. Empty: the slug.")
+    description = models.TextField(blank=True, help_text="What it is for. Shown to agents.")
     enabled = models.BooleanField(default=True, help_text="Off: its endpoint answers as if it did not exist.")
     mode = models.CharField(max_length=10, choices=Mode.choices, default=Mode.FULL)
     portable = models.BooleanField(
         default=False,
-        help_text="Tools are written so that every model provider takes them: plain names without dots, no "
+        help_text="Tools are written so that every model provider accepts them: plain names without dots, no "
         "references, no recursion. Calls are translated back.",
     )
     picked = models.ManyToManyField(
@@ -48,13 +48,13 @@ class Toolset(Reservable):
         blank=True,
         related_name="toolsets",
         verbose_name="picked by hand",
-        help_text="Always in it, whatever the rules say, as long as they are exposed.",
+        help_text="Always in the toolset, regardless of its rules, as long as they are exposed.",
     )
     token_budget = models.PositiveIntegerField(
         null=True,
         blank=True,
         validators=[MinValueValidator(1)],
-        help_text="Tokens that its list of tools should not exceed, or there is a warning. Empty: none.",
+        help_text="If the list of tools exceeds this number of tokens, a warning is shown. Empty: no limit.",
     )
     inline_wait_seconds = models.PositiveIntegerField(
         "inline wait",
@@ -68,14 +68,14 @@ class Toolset(Reservable):
         null=True,
         blank=True,
         validators=[MinValueValidator(1), MaxValueValidator(MOST_CALLS)],
-        help_text="Calls of its workflows by all its clients together; one more is refused for a while. "
-        "Empty: no limit of its own.",
+        help_text="Calls of its workflows by all its clients. Further calls are refused for a while. "
+        "Empty: no separate limit.",
     )
     calls_at_once = models.PositiveIntegerField(
         null=True,
         blank=True,
         validators=[MinValueValidator(1), MaxValueValidator(MOST_CALLS)],
-        help_text="So many of them pass without a pause. Empty: ten seconds' worth.",
+        help_text="Number of calls that pass without a pause. Empty: ten seconds' worth.",
     )
     approval_required = models.BooleanField(
         default=False,
@@ -85,7 +85,7 @@ class Toolset(Reservable):
         null=True,
         blank=True,
         validators=[MinValueValidator(1), MaxValueValidator(MOST_APPROVERS)],
-        help_text="How many people have to approve the same call. Empty: one.",
+        help_text="How many people must approve the same call. Empty: one.",
     )
     created_at = models.DateTimeField(auto_now_add=True)
     updated_at = models.DateTimeField(auto_now=True)

@@ -161,7 +161,7 @@ class Workflow(Exposing):
         ASYNC = "async", "asynchronous"
 
     class OnDisconnect(models.TextChoices):
-        CONTINUE = "continue", "goes on, and the result is kept"
+        CONTINUE = "continue", "continues, and the result is kept"
         CANCEL = "cancel", "is cancelled"
 
     names_by_people = ("title_override",)
@@ -181,7 +181,7 @@ class Workflow(Exposing):
         max_length=10, choices=ExecutionType.choices, default=ExecutionType.ASYNC, editable=False
     )
     input_schema = JSONTextField(
-        default=dict, editable=False, help_text="JSON Schema that arguments are checked with."
+        default=dict, editable=False, help_text="JSON Schema against which arguments are validated."
     )
     output_schema = JSONTextField(null=True, editable=False)
     schema_problem = models.TextField(
@@ -242,8 +242,8 @@ class Workflow(Exposing):
         null=True,
         blank=True,
         validators=[MinValueValidator(1), MaxValueValidator(2_592_000)],
-        help_text="A run that takes longer is cancelled. Empty: what the engine says, else the product's "
-        "default.",
+        help_text="A run that takes longer is cancelled. Empty: the engine's timeout, otherwise the "
+        "product's default.",
     )
     inline_wait_seconds = models.PositiveIntegerField(
         null=True,
@@ -263,7 +263,7 @@ class Workflow(Exposing):
         max_length=10,
         choices=OnDisconnect.choices,
         default=OnDisconnect.CONTINUE,
-        help_text="What becomes of a run whose caller's connection ends before it has an answer.",
+        help_text="What happens to a run if the caller's connection ends before the answer.",
     )
     reattach = models.BooleanField(
         "re-attach",
@@ -275,34 +275,40 @@ class Workflow(Exposing):
         null=True,
         blank=True,
         validators=[MinValueValidator(1)],
-        help_text="At most; further calls wait in the queue. Empty: no limit.",
+        help_text="Maximum; further calls wait in the queue. Empty: no limit.",
     )
     calls_per_minute = models.PositiveIntegerField(
         null=True,
         blank=True,
         validators=[MinValueValidator(1), MaxValueValidator(MOST_CALLS)],
-        help_text="By all callers together; one more is refused for a while. Empty: the product's default.",
+        help_text="By all callers. Further calls are refused for a while. Empty: the product's default.",
     )
     calls_at_once = models.PositiveIntegerField(
         null=True,
         blank=True,
         validators=[MinValueValidator(1), MaxValueValidator(MOST_CALLS)],
-        help_text="So many of them pass without a pause. Empty: ten seconds' worth.",
+        help_text="Number of calls that pass without a pause. Empty: ten seconds' worth.",
     )
     read_only_hint = models.BooleanField(
-        "read-only", null=True, blank=True, help_text="It changes nothing, so clients may call it unasked."
+        "read-only",
+        null=True,
+        blank=True,
+        help_text="The workflow changes nothing, so clients may call it without asking.",
     )
     destructive_hint = models.BooleanField(
         "destructive",
         null=True,
         blank=True,
-        help_text="It may delete or overwrite, so clients ask before. Nothing that is read-only does.",
+        help_text="The workflow may delete or overwrite, so clients ask first. Not if it is read-only.",
     )
     idempotent_hint = models.BooleanField(
         "idempotent", null=True, blank=True, help_text="Calling it again with the same arguments is harmless."
     )
     open_world_hint = models.BooleanField(
-        "open world", null=True, blank=True, help_text="It deals with systems outside the company's own."
+        "open world",
+        null=True,
+        blank=True,
+        help_text="The workflow interacts with systems outside the company.",
     )
     icon_override = models.TextField(
         "icon",
@@ -311,15 +317,15 @@ class Workflow(Exposing):
         f"of at most {MAX_ICON_CHARACTERS:,} characters. Empty: the engine's icons.",
     )
     offered_as_prompt = models.BooleanField(
-        "offer as prompt", default=False, help_text="Clients show it to people as a command of its own, too."
+        "offer as prompt", default=False, help_text="Clients also show the workflow to people as a command."
     )
     cache_seconds = models.PositiveIntegerField(
         "cache results for",
         null=True,
         blank=True,
         validators=[MaxValueValidator(2_592_000)],
-        help_text="Seconds that a result answers the same arguments again, whoever asks. For what changes "
-        "nothing and answers all callers alike. 0: every call runs. Empty: what the engine says.",
+        help_text="Seconds for which a result answers calls with the same arguments. Only for workflows "
+        "that change nothing and answer all callers alike. 0: every call runs. Empty: the engine's value.",
     )
     approval_required = models.BooleanField(
         default=False, help_text="Each call waits until a person has approved it."
@@ -334,7 +340,7 @@ class Workflow(Exposing):
         null=True,
         blank=True,
         validators=[MinValueValidator(1), MaxValueValidator(MOST_APPROVERS)],
-        help_text="How many people have to approve the same call. Empty: one.",
+        help_text="How many people must approve the same call. Empty: one.",
     )
 
     row_version = models.BigIntegerField(
@@ -376,9 +382,9 @@ class Workflow(Exposing):
             problems["tool_name"] = "This name is taken by a built-in tool or by REST."
         tags = self.tags_override
         if tags is not None and not (isinstance(tags, list) and all(isinstance(tag, str) for tag in tags)):
-            problems["tags_override"] = 'This has to be a list of texts, such as ["finance"].'
+            problems["tags_override"] = 'This must be a list of strings, such as ["finance"].'
         if self.read_only_hint and self.destructive_hint:
-            problems["destructive_hint"] = "What is read-only cannot be destructive."
+            problems["destructive_hint"] = "A read-only workflow cannot be destructive."
         if problem := check_form(self.argument_overrides):
             problems["argument_overrides"] = problem
         if problem := approval_rules.check_form(self.approval_rules):

@@ -57,8 +57,8 @@ if TYPE_CHECKING:
     from rest_framework.views import APIView
 
 MAX_PROBLEMS = 50
-NOT_VALID = "The request is not valid and nothing was changed; `errors` names each offending place."
-LOOK_FIRST = "Whether this request changed or started something is not known: look before you repeat it."
+NOT_VALID = "The request is not valid and nothing was changed. `errors` has each invalid field."
+LOOK_FIRST = "It is not known whether this request changed or started anything. Check before you repeat it."
 SIGN_IN = "Send an access token as `Authorization: Bearer <token>`, or sign in to the admin as staff."
 TOO_LARGE = "The request's body is too large; CATALOGUE_MAX_REQUEST_BYTES sets the limit."
 
@@ -186,7 +186,7 @@ def _answer_bug(error: Exception, context: dict[str, Any]) -> Response:
     logger.opt(exception=error).error("A request to {} failed", context["request"].path)
     # As Django does for uncaught exceptions, so that receivers of its signal hear of it.
     got_request_exception.send(sender=None, request=context["request"])
-    detail = "An error of ours, not of the request; the server's log has the details."
+    detail = "An internal error. The server's log has the details."
     return Response(_shaped(detail), status=status.HTTP_500_INTERNAL_SERVER_ERROR)
 
 
@@ -240,7 +240,7 @@ class StrictSerializer(serializers.Serializer[Any]):
 
     def _strict_problems(self, data: Mapping[str, Any]) -> dict[str, list[str]]:
         unknown = [name for name in data if name not in self.fields]
-        message = f"There is no such field; there are {', '.join(self.fields)}."
+        message = f"Unknown field. The fields are {', '.join(self.fields)}."
         problems = {str(name)[:SHOWN_NAME]: [message] for name in unknown[:SHOWN_NAMES]}
         # REST framework takes 0, "no" and "off" for false, which only forms need.
         boolean = {name for name, one in self.fields.items() if isinstance(one, serializers.BooleanField)}
@@ -248,13 +248,11 @@ class StrictSerializer(serializers.Serializer[Any]):
         return problems | {name: ["Say true or false."] for name in vague}
 
 
-EMPTY_CHOICE = "Choose a value, or leave the parameter out."
-REFUSED = "The list cannot be filtered like this; `errors` names each offending parameter."
+EMPTY_CHOICE = "Give a value, or omit the parameter."
+REFUSED = "The list cannot be filtered like this. `errors` has each invalid parameter."
 BOOLEANS = {"": None, "true": True, "1": True, "false": False, "0": False}
 FIELDS = "fields"
-FIELDS_DESCRIPTION = (
-    "The fields that the answer is to have, such as `id,state`; all without it. Single objects take it, too."
-)
+FIELDS_DESCRIPTION = "Fields of the response, such as `id,state`. Default: all. Also for single objects."
 
 
 class Pages(PageNumberPagination):
@@ -293,7 +291,9 @@ def wanted_fields(request: Request, known: Collection[str]) -> set[str]:
         message = f"There is no field {unknown[0][:100]}; there are {', '.join(known)}."
         raise Refusal(400, REFUSED, kind="validation", errors=[Problem(f"?{FIELDS}", message)])
     if not wanted:
-        raise Refusal(400, REFUSED, kind="validation", errors=[Problem(f"?{FIELDS}", "Name some fields.")])
+        raise Refusal(
+            400, REFUSED, kind="validation", errors=[Problem(f"?{FIELDS}", "Name at least one field.")]
+        )
     return wanted
 
 
@@ -377,7 +377,7 @@ class LongPages(Pages):
 def refuse_together_with(request: Request, name: str, others: tuple[str, ...]) -> None:
     """Raises Refusal for parameters that exclude `name`."""
     problems = [
-        Problem(f"?{other}", f"This does not go together with `{name}`.")
+        Problem(f"?{other}", f"This cannot be combined with `{name}`.")
         for other in others
         if other in request.query_params
     ]
@@ -418,7 +418,7 @@ class StrictFilterBackend(DjangoFilterBackend):  # type: ignore[misc]
         given, known = request.query_params, [*filters, *Pages.parameters]
         for one in (getattr(view, "paginator", None), view):
             known += getattr(one, "further_parameters", ())
-        message = f"There is no such parameter; there are {', '.join(known)}."
+        message = f"Unknown parameter. The parameters are {', '.join(known)}."
         choices = [name for name, one in filters.items() if isinstance(one, ChoiceFilter)]
         problems = [
             *(Problem(f"?{name[:100]}", message) for name in given if name not in known),
@@ -437,7 +437,7 @@ def _given_again(request: Request, filters: Mapping[str, Filter], known: Collect
     several = {FIELDS, *(name for name, one in filters.items() if isinstance(one, MultipleChoiceFilter))}
     given = request.query_params
     return [
-        Problem(f"?{name}", "Send this once: of several values only the last would count.")
+        Problem(f"?{name}", "Send this parameter only once; it takes a single value.")
         for name in given
         if name in known and name not in several and len(given.getlist(name)) > 1
     ]
@@ -448,7 +448,7 @@ def _bad_page_size(request: Request) -> list[Problem]:
     size = request.query_params.get(name, str(largest))
     if re.fullmatch("[0-9]{1,9}", size) and 1 <= int(size) <= largest:
         return []
-    return [Problem(f"?{name}", f"Say a whole number from 1 to {largest}.")]
+    return [Problem(f"?{name}", f"This must be a whole number from 1 to {largest}.")]
 
 
 def _bad_values(filterset: FilterSet | None) -> list[Problem]:
@@ -502,7 +502,7 @@ def rate_field(help_text: str, **options: Any) -> serializers.IntegerField:
 
 
 def at_once_field(**options: Any) -> serializers.IntegerField:
-    return rate_field("So many of them pass without a pause. Null: ten seconds' worth.", **options)
+    return rate_field("Number of calls that pass without a pause. Null: ten seconds' worth.", **options)
 
 
 def approvers_field(**options: Any) -> serializers.IntegerField:
@@ -510,6 +510,6 @@ def approvers_field(**options: Any) -> serializers.IntegerField:
         allow_null=True,
         min_value=1,
         max_value=MOST_APPROVERS,
-        help_text="How many people have to approve the same call. Null: one.",
+        help_text="How many people must approve the same call. Null: one.",
         **options,
     )

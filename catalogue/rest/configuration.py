@@ -96,7 +96,7 @@ class CatalogueImportSerializer(StrictSerializer):
         child=serializers.DictField(child=serializers.CharField(trim_whitespace=False)),
         default=dict,
         write_only=True,
-        help_text="By source and setting; those that are not given stay as they are stored.",
+        help_text="By source and setting. Stored secrets that are not given are kept.",
     )
 
 
@@ -120,8 +120,10 @@ class PlanSerializer(serializers.Serializer[Plan]):
     changes = PlannedChangeSerializer(many=True, help_text="Empty where nothing differs.")
 
 
-PLAN = OpenApiParameter("plan", bool, description="Write nothing, show what would change.")
-PRUNE = OpenApiParameter("prune", bool, description="Remove what the sections of the file do not have.")
+PLAN = OpenApiParameter("plan", bool, description="Write nothing; return what would change.")
+PRUNE = OpenApiParameter(
+    "prune", bool, description="Remove objects that the sections of the file do not have."
+)
 SECTION = OpenApiParameter(
     "section", str, many=True, enum=list(SECTIONS), description="Only these; all if none is named."
 )
@@ -198,7 +200,7 @@ class ConfigurationViewSet(ImportViewSet):
 
 def _refuse_unknown(request: Request, *known: OpenApiParameter) -> None:
     names = [parameter.name for parameter in known]
-    message = f"There is no such parameter; there are {', '.join(names)}."
+    message = f"Unknown parameter. The parameters are {', '.join(names)}."
     if problems := [Problem(f"?{name[:100]}", message) for name in request.query_params if name not in names]:
         raise Refusal(400, message, kind="validation", errors=problems)
 

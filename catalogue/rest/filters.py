@@ -54,7 +54,7 @@ class FilterSerializer(RuleSerializer):
         min_value=0,
         max_value=HIGHEST_POSITION,
         required=False,
-        help_text="Lower comes first; the first match decides. Left out: after all others.",
+        help_text="Lower numbers come first; the first match decides. If omitted: after all others.",
     )
 
 
@@ -119,7 +119,7 @@ class FilterViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet
 
     @extend_schema(
         summary="Change a filter",
-        description="What is not named stays.",
+        description="Omitted fields are unchanged.",
         parameters=[PREVIEW],
         request=FilterChangeSerializer,
         responses=WrittenFilterSerializer,

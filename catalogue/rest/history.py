@@ -154,7 +154,7 @@ class DetailsField(serializers.Field):  # type: ignore[type-arg]
 class AuditEntrySerializer(serializers.ModelSerializer[Entry]):
     details = DetailsField(help_text="More of it; which fields there are depends on the event.")
     digest = serializers.CharField(
-        help_text="SHA-256 of all of the above but `segment`, as docs/audit.md says."
+        help_text="SHA-256 of all of the above except `segment`; docs/audit.md describes it."
     )
 
     class Meta:
@@ -275,7 +275,7 @@ class AuditViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet[
     @action(detail=False, methods=["get"], pagination_class=None, filter_backends=())
     def export(self, request: Request) -> StreamingHttpResponse:
         problems = [
-            base.Problem(f"?{name[:100]}", f"There is no such parameter; there are {', '.join(KNOWN)}.")
+            base.Problem(f"?{name[:100]}", f"Unknown parameter. The parameters are {', '.join(KNOWN)}.")
             for name in request.query_params
             if name not in KNOWN
         ]

@@ -72,12 +72,12 @@ class NewImportSerializer(StrictSerializer):
         help_text="`clientSecret` or `apiKey`, where the file leaves it out. Stored encrypted.",
     )
     prune = serializers.BooleanField(
-        default=False, help_text="Remove the source's workflows that the file has not."
+        default=False, help_text="Remove the source's workflows that are not in the file."
     )
     expose_new = serializers.BooleanField(
-        default=False, help_text="Of a new source: enable its workflows at once."
+        default=False, help_text="For a new source: enable its workflows immediately."
     )
-    dry_run = serializers.BooleanField(default=False, help_text="Write nothing, show what would change.")
+    dry_run = serializers.BooleanField(default=False, help_text="Write nothing; return what would change.")
 
 
 class WorkflowChangeSerializer(serializers.Serializer[Any]):
@@ -94,7 +94,7 @@ class ImportSerializer(serializers.Serializer[TemporalImport]):
         child=serializers.CharField(), help_text="The source's settings that change, by the file's names."
     )
     workflows = serializers.SerializerMethodField(
-        help_text="What becomes of each. `kept`: from an earlier file, this one does not mention it."
+        help_text="The change of each workflow. `kept`: it is from an earlier file and not in this one."
     )
     notes = serializers.ListField(child=serializers.CharField(), help_text="What else there is to know.")
     health = CheckSerializer(help_text="Whether Temporal answers, also in a dry run.")
@@ -176,9 +176,9 @@ class NewOpenApiImportSerializer(StrictSerializer):
     deprecated = serializers.BooleanField(
         default=False, help_text="Also operations that the document calls deprecated."
     )
-    expose = serializers.BooleanField(default=False, help_text="Enable new tools at once.")
+    expose = serializers.BooleanField(default=False, help_text="Enable new tools immediately.")
     prune = serializers.BooleanField(
-        default=False, help_text="Remove the source's tools that this import does not bring."
+        default=False, help_text="Remove the source's tools that this import does not contain."
     )
     settings = serializers.DictField(
         default=dict, help_text="Of a new source, besides what the document says: such as `username`."
@@ -195,7 +195,9 @@ class NewOpenApiImportSerializer(StrictSerializer):
         write_only=True,
         help_text="An older name for `credentials`.",
     )
-    dry_run = serializers.BooleanField(default=False, help_text="Write nothing, show what would be imported.")
+    dry_run = serializers.BooleanField(
+        default=False, help_text="Write nothing; return what would be imported."
+    )
 
 
 class ImportedToolSerializer(serializers.Serializer[ImportedTool]):
@@ -209,7 +211,7 @@ class ImportedToolSerializer(serializers.Serializer[ImportedTool]):
     change = serializers.ChoiceField(source="stored.change", choices=[change.value for change in Change])
     exposed = serializers.BooleanField(source="stored.exposed", help_text="Whether agents see it.")
     notes = serializers.ListField(
-        child=serializers.CharField(), help_text="What of the operation the tool has not."
+        child=serializers.CharField(), help_text="Parts of the operation that the tool lacks."
     )
 
 
@@ -219,7 +221,7 @@ class RefusedOperationSerializer(serializers.Serializer[RefusedOperation]):
     method = serializers.CharField(help_text="`*`: all of the path's.")
     path = serializers.CharField()
     operation_id = serializers.CharField(help_text="Empty where the document gives none.")
-    pointer = serializers.CharField(help_text="JSON Pointer to what is in the way.")
+    pointer = serializers.CharField(help_text="JSON Pointer to the cause.")
     reason = serializers.CharField()
 
 
@@ -231,7 +233,7 @@ class OpenApiImportSerializer(serializers.Serializer[OpenApiImport]):
     base_url = serializers.CharField()
     authentication = serializers.CharField(help_text="How the source authenticates.")
     dry_run = serializers.BooleanField(help_text="Whether nothing was written.")
-    counts = serializers.SerializerMethodField(help_text="Tools by what became of them.")
+    counts = serializers.SerializerMethodField(help_text="Number of tools by change.")
     tools = ImportedToolSerializer(many=True)
     removed = serializers.SerializerMethodField(help_text="Ids of tools that the import removes.")
     refused = RefusedOperationSerializer(many=True)
@@ -258,15 +260,15 @@ class OpenApiImportViewSet(ImportViewSet):
     @extend_schema(
         operation_id="openapi_imports_create",
         summary="Import an OpenAPI document",
-        description="Each chosen operation of an OpenAPI 3 document becomes an HTTP tool; each that cannot "
-        "is refused with its reason and its place, and stops no other. Imported again, tools are brought up "
-        "to date. The document counts towards the largest request body that is accepted.",
+        description="Each chosen operation of an OpenAPI 3 document becomes an HTTP tool. An operation "
+        "that cannot is refused with its reason and position; the others are imported. Importing a "
+        "document again updates its tools. The document counts towards the maximum size of a request body.",
         request=NewOpenApiImportSerializer,
         responses={
             200: OpenApiImportSerializer,
             400: OpenApiResponse(ProblemSerializer, "Nothing was imported; `errors` says why."),
         },
-        examples=[OpenApiExample("What would come", OPENAPI_EXAMPLE, request_only=True)],
+        examples=[OpenApiExample("What would be imported", OPENAPI_EXAMPLE, request_only=True)],
     )
     def create(self, request: Request) -> Response:
         body = NewOpenApiImportSerializer(data=request.data)

@@ -48,7 +48,7 @@ class ReviewSerializer(serializers.Serializer[Review]):
         help_text="`changed`: agents see it as it was accepted. `new`: they do not see it.",
     )
     offer = serializers.CharField(
-        source="offer_hash", help_text="Stands for what the engine says now; a decision names it."
+        source="offer_hash", help_text="Identifies the engine's current version. A decision must name it."
     )
     told = serializers.SerializerMethodField(help_text="What changed, in one line; empty for a new workflow.")
     held_since = serializers.DateTimeField()
@@ -116,7 +116,7 @@ class DecisionSerializer(base.StrictSerializer):
         required=False, max_length=64, help_text="With `all`: the source's name."
     )
     all = serializers.BooleanField(
-        default=False, help_text="Everything that awaits review at the source, whatever it is by now."
+        default=False, help_text="Everything that awaits review at the source, in its current version."
     )
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
@@ -141,7 +141,7 @@ class DecidedSerializer(serializers.Serializer[Decided]):
         child=serializers.CharField(), help_text="The engine has changed it again: review it again."
     )
     nothing_held = serializers.ListField(
-        child=serializers.CharField(), help_text="Decided already, taken back by the engine, or unknown."
+        child=serializers.CharField(), help_text="Already decided, withdrawn by the engine, or unknown."
     )
     only_whole = serializers.ListField(
         child=serializers.CharField(), help_text="New workflows, of which no single fields are accepted."
@@ -176,7 +176,7 @@ def _offers(decision: dict[str, Any]) -> tuple[Offers, list[str]]:
     return offers, [name for name in named if name not in keys]
 
 
-REFUSED = OpenApiResponse(base.ProblemSerializer, "The engine changed it again, or nothing is held any more.")
+REFUSED = OpenApiResponse(base.ProblemSerializer, "The engine changed it again, or no change is held.")
 
 
 @extend_schema_view(
@@ -220,7 +220,7 @@ class ReviewViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet
     @extend_schema(
         operation_id="reviews_accept",
         summary="Accept a change",
-        description="Agents see what the engine says now, or of it the `fields` alone, while the rest stays "
+        description="Agents see the engine's current version, or only its `fields` while the rest stays "
         "held. A new workflow is enabled.",
         request=AcceptedOfferSerializer,
         responses={200: DecidedSerializer, 409: REFUSED},
@@ -232,8 +232,8 @@ class ReviewViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet
     @extend_schema(
         operation_id="reviews_keep",
         summary="Keep what was accepted",
-        description="Agents go on seeing it, and no review is asked for until the engine changes it again. "
-        "A new workflow stays hidden.",
+        description="Agents still see the accepted version, and no review is requested until the engine "
+        "changes the workflow again. A new workflow stays hidden.",
         request=OfferSerializer,
         responses={200: DecidedSerializer, 409: REFUSED},
     )

@@ -27,12 +27,13 @@ class ServerFeatureSerializer(serializers.ModelSerializer[ServerFeature]):
     source = serializers.CharField(source="source.name")  # type: ignore[assignment]
     title = serializers.CharField(help_text="As clients see it.")
     description = serializers.CharField(help_text="As clients see it.")
-    definition = base.JSONObjectField(help_text="The server's own words, as they were accepted.")
+    definition = base.JSONObjectField(help_text="The server's definition, as accepted.")
     offered = base.JSONObjectField(
-        allow_null=True, help_text="The server's present words, if they await review."
+        allow_null=True, help_text="The server's current definition, if it awaits review."
     )
     offer = serializers.CharField(
-        source="offer_hash", help_text="Stands for `offered`; a decision names it. Empty without one."
+        source="offer_hash",
+        help_text="Identifies `offered`. A decision must name it. Empty if nothing awaits review.",
     )
 
     class Meta:
@@ -102,7 +103,7 @@ class ServerFeatureViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, Api
 
     @extend_schema(
         summary="Change a prompt or resource",
-        description="What is not named stays. Clients notice within a second.",
+        description="Omitted fields are unchanged. Clients notice within a second.",
         request=ServerFeatureChangeSerializer,
         responses=ServerFeatureSerializer,
         examples=[OpenApiExample("Let clients see it", {"enabled": True}, request_only=True)],
@@ -118,12 +119,12 @@ class ServerFeatureViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, Api
     @extend_schema(
         operation_id="server_features_accept",
         summary="Accept a server's change",
-        description="Clients see what the server says now.",
+        description="Clients see the server's current version.",
         request=FeatureOfferSerializer,
         responses={
             200: ServerFeatureSerializer,
             409: OpenApiResponse(
-                base.ProblemSerializer, "The server changed it again, or nothing is held any more."
+                base.ProblemSerializer, "The server changed it again, or no change is held."
             ),
         },
     )
@@ -133,6 +134,6 @@ class ServerFeatureViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, Api
         if not accept_change(feature, offer=body["offer"], by=actor_of(request)):
             raise base.Refusal(
                 status.HTTP_409_CONFLICT,
-                "Nothing was changed. The server has changed it since, or nothing is held: look again.",
+                "Nothing was changed. The server changed it again, or no change is held: review it.",
             )
         return Response(ServerFeatureSerializer(self.get_object()).data)

@@ -44,12 +44,12 @@ from connectors.registry import connector_kinds
 LONGEST_REFRESH_INTERVAL = 604_800
 CHANGE_POLICY = (
     "What happens when the engine changes an enabled workflow: `follow` serves it, `careful` serves what is "
-    "harmless and holds the rest for review, `hold` holds everything. What is held goes on being served as "
-    "it was accepted."
+    "harmless and holds the rest for review, `hold` holds everything. While a change is held, the accepted "
+    "version is served."
 )
 TOLERATED = (
     "A listing that loses more percent of the workflows, and at least five, is held until it is "
-    "confirmed. An empty one always is."
+    "confirmed. An empty listing is always held."
 )
 
 
@@ -192,7 +192,7 @@ class WebhookSerializer(serializers.Serializer[Source]):
     received_at = serializers.DateTimeField(
         source="webhook_received_at",
         allow_null=True,
-        help_text="When something genuine last came, to ten seconds.",
+        help_text="When the last genuine delivery came, to ten seconds.",
     )
     refused_at = serializers.DateTimeField(
         source="webhook_refused_at", allow_null=True, help_text="When a delivery was last refused."
@@ -242,10 +242,12 @@ class SourceChangeSerializer(StrictSerializer):
         write_only=True,
         help_text="The secret settings, all of them. They are stored encrypted and never shown again.",
     )
-    enabled = serializers.BooleanField(help_text="Off: nothing of this source is discovered, listed or run.")
+    enabled = serializers.BooleanField(
+        help_text="Off: workflows of this source are not discovered, listed or run."
+    )
     new_workflows = serializers.ChoiceField(
         choices=Source.NewWorkflows.choices,
-        help_text="What happens to workflows when discovery first sees them.",
+        help_text="What happens to workflows that discovery finds for the first time.",
     )
     change_policy = serializers.ChoiceField(choices=Source.ChangePolicy.choices, help_text=CHANGE_POLICY)
     vanishing_share_percent = serializers.IntegerField(min_value=0, max_value=100, help_text=TOLERATED)
@@ -291,7 +293,7 @@ class CheckSerializer(serializers.Serializer[Any]):
     """Whether the engine answered just now."""
 
     ok = serializers.BooleanField()
-    message = serializers.CharField(help_text="What answered, or the engine's own words of refusal.")
+    message = serializers.CharField(help_text="What answered, or the engine's error message.")
     latency_seconds = serializers.FloatField(allow_null=True)
 
 
@@ -366,7 +368,7 @@ class SourceViewSet(
 
     @extend_schema(
         summary="Change a source",
-        description="`config` and `credentials` are each replaced as a whole; what is not named stays.",
+        description="`config` and `credentials` are each replaced as a whole. Omitted fields are unchanged.",
         request=SourceChangeSerializer(partial=True),
         responses=SourceSerializer,
         examples=[OpenApiExample("Switch it off", {"enabled": False}, request_only=True)],
@@ -411,13 +413,13 @@ class SourceViewSet(
         request=None,
         responses={
             200: DiscoveryRunDetailSerializer,
-            409: OpenApiResponse(ProblemSerializer, "It is disabled, or being refreshed already."),
+            409: OpenApiResponse(ProblemSerializer, "The source is disabled, or is already being refreshed."),
         },
     )
     @action(detail=True, methods=["post"])
     def refresh(self, request: Request, name: str) -> Response:
         source = self.get_object()
-        self.record("Asked for a listing.", source)
+        self.record("Requested a listing.", source)
         try:
             run = refresh_source(source)
         except RefreshRefused as refused:
@@ -520,5 +522,5 @@ class ConnectorViewSet(ApiViewSet[Source]):
 
 def _known(kind: str) -> str:
     if kind not in connector_kinds():
-        raise NotFound(f"There is no such kind of engine; there are {', '.join(connector_kinds())}.")
+        raise NotFound(f"Unknown kind of engine. The kinds are {', '.join(connector_kinds())}.")
     return kind

@@ -44,7 +44,7 @@ EXAMPLE = {
     },
     "field_mappings": {"output": {"state": "/state", "total": "/amount/total"}},
 }
-NOT_STORED = "Nothing was stored; `errors` names each offending place."
+NOT_STORED = "Nothing was stored. `errors` has each invalid field."
 SUBMISSION = PolymorphicProxySerializer(
     component_name="Tools",
     serializers=[ToolConfig, ToolSubmission],  # type: ignore[list-item]
@@ -56,14 +56,14 @@ class ToolChangeSerializer(serializers.Serializer[Any]):
     """What became of one tool."""
 
     id = serializers.CharField(
-        source="tool_id", help_text="Unique, and the tool's own for ever: what `tool_ids` and agents name."
+        source="tool_id", help_text="Unique and permanent. `tool_ids` and agents use it."
     )
     name = serializers.CharField(help_text="As submitted.")
     source = serializers.CharField(help_text="The source it belongs to.")  # type: ignore[assignment]
     change = serializers.ChoiceField(choices=[change.value for change in Change])
     exposed = serializers.BooleanField(help_text="Whether agents see it and may call it.")
-    hidden_because = serializers.CharField(help_text="Why they do not; empty where they do.")
-    note = serializers.CharField(help_text="What else there is to know, such as why the id is not the name.")
+    hidden_because = serializers.CharField(help_text="Why they do not; empty if they do.")
+    note = serializers.CharField(help_text="Further information, such as why the id is not the name.")
 
 
 class StoredToolsSerializer(serializers.Serializer[Any]):
@@ -71,7 +71,7 @@ class StoredToolsSerializer(serializers.Serializer[Any]):
 
     tools = ToolChangeSerializer(many=True, help_text="In the order of the submission.")
     new_sources = serializers.ListField(child=serializers.CharField(), help_text="Sources that were added.")
-    notes = serializers.ListField(child=serializers.CharField(), help_text="What else there is to know.")
+    notes = serializers.ListField(child=serializers.CharField(), help_text="Further information.")
     dry_run = serializers.BooleanField(help_text="Whether nothing was stored.")
 
 
@@ -165,9 +165,9 @@ class ToolViewSet(ApiViewSet[Workflow]):
     @extend_schema(
         operation_id="tools_update",
         summary="Replace an HTTP tool",
-        description="With all that it is from now on. It keeps its id, its name, its source and that one's "
-        "secrets; for another API submit another tool. What reading it returns besides the ToolConfig may "
-        "stay in the body as it was.",
+        description="The body is the complete new definition. The tool keeps its id, name and source, and "
+        "the source keeps its secrets; for another API, submit another tool. The body may contain the "
+        "further fields that a read returns, if they are unchanged.",
         request=ToolConfig,
         responses=StoredTool,
         examples=[OpenApiExample("The whole tool", EXAMPLE, request_only=True)],
@@ -184,8 +184,8 @@ class ToolViewSet(ApiViewSet[Workflow]):
     @extend_schema(
         operation_id="tools_destroy",
         summary="Remove an HTTP tool",
-        description="It can no longer be called; what it ran stays on record. Stored again, it has its id "
-        "back. Its source stays.",
+        description="The tool can no longer be called. Its executions and its source are kept. If you "
+        "store it again, it gets the same id.",
         responses={204: None},
     )
     def destroy(self, request: Request, id: str) -> Response:

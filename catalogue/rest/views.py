@@ -149,7 +149,7 @@ ANSWERS = {
     "413": "The body is larger than CATALOGUE_MAX_REQUEST_BYTES.",
     "415": "The body is not declared as application/json.",
     "429": "Too many wrong access tokens came from this address; `Retry-After` says when to go on.",
-    "503": "The database cannot be asked at present; `Retry-After` says when to try again.",
+    "503": "The database is not available; `Retry-After` says when to try again.",
 }
 
 
@@ -217,7 +217,7 @@ class NoSuchEndpoint(APIView):
             )
         described = reverse("api-schema")
         raise NotFound(
-            f"There is no such endpoint: {request.path[:200]}. GET {described} describes those there are."
+            f"There is no such endpoint: {request.path[:200]}. GET {described} describes the endpoints."
         )
 
 

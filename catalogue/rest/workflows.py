@@ -49,7 +49,7 @@ from catalogue.rest.views import NAME, ApiViewSet
 LONGEST_TIMEOUT = LONGEST_CACHING = 2_592_000
 LONGEST_INLINE_WAIT = 3600
 MOST_NAMES = 10_000
-ADMINISTRATORS_ONLY = "Null for callers that are no administrators."
+ADMINISTRATORS_ONLY = "Null for callers that are not administrators."
 HINTS = {"type": "object", "properties": {name: {"type": "boolean"} for name in CURATORS_HINTS.values()}}
 
 
@@ -189,7 +189,7 @@ class WorkflowSerializer(serializers.Serializer[Workflow]):
         help_text="How long a result answers the same arguments again. Null: never.",
     )
     exposed = serializers.SerializerMethodField(help_text="Whether agents see it and may call it.")
-    visibility = serializers.SerializerMethodField(help_text="If not exposed, the first thing in the way.")
+    visibility = serializers.SerializerMethodField(help_text="If it is not exposed, the first reason.")
     curator = CuratorSerializer(source="*", read_only=True, allow_null=True, help_text=ADMINISTRATORS_ONLY)
     upstream = UpstreamSerializer(source="*", read_only=True, allow_null=True, help_text=ADMINISTRATORS_ONLY)
 
@@ -212,12 +212,12 @@ class WorkflowDetailSerializer(WorkflowSerializer):
     """A workflow in full."""
 
     input_schema = JSONObjectField(
-        source="served_input_schema", help_text="JSON Schema that arguments are checked with."
+        source="served_input_schema", help_text="JSON Schema against which arguments are validated."
     )
     output_schema = JSONObjectField(
         source="served_output_schema",
         allow_null=True,
-        help_text="JSON Schema that results follow, where the engine vouches for one.",
+        help_text="JSON Schema of results, if the engine guarantees one.",
     )
     icons = IconSerializer(many=True, source="shown_icons")
     curator = CuratorDetailSerializer(
@@ -237,10 +237,10 @@ class ArgumentOverrideSerializer(StrictSerializer):
     constant = serializers.JSONField(
         required=False,
         allow_null=True,
-        help_text="What each call sends; agents do not see the argument, and may not give it.",
+        help_text="The value that each call sends. Agents do not see the argument and cannot set it.",
     )
     default = serializers.JSONField(
-        required=False, allow_null=True, help_text="What is sent where a call leaves the argument out."
+        required=False, allow_null=True, help_text="The value that is sent if a call omits the argument."
     )
 
 
@@ -311,7 +311,7 @@ class OverridesSerializer(StrictSerializer):
     )
     on_disconnect = serializers.ChoiceField(
         choices=Workflow.OnDisconnect.choices,
-        help_text="What becomes of a run whose caller's connection ends before it has an answer.",
+        help_text="What happens to a run if the caller's connection ends before the answer.",
     )
     reattach = serializers.BooleanField(
         help_text="A caller that lost its connection and repeats the identical call gets the same run."
@@ -323,20 +323,20 @@ class OverridesSerializer(StrictSerializer):
         help_text="Runs at a time; further calls wait in the queue. Null: no limit.",
     )
     calls_per_minute = rate_field(
-        "By all callers together; one more is refused with 429. Null: the product's default.",
+        "By all callers. Further calls are refused with 429. Null: the product's default.",
     )
     calls_at_once = at_once_field()
     read_only_hint = serializers.BooleanField(
-        allow_null=True, help_text="It changes nothing, so clients may call it unasked."
+        allow_null=True, help_text="The workflow changes nothing, so clients may call it without asking."
     )
     destructive_hint = serializers.BooleanField(
-        allow_null=True, help_text="It may delete or overwrite, so clients ask before."
+        allow_null=True, help_text="The workflow may delete or overwrite data, so clients ask first."
     )
     idempotent_hint = serializers.BooleanField(
         allow_null=True, help_text="Calling it again with the same arguments is harmless."
     )
     open_world_hint = serializers.BooleanField(
-        allow_null=True, help_text="It deals with systems outside the company's own."
+        allow_null=True, help_text="The workflow interacts with systems outside the company."
     )
     icon = serializers.CharField(
         source="icon_override",
@@ -345,7 +345,7 @@ class OverridesSerializer(StrictSerializer):
         help_text="An https: address, or a PNG, JPEG, WebP or GIF as data:image/...;base64,...",
     )
     offered_as_prompt = serializers.BooleanField(
-        help_text="Clients show it to people as a command of its own, too."
+        help_text="Clients also show the workflow to people as a command."
     )
     cache_seconds = serializers.IntegerField(
         min_value=0,
@@ -555,8 +555,8 @@ class WorkflowViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewS
     @extend_schema(
         operation_id="workflows_override",
         summary="Override what the engine says",
-        description="Sets the curator's own words and limits; what is not named stays. "
-        "An empty text or null takes the engine's word or the product's default again.",
+        description="Sets the curator's texts and limits. Omitted fields are unchanged. "
+        "An empty string or null restores the engine's value or the product's default.",
         request=OverridesSerializer(partial=True),
         responses=WorkflowDetailSerializer,
         examples=[

@@ -249,7 +249,7 @@ def test_a_reservation_follows_a_new_name_and_keeps_one_that_is_gone(admin_clien
     refused = admin_client.post(add_url(Group), {"name": "Finance\nand more"})
     assert "A name is one line of text" in text_of(refused)
     refused = admin_client.post(page_url(toolset), values | rules | {"reserved_for": ["group:Nobody"]})
-    assert "There is no group:Nobody" in text_of(refused)
+    assert "These do not exist: group:Nobody" in text_of(refused)
 
 
 def test_an_operator_refreshes_a_source_and_changes_nothing_of_it() -> None:

@@ -59,4 +59,4 @@ def test_without_the_database_the_answer_is_503_and_says_what_to_do(method, is_s
         answer = getattr(client, method)("/api/filters/")
     assert (answer.status_code, answer["Retry-After"]) == (503, "5")
     assert "cannot be asked at present" in answer.json()["detail"]
-    assert ("look before you repeat it" in answer.json()["detail"]) != is_safe
+    assert ("Check before you repeat it" in answer.json()["detail"]) != is_safe
