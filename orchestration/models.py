@@ -85,7 +85,7 @@ class WorkflowRequest(models.Model):
     """Each transition is one UPDATE of a running request, and returns False if it had ended."""
 
     class Status(models.TextChoices):
-        RUNNING = "running", "going on"
+        RUNNING = "running", "in progress"
         SUCCESS = "success", "success"
         ERROR = "error", "error"
 

@@ -272,7 +272,7 @@ def test_a_lookup_that_does_not_even_find_a_run_that_there_is_is_not_believed(
     known = make_execution(workflow, run_id="run-1")
     record = look(killed_while_starting(workflow), 5)
     assert record.state == State.UNCONFIRMED
-    assert f"neither run run-1 of execution {known.pk}" in record.error
+    assert f"it does not find run run-1 of execution {known.pk} either" in record.error
 
 
 @pytest.mark.databases("executions.runner.start")

@@ -538,7 +538,7 @@ async def test_of_an_engine_that_does_not_tell_how_runs_are_every_door_says_not_
     page = await in_thread(lambda: text_of(admin_client.get(page_url(only()))))
     for told in (shown["error"], rest.json()["error"]["message"], page):
         assert "Status is not supported" in told
-    assert "The engine took it as" in page and "It ran: mark as completed" in page
+    assert "The engine accepted it as" in page and "It ran: mark as completed" in page
 
 
 async def test_a_client_with_tasks_gets_the_result_of_a_run_that_outlasts_its_timeout(

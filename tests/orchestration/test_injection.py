@@ -203,7 +203,7 @@ def test_addresses_that_the_api_gave_stay_but_no_image_is_made_of_them(
     assert answer["formatted_response"] == (
         f"Sent, see {tracking}. [Here]({tracking}) [now]({tracking}) and [address removed]"
     )
-    assert answer["warnings"][0].startswith("An address was taken out")
+    assert answer["warnings"][0].startswith("An address was removed")
 
 
 # Secrets
