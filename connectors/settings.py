@@ -83,13 +83,15 @@ OAuthUrl = Annotated[
     OptionalEndpoint,
     Field(
         title="OAuth token URL",
-        description="Where an access token is got by client credentials, such as "
-        "https://auth.example.com/oauth2/token. Empty: no OAuth.",
+        description="The token endpoint for the client credentials grant, such as "
+        "https://auth.example.com/oauth2/token. Leave empty to not use OAuth.",
     ),
 ]
 OAuthClientId = Annotated[
     str,
-    Field(max_length=500, title="OAuth client id", description="Identifies this product at the token URL."),
+    Field(
+        max_length=500, title="OAuth client id", description="Identifies this product to the token endpoint."
+    ),
 ]
 OAuthClientSecret = Annotated[
     SecretStr, Field(title="OAuth client secret", description="Sent with the client id.")
@@ -99,7 +101,7 @@ OAuthAudience = Annotated[
     Field(
         max_length=500,
         title="OAuth audience",
-        description="For whom the token is to be, where the token URL asks for that.",
+        description="The audience to request the token for, if the authorization server requires one.",
     ),
 ]
 OAuthScope = Annotated[
@@ -107,7 +109,7 @@ OAuthScope = Annotated[
     Field(
         max_length=500,
         title="OAuth scope",
-        description="What the token is to allow, where the token URL asks for that.",
+        description="The scope to request, if the authorization server requires one.",
     ),
 ]
 
@@ -119,8 +121,8 @@ MinPollSeconds = Annotated[
     Field(
         ge=1.0,
         le=3600,
-        title="Shortest polling interval (s)",
-        description="A run's status is requested no more often than this.",
+        title="Minimum polling interval (s)",
+        description="The minimum time between two requests for a run's status.",
         json_schema_extra=REQUESTS,
     ),
 ]
@@ -130,7 +132,7 @@ RequestTimeoutSeconds = Annotated[
         gt=0,
         le=3600,
         title="Request timeout (s)",
-        description="For one whole request.",
+        description="The time limit for one complete request.",
         json_schema_extra=REQUESTS,
     ),
 ]
@@ -139,8 +141,8 @@ MaxResponseBytes = Annotated[
     Field(
         ge=1_000,
         le=1_000_000_000,
-        title="Largest answer (bytes)",
-        description="Answers beyond this are cut off and refused.",
+        title="Maximum response size (bytes)",
+        description="Larger responses are rejected.",
         json_schema_extra=REQUESTS,
     ),
 ]
@@ -148,7 +150,8 @@ VerifyTls = Annotated[
     bool,
     Field(
         title="Verify TLS",
-        description="Switch off only for tests: without it anyone in between can read the credentials.",
+        description="Turn this off only for tests: without verification, anyone on the network path can "
+        "read the credentials.",
         json_schema_extra=TRUST,
     ),
 ]
@@ -156,7 +159,7 @@ CaFile = Annotated[
     str,
     Field(
         title="CA file",
-        description="PEM file on this server with the company's own authorities, trusted in addition.",
+        description="The path of a PEM file on this server with additional certificate authorities to trust.",
         json_schema_extra=TRUST,
     ),
 ]

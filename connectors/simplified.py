@@ -37,7 +37,7 @@ WORKFLOWS_PATH = "/api/v1/service/workflows"
 USUAL_KEY_HEADER = "Idempotency-Key"
 RUN_PATH = WORKFLOWS_PATH + "/{workflow_id}/runs/{run_id}"
 FORMATS = hint(group="Paths and formats")
-STARTS = hint(group="What the engine promises of starts")
+STARTS = hint(group="Idempotency of starts")
 LISTING_DEPTH = 250  # Above the limit of one schema, so that a deep one does not fail the listing
 NO_SUCH_OPERATION = (405, 501)
 MAX_PAGES = 1_000
@@ -90,15 +90,15 @@ def _placeholders(path: str) -> set[str]:
     try:
         found = [part for part in Formatter().parse(path) if part[1] is not None]
     except ValueError:
-        raise ValueError("has a brace without its partner") from None
+        raise ValueError("has an unmatched brace") from None
     if any(form or conversion for _, _, form, conversion in found):
-        raise ValueError("must have nothing but a name between braces")
+        raise ValueError("must have only names between braces")
     return {str(name) for _, name, _, _ in found}
 
 
 def _http_word(text: str) -> str:
     if not all(char.isascii() and (char.isalnum() or char in "-_.") for char in text):
-        raise ValueError("may contain letters, digits, '-', '_' and '.' only")
+        raise ValueError("may only contain letters, digits, '-', '_' and '.'")
     return text
 
 
@@ -115,58 +115,62 @@ KeyHeader = Annotated[HttpWord, AfterValidator(_header_for_a_key)]
 class SimplifiedConfig(SourceConfig):
     base_url: Annotated[str, AfterValidator(normalise_base_url)] = Field(
         title="Base URL",
-        description="Where the engine answers, such as https://engine.example.com; a path prefix may follow.",
+        description="The address of the engine, such as https://engine.example.com. It may include a path "
+        "prefix.",
         json_schema_extra=hint(address=True),
     )
     api_key: settings.HeaderSecret = Field(
         default=SecretStr(""),
         title="API key",
-        description="Sent with every request in the Authorization header. Empty: the header is left out.",
+        description="Sent with every request in the Authorization header. Leave empty to omit the header.",
     )
     authorization_scheme: HttpWord = Field(
         default="Api-Key",
         title="Authorization scheme",
-        description="The word before the key in the Authorization header. Empty: the key stands alone.",
+        description="The scheme before the key in the Authorization header. Leave empty to send the key "
+        "alone.",
         json_schema_extra=FORMATS,
     )
     list_path: Annotated[str, _path()] = Field(
         default=WORKFLOWS_PATH,
         title="Listing path",
-        description="Answers GET with the engine's workflows.",
+        description="GET returns the engine's workflows.",
         json_schema_extra=FORMATS,
     )
     start_path: Annotated[str, _path("workflow_id")] = Field(
         default=WORKFLOWS_PATH + "/{workflow_id}/start",
         title="Start path",
-        description="Answers POST with a new run; must contain {workflow_id}.",
+        description="POST starts a run. The path must contain {workflow_id}.",
         json_schema_extra=FORMATS,
     )
     status_path: Annotated[str, _path("run_id", optional=True)] = Field(
         default=RUN_PATH + "/status",
         title="Status path",
-        description="Answers GET with a run's status; must contain {run_id}, may contain {workflow_id}. "
-        "Empty: the engine does not report on runs; one that has not ended when its start is answered "
-        "becomes unconfirmed.",
+        description="GET returns a run's status. The path must contain {run_id} and may contain "
+        "{workflow_id}. Leave empty if the engine does not report on runs: a run that has not ended by "
+        "the response to its start then becomes unconfirmed.",
         json_schema_extra=FORMATS,
     )
     cancel_path: Annotated[str, _path("run_id", optional=True)] = Field(
         default=RUN_PATH + "/cancel",
         title="Cancel path",
-        description="POST there cancels a run; must contain {run_id}. Empty: the engine cannot cancel.",
+        description="POST cancels a run. The path must contain {run_id}. Leave empty if the engine cannot "
+        "cancel runs.",
         json_schema_extra=FORMATS,
     )
     list_keys: list[str] = Field(
         default=["workflows", "items", "data", "results"],
         min_length=1,
         title="Listing keys",
-        description="Under which of these keys the listing has its array, unless the answer itself is one.",
+        description="The keys that may hold the listing's array, unless the response itself is an array.",
         json_schema_extra=FORMATS,
     )
     cursor_parameter: HttpWord = Field(
         default="cursor",
         min_length=1,
         title="Cursor parameter",
-        description="Query parameter for the next page, where the engine gives a cursor and not a link.",
+        description="The query parameter for the next page, if the engine returns a cursor instead of a "
+        "link.",
         json_schema_extra=FORMATS,
     )
     source: str = Field(
@@ -174,36 +178,36 @@ class SimplifiedConfig(SourceConfig):
         min_length=1,
         max_length=100,
         title="Source",
-        description="Sent with each start as the caller's name.",
+        description="The caller's name, sent with each start.",
         json_schema_extra=FORMATS,
     )
     idempotency_header: KeyHeader = Field(
         default="",
         title="Idempotency header",
-        description="Fill in (for example Idempotency-Key) only if the engine starts a single run however "
-        "often it gets the same key. Empty: a start of unknown outcome is never repeated.",
+        description="Set this (for example to Idempotency-Key) only if the engine starts a single run for "
+        "each key. If empty, a start whose outcome is unknown is never retried.",
         json_schema_extra=STARTS,
     )
     run_lookup_path: Annotated[str, _path("key", optional=True)] = Field(
         default="",
         title="Run lookup path",
-        description="Answers GET with the run, or the list of runs, that was started with a key, such as "
-        "/runs?workflow_id={workflow_id}&idempotency_key={key}; an empty list or 404 says that there is "
-        "none. Must contain {key}. Starts of unknown outcome are then looked up there. Empty: the engine "
-        "has no such lookup.",
+        description="GET returns the run, or the list of runs, that was started with a key, such as "
+        "/runs?workflow_id={workflow_id}&idempotency_key={key}. An empty list or 404 means that there is "
+        "none. The path must contain {key}. Starts whose outcome is unknown are looked up there. Leave "
+        "empty if the engine has no such lookup.",
         json_schema_extra=STARTS,
     )
     key_header: KeyHeader = Field(
         default="",
         title="Key header of the lookup",
-        description="In which header a start carries the key that the lookup asks for, where no idempotency "
-        "header is set. Empty: Idempotency-Key. Not sent without a run lookup path.",
+        description="The header of a start that carries the key for the lookup, if no idempotency header "
+        "is set. Defaults to Idempotency-Key. Only sent if a run lookup path is set.",
         json_schema_extra=STARTS,
     )
     min_poll_seconds: settings.MinPollSeconds = 1.0
     request_timeout_seconds: settings.RequestTimeoutSeconds = Field(
         default=30.0,
-        description="For one whole request; a synchronous workflow has to finish within it.",
+        description="The time limit for one complete request. A synchronous workflow must finish within it.",
     )
     max_response_bytes: settings.MaxResponseBytes = 10_000_000
     verify_tls: settings.VerifyTls = True

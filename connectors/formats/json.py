@@ -130,11 +130,11 @@ def is_nested_deeper(data: bytes, max_depth: int) -> bool:
 def parse_top_level(data: bytes) -> dict[str, Any]:
     """An object's members but for objects and arrays, however deep these are. Raises UnreadableJSON."""
     if (cut := _without_deep_values(data, 1)) is None:
-        raise UnreadableJSON("The JSON is no object with objects or arrays in it.")
+        raise UnreadableJSON("The JSON is not an object that contains objects or arrays.")
     mark, shallow = cut
     members = parse_json(shallow, max_depth=1)
     if not isinstance(members, dict):
-        raise UnreadableJSON("The JSON is no object.")
+        raise UnreadableJSON("The JSON is not an object.")
     return {name: None if value == mark else value for name, value in members.items()}
 
 

@@ -21,23 +21,23 @@ OTHER_INTEGER = re.compile(r"0(?:x[0-9A-Fa-f]+|o[0-7]+)\Z")
 NUMBER = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?\Z")
 NO_NUMBER = re.compile(r"(?:[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))\Z")
 MAX_PROBLEMS = 20
-UNCLOSED = "a quotation that begins here is never closed"
+UNCLOSED = "the quote that begins here is never closed"
 SYNTAX = (  # PyYAML's messages, which may quote the text, and ours, which do not
     (r"found character '\t'", "a tab; YAML wants spaces there"),
     ("found character", "this character cannot begin a value; put the text in quotes"),
-    ("mapping values are not allowed", "a ':' that fits nothing; check the indentation, or quote the text"),
+    ("mapping values are not allowed", "unexpected ':'; check the indentation, or put the text in quotes"),
     ("could not find expected ':'", "expected a key, ':' and its value"),
-    ("expected <block end>", "the indentation does not fit the lines above"),
+    ("expected <block end>", "the indentation does not match the lines above"),
     ("found unexpected end of stream", UNCLOSED),
     ("expected ',' or ']'", "expected ',' or ']'"),
     ("expected ',' or '}'", "expected ',' or '}'"),
-    ("found unknown escape", "an unknown escape after '\\'; within single quotes a '\\' is just itself"),
+    ("found unknown escape", "unknown escape sequence after '\\'; in single quotes '\\' is literal"),
     ("expected alphabetic or numeric", "'&' and '*' begin the name of an anchor; put the text in quotes"),
     ("expected the node content", "a value is missing"),
     # The same in the words of libyaml.
     ("did not find expected ',' or ']'", "expected ',' or ']'"),
     ("did not find expected ',' or '}'", "expected ',' or '}'"),
-    ("did not find expected", "the indentation does not fit the lines above"),
+    ("did not find expected", "the indentation does not match the lines above"),
 )
 STREAM_END = "'<stream end>'"
 MAX_BYTES = 1_048_576
@@ -45,19 +45,19 @@ SHOWN_KEY = 80
 Path = tuple[str | int, ...]
 WORDS = {
     "missing": "required, but missing",
-    "string_type": "has to be a text; put it in quotes",
-    "bool_type": "has to be true or false",
-    "int_type": "has to be a whole number",
-    "float_type": "has to be a number",
-    "model_type": "has to be a mapping of keys and values",
-    "dict_type": "has to be a mapping of keys and values",
-    "list_type": "has to be a list, each item after '-'",
-    "greater_than": "has to be more than {gt:g}",
-    "greater_than_equal": "has to be at least {ge:g}",
-    "less_than_equal": "has to be at most {le:g}",
-    "string_too_long": "has at most {max_length:,} characters",
+    "string_type": "must be a string; put it in quotes",
+    "bool_type": "must be true or false",
+    "int_type": "must be an integer",
+    "float_type": "must be a number",
+    "model_type": "must be a mapping of keys and values",
+    "dict_type": "must be a mapping of keys and values",
+    "list_type": "must be a list, with '-' before each item",
+    "greater_than": "must be greater than {gt:g}",
+    "greater_than_equal": "must be at least {ge:g}",
+    "less_than_equal": "must be at most {le:g}",
+    "string_too_long": "must have at most {max_length:,} characters",
     "string_too_short": "must not be empty",
-    "too_long": "has at most {max_length:,} of them",
+    "too_long": "must have at most {max_length:,} items",
     "too_short": "must not be empty",
 }
 
@@ -122,7 +122,7 @@ def compose(
     """The text's document, and its tags, which have no meaning here. Raises UnusableText. `fast`: by libyaml,
     whose errors are less specific."""
     if len(content) > max_bytes:
-        raise _stop(1, f"larger than {max_bytes:,} bytes, which is the most that is read")
+        raise _stop(1, f"larger than the maximum of {max_bytes:,} bytes")
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -160,11 +160,11 @@ class _Composer:
     def document(self) -> Node:
         self._next()
         if isinstance(self._next(), yaml.StreamEndEvent):
-            raise _stop(1, "there is nothing in it")
+            raise _stop(1, "the document is empty")
         root = self._node(self._next(), depth=1)
         self._next()
         if not isinstance(further := self._next(), yaml.StreamEndEvent):
-            raise _stop(_line_of(further), "a second document; there can be one only")
+            raise _stop(_line_of(further), "only one document is allowed")
         return root
 
     def _next(self) -> Any:
@@ -191,7 +191,7 @@ class _Composer:
                 )
             return self._anchors[event.anchor]
         if event.tag is not None:
-            message = "'!' begins a tag, which means nothing here; put the text in quotes"
+            message = "tags such as '!' are not supported; put the text in quotes"
             self.problems.append(Problem(_line_of(event), "", message))
         node = self._inner(event, depth)
         if event.anchor is not None:
@@ -231,7 +231,7 @@ def _syntax_error(error: yaml.MarkedYAMLError, braces: Sequence[Any]) -> Unusabl
         brace = "[" if isinstance(braces[-1], yaml.SequenceStartEvent) else "{"
         return _stop(_line_of(braces[-1]), f"a '{brace}' here is never closed")
     known = (ours for theirs, ours in SYNTAX if problem.startswith(theirs))
-    message = next(known, "this is no valid YAML")
+    message = next(known, "invalid YAML")
     mark = error.context_mark if message == UNCLOSED else error.problem_mark
     return _stop((mark.line if mark else 0) + 1, message)
 
@@ -337,9 +337,9 @@ class _Reader:
         value: dict[str, Any] = {}
         for key, inner in node.entries:
             if not isinstance(key, Scalar) or (key.plain and key.text in NULLS):
-                self._note(key.line, path, "a key has to be a word")
+                self._note(key.line, path, "a key must be a word")
             elif key.plain and key.text == "<<":
-                self._note(key.line, path, "'<<' is not known here; write the keys out")
+                self._note(key.line, path, "'<<' is not supported here; write the keys out")
             elif key.text in value:
                 first = self._lines[(*path, key.text)]
                 self._note(key.line, (*path, key.text), f"the key occurs twice; first in line {first}")
@@ -356,7 +356,7 @@ class _Reader:
         if text in BOOLEANS:
             return BOOLEANS[text]
         if NO_NUMBER.match(text):
-            return self._unusable(node, path, "neither infinite nor undefined numbers can be used")
+            return self._unusable(node, path, "infinite and undefined numbers are not allowed")
         return self._number(node, path) if is_number(text) else text
 
     def _number(self, node: Scalar, path: Path) -> Any:
@@ -393,7 +393,7 @@ class _LenientReader(_Reader):
         merged: dict[str, Any] = {}
         for key, inner in node.entries:
             if not isinstance(key, Scalar):
-                raise _stop(key.line, "a key has to be a word")
+                raise _stop(key.line, "a key must be a word")
             if key.plain and key.text == "<<":
                 merged |= self._merged(inner, path)
             else:
@@ -407,7 +407,7 @@ class _LenientReader(_Reader):
         found: dict[str, Any] = {}
         for one in value if isinstance(value, list) else [value]:
             if not isinstance(one, dict):
-                raise _stop(node.line, "'<<' has to be followed by a mapping")
+                raise _stop(node.line, "'<<' must be followed by a mapping")
             found = dict(one) | found
         return found
 
@@ -469,13 +469,13 @@ def _choices(one: Any, other_names: dict[str, str]) -> str:
     known = [word.strip("'") for word in expected.replace(" or ", ", ").split(", ")]
     given = one.get("input")
     suggested = suggest(other_names.get(given, given), known) if isinstance(given, str) else ""
-    return f"has to be {expected}" + (f"; did you mean {suggested}?" if suggested else "")
+    return f"must be {expected}" + (f"; did you mean {suggested}?" if suggested else "")
 
 
 def unknown_key(key: str, known: list[str]) -> str:
     if suggested := suggest(key, known):
         return f"unknown key; did you mean {suggested}?"
-    return f"unknown key; known are {', '.join(known)}"
+    return f"unknown key; known keys: {', '.join(known)}"
 
 
 def suggest(word: str, known: list[str]) -> str:

@@ -54,12 +54,12 @@ class _Cannot(ValueError):
 @lru_cache(1_000)
 def _compiled(text: str) -> Any:
     if len(text) > LONGEST_EXPRESSION:
-        raise _Cannot(f"has at most {LONGEST_EXPRESSION:,} characters")
+        raise _Cannot(f"must have at most {LONGEST_EXPRESSION:,} characters")
     try:
         return jmespath.compile(text)
     except (JMESPathError, RecursionError) as error:
         reason = "it is nested too deep" if isinstance(error, RecursionError) else str(error).splitlines()[0]
-        raise _Cannot(f"is no JMESPath expression: {reason.rstrip(':.')}") from None
+        raise _Cannot(f"is not a valid JMESPath expression: {reason.rstrip(':.')}") from None
 
 
 def _is_expression(text: str) -> str:
@@ -77,13 +77,13 @@ def find(expression: str, value: Any) -> Any:
 
 def _is_path(path: str) -> str:
     if not path.startswith("/") or path.startswith("//"):
-        raise ValueError("has to be a path from the source's address on, which begins with one '/'")
+        raise ValueError("must be a path relative to the source's address that begins with a single '/'")
     if not path.isascii() or not path.isprintable() or " " in path or "#" in path or "\\" in path:
         raise ValueError(
             "must not contain spaces, '#', '\\' or characters outside ASCII; percent-encode them"
         )
     if any(step in (".", "..") for step in path.partition("?")[0].split("/")):
-        raise ValueError("must not have '.' or '..' as a step")
+        raise ValueError("must not contain the segments '.' or '..'")
     return path
 
 
@@ -145,14 +145,14 @@ class Request(Block):
     def _is_one(self) -> Self:
         named = [method for method in METHODS if getattr(self, method) is not None]
         if len(named) != 1:
-            raise ValueError(f"needs exactly one of {', '.join(METHODS)}, with its path")
+            raise ValueError(f"must have exactly one of {', '.join(METHODS)}, with its path")
         bodies = [name for name in ("body", "form", "graphql") if getattr(self, name) is not None]
         if len(bodies) > 1:
-            raise ValueError("can have one of json, form and graphql only")
+            raise ValueError("must have only one of json, form and graphql")
         if bodies and self.get is not None:
-            raise ValueError("a get has no body; use query, or post")
+            raise ValueError("a get request cannot have a body; use query or post")
         if self.variables and self.graphql is None:
-            raise ValueError("variables belong to a graphql document")
+            raise ValueError("variables require a graphql document")
         return self
 
     @property
@@ -186,9 +186,9 @@ class LoginRequest(Request):
     @model_validator(mode="after")
     def _has_a_header(self) -> Self:
         if not TOKEN.fullmatch(self.header):
-            raise ValueError("header: this is no name of a header")
+            raise ValueError("header: this is not a valid header name")
         if set(placeholders_in(self.value)) != {"login_token"}:
-            raise ValueError("value: needs the placeholder {login_token}, and no other")
+            raise ValueError("value: must have the placeholder {login_token} and no other")
         return self
 
 
@@ -206,7 +206,7 @@ class Login(Block):
     @model_validator(mode="after")
     def _is_one(self) -> Self:
         if sum((bool(self.headers), self.basic, self.oauth, self.request is not None)) > 1:
-            raise ValueError("can have one of headers, basic, oauth and request only")
+            raise ValueError("must have only one of headers, basic, oauth and request")
         for name, value in self.headers.items():
             if not set(placeholders_in(value)) & set(SECRETS):
                 raise ValueError(
@@ -243,7 +243,7 @@ class Pages(Block):
     @model_validator(mode="after")
     def _can_go_on(self) -> Self:
         if (self.next is None) == (self.by in ("cursor", "link")):
-            raise ValueError("next goes with cursor and link, and with nothing else")
+            raise ValueError("next can only be used with cursor or link, and is required there")
         return self
 
 
@@ -287,7 +287,7 @@ class Described(Block):
     @model_validator(mode="after")
     def _has_one_schema(self) -> Self:
         if isinstance(self.input_schema, dict) and self.inputs is not None:
-            raise ValueError("can have one of inputs and an input_schema that all workflows have only")
+            raise ValueError("must have only one of inputs and a common input_schema")
         if isinstance(self.input_schema, str):
             _is_expression(self.input_schema)
         return self
@@ -313,7 +313,10 @@ class List(Request, Described):
     @model_validator(mode="after")
     def _is_compared_whole(self) -> Self:
         if self.newest is not None and self.pages is not None:
-            raise ValueError("newest goes without pages, as versions of a workflow may be on several")
+            raise ValueError(
+                "newest cannot be combined with pages, because the versions of a workflow may "
+                "be on several pages"
+            )
         return self
 
 
@@ -342,11 +345,11 @@ class Start(Request):
     @model_validator(mode="after")
     def _knows_the_run(self) -> Self:
         if (self.run_id is None) == (self.location is None):
-            raise ValueError("needs one of run_id and location")
+            raise ValueError("must have one of run_id and location")
         if self.already_started and self.location is not None:
-            raise ValueError("already_started goes with run_id, not with location")
+            raise ValueError("already_started requires run_id and cannot be used with location")
         if self.already_started and self.own_run_id is None:
-            raise ValueError("already_started needs own_run_id, as that answer names no run")
+            raise ValueError("already_started requires own_run_id, because that response does not name a run")
         return self
 
 
@@ -377,9 +380,9 @@ class Find(Request):
     @model_validator(mode="after")
     def _checks_the_key(self) -> Self:
         if self.runs is not None and self.key is None:
-            raise ValueError("runs needs key: an engine that ignores the condition would list other runs")
+            raise ValueError("runs requires key: an engine that ignores the condition would list other runs")
         if self.one is not None and (self.runs is not None or self.key is not None):
-            raise ValueError("one goes without runs and key, as it says where both are")
+            raise ValueError("one cannot be combined with runs and key")
         return self
 
 
@@ -397,7 +400,7 @@ class HowFar(Block):
     @model_validator(mode="after")
     def _counts_in_pairs(self) -> Self:
         if (self.done is None) != (self.total is None):
-            raise ValueError("done and total go together")
+            raise ValueError("done and total must be set together")
         return self
 
 
@@ -433,7 +436,7 @@ class RunStatus(Request, Seen):
     @model_validator(mode="after")
     def _is_otherwise_needed(self) -> Self:
         if self.otherwise is not None and self.one is None:
-            raise ValueError("otherwise goes with one")
+            raise ValueError("otherwise requires one")
         return self
 
 
@@ -486,13 +489,13 @@ SIGNATURES: dict[str, dict[str, Any]] = {
 
 def _named_signature(value: Any) -> Any:
     if isinstance(value, str) and value not in SIGNATURES:
-        raise ValueError(f"has to be one of {', '.join(SIGNATURES)}, or a mapping with a header")
+        raise ValueError(f"must be one of {', '.join(SIGNATURES)}, or a mapping with a header")
     return SIGNATURES[value] if isinstance(value, str) else value
 
 
 def _is_header_name(name: str) -> str:
     if not TOKEN.fullmatch(name):
-        raise ValueError("is no name of a header")
+        raise ValueError("is not a valid header name")
     return name
 
 
@@ -523,16 +526,17 @@ class Signature(Block):
         given = {"body": True, "id": self.id, "timestamp": self.timestamp or self.timestamp_prefix}
         signed = set(placeholders_in(self.signs))
         if self.timestamp and self.timestamp_prefix:
-            raise ValueError("can have one of timestamp and timestamp_prefix only")
+            raise ValueError("must have only one of timestamp and timestamp_prefix")
         if unknown := sorted(signed - given.keys()):
             raise ValueError(
-                f"signs: nothing is known as {{{unknown[0]}}}; known are {{body}}, {{id}}, {{timestamp}}"
+                f"signs: unknown placeholder {{{unknown[0]}}}; known placeholders: {{body}}, {{id}}, "
+                f"{{timestamp}}"
             )
         for name, header in given.items():
             if header and name not in signed:
-                raise ValueError(f"signs: needs {{{name}}}; what is not signed proves nothing")
+                raise ValueError(f"signs: must contain {{{name}}}; unsigned data proves nothing")
             if name in signed and not header:
-                raise ValueError(f"{name}: required, as {{{name}}} is signed")
+                raise ValueError(f"{name}: required, because {{{name}}} is signed")
         return self
 
 
@@ -560,7 +564,7 @@ class Webhook(Block):
     @model_validator(mode="after")
     def _is_checked(self) -> Self:
         if (self.signature is None) == (self.secret is None):
-            raise ValueError("needs one of signature and secret")
+            raise ValueError("must have one of signature and secret")
         return self
 
 
@@ -654,7 +658,7 @@ def read_declaration(text: str) -> Declaration:
     document = read_document(text.encode("utf-8", "surrogatepass"), private=("login",), limits=LIMITS)
     reading, problems = _Reading(document), [*document.problems]
     if not isinstance(document.value, dict):
-        raise UnusableText([*problems, Problem(1, "", "has to be a mapping of keys and values")])
+        raise UnusableText([*problems, Problem(1, "", "must be a mapping of keys and values")])
     try:
         declared = Declaration.model_validate(document.value)
     except ValidationError as error:
@@ -692,7 +696,7 @@ def _run_problems(declared: Declaration, problem: Noting) -> Iterator[Problem]:
         yield problem(("start", "own_run_id"), _advice(unknown, {"key", "id"}))
     keyed = {name for _, template in start.templates for name in placeholders_in(template)}
     if (own or start.one_run_per_key) and "key" not in keyed:
-        yield problem(("start",), "has to send {key} where it promises something of it")
+        yield problem(("start",), "must send {key} if it declares a guarantee for it")
     for part, one, known in (
         ("status", declared.status.one, {"run_id", "key"}),
         ("find", looked_up, {"key"}),
@@ -700,7 +704,7 @@ def _run_problems(declared: Declaration, problem: Noting) -> Iterator[Problem]:
         if one and (unknown := unknown_placeholder(one.equals, known)):
             yield problem((part, "one", "equals"), _advice(unknown, known))
     if looked_up and "key" not in placeholders_in(looked_up.equals):
-        yield problem(("find", "one", "equals"), "has to say {key}")
+        yield problem(("find", "one", "equals"), "must contain {key}")
 
 
 def _template_problems(request: Request, known: set[str]) -> Iterator[tuple[str, str]]:
@@ -708,7 +712,7 @@ def _template_problems(request: Request, known: set[str]) -> Iterator[tuple[str,
         if unknown := unknown_placeholder(template, known):
             yield key, _advice(unknown, known)
         elif stray := stray_of_each(template):
-            yield key, f"{{{min(stray)}}} can stand in an item of a list, or as a key, only"
+            yield key, f"{{{min(stray)}}} can only be an item of a list, or a key"
     if braces := _stray_brace(request.path):
         yield request.method.lower(), braces
 
@@ -730,7 +734,7 @@ def _name_problems(declared: Declaration, problem: Noting) -> Iterator[Problem]:
     for place, names in named:
         for name in names:
             if name in RESERVED or (name in declared.values and place != ("values",)):
-                yield problem((*place, name), "is the name of something else; choose another")
+                yield problem((*place, name), "is a reserved name; choose another")
 
 
 def _page_problems(declared: Declaration, problem: Noting) -> Iterator[Problem]:
@@ -739,21 +743,21 @@ def _page_problems(declared: Declaration, problem: Noting) -> Iterator[Problem]:
         return
     used = {name for _, template in declared.list.templates for name in placeholders_in(template)}
     if pages.by != "link" and pages.by not in used:
-        yield problem(("list", "pages"), f"the request has to say {{{pages.by}}} somewhere")
+        yield problem(("list", "pages"), f"the request must contain {{{pages.by}}}")
 
 
 def _advice(unknown: str, known: set[str]) -> str:
     if unknown in SECRETS:
-        return f"{{{unknown}}} can stand in the login only"
+        return f"{{{unknown}}} can only be used in the login"
     listed = ", ".join(f"{{{name}}}" for name in sorted(known))
-    return f"nothing is known as {{{unknown}}} here; known are {listed or 'none'}"
+    return f"unknown placeholder {{{unknown}}}; known placeholders: {listed or 'none'}"
 
 
 def _stray_brace(path: str) -> str:
     plain = path
     for name in placeholders_in(path):
         plain = plain.replace(f"{{{name}}}", "")
-    return "has a brace that belongs to no placeholder" if "{" in plain or "}" in plain else ""
+    return "has a brace that is not part of a placeholder" if "{" in plain or "}" in plain else ""
 
 
 def _keys_at(place: tuple[str | int, ...]) -> list[str]:

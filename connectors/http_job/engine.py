@@ -80,19 +80,20 @@ class HttpJobConfig(SourceConfig):
     preset: Preset = Field(
         default=OWN,
         title="Engine",
-        description=f"One that ships, or {OWN}: the declaration below says how it is asked.",
+        description=f"An engine that is supported out of the box, or {OWN} for one that the declaration "
+        "below describes.",
     )
     base_url: Annotated[str, AfterValidator(normalise_base_url)] = Field(
         title="Address",
-        description="What all addresses of the engine's API begin with, such as https://airflow.example.com; "
-        "of GitHub Actions https://api.github.com/repos/OWNER/REPOSITORY.",
+        description="The common prefix of all URLs of the engine's API, such as "
+        "https://airflow.example.com. For GitHub Actions, https://api.github.com/repos/OWNER/REPOSITORY.",
         json_schema_extra=hint(address=True),
     )
     declaration: str = Field(
         default="",
         max_length=200_000,
         title="Declaration",
-        description="The engine's API in YAML, as docs/job-engines.md describes it.",
+        description="A description of the engine's API in YAML, in the format of docs/job-engines.md.",
         json_schema_extra=hint(multiline=True, only_if={"preset": OWN}),
     )
     username: str = Field(
@@ -112,8 +113,9 @@ class HttpJobConfig(SourceConfig):
     webhook_secret: settings.HeaderSecret = Field(
         default=SecretStr(""),
         title="Webhook secret",
-        description="What the engine signs its deliveries with, at least 16 characters. The source's page "
-        "then shows the address to enter at the engine. Empty: the engine is polled only.",
+        description="The secret with which the engine signs its deliveries, at least 16 characters long. "
+        "The source's page then shows the URL to configure in the engine. If empty, the engine is only "
+        "polled.",
         json_schema_extra=hint(group="Webhook", only_if={"preset": [OWN, *_PRESETS_WITH_WEBHOOK]}),
     )
     oauth_token_url: settings.OAuthUrl = Field(
@@ -134,7 +136,7 @@ class HttpJobConfig(SourceConfig):
     values: dict[str, str] = Field(
         default={},
         title="Values",
-        description="Where the declaration lets a source choose, such as ref=main for GitHub Actions.",
+        description="Values that the declaration leaves to the source, such as ref=main for GitHub Actions.",
         json_schema_extra=hint(only_if={"preset": [OWN, *_presets_with_values()]}),
     )
     min_poll_seconds: settings.MinPollSeconds = 2.0
@@ -144,16 +146,16 @@ class HttpJobConfig(SourceConfig):
         default=4,
         ge=1,
         le=32,
-        title="Second requests at once",
-        description="Of a listing that asks for each workflow once more.",
+        title="Concurrent detail requests",
+        description="For a listing that requests the details of each workflow separately.",
         json_schema_extra=REQUESTS,
     )
     details_per_listing: int = Field(
         default=10_000,
         ge=1,
         le=100_000,
-        title="Second requests per listing",
-        description="A listing that needs more ends there, and the next one goes on.",
+        title="Detail requests per listing",
+        description="A listing that needs more stops at this number, and the next listing continues.",
         json_schema_extra=REQUESTS,
     )
     verify_tls: settings.VerifyTls = True
@@ -172,18 +174,22 @@ class HttpJobConfig(SourceConfig):
     @model_validator(mode="after")
     def _is_declared(self) -> Self:
         if self.preset == OWN and not self.declaration.strip():
-            raise FieldProblem("declaration", "Choose an engine above, or declare one here.")
+            raise FieldProblem("declaration", "Select an engine above, or declare one here.")
         known = self.declared.values
         if unknown := sorted(self.values.keys() - known.keys()):
             listed = ", ".join(known) or "none"
-            raise FieldProblem("values", f"{unknown[0]} is no value of the declaration; known are {listed}.")
+            raise FieldProblem(
+                "values", f"{unknown[0]} is not a value of the declaration. Known values: {listed}."
+            )
         if secret := self.webhook_secret.get_secret_value():
             if self.declared.webhook is None:
-                raise FieldProblem("webhook_secret", "The declaration says nothing of a webhook.")
+                raise FieldProblem("webhook_secret", "The declaration does not have a webhook.")
             if len(secret) < FEWEST_CHARACTERS:
-                raise FieldProblem("webhook_secret", f"Needs at least {FEWEST_CHARACTERS} characters.")
+                raise FieldProblem("webhook_secret", f"Must have at least {FEWEST_CHARACTERS} characters.")
         if self.declared.login.oauth and not (self.oauth_token_url and self.oauth_client_id):
-            raise FieldProblem("oauth_token_url", "The declared login needs the token URL and the client id.")
+            raise FieldProblem(
+                "oauth_token_url", "The declared login requires the token URL and the client id."
+            )
         return self
 
     @property
@@ -326,13 +332,13 @@ class DeclaredEngine:
         if request.graphql is not None:
             if not isinstance(answer, dict):
                 kind = InvalidAnswer if repeatable else OutcomeUnknown
-                raise kind("The engine's answer to a GraphQL request is no object.")
+                raise kind("The engine's response to a GraphQL request is not an object.")
             if errors := answer.get("errors"):
                 words = words_in(errors) or "it gave no reason"
                 # Without data nothing was carried out (GraphQL, 7.1).
                 is_refusal = repeatable or "data" not in answer
                 raise (Rejected if is_refusal else OutcomeUnknown)(
-                    f"The engine answered with errors: {words}", details=details
+                    f"The engine returned errors: {words}", details=details
                 )
         if request.not_found and find(request.not_found, answer):
             raise NotFound("The engine answered that it does not know this.", details=details)

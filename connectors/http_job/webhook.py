@@ -30,7 +30,7 @@ def read_report(webhook: Webhook, delivery: Delivery, *, secret: str) -> Reporte
     if webhook.secret is not None:
         expected = (webhook.secret.prefix + secret).encode()
         if not hmac.compare_digest(_header(delivery, webhook.secret.header).encode(), expected):
-            raise NotGenuine(f"The secret in {webhook.secret.header} is another one.")
+            raise NotGenuine(f"The secret in {webhook.secret.header} does not match.")
     return find_end(webhook, _read_body(delivery, form=webhook.form))
 
 
@@ -41,19 +41,19 @@ def find_end(webhook: Webhook, report: Any) -> ReportedEnd | None:
     run_id = identifier(find(webhook.run_id, report))
     if not run_id:
         place = shorten(webhook.run_id, 100)
-        raise InvalidAnswer(f"There is no run id at {place}; the body is {shape_of(report)}.")
+        raise InvalidAnswer(f"The body has no run id at {place}; it is {shape_of(report)}.")
     if webhook.workflow_id is None:
         return ReportedEnd(run_id=run_id)
     workflow_id = identifier(find(webhook.workflow_id, report))
     if not workflow_id:
-        raise InvalidAnswer(f"There is no workflow's id at {shorten(webhook.workflow_id, 100)}.")
+        raise InvalidAnswer(f"The body has no workflow id at {shorten(webhook.workflow_id, 100)}.")
     return ReportedEnd(run_id=run_id, workflow_id=workflow_id)
 
 
 def _header(delivery: Delivery, name: str) -> str:
     value = delivery.headers.get(name.lower(), "")
     if not value:
-        raise NotGenuine(f"It has no header {name}.")
+        raise NotGenuine(f"The request has no header {name}.")
     return value
 
 
@@ -75,7 +75,7 @@ def _check_signature(declared: Signature, delivery: Delivery, secret: str) -> No
         given = [one.lower() for one in given]
     # Each is compared with each, so that the time says nothing of which one is right.
     if not sum(hmac.compare_digest(one, other) for one in given for other in expected):
-        raise NotGenuine(f"The signature in {declared.header} is not that of this body with the secret.")
+        raise NotGenuine(f"The signature in {declared.header} does not match the body and the secret.")
     if declared.timestamp is not None or declared.timestamp_prefix is not None:
         _check_age(timestamp, delivery.received_at, declared.tolerance_seconds)
 
@@ -111,11 +111,11 @@ def _encoded(digest: bytes, encoding: str) -> bytes:
 
 def _check_age(timestamp: str, received_at: datetime, tolerance: int) -> None:
     if not TIMESTAMP.fullmatch(timestamp):
-        raise NotGenuine("Its timestamp is not in seconds since 1970.")
+        raise NotGenuine("The timestamp is not in seconds since 1970.")
     apart = received_at.timestamp() - int(timestamp)
     if abs(apart) > tolerance:
         when = "old" if apart > 0 else "ahead of this server's clock"
-        raise NotGenuine(f"It is {abs(apart):,.0f} s {when}; {tolerance:,} s are allowed.")
+        raise NotGenuine(f"The timestamp is {abs(apart):,.0f} s {when}; {tolerance:,} s are allowed.")
 
 
 def _read_body(delivery: Delivery, *, form: str | None) -> Any:
@@ -125,11 +125,11 @@ def _read_body(delivery: Delivery, *, form: str | None) -> Any:
         try:
             fields = parse_qs(body.decode("ascii"), max_num_fields=100)
         except ValueError:
-            raise InvalidAnswer("The body is no form that can be read.") from None
+            raise InvalidAnswer("The body is not a valid form.") from None
         body = fields.get(form, [""])[-1].encode("utf-8", "replace")
     elif content_type != "application/json" and not content_type.endswith("+json"):
         raise InvalidAnswer(
-            f"The body has to be application/json; it is {shorten(content_type, 50) or 'of no type'}."
+            f"The body must be application/json; it is {shorten(content_type, 50) or 'of no type'}."
         )
     try:
         return parse_json(body)

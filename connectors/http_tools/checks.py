@@ -214,7 +214,7 @@ def _api_problems(tool: ToolConfig, base_url: str) -> Iterator[ToolProblem]:
         yield ToolProblem("/api/endpoint", str(error))
     match tool.api.authentication:
         case ApiKey(where="header", name=name) if not TOKEN.fullmatch(name):
-            yield ToolProblem("/api/authentication/name", f"{name} is no name of a header.")
+            yield ToolProblem("/api/authentication/name", f"{name} is not a valid header name.")
         case OAuthClientCredentials(token_url=url):
             try:
                 normalise_base_url(url)

@@ -80,19 +80,19 @@ SAME_WHEN_REPEATED = frozenset({"PUT", "DELETE"})  # RFC 9110, 9.2.2
 class HttpConfig(SourceConfig):
     base_url: Annotated[str, AfterValidator(normalise_base_url)] = Field(
         title="Base URL",
-        description="What all addresses of the API begin with, such as https://api.example.com/v1.",
+        description="The common prefix of all URLs of the API, such as https://api.example.com/v1.",
         json_schema_extra=hint(address=True),
     )
     authentication: Literal["none", "api_key", "bearer", "basic", "oauth_client_credentials"] = Field(
         default="none", title="Authentication", description="How requests authenticate."
     )
     api_key_in: Literal["header", "query"] = Field(
-        default="header", title="Key goes into", json_schema_extra=hint(only_if=KEY)
+        default="header", title="Key location", json_schema_extra=hint(only_if=KEY)
     )
     api_key_name: str = Field(
         default="X-API-Key",
         max_length=100,
-        title="Name of the header or parameter",
+        title="Header or parameter name",
         json_schema_extra=hint(only_if=KEY),
     )
     api_key: settings.HeaderSecret = Field(
@@ -123,14 +123,15 @@ class HttpConfig(SourceConfig):
     follow_redirects: bool = Field(
         default=True,
         title="Follow redirects",
-        description="Credentials never go along to another host.",
+        description="Credentials are never sent to another host.",
         json_schema_extra=REQUESTS,
     )
     promise_output_schemas: bool = Field(
         default=False,
-        title="Promise documented answers",
-        description="Clients get the output schemas of imported documents too, and an answer that breaks its "
-        "schema is an error. Off: it is delivered as it is, and its execution's page says what is wrong.",
+        title="Enforce documented responses",
+        description="Clients also get the output schemas of imported documents, and a response that "
+        "violates its schema is an error. If off, such a response is delivered unchanged, and its "
+        "execution's page shows what is wrong.",
         json_schema_extra=REQUESTS,
     )
     verify_tls: settings.VerifyTls = True
@@ -142,9 +143,9 @@ class HttpConfig(SourceConfig):
         if in_header and not (
             TOKEN.fullmatch(self.api_key_name) and self.api_key_name.lower() not in FRAMING
         ):
-            raise FieldProblem("api_key_name", "This is no name of a header that a key can go into.")
+            raise FieldProblem("api_key_name", "This is not a valid name for a header that carries a key.")
         if self.authentication == "api_key" and not self.api_key_name:
-            raise FieldProblem("api_key_name", "The parameter that the key goes into needs a name.")
+            raise FieldProblem("api_key_name", "The parameter that carries the key must have a name.")
         return self
 
     @property
@@ -198,7 +199,9 @@ class Authorization:
     async def credentials(self) -> Credentials:
         """Raises Misconfigured, or what requesting a token raises."""
         if self._lacking:
-            raise Misconfigured(f"The source has no {self._lacking} yet; enter it in the source's settings.")
+            raise Misconfigured(
+                f"The source does not have the {self._lacking}. Enter it in the source's settings."
+            )
         return self._fixed if self._oauth is None else _bearer(await self._oauth.token())
 
     def forget(self, refused: Credentials) -> None:
@@ -213,7 +216,7 @@ class Authorization:
         headers = {name.lower() for name in spec.headers} & {name.lower() for name in self._fixed.headers}
         query = spec.query_params.keys() & {name for name, _ in self._fixed.query}
         if taken := sorted(headers | query):
-            raise Misconfigured(f"The tool sets {taken[0]} itself, which is where its source's key goes.")
+            raise Misconfigured(f"The tool sets {taken[0]}, which is reserved for the source's key.")
 
     async def aclose(self) -> None:
         if self._oauth is not None:
@@ -298,12 +301,12 @@ class HttpConnector:
         )
         # Gateways answer 403, and some APIs 401 to requests without credentials, though each tool works.
         if answer.status == UNAUTHORIZED and self._config.authentication != "none":
-            raise Rejected("The API refused our credentials at its base URL with 401.")
-        got = "a token was got, and " if self._authorization.is_renewable else ""
+            raise Rejected("The API rejected the source's credentials at its base URL with 401.")
+        got = "a token was obtained, and " if self._authorization.is_renewable else ""
         reached = f"{self._config.base_url} can be reached: {got}it answered {answer.status}."
         if self._config.authentication == "none":
             return reached
-        return f"{reached} Only a call of a tool shows whether the API accepts our credentials."
+        return f"{reached} Only a tool call shows whether the API accepts the source's credentials."
 
     async def discover(self) -> AsyncGenerator[WorkflowDefinition | RejectedDefinition]:
         """Yields nothing: an API's tools are declared in the catalogue."""
@@ -338,10 +341,10 @@ class HttpConnector:
         return Started(run_id=str(key), snapshot=call.snapshot())
 
     async def poll(self, run: RunRef) -> RunSnapshot:
-        raise NotFound("The answer to this request was its result; it cannot be polled later.")
+        raise NotFound("The response to this request was its result. It cannot be polled later.")
 
     async def cancel(self, run: RunRef) -> None:
-        raise Unsupported("A request to an HTTP API cannot be taken back.")
+        raise Unsupported("A request to an HTTP API cannot be cancelled.")
 
     async def aclose(self) -> None:
         await self._client.aclose()
@@ -583,7 +586,7 @@ class Call:
         if self.answer.not_followed:
             return f"{self._place()}: {self.answer.not_followed}"
         if status in REFUSED_CREDENTIALS:
-            advice = "The source's credentials, or what they allow, have to be looked at."
+            advice = "Check the source's credentials and their permissions."
             return f"{_unended(self._line())}. {advice}"
         if not 200 <= status < 300:
             return self._line()

@@ -60,7 +60,7 @@ async def follow_chain(
             further = _next_hop(hop, exchange)
             exchange = await send(further)
         except (NotFollowed, Misconfigured) as refusal:
-            points = f"The answer {exchange.status} points to {_shown(exchange)}"
+            points = f"The response {exchange.status} points to {_shown(exchange)}"
             return RedirectChain(exchange, hop.carried_out, f"{points}, which was not followed: {refusal}")
         hop = further
     return RedirectChain(exchange, hop.carried_out)
@@ -76,7 +76,7 @@ def _next_hop(hop: Hop, exchange: Exchange) -> Hop:
         location = exchange.location
         spellings = (location, unquote(location), unquote_plus(location), unquote(unquote(location)))
         if any(exchange.redactor.text(spelling) != spelling for spelling in spellings):
-            raise NotFollowed("that repeats our credentials to another address.")
+            raise NotFollowed("it would send the source's credentials to another address.")
         harmless = {name: value for name, value in hop.headers.items() if name in HARMLESS_HEADERS}
         moved = replace(moved, at_origin=False, headers=harmless)
     return moved if hop.method in SAFE_METHODS else _unsafe_hop(moved, exchange.status)
@@ -88,7 +88,7 @@ def _unsafe_hop(moved: Hop, status: int) -> Hop:
         headers = {name: value for name, value in moved.headers.items() if not name.startswith("content-")}
         return replace(moved, method="GET", content=None, headers=headers, carried_out=True)
     if status in (301, 302):
-        raise NotFollowed(f"what becomes of a {moved.method} request then is not defined.")
+        raise NotFollowed(f"the redirect of a {moved.method} request is not well-defined.")
     if not moved.at_origin:
         raise NotFollowed(f"a {moved.method} request is not repeated at another address.")
     return moved
@@ -98,9 +98,9 @@ def _target(hop: Hop, location: str) -> httpx2.URL:
     try:
         url = hop.url.join(location).copy_with(fragment=None)
     except httpx2.InvalidURL:
-        raise NotFollowed("that is no valid URL.") from None
+        raise NotFollowed("that is not a valid URL.") from None
     if url.scheme not in ("http", "https") or not url.host or not 1 <= port_of(url) <= 65535:
-        raise NotFollowed("that is no http:// or https:// address.")
+        raise NotFollowed("that is not an http:// or https:// URL.")
     if url.userinfo:
         raise NotFollowed("that contains a user name or password.")
     if (hop.url.scheme, url.scheme) == ("https", "http"):
@@ -151,7 +151,7 @@ def encode_body(body: Any, form: Mapping[str, str] | None) -> tuple[dict[str, st
     try:
         content = json.dumps(body, allow_nan=False, separators=(",", ":")).encode()
     except (TypeError, ValueError, RecursionError):
-        raise Rejected("The arguments cannot be written as JSON, so they were not sent.") from None
+        raise Rejected("The arguments cannot be encoded as JSON, so they were not sent.") from None
     return {"content-type": "application/json"}, content
 
 
@@ -389,16 +389,18 @@ class EngineClient:
 
     def _refuse_unreadable(self, exchange: Exchange) -> None:
         if exchange.truncated:
-            raise exchange.unusable(f"the answer is larger than {self._limits.max_response_bytes:,} bytes.")
+            raise exchange.unusable(f"the response is larger than {self._limits.max_response_bytes:,} bytes.")
         # Unpacking is left out: a few kilobytes can unpack to more memory than any limit on what is read.
         if exchange.encoding:
-            raise exchange.unusable("the answer is compressed although we asked for a plain one.")
+            raise exchange.unusable(
+                "the response is compressed, although the request did not accept compression."
+            )
 
     def _url(self, target: str) -> httpx2.URL:
         try:
             url = _parsed(self._base_url + target if target.startswith("/") or not target else target)
         except httpx2.InvalidURL:
-            raise Misconfigured("The path makes no valid URL.") from None
+            raise Misconfigured("The path does not make a valid URL.") from None
         if (url.scheme, url.netloc) != self._origin or url.userinfo:
             raise Misconfigured(f"The URL is not on {self._base_url}.")
         return url

@@ -34,21 +34,21 @@ def checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
     sent or chosen."""
     for name in headers:
         if not TOKEN.fullmatch(name):
-            raise Misconfigured(f"{name.lower()!r} is no name of a header.")
+            raise Misconfigured(f"{name.lower()!r} is not a valid header name.")
         if name.lower() in SET_BY_CLIENT or name.lower().startswith("proxy-"):
-            raise Misconfigured(f"The header {name.lower()} cannot be chosen: it follows from the request.")
+            raise Misconfigured(f"The header {name.lower()} cannot be set: the HTTP client sets it.")
     return {name.lower(): value for name, value in check_values(headers).items()}
 
 
 def objection_to_name(name: str, *, constant: bool = False) -> str:
-    """`is no name of a header`; empty for a header that a tool may set."""
+    """`is not a valid header name`; empty for a header that a tool may set."""
     lowered = name.lower()
     if not TOKEN.fullmatch(name):
-        return "is no name of a header"
+        return "is not a valid header name"
     if lowered in RESERVED or lowered.startswith(RESERVED_PREFIXES):
-        return "is a header that only the product itself sets"
+        return "is a header that only the product sets"
     if lowered in CONSTANT_ONLY and not constant:
-        return "is a header that can be a constant, but no argument"
+        return "is a header that can be a constant but not an argument"
     return ""
 
 
@@ -57,5 +57,5 @@ def objection_to_value(value: str) -> str:
     if SENDABLE.fullmatch(value):
         return ""
     if not (value.isascii() and value.isprintable()):
-        return "has characters that HTTP does not allow in a header"
-    return "begins or ends with a blank, which HTTP drops"
+        return "contains characters that HTTP does not allow in a header"
+    return "begins or ends with a space, which HTTP drops"

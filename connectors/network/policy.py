@@ -136,7 +136,7 @@ class AllowedHosts:
 def _parse(entry: str) -> AllowedHost:
     match = ENTRY.fullmatch(entry.lower())
     if match is None:
-        raise ValueError(f"{entry!r} is no host name, IP address or network, with or without a port")
+        raise ValueError(f"{entry!r} is not a valid host name, IP address or network, with an optional port")
     host, port = match["host"], match["port"]
     if port and not 1 <= int(port) <= 65535:
         raise ValueError(f"the port of {entry!r} must be from 1 to 65535")
@@ -152,7 +152,7 @@ def _network(host: str, entry: str) -> IPNetwork | None:
         network = ipaddress.ip_network(host, strict=False)
     except ValueError:
         if "/" in host or ":" in host:
-            raise ValueError(f"{entry!r} is no network such as 10.1.0.0/16") from None
+            raise ValueError(f"{entry!r} is not a valid network, such as 10.1.0.0/16") from None
         return None
     if "/" in host and str(network.network_address) != str(ipaddress.ip_interface(host).ip):
         raise ValueError(f"{entry!r} is an address within a network; the network is {network}")
@@ -167,13 +167,13 @@ def _name(host: str, entry: str) -> str:
     wildcard = host.startswith("*.")
     name = host.removeprefix("*.").removesuffix(".")
     if LOOKS_LIKE_IPV4.fullmatch(name):
-        raise ValueError(f"{entry!r} is no IP address in full, such as 127.0.0.1")
+        raise ValueError(f"{entry!r} is not a complete IP address, such as 127.0.0.1")
     try:
         ascii_name = httpx2.URL(scheme="http", host=name).raw_host.decode("ascii")
     except httpx2.InvalidURL:
         ascii_name = ""
     if not NAME.fullmatch(ascii_name):
-        raise ValueError(f"{entry!r} is no host name such as billing.internal or *.internal")
+        raise ValueError(f"{entry!r} is not a valid host name, such as billing.internal or *.internal")
     return f".{ascii_name}" if wildcard else ascii_name
 
 
@@ -248,7 +248,7 @@ def _url_objection(url: httpx2.URL) -> str:
     if url.scheme not in ("http", "https"):
         return "The URL must start with http:// or https://."
     if not url.host:
-        return "The URL names no host."
+        return "The URL has no host."
     if url.port is not None and not 1 <= url.port <= 65535:
         return "The URL's port must be from 1 to 65535."
     if url.userinfo:
@@ -271,7 +271,7 @@ def check_scheme(url: str) -> str:
     except httpx2.InvalidURL:
         raise ValueError("is not a valid URL") from None
     if parts.scheme != "https" and not _is_this_machine(parts.host):
-        raise ValueError("must begin with https://; plain http:// is for this machine only")
+        raise ValueError("must begin with https://; plain http:// is allowed only for this machine")
     return url
 
 
@@ -318,8 +318,8 @@ def allowed_stdio_command(name: str) -> StdioCommand:
         return command
     known = ", ".join(sorted(_stdio_commands)) or "none so far"
     raise Misconfigured(
-        f"The command {name!r} is not allowed here. An operator can allow it in the environment variable "
-        f"CATALOGUE_STDIO_COMMANDS and restart; allowed are: {known}."
+        f"The command {name!r} is not allowed. An operator can allow it in the environment variable "
+        f"CATALOGUE_STDIO_COMMANDS and restart. Allowed commands: {known}."
     )
 
 

@@ -442,7 +442,7 @@ class Exchange:
         if 300 <= status < 400:
             return self._redirect()
         if status in (401, 403):
-            refused = f"{self}: the engine refused our credentials ({line})"
+            refused = f"{self}: the engine rejected the credentials ({line})"
             return Rejected(refused, details=details, needs_operator=True)
         if status in (404, 410):
             return NotFound(message, details=details)
@@ -489,14 +489,14 @@ def failure_reason(error: Exception, limits: HttpLimits) -> str:
     """The meaning of one of TRANSPORT_ERRORS, without messages that may quote the request."""
     match error:
         case httpcore2.ReadTimeout() | httpcore2.WriteTimeout():
-            return f"no answer within {limits.read_seconds:g} s"
+            return f"no response within {limits.read_seconds:g} s"
         case httpcore2.PoolTimeout():
             return f"all {limits.max_connections} connections to the engine stayed busy"
         case httpcore2.ConnectTimeout():
             return str(error) or f"no connection within {limits.connect_seconds:g} s"
         case httpcore2.ConnectError():
             return _root_cause(error)
-    return "the connection broke before the answer was complete"
+    return "the connection broke before the response was complete"
 
 
 def _root_cause(error: BaseException) -> str:
@@ -602,7 +602,7 @@ class HttpSender:
                         exchange.truncated = True
                         break
         except TimeoutError:
-            failure = f"no complete answer within {round(seconds, 2):g} s"
+            failure = f"no complete response within {round(seconds, 2):g} s"
         except TRANSPORT_ERRORS as error:
             failure = failure_reason(error, self._limits)
         took = time.perf_counter() - started

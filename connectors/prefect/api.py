@@ -27,32 +27,33 @@ INFO, ERROR = 20, 40
 class PrefectConfig(SourceConfig):
     base_url: Annotated[str, AfterValidator(normalise_base_url)] = Field(
         title="API URL",
-        description="What Prefect calls PREFECT_API_URL: http://prefect.example.com:4200/api, or "
+        description="The value of PREFECT_API_URL, such as http://prefect.example.com:4200/api, or "
         "https://api.prefect.cloud/api/accounts/.../workspaces/... for a workspace in Prefect Cloud.",
         json_schema_extra=hint(address=True),
     )
     api_key: settings.HeaderSecret = Field(
         default=SecretStr(""),
         title="API key",
-        description="Of Prefect Cloud, or of a gateway that asks for one; sent as a bearer token.",
+        description="The API key of Prefect Cloud or of a gateway, sent as a bearer token.",
     )
     auth_string: SecretStr = Field(
         default=SecretStr(""),
         title="Auth string",
-        description="user:password, where the server was started with PREFECT_SERVER_API_AUTH_STRING.",
+        description="user:password, if the server was started with PREFECT_SERVER_API_AUTH_STRING.",
     )
     include_tags: list[str] = Field(
         default=[],
         title="Only with these tags",
-        description="Only deployments that carry at least one of these tags are listed. Empty: all.",
+        description="Only deployments that have at least one of these tags are listed. Leave empty to list "
+        "all.",
     )
     result_artifact_key: str = Field(
         default="catalog-result",
         pattern=r"^[a-z0-9-]+$",
         max_length=255,
         title="Key of the result artifact",
-        description="The artifact that holds a run's result; without it the result is the message of the "
-        "state that the run ended in. Lower-case letters, digits and dashes, as Prefect wants it.",
+        description="The key of the artifact that holds a run's result. Without it, the result is the "
+        "message of the run's final state. Prefect allows lowercase letters, digits and dashes.",
         json_schema_extra=RESULTS,
     )
     log_lines: int = Field(
@@ -60,15 +61,15 @@ class PrefectConfig(SourceConfig):
         ge=0,
         le=200,
         title="Lines of the log",
-        description="How many of a run's last log lines are kept with its record; the newest one is its "
-        "progress message while it runs. 0: logs are never read.",
+        description="The number of a run's last log lines to store with its execution. While the run is "
+        "active, the newest line is its progress message. Enter 0 to never read logs.",
         json_schema_extra=RESULTS,
     )
     min_poll_seconds: settings.MinPollSeconds = 1.0
     request_timeout_seconds: settings.RequestTimeoutSeconds = 30.0
     max_response_bytes: settings.MaxResponseBytes = Field(
         default=10_000_000,
-        description="Answers beyond this are cut off and refused; a page holds up to 200 deployments.",
+        description="Larger responses are rejected. A page holds up to 200 deployments.",
     )
     verify_tls: settings.VerifyTls = True
     ca_file: settings.CaFile = ""
@@ -83,7 +84,7 @@ class PrefectConfig(SourceConfig):
     @model_validator(mode="after")
     def _one_way_to_log_in(self) -> Self:
         if self.api_key.get_secret_value() and self.auth_string.get_secret_value():
-            raise FieldProblem("auth_string", "Give an API key or an auth string, not both.")
+            raise FieldProblem("auth_string", "Set either an API key or an auth string, not both.")
         return self
 
 

@@ -88,32 +88,32 @@ UNDER_WAY = {
 class RestateConfig(SourceConfig):
     ingress_url: Annotated[str, AfterValidator(normalise_base_url)] = Field(
         title="Ingress URL",
-        description="Where handlers are invoked, such as http://restate.example.com:8080.",
+        description="The address at which handlers are invoked, such as http://restate.example.com:8080.",
         json_schema_extra=hint(address=True),
     )
     admin_url: Annotated[str, AfterValidator(normalise_base_url)] = Field(
         title="Admin URL",
-        description="Where services are listed and invocations are looked at and cancelled, such as "
-        "http://restate.example.com:9070.",
+        description="The address of the admin API, which lists services and shows and cancels invocations, "
+        "such as http://restate.example.com:9070.",
         json_schema_extra=hint(address=True),
     )
     token: settings.HeaderSecret = Field(
         default=SecretStr(""),
         title="Token",
-        description="An API key of Restate Cloud, or of a gateway; sent to both addresses as a bearer token.",
+        description="The API key of Restate Cloud or of a gateway, sent to both addresses as a bearer token.",
     )
     admin_token: settings.HeaderSecret = Field(
         default=SecretStr(""),
         title="Admin token",
-        description="Where the admin API wants another one. Empty: the same token.",
+        description="The token of the admin API, if it differs. Leave empty to use the same token.",
     )
     workflow_timeout_seconds: int = Field(
         default=86_400,
         ge=1,
         le=2_592_000,
         title="Longest run of a workflow (s)",
-        description="How long a Restate workflow may take unless a curator sets another timeout. Service and "
-        "object handlers have the product's usual timeout.",
+        description="The time limit of a Restate workflow, unless a curator sets another timeout. Service "
+        "and object handlers have the product's default timeout.",
         json_schema_extra=RUNS,
     )
     cancel_grace_seconds: float = Field(
@@ -122,7 +122,7 @@ class RestateConfig(SourceConfig):
         le=86_400,
         title="Grace after a cancel (s)",
         description="An invocation that is still running this long after its cancellation is killed, which "
-        "leaves out its compensations. 0: never.",
+        "skips its compensations. Enter 0 to never kill invocations.",
         json_schema_extra=RUNS,
     )
     min_poll_seconds: settings.MinPollSeconds = 1.0

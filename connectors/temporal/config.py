@@ -44,7 +44,7 @@ SUFFIXES = (".yaml", ".yml")
 CONNECTION = "temporal"
 DEFINITIONS = "definitions"
 NO_DEFINITIONS = (
-    "without them the source has no workflows; bring a file in with manage.py import_temporal, or with "
+    "without them the source has no workflows; import a file with manage.py import_temporal, or with "
     '"Import Temporal file" in the admin'
 )
 PLACES: dict[str, Path] = {
@@ -80,13 +80,14 @@ class TemporalConfig(ServiceSettings):
     definitions: str = Field(
         default="",
         title="Definitions",
-        description="The workflows that the service runs, in YAML. Empty: they are read from the file below.",
+        description="The workflows that the service runs, in YAML. Leave empty to read them from the file "
+        "below.",
         json_schema_extra=hint(multiline=True),
     )
     definitions_file: str = Field(
         default="",
         title="Definitions file",
-        description="The absolute path of a .yaml or .yml file on this server, read again at every refresh.",
+        description="The absolute path of a .yaml or .yml file on this server. It is read at every refresh.",
     )
 
     @field_validator("definitions")
@@ -99,7 +100,8 @@ class TemporalConfig(ServiceSettings):
             # Settings are shown in clear text.
             names = " and ".join(f"temporal.{name_in_file(name)}" for name in connection.secrets)
             raise ValueError(
-                f"{names}: a secret; take it out, and enter it in its own field, which is encrypted"
+                f"{names}: secrets are not allowed here. Remove it and enter it in its own field, which is "
+                "encrypted"
             )
         return definitions
 
@@ -125,8 +127,8 @@ async def list_declared(config: TemporalConfig) -> AsyncIterator[WorkflowDefinit
             position=len(declared.workflows),
             id=CONNECTION,
             name=CONNECTION,
-            reason=f"The connection in the file differs from the source's settings, which hold: {differing}. "
-            "Import the file again to take it over.",
+            reason="The connection in the file differs from the source's settings, which take precedence: "
+            f"{differing}. Import the file again to apply it.",
         )
 
 
@@ -146,7 +148,7 @@ def read_declared(config: TemporalConfig) -> "Declared":
 def read_file(path: str) -> bytes:
     """At most MAX_BYTES + 1 bytes. Raises Misconfigured for an unusable path."""
     if not os.path.isabs(path) or not path.endswith(SUFFIXES):
-        raise Misconfigured(f"{path}: has to be a path from / on to a file that ends in .yaml or .yml.")
+        raise Misconfigured(f"{path}: must be an absolute path to a .yaml or .yml file.")
     try:
         # Without this flag, opening a pipe blocks until it has a writer.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -157,7 +159,7 @@ def read_file(path: str) -> bytes:
         pass
     except (OSError, ValueError) as error:
         raise Misconfigured(f"{path}: {_reason(error)}.") from None
-    raise Misconfigured(f"{path}: no regular file.")
+    raise Misconfigured(f"{path}: not a regular file.")
 
 
 def _reason(error: Exception) -> str:
@@ -318,7 +320,7 @@ class WorkflowReading:
             self.note(place, _first_reason(error))
             return None
         if definition.name != name:
-            self.note(place, "a name has no blanks around it and no control characters in it")
+            self.note(place, "a name must not have spaces around it or contain control characters")
         return definition
 
     def _input_schema(self, declared: InputDeclaration | None, place: Path) -> Schema:
@@ -398,9 +400,9 @@ def _objection(name: str, input_schema: Schema) -> str:
         suggested = suggest(name, [EXECUTION_ID, WORKFLOW, *fields])
         return "is unknown; " + (f"did you mean {{{suggested}}}?" if suggested else "there is no such field")
     if fields[name].get("type") not in ID_TYPES:
-        return "has to be a field of the type string, number or integer, and not nullable"
+        return "must be a field of the type string, number or integer, and not nullable"
     if name not in input_schema.get("required", []) and not _has_default(fields[name]):
-        return "may be left out; the field has to be required, or to have a default"
+        return "is optional; the field must be required or have a default"
     return ""
 
 

@@ -264,7 +264,7 @@ def _fingerprints(config: ServiceSettings) -> list[tuple[int, int] | None]:
 def refusal(error: RPCError, *, repeatable: bool) -> ConnectorError:
     words = _words(error.message)
     if error.status in REFUSED_CREDENTIALS:
-        return Rejected(f"Temporal refused our credentials: {words}", needs_operator=True)
+        return Rejected(f"Temporal rejected the credentials: {words}", needs_operator=True)
     if error.status == RPCStatusCode.NOT_FOUND:
         details = error.grpc_status.details
         is_of_namespace = any(detail.Is(NamespaceNotFoundFailure.DESCRIPTOR) for detail in details)
@@ -293,7 +293,7 @@ def no_connection(message: str, *, address: str, tls: bool) -> ConnectorError:
     if REFUSED_AT_FIRST.search(message):
         said = SAID.search(message)
         return Rejected(
-            f"Temporal refused our credentials: {_words(said[1] if said else message)}", needs_operator=True
+            f"Temporal rejected the credentials: {_words(said[1] if said else message)}", needs_operator=True
         )
     if found := REFUSED_CERTIFICATE.search(message):
         return Rejected(f"Temporal refused our client certificate, or wants one ({found[0]}).")

@@ -29,7 +29,7 @@ PART = r"(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:ns|us|µs|μs|ms|s|m|h)"
 WHOLE = re.compile(rf"\+?(?:{PART})+\Z")
 PARTS = re.compile(r"([0-9.]+)([a-zµμ]+)")
 LONGEST_DURATION = 64
-EXPECTED = "has to be a length of time such as 5s, 100ms or 1h30m"
+EXPECTED = "must be a duration such as 5s, 100ms or 1h30m"
 WITH_SECRETS: Path = ("temporal", "auth")
 OTHER_NAMES = {
     "int": "integer",
@@ -77,7 +77,7 @@ class Block(BaseModel):
 def _some_seconds(value: Any) -> float:
     seconds = read_duration(value)
     if not 1 <= seconds <= MAX_SECONDS:
-        raise ValueError(f"has to be between 1s and {MAX_SECONDS // 3600}h")
+        raise ValueError(f"must be between 1s and {MAX_SECONDS // 3600}h")
     return seconds
 
 
@@ -89,7 +89,7 @@ def _said(text: str) -> str:
 
 def _number(value: Any) -> Any:
     if not is_number(value):
-        raise ValueError("has to be a number")
+        raise ValueError("must be a number")
     return value
 
 
@@ -105,17 +105,15 @@ def _description_only(value: Any) -> Any:
     if isinstance(value, dict):
         return value
     if not isinstance(value, str):
-        raise ValueError(
-            "has to be its description, as a text in quotes, or a mapping such as {type: number}"
-        )
+        raise ValueError("must be its description in quotes, or a mapping such as {type: number}")
     return {"description": value}
 
 
 def _one_field(value: Any) -> Any:
     if not isinstance(value, dict):
-        raise ValueError('has to be one field, such as - doc_id: "What it is."')
+        raise ValueError('must be one field, such as - doc_id: "What it is."')
     if len(value) != 1:
-        raise ValueError("has to be one field; each has its own '-'")
+        raise ValueError("must be one field; put '-' before each field")
     return value
 
 
@@ -123,7 +121,7 @@ def _false_or_mapping(value: Any) -> Any:
     if value is None or isinstance(value, dict):
         return value
     if value is not False:
-        raise ValueError("has to be false, or a mapping such as {ttl: 24h}")
+        raise ValueError("must be false or a mapping such as {ttl: 24h}")
     return {"enabled": False}
 
 
@@ -259,7 +257,7 @@ class CacheBlock(Block):
     @model_validator(mode="after")
     def _says_how_long(self) -> "CacheBlock":
         if self.enabled and self.ttl is None:
-            raise ValueError("needs a ttl, such as 24h, while it is enabled")
+            raise ValueError("must have a ttl, such as 24h, if it is enabled")
         return self
 
 
@@ -371,7 +369,7 @@ def field_schema(declared: FieldDeclaration, *, place: Path, note: Note) -> Sche
     known = EVERYWHERE.union(*KEYWORDS.values()) if declared.type == "any" else KEYWORDS[declared.type]
     for name in said.keys() - EVERYWHERE:
         if name not in known:
-            note((*place, name), f"means nothing for the type {declared.type}")
+            note((*place, name), f"cannot be used with the type {declared.type}")
         elif name not in ("items", "properties"):
             schema[name] = said[name]
     if declared.items is not None:
@@ -425,7 +423,7 @@ def _check_values(schema: Schema, place: Path, note: Note) -> None:
     except (jsonschema_rs.ValidationError, ValueError):
         # Types have been checked already: only the pattern can be unusable.
         if "pattern" in schema:
-            note((*place, "pattern"), "is no usable regular expression; look-arounds are not known")
+            note((*place, "pattern"), "is not a valid regular expression; look-arounds are not supported")
         return
     given: list[tuple[Path, Any, Any]] = []
     for name, fits in (("enum", choices), ("examples", validator)):
@@ -433,7 +431,7 @@ def _check_values(schema: Schema, place: Path, note: Note) -> None:
     given += [((*place, "default"), schema["default"], validator)] if "default" in schema else []
     for at, value, fits in given:
         if not fits.is_valid(value):
-            note(at, "does not fit the field itself")
+            note(at, "is not valid for the field")
 
 
 def _without(schema: Schema, name: str) -> Schema:

@@ -34,10 +34,12 @@ def normalise_host_port(text: str) -> str:
     """`host:port`, with Temporal's default port. Raises ValueError."""
     text = text.strip()
     if "://" in text or "/" in text or "@" in text:
-        raise ValueError("Give host:port, such as temporal.example.com:7233, without https:// and path.")
+        raise ValueError(
+            "Enter host:port, such as temporal.example.com:7233, without https:// and without a path."
+        )
     host, port = _split(text)
     if not host or not (host.isascii() and host.isprintable()) or " " in host:
-        raise ValueError("The address names no host; give host:port, such as localhost:7233.")
+        raise ValueError("The address has no host. Enter host:port, such as localhost:7233.")
     if not (port.isascii() and port.isdigit() and 1 <= int(port) <= 65535):
         raise ValueError("The port must be a number from 1 to 65535.")
     if objection := address_objection(host):
@@ -72,53 +74,56 @@ class ServiceSettings(SourceConfig):
     environment: Literal["local", "remote"] = Field(
         default="local",
         title="Environment",
-        description="local: TLS only if a field below requires it; remote: TLS unless it is switched off.",
+        description="local: TLS only if a field below requires it. remote: TLS unless it is turned off.",
         json_schema_extra=hint(address=True),
     )
     tls: bool | None = Field(
         default=None,
         title="TLS",
-        description="Empty: on in the environment remote, or with an API key, OAuth or any TLS file below.",
+        description="Leave empty to turn TLS on in the environment remote, or with an API key, OAuth or "
+        "any TLS file below.",
         json_schema_extra=TRUST,
     )
     tls_cert_file: str = Field(
         default="",
         title="Client certificate file",
-        description="PEM file on this server, for services that want mutual TLS. A renewed file is picked "
-        "up automatically.",
+        description="The path of a PEM file on this server, for services that require mutual TLS. A "
+        "renewed file is reloaded automatically.",
         json_schema_extra=TLS,
     )
     tls_key_file: str = Field(
         default="",
         title="Client key file",
-        description="PEM file on this server, the certificate's key.",
+        description="The path of a PEM file on this server with the private key of the client certificate.",
         json_schema_extra=TLS,
     )
     tls_ca_file: str = Field(
         default="",
         title="CA file",
-        description="PEM file on this server with the authorities that the service's certificate is checked "
-        "against. Empty: this machine's own.",
+        description="The path of a PEM file on this server with the certificate authorities to trust. "
+        "Leave empty to use the system's certificate authorities.",
         json_schema_extra=TRUST,
     )
     tls_server_name: str = Field(
         default="",
         max_length=255,
         title="Server name",
-        description="The name that the service's certificate must have. Empty: the address's host.",
+        description="The name that the service's certificate must have. Leave empty to use the host of the "
+        "address.",
         json_schema_extra=TRUST,
     )
     tls_insecure_skip_verify: bool = Field(
         default=False,
-        title="Skip verification (not possible)",
-        description="Known from other clients. The service's certificate is always checked here: for one of "
-        "your own making give its authority as the CA file and its name as the server name.",
+        title="Skip verification (not supported)",
+        description="Other clients have this option. This product always verifies the service's "
+        "certificate. For a self-signed certificate, enter its authority as the CA file and its name as "
+        "the server name.",
         json_schema_extra=TLS,
     )
     api_key: settings.HeaderSecret = Field(
         default=SecretStr(""),
         title="API key",
-        description="Of Temporal Cloud, or of a gateway that asks for one; sent as a bearer token.",
+        description="The API key of Temporal Cloud or of a gateway, sent as a bearer token.",
     )
     oauth_url: settings.OAuthUrl = Field(default="", json_schema_extra=hint(address=True, group="OAuth"))
     oauth_client_id: settings.OAuthClientId = Field(default="", json_schema_extra=OAUTH)
@@ -130,7 +135,7 @@ class ServiceSettings(SourceConfig):
         gt=0,
         le=300,
         title="Timeout (s)",
-        description="For connecting, and for each request to the service.",
+        description="The time limit for connecting and for each request to the service.",
         json_schema_extra=REQUESTS,
     )
     retry_initial_seconds: float = Field(
@@ -138,7 +143,8 @@ class ServiceSettings(SourceConfig):
         gt=0,
         le=60,
         title="First retry after (s)",
-        description="Requests that only read are repeated when the service is busy or restarting.",
+        description="The delay before the first retry. Only requests that do not change anything are "
+        "retried, when the service is busy or restarting.",
         json_schema_extra=REQUESTS,
     )
     retry_maximum_seconds: float = Field(
@@ -146,7 +152,7 @@ class ServiceSettings(SourceConfig):
         gt=0,
         le=300,
         title="Longest pause between retries (s)",
-        description="The most that two attempts of one request are apart.",
+        description="The maximum delay between two attempts of one request.",
         json_schema_extra=REQUESTS,
     )
     retry_maximum_attempts: int = Field(
@@ -154,7 +160,8 @@ class ServiceSettings(SourceConfig):
         ge=1,
         le=100,
         title="Attempts",
-        description="Of one request, the first one counted; 1: nothing is repeated.",
+        description="The maximum number of attempts of one request, including the first. Enter 1 to "
+        "disable retries.",
         json_schema_extra=REQUESTS,
     )
     retry_backoff: float = Field(
@@ -162,21 +169,21 @@ class ServiceSettings(SourceConfig):
         ge=1,
         le=10,
         title="Retry backoff",
-        description="The factor by which each pause is longer than the one before.",
+        description="The factor by which the delay grows with each retry.",
         json_schema_extra=REQUESTS,
     )
     default_task_queue: str = Field(
         default="",
         max_length=255,
         title="Default task queue",
-        description="For workflows whose definition names no task queue.",
+        description="The task queue of workflows whose definition does not name one.",
     )
     default_execution_timeout_seconds: float = Field(
         default=86_400.0,
         ge=1,
         le=2_592_000,
         title="Longest run (s)",
-        description="Temporal ends a run after this time, even while this product is down.",
+        description="Temporal ends a run after this time, even if this product is down.",
         json_schema_extra=RUNS,
     )
     cancel_grace_seconds: float = Field(
@@ -184,7 +191,8 @@ class ServiceSettings(SourceConfig):
         ge=0,
         le=86_400,
         title="Grace after a cancel (s)",
-        description="A run that is still running this long after its cancellation is terminated. 0: never.",
+        description="A run that is still running this long after its cancellation is terminated. Enter 0 "
+        "to never terminate runs.",
         json_schema_extra=RUNS,
     )
     max_output_bytes: int = Field(
@@ -192,7 +200,7 @@ class ServiceSettings(SourceConfig):
         ge=1_000,
         le=100_000_000,
         title="Largest result (bytes)",
-        description="Larger results are not recorded, and the record says so.",
+        description="Larger results are not stored, and the execution says so.",
         json_schema_extra=RUNS,
     )
 
@@ -201,8 +209,9 @@ class ServiceSettings(SourceConfig):
     def _always_verified(cls, skip: bool) -> bool:
         if skip:
             raise ValueError(
-                "certificates are always verified here. Give the authority of your own certificate as the CA "
-                "file, and its name as the server name if that differs from the host, instead."
+                "cannot be turned on: certificates are always verified. For a self-signed certificate, "
+                "enter its authority as the CA file, and its name as the server name if it differs from "
+                "the host."
             )
         return skip
 
@@ -210,17 +219,19 @@ class ServiceSettings(SourceConfig):
     def _complete(self) -> Self:
         if bool(self.tls_cert_file) != bool(self.tls_key_file):
             raise FieldProblem(
-                "tls_cert_file", "The client's certificate file and its key file belong together: give both."
+                "tls_cert_file", "The client certificate file and the client key file must be set together."
             )
         if self.oauth_url and not (self.oauth_client_id and self.oauth_client_secret.get_secret_value()):
             raise FieldProblem(
-                "oauth_url", "OAuth needs the client id and the client secret besides the token URL."
+                "oauth_url",
+                "OAuth requires the client id and the client secret in addition to the token URL.",
             )
         if self.oauth_url and self.api_key.get_secret_value():
-            raise FieldProblem("api_key", "Give either an API key or OAuth, not both.")
+            raise FieldProblem("api_key", "Set either an API key or OAuth, not both.")
         if self.tls is False and self._tls_files:
             raise FieldProblem(
-                "tls", "TLS is switched off, but there are TLS files or a server name: remove one."
+                "tls",
+                "TLS is turned off, but TLS files or a server name are set. Turn TLS on or remove them.",
             )
         return self
 
@@ -287,10 +298,10 @@ def placeholders_in(recipe: str) -> list[str]:
     try:
         parts = list(Formatter().parse(recipe))
     except ValueError:
-        raise ValueError("has a brace without its partner") from None
+        raise ValueError("has an unmatched brace") from None
     names = [name for _, name, _, _ in parts if name is not None]
     if any(specification or conversion for _, _, specification, conversion in parts):
-        raise ValueError("may have names in braces, without ':' or '!'")
+        raise ValueError("must have only names in braces, without ':' or '!'")
     if not all(name.isidentifier() for name in names):
-        raise ValueError("may have names of arguments in braces, nothing else")
+        raise ValueError("must have only names of arguments in braces")
     return names

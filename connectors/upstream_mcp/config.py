@@ -30,24 +30,25 @@ class McpConfig(SourceConfig):
     transport: Literal["http", "stdio"] = Field(
         default="http",
         title="Transport",
-        description="http: a server at a URL (Streamable HTTP). stdio: a program that is started here.",
+        description="http: a server at a URL (Streamable HTTP). stdio: a program that this server starts.",
     )
     url: settings.OptionalEndpoint = Field(
         default="",
         title="URL",
-        description="The server's endpoint, such as https://mcp.example.com/mcp. Needed for http only.",
+        description="The server's endpoint, such as https://mcp.example.com/mcp. Required for http.",
         json_schema_extra=hint(address=True, only_if=HTTP),
     )
     bearer_token: settings.HeaderSecret = Field(
         default=SecretStr(""),
         title="Token or API key",
-        description="Sent with every request over HTTP. Empty: the header is left out.",
+        description="Sent with every request over HTTP. Leave empty to omit the header.",
         json_schema_extra=hint(only_if=HTTP),
     )
     authorization_scheme: HttpWord = Field(
         default="Bearer",
         title="Authorization scheme",
-        description="The word before the token. Empty: the token stands alone, as API keys often do.",
+        description="The scheme before the token. Leave empty to send the token alone, as many APIs expect "
+        "for API keys.",
         json_schema_extra=hint(group="Authorization", only_if=HTTP),
     )
     authorization_header: HttpWord = Field(
@@ -70,50 +71,51 @@ class McpConfig(SourceConfig):
         default="",
         max_length=100,
         title="Command",
-        description="Needed for stdio only: the name of a command that the operator has allowed in "
-        "CATALOGUE_STDIO_COMMANDS. Others cannot be started.",
+        description="Required for stdio: the name of a command that the operator has allowed in "
+        "CATALOGUE_STDIO_COMMANDS. Other commands cannot be started.",
         json_schema_extra=hint(address=True, only_if=STDIO),
     )
     arguments: list[str] = Field(
         default=[],
         max_length=100,
         title="Arguments",
-        description="Added to the command, where the operator allows that.",
+        description="Arguments for the command, if the operator allows them.",
         json_schema_extra=hint(address=True, only_if=STDIO),
     )
     environment: Annotated[list[str], AfterValidator(_variables)] = Field(
         default=[],
         max_length=100,
         title="Environment variables",
-        description="NAME=value for the command; the operator says which names may be set.",
+        description="Environment variables for the command, as NAME=value. The operator decides which "
+        "names can be set.",
         json_schema_extra=hint(address=True, only_if=STDIO),
     )
     secret_environment: SecretStr = Field(
         default=SecretStr(""),
         title="Secret environment variables",
-        description="The same for secrets, one NAME=value a line.",
+        description="Environment variables that hold secrets, one NAME=value per line.",
         json_schema_extra=hint(only_if=STDIO, multiline=True),
     )
     request_timeout_seconds: settings.RequestTimeoutSeconds = Field(
         default=30.0,
-        description="For connecting, listing tools and asking for a run's status.",
+        description="The time limit for connecting, for listing tools and for requesting a run's status.",
     )
     call_timeout_seconds: float = Field(
         default=600.0,
         gt=0,
         le=MAX_SECONDS,
-        title="Longest silence (s)",
-        description="A call is given up when the server has said nothing about it for so long, not even a "
-        "progress notification. The workflow's own timeout ends it as well.",
+        title="Idle timeout (s)",
+        description="A call fails if the server sends nothing about it for this long, not even a progress "
+        "notification. The workflow's own timeout also applies.",
         json_schema_extra=REQUESTS,
     )
     max_response_bytes: settings.MaxResponseBytes = 10_000_000
     questions: Literal["elicitation", "all", "none"] = Field(
         default="elicitation",
-        title="Questions to callers",
-        description="What of a tool's requests during a call is passed on to clients that can answer. "
-        "elicitation: questions to the user. all: also requests for the client's model (sampling) and its "
-        "folders (roots).",
+        title="Requests to callers",
+        description="Which of a tool's requests during a call are forwarded to clients that support them. "
+        "elicitation: requests for input from the user. all: also requests for the client's model "
+        "(sampling) and its folders (roots). none: no requests.",
         json_schema_extra=REQUESTS,
     )
 
@@ -126,13 +128,15 @@ class McpConfig(SourceConfig):
     @model_validator(mode="after")
     def _has_what_the_transport_needs(self) -> "McpConfig":
         if self.transport == "http" and not self.url:
-            raise FieldProblem("url", "The transport http needs a URL.")
+            raise FieldProblem("url", "The transport http requires a URL.")
         if self.transport == "stdio" and not self.command:
-            raise FieldProblem("command", "The transport stdio needs a command.")
+            raise FieldProblem("command", "The transport stdio requires a command.")
         if self.oauth_url and not (self.oauth_client_id and self.oauth_client_secret.get_secret_value()):
-            raise FieldProblem("oauth_url", "OAuth needs a client id and a client secret besides the URL.")
+            raise FieldProblem(
+                "oauth_url", "OAuth requires a client id and a client secret in addition to the URL."
+            )
         if self.oauth_url and self.bearer_token.get_secret_value():
-            raise FieldProblem("bearer_token", "Give either a token or OAuth, not both.")
+            raise FieldProblem("bearer_token", "Set either a token or OAuth, not both.")
         return self
 
     @property
@@ -174,78 +178,83 @@ class McpSourceConfig(McpConfig):
     offer: Literal["both", "tools", "workflows"] = Field(
         default="both",
         title="Offer",
-        description="workflows: what the list tool names. tools: each tool of the server is a workflow. "
-        "both: the listed workflows where the server has the list tool, and its other tools.",
+        description="workflows: the workflows that the list tool returns. tools: each tool of the server "
+        "is a workflow. both: the listed workflows, if the server has the list tool, and the server's "
+        "other tools.",
     )
     list_tool: str = _tool(
         "workflows-list-tool",
         title="List tool",
-        description="The tool that lists the server's workflows. Empty: there is none, even if one has the "
-        "usual name.",
+        description="The tool that lists the server's workflows. Leave empty for none, even if a tool has "
+        "the usual name.",
     )
     start_tool: str = _tool(
         "workflow-start-tool",
         title="Start tool",
-        description="Called with {workflow_id, input} to start a listed workflow; answers "
-        "{workflow_id, correlation_id}, in which workflow_id is the run's.",
+        description="Called with {workflow_id, input} to start a listed workflow. Returns "
+        "{workflow_id, correlation_id}, where workflow_id is the id of the run.",
     )
     status_tool: str = _tool(
         "workflow-status-tool",
         title="Status tool",
-        description="Called with {workflow_id, run_id}; answers with the run's status and output.",
+        description="Called with {workflow_id, run_id}. Returns the run's status and output.",
     )
     cancel_tool: str = _tool(
         "",
         title="Cancel tool",
-        description="Called with {workflow_id, run_id} to cancel a run. Empty: the server cannot cancel.",
+        description="Called with {workflow_id, run_id} to cancel a run. Leave empty if the server cannot "
+        "cancel runs.",
     )
     idempotent_starts: bool = Field(
         default=False,
-        title="Starts know our key",
-        description="Only if the start tool takes idempotency_key too, and starts a single run however often "
-        "it gets the same one. Off: the key is not sent, and a start of unknown outcome is never repeated.",
+        title="Start tool is idempotent",
+        description="Turn this on only if the start tool also takes idempotency_key and starts a single "
+        "run for each key. If off, the key is not sent, and a start whose outcome is unknown is never "
+        "retried.",
         json_schema_extra=LISTED,
     )
     min_poll_seconds: float = Field(
         default=1.0,
         ge=1.0,
         le=3600,
-        title="Shortest polling interval (s)",
-        description="The status of a listed workflow's run is requested no more often than this.",
+        title="Minimum polling interval (s)",
+        description="The minimum time between two requests for the status of a listed workflow's run.",
         json_schema_extra=LISTED,
     )
     rest_base_url: settings.OptionalUrl = Field(
         default="",
         title="HTTP API for runs",
-        description="Base URL of a simplified workflow API that runs the listed workflows instead of the "
-        "start, status and cancel tools. Empty: the tools run them.",
+        description="The base URL of a simplified workflow API that runs the listed workflows. Leave empty "
+        "to run them with the start, status and cancel tools.",
         json_schema_extra=hint(address=True, group=LISTED_GROUP, only_if=LISTS),
     )
     rest_api_key: settings.HeaderSecret = Field(
         default=SecretStr(""),
         title="Key of that API",
-        description="Sent to it in the Authorization header, after the word Api-Key.",
+        description="Sent in the Authorization header, after the scheme Api-Key.",
         json_schema_extra=LISTED,
     )
     rest_idempotency_header: KeyHeader = Field(
         default="",
         title="Idempotency header of that API",
-        description="Fill in (for example Idempotency-Key) only if it starts a single run however often it "
-        "gets the same key.",
+        description="Set this (for example to Idempotency-Key) only if the API starts a single run for "
+        "each key.",
         json_schema_extra=LISTED,
     )
 
     @model_validator(mode="after")
     def _can_run_what_it_lists(self) -> "McpSourceConfig":
         if self.offer == "workflows" and not self.list_tool:
-            raise ValueError("Workflows are to be offered, but no list tool is named.")
+            raise ValueError("Offering listed workflows requires a list tool.")
         named = [
             name for name in (self.list_tool, self.start_tool, self.status_tool, self.cancel_tool) if name
         ]
         if len(named) != len(set(named)):
-            raise ValueError("The list, start, status and cancel tools have to be different ones.")
+            raise ValueError("The list, start, status and cancel tools must be different tools.")
         if self.lists_workflows and not (self.rest_base_url or (self.start_tool and self.status_tool)):
-            raise ValueError("Listed workflows need a start and a status tool, or an HTTP API for runs.")
+            raise ValueError(
+                "Listed workflows require a start tool and a status tool, or an HTTP API for runs."
+            )
         return self
 
     @property

@@ -220,7 +220,7 @@ class Conversation:
                     options["on_progress"] = report
                 answer = await self._dispatcher.send_raw_request(method, params, options)
         except TimeoutError:
-            raise self._unanswered(f"{method}: no answer within {silence:g} s.", repeatable) from None
+            raise self._unanswered(f"{method}: no response within {silence:g} s.", repeatable) from None
         except MCPError as error:
             failure = self._meaning(method, error, repeatable=repeatable)
             # Raised below, so that the library's error, which may quote anything, is not its context.

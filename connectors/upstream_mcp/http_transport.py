@@ -158,7 +158,9 @@ class LimitedTransport(httpx2.AsyncBaseTransport):
             await response.aclose()
             return self._failed(
                 request,
-                HttpFailure(exchange, problem="the answer is compressed although we asked for a plain one."),
+                HttpFailure(
+                    exchange, problem="the response is compressed, although we asked for a plain one."
+                ),
             )
         media_type = response.headers.get("content-type", "").partition(";")[0].strip().lower()
         if exchange.refused or media_type == "application/json":
@@ -336,7 +338,7 @@ def _call_of(request: httpx2.Request) -> str:
 
 
 def _too_large(most: int) -> str:
-    return f"the answer is larger than {most:,} bytes."
+    return f"the response is larger than {most:,} bytes."
 
 
 class ServerStreams:

@@ -88,8 +88,8 @@ def test_the_form_explains_each_setting_of_the_kind(admin_client: Client) -> Non
     """B10: in the connector's own words."""
     shown = text_of(admin_client.get(add_url(Source), {"kind": "simplified"}))
     assert "Simplified workflow API (HTTP)" in shown
-    assert "Where the engine answers, such as https://engine.example.com" in shown
-    assert "Shortest polling interval (s)" in shown
+    assert "The address of the engine, such as https://engine.example.com" in shown
+    assert "Minimum polling interval (s)" in shown
 
 
 def test_with_several_kinds_the_kind_is_chosen_first(admin_client: Client, ledger_kind: str) -> None:
@@ -493,7 +493,7 @@ def test_a_refused_save_leaves_what_holds_on_the_page(admin_client: Client) -> N
 
 def test_the_help_of_a_stored_secret_does_not_say_that_empty_means_none(admin_client: Client) -> None:
     """B4: left empty, the field keeps what is stored."""
-    without = "Empty: the header is left out."
+    without = "Leave empty to omit the header."
     assert without in text_of(admin_client.get(add_url(Source), {"kind": "simplified"}))
     shown = text_of(admin_client.get(page_url(make_source(api_key=KEY))))
     assert without not in shown

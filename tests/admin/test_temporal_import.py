@@ -85,7 +85,7 @@ def test_mistakes_are_told_by_line_and_key(admin_client: Client) -> None:
     shown = text_of(page)
     assert "The file cannot be imported. Nothing was changed." in shown
     assert "line 2, workflows.A.<b>: unknown key; known are purpose" in shown
-    assert "line 3, cache.enabled: has to be true or false." in shown
+    assert "line 3, cache.enabled: must be true or false." in shown
     assert not sealed_in(page)
 
 

@@ -37,7 +37,7 @@ def test_mistakes_are_told_by_line_and_key():
     assert (refused.status_code, refused.json()["kind"]) == (400, "configuration")
     assert [problem["message"] for problem in refused.json()["errors"]] == [
         "line 2, workflows.A.taskQeue: unknown key; did you mean taskQueue?",
-        "line 3, cache.enabled: has to be true or false.",
+        "line 3, cache.enabled: must be true or false.",
     ]
     assert problem_paths(refused) == ["/file", "/file"] and SECRET not in refused.content.decode()
 

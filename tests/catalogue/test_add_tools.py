@@ -76,7 +76,7 @@ def test_a_dry_run_stores_nothing(tmp_path: Path) -> None:
         ('{"name": ', "not valid JSON"),
         ("name: [", "line 1"),
         ("name: a\nname: b\n", "line 2"),
-        ("", "there is nothing in it"),
+        ("", "the document is empty"),
         ("x" * 5_000_000, "larger than"),
     ],
 )

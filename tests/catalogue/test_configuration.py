@@ -271,14 +271,14 @@ def test_what_the_engine_has_listed_here_stays_as_it_is() -> None:
 
 
 MISTAKES = {
-    "": "line 1: there is nothing in it.",
+    "": "line 1: the document is empty.",
     "sources: {}": "line 1: a file begins with `version: 1`; this product reads version 1",
     "version: 2": "line 1, version: version 2 is not known; this product reads version 1",
     "- 1": "line 1: a file begins with `version: 1`",
     "version: 1\ntoolset: {}": "line 2, toolset: there is no such key here, there are version, settings",
     "version: 1\ntoolsets:\n  a:\n    titel: A\n": "line 4, toolsets.a.titel: there is no such key here",
-    "version: 1\ntoolsets: {a: {title: 5}}": "line 2, toolsets.a.title: has to be a text; put it in quotes.",
-    "version: 1\ntoolsets: {a: {enabled: 'yes'}}": "line 2, toolsets.a.enabled: has to be true or false.",
+    "version: 1\ntoolsets: {a: {title: 5}}": "line 2, toolsets.a.title: must be a string; put it in quotes.",
+    "version: 1\ntoolsets: {a: {enabled: 'yes'}}": "line 2, toolsets.a.enabled: must be true or false.",
     "version: 1\ntoolsets: {A b: {}}": "line 2, toolsets.A b: A slug has 1 to 64 lower-case letters",
     "version: 1\ntoolsets: {a: {picked: [repor]}}": "there is no workflow repor; did you mean report?",
     "version: 1\ntoolsets: {a: {rules: [{pattern: '(', syntax: regex}]}}": "line 2, toolsets.a.rules[0]",

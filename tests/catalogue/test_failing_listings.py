@@ -37,7 +37,7 @@ def everything(source: Source) -> list[dict[str, object]]:
     ("status", "body", "words"),
     [
         (401, '{"error": "invalid API key"}', "401 Unauthorized: invalid API key"),
-        (403, "{}", "refused our credentials (403 Forbidden)"),
+        (403, "{}", "rejected the credentials (403 Forbidden)"),
         (404, "<h1>Not here</h1>", "404 Not Found: Not here"),
         (500, '{"message": "database is down"}', "500 Internal Server Error: database is down"),
         (200, "<html><body>Please log in</body></html>", "Please log in"),

@@ -133,7 +133,7 @@ def test_a_pattern_that_cannot_be_used_is_refused_where_the_curator_can_mend_it(
     with pytest.raises(ValidationError) as refused:
         rule.full_clean()
 
-    assert "is no usable regular expression" in refused.value.message_dict["pattern"][0]
+    assert "is not a valid regular expression" in refused.value.message_dict["pattern"][0]
 
 
 @pytest.mark.parametrize("action", ["include", "exclude"])

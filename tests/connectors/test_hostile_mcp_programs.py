@@ -82,7 +82,7 @@ async def test_a_program_that_misbehaves_is_listed_all_the_same_and_nothing_of_i
         ("exits at once", "ended with status 7. It said: No license found."),
         ("leaves in the middle", "I have had enough."),
         ("lists in lists", "nested more than 150 levels deep"),
-        ("says nothing", "no answer within 1 s"),
+        ("says nothing", "no response within 1 s"),
     ],
 )
 async def test_a_program_that_cannot_be_listed_says_why_and_nothing_of_it_is_left(

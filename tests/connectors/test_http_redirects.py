@@ -200,7 +200,7 @@ async def test_an_address_that_repeats_our_key_to_others_is_not_followed(locatio
         async with client_of(api) as client:
             answer = await ask(client)
         assert other.connections == 0
-    assert "repeats our credentials" in answer.not_followed
+    assert "send the source's credentials" in answer.not_followed
     assert KEY not in f"{answer.not_followed} {answer!r}"
 
 
@@ -210,15 +210,15 @@ async def test_an_address_that_repeats_our_key_to_others_is_not_followed(locatio
 @pytest.mark.parametrize(
     ("method", "status", "location", "reason"),
     [
-        ("POST", 301, "/end", "what becomes of a POST request then is not defined"),
-        ("DELETE", 302, "/end", "what becomes of a DELETE request then is not defined"),
+        ("POST", 301, "/end", "the redirect of a POST request is not well-defined"),
+        ("DELETE", 302, "/end", "the redirect of a DELETE request is not well-defined"),
         ("POST", 307, "http://localhost:{port}/end", "a POST request is not repeated at another address"),
         ("PUT", 308, "http://127.0.0.1:1/end", "a PUT request is not repeated at another address"),
-        ("GET", 302, "ftp://127.0.0.1/end", "no http:// or https:// address"),
-        ("GET", 302, "javascript:alert(1)", "no http:// or https:// address"),
-        ("GET", 302, "file:///etc/passwd", "no http:// or https:// address"),
-        ("GET", 302, "http://127.0.0.1:0/", "no http:// or https:// address"),
-        ("GET", 302, "http://[::1", "no valid URL"),
+        ("GET", 302, "ftp://127.0.0.1/end", "not an http:// or https:// URL"),
+        ("GET", 302, "javascript:alert(1)", "not an http:// or https:// URL"),
+        ("GET", 302, "file:///etc/passwd", "not an http:// or https:// URL"),
+        ("GET", 302, "http://127.0.0.1:0/", "not an http:// or https:// URL"),
+        ("GET", 302, "http://[::1", "not a valid URL"),
         ("GET", 302, "http://admin:hunter2@127.0.0.1:{port}/end", "a user name or password"),
         ("GET", 302, "http://127.0.0.2:{port}/end", "127.0.0.2 is 127.0.0.2, a loopback address"),
         ("GET", 302, "http://2130706434:{port}/end", "is 127.0.0.2, a loopback address"),
@@ -267,7 +267,7 @@ async def test_a_circle_of_redirects_ends_in_words() -> None:
         answer = await ask(client)
     assert len(api.received) == 6
     assert answer.not_followed == (
-        "The answer 302 points to /start, which was not followed: 5 redirects have been followed already."
+        "The response 302 points to /start, which was not followed: 5 redirects have been followed already."
     )
 
 
@@ -295,7 +295,7 @@ async def test_the_time_limit_covers_all_redirects() -> None:
 
     limits = HttpLimits(read_seconds=60, total_seconds=0.35)
     async with ScriptedEngine(behave) as api, client_of(api, limits=limits) as client:
-        with pytest.raises(Unreachable, match=r"GET /next: no complete answer within 0\.35 s"):
+        with pytest.raises(Unreachable, match=r"GET /next: no complete response within 0\.35 s"):
             await ask(client)
 
 

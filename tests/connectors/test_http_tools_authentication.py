@@ -155,7 +155,7 @@ async def test_a_tool_never_sets_what_its_sources_key_goes_into(api: TargetApi) 
             tool("GET", f"{api.base_url}/echo", {"a": TEXT}, mappings={"a": {"in": "header", "name": "X-A"}}),
         ),
     ):
-        with pytest.raises(Misconfigured, match="which is where its source's key goes"):
+        with pytest.raises(Misconfigured, match="which is reserved for the source's key"):
             await run(declared, {"a": "1"}, authentication="api_key", api_key=SECRET, **authentication)
     assert api.arrived == []
 
@@ -174,7 +174,7 @@ async def test_credentials_that_nobody_has_entered_yet_are_asked_for(
 ) -> None:
     """B5: imported tools work once an admin has entered them."""
     declared = tool("GET", f"{api.base_url}/text")
-    with pytest.raises(Misconfigured, match=f"The source has no {lacks} yet"):
+    with pytest.raises(Misconfigured, match=f"The source does not have the {lacks}"):
         await run(declared, authentication=authentication)
     async with closing(connector_of(declared, authentication=authentication)) as connector:
         assert lacks in (await connector.check()).message
@@ -190,4 +190,4 @@ async def test_a_check_says_what_it_proved_and_what_not(api: TargetApi) -> None:
     async with closing(connector_of(keyed)) as connector:
         told = await connector.check()
         assert told.ok
-        assert "a token was got, and it answered 200. Only a call of a tool shows" in told.message
+        assert "a token was obtained, and it answered 200. Only a tool call shows" in told.message

@@ -196,7 +196,7 @@ WRONG: dict[str, tuple[ToolConfig, str, str]] = {
     "a form that is a list": (
         tool("POST", properties={"a": LIST}, mappings={"a": {"in": "body", "name": ""}}, body_format="form"),
         "/field_mappings/input/a",
-        "has to be an object",
+        "must be an object",
     ),
     "a constant with a line break": (
         tool(constants=[{"in": "header", "name": "X-A", "value": "1\r\nHost: evil"}]),
@@ -230,7 +230,7 @@ WRONG: dict[str, tuple[ToolConfig, str, str]] = {
     "a key in no header": (
         tool(authentication={"type": "api_key", "in": "header", "name": "X Key"}),
         "/api/authentication/name",
-        "no name of a header",
+        "not a valid header name",
     ),
     "an idempotency key that is an argument": (
         tool(
@@ -272,7 +272,7 @@ def test_headers_that_say_who_asks_or_where_it_goes_are_not_a_tools_to_set(name:
     by_constant = tool(constants=[{"in": "header", "name": name, "value": "x"}])
     for declared in (by_argument, by_constant):
         ((_, why),) = problems(declared)
-        assert why == f"{name} is a header that only the product itself sets."
+        assert why == f"{name} is a header that only the product sets."
 
 
 def test_accept_may_be_a_constant_but_no_argument() -> None:
@@ -282,7 +282,7 @@ def test_accept_may_be_a_constant_but_no_argument() -> None:
         == []
     )
     ((_, why),) = problems(tool(properties={"Accept": TEXT}, mappings={"Accept": {"in": "header"}}))
-    assert "can be a constant, but no argument" in why
+    assert "can be a constant but not an argument" in why
 
 
 def test_everything_that_is_wrong_is_told_at_once() -> None:

@@ -188,9 +188,9 @@ async def test_an_answer_to_a_start_that_names_no_run_leaves_it_open(server: Wor
 @pytest.mark.parametrize(
     ("config", "words"),
     [
-        ({"offer": "workflows", "list_tool": ""}, "no list tool is named"),
-        ({"start_tool": LIST}, "different ones"),
-        ({"status_tool": ""}, "need a start and a status tool"),
+        ({"offer": "workflows", "list_tool": ""}, "requires a list tool"),
+        ({"start_tool": LIST}, "different tools"),
+        ({"status_tool": ""}, "require a start tool and a status tool"),
         ({"rest_base_url": "ftp://engine"}, "http:// or https://"),
         ({"rest_api_key": "kéy"}, "printable ASCII"),
     ],

@@ -261,7 +261,7 @@ def test_another_name_for_json_is_sent_as_the_api_calls_it():
         (parameter("f", "querystring"), '"querystring" are not supported'),
         (parameter("f", "query", schema=PARTS), "which is an object"),
         (parameter("f", "query", schema={"type": "array", "items": PARTS}), "a list of more than texts"),
-        (parameter("Host", "header"), "only the product itself sets"),
+        (parameter("Host", "header"), "only the product sets"),
     ],
 )
 def test_a_parameter_that_cannot_be_sent_is_left_out_or_refuses_its_operation(said, told):

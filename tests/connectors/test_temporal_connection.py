@@ -164,12 +164,12 @@ def test_tls_is_on_unless_it_is_a_local_service_without_credentials(
     [
         ({"host_port": "https://temporal"}, "without https://"),
         ({"host_port": "temporal:99999"}, "port must be"),
-        ({"host_port": ""}, "names no host"),
+        ({"host_port": ""}, "has no host"),
         ({"host_port": "169.254.169.254:7233"}, "metadata address"),
-        ({"tls_cert_file": "/c.pem"}, "give both"),
-        ({"tls_insecure_skip_verify": True}, "always verified here. Give the authority"),
-        ({"oauth_url": "https://auth.example.com/token"}, "OAuth needs the client id"),
-        ({"tls": False, "tls_ca_file": "/ca.pem"}, "TLS is switched off"),
+        ({"tls_cert_file": "/c.pem"}, "must be set together"),
+        ({"tls_insecure_skip_verify": True}, "always verified. For a self-signed certificate"),
+        ({"oauth_url": "https://auth.example.com/token"}, "OAuth requires the client id"),
+        ({"tls": False, "tls_ca_file": "/ca.pem"}, "TLS is turned off"),
         ({"api_key": "a\nb"}, "printable ASCII"),
     ],
 )

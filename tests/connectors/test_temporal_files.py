@@ -315,8 +315,8 @@ async def test_a_file_that_names_another_connection_is_not_passed_over_in_silenc
     assert len(same) == 5
     *_, skipped = await listed(definitions_file=str(file), host_port="localhost:7234", namespace="other")
     assert skipped.reason == (
-        "The connection in the file differs from the source's settings, which hold: hostPort, namespace. "
-        "Import the file again to take it over."
+        "The connection in the file differs from the source's settings, which take precedence: hostPort, "
+        "namespace. Import the file again to apply it."
     )
 
 
@@ -324,9 +324,9 @@ async def test_a_file_that_names_another_connection_is_not_passed_over_in_silenc
     ("name", "told"),
     [
         ("missing.yaml", "No such file or directory."),
-        ("workflows.txt", "has to be a path from / on to a file that ends in .yaml or .yml."),
-        ("folder.yaml", "no regular file."),
-        ("pipe.yaml", "no regular file."),
+        ("workflows.txt", "must be an absolute path to a .yaml or .yml file."),
+        ("folder.yaml", "not a regular file."),
+        ("pipe.yaml", "not a regular file."),
         ("a\0b.yaml", "cannot be opened."),
     ],
 )
@@ -360,7 +360,10 @@ def test_a_text_in_the_settings_is_checked_and_never_keeps_a_secret():
     """E5, E6: whoever may look at a source sees its settings."""
     with_secret = changed("  # environment", f"  auth: {{apiKey: {SECRET}}}\n  # environment")
     for text, told in (
-        (with_secret, "temporal.auth.apiKey: a secret; take it out, and enter it in its own field"),
+        (
+            with_secret,
+            "temporal.auth.apiKey: secrets are not allowed here. Remove it and enter it in its own field",
+        ),
         ("workflows: {A: {}}", "line 1, workflows.A.purpose: required, but missing."),
     ):
         with pytest.raises(ValueError, match="definitions") as refused:

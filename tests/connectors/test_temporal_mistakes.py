@@ -55,39 +55,39 @@ def changed(old: str, new: str) -> str:
         ("workflows:", "workflow:", "line 39, workflow: unknown key; did you mean workflows?"),
         (
             'timeout: "5s"', "timeout: 5",
-            "line 8, temporal.timeout: has to be a length of time such as 5s, 100ms or 1h30m.",
+            "line 8, temporal.timeout: must be a duration such as 5s, 100ms or 1h30m.",
         ),
         (
             'ttl: "24h"', 'ttl: "1d"',
-            "line 35, cache.ttl: has to be a length of time such as 5s, 100ms or 1h30m; "
-            "the longest unit is h: 24h.",
+            "line 35, cache.ttl: must be a duration such as 5s, 100ms or 1h30m; the longest unit is "
+            "h: 24h.",
         ),
         (
             '"local"        #', '"lokal"  #',
-            "line 5, temporal.environment: has to be 'local' or 'remote'; did you mean local?",
+            "line 5, temporal.environment: must be 'local' or 'remote'; did you mean local?",
         ),
         (
             "maximumAttempts: 5", 'maximumAttempts: "5"',
-            "line 12, temporal.retryOptions.maximumAttempts: has to be a whole number.",
+            "line 12, temporal.retryOptions.maximumAttempts: must be an integer.",
         ),
         (
             "maximumAttempts: 5", "maximumAttempts: 0",
-            "line 12, temporal.retryOptions.maximumAttempts: has to be at least 1.",
+            "line 12, temporal.retryOptions.maximumAttempts: must be at least 1.",
         ),
-        ("enabled: true", "enabled: yes", "line 33, cache.enabled: has to be true or false."),
-        ('ttl: "24h"', "#", "line 32, cache: needs a ttl, such as 24h, while it is enabled."),
+        ("enabled: true", "enabled: yes", "line 33, cache.enabled: must be true or false."),
+        ('ttl: "24h"', "#", "line 32, cache: must have a ttl, such as 24h, if it is enabled."),
         (
             "        - doc_id:", "\t- doc_id:",
             "line 45: a tab; YAML wants spaces there.",
         ),
         (
             DOC_ID, "        - doc_id",
-            f'line 45, {AT_FIELD}: has to be one field, such as - doc_id: "What it is.".',
+            f'line 45, {AT_FIELD}: must be one field, such as - doc_id: "What it is.".',
         ),
         (
             '        - action: "', '          action: "',
-            "line 56, workflows.UpdateXHRWorkflow.input.fields[0]: has to be one field; "
-            "each has its own '-'.",
+            "line 56, workflows.UpdateXHRWorkflow.input.fields[0]: must be one field; put '-' before each "
+            "field.",
         ),
         (
             '        - action: "', '        - session_id: "',
@@ -95,26 +95,26 @@ def changed(old: str, new: str) -> str:
         ),
         (
             DOC_ID, "        - doc_id: 5",
-            f"line 45, {AT_FIELD}.doc_id: has to be its description, as a text in "
-            "quotes, or a mapping such as {type: number}.",
+            f"line 45, {AT_FIELD}.doc_id: must be its description in quotes, or a mapping such "
+            f"as {{type: number}}.",
         ),
         (
             DOC_ID, "        - doc_id: {type: int}",
-            f"line 45, {AT_FIELD}.doc_id.type: has to be 'string', 'number', "
-            "'integer', 'boolean', 'array', 'object' or 'any'; did you mean integer?",
+            f"line 45, {AT_FIELD}.doc_id.type: must be 'string', 'number', 'integer', 'boolean', 'array', "
+            "'object' or 'any'; did you mean integer?",
         ),
         (
             DOC_ID, "        - doc_id: {type: integer, default: x}",
-            f"line 45, {AT_FIELD}.doc_id.default: does not fit the field itself.",
+            f"line 45, {AT_FIELD}.doc_id.default: is not valid for the field.",
         ),
         (
             DOC_ID, "        - doc_id: {minimum: 1}",
-            f"line 45, {AT_FIELD}.doc_id.minimum: means nothing for the type string.",
+            f"line 45, {AT_FIELD}.doc_id.minimum: cannot be used with the type string.",
         ),
         (
             DOC_ID, "        - doc_id: {pattern: '(?=a)'}",
-            f"line 45, {AT_FIELD}.doc_id.pattern: is no usable regular "
-            "expression; look-arounds are not known.",
+            f"line 45, {AT_FIELD}.doc_id.pattern: is not a valid regular expression; look-arounds are not "
+            "supported.",
         ),
         (
             QUEUE, 'taskQueue: "chat-queue"\n    workflowId: "chat-{promptid}"',
@@ -134,23 +134,23 @@ def changed(old: str, new: str) -> str:
         ),
         (
             QUEUE, 'taskQueue: "chat-queue"\n    cache: maybe',
-            "line 74, workflows.ChatWorkflow.cache: has to be false, or a mapping such as {ttl: 24h}.",
+            "line 74, workflows.ChatWorkflow.cache: must be false or a mapping such as {ttl: 24h}.",
         ),
         (
             QUEUE, 'taskQueue: "chat-queue"\n    workflowId: "chat-{"',
-            "line 74, workflows.ChatWorkflow.workflowId: has a brace without its partner.",
+            "line 74, workflows.ChatWorkflow.workflowId: has an unmatched brace.",
         ),
         (
             QUEUE, 'taskQueue: "chat-queue"\n    timeout: 721h',
-            "line 74, workflows.ChatWorkflow.timeout: has to be between 1s and 720h.",
+            "line 74, workflows.ChatWorkflow.timeout: must be between 1s and 720h.",
         ),
         (
             QUEUE, 'taskQueue: "chat-queue"\n    version: 1.10',
-            "line 74, workflows.ChatWorkflow.version: has to be a text; put it in quotes.",
+            "line 74, workflows.ChatWorkflow.version: must be a string; put it in quotes.",
         ),
         (
             QUEUE, 'taskQueue: "chat-queue"\n    idReusePolicy: Reject',
-            "line 74, workflows.ChatWorkflow.idReusePolicy: has to be 'AllowDuplicate', "
+            "line 74, workflows.ChatWorkflow.idReusePolicy: must be 'AllowDuplicate', "
             "'AllowDuplicateFailedOnly' or 'RejectDuplicate'.",
         ),
         (
@@ -158,14 +158,14 @@ def changed(old: str, new: str) -> str:
             "line 63, workflows.IngestWorkflow: the key occurs twice; first in line 40.",
         ),
         ('purpose: "Processes chat', 'purpose: !!str "Processes chat',
-         "line 64: '!' begins a tag, which means nothing here; put the text in quotes."),
+         "line 64: tags such as '!' are not supported; put the text in quotes."),
         ('"localhost:7233"', '"https://localhost"',
-         "line 3, temporal.hostPort: give host:port, such as temporal.example.com:7233, without https:// "
+         "line 3, temporal.hostPort: enter host:port, such as temporal.example.com:7233, without https:// "
          "and path."),
         ("  # environment", "  tls: {insecureSkipVerify: true}\n  # environment",
-         "line 16, temporal.tls.insecureSkipVerify: certificates are always verified here. Give the "
-         "authority of your own certificate as the CA file, and its name as the server name if that differs "
-         "from the host, instead."),
+         "line 16, temporal.tls.insecureSkipVerify: cannot be turned on: certificates are always verified. "
+         "For a self-signed certificate, enter its authority as the CA file, and its name as the server "
+         "name if it differs from the host."),
     ],
 )  # fmt: skip
 def test_a_mistake_is_told_with_its_line_and_key(old: str, new: str, told: str):
@@ -176,11 +176,11 @@ def test_a_mistake_is_told_with_its_line_and_key(old: str, new: str, told: str):
 @pytest.mark.parametrize(
     ("field", "told"),
     [
-        ("{required: false}", "may be left out; the field has to be required, or to have a default"),
-        ("{default: ''}", "may be left out; the field has to be required, or to have a default"),
-        ("{type: boolean}", "has to be a field of the type string, number or integer, and not nullable"),
-        ("{nullable: true}", "has to be a field of the type string, number or integer, and not nullable"),
-        ("{type: array}", "has to be a field of the type string, number or integer, and not nullable"),
+        ("{required: false}", "is optional; the field must be required or have a default"),
+        ("{default: ''}", "is optional; the field must be required or have a default"),
+        ("{type: boolean}", "must be a field of the type string, number or integer, and not nullable"),
+        ("{nullable: true}", "must be a field of the type string, number or integer, and not nullable"),
+        ("{type: array}", "must be a field of the type string, number or integer, and not nullable"),
     ],
 )
 def test_a_workflow_id_is_made_only_of_what_every_call_has(field: str, told: str):
@@ -202,34 +202,34 @@ def test_a_workflow_id_may_be_made_of_a_field_with_a_value_in_every_call(field: 
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("", "line 1: there is nothing in it."),
-        ("# only a comment", "line 1: there is nothing in it."),
-        ("workflows:\n", "line 1, workflows: has to be a mapping of keys and values."),
-        ("[]", "line 1: has to be a mapping of keys and values."),
-        ("a: 1\n---\nb: 2", "line 2: a second document; there can be one only."),
+        ("", "line 1: the document is empty."),
+        ("# only a comment", "line 1: the document is empty."),
+        ("workflows:\n", "line 1, workflows: must be a mapping of keys and values."),
+        ("[]", "line 1: must be a mapping of keys and values."),
+        ("a: 1\n---\nb: 2", "line 2: only one document is allowed."),
         ("a: {b: c,\n  d: e\n\n", "line 1: a '{' here is never closed."),
         ("a:\n  - {b: c}\n  - {b: [c, d]\n# e\n", "line 3: a '{' here is never closed."),
         ("a:\n  - [b,\n", "line 2: a '[' here is never closed."),
         ("a: {b:\n", "line 1: a '{' here is never closed."),
         ("a: [b\nc: d", "line 2: expected ',' or ']'."),
-        ('a:\n  "b\nc: d', "line 2: a quotation that begins here is never closed."),
-        ("a: b: c", "line 1: a ':' that fits nothing; check the indentation, or quote the text."),
-        ("a:\n  b: 1\n c: 2", "line 3: the indentation does not fit the lines above."),
+        ('a:\n  "b\nc: d', "line 2: the quote that begins here is never closed."),
+        ("a: b: c", "line 1: unexpected ':'; check the indentation, or put the text in quotes."),
+        ("a:\n  b: 1\n c: 2", "line 3: the indentation does not match the lines above."),
         ("a: @b", "line 1: this character cannot begin a value; put the text in quotes."),
         ("a: *b", "line 1: '*' and a name that no anchor has; a text that begins so needs quotes."),
         ("a: &a [*a]", "line 1: '*' and a name that no anchor has; a text that begins so needs quotes."),
-        ('a: "\\q"', "line 1: an unknown escape after '\\'; within single quotes a '\\' is just itself."),
+        ('a: "\\q"', "line 1: unknown escape sequence after '\\'; in single quotes '\\' is literal."),
         ('a: "\\UFFFFFFFF"', "line 1: a character that does not exist."),
         ("a: b\n\x00", "line 2: a control character, or one that does not exist."),
         (b"a: b\nc: \xff", "line 2: a byte that is not UTF-8; save the text as UTF-8."),
-        ("a: .inf", "line 1, a: neither infinite nor undefined numbers can be used."),
+        ("a: .inf", "line 1, a: infinite and undefined numbers are not allowed."),
         ("a: 1e999", "line 1, a: a number that is too large; a text needs quotes."),
         ("a: " + "9" * 5000, "line 1, a: a number that is too large; a text needs quotes."),
-        ("? [a]\n: b", "line 1: a key has to be a word."),
-        ("a: {<<: {b: c}}", "line 1, a: '<<' is not known here; write the keys out."),
+        ("? [a]\n: b", "line 1: a key must be a word."),
+        ("a: {<<: {b: c}}", "line 1, a: '<<' is not supported here; write the keys out."),
         ("[" * 10_000, "line 1: nested deeper than 30 levels."),
         ("- " * 100, "line 1: nested deeper than 30 levels."),
-        ("a: b\n" + "#" * MAX_BYTES, "line 1: larger than 1,048,576 bytes, which is the most that is read."),
+        ("a: b\n" + "#" * MAX_BYTES, "line 1: larger than the maximum of 1,048,576 bytes."),
     ],
 )  # fmt: skip
 def test_what_is_no_usable_yaml_is_refused_by_its_line(text: str | bytes, told: str):

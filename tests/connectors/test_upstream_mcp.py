@@ -145,7 +145,7 @@ async def test_progress_keeps_a_call_alive_and_silence_ends_it(connect: Connect)
         assert (await call(connector, "last", told.append, seconds=1.2)).state is RunState.COMPLETED
         percents = [snapshot.progress for snapshot in told]
         assert percents == sorted(percents) and 0 < percents[-1] <= 100
-        with pytest.raises(OutcomeUnknown, match=r"no answer within 0\.8 s"):
+        with pytest.raises(OutcomeUnknown, match=r"no response within 0\.8 s"):
             await call(connector, "sleep", seconds=30)
 
 
@@ -245,7 +245,7 @@ async def test_the_token_goes_into_the_header_that_the_server_wants() -> None:
     async with ScriptedEngine(replies(403, {"error": "no"})) as engine:
         settings = {"authorization_header": "X-API-Key", "authorization_scheme": "", "bearer_token": "key-1"}
         async with connected(url=f"{engine.base_url}/mcp", **settings) as connector:
-            with pytest.raises(Rejected, match="refused our credentials"):
+            with pytest.raises(Rejected, match="rejected the credentials"):
                 await call(connector, "say")
     assert engine.received[0].headers["x-api-key"] == "key-1"
     assert "authorization" not in engine.received[0].headers
@@ -289,7 +289,7 @@ async def test_a_cloud_metadata_address_is_not_contacted() -> None:
 @pytest.mark.parametrize(
     ("settings", "complaint"),
     [
-        ({"command": "rm"}, r"'rm' is not allowed here.*CATALOGUE_STDIO_COMMANDS.*many-tools"),
+        ({"command": "rm"}, r"'rm' is not allowed.*CATALOGUE_STDIO_COMMANDS.*many-tools"),
         ({"command": "many-tools", "arguments": ["--port=1"]}, "takes no arguments.*more_arguments"),
         (
             {"command": "many-tools", "environment": ["NODE_OPTIONS=x"]},

@@ -102,7 +102,7 @@ async def test_wrong_key_shows_the_engines_words_and_keeps_the_last_good_list_un
         try:
             save_key("wrong-key-0123456789")
             told = refresh()
-            assert f"the engine refused our credentials {REFUSED} The last good list is kept." in told
+            assert f"the engine rejected the credentials {REFUSED} The last good list is kept." in told
             assert await listed(client) == before
             (unavailable,) = await unavailable_sources(client)
         finally:

@@ -146,7 +146,7 @@ async def test_a_start_whose_answer_is_lost_makes_one_run(
             execution = await begin(client, ORDER, {"order_id": "A19"})
 
             def has_been_sent() -> bool:
-                return "no complete answer" in json.dumps(rest.execution(execution)["events"])
+                return "no complete response" in json.dumps(rest.execution(execution)["events"])
 
             await asyncio.to_thread(wait_until, has_been_sent, PATIENCE_SECONDS)
         ended = await until(rest, execution, state="completed")

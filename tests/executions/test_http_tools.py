@@ -112,7 +112,7 @@ async def test_a_call_that_may_not_be_sent_twice_is_waited_for_until_its_deadlin
     async with asyncio.timeout(10):
         execution = await run(note="Two.")
     assert execution.state == State.UNCONFIRMED
-    assert "POST /slow: no complete answer within" in execution.error
+    assert "POST /slow: no complete response within" in execution.error
     assert execution.payload.start_answer["request"]["body"] == {"note": "Two."}
 
 

@@ -381,7 +381,7 @@ async def test_reads_count_against_the_rates_of_calls(connect: Connect) -> None:
             await client.read_resource("library://rules")
 
 
-NOT_MCP = "gone wrong|not valid MCP|cannot be used|asks for input|no answer within|larger than|MCP message"
+NOT_MCP = "gone wrong|not valid MCP|cannot be used|asks for input|no response within|larger than|MCP message"
 KEY = "key-that-nobody-may-see-42"
 
 

@@ -530,7 +530,7 @@ def test_a_connector_that_fails_to_read_a_delivery_says_no_more_than_that(
 @pytest.mark.parametrize(
     ("body", "content_type", "why"),
     [
-        pytest.param(BODY, "text/plain", "has to be application/json; it is text/plain", id="another type"),
+        pytest.param(BODY, "text/plain", "must be application/json; it is text/plain", id="another type"),
         pytest.param(b"not JSON", "application/json", "cannot be read", id="no JSON"),
         pytest.param(b"\0" * 100, "application/json", "cannot be read", id="NUL bytes"),
         pytest.param(b"[" * 5_000, "application/json", "nested", id="deep"),
@@ -638,11 +638,11 @@ def test_the_sources_page_shows_the_address_and_what_came_and_no_secret(
     deliver(mcp_server, body, headers=sign(body, OTHERS))
     shown = admin_client.get(page_url(source))
     assert "nothing delivered yet" not in text_of(shown)
-    assert "is not that of this body with the secret" in text_of(shown)
+    assert "does not match the body and the secret" in text_of(shown)
     told = administrator().get("/api/sources/tea/")
     assert told.data["webhook"]["url"] == "https://catalogue.example.com/hooks/tea"
     assert told.data["webhook"]["received_at"] and told.data["webhook"]["refused_at"]
-    assert "is not that of this body" in told.data["webhook"]["refusal"]
+    assert "does not match the body" in told.data["webhook"]["refusal"]
     for answer in (page, shown, told):
         assert SECRET not in answer.content.decode()
 
