@@ -161,7 +161,7 @@ def changed(old: str, new: str) -> str:
          "line 64: tags such as '!' are not supported; put the text in quotes."),
         ('"localhost:7233"', '"https://localhost"',
          "line 3, temporal.hostPort: enter host:port, such as temporal.example.com:7233, without https:// "
-         "and path."),
+         "and without a path."),
         ("  # environment", "  tls: {insecureSkipVerify: true}\n  # environment",
          "line 16, temporal.tls.insecureSkipVerify: cannot be turned on: certificates are always verified. "
          "For a self-signed certificate, enter its authority as the CA file, and its name as the server "
