@@ -215,7 +215,7 @@ async def test_a_running_execution_is_read_anew_each_time(connect: Connect, era:
     assert (after["progress"], after["progress_message"]) == (40, "Counting")
     assert refused.code == NOT_FOUND[era]
     assert "report is still running" in refused.message
-    assert f"execution://{execution.pk} says" in refused.message
+    assert f"execution://{execution.pk} shows" in refused.message
 
 
 async def test_a_completed_execution_holds_its_output(connect: Connect, era: str):

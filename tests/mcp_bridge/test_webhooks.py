@@ -561,7 +561,7 @@ def test_a_giant_delivery_is_refused_before_anything_of_it_is_read(
     """B8: also where it is genuine, as nobody knows that before."""
     body = b'{"a": "' + b"x" * LARGEST_BODY + b'"}'
     assert deliver(mcp_server, body).status_code == 413
-    assert "more than 65,536 bytes" in (Source.objects.get().webhook_refusal or "")
+    assert "larger than 65,536 bytes" in (Source.objects.get().webhook_refusal or "")
 
 
 def test_a_source_is_asked_by_post_only(mcp_server: McpServer, source: Source) -> None:
