@@ -84,7 +84,7 @@ def test_mistakes_are_told_by_line_and_key(admin_client: Client) -> None:
     page = upload(admin_client, TEXT.replace("taskQueue", "<b>") + "cache: {enabled: yes}\n")
     shown = text_of(page)
     assert "The file cannot be imported. Nothing was changed." in shown
-    assert "line 2, workflows.A.<b>: unknown key; known are purpose" in shown
+    assert "line 2, workflows.A.<b>: unknown key; known keys: purpose" in shown
     assert "line 3, cache.enabled: must be true or false." in shown
     assert not sealed_in(page)
 

@@ -170,7 +170,7 @@ class RqConnector:
         except NoSuchJobError:
             raise NotFound("Redis has no such job (any more).") from None
         except AuthenticationError as error:
-            raise Rejected(f"Redis refused our credentials: {error}") from None
+            raise Rejected(f"Redis rejected the credentials: {error}") from None
         except InvalidResponse as error:
             raise unreadable(f"Redis answered with something else than Redis does: {error}") from None
         except (ConnectionError, TimeoutError) as error:
