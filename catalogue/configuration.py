@@ -292,7 +292,7 @@ _WRITERS: dict[str, Callable[[], Any]] = {
 
 LIMITS = Limits(bytes=16 * 1024 * 1024, depth=250, parts=600_000, integer=10**40)  # Fits 5,000 workflows
 CAREFUL_BYTES = 256 * 1024  # Smaller files are read by a slower parser, which explains mistakes better
-TYPES: Mapping[type, str] = {bool: "true or false", int: "a whole number", str: "a text", list: "a list"}
+TYPES: Mapping[type, str] = {bool: "true or false", int: "a whole number", str: "a string", list: "a list"}
 
 
 @dataclass(slots=True)
@@ -370,7 +370,7 @@ class CatalogueFile:
         wanted = "a mapping" if kind is dict else TYPES[kind]
         for index, one in enumerate(value):
             if not isinstance(one, kind):
-                self.refuse((*path, index), f"has to be {wanted}")
+                self.refuse((*path, index), f"must be {wanted}")
         return [one for one in value if isinstance(one, kind)]
 
     def fields(self, path: Path, curated: Curated, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -401,7 +401,7 @@ class CatalogueFile:
         if (wanted := _type_of(column)) is None or type(value) is wanted:
             return True
         quotes = "; put it in quotes" if wanted is str else ""
-        self.refuse(path, f"has to be {TYPES[wanted]}{quotes}")
+        self.refuse(path, f"must be {TYPES[wanted]}{quotes}")
         return False
 
     def _check_version(self) -> None:

@@ -66,7 +66,7 @@ def leave_out_deleted(request: HttpRequest, present: Collection[str]) -> int:
     remaining.update(_renumbered(request.POST, places) | totals)
     request.POST = remaining  # type: ignore[assignment]
     if (mark := vars(request).get(MARK)) is not None:
-        vars(request)[MARK] = mark._replace(values=_renumbered(mark.values, places))
+        vars(request)[MARK] = Mark(mark.at, _renumbered(mark.values, places))
     return deleted
 
 

@@ -55,7 +55,7 @@ FORGET = "forget_"
 STORED, KEEP = "stored", "leave empty to keep"
 ENTERED = "entered; leave empty to keep"
 KEPT_ENTRIES = "kept_entries"  # The hidden field with the encrypted secrets of a refused form
-WITHOUT_ONE = re.compile(r"\s*\bEmpty: [^.<]*\.")
+WITHOUT_ONE = re.compile(r"\s*\b(?:Empty:|Leave empty) [^.<]*\.")
 TEST = "_test"
 
 

@@ -301,7 +301,7 @@ class Workflows:
         if isinstance(enabled := given.get("enabled", row.enabled), bool):
             row.enabled = enabled
         else:
-            self.file.refuse((*path, "enabled"), "has to be true or false")
+            self.file.refuse((*path, "enabled"), "must be true or false")
         row.former_tool_names = _join_names(row, name, self.file.items((*path, "former_tool_names"), str))
         try:
             row.clean_fields(exclude=UNCHECKED if row.tool_name else [*UNCHECKED, "tool_name"])

@@ -84,7 +84,7 @@ def _type_objection(tool: ToolConfig, argument: str, place: ArgumentPlace) -> st
     types = types_of(schema, follow)
     if is_body:
         is_none = types and "object" not in types
-        return f"{argument} is the whole form, so it has to be an object." if is_none else ""
+        return f"{argument} is the whole form, so it must be an object." if is_none else ""
     if types == {"object"}:
         return f"{argument} is an object, which only a body can carry."
     if types == {"array"} and (items := item_types_of(schema, follow)) and items <= NESTED:

@@ -90,10 +90,10 @@ def test_what_the_tool_did_before_counts_runs_that_go_on(admin_client: Client) -
 def test_an_approver_reads_that_the_call_would_not_be_started(admin_client: Client) -> None:
     """Its engine may drop a workflow while the call waits; an approval would then lead to nothing."""
     execution = waiting_call()
-    assert "It runs once" in text_of(admin_client.get(page_of(execution)))
+    assert "The call runs once" in text_of(admin_client.get(page_of(execution)))
     Workflow.objects.update(missing_since=timezone.now())
     shown = text_of(admin_client.get(page_of(execution)))
-    assert "The call would not be started now: the engine does not list the workflow any more." in shown
+    assert "The call would not be started now: the engine no longer lists the workflow." in shown
     assert "It runs once" not in shown
 
 

@@ -96,7 +96,7 @@ def test_a_change_of_which_the_history_knows_nothing_is_told_without_a_name(admi
     workflow = make_workflow(name="picked")
     toolset.picked.add(workflow)
     page = save(admin_client, toolset, mine, title="Mine", picked=[make_workflow().pk], _continue="1")
-    assert "opened. Saving again" in text_of(page)
+    assert "opened the form. Saving again" in text_of(page)
     assert "now: Theirs" in problems(page) and "compact" not in problems(page)
     assert f"now: {workflow}" in problems(page)
     assert page.context["adminform"].form["mode"].value() == "compact"

@@ -71,7 +71,7 @@ def test_what_has_changed_since_the_plan_was_seen_is_shown_again(admin_client: C
     Toolset.objects.update(title="Other")
     again = confirm(admin_client, page)
     assert again.status_code == 200
-    assert "Other" in text_of(again) and "Something has changed" in text_of(again)
+    assert "Other" in text_of(again) and "Something changed since you saw the plan" in text_of(again)
     assert Toolset.objects.get().title == "Other"
     confirm(admin_client, again)
     assert Toolset.objects.get().title == "New"
@@ -92,7 +92,7 @@ def test_a_file_that_is_refused_leaves_what_was_typed(admin_client: Client) -> N
     User.objects.get().user_permissions.add(Permission.objects.get(codename="view_source"))
     refused = confirm(admin_client, page)
     assert "catalogue.add_source" in text_of(refused)
-    assert "Stored encrypted for an hour. orders.api_key." in text_of(refused)
+    assert "Stored encrypted for an hour: orders.api_key." in text_of(refused)
     assert "key-0123456789" not in refused.content.decode()
     User.objects.update(is_superuser=True)
     kept = {"kept_entries": shown_in(refused)["kept_entries"]}

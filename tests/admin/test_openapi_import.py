@@ -50,7 +50,7 @@ def test_a_document_is_looked_at_and_then_imported(admin_client: Client) -> None
     """C1.4, B4: nothing is written before; what is refused or left out is told."""
     page = text_of(upload(admin_client))
     assert f"api.example.com , which is new, at {BASE}, authentication none: 1 added, 1 refused." in page
-    assert re.search(r"In tools/list about [34]\d tokens\.", page)
+    assert re.search(r"About [34]\d tokens in tools/list\.", page)
     assert "orders 1 listOrders" in page and "POST /upload" in page and "only JSON and forms" in page
     assert 'style "deepObject" is not supported' in page and not Source.objects.exists()
 

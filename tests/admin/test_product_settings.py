@@ -80,4 +80,6 @@ def test_who_may_only_look_changes_nothing(staff_with: StaffWith) -> None:
 def test_large_numbers_are_shown_to_the_last_digit(admin_client: Client, staff_with: StaffWith) -> None:
     """A4.4: what the page says of a value is that value."""
     save(admin_client, max_concurrent_executions="1000000")
-    assert ": 1,000,000 Runs at a time" in text_of(staff_with("view_productsettings").get(page()))
+    assert ": 1,000,000 Maximum number of concurrent runs" in text_of(
+        staff_with("view_productsettings").get(page())
+    )

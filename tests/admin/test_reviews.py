@@ -147,7 +147,9 @@ def test_the_list_of_workflows_leads_to_what_is_held_and_accepts_it_once_it_was_
     assert accepted.endswith("Accepted: report_1.")
     assert Workflow.objects.get(upstream_id="wf-1").description == "Yet another."
     assert "change to review" not in admin_client.get(list_url(Workflow)).content.decode()
-    assert "Nothing is held" in told(run_action(admin_client, "accept_selected", *workflows))
+    assert "None of the selected workflows has a held change" in told(
+        run_action(admin_client, "accept_selected", *workflows)
+    )
     assert HistoryEntry.of(review.workflow).get().actor_name == "admin"
 
 

@@ -107,7 +107,7 @@ def test_its_page_shows_the_servers_words_and_takes_the_curators(
     ("kind", "name", "wanted", "words"),
     [
         ("prompt", "greet", "two words", "letters, digits"),
-        ("prompt", "greet", "taken", "has this already"),
+        ("prompt", "greet", "taken", "already has this"),
         ("resource", "note://1", "no address", "no URI"),
         ("resource", "note://1", "workflow://list", "product's own"),
         ("resource", "note://1", "upstream://other/x", "begins with upstream://library/"),
@@ -115,7 +115,7 @@ def test_its_page_shows_the_servers_words_and_takes_the_curators(
             "template",
             "note://{id}",
             "note://{+id}",
-            "has to be note://{id} or upstream://library/note://{id}",
+            "must be note://{id} or upstream://library/note://{id}",
         ),
     ],
 )

@@ -344,7 +344,7 @@ def test_several_sources_are_left_to_the_worker_and_one_dead_engine_costs_the_ot
         next_refresh_at=None,
     )
     message = told(run_action(admin_client, "refresh_selected", dead, off, good))
-    assert "2 listings begin within seconds" in message
+    assert "2 listings start within seconds" in message
     assert set(due_sources()) == {dead.pk, good.pk}
     for source_id in (dead.pk, good.pk):
         refresh_one_source(source_id, "manual")

@@ -153,7 +153,7 @@ def test_a_tool_is_removed_and_its_page_stays(admin_client: Client, workflow: Wo
     """A1.3"""
     done = press(admin_client, workflow, "remove_tool")
 
-    assert "get_order is removed" in told(done)
+    assert "get_order was removed" in told(done)
     page = admin_client.get(page_url(workflow))
     assert page.status_code == 200
     assert "Remove tool" not in text_of(page) and "Change the tool" not in text_of(page)

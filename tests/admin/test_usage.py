@@ -259,11 +259,11 @@ def test_the_first_page_shows_the_first_steps_until_all_are_done(admin_client: C
         forget_catalogue()
         return [step.title for step, _ in admin_client.get("/admin/").context["steps"] if not step.done]
 
-    assert [title.split()[0] for title in to_do()] == ["Connect", "Review", "Expose", "Make", "Call"]
+    assert [title.split()[0] for title in to_do()] == ["Connect", "Review", "Expose", "Create", "Call"]
     workflow = make_workflow(enabled=False)
-    assert [title.split()[0] for title in to_do()] == ["Review", "Expose", "Make", "Call"]
+    assert [title.split()[0] for title in to_do()] == ["Review", "Expose", "Create", "Call"]
     run_action(admin_client, "enable_selected", workflow)
-    assert [title.split()[0] for title in to_do()] == ["Make", "Call"]
+    assert [title.split()[0] for title in to_do()] == ["Create", "Call"]
     create_token(name="agent")
     shown = text_of(admin_client.get("/admin/"))
     assert "First steps" in shown and "Nothing." in shown

@@ -298,7 +298,7 @@ MISTAKES = {
     "version: 1\nlisted: {orders: {'2': {description: x}}}": "line 2, listed.orders.2: name: Field required.",
     "version: 1\ntoolsets: {a: {}, a: {}}": "the key occurs twice",
     "version: 1\ntoolsets: [": "is never closed",
-    "version: 1\ntoolsets: !!python/object:os.system {}": "'!' begins a tag",
+    "version: 1\ntoolsets: !!python/object:os.system {}": "tags such as '!' are not supported",
 }  # fmt: skip
 
 
@@ -591,12 +591,12 @@ def test_what_was_decided_on_prompts_and_resources_comes_back() -> None:
     [
         ("{library: {prompt: {other: {}}}}", "its server has not listed it here: refresh the source first"),
         ("{library: {tool: {greet: {}}}}", "there is no such key here, there are prompt, resource, template"),
-        ("{library: {prompt: {greet: {enabled: 1}}}}", "has to be true or false"),
+        ("{library: {prompt: {greet: {enabled: 1}}}}", "must be true or false"),
         ("{library: {prompt: {greet: {served_as: two words}}}}", "letters, digits"),
         ("{library: {prompt: {greet: {words: {}}}}}", "there is no such key here"),
         ("{library: {prompt: {other: {definition: {name: 7}}}}}", "definition: name: Input should be"),
         ("{library: {prompt: {other: {definition: 7}}}}", "definition: has to be a mapping"),
-        ("{library: {prompt: {other: {definition: {name: x}, served_as: greet}}}}", "has this already"),
+        ("{library: {prompt: {other: {definition: {name: x}, served_as: greet}}}}", "already has this"),
     ],
 )
 def test_what_cannot_be_decided_on_a_prompt_is_refused_with_its_place(features: str, reason: str) -> None:

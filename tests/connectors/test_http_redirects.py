@@ -242,7 +242,7 @@ async def test_a_redirect_that_is_not_followed_is_the_answer_and_says_why(
             answer = await ask(client, method)
         assert hidden.connections == 0
     assert (answer.status, answer.body) == (status, b'{"see": "there"}')
-    assert answer.not_followed.startswith(f"The answer {status} points to ")
+    assert answer.not_followed.startswith(f"The response {status} points to ")
     assert reason in answer.not_followed
     assert "hunter2" not in answer.not_followed
     assert len(api.received) == 1

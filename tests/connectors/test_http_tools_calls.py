@@ -185,9 +185,9 @@ UNSENDABLE: dict[str, tuple[Any, str]] = {
     "null within a list": ({"l": ["a", None]}, "The value of l is null, which only a JSON body can say"),
     "a line break in a header": (
         {"h": "a\r\nX-Admin: 1"},
-        "The value of h has characters that HTTP does not",
+        "The value of h contains characters that HTTP does not",
     ),
-    "no ASCII in a header": ({"h": "é"}, "The value of h has characters that HTTP does not allow"),
+    "no ASCII in a header": ({"h": "é"}, "The value of h contains characters that HTTP does not allow"),
     "a comma within a list": ({"l": ["a,b"]}, "The value of l has an item with a comma in it"),
     "a step back": ({"p": ".."}, 'The value of p is or has "." or ".." as a step, so it cannot stand'),
     "an encoded step back": ({"p": "%2e%2e"}, 'The value of p is or has "." or ".." as a step'),

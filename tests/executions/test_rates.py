@@ -82,7 +82,8 @@ def test_a_refusal_says_whose_rate_it_is_and_when_to_come_back(clock: Any) -> No
     with pytest.raises(TooManyCalls) as refused:
         take_call(workflow, caller)
     assert str(refused.value) == (
-        "Too many calls: the token takes 6 a minute and 1 at once. Nothing was started; try again in 10 s."
+        "Too many calls: the token is limited to 6 a minute and 1 at once. Nothing was started; "
+        "try again in 10 s."
     )
     clock.now += refused.value.retry_after
     take_call(workflow, caller)

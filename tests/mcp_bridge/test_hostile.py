@@ -282,7 +282,9 @@ def test_a_body_that_is_not_json_by_its_headers_is_refused(
             headers = modern("tools/list")[1] | {"mcp-protocol-version": version} | changed
             response = client.post(mcp_server.url, content=body, headers=headers)
             assert response.status_code == 415
-            assert response.json()["error"]["message"].startswith("Send the ")
+            assert response.json()["error"]["message"].endswith(
+                ("as Content-Type: application/json.", "Send the body without it.")
+            )
 
 
 @pytest.mark.parametrize(

@@ -96,7 +96,7 @@ async def test_a_call_beyond_a_tokens_rate_is_an_error_that_says_when_to_come_ba
     assert [answer.is_error for answer in (*answers, built_in, listed)] == [False, False, True, True, False]
     for refused in (answers[2], built_in):
         text = refused.content[0].text
-        assert text.startswith("Too many calls: the token hasty takes 6 a minute and 2 at once.")
+        assert text.startswith("Too many calls: the token hasty is limited to 6 a minute and 2 at once.")
         assert "Nothing was started; try again in" in text
     assert await in_database(Execution.objects.count)() == len(runs.arrived) == 2
 

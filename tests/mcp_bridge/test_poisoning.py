@@ -72,7 +72,7 @@ def test_a_poisoned_engine_changes_nothing_for_agents_and_leaves_three_things_to
     assert "3 of 3 workflows are gone" in listing and "Confirm removal" in listing
     assert "report_1 report_2 report_3" in listing
     page = text_of(admin_client.get(reverse("admin:catalogue_source_change", args=[source.pk])))
-    assert "Changes to review 2" in page and "look and confirm" in page
+    assert "Changes to review 2" in page and "review and confirm" in page
 
     chosen = Review.objects.get(workflow__tool_name="report_2")
     looked_at = {f"offer-{chosen.pk}": chosen.offer_hash}

@@ -229,7 +229,7 @@ def _minor_version(value: dict[str, Any]) -> int:
     found = VERSION.match(str(value.get("openapi", "")))
     if found is None:
         raise UnusableDocument(
-            "The document does not say that it is OpenAPI 3: its first key has to be openapi, such as 3.1.0."
+            "The document does not say that it is OpenAPI 3: its first key must be openapi, such as 3.1.0."
         )
     return int(found[1])
 
