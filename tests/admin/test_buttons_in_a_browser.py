@@ -161,7 +161,7 @@ def test_a_filter_is_previewed_then_asked_for_and_then_saved(window: Window) -> 
     window.click_through("[name=_preview]")
     assert "1 would be hidden report" in window.browser.text("#main")
     window.click_through("[name=_save]")
-    assert "Nothing was saved yet" not in window.browser.text("#main")
+    assert "Not saved yet" not in window.browser.text("#main")
     assert WorkflowFilter.objects.get().pattern == "pay*"
     assert Workflow.objects.count() == 2
 
