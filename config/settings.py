@@ -521,7 +521,7 @@ UNFOLD = {
                     },
                     _page("Approvals", "approval", "executions", "approval")
                     | {"permission": lambda request: request.user.has_perm("executions.decide_approval")},
-                    _page("Approved for a time", "more_time", "executions", "standingapproval")
+                    _page("Approved for a period", "more_time", "executions", "standingapproval")
                     | {"permission": lambda request: request.user.has_perm("executions.decide_approval")},
                     _page("Result cache", "bolt", "executions", "cachepolicy"),
                     # Its address is also the beginning of the next one's.
