@@ -35,8 +35,8 @@ def compile_pattern(pattern: str) -> jsonschema_rs.Validator:
     """A linear-time matcher that searches strings for `pattern`. Raises ValueError."""
     if (matcher := _compile(pattern, LINEAR)) is None:
         raise ValueError(
-            f"{pattern!r} is not a valid regular expression. Look-arounds and back-references are not "
-            "supported."
+            f"{pattern!r} is not a valid regular expression (look-arounds and back-references are not "
+            "supported)."
         )
     return matcher
 
