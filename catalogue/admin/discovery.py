@@ -132,7 +132,7 @@ class ReviewAdmin(base.ReadOnlyMixin, base.ButtonsMixin):
     def accept_selected(self, request: HttpRequest, queryset: QuerySet[Review]) -> None:
         _report(request, accept_offers(_seen(request, queryset), by=actor_of(request)), "Accepted")
 
-    @admin.action(description="Keep what was accepted", permissions=["decide"])
+    @admin.action(description="Keep the accepted version", permissions=["decide"])
     def keep_selected(self, request: HttpRequest, queryset: QuerySet[Review]) -> None:
         _report(request, keep_accepted(_seen(request, queryset), by=actor_of(request)), "Kept")
 
@@ -218,7 +218,7 @@ def _with_offer(review: Review, placement: Placement) -> SafeString:
 def _label(one: base.Button, review: Review) -> str:
     if review.kind == Review.Kind.NEW:
         return {"accept": "Accept and enable", "keep": "Leave hidden"}[one.name]
-    return {"accept": "Accept the change", "keep": "Keep what was accepted"}[one.name]
+    return {"accept": "Accept the change", "keep": "Keep the accepted version"}[one.name]
 
 
 def _summary(review: Review, placement: Placement) -> SafeString:

@@ -231,7 +231,7 @@ class ReviewViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet
 
     @extend_schema(
         operation_id="reviews_keep",
-        summary="Keep what was accepted",
+        summary="Keep the accepted version",
         description="Agents still see the accepted version, and no review is requested until the engine "
         "changes the workflow again. A new workflow stays hidden.",
         request=OfferSerializer,
@@ -267,7 +267,7 @@ class ReviewViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet
 
     @extend_schema(
         operation_id="reviews_keep_many",
-        summary="Keep what was accepted of several",
+        summary="Keep the accepted versions of several",
         description="Offers that changed since the review are left alone and named.",
         request=DecisionSerializer,
         responses={
