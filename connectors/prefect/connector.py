@@ -4,7 +4,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar, TypeVar
 from uuid import UUID
 
@@ -33,6 +33,9 @@ from connectors.protocol import (
 )
 
 MAX_WORKFLOWS = 10_000
+LOGS_ARRIVE_WITHIN = timedelta(seconds=10)
+PAUSES_FOR_LOGS = (0.2, 0.4, 0.8, 1.6)
+"""In seconds."""
 TAG = "workflow-catalogue"
 Answer = TypeVar("Answer")
 MARK = "__prefect_kind"
@@ -178,7 +181,7 @@ class PrefectConnector:
         return replace(seen, progress=percent, progress_message=newest)
 
     async def _ended(self, run_id: str, flow_run: dict[str, Any], seen: RunSnapshot) -> RunSnapshot:
-        logs = await self._last_logs(run_id, lines=self._config.log_lines)
+        logs = await self._logs_of_ended(run_id, seen)
         raw = seen.raw | {"logs": kept_lines(logs)}
         if seen.state is RunState.COMPLETED:
             return replace(seen, output=await self._result(run_id, flow_run), raw=raw)
@@ -199,6 +202,18 @@ class PrefectConnector:
         if artifact is None:
             return message_of(flow_run) or None
         return read_result(artifact.get("data"))
+
+    async def _logs_of_ended(self, run_id: str, seen: RunSnapshot) -> list[dict[str, Any]]:
+        """Flow runs send their logs every two seconds, and the rest after their last state. Those of a run
+        that failed just now are asked for again until its last line is there."""
+        lines = self._config.log_lines
+        logs = await self._last_logs(run_id, lines=lines)
+        for pause in PAUSES_FOR_LOGS if lines and has_just_failed(seen) else ():
+            if len(logs) == lines or any(LAST_LINE in message_in(entry) for entry in logs):
+                break
+            await asyncio.sleep(pause)
+            logs = await self._last_logs(run_id, lines=lines)
+        return logs
 
     async def _last_logs(self, run_id: str, *, lines: int) -> list[dict[str, Any]]:
         return await _or_else([], self._api.last_logs(run_id, lines=lines, level=INFO)) if lines else []
@@ -363,7 +378,8 @@ SCHEDULED_FOR_A_REASON = {
 BOTH_NAMES = 2
 FENCED = re.compile(r"\s*```(?:json)?[ \t]*\n(.*)\n[ \t]*```\s*", re.DOTALL)
 MESSAGE_LIMIT = 2_000
-STATE_MESSAGES = ("Traceback (most recent call last)", "Finished in state ")
+LAST_LINE = "Finished in state "
+STATE_MESSAGES = ("Traceback (most recent call last)", LAST_LINE)
 """Log lines in which Prefect repeats a run's end."""
 EXAMPLE = '{"tags": {"all_": ["nightly"]}}'
 
@@ -545,6 +561,13 @@ def read_result(data: Any) -> Any:
         return parse_json((block[1] if block else data).encode("utf-8", "replace"))
     except UnreadableJSON:
         return data
+
+
+def has_just_failed(seen: RunSnapshot) -> bool:
+    """By Prefect's clock, which may differ from ours by as much."""
+    if seen.state is not RunState.FAILED or seen.finished_at is None:
+        return False
+    return abs(datetime.now(UTC) - seen.finished_at) < LOGS_ARRIVE_WITHIN
 
 
 def last_error(logs: list[dict[str, Any]]) -> str:

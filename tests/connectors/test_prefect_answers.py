@@ -5,6 +5,7 @@ import base64
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
@@ -399,3 +400,30 @@ def test_settings_that_cannot_work_are_refused(settings: dict[str, str]) -> None
     with pytest.raises(ValidationError) as caught:
         PrefectConfig.model_validate({"base_url": "http://127.0.0.1:4200/api"} | settings)
     assert "no colon" not in str(caught.value)
+
+
+async def test_the_last_error_of_a_run_that_failed_just_now_is_waited_for() -> None:
+    """A2.4: a flow run sends the rest of its logs after its last state."""
+    failed = flow_run("FAILED", message="No tea.", end_time=datetime.now(UTC).isoformat())
+    error = {"level": 40, "message": "The kettle is empty.", "timestamp": "2026-01-02T03:04:05Z"}
+    last = {
+        "level": 20,
+        "message": "Finished in state Failed('No tea.')",
+        "timestamp": "2026-01-02T03:04:06Z",
+    }
+    async with prefect({READ: failed, LOGS: ([], [error], [last, error])}) as (connector, engine):
+        snapshot = await connector.poll(RUN)
+    assert snapshot.error == "No tea.\nThe last error that it logged: The kettle is empty."
+    assert [request.target for request in engine.received].count(LOGS) == 3
+
+
+@pytest.mark.parametrize(
+    ("state", "ended"),
+    [("FAILED", "2026-01-02T03:04:05Z"), ("FAILED", None), ("COMPLETED", "now")],
+    ids=["long ago", "nobody knows when", "completed"],
+)
+async def test_the_logs_of_other_ended_runs_are_read_once(state: str, ended: str | None) -> None:
+    told = flow_run(state, end_time=datetime.now(UTC).isoformat() if ended == "now" else ended)
+    async with prefect({READ: told, LOGS: [], ARTIFACTS: []}) as (connector, engine):
+        await connector.poll(RUN)
+    assert [request.target for request in engine.received].count(LOGS) == 1
