@@ -26,8 +26,8 @@ from loguru import logger
 from catalogue.database import in_turn
 from catalogue.models import Workflow
 from executions.models import CachedResult, CachePolicy, CacheUse, Execution, State
-from executions.models.execution import StartRequest, insert_execution, new_execution
-from executions.models.record import size_of
+from executions.models.execution import size_of
+from executions.models.lifecycle import StartRequest, insert_execution, new_execution
 from executions.models.result_cache import BATCH, cache_key, evict_excess, remove_results
 
 if TYPE_CHECKING:

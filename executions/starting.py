@@ -29,8 +29,8 @@ from catalogue.naming import find_similar_names
 from catalogue.schemas import ArgumentProblem
 from executions import approvals, queue, rates, refusals
 from executions.models import OPEN, Execution, StandingApproval, State
-from executions.models.execution import LONG_PAST, StartRequest, insert_execution, new_execution
-from executions.models.record import has_abandoned
+from executions.models.execution import has_abandoned
+from executions.models.lifecycle import LONG_PAST, StartRequest, insert_execution, new_execution
 from executions.reading import find_execution
 from executions.result_cache import answer_from_cache, count_run, mark_for_cache
 from executions.runner.lease import LEASE

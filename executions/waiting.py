@@ -15,7 +15,7 @@ from executions import advancing
 from executions.change_feed import watching
 from executions.interacting import CancelOutcome, cancel_execution
 from executions.models import Execution, State
-from executions.models.execution import StartRequest
+from executions.models.lifecycle import StartRequest
 from executions.refusals import StartRefused
 from executions.runner.follow import CANCELLATION_GRACE, record
 from executions.runner.lease import LEASE, keep

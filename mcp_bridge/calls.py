@@ -30,7 +30,7 @@ from connectors.errors import ConnectorError
 from executions.advancing import begin
 from executions.change_feed import watch_until_settled
 from executions.models import Execution, State
-from executions.models.execution import StartRequest
+from executions.models.lifecycle import StartRequest
 from executions.reading import UnknownExecution, find_execution
 from executions.refusals import InvalidArguments, StartRefused, UnknownTool
 from executions.run_callers import ANSWERS, answer

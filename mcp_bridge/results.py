@@ -10,7 +10,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS, is_version_at_least
 
 from catalogue.schemas import find_argument_problems
 from executions.models import Aftermath, ErrorKind, Execution, State
-from executions.models.record import SAID_BY
+from executions.models.execution import SAID_BY
 from executions.reading import describe_execution
 from executions.refusals import HELD_CHANGE
 from mcp_bridge import content

@@ -25,7 +25,7 @@ from catalogue.models import Workflow
 from connectors.network.redaction import printable, shorten
 from executions.advancing import begin
 from executions.models import Execution
-from executions.models.execution import StartRequest
+from executions.models.lifecycle import StartRequest
 from executions.refusals import Busy, StartRefused, TooManyCalls
 from executions.waiting import start_and_wait
 from orchestration import guard, records, retrieval

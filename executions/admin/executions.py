@@ -57,7 +57,7 @@ from executions.interacting import (
     why_not_now,
 )
 from executions.models import Execution, State
-from executions.models.record import TEXTS
+from executions.models.execution import TEXTS
 from executions.reading import UnknownExecution
 from executions.wakeups import request_poll_if_stale
 

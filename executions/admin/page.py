@@ -42,7 +42,7 @@ from catalogue.models import Source, Toolset, Workflow
 from catalogue.schemas import find_argument_problems
 from connectors.http_tools.tool import HTTPRequestSpec, HTTPResponseSpec
 from executions.models import Execution, ExecutionPayload, State
-from executions.models.record import ACTIVE, recorded_source_names
+from executions.models.execution import ACTIVE, recorded_source_names
 from executions.models.usage import FAILURES
 from executions.reading import decode_base64
 from executions.statistics import Period

@@ -25,7 +25,7 @@ from connectors.formats.json import UnreadableJSON, parse_json
 from connectors.formats.json_schema import pointer_of, steps_of
 from executions.admin.page import caller_of, state_badge
 from executions.models import Execution, ExecutionPayload
-from executions.models.execution import StartRequest
+from executions.models.lifecycle import StartRequest
 from executions.refusals import IdempotencyConflict, InvalidArguments, StartRefused
 from executions.starting import create_execution
 from executions.wakeups import request_poll

@@ -1,6 +1,5 @@
 from executions.models.approval import Approval, ApprovalDecision, ApprovalNotice, StandingApproval
-from executions.models.execution import Execution
-from executions.models.record import (
+from executions.models.execution import (
     ACTIVE,
     FINAL,
     OPEN,
@@ -14,6 +13,7 @@ from executions.models.record import (
     State,
     WorkerPresence,
 )
+from executions.models.lifecycle import Execution
 from executions.models.result_cache import CachedOutput, CachedResult, CachePolicy, CacheUse
 from executions.models.usage import HourlyUsage, RateBucket, StatisticsState
 

@@ -1,615 +1,687 @@
-"""The verbs that move an execution from state to state.
+"""The row of an execution, its states, payload and timeline, the queries that repeat, and the rows that
+upkeep goes by."""
 
-PENDING -> STARTING -> RUNNING -> COMPLETED | FAILED | CANCELLED | TIMED_OUT
-              \\-> UNCONFIRMED <-/
-UNAPPROVED -> PENDING | FAILED | CANCELLED | TIMED_OUT
+from __future__ import annotations
 
-UNAPPROVED: a person has to approve it. PENDING: no engine has it yet. STARTING: one may have it, until its
-answer is recorded. States are never assigned: each verb is one compare-and-set UPDATE, and False means that
-another process was faster.
-"""
-
+import contextlib
 import json
 import uuid
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any, ClassVar
+from typing import Any, Self, TypeVar
 
-from django.db import models
-from django.db.models.expressions import RawSQL
+from django.conf import settings
+from django.core.validators import MaxValueValidator
+from django.db import connection, models
+from django.db.models import Q
 from django.utils import timezone
-from loguru import logger
 
-from audit.models import origin
+from catalogue import long_lists
 from catalogue.access import Caller
-from catalogue.models import Workflow
+from catalogue.fields import JSONTextField
+from catalogue.models import Recorded, Workflow
 from connectors.network.redaction import printable
-from connectors.protocol import RunSnapshot, Started
-from executions.models.record import (
-    ACTIVE,
-    EVENT_COLUMNS,
-    SAID_BY,
-    Aftermath,
-    ErrorKind,
-    ExecutionEvent,
-    ExecutionPayload,
-    ExecutionQuerySet,
-    InputRequest,
-    State,
-    size_of,
-)
-from executions.models.statements import adapt_time, carry_out, insertion, insertion_of
-from executions.models.transitions import (
-    MESSAGE_CHARACTERS,
-    NO_LEASE,
-    Event,
-    Transitions,
-    engine_times,
-    progress_message,
-)
-from executions.models.usage import end_of, usage_insertion
-from telemetry import traces
+from connectors.protocol import RunRef
 
-LONG_PAST = timedelta(seconds=30)  # Statements may run so long after the time that they compare with
-KEPT_CHARACTERS = 100  # Of a client's description of itself
+SAID_BY = "said_by"  # The name in `metadata` of the administrator who resolved the run by hand
 
 
-class Execution(Transitions):
-    objects: ClassVar[models.Manager["Execution"]] = ExecutionQuerySet["Execution"].as_manager()
+class State(models.TextChoices):
+    UNAPPROVED = "unapproved", "waiting for approval"
+    PENDING = "pending", "waiting to be started"
+    STARTING = "starting", "being started"
+    RUNNING = "running", "running"
+    COMPLETED = "completed", "completed"
+    FAILED = "failed", "failed"
+    CANCELLED = "cancelled", "cancelled"
+    TIMED_OUT = "timed_out", "timed out"
+    UNCONFIRMED = "unconfirmed", "unconfirmed"
 
-    class Meta(Transitions.Meta):
-        abstract = False
+
+ACTIVE = (State.PENDING, State.STARTING, State.RUNNING)
+OPEN = (State.UNAPPROVED, *ACTIVE)  # No worker, lease or limit is concerned with unapproved ones
+FINAL = (State.COMPLETED, State.FAILED, State.CANCELLED, State.TIMED_OUT)
+
+
+class CancelProgress(models.TextChoices):
+    REQUESTED = "requested", "requested; not sent to the engine yet"
+    SENT = "sent", "sent to the engine; not confirmed yet"
+    CONFIRMED = "confirmed", "cancelled"
+    REFUSED = "refused", "the engine refused"
+    TOO_LATE = "too_late", "it ended before it could be cancelled"
+
+
+class Aftermath(models.TextChoices):
+    """What a failure left behind, which decides what may be done next; a line of the timeline."""
+
+    MAY_HAVE_EFFECT = "may_have_effect", "The action may have taken effect all the same."
+    NO_OTHER_ARGUMENTS = "no_other_arguments", "Other arguments would not help."
+    NOTHING_DONE = "nothing_done", "The engine was not reached, or asks to be called later. Nothing was done."
+
+
+class ErrorKind(models.TextChoices):
+    """The five kinds of B5."""
+
+    DISCOVERY = "discovery", "discovery"
+    VALIDATION = "validation", "validation"
+    EXECUTION = "execution", "execution"
+    TIMEOUT = "timeout", "timeout"
+    CONFIGURATION = "configuration", "configuration"
+
+
+class ExecutionEvent(models.Model):
+    execution = models.ForeignKey("executions.Execution", on_delete=models.CASCADE, related_name="events")
+    at = models.DateTimeField(default=timezone.now)
+    kind = models.CharField(max_length=30)
+    message = models.TextField(blank=True)
+
+    class Meta:
+        ordering = ("pk",)
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.message}"
+
+
+EVENT_COLUMNS = ("execution_id", "at", "kind", "message")
+
+
+class ExecutionRecord(models.Model):
+    class Door(models.TextChoices):
+        MCP = "mcp", "MCP"
+        REST = "rest", "REST"
+        ADMIN = "admin", "admin"
+        COMMAND = "command", "command line"
+        WORKFLOW = "workflow", "natural-language request"
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    # No index of its own: execution_by_workflow begins with it.
+    workflow = models.ForeignKey(
+        Workflow, null=True, on_delete=models.SET_NULL, related_name="executions", db_index=False
+    )
+    # Copied, so that the record is readable after its workflow is deleted.
+    tool_name = models.CharField(max_length=64)
+    workflow_name = models.CharField(max_length=255)
+    upstream_id = models.CharField("engine's workflow id", max_length=255)
+    source_name = models.CharField("source", max_length=64)
+    caller = models.CharField(max_length=100, help_text="Who started it, e.g. token:7 or user:1.")
+    caller_name = models.CharField(max_length=255, blank=True)
+    door = models.CharField(max_length=10, choices=Door.choices)
+    toolset = models.CharField(
+        max_length=64,
+        blank=True,
+        help_text="The toolset whose address was called. Empty: the address for all tools.",
+    )
+    input_characters = models.PositiveBigIntegerField(default=0, help_text="Length of the arguments as JSON.")
+    output_characters = models.PositiveBigIntegerField(default=0, help_text="Length of the result as JSON.")
+
+    arguments_hash = models.CharField(max_length=64, editable=False, help_text="SHA-256 of the input.")
+    approval_hash = models.CharField(
+        max_length=64,
+        blank=True,
+        editable=False,
+        help_text="SHA-256 of the workflow's content, the input and the caller, which must match those that "
+        "were approved. Empty: it needed no approval.",
+    )
+    idempotency_key = models.CharField(
+        max_length=255, blank=True, help_text="The key that the caller gave this request."
+    )
+    cached_from = models.ForeignKey(
+        "executions.Execution",
+        null=True,
+        on_delete=models.SET_NULL,
+        related_name="answered_from_cache",
+        db_index=False,
+        editable=False,
+        help_text="The run whose cached result answered it; empty also once that run is removed.",
+    )
+    cached_at = models.DateTimeField(
+        null=True, help_text="When the run ended whose cached result answered it. Empty: it ran itself."
+    )
+    cache_key = models.CharField(
+        max_length=64, blank=True, editable=False, help_text="The key under which its result is cached."
+    )
+    cache_clearings = models.PositiveBigIntegerField(
+        default=0,
+        editable=False,
+        help_text="How often its workflow's cached results had been cleared when it began.",
+    )
+    awaited_until = models.DateTimeField(
+        null=True,
+        help_text="In the future: a request waits for it. In the past: its caller left without an answer.",
+    )
+
+    state = models.CharField(max_length=12, choices=State.choices, default=State.PENDING)
+    # Null, so that code from before these columns can go on writing rows while processes are replaced.
+    request_id = models.CharField(  # noqa: DJ001
+        max_length=64,
+        null=True,
+        editable=False,
+        help_text="Id of the request that created it, as in the logs.",
+    )
+    traceparent = models.CharField(  # noqa: DJ001
+        max_length=55, null=True, editable=False, help_text="The W3C trace context that steps continue."
+    )
+    input_request = models.BigIntegerField(
+        null=True, editable=False, help_text="The questions to its caller that are not answered yet."
+    )
+    run_id = models.CharField("engine's run id", max_length=255, blank=True)
+    correlation_id = models.CharField(max_length=255, blank=True)
+    progress = models.FloatField(null=True, help_text="Percent, as the engine reports it.")
+    progress_message = models.CharField(max_length=500, blank=True)
+    error_kind = models.CharField(max_length=15, choices=ErrorKind.choices, blank=True)
+    error = models.TextField(blank=True)
+
+    created_at = models.DateTimeField(default=timezone.now, db_index=True)
+    payload_pruned_at = models.DateTimeField(
+        null=True, help_text="When the retention policy removed its input, output and raw responses."
+    )
+    events_pruned_at = models.DateTimeField(
+        null=True, help_text="When the retention policy removed its timeline."
+    )
+
+    admitted_at = models.DateTimeField(
+        null=True, help_text="When the limits allowed it. Empty: it waits in the queue."
+    )
+    started_at = models.DateTimeField(null=True, help_text="When the engine accepted it.")
+    finished_at = models.DateTimeField(null=True)
+    engine_created_at = models.DateTimeField(null=True)
+    engine_started_at = models.DateTimeField(null=True)
+    engine_updated_at = models.DateTimeField(null=True)
+    engine_finished_at = models.DateTimeField(null=True)
+
+    timeout_seconds = models.PositiveIntegerField()
+    deadline_at = models.DateTimeField(help_text="When it times out and is cancelled.")
+    next_attempt_at = models.DateTimeField(default=timezone.now, help_text="When the engine is next polled.")
+    attempts = models.PositiveIntegerField(
+        default=0, help_text="Failed attempts in a row to reach the engine."
+    )
+    not_found = models.PositiveIntegerField(default=0, help_text="Consecutive polls that found no such run.")
+    poll_failure = models.TextField(blank=True, help_text="Why the last poll failed. Empty: it succeeded.")
+    looked_up_since = models.DateTimeField(
+        null=True,
+        help_text="Since when a run with the execution's key is looked up at the engine; its answer "
+        "was lost.",
+    )
+    end_reported_at = models.DateTimeField(
+        null=True, help_text="When the engine's webhook last reported that it has ended."
+    )
+    polls = models.PositiveIntegerField(default=0)
+    progress_noted_at = models.DateTimeField(
+        null=True, help_text="When progress was last added to the timeline."
+    )
+    polled_at = models.DateTimeField(null=True, help_text="When the engine was last asked for the status.")
+    lease_holder = models.CharField(max_length=64, blank=True)
+    lease_expires_at = models.DateTimeField(null=True)
+    cancel_requested_at = models.DateTimeField(null=True)
+    cancel_requested_by = models.CharField(max_length=255, blank=True)
+    overdue_since = models.DateTimeField(
+        null=True, help_text="When its timeout was found to have passed, so that its cancellation is due."
+    )
+    cancel_sent_at = models.DateTimeField(null=True, help_text="When the engine was asked to cancel it.")
+    terminate_sent_at = models.DateTimeField(
+        null=True,
+        help_text="When the engine was asked to terminate it, as it had not stopped after the cancellation.",
+    )
+    cancel_refusal = models.TextField(blank=True, help_text="Why the engine refused to cancel it.")
+
+    # Not stored.
+    is_reattached = False  # An earlier, identical call that ended without an answer began it
+    awaited_here = False  # A request of this process waits for it, and answers with what it becomes
+    raised: Exception | None = None  # Why its start failed, as the connector raised it in this process
+
+    class Meta:
+        abstract = True
+        ordering = ("-created_at", "-id")
+        indexes = [
+            models.Index(
+                fields=["next_attempt_at"],
+                name="execution_due",
+                condition=models.Q(state__in=["pending", "starting", "running"]),
+            ),
+            # Conditions phrased so that SQLite recognises them in queries, unlike lists; the state makes it
+            # prefer these indexes.
+            models.Index(
+                fields=["workflow", "state", "caller"],
+                name="execution_room_workflow",
+                condition=models.Q(admitted_at__isnull=False, finished_at=None),
+            ),
+            models.Index(
+                fields=["caller", "state"],
+                name="execution_room_caller",
+                condition=models.Q(admitted_at__isnull=False, finished_at=None),
+            ),
+            models.Index(
+                fields=["created_at"],
+                name="execution_queued",
+                condition=models.Q(admitted_at=None, finished_at=None),
+            ),
+            models.Index(
+                fields=["admitted_at"],
+                name="execution_was_queued",
+                condition=models.Q(admitted_at__gt=models.F("created_at")),
+            ),
+            models.Index(
+                fields=["caller", "arguments_hash"],
+                name="execution_awaited",
+                condition=models.Q(awaited_until__isnull=False),
+            ),
+            models.Index(
+                fields=["cached_from"],
+                name="execution_cached_from",
+                condition=models.Q(cached_from__isnull=False),
+            ),
+            # For the retention: each index holds only what may be due.
+            models.Index(
+                fields=["finished_at"],
+                name="execution_finished",
+                condition=models.Q(finished_at__isnull=False),
+            ),
+            models.Index(
+                fields=["finished_at"],
+                name="execution_payload_kept",
+                condition=models.Q(finished_at__isnull=False, payload_pruned_at=None),
+            ),
+            models.Index(
+                fields=["finished_at"],
+                name="execution_events_kept",
+                condition=models.Q(finished_at__isnull=False, events_pruned_at=None),
+            ),
+            models.Index(fields=["workflow", "-created_at"], name="execution_by_workflow"),
+            models.Index(fields=["state", "-created_at"], name="execution_by_state"),
+            # What lists are narrowed by, the newest first. Not `db_index`, which makes two on PostgreSQL.
+            models.Index(fields=["tool_name", "-created_at"], name="execution_by_tool"),
+            models.Index(fields=["source_name", "-created_at"], name="execution_by_source"),
+            models.Index(fields=["caller", "-created_at"], name="execution_by_caller"),
+            models.Index(fields=["toolset", "-created_at"], name="execution_by_toolset"),
+            models.Index(fields=["door", "-created_at"], name="execution_by_door"),
+            models.Index(
+                fields=["-created_at"], name="execution_cached", condition=models.Q(cached_at__isnull=False)
+            ),
+            models.Index(fields=["run_id"], name="execution_by_run"),
+        ]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["caller", "idempotency_key"],
+                name="one_execution_per_key",
+                condition=~models.Q(idempotency_key=""),
+            )
+        ]
+
+    def note(self, kind: str, message: str) -> None:
+        ExecutionEvent.objects.create(execution_id=self.pk, kind=kind, message=printable(message))
+
+    def __str__(self) -> str:
+        return f"{self.tool_name} {self.id}"
 
     @property
-    def aftermath(self) -> Aftermath | None:
-        known = self.events.filter(kind__in=Aftermath.values).values_list("kind", flat=True).last()
-        return None if known is None else Aftermath(known)
+    def is_final(self) -> bool:
+        return self.state in FINAL
 
-    def hold(self, *, holder: str, until: datetime) -> bool:
-        """Take or renew the lease: only its `holder` contacts the engine. Not for queued executions."""
-        now = timezone.now()
-        free = (
-            models.Q(lease_expires_at=None)
-            | models.Q(lease_expires_at__lt=now)
-            | models.Q(lease_holder=holder)
-        )
-        queued = models.Q(state=State.PENDING, admitted_at=None)
-        return self._move(ACTIVE, when=free & ~queued, lease_holder=holder, lease_expires_at=until)
+    @property
+    def is_settled(self) -> bool:
+        return self.state not in OPEN
 
-    def release_lease(self, *, holder: str) -> bool:
-        """Release the lease; a worker continues at `next_attempt_at`."""
-        return self._move(ACTIVE, when=models.Q(lease_holder=holder), **NO_LEASE)
+    @property
+    def is_queued(self) -> bool:
+        return self.state == State.PENDING and self.admitted_at is None
 
-    def begin_start(self) -> bool:
-        """Only for the lease holder, who alone may contact the engine."""
-        ours = models.Q(lease_holder=self.lease_holder, cancel_requested_at=None)
-        return self._move([State.PENDING], when=ours, state=State.STARTING)
+    @property
+    def is_asking(self) -> bool:
+        """Whether it waits for input of its caller; left behind by a process that died, it asks nothing."""
+        return self.input_request is not None and self.state == State.STARTING
 
-    def postpone_start(
-        self, *, next_attempt_at: datetime, why: str, answer: dict[str, Any] | None = None
-    ) -> bool:
-        """Back to PENDING: the engine has certainly not started it."""
-        return self._move(
-            [State.STARTING],
-            ("start_postponed", why),
-            ours=True,
-            payload={"start_answer": answer} if answer else None,
-            state=State.PENDING,
-            next_attempt_at=next_attempt_at,
-            attempts=self.attempts + 1,
-        )
+    @property
+    def is_unapproved(self) -> bool:
+        return self.state == State.UNAPPROVED
 
-    def postpone_start_again(
-        self, *, next_attempt_at: datetime, why: str, answer: dict[str, Any] | None = None
-    ) -> bool:
-        """Still STARTING: it may have been started; sending it again will show."""
-        return self._move(
-            [State.STARTING],
-            ("start_unknown", why),
-            ours=True,
-            payload={"start_answer": answer} if answer else None,
-            next_attempt_at=next_attempt_at,
-            attempts=self.attempts + 1,
-        )
+    @property
+    def is_awaited(self) -> bool:
+        return self.awaited_until is not None and self.awaited_until >= timezone.now()
 
-    def look_again(self, *, next_attempt_at: datetime, why: str, found_nothing: bool = False) -> bool:
-        """Still STARTING: the engine is asked again for a run with the execution's key."""
-        first = self.looked_up_since is None
-        return self._move(
-            [State.STARTING],
-            *([("looked_up", why)] if first or found_nothing else []),
-            ours=True,
-            looked_up_since=timezone.now() if first else self.looked_up_since,
-            next_attempt_at=next_attempt_at,
-            attempts=0 if first else self.attempts + 1,
-            not_found=self.not_found + 1 if found_nothing else 0,
-        )
+    @property
+    def is_unanswered(self) -> bool:
+        return self.awaited_until is not None and self.awaited_until < timezone.now()
 
-    def conclude_not_started(self, why: str) -> bool:
-        ended = State.FAILED if self.cancel_requested_at is None else State.CANCELLED
-        return self._finish(ended, kind=ErrorKind.EXECUTION, why=why, allowed=[State.STARTING])
-
-    def mark_running(self, started: Started, *, next_attempt_at: datetime) -> bool:
-        now = timezone.now()
-        moved = self._move(
-            [State.STARTING],
-            _started_event(started.run_id),
-            payload={"start_answer": started.raw},
-            state=State.RUNNING,
-            run_id=started.run_id,
-            correlation_id=started.correlation_id,
-            started_at=now,
-            # At once if an end was reported that may be its own.
-            next_attempt_at=RawSQL("COALESCE(end_reported_at, %s)", [adapt_time(next_attempt_at)]),
-            attempts=0,
-            not_found=0,
-        )
-        if moved:
-            self.next_attempt_at = next_attempt_at
-        return moved
-
-    def finish_start(self, started: Started, snapshot: RunSnapshot) -> bool:
-        # Most engines send it once, with the start.
-        answers = {"status_answer": snapshot.raw} if snapshot.raw not in ({}, started.raw) else {}
-        return self._finish_as_reported(
-            [State.STARTING],
-            snapshot,
-            _started_event(started.run_id),
-            payload={"start_answer": started.raw, **answers},
-            run_id=started.run_id,
-            correlation_id=started.correlation_id,
-            started_at=timezone.now(),
-        )
-
-    def confirm_started(
-        self, run_id: str, *, by: str, next_attempt_at: datetime, started: Started | None = None
-    ) -> bool:
-        """An unconfirmed start did happen; a timeout that has passed restarts. `started`: a late answer."""
-        now = timezone.now()
-        deadline = (
-            self.deadline_at if self.deadline_at > now else now + timedelta(seconds=self.timeout_seconds)
-        )
-        return self._move(
-            [State.UNCONFIRMED],
-            ("confirmed", f"{by}: the engine runs it as {run_id}."),
-            payload=None if started is None else {"start_answer": started.raw},
-            state=State.RUNNING,
-            run_id=run_id,
-            correlation_id="" if started is None else started.correlation_id,
-            started_at=now,
-            deadline_at=deadline,
-            overdue_since=None,
-            next_attempt_at=next_attempt_at,
-            attempts=0,
-            not_found=0,
-            error_kind="",
-            error="",
-        )
-
-    def confirm_ran(self, output: Any, *, by: str) -> bool:
-        """An unconfirmed start ran to its end, as an administrator found. `output` None: not known."""
-        event, payload = manual_result(self.tool_name, output, self.payload.metadata, by=by)
-        return self._move(
-            [State.UNCONFIRMED],
-            (State.COMPLETED.value, event),
-            payload=payload,
-            state=State.COMPLETED,
-            finished_at=timezone.now(),
-            error_kind="",
-            error="",
-        )
-
-    def confirm_not_started(self, *, by: str) -> bool:
-        why = f"{by}: the engine did not start it."
-        return self._move(
-            [State.UNCONFIRMED],
-            (State.FAILED.value, why),
-            state=State.FAILED,
-            error_kind=ErrorKind.EXECUTION,
-            finished_at=timezone.now(),
-            error=printable(why),
-        )
-
-    def mark_unconfirmed(self, why: str, *, answer: dict[str, Any] | None = None) -> bool:
-        return self._move(
-            [State.STARTING],
-            ("unconfirmed", why),
-            payload={"start_answer": answer} if answer else None,
-            state=State.UNCONFIRMED,
-            error_kind=ErrorKind.EXECUTION,
-            error=printable(why),
-            **self._answer(timezone.now()),
-            **NO_LEASE,
-        )
-
-    def lose_run(self, why: str, *, kind: ErrorKind = ErrorKind.CONFIGURATION) -> bool:
-        """It runs at the engine, which cannot be asked about it (any more)."""
-        return self._move(
-            [State.RUNNING],
-            ("unconfirmed", why),
-            ours=True,
-            state=State.UNCONFIRMED,
-            error_kind=kind,
-            error=printable(why),
-            **self._answer(timezone.now()),
-            **NO_LEASE,
-        )
-
-    def record_poll(self, snapshot: RunSnapshot, *, next_attempt_at: datetime, release: bool = False) -> bool:
-        """A poll found it running. `release` also releases the lease."""
-        now = timezone.now()
-        news = self.news_in(snapshot, now)
-        noted: dict[str, Any] = {"progress_noted_at": now} if news else {}
-        moved = self._plan(
-            next_attempt_at,
-            *([("progress", news)] if news else []),
-            release=release,
-            attempts=0,
-            not_found=0,
-            poll_failure="",
-            polled_at=now,
-            polls=RawSQL("polls + 1", []),
-            **noted,
-            **self.shown_by(snapshot),
-        )
-        if moved and news:
-            log_progress(self, news)
-        return moved
-
-    def record_start_progress(self, snapshot: RunSnapshot) -> bool:
-        now = timezone.now()
-        news = self.news_in(snapshot, now)
-        noted = {"progress_noted_at": now} if news else {}
-        moved = self._move(
-            [State.STARTING],
-            *([("progress", news)] if news else []),
-            ours=True,
-            **{"polled_at": now, **noted, **self.shown_by(snapshot)},
-        )
-        if moved and news:
-            log_progress(self, news)
-        return moved
-
-    def ask_caller(self, asked: InputRequest, message: str) -> bool:
-        """It waits for input. The result depends on what its caller says, and so answers no other call."""
-        return self._move(
-            [State.STARTING],
-            ("asked", message),
-            ours=True,
-            input_request=asked.pk,
-            progress_message=printable(message)[:MESSAGE_CHARACTERS],
-            cache_key="",
-        )
-
-    def stop_asking(self, *events: Event) -> bool:
-        """It has been answered, or wants no answer any more."""
-        return self._move([State.STARTING], *events, input_request=None, progress_message="")
-
-    def shown_by(self, snapshot: RunSnapshot) -> dict[str, Any]:
-        progress = {"progress": snapshot.progress, "progress_message": progress_message(snapshot)}
-        return progress | engine_times(snapshot)
-
-    def news_in(self, snapshot: RunSnapshot, now: datetime) -> str:
-        """A line for the timeline, or empty: the timeline grows with the logarithm of the run's age."""
-        spacing = (now - (self.started_at or self.created_at)) / 20
-        if self.progress_noted_at is not None and now - self.progress_noted_at < spacing:
-            return ""
-        message = progress_message(snapshot)
-        if (snapshot.progress, message) == (self.progress, self.progress_message):
-            return ""
-        percent = "" if snapshot.progress is None else f"{snapshot.progress:g} %"
-        return " ".join(part for part in (percent, message) if part)
-
-    def record_failed_poll(
-        self, why: str, *, next_attempt_at: datetime, not_found: bool = False, release: bool = False
-    ) -> bool:
-        """A poll failed; the run goes on. `not_found`: the engine knows no such run, or reports none."""
-        is_news = self.attempts == 0 or (not_found and self.not_found == 0)
-        return self._plan(
-            next_attempt_at,
-            *([("poll_failed", why)] if is_news else []),
-            release=release,
-            attempts=self.attempts + 1,
-            unless_reported=False,  # An engine may have said when to ask again
-            not_found=self.not_found + 1 if not_found else 0,
-            poll_failure=printable(why),
-            polled_at=timezone.now(),
-            polls=RawSQL("polls + 1", []),
-        )
-
-    def wait_for_next_poll(self, *, next_attempt_at: datetime, release: bool = False) -> bool:
-        return self._plan(next_attempt_at, release=release)
-
-    def bring_poll_forward(self, *, unless_since: datetime) -> bool:
-        """Poll now, unless the engine was asked since then or is failing."""
-        now = timezone.now()
-        is_old = models.Q(polled_at__lte=unless_since) | models.Q(
-            polled_at=None, started_at__lte=unless_since
-        )
-        free = models.Q(lease_expires_at=None) | models.Q(lease_expires_at__lt=now)
-        planned = models.Q(next_attempt_at__gt=now, attempts=0)
-        return self._move([State.RUNNING], when=is_old & free & planned, next_attempt_at=now)
-
-    def report_end(self) -> bool:
-        """The engine's webhook says that it has ended: poll now, or at its start's end. False: it does not
-        run, or a report before this one has not led to a poll yet.
-
-        A failing engine is polled when it is to be tried again anyway.
-        """
-        now, running = timezone.now(), [State.STARTING, State.RUNNING]
-        is_new = models.Q(end_reported_at=None) | models.Q(polled_at__gte=models.F("end_reported_at"))
-        is_planned = models.Q(state=State.RUNNING, attempts=0, next_attempt_at__gt=now)
-        due = models.Case(models.When(is_planned, then=now), default=models.F("next_attempt_at"))
-        is_first = self.end_reported_at is None and self.state == State.RUNNING
-        events = [("end_reported", "The engine's webhook reported its end.")] if is_first else []
-        return self._move(running, *events, when=is_new, end_reported_at=now, next_attempt_at=due)
-
-    def _plan(
-        self,
-        next_attempt_at: datetime,
-        *events: Event,
-        release: bool,
-        unless_reported: bool = True,
-        **changes: Any,
-    ) -> bool:
-        """Schedule the next step of a running one; now, if since the row was read a cancel was requested or,
-        with `unless_reported`, its end was reported: the poll may have been answered before."""
-        planned, parameters = "%s", [adapt_time(next_attempt_at)]
-        if unless_reported:
-            planned = "CASE WHEN end_reported_at > %s THEN end_reported_at ELSE %s END"
-            parameters.insert(0, adapt_time(self.end_reported_at or self.created_at))
+    @property
+    def cancel_progress(self) -> CancelProgress | None:
+        """None if nobody asked to cancel it."""
         if self.cancel_requested_at is None:
-            planned = f"COALESCE(cancel_requested_at, {planned})"
-        if release:
-            changes |= NO_LEASE
-        due = RawSQL(planned, parameters)  # noqa: S611 - of constants
-        moved = self._move([State.RUNNING], *events, ours=True, next_attempt_at=due, **changes)
-        if moved:
-            self.next_attempt_at = next_attempt_at
-        return moved
+            return None
+        if self.state == State.CANCELLED:
+            return CancelProgress.CONFIRMED
+        if self.cancel_refusal:
+            return CancelProgress.REFUSED
+        if self.is_final:
+            return CancelProgress.TOO_LATE
+        return CancelProgress.REQUESTED if self.cancel_sent_at is None else CancelProgress.SENT
 
-    def record_internal_error(self, why: str, *, next_attempt_at: datetime) -> bool:
-        return self._move(
-            ACTIVE,
-            *([("internal_error", why)] if self.attempts == 0 else []),
-            ours=True,
-            next_attempt_at=next_attempt_at,
-            attempts=self.attempts + 1,
+    @property
+    def state_label(self) -> str:
+        if self.is_queued:
+            return "waiting in the queue"
+        if self.state == State.RUNNING and self.overdue_since is not None:
+            return "being ended, as its timeout has passed"
+        return self.get_state_display()
+
+    @property
+    def poll_problem(self) -> str:
+        """A sentence if the last poll did not return the run's state; else empty."""
+        if self.state != State.RUNNING or not self.poll_failure:
+            return ""
+        return f"The last poll did not return the run's state: {self.poll_failure}"
+
+    @property
+    def progress_percent(self) -> float | None:
+        return 100.0 if self.state == State.COMPLETED else self.progress
+
+    @property
+    def succeeded(self) -> bool:
+        return self.state == State.COMPLETED
+
+    @property
+    def duration_ms(self) -> int | None:
+        """By the engine's clock if it reports both times, else by the product's."""
+        if self.finished_at is None and not (self.engine_started_at and self.engine_finished_at):
+            return None
+        return milliseconds_between(
+            created_at=self.created_at,
+            started_at=self.started_at,
+            finished_at=self.finished_at,
+            engine_started_at=self.engine_started_at,
+            engine_finished_at=self.engine_finished_at,
         )
 
-    def fail(
-        self, why: str, *, kind: ErrorKind = ErrorKind.EXECUTION, snapshot: RunSnapshot | None = None
-    ) -> bool:
-        return self._finish(State.FAILED, snapshot=snapshot, kind=kind, why=why)
-
-    def refuse_start(
-        self, why: str, *, kind: ErrorKind, answer: dict[str, Any], aftermath: Aftermath | None = None
-    ) -> bool:
-        """`answer`: the engine's raw one, or empty."""
-        payload = {"start_answer": answer} if answer else {}
-        return self._finish(State.FAILED, kind=kind, why=why, payload=payload, aftermath=aftermath)
-
-    def cancel(self, why: str, *, snapshot: RunSnapshot | None = None) -> bool:
-        return self._finish(State.CANCELLED, snapshot=snapshot, kind=ErrorKind.EXECUTION, why=why)
-
-    def time_out(self, why: str, *, snapshot: RunSnapshot | None = None) -> bool:
-        return self._finish(State.TIMED_OUT, snapshot=snapshot, kind=ErrorKind.TIMEOUT, why=why)
-
-    def finish_as_reported(self, snapshot: RunSnapshot) -> bool:
-        return self._finish_as_reported(
-            ACTIVE,
-            snapshot,
-            payload={"status_answer": snapshot.raw},
-            poll_failure="",
-            polled_at=timezone.now(),
-        )
-
-    def request_cancel(self, by: str) -> bool:
-        """Record the request; the lease holder cancels at the engine."""
-        now = timezone.now()
-        return self._move(
-            ACTIVE,
-            ("cancel_requested", f"{by} asked for it."),
-            when=models.Q(cancel_requested_at=None),
-            cancel_requested_at=now,
-            cancel_requested_by=by[:255],
-            next_attempt_at=now,
-        )
-
-    def cancel_queued(self, by: str) -> bool:
-        why = f"{by} cancelled it in the queue."
-        return self._move(
-            [State.PENDING],
-            (State.CANCELLED.value, why),
-            when=models.Q(admitted_at=None),
-            cancel_requested_at=timezone.now(),
-            cancel_requested_by=by[:255],
-            **self._end(State.CANCELLED, kind=ErrorKind.EXECUTION, why=why, snapshot=None),
-        )
-
-    def admit(self) -> bool:
-        """Admit a queued execution: it is due now, and its timeout starts."""
-        now = timezone.now()
-        # An approved one has waited for the approval besides.
-        waited = "" if self.approval_hash else f" after {(now - self.created_at).total_seconds():.1f} s"
-        return self._move(
-            [State.PENDING],
-            ("admitted", f"Admitted{waited} in the queue."),
-            when=models.Q(admitted_at=None),
-            admitted_at=now,
-            next_attempt_at=now,
-            deadline_at=now + timedelta(seconds=self.timeout_seconds),
-        )
-
-    def give_up_queued(self, why: str, *, kind: ErrorKind) -> bool:
-        state = State.TIMED_OUT if kind == ErrorKind.TIMEOUT else State.FAILED
-        return self._move(
-            [State.PENDING],
-            (state.value, why),
-            when=models.Q(admitted_at=None),
-            **self._end(state, kind=kind, why=why, snapshot=None),
-        )
-
-    def approve(self, why: str) -> bool:
-        """Into the queue; its timeout starts again when it is admitted."""
-        now = timezone.now()
-        return self._move(
-            [State.UNAPPROVED],
-            ("approved", why),
-            state=State.PENDING,
-            next_attempt_at=now,
-            deadline_at=now + timedelta(seconds=self.timeout_seconds),
-        )
-
-    def end_unapproved(self, state: State, why: str, *, kind: ErrorKind, cancelled_by: str = "") -> bool:
-        asked: dict[str, Any] = {}
-        if cancelled_by:
-            asked = {"cancel_requested_at": timezone.now(), "cancel_requested_by": cancelled_by[:255]}
-        ended = self._end(state, kind=kind, why=why, snapshot=None)
-        return self._move([State.UNAPPROVED], (state.value, why), **asked, **ended)
-
-    def mark_overdue(self) -> bool:
-        """Its timeout has passed while it runs: it is to be cancelled, with a grace period."""
-        return self._move(
-            [State.RUNNING],
-            ("overdue", f"Its timeout of {self.timeout_seconds} s has passed; it will be cancelled."),
-            when=models.Q(overdue_since=None),
-            ours=True,
-            overdue_since=timezone.now(),
-        )
-
-    def mark_cancel_sent(self) -> bool:
-        return self._move(
-            [State.RUNNING],
-            ("cancel_sent", "The engine was asked to cancel the run."),
-            cancel_sent_at=timezone.now(),
-        )
-
-    def mark_terminate_sent(self, outcome: str) -> bool:
-        return self._move([State.RUNNING], ("terminate_sent", outcome), terminate_sent_at=timezone.now())
-
-    def mark_cancel_refused(self, why: str) -> bool:
-        """The engine refused; it is not asked again."""
-        return self._move(
-            [State.RUNNING],
-            ("cancel_refused", why),
-            cancel_sent_at=timezone.now(),
-            cancel_refusal=printable(why),
-        )
-
-    def reattach(self, *, until: datetime) -> bool:
-        """Take over an execution whose caller left without its result; not one cancelled before it ended."""
-        abandoned = models.Q(awaited_until__lt=timezone.now())
-        wanted = models.Q(cancel_requested_at=None) | ~models.Q(state__in=ACTIVE)
-        return self._move(
-            [state for state in State if state != State.CANCELLED],
-            ("reattached", "The caller repeated the call, which takes over this execution."),
-            when=abandoned & wanted,
-            awaited_until=until,
-        )
-
-    def mark_answered(self) -> bool:
-        return self._move(State, when=models.Q(awaited_until__isnull=False), awaited_until=None)
-
-    def mark_unanswered(self, why: str = "") -> bool:
-        """The waiting caller left without an answer; `why` goes into the timeline."""
-        gone = [("caller_gone", why)] if why else []
-        # So far back that neither the end of the run nor a concurrent renewal takes it for awaited.
-        return self._move(State, *gone, awaited_until=timezone.now() - LONG_PAST)
+    @property
+    def run(self) -> RunRef:
+        if self.workflow is None:
+            raise ValueError("The workflow of this execution was deleted.")
+        workflow = replace(self.workflow.ref, timeout_seconds=self.timeout_seconds)
+        return RunRef(workflow=workflow, run_id=self.run_id, key=self.id)
 
 
-def log_progress(execution: Execution, news: str) -> None:
-    logger.bind(execution=execution.pk, tool=execution.tool_name).info("Progress: {}", printable(news))
+def milliseconds_between(
+    *,
+    created_at: datetime,
+    started_at: datetime | None,
+    finished_at: datetime | None,
+    engine_started_at: datetime | None,
+    engine_finished_at: datetime | None,
+) -> int:
+    """Needs both of the engine's times or `finished_at`."""
+    begun = engine_started_at or started_at or created_at
+    ended = engine_finished_at if engine_started_at and engine_finished_at else finished_at
+    if ended is None:
+        raise ValueError("It has not ended.")
+    return max(0, round((ended - begun).total_seconds() * 1000))
 
 
-def _started_event(run_id: str) -> Event:
-    return "started", f"The engine runs it as {run_id}."
+ABANDONED = (
+    "SELECT 1 FROM executions_execution"
+    " WHERE caller = %s AND arguments_hash = %s AND awaited_until < %s LIMIT 1"
+)
+# Steps through the index from name to name: many rows, few names.
+SOURCE_NAMES = (
+    "WITH RECURSIVE known(name) AS ("
+    " SELECT MIN(source_name) FROM executions_execution"
+    " UNION ALL"
+    " SELECT (SELECT MIN(source_name) FROM executions_execution WHERE source_name > known.name)"
+    " FROM known WHERE known.name IS NOT NULL"
+    ") SELECT name FROM known WHERE name IS NOT NULL LIMIT %s"
+)
+TEXTS = (
+    "tool_name", "workflow_name", "upstream_id", "source_name", "caller", "caller_name", "error",
+    "progress_message", "run_id", "correlation_id", "idempotency_key",
+)  # fmt: skip
+RecordT = TypeVar("RecordT", bound=ExecutionRecord)
 
 
-Block = dict[str, Any]  # An MCP content block
+class _IsActive(models.Func):
+    """The condition of the index on due executions, spelled out.
+
+    SQLite uses a partial index only if the statement repeats its condition without parameters; without the
+    hint it sorts all active rows instead.
+    """
+
+    template = "%(expressions)s IN ('pending', 'starting', 'running')"
+    output_field = models.BooleanField()
+
+    def as_sqlite(self, compiler: Any, connection: Any, **context: Any) -> Any:
+        return self.as_sql(compiler, connection, template=f"likely({self.template})", **context)
 
 
-def manual_result(
-    tool_name: str, output: Any, metadata: dict[str, Any], *, by: str
-) -> tuple[str, dict[str, Any]]:
-    """The line of the timeline, and the changed payload. `output` None: not known."""
-    said = metadata | {SAID_BY: by}
-    if output is None:
-        message = (
-            f"{by} confirmed that {tool_name} ran, but its output is not known. "
-            "Calling it again would run it a second time."
-        )
-        event = f"{by}: it ran. Its output is not known."
-        return event, {"output": None, "content": [_text(message)], "metadata": said}
-    message = f"{by} confirmed that {tool_name} ran, and reported this output:"
-    written = output if isinstance(output, str) else json.dumps(output, ensure_ascii=False)
-    event = f"{by}: it ran. {by} reported its output."
-    return event, {"output": output, "content": [_text(message), _text(written)], "metadata": said}
+class ExecutionQuerySet(models.QuerySet[RecordT]):
+    def active(self) -> Self:
+        return self.filter(state__in=["pending", "starting", "running"])
+
+    def due(self, now: datetime) -> Self:
+        free = Q(lease_expires_at=None) | Q(lease_expires_at__lt=now)
+        queued = Q(state="pending", admitted_at=None)
+        due = self.filter(_IsActive("state"), free, ~queued, next_attempt_at__lte=now)
+        return due.order_by("next_attempt_at")
+
+    def queued(self) -> Self:
+        """Recorded but not admitted, the oldest first."""
+        # By the index of those that are not admitted, which has unapproved ones besides.
+        queued = self.filter(state="pending", admitted_at=None, finished_at=None)
+        return queued.order_by("created_at", "pk")
+
+    def admitted(self) -> Self:
+        """Active and counted by the limits."""
+        return self.active().filter(admitted_at__isnull=False, finished_at=None)
+
+    def under_way(self) -> Self:
+        """As `admitted`, by an index alone; by their states SQLite would look up each row."""
+        unended = self.filter(admitted_at__isnull=False, finished_at=None)
+        return unended.exclude(state="unconfirmed")
+
+    def matching(self, *texts: str) -> Self:
+        """Queries at once: the newest with each text in a name, id or error; all with that id or tool."""
+        found = long_lists.search_newest(self, texts, TEXTS, by="created_at")
+        if len(texts) == 1:
+            (text,) = texts
+            newest = self.order_by("-created_at").values_list("pk", flat=True)
+            wholly = [newest.filter(run_id=text), newest.filter(tool_name=text)]
+            with contextlib.suppress(ValueError):
+                wholly.append(newest.filter(pk=uuid.UUID(text)))
+            found |= {key for keys in wholly for key in keys[: long_lists.MOST_FOUND]}
+        return long_lists.with_keys(self, found)
+
+    def visible_to(self, caller: Caller) -> Self:
+        return self.all() if caller.sees_everything else self.filter(caller=caller.key)
 
 
-def _text(words: str) -> Block:
-    return {"type": "text", "text": words}
+def has_abandoned(*, caller: str, arguments_hash: str, now: datetime) -> bool:
+    """Whether the caller left any call with these arguments without an answer. In SQL: every call asks."""
+    moment = connection.ops.adapt_datetimefield_value(now)
+    with connection.cursor() as cursor:
+        cursor.execute(ABANDONED, [caller, arguments_hash, moment])
+        return cursor.fetchone() is not None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StartRequest:
-    tool_name: str
-    arguments: dict[str, Any]
-    caller: Caller
-    door: Execution.Door
-    idempotency_key: str = ""  # Requests of one caller with the same key are one request; empty: none
-    may_reattach: bool = False  # Whether it may be a retry after a lost connection
-    fresh: bool = False  # Whether a cached result may not answer
-    may_be_hidden: bool = False  # Whether a workflow may run that is hidden from agents
-    client: dict[str, Any] = field(default_factory=dict)  # The client's description of itself
-    id: uuid.UUID = field(default_factory=uuid.uuid4)  # Of the execution, unless it repeats another
+def recorded_source_names(*, limit: int) -> list[str]:
+    """In alphabetical order, deleted sources included."""
+    with connection.cursor() as cursor:
+        cursor.execute(SOURCE_NAMES, [limit])
+        return [name for (name,) in cursor.fetchall()]
 
 
-def new_execution(
-    request: StartRequest, workflow: Workflow, *, digest: str, now: datetime, **fields: Any
-) -> Execution:
-    timeout = workflow.effective_timeout_seconds
-    return Execution(
-        id=request.id,
-        workflow=workflow,
-        tool_name=workflow.tool_name,
-        workflow_name=workflow.name,
-        upstream_id=workflow.upstream_id,
-        source_name=workflow.source.name,
-        caller=request.caller.key,
-        caller_name=request.caller.name,
-        door=request.door,
-        toolset=request.caller.toolset or "",
-        input_characters=size_of(request.arguments),
-        arguments_hash=digest,
-        request_id=traces.request_id.get() or None,
-        traceparent=traces.current_traceparent(),
-        idempotency_key=request.idempotency_key,
-        timeout_seconds=timeout,
-        created_at=now,
-        next_attempt_at=now,
-        deadline_at=now + timedelta(seconds=timeout),
-        **fields,
+LONGEST_DAYS = 36_500
+SHORTEST = timedelta(minutes=5)  # The minimum, also for 0 days: a waiting caller has to get its result
+
+
+def _days(
+    default: int, verbose_name: str, help_text: str
+) -> models.PositiveIntegerField[int | None, int | None]:
+    return models.PositiveIntegerField(
+        verbose_name,
+        default=default,
+        null=True,
+        blank=True,
+        validators=[MaxValueValidator(LONGEST_DAYS)],
+        help_text=f"{help_text} In days; 0 = not kept: removed within 15 minutes; empty = kept for ever.",
     )
 
 
-def insert_execution(
-    execution: Execution, request: StartRequest, workflow: Workflow, *events: Event, **payload: Any
-) -> None:
-    """The row with its payload, its first events and, if it has ended, its line in the statistics."""
-    metadata: dict[str, Any] = {"version": workflow.version, "content_hash": workflow.content_hash}
-    if request.client:
-        metadata["client"] = request.client
-    elif (here := origin.get()) is not None:
-        metadata["client"] = {"address": here.address, "user_agent": here.client[:KEPT_CHARACTERS]}
-    stored = ExecutionPayload(execution=execution, input=request.arguments, metadata=metadata, **payload)
-    by_alias = f" by its former name {request.tool_name}" if request.tool_name != workflow.tool_name else ""
-    called = ("created", f"{request.caller.name} called {workflow.tool_name}{by_alias}.")
-    lines = [(execution.pk, execution.created_at, kind, message) for kind, message in (called, *events)]
-    carry_out(
-        insertion_of(execution),
-        insertion_of(stored),
-        insertion(ExecutionEvent, EVENT_COLUMNS, lines),
-        *([usage_insertion([end_of(execution, {})])] if execution.is_final else []),
+class Retention(Recorded):
+    """How long finished records are kept; unfinished and unconfirmed ones are never removed."""
+
+    ONLY = 1
+    id = models.PositiveSmallIntegerField(primary_key=True, default=ONLY, editable=False)
+    keep_records_days = _days(
+        90,
+        "keep executions for",
+        "After this time, an execution that has ended is removed with all its data: who ran what, "
+        "when, how it ended, and the engine's error message. Natural-language requests are removed at the "
+        "same age.",
     )
-    execution._state.adding = stored._state.adding = False
+    keep_payloads_days = _days(
+        30,
+        "keep payloads for",
+        "After this time, the input, the output and the engine's raw responses are removed, and the texts of "
+        "natural-language requests; the record remains and says so.",
+    )
+    keep_events_days = _days(
+        30,
+        "keep timelines for",
+        "After this time, the timeline is removed; the execution remains and says so.",
+    )
+    keep_discovery_runs_days = _days(
+        30, "keep discovery runs for", "After this time, the record of a source's discovery run is removed."
+    )
+    keep_statistics_days = _days(
+        730,
+        "keep statistics for",
+        "After this time, the hourly sums behind charts, usage and REST's statistics are removed. They are "
+        "small, contain no arguments, results or errors, and outlast the executions.",
+    )
+
+    class Meta:
+        verbose_name_plural = "retention"
+        constraints = [models.CheckConstraint(condition=models.Q(id=1), name="one_retention")]
+
+    def __str__(self) -> str:
+        return "Retention"
+
+    def keeps_for(self, kind: str) -> timedelta | None:
+        """Of "records", "payloads", "events", "discovery_runs" or "statistics"; None: for ever."""
+        days: int | None = getattr(self, f"keep_{kind}_days")
+        return None if days is None else max(timedelta(days=days), SHORTEST)
+
+    @property
+    def keeps_results_for(self) -> timedelta | None:
+        """The shorter of payloads and records."""
+        limits = (self.keeps_for("payloads"), self.keeps_for("records"))
+        return min((limit for limit in limits if limit is not None), default=None)
+
+    @classmethod
+    def current(cls) -> Retention:
+        """The defaults before the first change."""
+        return cls.objects.filter(pk=cls.ONLY).first() or cls()
+
+
+class WorkerPresence(models.Model):
+    """One row, renewed by workers at each tick, or by the one process that stands in for them."""
+
+    ONLY = 1
+    id = models.PositiveSmallIntegerField(primary_key=True, default=ONLY, editable=False)
+    seen_at = models.DateTimeField(default=timezone.now, help_text="When the due work was last done.")
+    worker_at = models.DateTimeField(
+        null=True, help_text="When a worker was last alive, with or without work to do."
+    )
+    process = models.CharField(
+        max_length=64, blank=True, help_text="The process that stands in for the workers. Empty: a worker."
+    )
+
+    class Meta:
+        constraints = [models.CheckConstraint(condition=models.Q(id=1), name="one_worker_presence")]
+
+    def __str__(self) -> str:
+        return f"{self.process or 'a worker'} at {self.seen_at}"
+
+
+class ExecutionPayload(models.Model):
+    """Apart from the row, which lists and counters read."""
+
+    execution = models.OneToOneField(
+        "executions.Execution", on_delete=models.CASCADE, primary_key=True, related_name="payload"
+    )
+    input = JSONTextField(
+        default=dict, null=True, help_text="Empty once the retention policy has removed it."
+    )
+    output = JSONTextField(null=True)
+    content = JSONTextField(
+        null=True, help_text="The output as MCP content blocks, if the engine returns them."
+    )
+    start_answer = JSONTextField(null=True, help_text="The engine's raw response to the start.")
+    status_answer = JSONTextField(null=True, help_text="The engine's last raw status.")
+    metadata = JSONTextField(
+        default=dict, help_text="The version of the workflow that ran, and the client that called it."
+    )
+    cut = JSONTextField(default=list, help_text="Which of them were too large to keep whole.")
+    shares_output = models.BooleanField(
+        default=False,
+        help_text="The output is large and from the result cache: it is stored with the original run.",
+    )
+
+    def __str__(self) -> str:
+        return f"payload of {self.pk}"
+
+    @classmethod
+    def from_db(cls, *args: Any, **options: Any) -> ExecutionPayload:
+        """Fetches an output that is stored with another run."""
+        payload = super().from_db(*args, **options)
+        if {"output", "content", "shares_output"} <= payload.__dict__.keys() and payload.shares_output:
+            origin = cls.objects.filter(execution__answered_from_cache=payload.pk)
+            kept = origin.values_list("output", "content").first()
+            payload.output, payload.content = kept or (None, None)
+        return payload
+
+    @classmethod
+    def leave_out_too_large(
+        cls, execution: ExecutionRecord, sizes: Mapping[str, int], values: dict[str, Any]
+    ) -> tuple[dict[str, Any], list[tuple[str, str]]]:
+        """The values to store, and lines for the timeline; one that is too large is left out."""
+        limit = settings.CATALOGUE["max_payload_bytes"]
+        if max(sizes.values(), default=0) <= limit:
+            return values, []
+        too_large = {name: size for name, size in sizes.items() if size > limit}
+        cut = [{"payload": name, "bytes": size} for name, size in too_large.items()]
+        known = cls.objects.values_list("cut", flat=True).get(pk=execution.pk)
+        lines = [
+            ("cut", f"The {name} of {size} bytes exceeds the limit of {limit}.")
+            for name, size in too_large.items()
+        ]
+        return values | dict.fromkeys(too_large) | {"cut": known + cut}, lines
+
+    @staticmethod
+    def note_changes(execution: ExecutionRecord, values: Mapping[str, Any]) -> None:
+        """An instance that was read before would stay stale."""
+        if (known := execution._state.fields_cache.get("payload")) is not None:
+            for name, value in values.items():
+                setattr(known, name, value)
+
+
+class InputRequest(models.Model):
+    """What a run asks its caller while it goes on, one row at a time; gone once the run has the answers."""
+
+    execution = models.OneToOneField(
+        "executions.Execution", on_delete=models.CASCADE, related_name="asked_input"
+    )
+    requests = JSONTextField(help_text="MCP's requests to a client, by key.")
+    responses = JSONTextField(default=dict, help_text="Their results so far, by key.")
+
+    class Meta:
+        default_permissions = ()
+
+    def __str__(self) -> str:
+        return f"input for {self.execution_id}"
+
+    @property
+    def is_answered(self) -> bool:
+        return set(self.requests) <= set(self.responses)
+
+
+def size_of(value: Any) -> int:
+    """In bytes of JSON."""
+    return len(json.dumps(value))

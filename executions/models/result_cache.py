@@ -22,7 +22,7 @@ from loguru import logger
 from catalogue.fields import JSONTextField
 from catalogue.models import Recorded, Workflow
 from catalogue.schemas import find_argument_problems
-from executions.models.record import ExecutionRecord, size_of
+from executions.models.execution import ExecutionRecord, size_of
 from executions.models.statements import adapt_key, adapt_time, carry_out, read_row, update
 
 MEGABYTE = 1024 * 1024

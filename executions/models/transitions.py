@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from connectors.network.redaction import printable
 from connectors.protocol import RunSnapshot, RunState
-from executions.models.record import (
+from executions.models.execution import (
     ACTIVE,
     EVENT_COLUMNS,
     FINAL,

@@ -18,7 +18,7 @@ from django.utils import timezone
 
 from catalogue.access import Caller
 from catalogue.models import Workflow
-from executions.models.record import ExecutionRecord, State, milliseconds_between
+from executions.models.execution import ExecutionRecord, State, milliseconds_between
 from executions.models.statements import Statement, carry_out, insertion
 
 CACHED = "cached"

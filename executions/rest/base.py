@@ -22,7 +22,7 @@ from catalogue.rest import base
 from catalogue.rest.base import StrictSerializer
 from executions.interacting import CancelOutcome
 from executions.models import CancelProgress, ErrorKind, Execution, ExecutionEvent, State
-from executions.models.record import ExecutionQuerySet
+from executions.models.execution import ExecutionQuerySet
 from executions.reading import all_of
 from executions.refusals import InvalidIdempotencyKey
 from executions.starting import read_idempotency_key

@@ -43,7 +43,7 @@ from executions import engine_runs, interacting
 from executions.engine_runs import LARGEST_PAGE, USUAL_PAGE, EngineRun, list_engine_runs
 from executions.interacting import CancelOutcome, cancel_execution
 from executions.models import Execution
-from executions.models.execution import StartRequest
+from executions.models.lifecycle import StartRequest
 from executions.reading import UnknownExecution
 from executions.refusals import (
     Busy,

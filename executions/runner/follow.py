@@ -27,8 +27,8 @@ from connectors.network.redaction import printable
 from connectors.protocol import Capabilities, Connector, RunSnapshot, RunState
 from executions.engine_webhooks import stop_relying_if_missed
 from executions.models import ErrorKind, Execution
-from executions.models.execution import log_progress
-from executions.models.record import ExecutionEvent, ExecutionQuerySet, State
+from executions.models.execution import ExecutionEvent, ExecutionQuerySet, State
+from executions.models.lifecycle import log_progress
 from executions.runner.engine_calls import (
     LONGEST_INTERVAL_SECONDS,
     READ_SECONDS,

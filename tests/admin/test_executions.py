@@ -20,7 +20,7 @@ from catalogue.history import command, record_change
 from catalogue.models import HistoryEntry, Workflow
 from executions.advancing import advance_due_executions
 from executions.models import Execution, ExecutionPayload, Retention, State
-from executions.models.execution import StartRequest
+from executions.models.lifecycle import StartRequest
 from executions.starting import create_execution
 from tests import plain_http
 from tests.admin.conftest import StaffWith
@@ -183,7 +183,7 @@ def plan_of(statement: str) -> str:
         return "\n".join(row[-1] for row in cursor.fetchall())
 
 
-@pytest.mark.databases("executions.models.record")
+@pytest.mark.databases("executions.models.execution")
 def test_an_old_execution_is_found_by_its_whole_tool_name_or_id(
     admin_client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -662,7 +662,7 @@ def test_only_people_who_may_change_executions_can_cancel(staff_with: StaffWith)
 # The way to other pages, and to all of what is cut
 
 
-@pytest.mark.databases("executions.admin.page", "executions.models.record")
+@pytest.mark.databases("executions.admin.page", "executions.models.execution")
 def test_executions_of_a_source_that_is_gone_can_still_be_chosen(admin_client: Client) -> None:
     """A1.3, A8.2: the record keeps the name."""
     workflow = make_workflow(make_source("gone"))

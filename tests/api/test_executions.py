@@ -180,7 +180,7 @@ def test_the_list_is_filtered_and_ordered(query, expected):
         ("", "abc"),
     ],
 )
-@pytest.mark.databases("executions.rest.base", "executions.models.record")
+@pytest.mark.databases("executions.rest.base", "executions.models.execution")
 def test_runs_are_found_by_text(text, expected):
     """E10: by names, ids, keys and what went wrong, together with the other filters."""
     a = make_execution(tool_name="alpha", source_name="east", idempotency_key="order-4")
@@ -195,7 +195,7 @@ def test_runs_are_found_by_text(text, expected):
     assert sorted(letters[row["id"]] for row in response.json()["results"]) == sorted(expected)
 
 
-@pytest.mark.databases("executions.models.record")
+@pytest.mark.databases("executions.models.execution")
 def test_a_search_looks_at_the_newest_only_but_finds_whole_ids_among_all(monkeypatch):
     """E10: so that it takes no longer, the more there are; `created_before` leads to older ones."""
     monkeypatch.setattr(long_lists, "SEARCHED", 3)
@@ -319,7 +319,7 @@ VALUES = {
 
 
 @pytest.mark.parametrize("value", VALUES.values(), ids=VALUES.keys())
-@pytest.mark.databases("executions.models.record")
+@pytest.mark.databases("executions.models.execution")
 def test_arguments_are_kept_exactly_whatever_json_they_are(value):
     make_workflow(tool_name="anything")
     client = agent()
@@ -330,7 +330,7 @@ def test_arguments_are_kept_exactly_whatever_json_they_are(value):
     assert response.json()["input"] == {"value": value}
 
 
-@pytest.mark.databases("executions.models.record")
+@pytest.mark.databases("executions.models.execution")
 def test_a_text_that_was_cut_inside_a_character_is_refused():
     """A2.5: as over MCP. No engine gets another text than the caller's."""
     make_workflow(tool_name="anything")

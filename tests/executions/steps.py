@@ -18,7 +18,7 @@ from catalogue.sources import configure_source
 from executions import advancing
 from executions.interacting import Cancellation, cancel_execution
 from executions.models import Execution, ExecutionPayload, State
-from executions.models.execution import StartRequest
+from executions.models.lifecycle import StartRequest
 from executions.waiting import start_and_wait
 from tests.factories import make_execution, make_source
 from tests.processes import ExampleEngine

@@ -11,7 +11,7 @@ from connectors.background import run_in_background_loop
 from executions.advancing import advance_due_executions
 from executions.interacting import Cancellation, CancelOutcome
 from executions.models import Execution, State
-from executions.models.execution import StartRequest
+from executions.models.lifecycle import StartRequest
 from executions.reading import UnknownExecution
 from executions.runner.lease import claim_due_executions
 from executions.starting import create_execution

@@ -88,7 +88,7 @@ async def test_a_cached_result_has_the_blocks(patient: PatientEngine, output: An
     assert (kept.payload.content, kept.payload.output) == (EVERY_KIND, output)
 
 
-@pytest.mark.databases("executions.models.record")
+@pytest.mark.databases("executions.models.execution")
 async def test_large_blocks_are_kept_once_for_all_hits(patient: PatientEngine, cached: Workflow) -> None:
     """B7: the hit's record refers to the run's, also when the cache has forgotten the result."""
     gives(patient, LARGE)
@@ -139,7 +139,7 @@ async def test_blocks_that_are_no_promised_output_are_not_cached(
 
 
 @pytest.mark.usefixtures("cached")
-@pytest.mark.databases("executions.models.record")
+@pytest.mark.databases("executions.models.execution")
 async def test_the_retention_removes_the_blocks_everywhere(patient: PatientEngine) -> None:
     """B7, E6: from the run, from those that share its result, and from the cache."""
     gives(patient, LARGE)

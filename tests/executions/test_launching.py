@@ -20,7 +20,7 @@ from connectors.registry import BUILT_IN
 from connectors.testing import free_port
 from executions.advancing import advance_due_executions
 from executions.models import Execution, State
-from executions.models.execution import StartRequest
+from executions.models.lifecycle import StartRequest
 from executions.queue import admit_queued
 from executions.starting import create_execution
 from tests import plain_http

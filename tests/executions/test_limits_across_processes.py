@@ -34,7 +34,7 @@ django.setup()
 from catalogue.connections import close_connectors
 from catalogue.access import Caller
 from executions.models import Execution
-from executions.models.execution import StartRequest
+from executions.models.lifecycle import StartRequest
 from executions.waiting import start_and_wait
 
 async def call_all(name, calls):

@@ -9,7 +9,7 @@ from django.utils import timezone
 from catalogue.models import Source, Workflow
 from executions.advancing import advance_due_executions
 from executions.models import Execution, State
-from executions.models.execution import StartRequest
+from executions.models.lifecycle import StartRequest
 from executions.runner.start import FEWEST_LOOKS, LOOKING_UP
 from executions.starting import create_execution
 from tests import plain_http

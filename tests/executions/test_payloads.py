@@ -19,7 +19,7 @@ from tests.factories import make_execution
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
-    pytest.mark.databases("executions.models.record"),
+    pytest.mark.databases("executions.models.execution"),
 ]
 
 ODD = {

@@ -10,7 +10,7 @@ from django.utils import timezone
 from catalogue.models import Workflow
 from executions.advancing import advance_due_executions
 from executions.models import Execution, State
-from executions.models.execution import LONG_PAST
+from executions.models.lifecycle import LONG_PAST
 from tests.connectors.scripted import Behaviour, replies, sends_and_hangs_up
 from tests.executions.engines import (
     Gate,
@@ -42,7 +42,7 @@ from tests.factories import make_workflow
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
-    pytest.mark.databases("executions.starting", "executions.models.record"),
+    pytest.mark.databases("executions.starting", "executions.models.execution"),
 ]
 
 

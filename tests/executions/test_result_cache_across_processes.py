@@ -28,7 +28,7 @@ import django
 django.setup()
 from catalogue.access import Caller
 from executions.models import Execution
-from executions.models.execution import StartRequest
+from executions.models.lifecycle import StartRequest
 from executions.waiting import start_and_wait
 
 async def call_all(name, calls):

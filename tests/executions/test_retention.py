@@ -36,7 +36,7 @@ from tests.factories import make_discovery_run, make_execution, make_source, mak
 
 pytestmark = [
     pytest.mark.django_db,
-    pytest.mark.databases("executions.retention", "executions.models.record"),
+    pytest.mark.databases("executions.retention", "executions.models.execution"),
 ]
 
 ANSWERS = {

@@ -30,7 +30,7 @@ from tests.tables import table_row
 pytestmark = [
     pytest.mark.django_db,
     pytest.mark.databases(
-        "executions.models.execution", "executions.models.statements", "executions.models.transitions"
+        "executions.models.lifecycle", "executions.models.statements", "executions.models.transitions"
     ),
 ]
 

@@ -676,7 +676,7 @@ def test_a_poll_costs_few_statements(engine: WireEngine, workflow: Workflow, sta
 
 def test_every_execution_has_its_payload_and_its_first_event(workflow: Workflow) -> None:
     """B8: the audit trail begins with the record itself."""
-    from executions.models.execution import StartRequest
+    from executions.models.lifecycle import StartRequest
     from executions.starting import create_execution
 
     execution = create_execution(

@@ -25,7 +25,7 @@ from config.monitoring import Observed, collect, forget_measures
 from connectors.background import run_in_background_loop
 from connectors.errors import Unreachable
 from executions.models import Execution, WorkerPresence
-from executions.models.execution import StartRequest
+from executions.models.lifecycle import StartRequest
 from executions.refusals import TooManyCalls
 from executions.runner.lease import claim_due_executions
 from executions.starting import create_execution

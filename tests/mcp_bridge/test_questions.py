@@ -30,7 +30,7 @@ from tests.mcp_bridge.tasks_client import ask as ask_task
 from tests.mcp_bridge.test_tasks import modern
 from tests.processes import _wait_until_it_answers
 
-pytestmark = pytest.mark.databases("executions.run_callers", "executions.models.record")
+pytestmark = pytest.mark.databases("executions.run_callers", "executions.models.execution")
 
 
 @pytest.fixture(scope="module", params=["2025", "2026"])

@@ -16,7 +16,7 @@ from catalogue.exposure import confirmed_catalogue
 from catalogue.models import Revision, Role, Source, Toolset, Workflow
 from catalogue.sources import update_source
 from executions.models import Execution
-from executions.models.execution import StartRequest
+from executions.models.lifecycle import StartRequest
 from executions.refusals import UnknownTool
 from executions.starting import create_execution
 from mcp_bridge.bearers import forget_bearers

@@ -42,7 +42,7 @@ from tests.mcp_bridge.other_process import OtherProcess, other_process
 
 __all__ = ["admin_client", "other_process"]
 pytestmark = pytest.mark.databases(
-    "executions.models.execution",
+    "executions.models.lifecycle",
     "executions.engine_webhooks",
     "executions.runner.follow",
     "mcp_bridge.authentication",

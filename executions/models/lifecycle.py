@@ -1,0 +1,615 @@
+"""The verbs that move an execution from state to state.
+
+PENDING -> STARTING -> RUNNING -> COMPLETED | FAILED | CANCELLED | TIMED_OUT
+              \\-> UNCONFIRMED <-/
+UNAPPROVED -> PENDING | FAILED | CANCELLED | TIMED_OUT
+
+UNAPPROVED: a person has to approve it. PENDING: no engine has it yet. STARTING: one may have it, until its
+answer is recorded. States are never assigned: each verb is one compare-and-set UPDATE, and False means that
+another process was faster.
+"""
+
+import json
+import uuid
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, ClassVar
+
+from django.db import models
+from django.db.models.expressions import RawSQL
+from django.utils import timezone
+from loguru import logger
+
+from audit.models import origin
+from catalogue.access import Caller
+from catalogue.models import Workflow
+from connectors.network.redaction import printable
+from connectors.protocol import RunSnapshot, Started
+from executions.models.execution import (
+    ACTIVE,
+    EVENT_COLUMNS,
+    SAID_BY,
+    Aftermath,
+    ErrorKind,
+    ExecutionEvent,
+    ExecutionPayload,
+    ExecutionQuerySet,
+    InputRequest,
+    State,
+    size_of,
+)
+from executions.models.statements import adapt_time, carry_out, insertion, insertion_of
+from executions.models.transitions import (
+    MESSAGE_CHARACTERS,
+    NO_LEASE,
+    Event,
+    Transitions,
+    engine_times,
+    progress_message,
+)
+from executions.models.usage import end_of, usage_insertion
+from telemetry import traces
+
+LONG_PAST = timedelta(seconds=30)  # Statements may run so long after the time that they compare with
+KEPT_CHARACTERS = 100  # Of a client's description of itself
+
+
+class Execution(Transitions):
+    objects: ClassVar[models.Manager["Execution"]] = ExecutionQuerySet["Execution"].as_manager()
+
+    class Meta(Transitions.Meta):
+        abstract = False
+
+    @property
+    def aftermath(self) -> Aftermath | None:
+        known = self.events.filter(kind__in=Aftermath.values).values_list("kind", flat=True).last()
+        return None if known is None else Aftermath(known)
+
+    def hold(self, *, holder: str, until: datetime) -> bool:
+        """Take or renew the lease: only its `holder` contacts the engine. Not for queued executions."""
+        now = timezone.now()
+        free = (
+            models.Q(lease_expires_at=None)
+            | models.Q(lease_expires_at__lt=now)
+            | models.Q(lease_holder=holder)
+        )
+        queued = models.Q(state=State.PENDING, admitted_at=None)
+        return self._move(ACTIVE, when=free & ~queued, lease_holder=holder, lease_expires_at=until)
+
+    def release_lease(self, *, holder: str) -> bool:
+        """Release the lease; a worker continues at `next_attempt_at`."""
+        return self._move(ACTIVE, when=models.Q(lease_holder=holder), **NO_LEASE)
+
+    def begin_start(self) -> bool:
+        """Only for the lease holder, who alone may contact the engine."""
+        ours = models.Q(lease_holder=self.lease_holder, cancel_requested_at=None)
+        return self._move([State.PENDING], when=ours, state=State.STARTING)
+
+    def postpone_start(
+        self, *, next_attempt_at: datetime, why: str, answer: dict[str, Any] | None = None
+    ) -> bool:
+        """Back to PENDING: the engine has certainly not started it."""
+        return self._move(
+            [State.STARTING],
+            ("start_postponed", why),
+            ours=True,
+            payload={"start_answer": answer} if answer else None,
+            state=State.PENDING,
+            next_attempt_at=next_attempt_at,
+            attempts=self.attempts + 1,
+        )
+
+    def postpone_start_again(
+        self, *, next_attempt_at: datetime, why: str, answer: dict[str, Any] | None = None
+    ) -> bool:
+        """Still STARTING: it may have been started; sending it again will show."""
+        return self._move(
+            [State.STARTING],
+            ("start_unknown", why),
+            ours=True,
+            payload={"start_answer": answer} if answer else None,
+            next_attempt_at=next_attempt_at,
+            attempts=self.attempts + 1,
+        )
+
+    def look_again(self, *, next_attempt_at: datetime, why: str, found_nothing: bool = False) -> bool:
+        """Still STARTING: the engine is asked again for a run with the execution's key."""
+        first = self.looked_up_since is None
+        return self._move(
+            [State.STARTING],
+            *([("looked_up", why)] if first or found_nothing else []),
+            ours=True,
+            looked_up_since=timezone.now() if first else self.looked_up_since,
+            next_attempt_at=next_attempt_at,
+            attempts=0 if first else self.attempts + 1,
+            not_found=self.not_found + 1 if found_nothing else 0,
+        )
+
+    def conclude_not_started(self, why: str) -> bool:
+        ended = State.FAILED if self.cancel_requested_at is None else State.CANCELLED
+        return self._finish(ended, kind=ErrorKind.EXECUTION, why=why, allowed=[State.STARTING])
+
+    def mark_running(self, started: Started, *, next_attempt_at: datetime) -> bool:
+        now = timezone.now()
+        moved = self._move(
+            [State.STARTING],
+            _started_event(started.run_id),
+            payload={"start_answer": started.raw},
+            state=State.RUNNING,
+            run_id=started.run_id,
+            correlation_id=started.correlation_id,
+            started_at=now,
+            # At once if an end was reported that may be its own.
+            next_attempt_at=RawSQL("COALESCE(end_reported_at, %s)", [adapt_time(next_attempt_at)]),
+            attempts=0,
+            not_found=0,
+        )
+        if moved:
+            self.next_attempt_at = next_attempt_at
+        return moved
+
+    def finish_start(self, started: Started, snapshot: RunSnapshot) -> bool:
+        # Most engines send it once, with the start.
+        answers = {"status_answer": snapshot.raw} if snapshot.raw not in ({}, started.raw) else {}
+        return self._finish_as_reported(
+            [State.STARTING],
+            snapshot,
+            _started_event(started.run_id),
+            payload={"start_answer": started.raw, **answers},
+            run_id=started.run_id,
+            correlation_id=started.correlation_id,
+            started_at=timezone.now(),
+        )
+
+    def confirm_started(
+        self, run_id: str, *, by: str, next_attempt_at: datetime, started: Started | None = None
+    ) -> bool:
+        """An unconfirmed start did happen; a timeout that has passed restarts. `started`: a late answer."""
+        now = timezone.now()
+        deadline = (
+            self.deadline_at if self.deadline_at > now else now + timedelta(seconds=self.timeout_seconds)
+        )
+        return self._move(
+            [State.UNCONFIRMED],
+            ("confirmed", f"{by}: the engine runs it as {run_id}."),
+            payload=None if started is None else {"start_answer": started.raw},
+            state=State.RUNNING,
+            run_id=run_id,
+            correlation_id="" if started is None else started.correlation_id,
+            started_at=now,
+            deadline_at=deadline,
+            overdue_since=None,
+            next_attempt_at=next_attempt_at,
+            attempts=0,
+            not_found=0,
+            error_kind="",
+            error="",
+        )
+
+    def confirm_ran(self, output: Any, *, by: str) -> bool:
+        """An unconfirmed start ran to its end, as an administrator found. `output` None: not known."""
+        event, payload = manual_result(self.tool_name, output, self.payload.metadata, by=by)
+        return self._move(
+            [State.UNCONFIRMED],
+            (State.COMPLETED.value, event),
+            payload=payload,
+            state=State.COMPLETED,
+            finished_at=timezone.now(),
+            error_kind="",
+            error="",
+        )
+
+    def confirm_not_started(self, *, by: str) -> bool:
+        why = f"{by}: the engine did not start it."
+        return self._move(
+            [State.UNCONFIRMED],
+            (State.FAILED.value, why),
+            state=State.FAILED,
+            error_kind=ErrorKind.EXECUTION,
+            finished_at=timezone.now(),
+            error=printable(why),
+        )
+
+    def mark_unconfirmed(self, why: str, *, answer: dict[str, Any] | None = None) -> bool:
+        return self._move(
+            [State.STARTING],
+            ("unconfirmed", why),
+            payload={"start_answer": answer} if answer else None,
+            state=State.UNCONFIRMED,
+            error_kind=ErrorKind.EXECUTION,
+            error=printable(why),
+            **self._answer(timezone.now()),
+            **NO_LEASE,
+        )
+
+    def lose_run(self, why: str, *, kind: ErrorKind = ErrorKind.CONFIGURATION) -> bool:
+        """It runs at the engine, which cannot be asked about it (any more)."""
+        return self._move(
+            [State.RUNNING],
+            ("unconfirmed", why),
+            ours=True,
+            state=State.UNCONFIRMED,
+            error_kind=kind,
+            error=printable(why),
+            **self._answer(timezone.now()),
+            **NO_LEASE,
+        )
+
+    def record_poll(self, snapshot: RunSnapshot, *, next_attempt_at: datetime, release: bool = False) -> bool:
+        """A poll found it running. `release` also releases the lease."""
+        now = timezone.now()
+        news = self.news_in(snapshot, now)
+        noted: dict[str, Any] = {"progress_noted_at": now} if news else {}
+        moved = self._plan(
+            next_attempt_at,
+            *([("progress", news)] if news else []),
+            release=release,
+            attempts=0,
+            not_found=0,
+            poll_failure="",
+            polled_at=now,
+            polls=RawSQL("polls + 1", []),
+            **noted,
+            **self.shown_by(snapshot),
+        )
+        if moved and news:
+            log_progress(self, news)
+        return moved
+
+    def record_start_progress(self, snapshot: RunSnapshot) -> bool:
+        now = timezone.now()
+        news = self.news_in(snapshot, now)
+        noted = {"progress_noted_at": now} if news else {}
+        moved = self._move(
+            [State.STARTING],
+            *([("progress", news)] if news else []),
+            ours=True,
+            **{"polled_at": now, **noted, **self.shown_by(snapshot)},
+        )
+        if moved and news:
+            log_progress(self, news)
+        return moved
+
+    def ask_caller(self, asked: InputRequest, message: str) -> bool:
+        """It waits for input. The result depends on what its caller says, and so answers no other call."""
+        return self._move(
+            [State.STARTING],
+            ("asked", message),
+            ours=True,
+            input_request=asked.pk,
+            progress_message=printable(message)[:MESSAGE_CHARACTERS],
+            cache_key="",
+        )
+
+    def stop_asking(self, *events: Event) -> bool:
+        """It has been answered, or wants no answer any more."""
+        return self._move([State.STARTING], *events, input_request=None, progress_message="")
+
+    def shown_by(self, snapshot: RunSnapshot) -> dict[str, Any]:
+        progress = {"progress": snapshot.progress, "progress_message": progress_message(snapshot)}
+        return progress | engine_times(snapshot)
+
+    def news_in(self, snapshot: RunSnapshot, now: datetime) -> str:
+        """A line for the timeline, or empty: the timeline grows with the logarithm of the run's age."""
+        spacing = (now - (self.started_at or self.created_at)) / 20
+        if self.progress_noted_at is not None and now - self.progress_noted_at < spacing:
+            return ""
+        message = progress_message(snapshot)
+        if (snapshot.progress, message) == (self.progress, self.progress_message):
+            return ""
+        percent = "" if snapshot.progress is None else f"{snapshot.progress:g} %"
+        return " ".join(part for part in (percent, message) if part)
+
+    def record_failed_poll(
+        self, why: str, *, next_attempt_at: datetime, not_found: bool = False, release: bool = False
+    ) -> bool:
+        """A poll failed; the run goes on. `not_found`: the engine knows no such run, or reports none."""
+        is_news = self.attempts == 0 or (not_found and self.not_found == 0)
+        return self._plan(
+            next_attempt_at,
+            *([("poll_failed", why)] if is_news else []),
+            release=release,
+            attempts=self.attempts + 1,
+            unless_reported=False,  # An engine may have said when to ask again
+            not_found=self.not_found + 1 if not_found else 0,
+            poll_failure=printable(why),
+            polled_at=timezone.now(),
+            polls=RawSQL("polls + 1", []),
+        )
+
+    def wait_for_next_poll(self, *, next_attempt_at: datetime, release: bool = False) -> bool:
+        return self._plan(next_attempt_at, release=release)
+
+    def bring_poll_forward(self, *, unless_since: datetime) -> bool:
+        """Poll now, unless the engine was asked since then or is failing."""
+        now = timezone.now()
+        is_old = models.Q(polled_at__lte=unless_since) | models.Q(
+            polled_at=None, started_at__lte=unless_since
+        )
+        free = models.Q(lease_expires_at=None) | models.Q(lease_expires_at__lt=now)
+        planned = models.Q(next_attempt_at__gt=now, attempts=0)
+        return self._move([State.RUNNING], when=is_old & free & planned, next_attempt_at=now)
+
+    def report_end(self) -> bool:
+        """The engine's webhook says that it has ended: poll now, or at its start's end. False: it does not
+        run, or a report before this one has not led to a poll yet.
+
+        A failing engine is polled when it is to be tried again anyway.
+        """
+        now, running = timezone.now(), [State.STARTING, State.RUNNING]
+        is_new = models.Q(end_reported_at=None) | models.Q(polled_at__gte=models.F("end_reported_at"))
+        is_planned = models.Q(state=State.RUNNING, attempts=0, next_attempt_at__gt=now)
+        due = models.Case(models.When(is_planned, then=now), default=models.F("next_attempt_at"))
+        is_first = self.end_reported_at is None and self.state == State.RUNNING
+        events = [("end_reported", "The engine's webhook reported its end.")] if is_first else []
+        return self._move(running, *events, when=is_new, end_reported_at=now, next_attempt_at=due)
+
+    def _plan(
+        self,
+        next_attempt_at: datetime,
+        *events: Event,
+        release: bool,
+        unless_reported: bool = True,
+        **changes: Any,
+    ) -> bool:
+        """Schedule the next step of a running one; now, if since the row was read a cancel was requested or,
+        with `unless_reported`, its end was reported: the poll may have been answered before."""
+        planned, parameters = "%s", [adapt_time(next_attempt_at)]
+        if unless_reported:
+            planned = "CASE WHEN end_reported_at > %s THEN end_reported_at ELSE %s END"
+            parameters.insert(0, adapt_time(self.end_reported_at or self.created_at))
+        if self.cancel_requested_at is None:
+            planned = f"COALESCE(cancel_requested_at, {planned})"
+        if release:
+            changes |= NO_LEASE
+        due = RawSQL(planned, parameters)  # noqa: S611 - of constants
+        moved = self._move([State.RUNNING], *events, ours=True, next_attempt_at=due, **changes)
+        if moved:
+            self.next_attempt_at = next_attempt_at
+        return moved
+
+    def record_internal_error(self, why: str, *, next_attempt_at: datetime) -> bool:
+        return self._move(
+            ACTIVE,
+            *([("internal_error", why)] if self.attempts == 0 else []),
+            ours=True,
+            next_attempt_at=next_attempt_at,
+            attempts=self.attempts + 1,
+        )
+
+    def fail(
+        self, why: str, *, kind: ErrorKind = ErrorKind.EXECUTION, snapshot: RunSnapshot | None = None
+    ) -> bool:
+        return self._finish(State.FAILED, snapshot=snapshot, kind=kind, why=why)
+
+    def refuse_start(
+        self, why: str, *, kind: ErrorKind, answer: dict[str, Any], aftermath: Aftermath | None = None
+    ) -> bool:
+        """`answer`: the engine's raw one, or empty."""
+        payload = {"start_answer": answer} if answer else {}
+        return self._finish(State.FAILED, kind=kind, why=why, payload=payload, aftermath=aftermath)
+
+    def cancel(self, why: str, *, snapshot: RunSnapshot | None = None) -> bool:
+        return self._finish(State.CANCELLED, snapshot=snapshot, kind=ErrorKind.EXECUTION, why=why)
+
+    def time_out(self, why: str, *, snapshot: RunSnapshot | None = None) -> bool:
+        return self._finish(State.TIMED_OUT, snapshot=snapshot, kind=ErrorKind.TIMEOUT, why=why)
+
+    def finish_as_reported(self, snapshot: RunSnapshot) -> bool:
+        return self._finish_as_reported(
+            ACTIVE,
+            snapshot,
+            payload={"status_answer": snapshot.raw},
+            poll_failure="",
+            polled_at=timezone.now(),
+        )
+
+    def request_cancel(self, by: str) -> bool:
+        """Record the request; the lease holder cancels at the engine."""
+        now = timezone.now()
+        return self._move(
+            ACTIVE,
+            ("cancel_requested", f"{by} asked for it."),
+            when=models.Q(cancel_requested_at=None),
+            cancel_requested_at=now,
+            cancel_requested_by=by[:255],
+            next_attempt_at=now,
+        )
+
+    def cancel_queued(self, by: str) -> bool:
+        why = f"{by} cancelled it in the queue."
+        return self._move(
+            [State.PENDING],
+            (State.CANCELLED.value, why),
+            when=models.Q(admitted_at=None),
+            cancel_requested_at=timezone.now(),
+            cancel_requested_by=by[:255],
+            **self._end(State.CANCELLED, kind=ErrorKind.EXECUTION, why=why, snapshot=None),
+        )
+
+    def admit(self) -> bool:
+        """Admit a queued execution: it is due now, and its timeout starts."""
+        now = timezone.now()
+        # An approved one has waited for the approval besides.
+        waited = "" if self.approval_hash else f" after {(now - self.created_at).total_seconds():.1f} s"
+        return self._move(
+            [State.PENDING],
+            ("admitted", f"Admitted{waited} in the queue."),
+            when=models.Q(admitted_at=None),
+            admitted_at=now,
+            next_attempt_at=now,
+            deadline_at=now + timedelta(seconds=self.timeout_seconds),
+        )
+
+    def give_up_queued(self, why: str, *, kind: ErrorKind) -> bool:
+        state = State.TIMED_OUT if kind == ErrorKind.TIMEOUT else State.FAILED
+        return self._move(
+            [State.PENDING],
+            (state.value, why),
+            when=models.Q(admitted_at=None),
+            **self._end(state, kind=kind, why=why, snapshot=None),
+        )
+
+    def approve(self, why: str) -> bool:
+        """Into the queue; its timeout starts again when it is admitted."""
+        now = timezone.now()
+        return self._move(
+            [State.UNAPPROVED],
+            ("approved", why),
+            state=State.PENDING,
+            next_attempt_at=now,
+            deadline_at=now + timedelta(seconds=self.timeout_seconds),
+        )
+
+    def end_unapproved(self, state: State, why: str, *, kind: ErrorKind, cancelled_by: str = "") -> bool:
+        asked: dict[str, Any] = {}
+        if cancelled_by:
+            asked = {"cancel_requested_at": timezone.now(), "cancel_requested_by": cancelled_by[:255]}
+        ended = self._end(state, kind=kind, why=why, snapshot=None)
+        return self._move([State.UNAPPROVED], (state.value, why), **asked, **ended)
+
+    def mark_overdue(self) -> bool:
+        """Its timeout has passed while it runs: it is to be cancelled, with a grace period."""
+        return self._move(
+            [State.RUNNING],
+            ("overdue", f"Its timeout of {self.timeout_seconds} s has passed; it will be cancelled."),
+            when=models.Q(overdue_since=None),
+            ours=True,
+            overdue_since=timezone.now(),
+        )
+
+    def mark_cancel_sent(self) -> bool:
+        return self._move(
+            [State.RUNNING],
+            ("cancel_sent", "The engine was asked to cancel the run."),
+            cancel_sent_at=timezone.now(),
+        )
+
+    def mark_terminate_sent(self, outcome: str) -> bool:
+        return self._move([State.RUNNING], ("terminate_sent", outcome), terminate_sent_at=timezone.now())
+
+    def mark_cancel_refused(self, why: str) -> bool:
+        """The engine refused; it is not asked again."""
+        return self._move(
+            [State.RUNNING],
+            ("cancel_refused", why),
+            cancel_sent_at=timezone.now(),
+            cancel_refusal=printable(why),
+        )
+
+    def reattach(self, *, until: datetime) -> bool:
+        """Take over an execution whose caller left without its result; not one cancelled before it ended."""
+        abandoned = models.Q(awaited_until__lt=timezone.now())
+        wanted = models.Q(cancel_requested_at=None) | ~models.Q(state__in=ACTIVE)
+        return self._move(
+            [state for state in State if state != State.CANCELLED],
+            ("reattached", "The caller repeated the call, which takes over this execution."),
+            when=abandoned & wanted,
+            awaited_until=until,
+        )
+
+    def mark_answered(self) -> bool:
+        return self._move(State, when=models.Q(awaited_until__isnull=False), awaited_until=None)
+
+    def mark_unanswered(self, why: str = "") -> bool:
+        """The waiting caller left without an answer; `why` goes into the timeline."""
+        gone = [("caller_gone", why)] if why else []
+        # So far back that neither the end of the run nor a concurrent renewal takes it for awaited.
+        return self._move(State, *gone, awaited_until=timezone.now() - LONG_PAST)
+
+
+def log_progress(execution: Execution, news: str) -> None:
+    logger.bind(execution=execution.pk, tool=execution.tool_name).info("Progress: {}", printable(news))
+
+
+def _started_event(run_id: str) -> Event:
+    return "started", f"The engine runs it as {run_id}."
+
+
+Block = dict[str, Any]  # An MCP content block
+
+
+def manual_result(
+    tool_name: str, output: Any, metadata: dict[str, Any], *, by: str
+) -> tuple[str, dict[str, Any]]:
+    """The line of the timeline, and the changed payload. `output` None: not known."""
+    said = metadata | {SAID_BY: by}
+    if output is None:
+        message = (
+            f"{by} confirmed that {tool_name} ran, but its output is not known. "
+            "Calling it again would run it a second time."
+        )
+        event = f"{by}: it ran. Its output is not known."
+        return event, {"output": None, "content": [_text(message)], "metadata": said}
+    message = f"{by} confirmed that {tool_name} ran, and reported this output:"
+    written = output if isinstance(output, str) else json.dumps(output, ensure_ascii=False)
+    event = f"{by}: it ran. {by} reported its output."
+    return event, {"output": output, "content": [_text(message), _text(written)], "metadata": said}
+
+
+def _text(words: str) -> Block:
+    return {"type": "text", "text": words}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StartRequest:
+    tool_name: str
+    arguments: dict[str, Any]
+    caller: Caller
+    door: Execution.Door
+    idempotency_key: str = ""  # Requests of one caller with the same key are one request; empty: none
+    may_reattach: bool = False  # Whether it may be a retry after a lost connection
+    fresh: bool = False  # Whether a cached result may not answer
+    may_be_hidden: bool = False  # Whether a workflow may run that is hidden from agents
+    client: dict[str, Any] = field(default_factory=dict)  # The client's description of itself
+    id: uuid.UUID = field(default_factory=uuid.uuid4)  # Of the execution, unless it repeats another
+
+
+def new_execution(
+    request: StartRequest, workflow: Workflow, *, digest: str, now: datetime, **fields: Any
+) -> Execution:
+    timeout = workflow.effective_timeout_seconds
+    return Execution(
+        id=request.id,
+        workflow=workflow,
+        tool_name=workflow.tool_name,
+        workflow_name=workflow.name,
+        upstream_id=workflow.upstream_id,
+        source_name=workflow.source.name,
+        caller=request.caller.key,
+        caller_name=request.caller.name,
+        door=request.door,
+        toolset=request.caller.toolset or "",
+        input_characters=size_of(request.arguments),
+        arguments_hash=digest,
+        request_id=traces.request_id.get() or None,
+        traceparent=traces.current_traceparent(),
+        idempotency_key=request.idempotency_key,
+        timeout_seconds=timeout,
+        created_at=now,
+        next_attempt_at=now,
+        deadline_at=now + timedelta(seconds=timeout),
+        **fields,
+    )
+
+
+def insert_execution(
+    execution: Execution, request: StartRequest, workflow: Workflow, *events: Event, **payload: Any
+) -> None:
+    """The row with its payload, its first events and, if it has ended, its line in the statistics."""
+    metadata: dict[str, Any] = {"version": workflow.version, "content_hash": workflow.content_hash}
+    if request.client:
+        metadata["client"] = request.client
+    elif (here := origin.get()) is not None:
+        metadata["client"] = {"address": here.address, "user_agent": here.client[:KEPT_CHARACTERS]}
+    stored = ExecutionPayload(execution=execution, input=request.arguments, metadata=metadata, **payload)
+    by_alias = f" by its former name {request.tool_name}" if request.tool_name != workflow.tool_name else ""
+    called = ("created", f"{request.caller.name} called {workflow.tool_name}{by_alias}.")
+    lines = [(execution.pk, execution.created_at, kind, message) for kind, message in (called, *events)]
+    carry_out(
+        insertion_of(execution),
+        insertion_of(stored),
+        insertion(ExecutionEvent, EVENT_COLUMNS, lines),
+        *([usage_insertion([end_of(execution, {})])] if execution.is_final else []),
+    )
+    execution._state.adding = stored._state.adding = False
