@@ -112,13 +112,21 @@ class Execution(Transitions):
             attempts=self.attempts + 1,
         )
 
-    def look_again(self, *, next_attempt_at: datetime, why: str, found_nothing: bool = False) -> bool:
+    def look_again(
+        self,
+        *,
+        next_attempt_at: datetime,
+        why: str,
+        found_nothing: bool = False,
+        answer: dict[str, Any] | None = None,
+    ) -> bool:
         """Still STARTING: the engine is asked again for a run with the execution's key."""
         first = self.looked_up_since is None
         return self._move(
             [State.STARTING],
             *([("looked_up", why)] if first or found_nothing else []),
             ours=True,
+            payload={"start_answer": answer} if answer else None,
             looked_up_since=timezone.now() if first else self.looked_up_since,
             next_attempt_at=next_attempt_at,
             attempts=0 if first else self.attempts + 1,

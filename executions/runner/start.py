@@ -210,7 +210,7 @@ async def _record_failure(execution: Execution, error: ConnectorError, *, unsure
         await run_in_database(execution.postpone_start_again, **postponed)
         log_of(execution).warning("Start of unknown outcome, to be repeated: {}", error.message)
     elif unsure and await can_be_looked_up(execution):
-        await run_in_database(begin_to_look_up, execution, error.message)
+        await run_in_database(_begin_to_look_up, execution, error)
     elif unsure:
         await run_in_database(_record_unconfirmed, execution, error.message, error.details)
     else:
@@ -484,10 +484,13 @@ def input_of(execution: Execution) -> dict[str, Any]:
     return arguments
 
 
-def begin_to_look_up(execution: Execution, why: str) -> bool:
-    log_of(execution).warning("Start of unknown outcome, to be looked up: {}", why)
-    said = f"It is not known whether the run was started: {why}"
-    return execution.look_again(next_attempt_at=_next_look(execution), why=said)
+def _begin_to_look_up(execution: Execution, error: ConnectorError) -> None:
+    log_of(execution).warning("Start of unknown outcome, to be looked up: {}", error.message)
+    execution.look_again(
+        next_attempt_at=_next_look(execution),
+        why=f"It is not known whether the run was started: {error.message}",
+        answer=error.details,
+    )
 
 
 def _record_empty_look(execution: Execution, blind_to: Execution | None) -> None:

@@ -175,6 +175,16 @@ async def test_a_start_of_unknown_outcome_is_looked_up_instead_of_left_to_a_huma
     assert engine.asked("start")[0].key == str(execution.pk)
 
 
+def test_what_the_engine_said_to_a_start_that_did_not_happen_is_kept(
+    engine: WireEngine, workflow: Workflow
+) -> None:
+    """A8.4: for the operator, whatever the lookup finds."""
+    engine.on_start, engine.on_lookup = replies(500, {"error": "The kettle is gone."}), NONE
+    record = look(make_execution(workflow, state=State.PENDING), 5)
+    assert (record.state, record.run_id) == (State.FAILED, "")
+    assert record.payload.start_answer["answer"] == "The kettle is gone."
+
+
 def test_a_run_that_has_ended_by_the_time_it_is_found_gives_its_result(
     engine: WireEngine, workflow: Workflow
 ) -> None:
