@@ -17,7 +17,7 @@ from connectors.formats.json import is_number, read_percent
 from connectors.network.client import EngineClient, fill_path
 from connectors.network.headers import objection_to_name
 from connectors.network.policy import normalise_base_url
-from connectors.network.redaction import printable, shorten, shorten_error, words_in
+from connectors.network.redaction import LINE_LIMIT, printable, shorten, shorten_error, words_in
 from connectors.network.transport import HttpLimits
 from connectors.protocol import (
     Capabilities,
@@ -56,7 +56,6 @@ STATES = {
     "CANCELLED": RunState.CANCELLED,
     "CANCELED": RunState.CANCELLED,
 }
-LINE_LIMIT = 500
 LONGEST_ID = 255
 NO_REASON = {
     RunState.FAILED: "The workflow failed and the engine gave no reason.",

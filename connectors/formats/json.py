@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from itertools import accumulate, chain, compress, repeat
 from operator import is_
 from typing import Any, NoReturn
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 from pydantic_core import from_json, to_json
 
@@ -270,3 +270,11 @@ def read_time(text: Any) -> datetime | None:
     except ValueError:
         return None
     return found.replace(tzinfo=found.tzinfo or UTC) if found else None
+
+
+def read_uuid(text: Any) -> UUID | None:
+    """Such as the key of a start; None for anything else, such as the keys of other clients."""
+    try:
+        return UUID(text) if isinstance(text, str) else None
+    except ValueError:
+        return None

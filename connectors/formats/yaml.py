@@ -429,6 +429,10 @@ def _means_something(text: str) -> bool:
 
 
 def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    # In a block, other characters that YAML 1.1 takes for line breaks would not come back.
+    is_block = isinstance(dumper, _BlockDumper) and "\n" in text
+    if is_block and all(line.isprintable() for line in text.split("\n")):
+        return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|")
     # Long texts are not cached.
     quoted = (_means_something if len(text) < 100 else _means_something.__wrapped__)(text)
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style='"' if quoted else None)
@@ -444,14 +448,7 @@ class _BlockDumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: igno
         return True
 
 
-def _represent_in_blocks(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    # Other characters that YAML's older rules take for the end of a line would not come back.
-    if "\n" in text and all(line.isprintable() for line in text.split("\n")):
-        return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|")
-    return _represent_text(dumper, text)
-
-
-_BlockDumper.add_representer(str, _represent_in_blocks)
+_BlockDumper.add_representer(str, _represent_text)
 
 
 def message_of(one: Any, *, other_names: dict[str, str] | None = None) -> str:

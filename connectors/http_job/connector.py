@@ -41,7 +41,7 @@ from connectors.http_job.declaration import (
 from connectors.http_job.engine import PRESETS, DeclaredEngine, HttpJobConfig, OnAnswer, declaration_of
 from connectors.http_job.template import fill_json
 from connectors.http_job.webhook import read_report
-from connectors.network.redaction import printable, shorten, shorten_error, words_in
+from connectors.network.redaction import first_line, printable, shorten, shorten_error, words_in
 from connectors.protocol import (
     Capabilities,
     Delivery,
@@ -56,7 +56,7 @@ from connectors.protocol import (
     health_of,
     ignore_progress,
 )
-from connectors.simplified import LINE_LIMIT, MOST_WORKFLOWS, NO_REASON, identifier, shape_of, walk_listing
+from connectors.simplified import MOST_WORKFLOWS, NO_REASON, identifier, shape_of, walk_listing
 
 LOG_LINES = 20
 FIRST_PAGE = {"offset": "0", "cursor": "", "link": ""}
@@ -227,19 +227,16 @@ class HttpJobConnector:
         try:
             answer = await self._engine.ask(start, names, repeatable=False)
         except Rejected as error:
-            if not (own and self._is_started(error)):
+            already, words = start.already_started, str(error.details.get("answer", ""))
+            if not own or already is None or error.details.get("status") not in already.status:
+                raise
+            if already.saying.lower() not in words.lower():
                 raise
             return await self._confirm(RunRef(workflow=workflow, run_id=own, key=key), error)
         run_id = id_at(start.run_id or "", answer)
         if not run_id:
             raise OutcomeUnknown(f"The engine's answer to the start names no run; it is {shape_of(answer)}.")
         return Started(run_id=run_id, raw=answer if isinstance(answer, dict) else {"answer": answer})
-
-    def _is_started(self, error: Rejected) -> bool:
-        already = self._declared.start.already_started
-        if already is None or error.details.get("status") not in already.status:
-            return False
-        return already.saying.lower() in str(error.details.get("answer", "")).lower()
 
     async def _confirm(self, run: RunRef, refusal: Rejected) -> Started:
         """The run that the engine says it has; the refusal, if it has none."""
@@ -600,8 +597,7 @@ def _percent_of(done: Any, total: Any) -> float | None:
 
 
 def read_message(told: HowFar, answer: Any) -> str:
-    line = next(iter(printable(text_at(told.message, answer)).splitlines()), "")
-    return shorten(line, LINE_LIMIT)
+    return first_line(text_at(told.message, answer))
 
 
 def _time(expression: str | None, answer: Any) -> datetime | None:

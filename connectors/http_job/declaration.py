@@ -29,11 +29,7 @@ from connectors.formats.yaml import (
     read_document,
     unknown_key,
 )
-from connectors.http_job.template import (
-    placeholders_in,
-    stray_of_each,
-    unknown_placeholder,
-)
+from connectors.http_job.template import EACH, WHOLE, placeholders_in, unknown_placeholder
 from connectors.network.headers import TOKEN, objection_to_name
 
 LIMITS = Limits(bytes=200_000, depth=20, parts=5_000)
@@ -711,10 +707,10 @@ def _template_problems(request: Request, known: set[str]) -> Iterator[tuple[str,
     for key, template in request.templates:
         if unknown := unknown_placeholder(template, known):
             yield key, _advice(unknown, known)
-        elif stray := stray_of_each(template):
+        elif stray := {*EACH}.intersection(placeholders_in(template, in_lists=False, in_members=False)):
             yield key, f"{{{min(stray)}}} can only be an item of a list, or a key"
-    if braces := _stray_brace(request.path):
-        yield request.method.lower(), braces
+    if {"{", "}"} & {*WHOLE.sub("", request.path)}:
+        yield request.method.lower(), "has a brace that is not part of a placeholder"
 
 
 def _name_problems(declared: Declaration, problem: Noting) -> Iterator[Problem]:
@@ -753,13 +749,6 @@ def _advice(unknown: str, known: set[str]) -> str:
     return f"unknown placeholder {{{unknown}}}; known placeholders: {listed or 'none'}"
 
 
-def _stray_brace(path: str) -> str:
-    plain = path
-    for name in placeholders_in(path):
-        plain = plain.replace(f"{{{name}}}", "")
-    return "has a brace that is not part of a placeholder" if "{" in plain or "}" in plain else ""
-
-
 def _keys_at(place: tuple[str | int, ...]) -> list[str]:
     annotation: Any = Declaration
     for part in place:
@@ -786,13 +775,9 @@ def _block_of(annotation: Any) -> type[Block] | None:
 
 
 def json_schema() -> dict[str, Any]:
-    """For editors that check YAML while it is typed."""
-    schema = Declaration.model_json_schema()
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **_with_short_forms(schema)}
-
-
-def _with_short_forms(schema: dict[str, Any]) -> dict[str, Any]:
-    """A list of steps, and of statuses, may be written as its only one; a published signature as its name."""
+    """For editors that validate YAML as it is typed. It includes the short forms: a single step or status
+    instead of a list, and the name of a published signature."""
+    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **Declaration.model_json_schema()}
     properties: Mapping[str, Any] = schema["properties"]
     for name in ("result", "failure", "logs"):
         step = properties[name]

@@ -69,11 +69,8 @@ def _kinds_that_need(*settings_: str) -> dict[str, list[str]]:
 
 
 _PRESETS_WITH_WEBHOOK = [name for name in PRESETS if declaration_of(name, "").webhook is not None]
+_PRESETS_WITH_VALUES = [name for name in PRESETS if declaration_of(name, "").values]
 FEWEST_CHARACTERS = 16
-
-
-def _presets_with_values() -> list[str]:
-    return [name for name in PRESETS if declaration_of(name, "").values]
 
 
 class HttpJobConfig(SourceConfig):
@@ -137,7 +134,7 @@ class HttpJobConfig(SourceConfig):
         default={},
         title="Values",
         description="Values that the declaration leaves to the source, such as ref=main for GitHub Actions.",
-        json_schema_extra=hint(only_if={"preset": [OWN, *_presets_with_values()]}),
+        json_schema_extra=hint(only_if={"preset": [OWN, *_PRESETS_WITH_VALUES]}),
     )
     min_poll_seconds: settings.MinPollSeconds = 2.0
     request_timeout_seconds: settings.RequestTimeoutSeconds = 30.0

@@ -44,11 +44,6 @@ def unknown_placeholder(value: Any, known: Collection[str]) -> str:
     return ""
 
 
-def stray_of_each(value: Any) -> set[str]:
-    """The placeholders of one argument that stand where nothing is repeated."""
-    return set(placeholders_in(value, in_lists=False, in_members=False)) & set(EACH)
-
-
 def fill_json(value: Any, names: Mapping[str, Any]) -> Any:
     """A JSON value in which a text that is nothing but a placeholder takes its value as it is. Members whose
     argument is missing are left out."""
@@ -60,7 +55,13 @@ def fill_json(value: Any, names: Mapping[str, Any]) -> Any:
             filled = dict(member for pair in value.items() for member in _fill_member(*pair, names))
             return {key: inner for key, inner in filled.items() if inner is not MISSING}
         case list():
-            return [inner for item in value for inner in _fill_item(item, names) if inner is not MISSING]
+            items = []
+            for item in value:
+                is_repeated = not {*EACH}.isdisjoint(placeholders_in(item, in_members=False))
+                items += [
+                    fill_json(item, known) for known in (_each_argument(names) if is_repeated else [names])
+                ]
+            return [item for item in items if item is not MISSING]
     return value
 
 
@@ -70,13 +71,6 @@ def _fill_member(key: str, value: Any, names: Mapping[str, Any]) -> Iterator[tup
         return
     for argument in _each_argument(names):
         yield argument[EACH[0]], fill_json(value, argument)
-
-
-def _fill_item(item: Any, names: Mapping[str, Any]) -> Iterator[Any]:
-    if not set(placeholders_in(item, in_members=False)) & set(EACH):
-        yield fill_json(item, names)
-        return
-    yield from (fill_json(item, argument) for argument in _each_argument(names))
 
 
 def _each_argument(names: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:

@@ -270,16 +270,12 @@ def check_scheme(url: str) -> str:
         parts = httpx2.URL(url)
     except httpx2.InvalidURL:
         raise ValueError("is not a valid URL") from None
-    if parts.scheme != "https" and not _is_this_machine(parts.host):
+    is_this_machine = parts.host == "localhost"
+    with contextlib.suppress(ValueError):
+        is_this_machine = ip_address(parts.host).is_loopback
+    if parts.scheme != "https" and not is_this_machine:
         raise ValueError("must begin with https://; plain http:// is allowed only for this machine")
     return url
-
-
-def _is_this_machine(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def port_of(url: httpx2.URL) -> int:

@@ -17,6 +17,7 @@ WORD_KEYS = (
     "exception_message",
 )
 ERROR_LIMIT = 4_000  # Characters of an error; the raw answer is complete
+LINE_LIMIT = 500
 TAG = re.compile(r"<[^<>]*>")
 
 
@@ -111,6 +112,10 @@ def words_of(body: bytes) -> str:
     except UnreadableJSON:
         text = TAG.sub(" ", body[:4000].decode("utf-8", "replace"))
         return " ".join(printable(text).split())
+
+
+def first_line(text: str) -> str:
+    return shorten(next(iter(printable(text).splitlines()), ""), LINE_LIMIT)
 
 
 def shorten(text: str, limit: int) -> str:

@@ -13,8 +13,15 @@ from pydantic import BaseModel
 
 from connectors.definitions import RejectedDefinition, WorkflowDefinition, parse_definition
 from connectors.errors import InvalidAnswer, NotFound, OutcomeUnknown, Rejected, Unreachable
-from connectors.formats.json import TooDeep, UnreadableJSON, parse_json, read_percent, read_time
-from connectors.network.redaction import printable, shorten, shorten_error
+from connectors.formats.json import (
+    TooDeep,
+    UnreadableJSON,
+    parse_json,
+    read_percent,
+    read_time,
+    read_uuid,
+)
+from connectors.network.redaction import first_line, printable, shorten, shorten_error
 from connectors.prefect.api import ERROR, INFO, MOST_ROWS, PrefectApi, PrefectConfig
 from connectors.protocol import (
     Capabilities,
@@ -208,7 +215,10 @@ class PrefectConnector:
         that failed just now are asked for again until its last line is there."""
         lines = self._config.log_lines
         logs = await self._last_logs(run_id, lines=lines)
-        for pause in PAUSES_FOR_LOGS if lines and has_just_failed(seen) else ():
+        # By Prefect's clock, which may differ from ours by as much.
+        age = None if seen.finished_at is None else abs(datetime.now(UTC) - seen.finished_at)
+        has_just_failed = seen.state is RunState.FAILED and age is not None and age < LOGS_ARRIVE_WITHIN
+        for pause in PAUSES_FOR_LOGS if lines and has_just_failed else ():
             if len(logs) == lines or any(LAST_LINE in message_in(entry) for entry in logs):
                 break
             await asyncio.sleep(pause)
@@ -364,7 +374,6 @@ STATES = {
     "CRASHED": RunState.FAILED,
     "CANCELLED": RunState.CANCELLED,
 }
-LINE_LIMIT = 500
 NO_REASON = {
     "FAILED": "The flow run failed and Prefect gave no reason.",
     "CRASHED": "Its process ended without a message.",
@@ -424,11 +433,6 @@ def message_in(entry: dict[str, Any]) -> str:
     """Of a state or a line of the log."""
     message = entry.get("message")
     return printable(message) if isinstance(message, str) else ""
-
-
-def first_line(text: str) -> str:
-    line = next(iter(printable(text).splitlines()), "")
-    return shorten(line, LINE_LIMIT)
 
 
 def without_storage(flow_run: dict[str, Any]) -> dict[str, Any]:
@@ -498,7 +502,7 @@ def read_listed(
         workflow=str(name_of(deployment, flow_names)) if deployment else flow_names.get(flow, flow),
         state=STATES[kind],
         told_state=str(run.get("state_name") or kind),
-        key=_key(run.get("idempotency_key")),
+        key=read_uuid(run.get("idempotency_key")),
         started_at=read_time(run.get("start_time")),
         finished_at=read_time(run.get("end_time")),
         details={
@@ -516,14 +520,6 @@ def offset_of(cursor: str) -> int:
     if not (cursor.isascii() and cursor.isdigit() and len(cursor) <= len("1000000000")):
         raise Rejected("This is no cursor of this listing.")
     return int(cursor)
-
-
-def _key(key: Any) -> UUID | None:
-    """Our keys are UUIDs; those of Prefect's schedules are not."""
-    try:
-        return UUID(key) if isinstance(key, str) else None
-    except ValueError:
-        return None
 
 
 def _of_workflow(name: str) -> dict[str, Any]:
@@ -561,13 +557,6 @@ def read_result(data: Any) -> Any:
         return parse_json((block[1] if block else data).encode("utf-8", "replace"))
     except UnreadableJSON:
         return data
-
-
-def has_just_failed(seen: RunSnapshot) -> bool:
-    """By Prefect's clock, which may differ from ours by as much."""
-    if seen.state is not RunState.FAILED or seen.finished_at is None:
-        return False
-    return abs(datetime.now(UTC) - seen.finished_at) < LOGS_ARRIVE_WITHIN
 
 
 def last_error(logs: list[dict[str, Any]]) -> str:

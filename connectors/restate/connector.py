@@ -22,10 +22,10 @@ from connectors.errors import (
     Unreachable,
     Unsupported,
 )
-from connectors.formats.json import UnreadableJSON, parse_json, read_time
+from connectors.formats.json import UnreadableJSON, parse_json, read_time, read_uuid
 from connectors.network.client import Answer, EngineClient, encode_body, fill_path
 from connectors.network.policy import normalise_base_url
-from connectors.network.redaction import printable, shorten, shorten_error, words_of
+from connectors.network.redaction import first_line, printable, shorten, shorten_error, words_of
 from connectors.network.transport import HttpLimits
 from connectors.protocol import (
     Capabilities,
@@ -57,7 +57,6 @@ ID = re.compile(r"inv_[0-9A-Za-z]{1,100}")
 BEGINNING_OF_ID = re.compile(r"(?:inv_?)?[0-9A-Za-z]{0,100}")
 CODE = re.compile(r"\[(\d{3})[^\]]*\] ?")
 """Before the message of a failure, as in "[422] No such order" and "[500 Internal] ..."."""
-LINE_LIMIT = 500
 COLUMNS = (
     "select id, target, target_service_name, target_handler_name, target_service_key, idempotency_key, "
     "status, completion_result, completion_failure, retry_count, last_failure, next_retry_at, invoked_by, "
@@ -219,7 +218,7 @@ def progress_of(row: dict[str, Any], failure: Any) -> str:
     if due is not None and due > datetime.now(UTC):
         words += f" at {due.astimezone(UTC):%H:%M:%S} UTC"
     told = CODE.sub("", failure, count=1) if isinstance(failure, str) else ""
-    line = shorten(next(iter(printable(told).splitlines()), ""), LINE_LIMIT)
+    line = first_line(told)
     return f"{words}: {line}" if line else f"{words}."
 
 
@@ -235,13 +234,12 @@ def failure_in(event: Any) -> str:
 
 
 def read_listed(row: dict[str, Any]) -> ListedRun:
-    key = row.get("idempotency_key") or row.get("target_service_key")
     return ListedRun(
         run_id=str(row.get("id")),
         workflow=f"{row.get('target_service_name')}/{row.get('target_handler_name')}",
         state=state_of(row),
         told_state=str(row.get("status")),
-        key=_as_uuid(key),
+        key=read_uuid(row.get("idempotency_key") or row.get("target_service_key")),
         started_at=read_time(row.get("created_at")),
         finished_at=read_time(row.get("completed_at")),
         details={
@@ -249,14 +247,6 @@ def read_listed(row: dict[str, Any]) -> ListedRun:
             for name in ("target", "invoked_by", "retry_count", "last_failure", "completion_failure")
         },
     )
-
-
-def _as_uuid(key: Any) -> UUID | None:
-    """Our keys are UUIDs; those of other clients need not be."""
-    try:
-        return UUID(key) if isinstance(key, str) else None
-    except ValueError:
-        return None
 
 
 class RestateConnector:

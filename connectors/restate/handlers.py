@@ -46,14 +46,11 @@ def _listed(services: list[Any]) -> Iterator[tuple[Any, Any]]:
         if not isinstance(service, dict) or not isinstance(service.get("handlers"), list):
             yield service, None
         elif service.get("public") is not False:
-            yield from ((service, one) for one in service["handlers"] if _is_for_callers(service, one))
-
-
-def _is_for_callers(service: dict[str, Any], handler: Any) -> bool:
-    """An unreadable one counts, so that it is rejected with a reason."""
-    if not isinstance(handler, dict):
-        return True
-    return handler.get("public") is not False and not _is_shared(service, handler)
+            for one in service["handlers"]:
+                # An unreadable one counts, so that it is rejected with a reason.
+                is_readable = isinstance(one, dict)
+                if not is_readable or (one.get("public") is not False and not _is_shared(service, one)):
+                    yield service, one
 
 
 def _is_shared(service: dict[str, Any], handler: dict[str, Any]) -> bool:

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
-from uuid import UUID
 
 from cachetools import LRUCache, TTLCache
 from google.protobuf.json_format import MessageToDict
@@ -34,7 +33,7 @@ from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
 from connectors.errors import ConnectorError, InvalidAnswer, Rejected
-from connectors.formats.json import UnreadableJSON, is_number, parse_json, read_percent
+from connectors.formats.json import UnreadableJSON, is_number, parse_json, read_percent, read_uuid
 from connectors.network.redaction import printable, shorten, shorten_error
 from connectors.protocol import ListedRun, RunFilter, RunPage, RunSnapshot, RunState
 from connectors.temporal.connection import Connection
@@ -268,8 +267,9 @@ async def list_runs(
     condition = " AND ".join(_conditions(wanted))
     token = _read_cursor(cursor, condition)
     answer = await list_page(connection, condition, page_size=page_size, token=token)
-    runs = [_listed(info) for info in answer.executions]
-    return RunPage(runs=runs, next_cursor=_make_cursor(answer.next_page_token, condition))
+    runs, following = [_listed(info) for info in answer.executions], answer.next_page_token
+    cursor = base64.urlsafe_b64encode(_digest(condition) + following).decode() if following else ""
+    return RunPage(runs=runs, next_cursor=cursor)
 
 
 def _conditions(wanted: RunFilter) -> Iterator[str]:
@@ -324,16 +324,12 @@ def _closed(query: str) -> str:
 
 def _listed(info: WorkflowExecutionInfo) -> ListedRun:
     state, label = STATES.get(info.status, UNKNOWN)
-    try:
-        key = UUID(memo_key(info))
-    except ValueError:
-        key = None
     return ListedRun(
         run_id=str(run_of(info)),
         workflow=info.type.name,
         state=state,
         told_state=label,
-        key=key,
+        key=read_uuid(memo_key(info)),
         started_at=moment(info.start_time),
         finished_at=moment(info.close_time),
         details=_details(info),
@@ -356,10 +352,6 @@ def _details(info: WorkflowExecutionInfo) -> dict[str, Any]:
 def _values(payloads: Iterable[tuple[str, Payload]]) -> dict[str, Any]:
     entries = sorted(payloads)[:MOST_ENTRIES]
     return {name: value_of(payload, limit=DETAIL_BYTES) for name, payload in entries}
-
-
-def _make_cursor(token: bytes, condition: str) -> str:
-    return base64.urlsafe_b64encode(_digest(condition) + token).decode() if token else ""
 
 
 def _read_cursor(cursor: str, condition: str) -> bytes:

@@ -109,7 +109,7 @@ class McpConnector:
         answered = f"{era.server or 'The server'} answered and speaks MCP {era.version}"
         if not _may_have_tools(era):
             return f"{answered}; it has no tools."
-        tools, _ = await self._page("")
+        tools, _ = await self._session.page("tools/list", "tools")
         return f"{answered}; tools on the first page of its list: {len(tools)}."
 
     async def discover(self) -> AsyncGenerator[WorkflowDefinition | RejectedDefinition]:
@@ -117,7 +117,8 @@ class McpConnector:
         if not _may_have_tools(era):
             return
         needs_headers = era.is_modern
-        tools = walk_listing(self._page, listing="The server's list of tools", of="tools")
+        page = partial(self._session.page, "tools/list", "tools")
+        tools = walk_listing(page, listing="The server's list of tools", of="tools")
         async with aclosing(tools):
             async for position, tool in tools:
                 yield read_tool(tool, position=position, needs_headers=needs_headers)
@@ -247,15 +248,6 @@ class McpConnector:
     def _tell_listeners(self) -> None:
         for listener in self._listeners:
             listener()
-
-    async def _page(self, cursor: str) -> tuple[list[Any], str]:
-        answer = await self._session.request("tools/list", {"cursor": cursor} if cursor else {})
-        tools, following = answer.get("tools"), answer.get("nextCursor")
-        if not isinstance(tools, list):
-            raise InvalidAnswer("The server's list of tools has no array of tools.")
-        if following is not None and not isinstance(following, str):
-            raise InvalidAnswer("The cursor of the server's list of tools is no text.")
-        return tools, following or ""
 
 
 def _may_have_tools(era: Era) -> bool:

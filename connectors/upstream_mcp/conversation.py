@@ -32,14 +32,13 @@ from connectors.formats.json import UnreadableJSON, parse_json, parse_listing
 from connectors.network.client import USER_AGENT
 from connectors.network.redaction import Redactor, printable, shorten
 from connectors.network.transport import WORDS_LIMIT
-from connectors.protocol import RunCaller
+from connectors.protocol import LOG_LEVELS, RunCaller, covers_level
 from connectors.upstream_mcp.run_callers import (
     CAPABILITY_OF,
     FOR_CALLERS,
     LOG_MESSAGE,
     CallLogs,
     Questions,
-    is_more_verbose,
 )
 
 ENVELOPE = "io.modelcontextprotocol/"
@@ -302,7 +301,8 @@ class Conversation:
     async def _want_level(self, level: str) -> None:
         """Have the session send what its most curious caller asked for; others get less of it."""
         async with self._leveling:
-            if "logging" not in self.era.capabilities or not is_more_verbose(level, self._level):
+            is_covered = level not in LOG_LEVELS or covers_level(self._level, level)
+            if "logging" not in self.era.capabilities or is_covered:
                 return
             self._level = level  # Also where the server refuses, so as not to ask at each call
             headers = {inbound.MCP_PROTOCOL_VERSION_HEADER: self.era.version}

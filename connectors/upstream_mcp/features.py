@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing, suppress
+from functools import partial
 from typing import Any
 
 from mcp.shared.uri_template import InvalidUriTemplate, UriTemplate
@@ -56,15 +57,7 @@ class ServerFeatures:
     async def _list(
         self, kind: FeatureKind, method: str, key: str
     ) -> AsyncGenerator[FeatureDefinition | RejectedDefinition]:
-        async def page(cursor: str) -> tuple[list[Any], str]:
-            answer = await self._session.request(method, {"cursor": cursor} if cursor else {})
-            items, following = answer.get(key), answer.get("nextCursor")
-            if not isinstance(items, list):
-                raise InvalidAnswer(f"The server's answer to {method} has no array of {key}.")
-            if following is not None and not isinstance(following, str):
-                raise InvalidAnswer(f"The cursor in the server's answer to {method} is no text.")
-            return items, following or ""
-
+        page = partial(self._session.page, method, key)
         listed = walk_listing(page, listing=f"The server's answer to {method}", of=key)
         async with aclosing(listed):
             async for position, raw in listed:

@@ -10,7 +10,7 @@ from mcp_types import METHOD_NOT_FOUND
 
 from connectors.errors import InvalidAnswer, Unsupported
 from connectors.network.redaction import printable, shorten
-from connectors.protocol import LOG_LEVELS, LogMessage, RunCaller, covers_level
+from connectors.protocol import LogMessage, RunCaller, covers_level
 from connectors.upstream_mcp.rate_limits import Bucket
 
 CAPABILITY_OF = {
@@ -168,8 +168,3 @@ class CallLogs:
         if not isinstance(level, str) or not covers_level(caller.log_level, level):
             return None
         return None if take and not bucket.take() else caller
-
-
-def is_more_verbose(wanted: str, than: str) -> bool:
-    """An empty level is that of a server that nobody has told one."""
-    return wanted in LOG_LEVELS and (not than or LOG_LEVELS.index(wanted) < LOG_LEVELS.index(than))

@@ -106,6 +106,16 @@ class McpSession:
                         raise Unreachable(f"{method}: the server forgets each session at once.") from None
         raise AssertionError("the loop returns or raises")
 
+    async def page(self, method: str, key: str, cursor: str = "") -> tuple[list[Any], str]:
+        """The items of a page of a list, and the cursor of the next page."""
+        answer = await self.request(method, {"cursor": cursor} if cursor else {})
+        items, following = answer.get(key), answer.get("nextCursor")
+        if not isinstance(items, list):
+            raise InvalidAnswer(f"The server's answer to {method} has no array of {key}.")
+        if following is not None and not isinstance(following, str):
+            raise InvalidAnswer(f"The cursor in the server's answer to {method} is not a string.")
+        return items, following or ""
+
     async def era(self) -> Era:
         async with self._conversation() as owned:
             return owned.conversation.era
