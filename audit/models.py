@@ -46,10 +46,7 @@ class EntryQuerySet(models.QuerySet["Entry"]):
         return self.filter(segment=None)
 
     def seal_in(self, segment: int) -> int:
-        return super().filter(segment=None).update_rows(segment=segment)
-
-    def update_rows(self, **changes: Any) -> int:
-        return super().update(**changes)
+        return models.QuerySet.update(self.unsealed(), segment=segment)
 
     def remove_pruned(self) -> int:
         return super().delete()[0]

@@ -197,7 +197,13 @@ def _below(place: Place, step: str) -> "Place | str | None":
 
 def write_rules(rules: Iterable[Rule]) -> str:
     """A line for each, as `read_rules` takes them."""
-    return "\n".join(f"{rule['argument']} {rule['is']} {_write_value(rule['value'])}" for rule in rules)
+    lines = []
+    for rule in rules:
+        value = rule["value"]
+        is_plain = isinstance(value, str) and value and value == value.strip() == _read_value(value)
+        written = value if is_plain else json.dumps(value, ensure_ascii=False)
+        lines.append(f"{rule['argument']} {rule['is']} {written}")
+    return "\n".join(lines)
 
 
 def read_rules(text: str) -> list[dict[str, Any]]:
@@ -214,12 +220,6 @@ def read_rules(text: str) -> list[dict[str, Any]]:
         if problem := _form_problem(rules[-1]):
             raise ValueError(f"Line {number}: {problem}")
     return rules
-
-
-def _write_value(value: Any) -> str:
-    if isinstance(value, str) and value and _read_value(value) == value and value == value.strip():
-        return value
-    return json.dumps(value, ensure_ascii=False)
 
 
 def _read_value(written: str) -> Any:

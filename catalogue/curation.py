@@ -1,4 +1,4 @@
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -106,26 +106,20 @@ def known_tags() -> list[str]:
     return sorted(tags, key=str.casefold)
 
 
-def add_tags(workflows: QuerySet[Workflow], tags: Iterable[str], *, by: Actor) -> int:
-    """Returns how many lacked one of them."""
-    added = list(dict.fromkeys(tags))
-    return _retag(workflows, by, lambda shown: [*shown, *(tag for tag in added if tag not in shown)])
-
-
-def remove_tags(workflows: QuerySet[Workflow], tags: Iterable[str], *, by: Actor) -> int:
-    """Without regard to case. Returns how many had one of them."""
-    removed = {tag.casefold() for tag in tags}
-    return _retag(workflows, by, lambda shown: [tag for tag in shown if tag.casefold() not in removed])
-
-
 @transaction.atomic
-def _retag(workflows: QuerySet[Workflow], by: Actor, change: Callable[[list[str]], list[str]]) -> int:
+def change_tags(
+    workflows: QuerySet[Workflow], *, add: Iterable[str] = (), remove: Iterable[str] = (), by: Actor
+) -> int:
+    """Tags are removed without regard to case. Returns how many workflows changed."""
+    added, removed = dict.fromkeys(add), {tag.casefold() for tag in remove}
     Revision.lock()
     keys = list(workflows.values_list("pk", flat=True))
     rows = Workflow.objects.filter(pk__in=keys).only("tool_name", "tags", "tags_override").order_by()
     changed = []
     for workflow in rows:
-        if (tags := change(workflow.shown_tags)) != workflow.shown_tags:
+        kept = [tag for tag in workflow.shown_tags if tag.casefold() not in removed]
+        tags = [*kept, *(tag for tag in added if tag not in kept)]
+        if tags != workflow.shown_tags:
             # The engine's own tags are no override.
             workflow.tags_override = None if tags == workflow.tags else tags
             changed.append(workflow)

@@ -152,18 +152,9 @@ class _Names:
         return made
 
 
-def enable_features(features: QuerySet[ServerFeature], *, by: Actor) -> int:
-    """Returns how many were not enabled before."""
-    return _decide(features, by, "Enabled.", enabled=True)
-
-
-def disable_features(features: QuerySet[ServerFeature], *, by: Actor) -> int:
-    """Returns how many were enabled before."""
-    return _decide(features, by, "Disabled.", enabled=False)
-
-
 @transaction.atomic
-def _decide(features: QuerySet[ServerFeature], by: Actor, message: str, *, enabled: bool) -> int:
+def switch_features(features: QuerySet[ServerFeature], *, enabled: bool, by: Actor) -> int:
+    """Enable or disable them. Returns how many changed."""
     Revision.lock()
     keys = list(features.values_list("pk", flat=True))
     changing = ServerFeature.objects.filter(pk__in=keys).exclude(enabled=enabled)
@@ -171,7 +162,7 @@ def _decide(features: QuerySet[ServerFeature], by: Actor, message: str, *, enabl
     if before:
         Revision.bump()
         changing.update(enabled=enabled)
-        record_change(by, before, message)
+        record_change(by, before, "Enabled." if enabled else "Disabled.")
     return len(before)
 
 

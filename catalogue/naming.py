@@ -206,9 +206,5 @@ def looks_of(text: str) -> set[str]:
         decomposed = unicodedata.normalize("NFKD", text)
         plain = "".join(char for char in decomposed if not unicodedata.combining(char))
     read = {plain.casefold(), plain.replace("I", "l").translate(PROTOTYPES).casefold()}
-    return {*map(_squeezed, read)} - {""}
-
-
-def _squeezed(text: str) -> str:
-    words = SEPARATORS.sub(" ", text.translate(LETTERS))
-    return BETWEEN_LETTERS.sub("", words).translate(DIGITS)
+    words = [SEPARATORS.sub(" ", form.translate(LETTERS)) for form in read]
+    return {BETWEEN_LETTERS.sub("", form).translate(DIGITS) for form in words} - {""}

@@ -122,18 +122,9 @@ def rename_in_reservations(old: str, new: str) -> None:
             row.save(update_fields=["reserved_for"])
 
 
-def enable_sources(sources: QuerySet[Source], *, by: Actor | None = None) -> int:
-    """They are due at once. Returns how many were off."""
-    return _switch(sources, by=by, enabled=True)
-
-
-def disable_sources(sources: QuerySet[Source], *, by: Actor | None = None) -> int:
-    """Returns how many were on."""
-    return _switch(sources, by=by, enabled=False)
-
-
 @transaction.atomic
-def _switch(sources: QuerySet[Source], *, by: Actor | None, enabled: bool) -> int:
+def switch_sources(sources: QuerySet[Source], *, enabled: bool, by: Actor | None = None) -> int:
+    """Enable them, due at once, or disable them. Returns how many changed."""
     Revision.lock()
     before = list(sources.filter(enabled=not enabled))
     switched = Source.objects.filter(pk__in=[source.pk for source in before])

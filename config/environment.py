@@ -849,10 +849,6 @@ class Environment(BaseSettings):
         return value
 
     @property
-    def exports_spans(self) -> bool:
-        return bool(self.otlp_endpoint or self.otlp_traces_endpoint) and not self.otel_disabled
-
-    @property
     def address(self) -> str:
         """Without a trailing slash."""
         return self.public_url or f"http://localhost:{self.port}"

@@ -36,7 +36,7 @@ keep_private(DATA_DIR / "broker")
 configure_logging(level=ENVIRONMENT.log_level, log_format=ENVIRONMENT.log_format)
 PROCESS = process_name(sys.argv)
 METRICS_ADDRESS = ENVIRONMENT.metrics_address
-if ENVIRONMENT.exports_spans:
+if (ENVIRONMENT.otlp_endpoint or ENVIRONMENT.otlp_traces_endpoint) and not ENVIRONMENT.otel_disabled:
     export_spans(process=PROCESS, version=VERSION)
 LOGGING_CONFIG = None
 

@@ -55,8 +55,13 @@ def changes_in_full(entry: HistoryEntry) -> list[tuple[str, str, str]]:
 
     Those that read the same, such as None and {}, tell nothing.
     """
+    model = recorded_model(entry.model)
+    fields = {} if model is None else {field.name: field for field in model._meta.get_fields()}
+    labels = {
+        name: getattr(fields.get(name), "verbose_name", name.replace("_", " ")) for name in entry.changes
+    }
     in_full = (
-        (field_label(entry, name), value_in_full(old), value_in_full(new))
+        (str(labels[name]), value_in_full(old), value_in_full(new))
         for name, (old, new) in entry.changes.items()
     )
     return [(label, old, new) for label, old, new in in_full if old != new]
@@ -65,12 +70,6 @@ def changes_in_full(entry: HistoryEntry) -> list[tuple[str, str, str]]:
 def _in_short(value: str) -> str:
     text = " ".join(value.split())
     return text if len(text) <= SHOWN_VALUE else f"{text[:SHOWN_VALUE]}…"
-
-
-def field_label(entry: HistoryEntry, name: str) -> str:
-    model = recorded_model(entry.model)
-    fields = {} if model is None else {field.name: field for field in model._meta.get_fields()}
-    return str(getattr(fields.get(name), "verbose_name", name.replace("_", " ")))
 
 
 HISTORY_PAGE = 100

@@ -119,16 +119,13 @@ class MarkedForm(Form):
         vars(self).pop("changed_data", None)  # Sets of forms ask for it before they check the form
         _ = self.changed_data  # Which is found once, while those are none of it
         for field in kept:
-            field.disabled, field.bound_data = False, _as_stored  # type: ignore[method-assign]
+            field.disabled, field.bound_data = False, lambda data, initial: initial  # type: ignore[method-assign]
         self._tell()
         self._tell_of_secrets()
 
     def _changes(self, field: forms.BoundField, value: Any) -> bool:
-        return self._is_deleted or field.field.has_changed(value, field.data)
-
-    @property
-    def _is_deleted(self) -> bool:
-        return DELETION_FIELD_NAME in self.fields and bool(self[DELETION_FIELD_NAME].data)
+        is_deleted = DELETION_FIELD_NAME in self.fields and self[DELETION_FIELD_NAME].data
+        return bool(is_deleted) or field.field.has_changed(value, field.data)
 
     @property
     def _is_gone(self) -> bool:
@@ -139,7 +136,7 @@ class MarkedForm(Form):
     def _tell(self) -> None:
         if self._is_gone:
             self.cleaned_data[DELETION_FIELD_NAME] = True
-            self.fields[DELETION_FIELD_NAME].bound_data = _as_ticked  # type: ignore[method-assign]
+            self.fields[DELETION_FIELD_NAME].bound_data = lambda *_: True  # type: ignore[method-assign]
         else:
             for field in self.clashing:
                 self.add_error(field.name, f"It was changed in the meantime, and is now: {_describe(field)}")
@@ -171,14 +168,6 @@ class MarkedFormSet(FormSet):
         super().clean()
         if told := [told for form in self.forms if (told := form.told_of_deletion)]:
             raise ValidationError(told)
-
-
-def _as_stored(data: Any, initial: Any) -> Any:
-    return initial
-
-
-def _as_ticked(data: Any, initial: Any) -> bool:
-    return True
 
 
 def _describe(shown: forms.BoundField) -> str:

@@ -110,12 +110,12 @@ class ServerFeatureAdmin(ButtonsMixin):
 
     @admin.action(description="Enable", permissions=["change"])
     def enable_selected(self, request: HttpRequest, queryset: QuerySet[ServerFeature]) -> None:
-        count = features.enable_features(queryset, by=actor_of(request))
+        count = features.switch_features(queryset, enabled=True, by=actor_of(request))
         messages.success(request, f"Enabled: {count:,}. Clients that may use their sources can see them.")
 
     @admin.action(description="Disable", permissions=["change"])
     def disable_selected(self, request: HttpRequest, queryset: QuerySet[ServerFeature]) -> None:
-        count = features.disable_features(queryset, by=actor_of(request))
+        count = features.switch_features(queryset, enabled=False, by=actor_of(request))
         messages.success(request, f"Disabled: {count:,}.")
 
     def get_buttons(self, request: HttpRequest, obj: ServerFeature) -> list[Button]:

@@ -43,8 +43,7 @@ from catalogue.sources import (
     check_settings,
     configure_source,
     create_source,
-    disable_sources,
-    enable_sources,
+    switch_sources,
     update_source,
 )
 from connectors.errors import Misconfigured
@@ -552,11 +551,13 @@ class SourceAdmin(ButtonsMixin):
 
     @admin.action(description="Enable", permissions=["change"])
     def enable_selected(self, request: HttpRequest, queryset: QuerySet[Source]) -> None:
-        messages.success(request, f"Enabled: {enable_sources(queryset, by=actor_of(request))}.")
+        messages.success(request, f"Enabled: {switch_sources(queryset, enabled=True, by=actor_of(request))}.")
 
     @admin.action(description="Disable", permissions=["change"])
     def disable_selected(self, request: HttpRequest, queryset: QuerySet[Source]) -> None:
-        messages.success(request, f"Disabled: {disable_sources(queryset, by=actor_of(request))}.")
+        messages.success(
+            request, f"Disabled: {switch_sources(queryset, enabled=False, by=actor_of(request))}."
+        )
 
     def panel(self, request: HttpRequest, obj: Source) -> dict[str, Any]:
         runs = obj.discovery_runs.for_lists()[:RECENT_RUNS]

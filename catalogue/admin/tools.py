@@ -274,22 +274,19 @@ class ToolPagesMixin(ButtonsMixin):
         if not may_declare(request):
             raise PermissionDenied
         with self.comparing(request, object_id):
-            return self._edit_tool(request, object_id)
-
-    def _edit_tool(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        workflow = self.get_object(request, object_id)
-        if workflow is None or workflow.source.kind != KIND or workflow.missing_since is not None:
-            raise Http404
-        form = marked(ToolForm, request)(request.POST or None, tool=tool_config_of(workflow))
-        if form.is_valid() and form.tool is not None:
-            try:
-                change = replace_tool(workflow, form.tool, by=actor_of(request)).tools[0].change
-            except ToolsRefused as refused:
-                form.show(refused)
-            else:
-                messages.success(request, f"{workflow.tool_name}: {change}.")
-                return _to_workflow(workflow)
-        return self._page(request, form, title=f"Change {workflow.tool_name}", workflow=workflow)
+            workflow = self.get_object(request, object_id)
+            if workflow is None or workflow.source.kind != KIND or workflow.missing_since is not None:
+                raise Http404
+            form = marked(ToolForm, request)(request.POST or None, tool=tool_config_of(workflow))
+            if form.is_valid() and form.tool is not None:
+                try:
+                    change = replace_tool(workflow, form.tool, by=actor_of(request)).tools[0].change
+                except ToolsRefused as refused:
+                    form.show(refused)
+                else:
+                    messages.success(request, f"{workflow.tool_name}: {change}.")
+                    return _to_workflow(workflow)
+            return self._page(request, form, title=f"Change {workflow.tool_name}", workflow=workflow)
 
     @button(
         "Remove tool",

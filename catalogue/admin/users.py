@@ -159,7 +159,10 @@ class UserAdmin(OwnPermissionsMixin, auth_admin.UserAdmin):  # type: ignore[type
         if obj is None or self.has_change_permission(request, obj):
             return shown
         return [
-            (title, {**options, "fields": [_as_shown(field) for field in options["fields"]]})
+            (
+                title,
+                {**options, "fields": ["role_shown" if one == "role" else one for one in options["fields"]]},
+            )
             for title, options in shown
         ]
 
@@ -215,10 +218,6 @@ class UserAdmin(OwnPermissionsMixin, auth_admin.UserAdmin):  # type: ignore[type
     @admin.display(description="last sign-in", ordering="last_login")
     def signed_in(self, user: User) -> str:
         return rendering.ago(user.last_login)
-
-
-def _as_shown(field: Any) -> Any:
-    return "role_shown" if field == "role" else field
 
 
 class GroupForm(Form):

@@ -414,7 +414,7 @@ class WorkflowAdmin(ToolPagesMixin):
     @admin.action(description="Add tags…", permissions=["change"])
     def tag_selected(self, request: HttpRequest, queryset: QuerySet[Workflow]) -> HttpResponse | None:
         def add(form: TagsForm) -> None:
-            changed = curation.add_tags(queryset, form.cleaned_data["tags"], by=actor_of(request))
+            changed = curation.change_tags(queryset, add=form.cleaned_data["tags"], by=actor_of(request))
             messages.success(request, f"Tagged: {changed}.")
 
         return ask_for_selected(self, request, queryset, TagsForm, "Add tags", add)
@@ -422,7 +422,7 @@ class WorkflowAdmin(ToolPagesMixin):
     @admin.action(description="Remove tags…", permissions=["change"])
     def untag_selected(self, request: HttpRequest, queryset: QuerySet[Workflow]) -> HttpResponse | None:
         def remove(form: TagsForm) -> None:
-            changed = curation.remove_tags(queryset, form.cleaned_data["tags"], by=actor_of(request))
+            changed = curation.change_tags(queryset, remove=form.cleaned_data["tags"], by=actor_of(request))
             messages.success(request, f"Removed tags from: {changed}.")
 
         return ask_for_selected(self, request, queryset, TagsForm, "Remove tags", remove)

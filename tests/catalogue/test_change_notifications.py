@@ -20,7 +20,7 @@ from catalogue.connections import (
 )
 from catalogue.discovery import due_sources, refresh_source
 from catalogue.models import DiscoveryRun, Source
-from catalogue.sources import configure_source, disable_sources
+from catalogue.sources import configure_source, switch_sources
 from tests.engines.workflow_server import WorkflowServer
 from tests.executions.engines import in_thread, until
 from tests.factories import make_source
@@ -101,7 +101,7 @@ def test_a_source_whose_listing_fails_is_not_hastened_beyond_its_first_pause() -
 @pytest.mark.parametrize(
     "prepare",
     [
-        lambda source, settings: disable_sources(Source.objects.filter(pk=source.pk)),
+        lambda source, settings: switch_sources(Source.objects.filter(pk=source.pk), enabled=False),
         lambda source, settings: Source.objects.filter(pk=source.pk).update(refresh_interval=0),
         lambda source, settings: settings.CATALOGUE.__setitem__("discovery_enabled", False),
         lambda source, settings: source.delete(),
@@ -168,7 +168,7 @@ async def test_a_source_that_is_switched_off_changed_or_gone_is_listened_to_no_l
     async with connector_for(source):
         await until(lambda: server.is_listened_to, "the server is listened to")
     changes: dict[str, Callable[[], object]] = {
-        "switched off": lambda: disable_sources(Source.objects.filter(pk=source.pk)),
+        "switched off": lambda: switch_sources(Source.objects.filter(pk=source.pk), enabled=False),
         "configured": lambda: configure_source(source, config={"url": server.url + "/new"}),
         "deleted": source.delete,
     }

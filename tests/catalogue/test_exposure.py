@@ -27,7 +27,7 @@ from catalogue.exposure import (
     preview_filters,
 )
 from catalogue.models import Revision, Source, Toolset, ToolsetRule, Workflow, WorkflowFilter
-from catalogue.sources import configure_source, create_source, disable_sources, enable_sources, update_source
+from catalogue.sources import configure_source, create_source, switch_sources, update_source
 from tests.factories import NOWHERE, make_filter, make_source, make_toolset, make_workflow, make_workflows
 
 pytestmark = pytest.mark.databases("catalogue.exposure", "catalogue.models.history", "catalogue.curation")
@@ -326,7 +326,7 @@ def test_after_any_changes_the_catalogue_is_as_if_read_anew(db: None, seed: int)
         lambda: ToolsetRule.objects.all().delete(),
         lambda: drawn.choice(toolsets).picked.add(anyone()),
         lambda: drawn.choice(toolsets).picked.clear(),
-        lambda: drawn.choice([enable_sources, disable_sources])(Source.objects.filter(name="two")),
+        lambda: switch_sources(Source.objects.filter(name="two"), enabled=drawn.choice([True, False])),
     ]
     for _ in range(40):
         drawn.choice(changes)()
@@ -393,8 +393,8 @@ def test_everything_a_curator_can_do_moves_the_revision(db: None, revision_of: M
         "delete workflows": lambda: Workflow.objects.filter(pk=other.pk).delete(),
         "configure a source": lambda: configure_source(source, credentials={"api_key": "other"}),
         "rename a source": lambda: update_source(source, name="renamed"),
-        "switch sources off": lambda: disable_sources(Source.objects.all()),
-        "switch sources on": lambda: enable_sources(Source.objects.all()),
+        "switch sources off": lambda: switch_sources(Source.objects.all(), enabled=False),
+        "switch sources on": lambda: switch_sources(Source.objects.all(), enabled=True),
         "add a source": lambda: create_source(
             name="new", kind="simplified", config={"base_url": NOWHERE}, credentials={}
         ),
@@ -450,7 +450,7 @@ def test_switching_what_is_switched_already_does_not_move_it(db: None, revision_
     make_workflow()
 
     assert revision_of(lambda: enable_workflows(Workflow.objects.all())) == 0
-    assert revision_of(lambda: enable_sources(Source.objects.all())) == 0
+    assert revision_of(lambda: switch_sources(Source.objects.all(), enabled=True)) == 0
 
 
 def test_the_first_change_of_a_new_database_counts(db: None) -> None:

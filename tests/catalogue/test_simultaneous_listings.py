@@ -18,7 +18,7 @@ from catalogue import discovery
 from catalogue.curation import enable_workflows
 from catalogue.discovery import RefreshRefused, refresh_source
 from catalogue.models import DiscoveryRun, Revision, Source, Workflow
-from catalogue.sources import configure_source, disable_sources
+from catalogue.sources import configure_source, switch_sources
 from tests.catalogue.engine import PATIENCE, Engine, Pause, definition, definitions
 from tests.executions.engines import wait_until
 from tests.factories import make_discovery_run, make_source, make_workflow
@@ -315,7 +315,7 @@ def test_a_curators_decisions_during_a_listing_are_kept(
     listing = helper.start(refresh_source, source)
     paused.wait_until_asked()
     enable_workflows(Workflow.objects.all())
-    disable_sources(Source.objects.all())
+    switch_sources(Source.objects.all(), enabled=False)
     paused.release()
 
     assert listing.result(PATIENCE).updated == 1

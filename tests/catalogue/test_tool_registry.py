@@ -24,7 +24,7 @@ from catalogue.imports.tools import (
 )
 from catalogue.models import DiscoveryRun, Source, Workflow
 from catalogue.reconciliation import Change
-from catalogue.sources import configure_source, create_source, disable_sources
+from catalogue.sources import configure_source, create_source, switch_sources
 from connectors.background import run_in_background_loop
 from tests.connectors.http_tool_hosts import http_tool_hosts
 from tests.declared_tools import API, BEARER, TOKEN, tool
@@ -237,7 +237,7 @@ def test_new_tools_are_shown_as_the_submission_says_and_others_as_they_were() ->
     stored = store_tools([tool("hidden", tags=["x"]), tool("shown")], expose=True)
 
     assert [(one.exposed, one.hidden_because) for one in stored.tools] == [(False, "disabled"), (True, "")]
-    disable_sources(Source.objects.all())
+    switch_sources(Source.objects.all(), enabled=False)
     (off,) = store_tools([tool("later")], expose=True).tools
     assert (off.exposed, off.hidden_because) == (False, "source switched off")
 

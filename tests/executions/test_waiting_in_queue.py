@@ -10,7 +10,7 @@ from django.utils import timezone
 
 from catalogue.curation import disable_workflows, override_workflow
 from catalogue.models import Source, Workflow
-from catalogue.sources import disable_sources, update_source
+from catalogue.sources import switch_sources, update_source
 from executions import waiting
 from executions.advancing import advance_due_executions
 from executions.models import Execution, State
@@ -138,7 +138,7 @@ async def end_workflow(workflow: Workflow) -> None:
 
 
 async def end_source(workflow: Workflow) -> None:
-    await in_database(disable_sources, Source.objects.filter(pk=workflow.source_id))
+    await in_database(switch_sources, Source.objects.filter(pk=workflow.source_id), enabled=False)
 
 
 async def lose_workflow(workflow: Workflow) -> None:

@@ -14,7 +14,7 @@ from catalogue.access import Bounds, Scope
 from catalogue.curation import enable_workflows
 from catalogue.discovery import refresh_source
 from catalogue.exposure import current_catalogue, forget_catalogue
-from catalogue.features import disable_features
+from catalogue.features import switch_features
 from catalogue.history import command
 from catalogue.models import ServerFeature, Source, Workflow
 from connectors.testing import free_port
@@ -295,7 +295,7 @@ async def test_a_curators_change_is_told_for_the_list_that_it_concerns(
 ) -> None:
     def disable(upstream_id: str) -> None:
         features = ServerFeature.objects.filter(upstream_id=upstream_id)
-        disable_features(features, by=command("test"))
+        switch_features(features, enabled=False, by=command("test"))
 
     wanted = {"toolsListChanged": True, "promptsListChanged": True, "resourcesListChanged": True}
     async with listening(mcp_server, token, **wanted) as stream:
