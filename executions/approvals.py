@@ -223,7 +223,7 @@ def _why_not_now(approval: Approval, execution: Execution, user: Any, verdict: s
     if verdict == Verdict.APPROVE:
         if is_own_call(approval, execution, user) and not settings.CATALOGUE["approve_own_calls"]:
             return NotAllowed("You cannot approve your own call here; another person must decide.")
-        if (change := _what_changed(approval, execution)) and _outdate(approval, execution, change):
+        if _outdate(approval, execution):
             return AlreadyDecided(approval.outcome)
     if approval.decisions.filter(user=user).exists():
         missing = approval.approvers_needed - approval.decisions.count()
@@ -233,15 +233,6 @@ def _why_not_now(approval: Approval, execution: Execution, user: Any, verdict: s
 
 def is_own_call(approval: Approval, execution: Execution, user: Any) -> bool:
     return approval.asked_by_id == user.pk or execution.caller == f"user:{user.pk}"
-
-
-def _what_changed(approval: Approval, execution: Execution) -> str:
-    workflow = execution.workflow
-    if workflow is None:
-        return "its workflow was deleted"
-    if content_of(workflow) != approval.content:
-        return "the workflow or its source has changed since the call"
-    return ""
 
 
 def _take(
@@ -310,7 +301,14 @@ def _expire(approval: Approval, execution: Execution) -> bool:
     return _end(approval, execution, Approval.State.EXPIRED, State.TIMED_OUT, why, kind=ErrorKind.TIMEOUT)
 
 
-def _outdate(approval: Approval, execution: Execution, change: str) -> bool:
+def _outdate(approval: Approval, execution: Execution) -> bool:
+    """False if the workflow is as it was at the call."""
+    if execution.workflow is None:
+        change = "its workflow was deleted"
+    elif content_of(execution.workflow) != approval.content:
+        change = "the workflow or its source has changed since the call"
+    else:
+        return False
     advice = "Nothing was started; call the tool again for a new approval."
     why = f"It can no longer be approved: {change}. {advice}"
     kind = ErrorKind.CONFIGURATION
@@ -370,11 +368,7 @@ def cancel_unapproved(execution: Execution, *, by: str) -> bool:
 def end_expired() -> int:
     """Returns how many were ended."""
     due = Approval.objects.waiting().filter(expires_at__lte=timezone.now())
-    return _sweep(list(due.order_by("expires_at").values_list("pk", flat=True)[:SWEPT_AT_ONCE]), _expire_due)
-
-
-def _expire_due(approval: Approval, execution: Execution) -> bool:
-    return approval.expires_at <= timezone.now() and _expire(approval, execution)
+    return _sweep(list(due.order_by("expires_at").values_list("pk", flat=True)[:SWEPT_AT_ONCE]), _expire)
 
 
 def end_outdated() -> int:
@@ -387,13 +381,8 @@ def end_outdated() -> int:
     ended = 0
     for key, content in outdated:
         theirs = waiting.filter(execution__workflow=key, content=content)
-        ended += _sweep(list(theirs.values_list("pk", flat=True)[:SWEPT_AT_ONCE]), _outdate_changed)
+        ended += _sweep(list(theirs.values_list("pk", flat=True)[:SWEPT_AT_ONCE]), _outdate)
     return ended
-
-
-def _outdate_changed(approval: Approval, execution: Execution) -> bool:
-    change = _what_changed(approval, execution)
-    return bool(change) and _outdate(approval, execution, change)
 
 
 def _sweep(keys: Iterable[Any], end: Callable[[Approval, Execution], bool]) -> int:

@@ -7,7 +7,7 @@ setting allows.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
@@ -196,15 +196,13 @@ def _durations(buckets: dict[str, Counter[int]], milliseconds: Counter[str]) -> 
         "catalogue_execution_duration_seconds", "Durations of executions that ended today.", labels=["source"]
     )
     for source, counts in sorted(buckets.items()):
-        family.add_metric([source], list(_cumulated(counts)), milliseconds[source] / 1000)
+        cumulated = []
+        for last in BUCKET_CLASSES:
+            number = sum(number for of, number in counts.items() if of <= last)
+            cumulated.append((f"{2 ** (last // 4) / 1000:g}", float(number)))
+        cumulated.append(("+Inf", float(counts.total())))
+        family.add_metric([source], cumulated, milliseconds[source] / 1000)
     return family
-
-
-def _cumulated(counts: Counter[int]) -> Iterable[tuple[str, float]]:
-    for last in BUCKET_CLASSES:
-        seconds = 2 ** (last // 4) / 1000
-        yield f"{seconds:g}", float(sum(number for of, number in counts.items() if of <= last))
-    yield "+Inf", float(counts.total())
 
 
 def _of_workers() -> list[Metric]:

@@ -113,19 +113,15 @@ def count_run(execution: Execution, *, fresh: bool) -> None:
 
 def clear_results(workflows: Collection[int] | None = None) -> int:
     """Clear these workflows' results, or all; running executions store none. Returns how many there were."""
-    cleared, used = 0, _begin_clearing(workflows)
-    for batch in _batches(CachedResult.objects.filter(workflow__in=used)):
+    with transaction.atomic():
+        used = set(CacheUse.objects.values_list("pk", flat=True))
+        locked = [use.pk for use in CacheUse.lock(used if workflows is None else used & set(workflows))]
+        CacheUse.objects.filter(pk__in=locked).update(clearings=F("clearings") + 1, cleared_at=timezone.now())
+    cleared = 0
+    for batch in _batches(CachedResult.objects.filter(workflow__in=locked)):
         cleared += remove_results(batch, counted_as="cleared")
     logger.info("Cleared the result cache of {} results", cleared)
     return cleared
-
-
-@transaction.atomic
-def _begin_clearing(workflows: Collection[int] | None) -> list[int]:
-    used = set(CacheUse.objects.values_list("pk", flat=True))
-    locked = [use.pk for use in CacheUse.lock(used if workflows is None else used & set(workflows))]
-    CacheUse.objects.filter(pk__in=locked).update(clearings=F("clearings") + 1, cleared_at=timezone.now())
-    return locked
 
 
 def clean_if_due() -> None:

@@ -10,6 +10,7 @@ from catalogue.database import run_in_database
 from catalogue.exposure import current_catalogue
 from catalogue.models import ServerFeature
 from catalogue.served_schemas import describe_inputs
+from connectors.definitions import FeatureKind
 from mcp_bridge import upstream
 from mcp_bridge.prompts import find_offered, values_of_argument
 from mcp_bridge.resources import RESOURCES
@@ -38,7 +39,7 @@ def _complete(params: types.CompleteRequestParams, access: Access) -> types.Comp
         values: Iterable[str] = values_of_argument(workflow, params.argument.name)
     else:
         seen = current_catalogue().features_within(access.bounds) if access.allows(Scope.RUN) else ()
-        if (template := upstream.find_template(seen, params.ref.uri)) is not None:
+        if (template := upstream.find_feature(seen, FeatureKind.TEMPLATE, params.ref.uri)) is not None:
             return _checked(template, params.argument, params.ref.uri)
         values = _values_for_resource(params.ref.uri, params.argument, access)
     return types.CompleteResult(completion=_choose(values, params.argument.value))

@@ -408,14 +408,11 @@ class ResourceMethods:
             lambda context, params: run_in_database(_list, self.access_of(context), params.cursor),
         )
         server.add_request_handler(
-            "resources/templates/list", types.PaginatedRequestParams, self.list_templates
+            "resources/templates/list",
+            types.PaginatedRequestParams,
+            lambda context, params: run_in_database(_list_templates, self.access_of(context), params.cursor),
         )
         server.add_request_handler("resources/read", types.ReadResourceRequestParams, self.read_resource)
-
-    async def list_templates(
-        self, context: Context, params: types.PaginatedRequestParams
-    ) -> types.ListResourceTemplatesResult:
-        return await run_in_database(_list_templates, self.access_of(context), params.cursor)
 
     async def read_resource(
         self, context: Context, params: types.ReadResourceRequestParams
@@ -508,7 +505,9 @@ def _list_templates(access: Access, cursor: str | None) -> types.ListResourceTem
     ]
     begin, end, following = page_bounds(positions, cursor, settings.CATALOGUE["page_size"])
     templates = [
-        one.as_template if isinstance(one, ResourceKind) else upstream.feature_template(one)
+        one.as_template
+        if isinstance(one, ResourceKind)
+        else types.ResourceTemplate(uri_template=one.served_as, **upstream.describe_resource(one))
         for one in listed[begin:end]
     ]
     return types.ListResourceTemplatesResult(
@@ -518,7 +517,7 @@ def _list_templates(access: Access, cursor: str | None) -> types.ListResourceTem
 
 def _resource(uri: str, workflow: Workflow | ServerFeature | None) -> types.Resource:
     if isinstance(workflow, ServerFeature):
-        return upstream.feature_resource(workflow)
+        return types.Resource(uri=uri, **upstream.describe_resource(workflow))
     if workflow is None:
         whole = RESOURCES[0]
         return types.Resource(

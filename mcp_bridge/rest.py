@@ -548,7 +548,12 @@ class TokenViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet[
     @transaction.atomic
     def create(self, request: Request) -> Response:
         given = self.read_body(NewTokenSerializer)
-        given |= self._owner(given) if "owner" in given else {"owner": self._own_user()}
+        if "owner" in given:
+            given |= self._owner(given)
+        elif (maker := self._maker()) is not None:
+            given["owner"] = maker
+        else:
+            given["owner"] = User.objects.filter(pk=cast("Any", request.auth).user_id).first()
         expires_at = self._expiry(given.pop("expires_at", Expiry.USUAL))
         token, text = create_token(**given, expires_at=expires_at, created_by=self._maker())
         self.record("Added.", token)
@@ -638,12 +643,6 @@ class TokenViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet[
     def _maker(self) -> User | None:
         """Whose permissions bound what is handed out; None: a token's scope for everything."""
         return cast("User", self.request.user) if self.request.auth is None else None
-
-    def _own_user(self) -> User | None:
-        if (maker := self._maker()) is not None:
-            return maker
-        owner: int | None = cast("Any", self.request.auth).user_id
-        return None if owner is None else User.objects.filter(pk=owner).first()
 
     def _owner(self, given: dict[str, Any]) -> dict[str, User | None]:
         if (username := given["owner"]) is None:

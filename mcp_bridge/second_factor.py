@@ -23,7 +23,7 @@ from django.urls import reverse
 from django.utils import timezone
 from django.utils.decorators import method_decorator
 from django.utils.http import url_has_allowed_host_and_scheme
-from django.utils.safestring import SafeString, mark_safe
+from django.utils.safestring import mark_safe
 from django.views import View
 from django.views.decorators.cache import never_cache
 from django.views.decorators.debug import sensitive_post_parameters
@@ -57,22 +57,18 @@ def begin(user: User) -> SecondFactor:
     key = base64.b32encode(os.urandom(KEY_BYTES)).decode()
     fresh = {"encrypted_key": encrypt_credentials({"key": key})}
     factor, _ = SecondFactor.objects.get_or_create(user=user, defaults=fresh)
-    if factor.confirmed_at is None and not _is_readable(factor):
-        factor.encrypted_key = fresh["encrypted_key"]
-        factor.save(update_fields=["encrypted_key"])
+    if factor.confirmed_at is None:
+        try:
+            key_of(factor)
+        except CredentialsUnreadable:
+            factor.encrypted_key = fresh["encrypted_key"]
+            factor.save(update_fields=["encrypted_key"])
     return factor
 
 
 def key_of(factor: SecondFactor) -> str:
     """In base 32. Raises CredentialsUnreadable."""
     return decrypt_credentials(factor.encrypted_key)["key"]
-
-
-def _is_readable(factor: SecondFactor) -> bool:
-    try:
-        return bool(key_of(factor))
-    except CredentialsUnreadable:
-        return False
 
 
 def accepts(factor: SecondFactor, text: str) -> bool:
@@ -274,14 +270,12 @@ class SecondFactorPage(View):
             "next_page": self._next(request),
         }
         if factor.confirmed_at is None:
-            context |= {"key": key_of(factor), "picture": _picture(factor)}
+            address = _totp(factor).get_provisioning_uri(factor.user.get_username(), PRODUCT)
+            # Black on white in dark pages too.
+            code = segno.make(address, error="m").svg_inline(
+                scale=5, light="#fff", dark="#000", svgclass=None
+            )
+            context |= {"key": key_of(factor), "picture": mark_safe(code)}  # noqa: S308 - made of squares alone
         return TemplateResponse(
             request, "mcp_bridge/admin/second_factor.html", context, status=400 if problem else 200
         )
-
-
-def _picture(factor: SecondFactor) -> SafeString:
-    """The QR code as SVG, black on white whatever the page's colours are."""
-    address = _totp(factor).get_provisioning_uri(factor.user.get_username(), PRODUCT)
-    drawn = segno.make(address, error="m").svg_inline(scale=5, light="#fff", dark="#000", svgclass=None)
-    return mark_safe(drawn)  # noqa: S308 - drawn here, of squares alone

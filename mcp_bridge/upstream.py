@@ -1,7 +1,7 @@
 """Prompts and resources of MCP servers behind the product, passed on to clients."""
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -33,11 +33,7 @@ LONGEST_READ = 2_000  # Characters of an address
 Features = Sequence[ServerFeature]
 
 
-def find_template(features: Features, template: str) -> ServerFeature | None:
-    return _find(features, FeatureKind.TEMPLATE, template)
-
-
-def _find(features: Features, kind: FeatureKind, served_as: str) -> ServerFeature | None:
+def find_feature(features: Features, kind: FeatureKind, served_as: str) -> ServerFeature | None:
     found = (one for one in features if one.kind == kind.value and one.served_as == served_as)
     return next(found, None)
 
@@ -51,7 +47,7 @@ class Located:
 
 def find_resource(features: Features, uri: str) -> Located | None:
     """The exposed resource of that address, else of the first template that the address matches."""
-    if (resource := _find(features, FeatureKind.RESOURCE, uri)) is not None:
+    if (resource := find_feature(features, FeatureKind.RESOURCE, uri)) is not None:
         return Located(resource, resource.upstream_id)
     templates = [feature for feature in features if feature.kind == FeatureKind.TEMPLATE.value]
     # The oldest first, so that no server takes over the addresses of another one's template.
@@ -72,14 +68,11 @@ def _within(template: str, uri: str) -> str | None:
     expanded = parsed.expand(found)
     # The server reads what is sent, which may decode to other values than what the client wrote.
     read = parsed.match(expanded) or {}
-    if not read or len(expanded) > LONGEST_READ or not all(map(_is_safe, [*found.values(), *read.values()])):
-        return None
-    return expanded
-
-
-def _is_safe(value: str | Collection[str]) -> bool:
-    values = [value] if isinstance(value, str) else value
-    return not any(contains_path_traversal(one) or not one.isprintable() for one in values)
+    for value in [*found.values(), *read.values()]:
+        parts = [value] if isinstance(value, str) else value
+        if any(contains_path_traversal(part) or not part.isprintable() for part in parts):
+            return None
+    return expanded if read and len(expanded) <= LONGEST_READ else None
 
 
 @lru_cache(maxsize=5_000)
@@ -114,15 +107,8 @@ def feature_prompt(feature: ServerFeature) -> types.Prompt:
     )
 
 
-def feature_resource(feature: ServerFeature) -> types.Resource:
-    return types.Resource(uri=feature.served_as, **_described(feature))
-
-
-def feature_template(feature: ServerFeature) -> types.ResourceTemplate:
-    return types.ResourceTemplate(uri_template=feature.served_as, **_described(feature))
-
-
-def _described(feature: ServerFeature) -> dict[str, Any]:
+def describe_resource(feature: ServerFeature) -> dict[str, Any]:
+    """Fields of a resource or a template, without the address."""
     return {
         "name": feature.definition["name"],
         "title": feature.title,

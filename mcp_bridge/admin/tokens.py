@@ -364,6 +364,8 @@ class AccessTokenAdmin(ButtonsMixin):
         calls = rendering.link_if_allowed(request, "Executions", page, query=query, otherwise="")
         rotate = Link(label="Rotate", icon="autorenew", address=reverse(f"admin:{ROTATE}", args=[obj.pk]))
         may_rotate = not obj.revoked_at and self.may_press_buttons(request)
+        rate = next(iter(obj.caller.rates), None)
+        calls_allowed = f"{rate.per_minute} per minute, {rate.at_once} at once" if rate else ""
         return {
             "headline": [self.state(obj)],
             "links": [rotate] if may_rotate else [],
@@ -376,7 +378,7 @@ class AccessTokenAdmin(ButtonsMixin):
                 ("Toolset", self.toolset_shown(obj) if obj.toolset else "none: all exposed workflows"),
                 ("Address", resource_url(None if obj.toolset is None else obj.toolset.slug)),
                 ("Inline wait", _describe_wait(obj)),
-                ("Calls", _describe_rate(obj)),
+                ("Calls", calls_allowed or "limited as for every caller"),
                 ("Created", rendering.exactly(obj.created_at)),
                 ("Created by", obj.created_by or rendering.DASH),
                 ("Expires", rendering.exactly(obj.expires_at) if obj.expires_at else "never"),
@@ -395,12 +397,6 @@ STATE_COLOURS = {
     TokenState.EXPIRED: "warning",
     TokenState.REVOKED: "danger",
 }
-
-
-def _describe_rate(token: AccessToken) -> str:
-    if (rate := next(iter(token.caller.rates), None)) is None:
-        return "limited as for every caller"
-    return f"{rate.per_minute} per minute, {rate.at_once} at once"
 
 
 def _describe_former_secret(token: AccessToken) -> list[tuple[str, Any]]:
