@@ -85,7 +85,7 @@ async def _advance(execution: Execution, *, waited_for: bool) -> None:
 
 async def advance_and_release(execution: Execution, *, waited_for: bool = False) -> None:
     holder = execution.lease_holder
-    # Part of the request that made it, whatever has led to this step.
+    # Part of the request that created it, not of the one that causes this step.
     with traces.continued(traceparent=execution.traceparent, identity=execution.request_id):
         try:
             with keep(execution.pk, holder=holder):
@@ -157,7 +157,7 @@ class _Drain:
             self._running = begin(self._run())
 
     async def stop(self) -> None:
-        """Claim no more until the next `stir`; steps under way go on."""
+        """Claim no more until the next `stir`; running steps continue."""
         self._is_stopped = True
         self._stirred.set()
         if self._running is not None:
@@ -175,7 +175,7 @@ class _Drain:
             logger.warning("Claiming due executions failed; the next tick tries again: {}", error)
 
     async def _begin_due(self) -> bool:
-        """Returns whether due executions may be left for want of room."""
+        """Returns whether due executions may remain because there was no room."""
         self._ended = 0
         if (room := min(CLAIM, MAX_IN_FLIGHT - len(self._in_flight))) <= 0:
             return True
@@ -189,7 +189,7 @@ class _Drain:
             busy[lane] += 1
         if len(claimed) == room:
             self._stirred.set()
-        # By the counts of the claim: steps may have ended meanwhile.
+        # Compares the counts at the claim: steps may have ended since.
         return any(count >= LANE_ROOM for count in busy.values())
 
     def _end_step(self, task: asyncio.Task[None]) -> None:

@@ -121,11 +121,11 @@ def _number_in(room: Room, *, at_most: int) -> int:
     return Execution.objects.admitted().filter(**there).order_by()[:at_most].count()
 
 
-STALE_SECONDS = 1.0  # How long a process relies on its last look at the queue: the tick looks again by then
+STALE_SECONDS = 1.0  # How long a process relies on its last read of the queue; the next tick reads it again
 
 
 class _Expectation:
-    """The full rooms that queued executions wait for: an end elsewhere does not look at the queue."""
+    """The full rooms that queued executions wait for: an end in another room reads no queue."""
 
     def __init__(self) -> None:
         self.forget()
@@ -174,7 +174,7 @@ class Choice:
 
 
 def choose(queue: Iterable[Waiting], occupancy: Occupancy, *, at_most: int) -> Choice:
-    """Choose which of the queue, in order of arrival, to admit. Adds them to the occupancy."""
+    """Choose the executions to admit, and add them to the occupancy. `queue` is in order of arrival."""
     choice = Choice()
     lines: dict[str, deque[tuple[int, Waiting]]] = defaultdict(deque)
     for position, waiting in enumerate(queue):
@@ -189,7 +189,7 @@ def choose(queue: Iterable[Waiting], occupancy: Occupancy, *, at_most: int) -> C
             choice.chosen.append(waiting.key)
             choice.is_cut = len(choice.chosen) >= at_most
             occupancy.take(waiting.place)
-        # A full room stays full for the rest of this choice, so each execution is looked at once.
+        # A full room stays full for the rest of this choice, so each execution is checked once.
         choice.full |= full
         if PRODUCT in full:
             break
@@ -221,14 +221,14 @@ _at_it = threading.Lock()
 
 
 async def admit_soon() -> None:
-    """Admit queued executions now; concurrent requests share one look."""
+    """Admit queued executions now; concurrent requests share one read of the queue."""
     _asked.set()
     while _asked.is_set() and _at_it.acquire(blocking=False):
         try:
             _asked.clear()
             began = time.monotonic()
             await run_in_database(admit_queued)
-            # Pause for as long, so that under load one look serves more ends.
+            # Pause for as long, so that under load one read serves more ends.
             await asyncio.sleep(time.monotonic() - began)
         except (DatabaseError, InterfaceError) as error:
             logger.warning("Admitting queued executions failed; the next tick tries again: {}", error)

@@ -215,7 +215,7 @@ def _answer_or_record(request: StartRequest, workflow: Workflow, digest: str, ho
 
 
 def _find_hidden(request: StartRequest) -> Workflow | None:
-    """A workflow that filters or a toolset may hide, unless a reservation keeps the caller from it."""
+    """A workflow that filters or a toolset may hide, unless it is reserved for other callers."""
     enabled = Workflow.objects.select_related("source").filter(source__enabled=True)
     if (workflow := enabled.filter(tool_name=request.tool_name).first()) is None:
         return None
@@ -237,7 +237,7 @@ def _hash_of(request: StartRequest, workflow: Workflow | None) -> str:
     except ValueError:
         problem = ArgumentProblem("", "JSON has no infinite numbers and no NaN")
         raise refusals.InvalidArguments(request.tool_name, [problem]) from None
-    # Not cut like an engine's answer: a repeated start sends it again.
+    # Not truncated like an engine's answer: a repeated start sends it again.
     if (size := len(canonical)) > (limit := settings.CATALOGUE["max_payload_bytes"]):
         problem = ArgumentProblem("", f"{size} bytes exceed the limit of {limit}")
         raise refusals.InvalidArguments(request.tool_name, [problem])
@@ -295,7 +295,7 @@ def _reattach(request: StartRequest, workflow: Workflow, digest: str) -> Executi
         # Not by the workflow: SQLite would walk all its executions instead of this index.
         tool_name__in=[workflow.tool_name, *workflow.former_tool_names],
         door=request.door,
-        # A client with a key comes back with it.
+        # A client with a key sends it again.
         idempotency_key="",
         awaited_until__lt=now,
         awaited_until__gt=now - timedelta(seconds=seconds) - LONG_PAST,
@@ -319,8 +319,8 @@ def _reattach(request: StartRequest, workflow: Workflow, digest: str) -> Executi
 def _record_with_approval(
     request: StartRequest, workflow: Workflow, digest: str, holder: str, need: approvals.Need
 ) -> Execution:
-    """It waits for approval, or the same call waits already, or it has been approved for a time. No cached
-    result answers it, and its result is not cached."""
+    """The execution waits for approval, joins an identical call that waits, or has an approval for a period.
+    No cached result answers it, and its result is not cached."""
     binding = approvals.bind(workflow, request.arguments, request.caller.key)
     if (standing := approvals.find_standing(binding)) is not None:
         approved = (need, binding, standing)

@@ -44,7 +44,7 @@ async def start_and_wait(
     """Start a workflow and wait until it is settled or asks its caller for input, at most `seconds`.
 
     Without `seconds`, as long as the workflow's settings say, up to the caller's `patience`, which replaces
-    the product's default, or lowers it where it `is_assumed`; until the run's deadline for a `patient`
+    the product's default, or lowers it if it `is_assumed`; until the run's deadline for a `patient`
     caller, whose client waits as long as progress arrives. The execution may still be active; a worker then
     follows it. Cancelling the call ends the wait and applies the workflow's `on_disconnect`. Raises what
     `create_execution` raises.
@@ -71,7 +71,9 @@ def inline_wait(
     """In seconds; None: without a limit."""
     workflow = execution.workflow
     is_sync = workflow is not None and workflow.effective_execution_type == Workflow.ExecutionType.SYNC
-    if is_sync and not execution.is_unapproved:  # That it runs fast says nothing of when people decide
+    if (
+        is_sync and not execution.is_unapproved
+    ):  # A fast run says nothing about how long people take to decide
         return None if patience is None else float(patience)
     if patient or (workflow is None and patience is None):
         return float(execution.timeout_seconds) + GRACE_SECONDS
@@ -131,7 +133,7 @@ class _Follower:
         *,
         again_once_admitted: bool = False,
     ) -> Execution:
-        """Until it is settled or the time is up; `again_once_admitted`: that restarts behind the queue."""
+        """Until it is settled or the time is up; `again_once_admitted`: admission restarts the time."""
         with contextlib.suppress(TimeoutError):
             async with waits.at_most(seconds) as patience:
                 while not self._task.done():
@@ -156,7 +158,7 @@ class _Follower:
             self._execution = created = await record(self._create)
             # A request that repeats a key only watches: the first one answers.
             self._owns = created.pk == self._request.id or not self._request.idempotency_key
-            # People take long: a call that waits for approval is answered at once.
+            # Approval takes long: a call that waits for it is answered immediately.
             is_over = created.is_settled or created.state == State.UNAPPROVED
             created.awaited_here = self._owns and not is_over
         except Exception as error:  # noqa: BLE001 - raised in `created`
@@ -204,7 +206,7 @@ class _Follower:
             advancing.admit_next(self._execution or execution)
 
     async def _queue_up(self, execution: Execution) -> None:
-        """Wait for admission; all queued requests share one look per second."""
+        """Wait for admission; all queued requests share one read per second."""
         with watching([execution.pk], woken=False) as watch:
             watch.stirred = self._stirred
             while execution.is_queued and not self._is_released:
@@ -243,8 +245,8 @@ class _Follower:
     def _knows(self, execution: Execution) -> bool:
         """Whether the row is as this process has just written it, under a lease that lasts.
 
-        Nobody else can have contacted the engine then. A cancellation by another process that came since
-        is seen at the next look, as one that comes during a poll is; one by this process stirs the wait.
+        No other process can have contacted the engine then. A cancellation by another process that came since
+        is seen at the next read, like one that comes during a poll; one by this process wakes the wait.
         """
         begun, until = execution.started_at, execution.lease_expires_at
         if self._was_stirred or execution.lease_holder != self._holder or begun is None or until is None:
@@ -286,7 +288,7 @@ class _Follower:
             await run_in_database(execution.mark_unanswered, CALLER_GONE)
 
     async def _cancel(self, execution: Execution) -> None:
-        """By the workflow's setting; an execution that cannot be cancelled stays for the same call."""
+        """By the workflow's setting; an execution that cannot be cancelled remains for the same call."""
         await run_in_database(
             execution.note, "caller_gone", f"{CALLER_GONE} This cancels runs of the workflow."
         )

@@ -56,14 +56,14 @@ from mcp_bridge.results import ToolAnswer, execution_result, text_result
 from mcp_bridge.tasks import describe_task
 from mcp_bridge.tokens import Access, note_given_up
 
-MOST_RENDERED_AT_ONCE = 10_000  # Characters of a result; rendering more would keep other requests waiting
+MOST_RENDERED_AT_ONCE = 10_000  # Characters of a result; rendering more would block other requests
 Report = Callable[[float, float | None, str | None], Awaitable[None]]
 UNNAMED_WAIT_SECONDS = 4  # For unknown clients: OpenAI Agents, the least patient of them, waits for 5 s
 SAYS_TIME_IS_UP = re.compile(r"time[d ]*[- ]?out|deadline", re.IGNORECASE)  # Not if a person stops a call
 SHORTEST_PATIENCE = 2
 USUAL_PATIENCE_STEP = 5  # Clients that only close the connection give no reason; their limits are round
 EARLY_SECONDS = 0.3  # How much later than its client a server may begin to count
-Client = tuple[Any, ...]  # As well as a client can be told from others of the same caller
+Client = tuple[Any, ...]  # Distinguishes a client from others of the same caller, as far as possible
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,16 +77,16 @@ class ToolCall:
     takes_tasks: bool = False
     report: Report | None = None  # Sends progress (value, total, message); None: the client asked for none
     stays_for_progress: bool = False  # Whether progress keeps the client waiting for as long as a run takes
-    may_give_up_soon: bool = False  # Its kind waits for 5 s by default and does not say when that is over
+    may_give_up_soon: bool = False  # Such clients wait for 5 s by default and do not report the timeout
     log: ClientLog | None = None  # None: the client gets no log messages
     elicits: Callable[[], frozenset[str]] = frozenset  # See `elicitation_modes`; few calls need to know
     ask: Ask | None = None  # With a handshake; without one, the answer to the call asks
     continues: str = ""  # The state of the answer that asked for input; empty: a call of its own
-    responses: Mapping[str, Any] = field(default_factory=dict)  # And what its user said
+    responses: Mapping[str, Any] = field(default_factory=dict)  # And the answers to its questions
 
 
 def in_words(error: Exception, door: Execution.Door) -> str:
-    """A refusal, with where callers of this door can look for a tool."""
+    """The refusal, and what lists the tools for callers of this door."""
     if not isinstance(error, UnknownTool):
         return str(error)
     shows = "list_tools" if door == Execution.Door.COMMAND else "list_workflows"
@@ -183,7 +183,7 @@ async def _give_answers(execution: Execution, call: ToolCall) -> None:
 
 
 async def continue_call(call: ToolCall, request: StartRequest, patience: float | None) -> ToolAnswer:
-    """The same call again, after its user was asked: it starts nothing by itself. Raises OtherCall."""
+    """Continue a call after its user was asked; starts nothing. Raises OtherCall."""
     execution_id, _, question = call.continues.partition(ROUND)
     try:
         execution = await run_in_database(find_continued, request, execution_id)
@@ -224,8 +224,8 @@ async def _ask_for_run(
     progress: "ProgressNotifications | None",
     began: float,
 ) -> Execution:
-    """One question after the other, until it is settled or the time of the call is up; clients without a
-    handshake may have sent answers with the call itself."""
+    """Ask one question after the other until it is settled or the time of the call is up; clients without a
+    handshake may have sent answers with the call."""
     asked = None
     if call.ask is None and call.responses:
         await _give_answers(execution, call)
@@ -248,7 +248,7 @@ async def _watch(
     *,
     began: float | None = None,
 ) -> Execution:
-    """For as long as a call waits; `began`: when this one did, if that is to count."""
+    """For as long as a call waits; `began`: when its time started, if it has."""
     seconds = inline_wait(
         execution,
         patient=call.stays_for_progress and not call.takes_tasks,
@@ -267,7 +267,7 @@ async def _watch(
 
 
 def _capabilities_missing(execution: Execution, call: ToolCall) -> dict[str, Any]:
-    """Those for want of which an MCP server refused the call that has just been made."""
+    """The client capabilities whose absence made an MCP server refuse this call."""
     details = execution.raised.details if isinstance(execution.raised, ConnectorError) else {}
     if details.get("code") != MISSING_REQUIRED_CLIENT_CAPABILITY:
         return {}
@@ -287,7 +287,7 @@ def _is_at_hand(execution: Execution, called: str) -> bool:
 
 
 async def known_patience(access: Access) -> int | None:
-    """Seconds that the client waits: as its token says, else its toolset and what was learned; else None."""
+    """Seconds that the client waits: of its token, else of its toolset and what was learned; else None."""
     toolset = access.caller.toolset
     if access.inline_wait_seconds is not None or toolset is None:
         return access.inline_wait_seconds or access.learned_wait_seconds
@@ -338,7 +338,7 @@ def _render(execution: Execution, call: ToolCall, patience: int | None, called: 
 
 
 def _name_instead_of(called: str, access: Access) -> str:
-    """What a tool is called now that was called by an alias; empty for its present name."""
+    """The present name of a tool that was called by an alias; else empty."""
     catalogue = current_catalogue()
     shown = catalogue.seen_within(access.bounds)
     if called in shown or (workflow := find_by_alias(shown, called)) is None:
@@ -348,7 +348,7 @@ def _name_instead_of(called: str, access: Access) -> str:
 
 
 class ProgressNotifications:
-    """Values that always rise, as MCP demands. Every poll sends one: that keeps clients patient."""
+    """Values that always increase, as MCP requires. Every poll sends one, so that clients keep waiting."""
 
     SMALLEST_STEP = 0.001
 
@@ -383,13 +383,13 @@ class OpenCalls:
 
     @contextmanager
     def interruptible(self, context: Context, access: Access) -> Iterator[None]:
-        """Raises what the SDK answers, which nobody reads, when the client gives the call up."""
+        """Raises the SDK's answer, which no client reads, when the client cancels the call."""
         if context.request is None or context.request_id is None:
             yield
             return
         begun = time.monotonic()
         try:
-            # Clients of 2026-07-28 close the connection instead of naming what they give up.
+            # Clients of 2026-07-28 close the connection instead of naming the call that they cancel.
             with nullcontext() if is_modern(context) else self._found_by(context, access):
                 yield
         except _GivenUp as given_up:
@@ -402,7 +402,7 @@ class OpenCalls:
 
     @contextmanager
     def _found_by(self, context: Context, access: Access) -> Iterator[None]:
-        """Clients of the handshake era say what they give up by its number. Raises `_GivenUp`."""
+        """Clients with a handshake cancel a call by its request id. Raises `_GivenUp`."""
         assert context.request_id is not None, "notifications call no tool"
         key, call = (_client_of(context, access), context.request_id), _OpenCall(anyio.CancelScope())
         with call.scope:
@@ -417,7 +417,7 @@ class OpenCalls:
             raise _GivenUp(call.says_time_is_up)
 
     def interrupt(self, context: Context, params: CancelledNotificationParams, access: Access) -> None:
-        """End the one call that is meant; where that could be one of several, none."""
+        """End the call of that id; none if it may be one of several."""
         if context.request is None or params.request_id is None:
             return
         meant = self._calls.get((_client_of(context, access), params.request_id), [])
@@ -427,10 +427,10 @@ class OpenCalls:
 
 
 def _learn_patience(access: Access, seconds: float, *, said: bool) -> None:
-    """`seconds`: until the call was given up; `said`: the client's own word that the time was up.
+    """`seconds`: until the client cancelled the call; `said`: whether it named a timeout as the reason.
 
-    Two of these are required: that word, a round number, a second such call. A person who stops a call gives
-    no such word, and a network that fails does not do so twice after the same round time.
+    Two of these are required: that reason, a round number, a second such call. A person who stops a call
+    gives no such reason, and a failing network does not fail twice after the same round time.
     """
     patience = math.floor(seconds + EARLY_SECONDS)
     is_round = patience % USUAL_PATIENCE_STEP == 0

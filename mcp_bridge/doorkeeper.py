@@ -1,9 +1,9 @@
-"""Delays for callers who guess credentials, and what web pages of other origins may read (CORS).
+"""Delays for clients that guess credentials, and CORS.
 
-A guesser must not take the time of callers with good tokens. Answers to guesses are delayed, and no good
-token is refused; `authentication` decides which guesses are refused. All origins may read the metadata;
-those that the operator lists may use MCP and the authorization server. No answer depends on a cookie, and
-browsers may not send any.
+Guesses must not slow down callers with valid tokens. Answers to guesses are delayed, and no valid token is
+refused; `authentication` decides which guesses are refused. All origins may read the metadata; the origins
+that the operator lists may use MCP and the authorization server. No answer depends on a cookie, and browsers
+may not send any.
 """
 
 import asyncio
@@ -24,11 +24,11 @@ SIGN_IN_PAGES = frozenset({"/admin/login/", "/oauth/sign-in"})
 PACE_SECONDS = 0.5  # Between two requests to these pages, which take some 20 ms of a process each
 PATIENCE_SECONDS = 15.0  # After so long without a turn a request is refused
 FREE_GUESSES = 3  # Wrong tokens of one address that are refused at once, within WINDOW_SECONDS
-HOLD_SECONDS = 2.0  # How much longer the refusal of each further one takes than that of the one before
+HOLD_SECONDS = 2.0  # Added to the delay with each further one
 MOST_HOLDS = 5
 WINDOW_SECONDS = 60.0
 REFUSAL_SECONDS = 0.5  # Between two refusals whatever their addresses: each takes some 10 ms of a process
-REFUSED_AT_ONCE = 5  # After a rest
+REFUSED_AT_ONCE = 5  # After a pause
 REMEMBERED_ADDRESSES = 10_000
 METADATA = (
     "/.well-known/oauth-protected-resource",
@@ -40,13 +40,13 @@ READABLE = ("WWW-Authenticate", "Mcp-Session-Id", "Retry-After")  # Besides thos
 
 
 class NoTurn(Exception):
-    """Too many want to sign in, or send wrong tokens."""
+    """Too many clients are signing in or sending wrong tokens."""
 
     seconds = int(PATIENCE_SECONDS)
 
 
 class Doorkeeper:
-    """Of one process; on its event loop."""
+    """One for each process, used on its event loop."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class Doorkeeper:
 
     @asynccontextmanager
     async def turn(self, scope: dict[str, Any]) -> AsyncIterator[None]:
-        """One request of an address at a time, and all of them at a pace. Raises NoTurn."""
+        """One request per address at a time, and all at a limited rate. Raises NoTurn."""
         if scope["path"] not in SIGN_IN_PAGES:
             yield
             return
@@ -94,8 +94,8 @@ class Doorkeeper:
         await self._sleep(mine - now)
 
     async def hold_up(self, scope: MutableMapping[str, Any]) -> bool:
-        """Before the refusal of a wrong token. A sleeping request costs nothing, and its client waits. False:
-        there are so many that this one is to be refused without another look at it."""
+        """Delay the refusal of a wrong token; a sleeping request costs nothing. False: so many wait that this
+        one must be refused unchecked."""
         place, now = _place_of(scope), self._clock()
         since, number = self._guesses.get(place, (now, 0))
         if now - since > WINDOW_SECONDS:
@@ -144,7 +144,7 @@ class CrossOrigin:
         for_listed = CORSMiddleware(
             app,
             allow_origins=sorted(allowed_origins()),
-            allow_methods=["GET", "POST", "DELETE"],  # Of MCP; what an endpoint has not, it refuses itself
+            allow_methods=["GET", "POST", "DELETE"],  # Those of MCP; an endpoint refuses those that it lacks
             allow_headers=["*"],
             expose_headers=READABLE,
         )

@@ -18,7 +18,8 @@ from mcp_bridge.request_meta import CACHED_AT, EXECUTION_ID, NOTE, REATTACHED
 
 
 def describe_within_bounds(execution: Execution) -> dict[str, Any]:
-    """As `describe_execution`, with content blocks; of a large output beginning, size and address."""
+    """As `describe_execution`, with content blocks; a large output is replaced by its beginning, size and
+    address."""
     described = describe_execution(execution)
     if execution.state not in (State.COMPLETED, State.FAILED):
         return described
@@ -275,7 +276,8 @@ def _closed(words: str) -> str:
 
 
 def next_step(execution: Execution, *, patience: float | None) -> dict[str, Any]:
-    """The next call of a program, which its client survives: `patience` is for how many seconds it waits."""
+    """The next call for a program to make, short enough for its client: `patience` is how many seconds that
+    waits."""
     seconds = PROPOSED_WAIT_SECONDS if patience is None else min(PROPOSED_WAIT_SECONDS, patience)
     arguments = {"execution_id": str(execution.pk), "wait_seconds": seconds}
     return {"next": {"tool": "get_execution_status", "arguments": arguments}}

@@ -87,7 +87,7 @@ class CatalogueServer(Server[None]):
         capabilities = super().get_capabilities(*args, protocol_version=protocol_version, **options)
         if protocol_version not in MODERN_PROTOCOL_VERSIONS:
             capabilities.extensions = None
-            # Notified over the GET stream of HTTP, and unasked over stdio.
+            # Sent over the GET stream of HTTP, and without a subscription over stdio.
             for listed in (capabilities.tools, capabilities.prompts, capabilities.resources):
                 if listed is not None:
                     listed.list_changed = True
@@ -109,9 +109,9 @@ METHODS = frozenset({
 
 
 async def _observe(ctx: Context, call_next: CallNext) -> HandlerResult:
-    """Counts, times and traces each message; over stdio, where no HTTP request has done so, gives it its id.
+    """Counts, times and traces each message; over stdio, it also assigns the request id.
 
-    In place of the SDK's OpenTelemetryMiddleware, which quotes errors in its spans, and so what callers sent.
+    Replaces the SDK's OpenTelemetryMiddleware, which copies errors, and so what callers sent, into its spans.
     """
     method, outcome, failure = metrics.bounded(ctx.method, METHODS), "ok", ""
     attributes = {"mcp.method.name": method, "mcp.protocol.version": ctx.protocol_version}
@@ -133,14 +133,14 @@ async def _observe(ctx: Context, call_next: CallNext) -> HandlerResult:
             raise
         finally:
             _counted(method, outcome).inc()
-            if method != "subscriptions/listen":  # It lasts for as long as its client likes
+            if method != "subscriptions/listen":  # Its client decides how long it lasts
                 _timed(method).observe(time.perf_counter() - started)
             if span is not None:
                 _describe(span, ctx, failure)
 
 
 def _describe(span: traces.CurrentSpan, ctx: Context, failure: str) -> None:
-    """By OpenTelemetry's conventions for MCP. Of what was refused the name may be none of ours."""
+    """By OpenTelemetry's conventions for MCP. A refused message may name what does not exist here."""
     if failure:
         span.fail(failure)
     if failure in ("", "tool_error") and (naming := NAMING.get(ctx.method)) and ctx.params:
@@ -169,9 +169,9 @@ FAULT_CHARACTERS = 200
 
 
 def _name_faults(ctx: Context, error: ValidationError) -> str:
-    """What the SDK finds wrong with the parameters; it tells the client that something is, and not what."""
+    """Names the invalid parameters, which the SDK's own answer does not."""
     if not error.title.endswith(("Request", "RequestParams")):
-        return "Invalid request parameters"  # What else is validated meanwhile is not for callers
+        return "Invalid request parameters"  # Other validation errors are not about what the caller sent
     lines = [f"Invalid parameters of {ctx.method}:"]
     for one in error.errors(include_url=False, include_input=False)[:NAMED_FAULTS]:
         is_missing = one["type"] == "missing"
@@ -183,7 +183,7 @@ def _name_faults(ctx: Context, error: ValidationError) -> str:
 
 
 def _place(location: tuple[int | str, ...], params: Any, *, ends_beyond: bool) -> str:
-    """A JSON Pointer, without the kinds that the validator tried, which are no part of what was sent."""
+    """A JSON Pointer, without the types that the validator tried, which the message does not contain."""
     place = ""
     found: Any = {"params": params}
     for position, key in enumerate(location, 1):
@@ -259,7 +259,7 @@ class _Bridge:
         return self._level
 
     def _log_for(self, context: Context) -> ClientLog:
-        """Of a client with a handshake, which says once what it wants to hear."""
+        """Of a client with a handshake, which sets its level once."""
         if context.request is None:
             return ClientLog(context, self._level_over_stdio)
         key = client_key(context, self.access_of(context))
@@ -335,7 +335,7 @@ COMPACT = (
 )
 ALONE = (
     "No worker is running beside this server: it lists the engines and follows runs itself, as long as this "
-    "connection lasts. How a run went on after that is seen the next time."
+    "connection lasts. Runs that continue after that are checked the next time."
 )
 DESCRIBED_CHARACTERS = 2_000
 NAMED_OUTAGES = 5

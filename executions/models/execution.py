@@ -1,5 +1,5 @@
-"""The row of an execution, its states, payload and timeline, the queries that repeat, and the rows that
-upkeep goes by."""
+"""The row of an execution with its states, payload and timeline, shared queries, and the rows that upkeep
+reads."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class State(models.TextChoices):
 
 
 ACTIVE = (State.PENDING, State.STARTING, State.RUNNING)
-OPEN = (State.UNAPPROVED, *ACTIVE)  # No worker, lease or limit is concerned with unapproved ones
+OPEN = (State.UNAPPROVED, *ACTIVE)  # Unapproved ones have no worker, lease or limit
 FINAL = (State.COMPLETED, State.FAILED, State.CANCELLED, State.TIMED_OUT)
 
 
@@ -227,7 +227,7 @@ class ExecutionRecord(models.Model):
 
     # Not stored.
     is_reattached = False  # An earlier, identical call that ended without an answer began it
-    awaited_here = False  # A request of this process waits for it, and answers with what it becomes
+    awaited_here = False  # A request of this process waits for it and answers with its new state
     raised: Exception | None = None  # Why its start failed, as the connector raised it in this process
 
     class Meta:
@@ -289,7 +289,7 @@ class ExecutionRecord(models.Model):
             ),
             models.Index(fields=["workflow", "-created_at"], name="execution_by_workflow"),
             models.Index(fields=["state", "-created_at"], name="execution_by_state"),
-            # What lists are narrowed by, the newest first. Not `db_index`, which makes two on PostgreSQL.
+            # For the filters of lists, newest first. Not `db_index`, which creates two on PostgreSQL.
             models.Index(fields=["tool_name", "-created_at"], name="execution_by_tool"),
             models.Index(fields=["source_name", "-created_at"], name="execution_by_source"),
             models.Index(fields=["caller", "-created_at"], name="execution_by_caller"),
@@ -328,7 +328,7 @@ class ExecutionRecord(models.Model):
 
     @property
     def is_asking(self) -> bool:
-        """Whether it waits for input of its caller; left behind by a process that died, it asks nothing."""
+        """Whether it waits for input from its caller. One whose process died asks nothing."""
         return self.input_request is not None and self.state == State.STARTING
 
     @property
@@ -345,7 +345,7 @@ class ExecutionRecord(models.Model):
 
     @property
     def cancel_progress(self) -> CancelProgress | None:
-        """None if nobody asked to cancel it."""
+        """None if no cancellation was requested."""
         if self.cancel_requested_at is None:
             return None
         if self.state == State.CANCELLED:
@@ -462,7 +462,7 @@ class ExecutionQuerySet(models.QuerySet[RecordT]):
 
     def queued(self) -> Self:
         """Recorded but not admitted, the oldest first."""
-        # By the index of those that are not admitted, which has unapproved ones besides.
+        # Uses the index of executions that are not admitted, which also contains unapproved ones.
         queued = self.filter(state="pending", admitted_at=None, finished_at=None)
         return queued.order_by("created_at", "pk")
 
@@ -471,7 +471,7 @@ class ExecutionQuerySet(models.QuerySet[RecordT]):
         return self.active().filter(admitted_at__isnull=False, finished_at=None)
 
     def under_way(self) -> Self:
-        """As `admitted`, by an index alone; by their states SQLite would look up each row."""
+        """As `admitted`, from an index alone: with the states, SQLite would read each row."""
         unended = self.filter(admitted_at__isnull=False, finished_at=None)
         return unended.exclude(state="unconfirmed")
 
@@ -492,7 +492,7 @@ class ExecutionQuerySet(models.QuerySet[RecordT]):
 
 
 def has_abandoned(*, caller: str, arguments_hash: str, now: datetime) -> bool:
-    """Whether the caller left any call with these arguments without an answer. In SQL: every call asks."""
+    """Whether the caller disconnected before the answer to such a call. In SQL: every call asks this."""
     moment = connection.ops.adapt_datetimefield_value(now)
     with connection.cursor() as cursor:
         cursor.execute(ABANDONED, [caller, arguments_hash, moment])
@@ -507,7 +507,7 @@ def recorded_source_names(*, limit: int) -> list[str]:
 
 
 LONGEST_DAYS = 36_500
-SHORTEST = timedelta(minutes=5)  # The minimum, also for 0 days: a waiting caller has to get its result
+SHORTEST = timedelta(minutes=5)  # The minimum, also for 0 days: a waiting caller must get its result
 
 
 def _days(
@@ -601,7 +601,7 @@ class WorkerPresence(models.Model):
 
 
 class ExecutionPayload(models.Model):
-    """Apart from the row, which lists and counters read."""
+    """Separate from the row, which lists and counters read."""
 
     execution = models.OneToOneField(
         "executions.Execution", on_delete=models.CASCADE, primary_key=True, related_name="payload"
@@ -656,14 +656,14 @@ class ExecutionPayload(models.Model):
 
     @staticmethod
     def note_changes(execution: ExecutionRecord, values: Mapping[str, Any]) -> None:
-        """An instance that was read before would stay stale."""
+        """Updates the payload that the instance has already loaded."""
         if (known := execution._state.fields_cache.get("payload")) is not None:
             for name, value in values.items():
                 setattr(known, name, value)
 
 
 class InputRequest(models.Model):
-    """What a run asks its caller while it goes on, one row at a time; gone once the run has the answers."""
+    """The open question of a run to its caller; removed once the run has the answers."""
 
     execution = models.OneToOneField(
         "executions.Execution", on_delete=models.CASCADE, related_name="asked_input"

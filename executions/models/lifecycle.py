@@ -4,7 +4,7 @@ PENDING -> STARTING -> RUNNING -> COMPLETED | FAILED | CANCELLED | TIMED_OUT
               \\-> UNCONFIRMED <-/
 UNAPPROVED -> PENDING | FAILED | CANCELLED | TIMED_OUT
 
-UNAPPROVED: a person has to approve it. PENDING: no engine has it yet. STARTING: one may have it, until its
+UNAPPROVED: a person must approve it. PENDING: no engine has it yet. STARTING: one may have it, until its
 answer is recorded. States are never assigned: each verb is one compare-and-set UPDATE, and False means that
 another process was faster.
 """
@@ -50,7 +50,7 @@ from executions.models.transitions import (
 from executions.models.usage import end_of, usage_insertion
 from telemetry import traces
 
-LONG_PAST = timedelta(seconds=30)  # Statements may run so long after the time that they compare with
+LONG_PAST = timedelta(seconds=30)  # The longest time between reading the clock and the statement that uses it
 KEPT_CHARACTERS = 100  # Of a client's description of itself
 
 
@@ -147,7 +147,7 @@ class Execution(Transitions):
             run_id=started.run_id,
             correlation_id=started.correlation_id,
             started_at=now,
-            # At once if an end was reported that may be its own.
+            # Immediately if an end was reported that may be this run's.
             next_attempt_at=RawSQL("COALESCE(end_reported_at, %s)", [adapt_time(next_attempt_at)]),
             attempts=0,
             not_found=0,
@@ -195,7 +195,7 @@ class Execution(Transitions):
         )
 
     def confirm_ran(self, output: Any, *, by: str) -> bool:
-        """An unconfirmed start ran to its end, as an administrator found. `output` None: not known."""
+        """An administrator found that an unconfirmed start ran to its end. `output` None: not known."""
         event, payload = manual_result(self.tool_name, output, self.payload.metadata, by=by)
         return self._move(
             [State.UNCONFIRMED],
@@ -231,7 +231,7 @@ class Execution(Transitions):
         )
 
     def lose_run(self, why: str, *, kind: ErrorKind = ErrorKind.CONFIGURATION) -> bool:
-        """It runs at the engine, which cannot be asked about it (any more)."""
+        """The run may continue at the engine, which can no longer be asked about it."""
         return self._move(
             [State.RUNNING],
             ("unconfirmed", why),
@@ -279,7 +279,7 @@ class Execution(Transitions):
         return moved
 
     def ask_caller(self, asked: InputRequest, message: str) -> bool:
-        """It waits for input. The result depends on what its caller says, and so answers no other call."""
+        """It waits for input. Its result depends on the caller's answers, and so answers no other call."""
         return self._move(
             [State.STARTING],
             ("asked", message),
@@ -290,7 +290,7 @@ class Execution(Transitions):
         )
 
     def stop_asking(self, *events: Event) -> bool:
-        """It has been answered, or wants no answer any more."""
+        """The run has its answers or no longer needs them."""
         return self._move([State.STARTING], *events, input_request=None, progress_message="")
 
     def shown_by(self, snapshot: RunSnapshot) -> dict[str, Any]:
@@ -339,10 +339,10 @@ class Execution(Transitions):
         return self._move([State.RUNNING], when=is_old & free & planned, next_attempt_at=now)
 
     def report_end(self) -> bool:
-        """The engine's webhook says that it has ended: poll now, or at its start's end. False: it does not
-        run, or a report before this one has not led to a poll yet.
+        """The engine's webhook reported its end: poll now, or once the start is recorded. False: it is not
+        running, or an earlier report has not led to a poll yet.
 
-        A failing engine is polled when it is to be tried again anyway.
+        A failing engine is polled at its next attempt anyway.
         """
         now, running = timezone.now(), [State.STARTING, State.RUNNING]
         is_new = models.Q(end_reported_at=None) | models.Q(polled_at__gte=models.F("end_reported_at"))
@@ -360,8 +360,8 @@ class Execution(Transitions):
         unless_reported: bool = True,
         **changes: Any,
     ) -> bool:
-        """Schedule the next step of a running one; now, if since the row was read a cancel was requested or,
-        with `unless_reported`, its end was reported: the poll may have been answered before."""
+        """Schedule the next step of a running execution: now if, since the row was read, a cancellation was
+        requested or, with `unless_reported`, its end was reported, which the poll may have preceded."""
         planned, parameters = "%s", [adapt_time(next_attempt_at)]
         if unless_reported:
             planned = "CASE WHEN end_reported_at > %s THEN end_reported_at ELSE %s END"
@@ -438,7 +438,7 @@ class Execution(Transitions):
     def admit(self) -> bool:
         """Admit a queued execution: it is due now, and its timeout starts."""
         now = timezone.now()
-        # An approved one has waited for the approval besides.
+        # An approved one also waited for its approval.
         waited = "" if self.approval_hash else f" after {(now - self.created_at).total_seconds():.1f} s"
         return self._move(
             [State.PENDING],
@@ -477,7 +477,7 @@ class Execution(Transitions):
         return self._move([State.UNAPPROVED], (state.value, why), **asked, **ended)
 
     def mark_overdue(self) -> bool:
-        """Its timeout has passed while it runs: it is to be cancelled, with a grace period."""
+        """Its timeout passed while it runs: it is cancelled next, with a grace period."""
         return self._move(
             [State.RUNNING],
             ("overdue", f"Its timeout of {self.timeout_seconds} s has passed; it will be cancelled."),
@@ -522,7 +522,7 @@ class Execution(Transitions):
     def mark_unanswered(self, why: str = "") -> bool:
         """The waiting caller left without an answer; `why` goes into the timeline."""
         gone = [("caller_gone", why)] if why else []
-        # So far back that neither the end of the run nor a concurrent renewal takes it for awaited.
+        # So early that neither the end of the run nor a concurrent renewal counts it as awaited.
         return self._move(State, *gone, awaited_until=timezone.now() - LONG_PAST)
 
 

@@ -65,12 +65,12 @@ def _table_of(model: type[models.Model]) -> str:
 
 
 def _prepare_for(field: Any) -> Callable[[Any], Any] | None:
-    """What makes of a value other than None what the driver takes."""
+    """The function that converts a value other than None for the driver."""
     target = field.target_field if field.is_relation else field
     if isinstance(field, JSONTextField):
         return write_json
     if isinstance(target, models.CharField | models.TextField):
-        # Choices are not texts to the drivers.
+        # Drivers do not accept choices as text.
         return str
     if ONE_STATEMENT:
         return None
@@ -81,7 +81,7 @@ def _prepare_for(field: Any) -> Callable[[Any], Any] | None:
 
 @lru_cache(maxsize=1_000)
 def adapt_time(value: datetime | None) -> Any:
-    """As Django does, for aware times. A call writes each of its times at several places."""
+    """As Django does, for aware times. Cached: a call writes each of its times in several places."""
     if value is None or ONE_STATEMENT:
         return value
     return str(value.astimezone(UTC).replace(tzinfo=None))
@@ -130,7 +130,7 @@ def insertion(
     *,
     only_if_changed: bool = False,
 ) -> Statement:
-    """`names`: of the attributes whose values each row has."""
+    """`names`: the attributes that each row has values for."""
     columns = list(map(_columns(model).__getitem__, names))
     values = []
     for row in rows:
@@ -149,14 +149,14 @@ def _insertion_text(
     into = f"INSERT INTO {_table_of(model)} ({', '.join(column.name for column in columns)})"
     if not only_if_changed:
         return f"{into} VALUES {', '.join([f'({place})'] * number)}"
-    # Of values that are not inserted at once, PostgreSQL does not know the types.
+    # PostgreSQL does not infer the types of values that are not inserted directly.
     typed = ", ".join(f"CAST(%s AS {column.db_type})" for column in columns)
     rows = ", ".join([f"({typed})", *[f"({place})"] * (number - 1)])
     return f"{into} SELECT * FROM (VALUES {rows}) AS news WHERE {ONLY_IF_CHANGED}"  # noqa: S608 - only names
 
 
 def insertion_of(row: models.Model) -> Statement:
-    """Most columns of a new row are empty, and cost less in the text than as parameters."""
+    """Empty columns, which are most of a new row, are literals: they cost less than parameters."""
     model, attributes, places, values = type(row), vars(row), list[tuple[str, str]](), list[Any]()
     for name, column in _columns(model).items():
         value = attributes[name]
@@ -213,9 +213,9 @@ def carry_out(*statements: Statement) -> int:
 
 
 def change_and(changing: Statement, *others: Statement) -> bool:
-    """Carry out the others if the first changes a row, all or none. Returns whether it did.
+    """Run the other statements if the first changes a row, in one transaction. Returns whether it did.
 
-    On PostgreSQL the others say so themselves, by ONLY_IF_CHANGED.
+    On PostgreSQL the others contain this condition as ONLY_IF_CHANGED.
     """
     sql, parameters = changing
     if ONE_STATEMENT and others:

@@ -37,9 +37,9 @@ from executions.models.statements import (
 )
 from executions.models.usage import end_of, usage_insertion
 
-MESSAGE_CHARACTERS = 500  # Of what progress says
+MESSAGE_CHARACTERS = 500  # Of a progress message
 NO_LEASE: Mapping[str, Any] = {"lease_holder": "", "lease_expires_at": None}
-Event = tuple[str, str]  # A line for the timeline: its kind and what it says
+Event = tuple[str, str]  # A line for the timeline: its kind and text
 
 
 class Transitions(ExecutionRecord):
@@ -115,7 +115,7 @@ class Transitions(ExecutionRecord):
         """A request of this process that waits for it answers with its new state."""
         if not self.awaited_here:
             return {}
-        # Empty from now on, except where its caller has gone away in the meantime.
+        # Cleared, unless its caller has disconnected in the meantime.
         unless_past = "CASE WHEN awaited_until > %s THEN NULL ELSE awaited_until END"
         return {"awaited_until": RawSQL(unless_past, [adapt_time(now)])}  # noqa: S611 - names
 

@@ -1,7 +1,7 @@
 """Statistics: calls, outcomes and durations, summed by the hour.
 
 The transaction that ends an execution inserts a row of its own, so that ends never wait for one another.
-`executions.statistics` folds these into one row for each key; readers add up whatever rows there are.
+`executions.statistics` folds these into one row for each key; readers add up all rows.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class UsageQuerySet(models.QuerySet["HourlyUsage"]):
 
 class HourlyUsage(models.Model):
     hour = models.DateTimeField(help_text="When the hour in which they ended begins.")
-    # No constraint: executions end also while their workflow is being deleted.
+    # No constraint: an execution may end while its workflow is being deleted.
     workflow = models.ForeignKey(
         Workflow,
         null=True,
@@ -105,7 +105,7 @@ class HourlyUsage(models.Model):
     class Meta:
         indexes = [
             models.Index(fields=["hour"], name="usage_hour"),
-            # All that lists of workflows sort by, so that the rows themselves need not be read.
+            # Contains what lists of workflows sort by, so that the rows need not be read.
             models.Index(
                 fields=["workflow", "hour", "outcome", "calls", "last_at"], name="usage_of_workflows"
             ),
@@ -219,7 +219,7 @@ def usage_insertion(
 
 
 def add_usage(rows: Iterable[tuple[Key, Sums]]) -> None:
-    """Add each to the row of its key where there is one, which Django cannot."""
+    """Add each to the existing row of its key, which Django cannot do."""
     table = HourlyUsage._meta.db_table
     greatest = "GREATEST" if connection.vendor == "postgresql" else "MAX"
     sums_up = [f"{name} = {table}.{name} + excluded.{name}" for name in ADDED]
@@ -230,7 +230,7 @@ def add_usage(rows: Iterable[tuple[Key, Sums]]) -> None:
 
 
 class RateBucket(models.Model):
-    """How far the calls of one rate are booked ahead (GCRA); `executions.rates` writes it."""
+    """How far ahead the calls of one rate are booked (GCRA); `executions.rates` writes it."""
 
     key = models.CharField(max_length=255, primary_key=True)
     booked_until = models.BigIntegerField()  # Microseconds since 1970

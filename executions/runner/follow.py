@@ -1,6 +1,6 @@
 """Following a run at the engine: polls, cancels and the deadline; results are recorded in batches.
 
-A run past its timeout is cancelled and given a grace period. If it goes on, it is terminated where its
+A run past its timeout is cancelled and given a grace period. If it continues, it is terminated if its
 source allows that, and the engine's last answer is recorded.
 """
 
@@ -53,7 +53,7 @@ def record(
     unit: Callable[Parameters, Result], *args: Parameters.args, **kwargs: Parameters.kwargs
 ) -> asyncio.Future[Result]:
     """Like `run_in_database`, batched: each unit is a transaction of its own and fails alone."""
-    within = contextvars.copy_context()  # Which request is the cause
+    within = contextvars.copy_context()  # The request that caused it
     return _queue().put(partial(within.run, unit, *args, **kwargs))
 
 
@@ -149,7 +149,7 @@ def _carry_out(units: Sequence[Unit]) -> list[Any]:
 def _outcomes_of(call: Callable[[Sequence[Any]], None], items: Mapping[int, Any]) -> dict[int, Any]:
     outcome = _outcome_of(partial(call, list(items.values())))
     if isinstance(outcome, _Failure) and len(items) > 1:
-        # One item may spoil the batch.
+        # One item may fail the batch.
         return {number: _outcome_of(partial(call, [item])) for number, item in items.items()}
     return dict.fromkeys(items, outcome)
 
@@ -176,7 +176,8 @@ Poll = tuple[Execution, RunSnapshot]
 
 
 def record_polls(polls: Sequence[Poll], *, seconds: int) -> None:
-    """Record that these runs go on and release their leases, all or none; changes since the claim stay."""
+    """Record that these runs continue and release their leases, all or none; changes since the claim are
+    kept."""
     now = timezone.now()
     ours = Execution.objects.filter(
         pk__in=[execution.pk for execution, _ in polls],
@@ -186,7 +187,7 @@ def record_polls(polls: Sequence[Poll], *, seconds: int) -> None:
     with transaction.atomic():
         _record_news(ours, polls, now)
         ours.update(
-            # At once if since the row was read a cancel was requested, or its end reported.
+            # Immediately if, since the row was read, a cancellation was requested or its end reported.
             next_attempt_at=Coalesce(
                 "cancel_requested_at", "end_reported_at", Value(now + timedelta(seconds=seconds))
             ),
@@ -269,7 +270,7 @@ async def follow(execution: Execution, *, waited_for: bool) -> None:
     """
     is_late = execution.overdue_since is None and execution.deadline_at <= timezone.now()
     if is_late and not await record(execution.mark_overdue):
-        return  # Somebody else has gone on with it.
+        return  # Another process has continued it.
     release, capabilities = not waited_for, Capabilities()
     try:
         async with connector_of(execution) as connector:
@@ -336,10 +337,10 @@ async def _wait(connector: Connector, execution: Execution, *, until: datetime) 
 
 
 def poll_interval(execution: Execution, capabilities: Capabilities, *, waited_for: bool) -> timedelta:
-    """At least the engine's minimum (B2), and as long as runs of the workflow have taught.
+    """At least the engine's minimum (B2), and as long as earlier runs of the workflow suggest.
 
-    Where they have taught nothing and no request waits, a tenth of the run's age. Shorter for a run past its
-    timeout or being cancelled.
+    If they suggest nothing and no request waits, a tenth of the run's age. Shorter for a run past its timeout
+    or being cancelled.
     """
     shortest, now = capabilities.min_poll_seconds, timezone.now()
     is_to_end = execution.overdue_since is not None or execution.cancel_requested_at is not None
@@ -357,7 +358,7 @@ def poll_interval(execution: Execution, capabilities: Capabilities, *, waited_fo
 
 
 async def _send_its_end(connector: Connector, execution: Execution, capabilities: Capabilities) -> None:
-    """Cancel a run that is to end; later, if that did not help, terminate it."""
+    """Cancel the run; if it continues, terminate it later."""
     if execution.cancel_sent_at is None:
         if execution.overdue_since is not None or execution.cancel_requested_at is not None:
             await _send_cancel(connector, execution)
@@ -368,7 +369,7 @@ async def _send_its_end(connector: Connector, execution: Execution, capabilities
 
 
 def _terminated_at(execution: Execution, capabilities: Capabilities) -> datetime | None:
-    """When a cancelled run is to be terminated if it goes on; None: never, or done."""
+    """When to terminate a cancelled run that continues; None: never, or already done."""
     grace, told_at = capabilities.terminates_after_seconds, execution.cancel_sent_at
     if grace is None or told_at is None or execution.terminate_sent_at is not None:
         return None
@@ -476,7 +477,7 @@ def _record_failed_poll(
 
 def _cannot_report_runs(execution: Execution, error: ConnectorError, capabilities: Capabilities) -> bool:
     if isinstance(error, Unsupported) and not error.details:
-        # By the settings, not an answer of the engine.
+        # The settings caused it, not an answer of the engine.
         return True
     is_doubtful = isinstance(error, Unsupported) or (
         isinstance(error, NotFound) and capabilities.status_is_optional
@@ -494,7 +495,7 @@ def _has_reported_runs(execution: Execution) -> bool:
 
 
 def _record_unreported(execution: Execution, error: ConnectorError) -> None:
-    """Not failed: the run goes on, visible only at the engine."""
+    """Not failed: the run continues, and only the engine shows it."""
     why = (
         f"Status is not supported: the engine behind {execution.source_name} does not report the "
         f"status of runs ({error.message.removesuffix('.')}). It accepted the start as run "

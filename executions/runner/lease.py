@@ -84,7 +84,7 @@ def _extend(held: Sequence[Held], awaited: Sequence[uuid.UUID]) -> None:
             Execution.objects.filter(pk__in=unlocked).update(lease_expires_at=until)
     for at in range(0, len(awaited), AT_A_TIME):
         waited_for = Execution.objects.filter(pk__in=awaited[at : at + AT_A_TIME])
-        # Not for callers that left while a step of theirs is under way.
+        # Not for callers that disconnected during a step.
         waited_for.filter(awaited_until__gt=now).update(awaited_until=until)
 
 
@@ -113,7 +113,7 @@ def claim_due_executions(*, limit: int, in_flight: Mapping[Lane, int] | None = N
         found = list(named[: limit - len(claimed)])
         picked = _pick([row[:3] for row in found], counts)
         if _take(picked, now=now, holder=holder) == len(picked):
-            # Not where another process was faster with some: which, is known only after the read.
+            # Another process may have been faster with some; only the read shows which.
             _count_taken(found, set(picked), now)
         claimed += picked
         # Otherwise a lane is full, and behind it others may be due.

@@ -1,9 +1,9 @@
-"""When to ask an engine about a run: learnt from how long runs of its workflow take.
+"""When to poll a run: learned from how long runs of its workflow take.
 
-Each process learns from the ends that it sees, without a query, and starts from nothing. A poll
-comes at the age that costs least: the wait of a run that is over costs in proportion to how long the run
-took, and each poll costs too. Where an engine does not say when a run ended, that was between its last two
-polls: the other runs tell where, and a first poll that finds each run over comes earlier the next time.
+Each process learns from the ends that it sees, without a query, and starts with nothing. A poll comes at the
+age that costs least: each poll has a cost, and so has the time between an end and its poll, in proportion to
+the duration of the run. If an engine does not report when a run ended, it was between its last two polls:
+other runs show where, and a first poll that finds every run over comes earlier the next time.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ REMEMBERED_RUNS = 100  # Of each workflow
 FEWEST_RUNS = 5
 GROUPS = 20
 ROUNDS = 10  # Of an estimate; more change little
-FRESH_SHARE = 10  # What was worked out holds until a tenth of the runs behind it are new
+FRESH_SHARE = 10  # An estimate is used until a tenth of its runs are new
 GOOD_WAIT_SHARE = 0.1  # Of a run's duration: a wait for its poll that costs one, ...
 GOOD_WAIT_SECONDS = 0.06  # ... or this, where it is longer
 POLL_COST = 0.05
-OVERTIME_COST = 2.0  # Of a run that goes on where all others were over
+OVERTIME_COST = 2.0  # Of a run that takes longer than all others did
 MARGIN_SECONDS = 0.005
 LONGEST_PAUSE_SECONDS = 60.0
-PROGRESS_SECONDS = 10.0  # The least time between two polls that only look at the progress ...
+PROGRESS_SECONDS = 10.0  # The least time between two polls that only read the progress ...
 PROGRESS_POLLS = 8  # ... and about how many of them come before the end can be expected
 
 
 class UsualDurations:
-    """How long some runs took, in up to twenty groups of runs that took about as long."""
+    """How long some runs took, in up to twenty groups of similar durations."""
 
     def __init__(self, durations: Iterable[float]) -> None:
         """In seconds."""
@@ -57,15 +57,15 @@ class UsualDurations:
         self._first: dict[float, float | None] = {}
 
     def first_age(self, shortest: float) -> float | None:
-        """How old a run is best asked about first, in seconds."""
+        """The best age of a run for its first poll, in seconds."""
         if shortest not in self._first:
             self._first[shortest] = self.next_age(0.0, shortest)
         return self._first[shortest]
 
     def next_age(self, age: float, shortest: float) -> float | None:
-        """How old a run is to be that goes on at this age when it is asked about again, in seconds.
+        """The best age for the next poll of a run that continues at this age, in seconds.
 
-        `shortest`: the least time between two polls. None where it takes longer than all others did.
+        `shortest`: the least time between two polls. None if the run takes longer than all others did.
         """
         begin = bisect_right(self._ages, age)
         if begin == len(self._ages):
@@ -91,10 +91,10 @@ class UsualDurations:
 
 
 def estimated(bounds: Sequence[tuple[float, float]]) -> list[float]:
-    """How long so many runs took of which is known between which two ages each ended, without which is which.
+    """The likely durations of runs that are known only to have ended between two ages each.
 
-    Turnbull's estimate: ends lie only where the latest age of one run meets the first of another, and in each
-    such place so many as the runs make likeliest, which is found in some rounds.
+    Turnbull's estimator: ends lie only between the lower bound of one run and the next upper bound of
+    another. The likeliest number of ends in each such interval is found iteratively.
     """
     counts = Counter(bounds)
     lows, highs = {low for low, _ in counts}, {high for _, high in counts}
@@ -124,13 +124,13 @@ class LatestRuns:
         self._usual: UsualDurations | None = None
 
     def add(self, low: float, high: float) -> None:
-        """The age at which a run still went on, and the one at which it was over, in seconds; the same if the
-        engine said when it ended."""
+        """The last age at which a run continued, and the first at which it was over, in seconds; equal if the
+        engine reported when it ended."""
         # In milliseconds: many runs then have the same bounds, and the estimate takes an eighth of the time.
         self._bounds.append((round(low, 3), round(high, 3)))
         self._new += 1
         if 0.0 < low < high:
-            # A poll came too early; the next run's is not to.
+            # The poll came too early; the next run's should not.
             self._usual = None
 
     @property
@@ -149,13 +149,13 @@ _lock = Lock()
 
 
 def forget_runs() -> None:
-    """For tests, whose workflows have the same keys again."""
+    """For tests, which use the keys of workflows again."""
     with _lock:
         _runs.clear()
 
 
 def learn_from_end(execution: Execution, *, ended_at: datetime | None) -> None:
-    """A run that was asked about is over; `ended_at`: if the engine said when."""
+    """A polled run is over; `ended_at`: when, if the engine reported it."""
     begun, found_at = execution.started_at, timezone.now()
     if execution.workflow_id is None or begun is None:
         return
@@ -168,7 +168,7 @@ def learn_from_end(execution: Execution, *, ended_at: datetime | None) -> None:
 
 
 def learnt_pause(execution: Execution, *, shortest: float) -> timedelta | None:
-    """From now to the best time of the next poll; None where nothing is known that helps."""
+    """From now until the best time of the next poll; None if nothing useful was learned."""
     with _lock:
         runs = _runs.get(execution.workflow_id) if execution.workflow_id is not None else None
         usual = None if runs is None else runs.usual
@@ -181,7 +181,7 @@ def learnt_pause(execution: Execution, *, shortest: float) -> timedelta | None:
 
 
 def pause_before(usual: UsualDurations, age: float, *, shortest: float) -> float | None:
-    """In seconds. A poll comes for the progress too, now and then, where the end is far."""
+    """In seconds. While the end is far off, occasional polls read the progress."""
     wanted = usual.next_age(age, shortest) if age else usual.first_age(shortest)
     if wanted is None:
         return None

@@ -1,4 +1,4 @@
-"""Starting a run at the engine: once, again where that makes no second run, or by finding a lost one."""
+"""Starting a run at the engine: once, again if that cannot create a second run, or by finding a lost one."""
 
 import asyncio
 import contextlib
@@ -54,7 +54,7 @@ from executions.runner.lease import LEASE
 from executions.runner.schedule import learnt_pause
 from executions.wakeups import woken_by
 
-FIRST_POLL = timedelta(milliseconds=200)  # If nothing was learnt. B2's interval applies between two polls
+FIRST_POLL = timedelta(milliseconds=200)  # If nothing was learned. B2's interval applies between two polls
 LAST_WORD_SECONDS = 2.0  # How long after the deadline a connector may take for its last answer
 DATABASE_RETRY_SECONDS = 0.5
 DATABASE_PATIENCE = timedelta(seconds=90)  # How long a start's answer is kept while the database is down
@@ -229,7 +229,7 @@ def _why_too_late(execution: Execution, error: ConnectorError) -> str:
 
 
 async def _why_not_again(execution: Execution) -> str:
-    """Empty if starting again finds the possible run, or makes one that is still wanted."""
+    """Empty if starting again finds the possible run, or creates one that is still wanted."""
     assert execution.workflow is not None, "advance() ends executions without a workflow"
     source = execution.workflow.source
     if execution.deadline_at <= timezone.now():
@@ -238,7 +238,7 @@ async def _why_not_again(execution: Execution) -> str:
         return "it was cancelled before this could be determined."
     if off := switched_off(execution.workflow, execution.door):
         return f"{off} before this could be determined."
-    # Another address, or one without idempotent starts when it was sent: it would make a second run.
+    # With another address, or without idempotent starts when it was sent, it would create a second run.
     if source.configured_at > (execution.admitted_at or execution.created_at):
         return "the source's settings were changed before this could be determined."
     if execution.approval_hash and await run_in_database(why_not_approved, execution):
@@ -325,9 +325,7 @@ def _record_refused_start(execution: Execution, error: ConnectorError, too_late:
 
 def _held_change(execution: Execution) -> str:
     """Empty if agents see the workflow as the engine has it."""
-    held = Workflow.objects.filter(
-        review__kind="changed", pk__in=[execution.workflow_id]
-    )  # Also if turned down
+    held = Workflow.objects.filter(review__kind="changed", pk__in=[execution.workflow_id])  # Also if rejected
     return HELD_CHANGE if held.exists() else ""
 
 
@@ -364,7 +362,7 @@ async def await_start(
 ) -> Started:
     """Await the answer to a cancellable start. Raises what that raises, or BrokenOff.
 
-    A cancel request in this process takes effect at once, in another one at the next look.
+    A cancel request in this process takes effect immediately, in another one at the next read of the record.
     """
     heard, stirred = _Heard(), asyncio.Event()
     asker = Asker(stirred)
@@ -393,7 +391,7 @@ async def _is_to_end(
     try:
         execution.cancel_requested_at, asks = await run_in_database(_look, execution, snapshot, asker)
     except (OperationalError, InterfaceError) as error:
-        log_of(execution).warning("Looking at the record failed, trying again: {}", error)
+        log_of(execution).warning("Reading the record failed, trying again: {}", error)
         return False
     asker.deliver()
     if (snapshot is not None or asks) and on_progress is not None:
@@ -411,7 +409,7 @@ def _look(execution: Execution, snapshot: RunSnapshot | None, asker: Asker) -> t
 
 
 async def _break_off(task: asyncio.Task[Started]) -> Started:
-    """The result, if it arrived in the last moment."""
+    """The result, if it arrived at the last moment."""
     task.cancel()
     await asyncio.wait({task}, timeout=BREAK_OFF_SECONDS)
     if task.done() and not task.cancelled() and task.exception() is None:
@@ -420,7 +418,7 @@ async def _break_off(task: asyncio.Task[Started]) -> Started:
 
 
 LOOKING_UP = timedelta(seconds=60)  # How long a start that the engine does not know may still be on its way
-FEWEST_LOOKS = 3  # Consecutive empty answers that are needed: a restarted engine may not know yet
+FEWEST_LOOKS = 3  # Consecutive empty answers that are needed: a restarted engine may not know the run yet
 LONGEST_PAUSE_SECONDS = 30.0
 
 
@@ -440,7 +438,8 @@ async def can_be_looked_up(execution: Execution) -> bool:
 
 
 async def look_up(execution: Execution) -> Started | None:
-    """Ask the engine once for the run; if there is none, record another look, a failure or no certainty."""
+    """Ask the engine once for the run; if it has none, record another attempt, a failure or that it is
+    unknown."""
     try:
         async with connector_of(execution) as connector:
             if (found := await _find_run(connector, execution)) is not None:

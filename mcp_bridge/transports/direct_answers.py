@@ -1,12 +1,11 @@
 """Well-formed `tools/list` and `tools/call` requests over HTTP, answered without the SDK's dispatcher.
 
-Lists are answered from memory. The digest of such a request spares its repetitions the validation; access is
-checked every time.
+Lists are answered from memory. A request that repeats an earlier one, by its digest, is not validated again;
+access is checked every time.
 
-Calls of 2026-07-28 are validated by the SDK's own functions and surrounded by its middleware. What is saved
-are its tasks and streams between the request and the tool, and the second validation of an answer that is
-made from its models. Requests that want progress or log messages, and all that are not well-formed, go the
-SDK's way.
+Calls of 2026-07-28 are validated by the SDK's own functions and pass through its middleware. This saves the
+SDK's tasks and streams between the request and the tool, and the second validation of an answer that is made
+from its models. Requests for progress or log messages, and malformed ones, go through the SDK.
 """
 
 import asyncio

@@ -66,7 +66,7 @@ from mcp_bridge.transports.direct_answers import CALL_METHOD, UNCACHED, DirectAn
 NOT_ONE_MESSAGE = "The body must be one JSON-RPC request or notification. Batches are not supported."
 SHOWN_SLUG = 64
 USUAL = (AccessScope.READ, AccessScope.RUN)  # Scopes that a client should ask for
-# No process keeps anything of a session, so that there is nothing to end with DELETE.
+# No process stores sessions, so DELETE has nothing to end.
 METHOD_NOT_ALLOWED = Response(status_code=405, headers={"Allow": "GET, POST"})
 ONCE = frozenset({b"host", b"origin", b"authorization", b"content-type", b"content-encoding"})
 """Headers that may not be repeated: a proxy may read the first one, and this server the last."""
@@ -151,7 +151,7 @@ class McpEndpoint:
         try:
             message = from_json(body)
         except ValueError:
-            message = {}  # The SDK refuses in clean words what is no JSON at all.
+            message = {}  # The SDK's refusal of invalid JSON is clear.
         else:
             if (answer := await self._own_answer(scope, body, message)) is not None:
                 await answer(scope, receive, send)
@@ -168,7 +168,8 @@ class McpEndpoint:
         await self.session_manager.handle_request(scope, replay, send)
 
     async def _own_answer(self, scope: Scope, body: bytes, message: Any) -> ASGIApp | None:
-        """None for what the SDK has to answer; to what is no message, it would recite its validator."""
+        """None: the SDK answers. If the body is not a message, its answer would be the output of its
+        validator."""
         is_call = isinstance(message, dict) and message.get("method") == CALL_METHOD
         # What can be read as a call is well-formed.
         is_readable = is_call and isinstance(message.get("params"), dict)
@@ -186,7 +187,7 @@ class McpEndpoint:
 
 
 async def admit_reader(scope: Scope) -> Response | None:
-    """The refusal of a request that carries no token of somebody who may see what administrators see."""
+    """The refusal of a request whose token may not read what administrators see; None: admitted."""
     headers = Headers(scope=scope)
     try:
         text = _bearer_token(headers)
@@ -217,7 +218,7 @@ async def protected_resource_metadata(scope: Scope, receive: Receive, send: Send
         "resource": settings.PUBLIC_URL if scope["path"] == METADATA_PATH else resource_url(slug),
         "resource_name": "Workflow Catalogue",
         "bearer_methods_supported": ["header"],
-        # What MCP needs: many clients ask for all that stands here.
+        # Only what MCP needs: many clients request every scope in this list.
         "scopes_supported": list(map(named_outside, USUAL)),
     }
     if (server := authorization_server()) is not None:
@@ -324,7 +325,8 @@ def _uncached(send: Send) -> Send:
 
 
 def _opening_session(send: Send, marks: list[str]) -> Send:
-    """The client sends the id with each further request: all that these tell of a client with a handshake."""
+    """The client sends the id with each further request; nothing else in them identifies a client with a
+    handshake."""
 
     async def send_with_id(message: Message) -> None:
         if message["type"] == "http.response.start" and message["status"] == 200:
@@ -335,7 +337,8 @@ def _opening_session(send: Send, marks: list[str]) -> Send:
 
 
 class Questions:
-    """Requests of ours on the event stream that answers a call: the SDK sends none without sessions."""
+    """Our requests to the client, on the event stream that answers a call: the SDK sends none without
+    sessions."""
 
     def __init__(self, send: Send) -> None:
         self._send, self._begun = send, anyio.Event()
