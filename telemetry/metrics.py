@@ -1,8 +1,8 @@
-"""What each process counts, and how the processes of a data folder are shown together.
+"""The metrics of each process, and how those of all processes of a data folder are combined.
 
-A process counts in its own registry and publishes that as a file every few seconds; the one that is scraped
-adds the files of the others. Series carry the process and its number, so that one that ends takes its
-series with it instead of making counters fall. docs/observability.md explains each metric.
+A process counts in its own registry and publishes it as a file every few seconds; the process that is scraped
+adds the files of the others. Series have the process and its id as labels: when a process ends, its series
+end with it, and no counter decreases. docs/observability.md explains each metric.
 """
 
 import contextlib
@@ -49,40 +49,40 @@ def _histogram(name: str, meaning: str, *labels: str, buckets: tuple[float, ...]
     return Histogram(f"catalogue_{name}", meaning, labels, registry=registry, buckets=buckets)
 
 
-http_requests = _counter("http_requests", "Requests answered, by area and class of status.", "area", "status")
+http_requests = _counter("http_requests", "Requests answered, by area and status class.", "area", "status")
 mcp_requests = _counter("mcp_requests", "MCP requests, by method and outcome.", "method", "outcome")
 mcp_seconds = _histogram(
     "mcp_request_duration_seconds",
-    "Time to answer an MCP request, without lists answered from memory.",
+    "Duration of MCP requests, without lists answered from memory.",
     "method",
     buckets=_REQUEST_BUCKETS,
 )
-calls_refused = _counter("calls_refused", "Calls of workflows that were refused, by reason.", "reason")
+calls_refused = _counter("calls_refused", "Workflow calls refused, by reason.", "reason")
 for _reason in ("busy", "rate"):
-    # From 0, or nothing would show the first one as an increase.
+    # From 0, so that the first one counts as an increase.
     calls_refused.labels(_reason)
-engine_requests = _counter("engine_requests", "HTTP requests to engines, by class of status.", "status")
+engine_requests = _counter("engine_requests", "HTTP requests to engines, by status class.", "status")
 engine_seconds = _histogram(
-    "engine_request_duration_seconds", "Time of an HTTP request to an engine.", buckets=_REQUEST_BUCKETS
+    "engine_request_duration_seconds", "Duration of HTTP requests to engines.", buckets=_REQUEST_BUCKETS
 )
 connector_errors = _counter(
-    "connector_errors", "Errors that ended a call of an engine, by connector and kind.", "connector", "error"
+    "connector_errors", "Errors that ended a call to an engine, by connector and kind.", "connector", "error"
 )
-discovery_runs = _counter("discovery_runs", "Listings of sources that ended, by outcome.", "outcome")
-steps_claimed = _counter("steps_claimed", "Steps of runs that workers took over.")
+discovery_runs = _counter("discovery_runs", "Finished listings of sources, by outcome.", "outcome")
+steps_claimed = _counter("steps_claimed", "Steps of runs that workers claimed.")
 step_lag = _histogram(
-    "step_lag_seconds", "How late workers took a due step: a start or a poll.", buckets=_LAG_BUCKETS
+    "step_lag_seconds", "Delay of workers in claiming a due step: a start or a poll.", buckets=_LAG_BUCKETS
 )
 polls = _counter("polls", "Polls of runs, by outcome.", "outcome")
-webhook_deliveries = _counter("webhook_deliveries", "Deliveries of engines' webhooks, by outcome.", "outcome")
-leases_lost = _counter("leases_lost", "Runs taken over after the lease of their process had run out.")
+webhook_deliveries = _counter("webhook_deliveries", "Webhook deliveries from engines, by outcome.", "outcome")
+leases_lost = _counter("leases_lost", "Runs taken over after the lease of their process expired.")
 model_requests = _counter("model_requests", "Requests to the language model, by outcome.", "outcome")
-model_tokens = _counter("model_tokens", "Tokens of the language model, as its server counts.", "direction")
-log_entries = _counter("log_entries", "Warnings and errors that were logged.", "level")
+model_tokens = _counter("model_tokens", "Tokens of the language model, counted by its server.", "direction")
+log_entries = _counter("log_entries", "Warnings and errors logged.", "level")
 
 
 def bounded(value: str, known: Collection[str]) -> str:
-    """A label's value: one that is not known would let others make series without end."""
+    """A label's value. Unknown values become one: otherwise, clients could create any number of series."""
     return value if value in known else OTHER
 
 
@@ -91,7 +91,7 @@ def status_class(status: int) -> str:
 
 
 class _Families:
-    """What `generate_latest` takes for a registry."""
+    """A registry for `generate_latest`."""
 
     def __init__(self, families: Iterable[Metric]) -> None:
         self._families = families
@@ -115,7 +115,7 @@ class Publication:
         self._thread: threading.Thread | None = None
 
     def begin(self) -> None:
-        """Also after an `end`: a process may start its server more than once."""
+        """May be called again after `end`: a process may start its server more than once."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.publish()
         self._ended.clear()
@@ -123,20 +123,20 @@ class Publication:
         self._thread.start()
 
     def end(self) -> None:
-        """Take the file away; also before `begin`."""
+        """Remove the file. May be called before `begin`."""
         self._ended.set()
         if self._thread is not None:
             self._thread.join()
         self._file.unlink(missing_ok=True)
 
     def publish(self) -> None:
-        """By a rename, so that no reader sees half of it."""
+        """Atomic: renames a temporary file."""
         written = self._file.with_suffix(".tmp")
         written.write_bytes(exposition(self._own()))
         written.replace(self._file)
 
     def families(self) -> list[Metric]:
-        """Of this process as it is now, and of the others as they published them."""
+        """The current metrics of this process, and the published ones of the others."""
         merged = {family.name: family for family in self._own()}
         for family in self._of_others():
             if (known := merged.setdefault(family.name, family)) is not family:
@@ -145,7 +145,7 @@ class Publication:
 
     def _run(self) -> None:
         while not self._ended.wait(PUBLISHING_SECONDS):
-            # A full disk costs the others a view of this process, and ends nothing.
+            # With a full disk, the others only miss the metrics of this process.
             with contextlib.suppress(OSError):
                 self.publish()
 
@@ -162,7 +162,7 @@ class Publication:
         for file in sorted(self._folder.glob("*.prom")):
             if file == self._file:
                 continue
-            # It may end in the meantime, or its disk may have failed while it wrote.
+            # The process may have ended in the meantime, or its disk may have failed.
             with contextlib.suppress(OSError, ValueError, UnicodeDecodeError):
                 age = now - file.stat().st_mtime
                 if age > FORGOTTEN_SECONDS:
@@ -172,7 +172,7 @@ class Publication:
 
 
 def serve_if_asked(address: str) -> None:
-    """This process's own metrics at `host:port`, without authentication; empty: nowhere. Raises OSError."""
+    """Serves this process's own metrics at `host:port`, without authentication, if set. Raises OSError."""
     if address:
         host, _, port = address.rpartition(":")
         start_http_server(int(port), addr=host.strip("[]"), registry=registry)

@@ -1,7 +1,7 @@
-"""What ties together all that one request causes: its id, and the W3C trace context.
+"""What connects everything that a request causes: its id, and the W3C trace context.
 
-Both travel in context variables, are stored with a run so that workers continue them, and go to the engine
-as headers. Without an OTLP endpoint no span is made, and a client's trace context is passed on as it came.
+Both are kept in context variables, stored with a run so that workers continue them, and sent to the engine
+as headers. Without an OTLP endpoint, no spans are created, and a client's trace context is passed on as is.
 """
 
 import contextlib
@@ -17,14 +17,13 @@ from opentelemetry.trace import SpanKind, Status, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 REQUEST_ID_HEADER = "x-request-id"
-LONGEST_REQUEST_ID = 64
 REQUEST_ID = re.compile(r"[A-Za-z0-9._:+/=-]{1,64}")
 TRACEPARENT = "traceparent"
 SERVICE = "workflow-catalogue"
 FLUSH_MILLISECONDS = 2_000
 
 request_id: ContextVar[str] = ContextVar("request_id", default="")
-"""Empty where no request is the cause, such as in scheduled work."""
+"""Empty without a request, such as in scheduled work."""
 _propagator = TraceContextTextMapPropagator()
 _tracer = trace.get_tracer(SERVICE)
 _exporting: list[Any] = []  # The provider of spans, if there is one
@@ -35,8 +34,8 @@ def new_request_id() -> str:
 
 
 def begin_request(headers: Iterable[tuple[bytes, bytes]]) -> str:
-    """Take over the request id and trace context of an HTTP request, in a context of its own. Returns the
-    id: the client's, where it is usable, else that of its trace, else a new one."""
+    """Adopt the request id and trace context of an HTTP request, which must run in its own context. Returns
+    the id: the client's, if it is usable, else that of its trace, else a new one."""
     sent = {name: value for name, value in headers if name in _READ}
     identity = sent.get(b"x-request-id", b"").decode("latin-1")
     if not REQUEST_ID.fullmatch(identity):
@@ -55,7 +54,7 @@ _READ = frozenset({b"x-request-id", b"traceparent", b"tracestate"})
 
 
 def context_of(meta: Mapping[str, Any] | None) -> otel_context.Context | None:
-    """The trace context that `_meta` of an MCP message brings; None without one, or if it is malformed."""
+    """The trace context in `_meta` of an MCP message; None if it is missing or malformed."""
     if not meta or not isinstance(meta.get(TRACEPARENT), str):
         return None
     return _context_in({name: value for name, value in meta.items() if isinstance(value, str)})
@@ -79,7 +78,7 @@ def current_traceparent() -> str | None:
 
 
 def outgoing_headers() -> dict[str, str]:
-    """For requests to engines. Without `tracestate`, which may be what a client's own vendor keeps there."""
+    """For requests to engines. Without `tracestate`, which may hold data of the client's vendor."""
     headers = {}
     if identity := request_id.get():
         headers[REQUEST_ID_HEADER] = identity
@@ -90,7 +89,7 @@ def outgoing_headers() -> dict[str, str]:
 
 @contextlib.contextmanager
 def continued(*, traceparent: str | None, identity: str | None) -> Iterator[None]:
-    """Whatever happens in the block is part of an earlier request; also of none, if there was none."""
+    """The block is part of an earlier request, or of none."""
     carrier = {TRACEPARENT: traceparent} if traceparent else {}
     attached = otel_context.attach(_propagator.extract(carrier, context=otel_context.Context()))
     before = request_id.set(identity or "")
@@ -102,14 +101,14 @@ def continued(*, traceparent: str | None, identity: str | None) -> Iterator[None
 
 
 def continue_task(*, traceparent: str | None, identity: str | None) -> None:
-    """As `continued`, for the rest of this thread's context."""
+    """Like `continued`, for the rest of this thread's context."""
     carrier = {TRACEPARENT: traceparent} if traceparent else {}
     otel_context.attach(_propagator.extract(carrier, context=otel_context.Context()))
     request_id.set(identity or "")
 
 
 def step(name: str, *, execution: object) -> contextlib.AbstractContextManager[object]:
-    """A step of a run: a span of its own, or within one that goes on, such as a tools/call, its attribute."""
+    """A step of a run: a new span, or an attribute of the current one, such as that of a tools/call."""
     around = trace.get_current_span()
     if around.is_recording():
         around.set_attribute("catalogue.execution", str(execution))
@@ -124,8 +123,8 @@ def span(
     parent: otel_context.Context | None = None,
     attributes: Mapping[str, str | int] | None = None,
 ) -> contextlib.AbstractContextManager["CurrentSpan | None"]:
-    """None if tracing is off; a `parent` is then passed on all the same. An error ends the span as
-    failed, with its type and without its words, which may quote what engines and callers sent."""
+    """None if tracing is off; a `parent` is still passed on. An error ends the span as failed, with its type
+    but without its message, which may quote engines and callers."""
     if _exporting:
         return CurrentSpan(name, kind, parent, attributes)
     return _NOTHING if parent is None else _within(parent)
@@ -144,7 +143,7 @@ def _within(context: otel_context.Context) -> Iterator[None]:
 
 
 class CurrentSpan:
-    """What `start_as_current_span` does by three generators within each other, for a quarter less."""
+    """Like `start_as_current_span`, which nests three generators, in three quarters of the time."""
 
     __slots__ = ("_attributes", "_before", "_has_failed", "_kind", "_name", "_parent", "_span")
 
@@ -189,8 +188,8 @@ class CurrentSpan:
 
 
 def export_spans(*, process: str, version: str) -> None:
-    """Send spans to the OTLP endpoint that the OTEL_* variables name, from a thread of its own. May be called
-    again, without effect."""
+    """Send spans to the OTLP endpoint of the OTEL_* variables, from a separate thread. Further calls have no
+    effect."""
     if _exporting:
         return
     # The import takes a third of a second.
@@ -201,12 +200,12 @@ def export_spans(*, process: str, version: str) -> None:
 
     resource = Resource.create({"service.version": version, "catalogue.process": process})
     if str(resource.attributes.get("service.name", "")).startswith("unknown_service"):
-        # OTEL_SERVICE_NAME does not say otherwise.
+        # OTEL_SERVICE_NAME is not set.
         resource = resource.merge(Resource({"service.name": SERVICE}))
     hashed = hash(resource)
 
     class HashedOnce(Resource):
-        """The exporter asks with every span, and the original writes all attributes as JSON for it."""
+        """The exporter hashes it with every span; the original writes all attributes as JSON each time."""
 
         def __hash__(self) -> int:
             return hashed
@@ -218,6 +217,6 @@ def export_spans(*, process: str, version: str) -> None:
 
 
 def finish_spans() -> None:
-    """Send what is left, before the process ends."""
+    """Send the remaining spans before the process ends."""
     for provider in _exporting:
         provider.force_flush(FLUSH_MILLISECONDS)
