@@ -1,4 +1,4 @@
-"""An event loop in a thread, for synchronous callers, and how long a worker goes on with long work."""
+"""An event loop in a thread for synchronous callers, and time limits for long work in workers."""
 
 import asyncio
 import contextlib
@@ -10,11 +10,11 @@ from typing import Any, TypeVar
 
 Result = TypeVar("Result")
 
-process_ends = threading.Event()  # Set once a worker is told to end
+process_ends = threading.Event()  # Set when a worker must end
 
 
 class WorkTime:
-    """For work in steps: over after `seconds` (None: never), or as soon as the process is to end."""
+    """The time for work in steps: over after `seconds` (None: never), or when the process must end."""
 
     def __init__(self, seconds: float | None) -> None:
         self._until = None if seconds is None else time.monotonic() + seconds
@@ -35,12 +35,12 @@ def _background_loop() -> asyncio.AbstractEventLoop:
 
 
 def run_in_background_loop(coroutine: Coroutine[Any, Any, Result]) -> Result:
-    """Wait for the coroutine on the process's loop, on which clients keep their connections between calls."""
+    """Run the coroutine on the process's loop, where clients keep their connections between calls."""
     return asyncio.run_coroutine_threadsafe(coroutine, _background_loop()).result()
 
 
 async def await_in_background_loop(coroutine: Coroutine[Any, Any, Result]) -> Result:
-    """The same from another loop; ends the coroutine if the wait is cancelled."""
+    """Like `run_in_background_loop`, from another loop; cancelling the wait cancels the coroutine."""
     return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, _background_loop()))
 
 

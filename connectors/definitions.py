@@ -50,7 +50,7 @@ def _printable(value: Any) -> Any:
 
 Text = Annotated[str, BeforeValidator(_printable)]
 Identifier = Annotated[Text, BeforeValidator(lambda value: str(value) if is_number(value) else value)]
-"""Engines number workflows and versions."""
+"""Some engines have numbers as ids and versions."""
 OptionalText = Annotated[Text, BeforeValidator(lambda value: value[:255] if isinstance(value, str) else "")]
 OptionalSeconds = Annotated[
     int | None,
@@ -73,8 +73,8 @@ class Interaction(BaseModel):
 
 
 class WorkflowDefinition(BaseModel):
-    """One workflow, upstream's words only. `input_schema` is what the engine sent, unchecked, or None: the
-    catalogue validates it."""
+    """One workflow, as the engine describes it. `input_schema` is unvalidated, or None; the catalogue
+    validates it."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", populate_by_name=True)
 
@@ -83,7 +83,7 @@ class WorkflowDefinition(BaseModel):
     title: OptionalText = ""
     """For people; empty: the name."""
     description: Text = Field(max_length=20_000)
-    """Empty: the workflow is listed, and a curator has to describe it."""
+    """Empty: the workflow is listed, and a curator must describe it."""
     category: Text = Field(default="workflow", max_length=100)
     version: Identifier = Field(default="1.0.0", max_length=100)
     input_schema: Any = Field(default=None, validation_alias=AliasChoices("inputSchema", "input_schema"))
@@ -100,7 +100,7 @@ class WorkflowDefinition(BaseModel):
     timeout_seconds: OptionalSeconds = None
     """The engine's suggestion; None: the product's default."""
     cache_seconds: OptionalSeconds = None
-    """How long a result answers calls with the same arguments; None: not at all."""
+    """How long a result is reused for calls with the same arguments; None: never."""
     queries: list[Interaction] = Field(default_factory=list)
     signals: list[Interaction] = Field(default_factory=list)
     metadata: OptionalObject = Field(default_factory=dict)
@@ -108,7 +108,7 @@ class WorkflowDefinition(BaseModel):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RejectedDefinition:
-    """An entry of a listing that is no usable workflow, and why."""
+    """An unusable entry of a listing, and the reason."""
 
     position: int
     id: str
@@ -163,13 +163,13 @@ class PromptArgument(BaseModel):
 
 
 class FeatureDefinition(BaseModel):
-    """Upstream's words only, without what changes with each use, such as a resource's size."""
+    """As the server describes it, without values that change often, such as a resource's size."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     kind: FeatureKind
     id: str = Field(min_length=1, max_length=LONGEST_ADDRESS)
-    """What the server calls it: a prompt's name, a resource's URI, a URI template. Sent to it unchanged."""
+    """The server's identifier, sent unchanged: a prompt's name, a resource's URI or a URI template."""
     name: Text = Field(min_length=1, max_length=255)
     title: OptionalText = ""
     description: Text = Field(default="", max_length=5_000)
@@ -180,9 +180,9 @@ class FeatureDefinition(BaseModel):
 def address_problem(uri: str) -> str:
     """Why a client could not use it as a URI; empty if it can."""
     if not ADDRESS.fullmatch(uri) or UNSAFE.search(uri):
-        return "its address is no URI of printable ASCII characters"
+        return "its address is not a URI of printable ASCII characters"
     try:
         any_url.validate_python(uri)
     except ValidationError:
-        return "its address is no valid URI"
+        return "its address is not a valid URI"
     return ""

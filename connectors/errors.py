@@ -4,13 +4,13 @@ ConnectorError
 ├── Unreachable       nothing happened: no connection, or the engine is busy
 ├── OutcomeUnknown    a start that may have happened: the answer never came, or could not be read
 ├── InvalidAnswer     the engine answered a read with something that its protocol does not allow
-├── Rejected          the engine said no, and why: bad credentials, bad arguments, not now
+├── Rejected          the engine refused: bad credentials, bad arguments, wrong state
 ├── NotFound          the engine does not know this workflow or run
 ├── Unsupported       this engine cannot do that at all
 ├── NotGenuine        a webhook's delivery does not prove that the engine sent it
-└── Misconfigured     our own settings for this engine are wrong
+└── Misconfigured     the settings for this engine are wrong
 
-Messages are shown to admins and agents: they never carry credentials, and they say what the engine said.
+Messages are shown to administrators and agents. They contain the engine's message, but never credentials.
 """
 
 import random
@@ -19,7 +19,7 @@ from typing import Any
 
 
 def error_name(error: Exception) -> str:
-    """Of its kind, for labels and listings, such as `invalid_answer`; `other` for one of no kind above."""
+    """For labels and listings, such as `invalid_answer`; `other` for any other error."""
     known = (Unreachable, OutcomeUnknown, InvalidAnswer, Rejected, NotFound, Unsupported, NotGenuine)
     kind = next((kind for kind in (*known, Misconfigured) if isinstance(error, kind)), None)
     return "other" if kind is None else re.sub(r"(?<=[a-z])(?=[A-Z])", "_", kind.__name__).lower()
@@ -29,7 +29,7 @@ class ConnectorError(Exception):
     """`details` is the engine's own answer, redacted, for the record."""
 
     needs_operator = False
-    """Only other settings help, such as credentials."""
+    """The source's settings must change, such as its credentials."""
     depends_on_arguments = True
     """False: no other arguments can help."""
 
@@ -40,7 +40,7 @@ class ConnectorError(Exception):
 
 
 class Unreachable(ConnectorError):
-    """Nothing changed at the engine, so retrying is safe, after `retry_after` seconds if it named any."""
+    """Nothing changed at the engine, so retrying is safe, after `retry_after` seconds if it is set."""
 
     def __init__(
         self, message: str, *, retry_after: float | None = None, details: dict[str, Any] | None = None
@@ -50,7 +50,7 @@ class Unreachable(ConnectorError):
 
 
 class OutcomeUnknown(ConnectorError):
-    """The request may have been carried out; repeat it only at an idempotent engine."""
+    """The request may have been carried out; repeat it only if the engine is idempotent."""
 
 
 class InvalidAnswer(ConnectorError):
@@ -74,21 +74,21 @@ class Unsupported(ConnectorError):
 
 
 class NotGenuine(ConnectorError):
-    """The message is for administrators; the sender is not told which check failed."""
+    """The message is for administrators; the sender does not learn which check failed."""
 
 
 class Misconfigured(ConnectorError):
-    """An administrator has to change the source's settings."""
+    """An administrator must change the source's settings."""
 
     needs_operator = True
 
 
 def backoff_seconds(repeated: int, *, first: float, longest: float) -> float:
-    """`first`, doubled for each attempt that was `repeated` before, and `longest` at most."""
+    """`first`, doubled `repeated` times, at most `longest`."""
     # 2.0 ** 1024 overflows.
     return min(first * 2.0 ** min(repeated, 100), longest)
 
 
 def spread(seconds: float) -> float:
-    """At least half of it, so that callers that were refused together return at different times."""
+    """At least half of it, at random, so that callers that were refused together do not return together."""
     return seconds * random.uniform(0.5, 1)  # noqa: S311

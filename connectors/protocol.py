@@ -26,7 +26,7 @@ class Capabilities:
     min_poll_seconds: float = 1.0
     """The shortest interval between two polls of one run."""
     status_is_optional: bool = False
-    """The API may have no status request: "not found" need not mean that the run is gone."""
+    """The API may have no status request: "not found" may not mean that the run is gone."""
     can_wait: bool = False
     """`wait` returns as soon as a run ends."""
     cancellable_start: bool = False
@@ -43,7 +43,7 @@ class Capabilities:
     reports_listing_changes: bool = False
     """The engine announces changes of its listing."""
     differ_by_workflow: bool = False
-    """These hold for some workflows only: ask `capabilities_for`."""
+    """They hold for some workflows only; see `capabilities_for`."""
     reports_ends: bool = False
     """A webhook reports the ends of runs: `read_delivery` reads what it sends."""
     asks_caller: bool = False
@@ -106,7 +106,7 @@ class RunSnapshot:
     depends_on_arguments: bool = True
     """False: no other arguments can help."""
     may_have_effect: bool = False
-    """It failed after a possible effect, which a repetition could cause twice."""
+    """It failed after it may have had an effect, which a repetition could repeat."""
     progress: float | None = None
     """Percent, 0 to 100; None: unknown."""
     progress_message: str = ""
@@ -161,8 +161,7 @@ def ignore_log_message(message: LogMessage) -> None: ...
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunCaller:
-    """The client that waits for a run, or will ask for its result, and what it can be asked and told
-    meanwhile."""
+    """The client that waits for a run, or will request its result, and what can be sent to it meanwhile."""
 
     capabilities: Mapping[str, Any]
     """MCP's client capabilities `elicitation`, `sampling` and `roots`, as far as the client has them."""
@@ -170,16 +169,16 @@ class RunCaller:
     """Takes MCP requests, `{key: {"method", "params"}}`, and returns their results by the same keys, once the
     client has sent all of them. The caller of `start` bounds the wait."""
     key: str = ""
-    """Of whom the client acts for: two callers with different keys must not see each other's messages."""
+    """Identifies the client's user: callers with different keys must not see each other's messages."""
     log_level: str = ""
-    """The least severe level of log messages that the client asked for; empty: it wants none."""
+    """The least severe level of log messages that the client requested; empty: none."""
     log: Callable[[LogMessage], None] = ignore_log_message
     """Takes a log message of the run; drops it if the client is gone."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GivenInput:
-    """What a client that gets a prompt or reads a resource can be asked first, and what it has answered."""
+    """What a client can be asked before it gets a prompt or a resource, and its answers so far."""
 
     capabilities: Mapping[str, Any]
     """As in RunCaller."""
@@ -233,7 +232,7 @@ class RunPage:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Delivery:
-    """A request of an engine's webhook."""
+    """A request from an engine's webhook."""
 
     headers: Mapping[str, str]
     """By names in lower case."""
@@ -243,7 +242,7 @@ class Delivery:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReportedEnd:
-    """A run that has ended, as a webhook says; polling shows how."""
+    """A run that has ended, as reported by a webhook; polling shows its result."""
 
     run_id: str
     workflow_id: str = ""
@@ -316,10 +315,10 @@ class Connector(Protocol):
         """Close all connections; no other method is called afterwards."""
         ...
 
-    # The rest is for connectors whose capabilities say so; the others may leave it out.
+    # The other methods are optional; the capabilities announce them.
 
     def capabilities_for(self, workflow: WorkflowRef) -> Capabilities:
-        """For connectors whose workflows run in different ways."""
+        """For connectors with `differ_by_workflow`."""
         return self.capabilities
 
     async def wait(self, run: RunRef, *, seconds: float) -> RunSnapshot:
@@ -343,8 +342,8 @@ class Connector(Protocol):
         raise Unsupported("This engine cannot list its runs.")
 
     def read_delivery(self, delivery: Delivery) -> ReportedEnd | None:
-        """The end that a webhook reports; None for a genuine delivery about anything else. Cheap: strangers
-        send deliveries too. Raises NotGenuine, and InvalidAnswer for a genuine one that cannot be read."""
+        """The end that a webhook reports; None for a genuine delivery about anything else. Must be cheap:
+        anyone can send deliveries. Raises NotGenuine, and InvalidAnswer for an unreadable genuine one."""
         raise Unsupported("This engine has no webhook.")
 
     def on_listing_changed(self, listener: Callable[[], None]) -> None:
@@ -358,8 +357,8 @@ class Connector(Protocol):
     async def get_prompt(
         self, name: str, arguments: Mapping[str, str], *, given: GivenInput | None = None
     ) -> dict[str, Any]:
-        """The result of `prompts/get` as the server sends it; with `given`, perhaps one whose `resultType` is
-        "input_required", which asks for no more than the client can answer."""
+        """The result of `prompts/get` as the server sends it; with `given`, perhaps one with the `resultType`
+        "input_required", which only asks for what the client can answer."""
         raise Unsupported("This engine has no prompts.")
 
     async def read_resource(self, uri: str, *, given: GivenInput | None = None) -> dict[str, Any]:
@@ -378,7 +377,7 @@ class Connector(Protocol):
     ) -> Started | None:
         """The run that was started with this key, and with these arguments if run ids derive from them. None
         only if the engine confirms that there is none: the caller may then start the run again."""
-        raise Unsupported("This engine cannot look a run up by the key of its start.")
+        raise Unsupported("This engine cannot look up a run by its key.")
 
 
 def capabilities_for(connector: Connector, workflow: WorkflowRef) -> Capabilities:

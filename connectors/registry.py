@@ -38,8 +38,8 @@ def usable_connectors() -> dict[str, type[Connector]]:
 def connector_problems() -> list[str]:
     """Why connectors of other packages cannot be used, a sentence each that names the package."""
     clashes = [
-        f"{_package(point)} brings a connector for the kind {point.name}, which is built in: "
-        "the built-in one is used. The package has to choose another name."
+        f"{_package(point)} provides a connector for the kind {point.name}, which is built in: "
+        "the built-in connector is used. The package must choose another name."
         for point in _added()
         if point.name in BUILT_IN
     ]
@@ -69,7 +69,7 @@ def _find(kind: str) -> type[Connector] | str:
     if len(points) > 1:
         packages = " and ".join(map(_package, points))
         found: type[Connector] | str = (
-            f"Several packages bring a connector for the kind {kind}: {packages}. Uninstall all but one."
+            f"Several packages provide a connector for the kind {kind}: {packages}. Uninstall all but one."
         )
     else:
         found = _load(points[0])
@@ -79,7 +79,7 @@ def _find(kind: str) -> type[Connector] | str:
 
 
 def _load(point: EntryPoint) -> type[Connector] | str:
-    unusable = f"The connector for the kind {point.name}, which {_package(point)} brings, cannot be used"
+    unusable = f"The connector for the kind {point.name} from {_package(point)} cannot be used"
     try:
         connector = point.load()
     except Exception as error:  # noqa: BLE001 - another package's code may raise anything
@@ -106,12 +106,12 @@ def _package(point: EntryPoint) -> str:
 def objection_to(connector: Any, kind: str) -> str:
     """What the class lacks of `connectors.protocol.Connector`, in a sentence; empty: nothing."""
     if not inspect.isclass(connector):
-        return f"{connector!r} is no class."
+        return f"{connector!r} is not a class."
     config = getattr(connector, "Config", None)
     if not (inspect.isclass(config) and issubclass(config, BaseModel)):
         return "its class has no Config that is a pydantic model."
     if getattr(connector, "kind", None) != kind:
-        return f"its class says that its kind is {getattr(connector, 'kind', None)!r}."
+        return f"its class has the kind {getattr(connector, 'kind', None)!r}."
     if not isinstance(getattr(connector, "label", None), str):
         return "its class has no label."
     return _missing_members(connector)

@@ -13,7 +13,7 @@ from connectors.network.policy import endpoint_url, normalise_base_url
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Hints:
     address: bool = False
-    """Secrets are sent to it: changing it requires that they are entered again."""
+    """Secrets are sent to it: after a change, they must be entered again."""
     group: str = ""
     """The form's collapsed section; empty: the section that is always shown."""
     multiline: bool = False

@@ -48,7 +48,7 @@ MORE_KEYS = (
     *("has_more", "hasMore", "has_next", "hasNext", "next_page", "nextPage"),
     *("next_page_token", "nextPageToken", "next_url", "nextUrl"),
 )
-"""Say that there is more, but not in a way that this connector can follow."""
+"""They announce more items without a link or cursor that this connector can follow."""
 STATES = {
     "RUNNING": RunState.RUNNING,
     "COMPLETED": RunState.COMPLETED,
@@ -67,7 +67,8 @@ KEY_KEYS = ("idempotency_key", "idempotencyKey", "key")
 
 
 def _path(required: str = "", *, optional: bool = False) -> AfterValidator:
-    """A path below the base URL, without placeholders or with the required one and perhaps {workflow_id}."""
+    """A path below the base URL. With `required`, it must contain that placeholder and may contain
+    {workflow_id}; otherwise it has none."""
     allowed = {required, "workflow_id"} if required else set()
 
     def check(path: str) -> str:
@@ -291,22 +292,22 @@ class SimplifiedConnector:
 
     async def poll(self, run: RunRef) -> RunSnapshot:
         if not self._config.status_path:
-            raise Unsupported("Its settings name no status path.")
-        with _unsupported_where_the_engine_says_so():
+            raise Unsupported("The source's settings do not have a status path.")
+        with _unsupported_if_not_implemented():
             answer = await self._client.request_json("GET", _run_path(self._config.status_path, run))
         return read_snapshot(answer)
 
     async def cancel(self, run: RunRef) -> None:
         if not self._config.cancel_path:
             raise Unsupported("This engine cannot cancel a run.")
-        with _unsupported_where_the_engine_says_so():
+        with _unsupported_if_not_implemented():
             await self._client.request("POST", _run_path(self._config.cancel_path, run))
 
     async def find_run(
         self, workflow: WorkflowRef, arguments: dict[str, Any], *, key: UUID
     ) -> Started | None:
         if not self._config.run_lookup_path:
-            raise Unsupported("This engine cannot look a run up by the key of its start.")
+            raise Unsupported("This engine cannot look up a run by its key.")
         path = fill_path(self._config.run_lookup_path, workflow_id=workflow.id, key=str(key))
         try:
             answer = await self._client.request_json("GET", path, max_depth=LISTING_DEPTH)
@@ -327,7 +328,7 @@ class SimplifiedConnector:
 
 
 @contextmanager
-def _unsupported_where_the_engine_says_so() -> Iterator[None]:
+def _unsupported_if_not_implemented() -> Iterator[None]:
     try:
         yield
     except ConnectorError as error:
@@ -353,7 +354,7 @@ async def walk_listing(
     target, visited, position = first, set[str](), 0
     while True:
         if target in visited:
-            raise InvalidAnswer(f"{listing} leads back to a page that was read before.")
+            raise InvalidAnswer(f"{listing} links back to an earlier page.")
         if len(visited) == MAX_PAGES:
             raise InvalidAnswer(f"{listing} has more than {MAX_PAGES:,} pages.")
         visited.add(target)
@@ -368,14 +369,14 @@ async def walk_listing(
 
 
 def read_listing(answer: Any, keys: list[str]) -> tuple[list[Any], str]:
-    """A page's workflows and the link or cursor to the next, empty on the last. Raises InvalidAnswer with the
-    keys seen, and for a page that cannot be the last but links to no other."""
+    """A page's workflows and the link or cursor of the next page, empty on the last. Raises InvalidAnswer for
+    a page without an array, or one that announces more items without a link."""
     items, envelope = find_items(answer, keys)
     link = _next_of(envelope) or _next_of(answer)
     if not link and (said := _more_of(envelope) or _more_of(answer)):
         raise InvalidAnswer(
-            f"The listing says by {said} that there is more, but names the next page under none of "
-            f"{', '.join(NEXT_KEYS)}. What it holds so far is not taken for the whole."
+            f"The listing announces more items ({said}), but has no link to the next page under "
+            f"{', '.join(NEXT_KEYS)}. It is not used, because it is incomplete."
         )
     return items, link
 
@@ -408,7 +409,7 @@ def _json_type(value: Any) -> str:
         case bool():
             return "a boolean"
         case str():
-            return "a text"
+            return "a string"
         case int() | float():
             return "a number"
         case list():
@@ -421,12 +422,12 @@ def _next_of(envelope: Any) -> str:
         return ""
     link = next((envelope[key] for key in NEXT_KEYS if envelope.get(key)), "")
     if isinstance(link, bool) or not isinstance(link, str | int):
-        raise InvalidAnswer(f"The listing's link to the next page is {_json_type(link)}, not a text.")
+        raise InvalidAnswer(f"The listing's link to the next page is {_json_type(link)}, not a string.")
     return str(link)
 
 
 def _more_of(envelope: Any) -> str:
-    """The key that promises more than this page; empty without one."""
+    """The key that announces more items; empty without one."""
     if not isinstance(envelope, dict):
         return ""
     if said := next((key for key in MORE_KEYS if envelope.get(key)), ""):
@@ -436,18 +437,18 @@ def _more_of(envelope: Any) -> str:
 
 
 def read_started(answer: Any) -> Started:
-    """Raises OutcomeUnknown for an answer without a run's id, as there may still be a run."""
+    """Raises OutcomeUnknown for an answer without a run id: the run may exist."""
     if not isinstance(answer, dict):
-        raise OutcomeUnknown(f"The engine answered the start with {_json_type(answer)} instead of an object.")
+        raise OutcomeUnknown(f"The engine's answer to the start is {_json_type(answer)}, not an object.")
     named = answer.get("workflow_id")
     run_id = identifier(named)
     if not run_id and named and isinstance(named, str):
         raise OutcomeUnknown(
-            f"The engine's answer to the start names a run by an id of {len(named):,} characters; an id has "
-            f"at most {LONGEST_ID}, and all of them are printable."
+            f"The run id in the engine's answer to the start has {len(named):,} characters; it must have at "
+            f"most {LONGEST_ID} characters, all printable."
         )
     if not run_id:
-        raise OutcomeUnknown(f"The engine's answer to the start names no run; it is {shape_of(answer)}.")
+        raise OutcomeUnknown(f"The engine's answer to the start has no run id; it is {shape_of(answer)}.")
     return Started(
         run_id=run_id,
         correlation_id=identifier(answer.get("correlation_id")),
@@ -474,7 +475,7 @@ def snapshot_beside(answer: dict[str, Any]) -> RunSnapshot | None:
 def read_snapshot(answer: Any) -> RunSnapshot:
     """Raises InvalidAnswer for an unknown status."""
     if not isinstance(answer, dict):
-        raise InvalidAnswer(f"The engine answered the status request with {_json_type(answer)}.")
+        raise InvalidAnswer(f"The engine's answer to the status request is {_json_type(answer)}.")
     state = _state_of(answer.get("status"))
     return RunSnapshot(
         state=state,
@@ -492,7 +493,7 @@ def read_snapshot(answer: Any) -> RunSnapshot:
 
 def _state_of(status: Any) -> RunState:
     if not isinstance(status, str):
-        raise InvalidAnswer(f"The run's status is {_json_type(status)}, not a text.")
+        raise InvalidAnswer(f"The run's status is {_json_type(status)}, not a string.")
     state = STATES.get(status.strip().upper())
     if state is None:
         shown = printable(shorten(status, 50))
@@ -531,8 +532,8 @@ def _error_of(answer: dict[str, Any], state: RunState) -> str:
 
 
 def read_found_run(answer: Any, keys: list[str], *, workflow_id: str, key: str) -> Started | None:
-    """The engine's run for the key, or None. Raises InvalidAnswer for an answer that leaves this open, since
-    a wrong "none" starts a second run."""
+    """The engine's run for the key, or None. Raises InvalidAnswer for an ambiguous answer, since a wrong None
+    starts a second run."""
     if isinstance(answer, dict) and run_id_of(answer, workflow_id):
         runs = [answer]
     elif isinstance(answer, dict) and isinstance(answer.get("run"), dict):
@@ -540,17 +541,15 @@ def read_found_run(answer: Any, keys: list[str], *, workflow_id: str, key: str) 
     else:
         runs, _ = find_items(answer, [*RUN_KEYS, *keys])
     if len(runs) > 1:
-        raise InvalidAnswer(f"The engine has {len(runs)} runs for the key {key}: it seems not to look at it.")
+        raise InvalidAnswer(f"The engine returned {len(runs)} runs for the key {key}: it seems to ignore it.")
     return _read_run(runs[0], workflow_id=workflow_id, key=key) if runs else None
 
 
 def _read_run(run: Any, *, workflow_id: str, key: str) -> Started:
     if not isinstance(run, dict) or not (run_id := run_id_of(run, workflow_id)):
-        raise InvalidAnswer(f"The run that the engine has for the key has no id; it is {shape_of(run)}.")
+        raise InvalidAnswer(f"The engine returned a run without an id for the key; it is {shape_of(run)}.")
     if others := {run[name] for name in KEY_KEYS if isinstance(run.get(name), str)} - {key}:
-        raise InvalidAnswer(
-            f"Asked for the key {key}, the engine answered with a run of {min(others)[:100]}."
-        )
+        raise InvalidAnswer(f"For the key {key}, the engine returned a run with the key {min(others)[:100]}.")
     return Started(
         run_id=run_id,
         correlation_id=identifier(run.get("correlation_id")),

@@ -19,7 +19,7 @@ STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
 ESCAPE = re.compile(rb"\\.", re.DOTALL)
 LONE_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 HALF = re.compile("[\ud800-\udfff]")
-NO_CHARACTER = "half of a surrogate pair, which is no character"
+NO_CHARACTER = "half of a surrogate pair, which is not a character"
 BRACKETS = b"[]{}"
 NOT_BRACKETS = bytes(byte for byte in range(256) if byte not in BRACKETS)
 STEP = [1 if byte in b"[{" else -1 for byte in range(256)]
@@ -27,12 +27,12 @@ MAX_DEPTH = 100
 MOST_CUTS_TOKENS = 500_000
 """Brackets and strings of a listing that is searched for deep values: about a second."""
 TOKEN = re.compile(STRING.pattern + rb"|[\[\]{}]", re.DOTALL)
-LARGE = 200_000  # Bytes from which a second reader of the text is worth its checks
+LARGE = 200_000  # Bytes from which the faster parser is worth its checks
 BEYOND_ASCII = re.compile(r"[^\n -~]")
 WITHOUT_SHAPE = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\ufe00-\ufe0e\uffa0\U000e0100-\U000e01ef]"
 )
-"""Letters, marks and symbols that show nothing, besides what `str.isprintable` knows."""
+"""Invisible letters, marks and symbols that `str.isprintable` accepts."""
 ObjectOf = Callable[[list[tuple[str, Any]]], dict[str, Any]]
 
 
@@ -41,7 +41,7 @@ class UnreadableJSON(ValueError):
 
 
 class HalfCharacters(UnreadableJSON):
-    """`places`: a JSON Pointer and what is wrong there, of each text."""
+    """`places`: the JSON Pointer of each string, and its problem."""
 
     def __init__(self, places: list[tuple[str, str]]) -> None:
         super().__init__("; ".join(f"{place or 'The whole'} {fault}" for place, fault in places[:5]) + ".")
@@ -56,9 +56,9 @@ def parse_json(
     data: bytes, *, max_depth: int = MAX_DEPTH, object_of: ObjectOf | None = None, given: bool = False
 ) -> Any:
     """Read UTF-8 JSON with finite numbers, nested at most `max_depth` deep. Raises UnreadableJSON only. Half
-    a surrogate pair, which nothing can store or send, becomes "?" in what an engine says, and is refused with
-    HalfCharacters in what is `given` by a caller, who can correct it. `object_of` makes objects from their
-    pairs, for callers to which duplicate keys matter; a text without any may be read without it."""
+    a surrogate pair, which nothing can store or send, becomes "?" in an engine's text, and is refused with
+    HalfCharacters if the text is `given` by a caller, who can correct it. `object_of` makes objects from
+    pairs, so that duplicate keys can be noticed; a text without duplicates may be read without it."""
     if not data.strip():
         raise UnreadableJSON("The text is empty where JSON was expected.")
     if len(data) >= LARGE and (quickly := _parse_quickly(data, max_depth)):
@@ -77,8 +77,8 @@ def parse_json(
 
 
 def find_halves(value: Any, place: str = "") -> Iterator[tuple[str, str]]:
-    """Each text with half of a surrogate pair, as a JSON Pointer and what is wrong there. A name that has one
-    can be no part of a pointer."""
+    """The JSON Pointer of each string with half of a surrogate pair, and the problem. A name that has one
+    cannot be part of a pointer."""
     if isinstance(value, str):
         if HALF.search(value):
             yield place, f"contains {NO_CHARACTER}"
@@ -94,8 +94,7 @@ def find_halves(value: Any, place: str = "") -> Iterator[tuple[str, str]]:
 
 
 def _parse_quickly(data: bytes, max_depth: int) -> tuple[Any] | None:
-    """The value of a text without faults and duplicate keys, in half the time. None: `_parse` has to say what
-    is wrong with it, or to decide what it means."""
+    """The value of a valid text without duplicate keys, in half the time. None: use `_parse`."""
     try:
         parsed = from_json(data, allow_inf_nan=False)
     except ValueError:
@@ -128,7 +127,7 @@ def is_nested_deeper(data: bytes, max_depth: int) -> bool:
 
 
 def parse_top_level(data: bytes) -> dict[str, Any]:
-    """An object's members but for objects and arrays, however deep these are. Raises UnreadableJSON."""
+    """An object's members, with null for objects and arrays, at any depth. Raises UnreadableJSON."""
     if (cut := _without_deep_values(data, 1)) is None:
         raise UnreadableJSON("The JSON is not an object that contains objects or arrays.")
     mark, shallow = cut
@@ -214,7 +213,7 @@ def _parse(data: bytes, object_of: ObjectOf | None) -> Any:
     except ValueError:
         raise UnreadableJSON("The JSON contains a whole number with too many digits.") from None
     except RecursionError:
-        raise UnreadableJSON("The JSON is nested too deep to be read here.") from None
+        raise UnreadableJSON("The JSON is nested too deep to be read.") from None
 
 
 def _refuse_constant(name: str) -> NoReturn:
@@ -234,8 +233,8 @@ DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite)
 
 def write_json(value: Any) -> str:
     """A JSON value without white space, in ASCII."""
-    # This writer takes a fifth to a half of the time of Python's, but knows no \u, no half of a surrogate
-    # pair, and no value nested deeper than 200 levels.
+    # This writer takes a fifth to a half of the time of Python's, but supports neither \u, nor halves of
+    # surrogate pairs, nor values nested deeper than 200 levels.
     try:
         text = to_json(value).decode()
     except ValueError:
@@ -244,8 +243,8 @@ def write_json(value: Any) -> str:
 
 
 def readable_json(value: Any) -> str:
-    """For people who have to see all of it: characters without a shape of their own, or that turn the text
-    around them, are escaped."""
+    """For people who must see everything: invisible characters and those that change the direction of the
+    text are escaped."""
     text = json.dumps(value, ensure_ascii=False, indent=2)
     return BEYOND_ASCII.sub(lambda one: one[0] if is_visible(one[0]) else json.dumps(one[0])[1:-1], text)
 

@@ -23,7 +23,7 @@ NESTED = frozenset({"array", "object"})
 LEADING_TO_ITEMS = ("$ref", "items", "anyOf", "oneOf", "allOf")
 Types = frozenset[str]  # Names of JSON types; empty: any
 Follow = Callable[[Any, str], tuple[Any, str]]
-"""From a schema and its pointer to what its references lead to, and the pointer of that."""
+"""Takes a schema and its pointer; returns the target of its references, and its pointer."""
 
 
 @lru_cache(maxsize=1_000)
@@ -63,7 +63,7 @@ def child_of(document: Any, step: str) -> Any:
 
 
 def references_within(root: dict[str, Any]) -> Follow:
-    """Follows references within a schema; those that lead nowhere lead to None."""
+    """Follows references within a schema; the target of a broken one is None."""
 
     def follow(schema: Any, pointer: str) -> tuple[Any, str]:
         for _ in range(DEEPEST):
@@ -131,7 +131,7 @@ class _Types:
         if values and isinstance(values, list):
             return frozenset(JSON_TYPES[type(value)] for value in values if type(value) in JSON_TYPES)
         for word in ("anyOf", "oneOf"):
-            # One choice of any type makes that of all of them.
+            # If one choice allows any type, so do all together.
             if (choices := self._parts(schema, word, pointer)) and all(choices):
                 return frozenset().union(*choices)
         if known := list(filter(None, self._parts(schema, "allOf", pointer))):

@@ -22,7 +22,7 @@ NUMBER = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?\
 NO_NUMBER = re.compile(r"(?:[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))\Z")
 MAX_PROBLEMS = 20
 UNCLOSED = "the quote that begins here is never closed"
-SYNTAX = (  # PyYAML's messages, which may quote the text, and ours, which do not
+SYNTAX = (  # By PyYAML's messages, which may quote the text
     (r"found character '\t'", "a tab; YAML wants spaces there"),
     ("found character", "this character cannot begin a value; put the text in quotes"),
     ("mapping values are not allowed", "unexpected ':'; check the indentation, or put the text in quotes"),
@@ -34,7 +34,7 @@ SYNTAX = (  # PyYAML's messages, which may quote the text, and ours, which do no
     ("found unknown escape", "unknown escape sequence after '\\'; in single quotes '\\' is literal"),
     ("expected alphabetic or numeric", "'&' and '*' begin the name of an anchor; put the text in quotes"),
     ("expected the node content", "a value is missing"),
-    # The same in the words of libyaml.
+    # Messages of libyaml.
     ("did not find expected ',' or ']'", "expected ',' or ']'"),
     ("did not find expected ',' or '}'", "expected ',' or '}'"),
     ("did not find expected", "the indentation does not match the lines above"),
@@ -119,7 +119,7 @@ Node = Scalar | ListNode | Mapping
 def compose(
     content: bytes, *, max_bytes: int, max_depth: int, fast: bool = False
 ) -> tuple[Node, list[Problem]]:
-    """The text's document, and its tags, which have no meaning here. Raises UnusableText. `fast`: by libyaml,
+    """The text's document, and problems such as unsupported tags. Raises UnusableText. `fast`: by libyaml,
     whose errors are less specific."""
     if len(content) > max_bytes:
         raise _stop(1, f"larger than the maximum of {max_bytes:,} bytes")
@@ -127,12 +127,12 @@ def compose(
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
-        raise _stop(line, "a byte that is not UTF-8; save the text as UTF-8") from None
+        raise _stop(line, "a byte is not UTF-8; save the text as UTF-8") from None
     try:
         loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)(text) if fast else yaml.SafeLoader(text)
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
-        raise _stop(line, "a control character, or one that does not exist") from None
+        raise _stop(line, "a control character or an invalid character") from None
     try:
         composer = _Composer(loader, max_depth)
         return composer.document(), composer.problems
@@ -173,11 +173,11 @@ class _Composer:
         except yaml.MarkedYAMLError as error:
             raise _syntax_error(error, self._braces) from None
         except yaml.reader.ReaderError:
-            raise _stop(self._line, "a control character, or one that does not exist, from here on") from None
+            raise _stop(self._line, "a control character or an invalid character, from here on") from None
         except (ValueError, OverflowError):
             # PyYAML passes an escape such as "\UFFFFFFFF" to Python unchecked.
             line = getattr(self._loader, "line", self._line - 1)
-            raise _stop(line + 1, "a character that does not exist") from None
+            raise _stop(line + 1, "an invalid character") from None
         self._line = _line_of(event)
         return event
 
@@ -186,9 +186,7 @@ class _Composer:
             raise _stop(_line_of(event), f"nested deeper than {self._max_depth} levels")
         if isinstance(event, yaml.AliasEvent):
             if event.anchor not in self._anchors:
-                raise _stop(
-                    _line_of(event), "'*' and a name that no anchor has; a text that begins so needs quotes"
-                )
+                raise _stop(_line_of(event), "'*' refers to an unknown anchor; put the text in quotes")
             return self._anchors[event.anchor]
         if event.tag is not None:
             message = "tags such as '!' are not supported; put the text in quotes"
@@ -263,8 +261,8 @@ class Document:
 def read_document(
     content: bytes, *, private: Path = (), limits: Limits = USUAL_LIMITS, fast: bool = False
 ) -> Document:
-    """Read one YAML document. Raises UnusableText for text that is no usable YAML at all. Problems name no
-    key below `private`, which may be a misplaced secret. `fast`: by libyaml, whose errors are less
+    """Read one YAML document. Raises UnusableText for text that is not usable YAML. Problems do not name keys
+    below `private`, which may be a misplaced secret. `fast`: by libyaml, whose errors are less
     specific."""
     root, problems = compose(content, max_bytes=limits.bytes, max_depth=limits.depth, fast=fast)
     return _Reader(problems, private, limits).document(root)
@@ -290,7 +288,7 @@ def _count(node: Node, known: dict[int, int]) -> int:
 
 
 def write_document(value: Any, *, in_blocks: bool = False) -> str:
-    """YAML that `read_document` reads as this value; `in_blocks`: texts of several lines as blocks."""
+    """YAML that `read_document` reads as this value; `in_blocks`: multi-line strings as blocks."""
     dumper: Any = _BlockDumper if in_blocks else _Dumper
     return yaml.dump(value, Dumper=dumper, allow_unicode=True, sort_keys=False, width=100)
 
@@ -337,12 +335,12 @@ class _Reader:
         value: dict[str, Any] = {}
         for key, inner in node.entries:
             if not isinstance(key, Scalar) or (key.plain and key.text in NULLS):
-                self._note(key.line, path, "a key must be a word")
+                self._note(key.line, path, "a key must be a string")
             elif key.plain and key.text == "<<":
                 self._note(key.line, path, "'<<' is not supported here; write the keys out")
             elif key.text in value:
                 first = self._lines[(*path, key.text)]
-                self._note(key.line, (*path, key.text), f"the key occurs twice; first in line {first}")
+                self._note(key.line, (*path, key.text), f"the key occurs twice; first on line {first}")
             else:
                 value[key.text] = self._at(key.line, inner, (*path, key.text))
         return value
@@ -367,7 +365,7 @@ class _Reader:
             # Python refuses to read decimal numbers of thousands of digits.
             number = int(text, 10 if INTEGER.match(text) else 0) if len(text) < 50 else largest + 1
         if not math.isfinite(number) or (isinstance(number, int) and abs(number) > largest):
-            return self._unusable(node, path, "a number that is too large; a text needs quotes")
+            return self._unusable(node, path, "the number is too large; put a text in quotes")
         return number
 
     def _unusable(self, node: Scalar, path: Path, message: str) -> Any:
@@ -379,7 +377,7 @@ class _Reader:
 
 
 class _LenientReader(_Reader):
-    """For third parties' texts, which the reader of an error cannot correct."""
+    """For texts of third parties, which the reader of an error cannot correct."""
 
     def __init__(self, limits: Limits, object_of: ObjectOf) -> None:
         super().__init__([], (), limits)
@@ -393,7 +391,7 @@ class _LenientReader(_Reader):
         merged: dict[str, Any] = {}
         for key, inner in node.entries:
             if not isinstance(key, Scalar):
-                raise _stop(key.line, "a key must be a word")
+                raise _stop(key.line, "a key must be a string")
             if key.plain and key.text == "<<":
                 merged |= self._merged(inner, path)
             else:
@@ -442,7 +440,7 @@ _Dumper.add_representer(str, _represent_text)
 
 
 class _BlockDumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]
-    """Also writes texts of several lines as blocks, for readable diffs."""
+    """Also writes multi-line strings as blocks, for readable diffs."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
@@ -452,7 +450,7 @@ _BlockDumper.add_representer(str, _represent_text)
 
 
 def message_of(one: Any, *, other_names: dict[str, str] | None = None) -> str:
-    """One of pydantic's errors as a clause. `other_names`: what people write for one of several choices."""
+    """One of pydantic's errors as a clause. `other_names`: other names of choices that people use."""
     if one["type"] == "literal_error":
         return _choices(one, other_names or {})
     if words := WORDS.get(one["type"]):

@@ -1,4 +1,4 @@
-"""Engines with a job API that a YAML document declares: their operations, and reading their answers."""
+"""Engines with a job API, declared in a YAML document: their operations, and reading their answers."""
 
 import asyncio
 import hashlib
@@ -68,8 +68,7 @@ TEXTS = ("title", "description", "version", "category")
 
 
 class HttpJobConnector:
-    """An engine with a job API over HTTP, which a YAML document declares: how it lists, starts, shows and
-    cancels."""
+    """An engine with a job API over HTTP, declared in a YAML document."""
 
     kind: ClassVar[str] = "http_job"
     label: ClassVar[str] = "Engine with a job API (declared in YAML)"
@@ -82,14 +81,14 @@ class HttpJobConnector:
         self._webhook_secret = config.webhook_secret.get_secret_value()
         self._asked = 0
         self._details: dict[str, Any] = {}
-        """Answers to second requests of a listing that was broken off, for the next one."""
+        """Answers to the detail requests of an interrupted listing, for the next one."""
 
     def __repr__(self) -> str:
         return f"HttpJobConnector({self._declared.name}, {self._config.base_url})"
 
     @staticmethod
     def ready_made() -> list[tuple[str, str, dict[str, str]]]:
-        """The engines that ship: name, sentence, and the settings that choose each."""
+        """The supported engines: name, description, and the settings that select each."""
         shipped = [(name, declaration_of(name, "")) for name in PRESETS]
         return [(declared.name, declared.about, {"preset": name}) for name, declared in shipped]
 
@@ -132,7 +131,7 @@ class HttpJobConnector:
             async for position, (item, detail) in listed:
                 if isinstance(detail, ConnectorError):
                     name = id_at(self._declared.list.id, item)
-                    reason = f"The second request for it failed: {detail.message}"
+                    reason = f"Its detail request failed: {detail.message}"
                     yield RejectedDefinition(position=position, id=name, name=name, reason=reason)
                 else:
                     yield read_workflow(self._declared, item, detail, position=position)
@@ -169,7 +168,7 @@ class HttpJobConnector:
                     try:
                         return item, await self._detail(item)
                     except ConnectorError as error:
-                        # What is under way is heard out, so that nothing is asked for again.
+                        # The running requests still finish, so that they need not be repeated.
                         failures.append(error)
                 return item, None
 
@@ -179,7 +178,7 @@ class HttpJobConnector:
         return pairs, following
 
     async def _detail(self, item: Any) -> Any:
-        """The answer, or the error that concerns this workflow alone."""
+        """The answer, or an error that affects this workflow only."""
         listing = self._declared.list
         request, identifier = listing.detail, id_at(listing.id, item)
         if request is None or not identifier or not isinstance(item, dict):
@@ -190,8 +189,8 @@ class HttpJobConnector:
             return self._details[known]
         if self._asked == self._config.details_per_listing:
             raise Unreachable(
-                f"This listing asked for {self._asked:,} workflows, as many as the source allows; the next "
-                "one goes on there."
+                f"This listing made {self._asked:,} detail requests, the maximum of the source; the next one "
+                "continues from there."
             )
         self._asked += 1
         names = {"id": identifier, "name": text_at(listing.name or listing.id, item)}
@@ -222,7 +221,7 @@ class HttpJobConnector:
         if start.location is not None:
             run_id = await self._engine.locate(start, names, location=start.location)
             if not run_id:
-                raise OutcomeUnknown("The header Location of the engine's answer to the start names no run.")
+                raise OutcomeUnknown("The Location header of the engine's answer to the start has no run id.")
             return Started(run_id=run_id)
         try:
             answer = await self._engine.ask(start, names, repeatable=False)
@@ -235,18 +234,18 @@ class HttpJobConnector:
             return await self._confirm(RunRef(workflow=workflow, run_id=own, key=key), error)
         run_id = id_at(start.run_id or "", answer)
         if not run_id:
-            raise OutcomeUnknown(f"The engine's answer to the start names no run; it is {shape_of(answer)}.")
+            raise OutcomeUnknown(f"The engine's answer to the start has no run id; it is {shape_of(answer)}.")
         return Started(run_id=run_id, raw=answer if isinstance(answer, dict) else {"answer": answer})
 
     async def _confirm(self, run: RunRef, refusal: Rejected) -> Started:
-        """The run that the engine says it has; the refusal, if it has none."""
+        """The run that the engine reports as already started. Raises `refusal` if it does not exist."""
         try:
             _, answer = await self._status(run)
         except NotFound:
             raise refusal from None
         except ConnectorError as error:
             raise OutcomeUnknown(
-                f"The engine says that this start has a run, which could not be looked at: {error.message}"
+                f"The engine reports that the run already exists, but its status is unknown: {error.message}"
             ) from None
         return Started(run_id=run.run_id, raw=answer if isinstance(answer, dict) else {"answer": answer})
 
@@ -255,7 +254,7 @@ class HttpJobConnector:
     ) -> Started | None:
         request = self._declared.find
         if request is None:
-            raise Unsupported("This engine cannot look a run up by the key of its start.")
+            raise Unsupported("This engine cannot look up a run by its key.")
         names = {**self._names(workflow), "key": str(key), "arguments": arguments}
         try:
             answer = await self._engine.ask(request, names)
@@ -293,7 +292,7 @@ class HttpJobConnector:
         try:
             answer = await self._engine.ask(request, names)
         except ConnectorError as error:
-            logger.debug("{} did not say how far a run is: {}", self._declared.name, error.message)
+            logger.debug("{} did not report the progress of a run: {}", self._declared.name, error.message)
             return seen
         progress, message = read_progress(request, answer), read_message(request, answer)
         return replace(
@@ -314,7 +313,7 @@ class HttpJobConnector:
 
     def read_delivery(self, delivery: Delivery) -> ReportedEnd | None:
         if self._declared.webhook is None or not self._webhook_secret:
-            raise Unsupported("This source has no webhook secret, or its declaration no webhook.")
+            raise Unsupported("The source has no webhook secret, or its declaration has no webhook.")
         return read_report(self._declared.webhook, delivery, secret=self._webhook_secret)
 
     async def aclose(self) -> None:
@@ -326,7 +325,7 @@ class HttpJobConnector:
             status, answer = await self._status(run)
             state = read_state(status, self._declared.status.states, answer)
             if state is not RunState.RUNNING:
-                raise Rejected(f"The run has ended already: it is {state}.")
+                raise Rejected(f"The run has already ended: its state is {state}.")
             names |= dict.fromkeys(self._declared.status.keep) | kept(status.keep, answer)
         try:
             await self._engine.tell(command, names)
@@ -334,11 +333,11 @@ class HttpJobConnector:
             if not command.unless_ended:
                 raise
             raise Unsupported(
-                "This release of the engine has no such request, and it knows the run."
+                "The engine knows the run, but this version of it does not support the request."
             ) from None
 
     async def _status(self, run: RunRef) -> tuple[Seen, Any]:
-        """The answer, and what is declared of it."""
+        """What is declared of the answer, and the answer."""
         status, names = self._declared.status, self._of_run(run)
         answer = await self._engine.ask(status, names)
         if status.one is None:
@@ -346,11 +345,11 @@ class HttpJobConnector:
         if (one := one_of(status.one, answer, names)) is not None:
             return status, one
         if status.otherwise is None:
-            raise NotFound("The run is not among those that the engine lists.")
+            raise NotFound("The engine does not list the run.")
         return status.otherwise, await self._engine.ask(status.otherwise, names)
 
     async def _walk(self, steps: list[Step], names: dict[str, Any]) -> Any:
-        """The output of the last step; None where an earlier one finds nothing to go on with."""
+        """The output of the last step; None if an earlier step finds nothing."""
         output = None
         for step in steps:
             try:
@@ -365,11 +364,11 @@ class HttpJobConnector:
         return output
 
     async def _or_nothing(self, steps: list[Step], names: dict[str, Any]) -> Any:
-        """For what a poll can do without; errors are only logged."""
+        """For optional parts of a poll; errors are only logged."""
         try:
             return await self._walk(steps, names)
         except ConnectorError as error:
-            logger.debug("{} did not say more about a run: {}", self._declared.name, error.message)
+            logger.debug("An optional request to {} failed: {}", self._declared.name, error.message)
             return None
 
     def _names(self, workflow: WorkflowRef) -> dict[str, Any]:
@@ -385,7 +384,7 @@ class HttpJobConnector:
 
 
 def one_of(wanted: One, answer: Any, names: Mapping[str, Any]) -> Any:
-    """None: it is not among them."""
+    """The matching run, or None."""
     runs, equals = find(wanted.of, answer), str(fill_json(wanted.equals, names))
     if not isinstance(runs, list):
         raise InvalidAnswer(f"The answer has no list of runs; it is {shape_of(answer)}.")
@@ -393,16 +392,18 @@ def one_of(wanted: One, answer: Any, names: Mapping[str, Any]) -> Any:
 
 
 def _found(request: Find, answer: Any, *, workflow_id: str, key: str) -> Started | None:
-    """Raises InvalidAnswer for an answer that leaves it open, since a wrong "none" starts a second run."""
+    """Raises InvalidAnswer for an ambiguous answer, since a wrong None starts a second run."""
     runs = [answer] if request.runs is None else find(request.runs, answer)
     if not isinstance(runs, list):
         raise InvalidAnswer(f"The answer to the lookup has no list of runs; it is {shape_of(answer)}.")
     if len(runs) > 1:
-        raise InvalidAnswer(f"The engine has {len(runs)} runs for the key {key}: it seems not to look at it.")
+        raise InvalidAnswer(f"The engine returned {len(runs)} runs for the key {key}: it seems to ignore it.")
     for run in runs:
         run_id = id_at(request.run_id, run)
         if not run_id:
-            raise InvalidAnswer(f"The run that the engine has for the key has no id; it is {shape_of(run)}.")
+            raise InvalidAnswer(
+                f"The engine returned a run without an id for the key; it is {shape_of(run)}."
+            )
         if request.key is not None and text_at(request.key, run) != key:
             raise InvalidAnswer("The engine answered with a run that has another key.")
         if request.workflow is not None and text_at(request.workflow, run) != workflow_id:
@@ -412,7 +413,7 @@ def _found(request: Find, answer: Any, *, workflow_id: str, key: str) -> Started
 
 
 def text_at(expression: str | None, answer: Any) -> str:
-    """Empty for anything but a text or a number."""
+    """Empty for anything but a string or a number."""
     value = None if expression is None else find(expression, answer)
     return value if isinstance(value, str) else str(value) if is_number(value) else ""
 
@@ -429,7 +430,7 @@ def id_at(expression: str, answer: Any) -> str:
 def read_workflow(
     declared: Declaration, item: Any, detail: Any, *, position: int
 ) -> WorkflowDefinition | RejectedDefinition:
-    """`detail`: the answer to the second request, None where there is none."""
+    """`detail`: the answer to the detail request, if any."""
     listing = declared.list
     if not isinstance(item, dict) or isinstance(item, TooDeep):
         return parse_definition(item, position=position)
@@ -447,7 +448,7 @@ def read_workflow(
 
 
 def _described(block: Described, answer: Any) -> dict[str, Any]:
-    """Only what the answer says."""
+    """Fields that the answer does not have are left out."""
     said: dict[str, Any] = {
         name: text_at(expression, answer) for name in TEXTS if (expression := getattr(block, name))
     }
@@ -471,7 +472,7 @@ def _described(block: Described, answer: Any) -> dict[str, Any]:
 
 
 def read_inputs(inputs: Inputs, answer: Any) -> dict[str, Any]:
-    """An object schema; of an answer without inputs, one that takes any."""
+    """An object schema; without inputs, it allows any arguments."""
     properties: dict[str, Any] = {}
     required = []
     for name, one in _each(inputs, answer):
@@ -507,8 +508,8 @@ def _property(inputs: Inputs, one: Any) -> dict[str, Any]:
 def read_items(declared: Declaration, answer: Any) -> list[Any]:
     items = find(declared.list.items, answer)
     if not isinstance(items, list):
-        expected = f"expected a list at {shorten(declared.list.items, 100)}"
-        raise InvalidAnswer(f"The listing cannot be read: {expected}, and it is {shape_of(answer)}.")
+        place = shorten(declared.list.items, 100)
+        raise InvalidAnswer(f"The listing has no list at {place}; it is {shape_of(answer)}.")
     return items if declared.list.newest is None else _newest(items, declared.list.id, declared.list.newest)
 
 
@@ -532,31 +533,31 @@ def next_page(declared: Declaration, answer: Any, page: str, count: int) -> str:
     if pages.next is not None:
         found = find(pages.next, answer)
         if found is not None and (isinstance(found, bool) or not isinstance(found, str | int)):
-            raise InvalidAnswer("The listing's next page is neither a text nor a number.")
+            raise InvalidAnswer("The listing's next page is neither a string nor a number.")
         return str(found or "")
     total = find(pages.total, answer) if pages.total is not None else None
     if pages.total is not None and not is_number(total):
-        raise InvalidAnswer("The listing does not say how many items it has.")
+        raise InvalidAnswer("The listing has no total number of items.")
     begun = int(page) if pages.by == "offset" else (int(page) - pages.first) * pages.size
     is_last = count < pages.size if total is None else begun + (count or pages.size) >= total
     if is_last:
         return ""
     if not count:
-        raise InvalidAnswer(f"The listing announces {total} items and has none from {begun} on.")
+        raise InvalidAnswer(f"The listing announces {total} items, but has none from {begun} on.")
     return str(begun + count) if pages.by == "offset" else str(int(page) + 1)
 
 
 def read_state(seen: Seen, states: Mapping[str, str], answer: Any) -> RunState:
     """Raises InvalidAnswer."""
-    told = find(seen.state, answer)
-    if isinstance(told, bool):
-        told = "true" if told else "false"
-    if not isinstance(told, str | int):
-        raise InvalidAnswer(f"The status that the engine answers has no state; it is {shape_of(answer)}.")
-    state = states.get(str(told))
+    found = find(seen.state, answer)
+    if isinstance(found, bool):
+        found = "true" if found else "false"
+    if not isinstance(found, str | int):
+        raise InvalidAnswer(f"The status that the engine returned has no state; it is {shape_of(answer)}.")
+    state = states.get(str(found))
     if state is None:
-        shown = printable(shorten(str(told), 50))
-        raise InvalidAnswer(f"The run has the state {shown!r}, which the declaration does not know.")
+        shown = printable(shorten(str(found), 50))
+        raise InvalidAnswer(f"The run has the state {shown!r}, which the declaration does not list.")
     return STATES[state]
 
 
@@ -582,11 +583,11 @@ def read_snapshot(status: Seen, states: Mapping[str, str], answer: Any) -> RunSn
     )
 
 
-def read_progress(told: HowFar, answer: Any) -> float | None:
-    """Percent; None where the answer does not say."""
-    if told.done is not None and told.total is not None:
-        return _percent_of(find(told.done, answer), find(told.total, answer))
-    found = find(told.progress, answer) if told.progress else None
+def read_progress(declared: HowFar, answer: Any) -> float | None:
+    """Percent; None if unknown."""
+    if declared.done is not None and declared.total is not None:
+        return _percent_of(find(declared.done, answer), find(declared.total, answer))
+    found = find(declared.progress, answer) if declared.progress else None
     if isinstance(found, str) and (parts := FRACTION.fullmatch(found)):
         return _percent_of(int(parts[1]), int(parts[2]))
     return read_percent(found)
@@ -596,8 +597,8 @@ def _percent_of(done: Any, total: Any) -> float | None:
     return read_percent(100 * done / total) if is_number(done) and is_number(total) and total > 0 else None
 
 
-def read_message(told: HowFar, answer: Any) -> str:
-    return first_line(text_at(told.message, answer))
+def read_message(declared: HowFar, answer: Any) -> str:
+    return first_line(text_at(declared.message, answer))
 
 
 def _time(expression: str | None, answer: Any) -> datetime | None:

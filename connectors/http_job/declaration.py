@@ -1,4 +1,4 @@
-"""The YAML document that declares an engine, and everything that can be wrong with it."""
+"""The YAML document that declares an engine, and its validation."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -64,7 +64,7 @@ def _is_expression(text: str) -> str:
 
 
 def find(expression: str, value: Any) -> Any:
-    """What the JMESPath expression finds; None for nothing, and where a function of it refuses the value."""
+    """What the JMESPath expression finds, or None, also if one of its functions refuses the value."""
     try:
         return _compiled(expression).search(value)
     except (JMESPathError, RecursionError, ValueError, TypeError, ArithmeticError):
@@ -113,7 +113,7 @@ class Block(BaseModel):
 
 
 class Request(Block):
-    """One HTTP request below the source's address; each text may have placeholders in braces."""
+    """One HTTP request below the source's address; each string may have placeholders in braces."""
 
     get: RequestPath | None = None
     post: RequestPath | None = None
@@ -121,21 +121,21 @@ class Request(Block):
     patch: RequestPath | None = None
     delete: RequestPath | None = None
     query: dict[str, Any] = {}
-    """Parameters of the query; empty ones are left out."""
+    """Query parameters; empty ones are left out."""
     headers: Headers = {}
     body: Any = Field(default=None, alias="json")
-    """The body, as JSON. A text that is nothing but a placeholder takes its value with its type."""
+    """The body, as JSON. A string that consists of one placeholder takes the type of its value."""
     form: dict[str, Any] | Literal["{arguments}"] | None = None
     """The body, as a form."""
     graphql: Text | None = None
-    """A GraphQL document, sent as it is; its variables are where placeholders go."""
+    """A GraphQL document, sent unchanged; only its variables have placeholders."""
     variables: dict[str, Any] = {}
     not_found: Expression | None = None
-    """True of an answer that says, with a good status, that there is no such workflow or run."""
+    """True for a successful response that reports an unknown workflow or run."""
     refused: Expression | None = None
-    """The words of an answer that refuses, with a good status."""
+    """The message of a successful response that reports a refusal."""
     read: Literal["json", "lines"] = "json"
-    """What expressions look at: the JSON of the answer, or the list of its lines of text."""
+    """What expressions are applied to: the response's JSON, or the list of its lines of text."""
 
     @model_validator(mode="after")
     def _is_one(self) -> Self:
@@ -169,15 +169,15 @@ class Request(Block):
 
 
 class LoginRequest(Request):
-    """A login by JSON that answers with a token."""
+    """A login request; its JSON response contains a token."""
 
     token: Expression
     header: str = "Authorization"
     value: str = "Bearer {login_token}"
     again_on: Annotated[list[Annotated[int, Field(ge=400, le=499)]], BeforeValidator(_as_list)] = [401]
-    """Statuses after which the login is made once more, and the request repeated."""
+    """Statuses after which the login and the request are repeated once."""
     optional: bool = False
-    """Left out where the source has none of its secrets, for engines that need not have a login."""
+    """Skipped if the source has none of its secrets, for engines that can run without a login."""
 
     @model_validator(mode="after")
     def _has_a_header(self) -> Self:
@@ -189,10 +189,10 @@ class LoginRequest(Request):
 
 
 class Login(Block):
-    """How the product proves who it is. Secrets are settings of the source, never part of this document."""
+    """How requests authenticate. Secrets are settings of the source, never part of this document."""
 
     headers: Headers = {}
-    """Headers with {token}, {username} or {password}; one whose secret is not given is left out."""
+    """Headers with {token}, {username} or {password}; a header without its secret is left out."""
     basic: bool = False
     """HTTP basic authentication with the source's user name and password."""
     oauth: bool = False
@@ -206,14 +206,14 @@ class Login(Block):
         for name, value in self.headers.items():
             if not set(placeholders_in(value)) & set(SECRETS):
                 raise ValueError(
-                    f"headers.{name}: needs {{token}}, {{username}} or {{password}}; "
-                    "a secret has a field of its own"
+                    f"headers.{name}: must contain {{token}}, {{username}} or {{password}}; enter the secret "
+                    "in the source's settings"
                 )
         return self
 
     @property
     def needs(self) -> set[str]:
-        """Settings of a source that the login uses."""
+        """The source's settings that the login uses."""
         if self.basic:
             return {"username", "password"}
         if self.oauth:
@@ -225,14 +225,14 @@ class Login(Block):
 
 
 class Pages(Block):
-    """How a listing goes on. The request has {offset}, {page} or {cursor}, and {limit} for the size."""
+    """How a listing continues. The request has {offset}, {page} or {cursor}, and {limit} for the size."""
 
     by: Literal["offset", "page", "cursor", "link"]
     size: Annotated[int, Field(ge=1, le=10_000)] = 100
     total: Expression | None = None
-    """How many items there are; without it, a page that is not full is the last."""
+    """The total number of items; without it, a page that is not full is the last."""
     next: Expression | None = None
-    """The next page's cursor, or its link, which has to be at the source's address."""
+    """The next page's cursor, or its link, which must be at the source's address."""
     first: Annotated[int, Field(ge=0, le=1)] = 1
     """The number of the first page."""
 
@@ -244,26 +244,26 @@ class Pages(Block):
 
 
 class Inputs(Block):
-    """Inputs that an engine describes one by one, from which the input schema is made."""
+    """Inputs that the engine describes one by one; they are combined into the input schema."""
 
     each: Expression
     """An object whose keys are the names, or a list."""
     name: Expression | None = None
-    """Of a list's items."""
+    """The name of an item, if `each` finds a list."""
     schema_: Expression | None = Field(default=None, alias="schema")
     """A JSON Schema of the value."""
     type: Expression | None = None
     types: dict[str, Literal["string", "number", "integer", "boolean", "array", "object"]] = {}
-    """The engine's words for types; others are any."""
+    """The engine's names of types; other names allow any value."""
     description: Expression | None = None
     default: Expression | None = None
     choices: Expression | None = None
     required: Expression | None = None
-    """True for an input that has to be given; without it none has to."""
+    """True for a required input; without it, all inputs are optional."""
 
 
 class Described(Block):
-    """What an answer says of a workflow."""
+    """What a response says about a workflow."""
 
     title: Expression | None = None
     description: Expression | None = None
@@ -271,14 +271,14 @@ class Described(Block):
     category: Expression | None = None
     tags: Expression | None = None
     timeout_seconds: Annotated[int, Field(ge=1, le=MAX_SECONDS)] | Expression | None = None
-    """How long the engine lets a run go on; without it, the product's limit for all holds."""
+    """The engine's time limit for a run; without it, the product's default applies."""
     input_schema: str | dict[str, Any] | None = None
-    """An expression that finds a JSON Schema, or a JSON Schema that all workflows have."""
+    """An expression that finds a JSON Schema, or the JSON Schema of all workflows."""
     output_schema: Expression | None = None
     inputs: Inputs | None = None
-    """Beside an expression in input_schema: for workflows where that finds none."""
+    """With an expression in input_schema: for workflows for which it finds nothing."""
     keep: Keep = {}
-    """Values of a workflow that later requests have as placeholders."""
+    """Values of a workflow for placeholders of later requests."""
 
     @model_validator(mode="after")
     def _has_one_schema(self) -> Self:
@@ -294,15 +294,15 @@ class Detail(Request, Described):
 
 
 class List(Request, Described):
-    """What the engine can run."""
+    """The listing of workflows."""
 
     items: Expression
     id: Expression
     name: Expression | None = None
-    """Without it, the id."""
+    """Default: the id."""
     newest: Expression | None = None
-    """A number, for engines that list all versions of a workflow: of items with the same id the one with the
-    greatest counts."""
+    """A number, for engines that list all versions of a workflow: of the items with one id, the one with the
+    greatest number is used."""
     pages: Pages | None = None
     detail: Detail | None = None
 
@@ -317,26 +317,26 @@ class List(Request, Described):
 
 
 class AlreadyStarted(Block):
-    """How a start says that the key has a run already."""
+    """How the engine reports that the key already has a run."""
 
     status: Annotated[list[Status], BeforeValidator(_as_list)]
     saying: str = ""
-    """A part of the engine's words, where the status alone may mean something else."""
+    """A part of the engine's message, if the status can have other meanings."""
 
 
 class Start(Request):
     run_id: Expression | None = None
-    """Of the answer."""
+    """In the response."""
     location: Annotated[str, Field(pattern=r"^/[^{}?#]*\{run_id\}[^{}?#]*$", max_length=500)] | None = None
-    """Instead: how the path in the answer's header Location ends, such as /queue/item/{run_id}/."""
+    """Instead of run_id: how the path in the Location header ends, such as /queue/item/{run_id}/."""
     own_run_id: Text | None = None
-    """The run's id where it is ours to choose, such as "{key}"."""
+    """The run id, if the request sets it, such as "{key}"."""
     already_started: Annotated[
         AlreadyStarted | None,
         BeforeValidator(lambda value: {"status": value} if isinstance(value, int | list) else value),
     ] = None
     one_run_per_key: bool = False
-    """The engine promises that a repeated start with the same {key} answers with the same run."""
+    """The engine guarantees that repeated starts with one {key} return the same run."""
 
     @model_validator(mode="after")
     def _knows_the_run(self) -> Self:
@@ -350,28 +350,28 @@ class Start(Request):
 
 
 class One(Block):
-    """The run among others in an answer."""
+    """The run, in a list of runs."""
 
     of: Expression
     """A list."""
     where: Expression
     """A value of each of its items."""
     equals: Text
-    """What it has to be, such as "{run_id}"."""
+    """The expected value, such as "{run_id}"."""
 
 
 class Find(Request):
-    """The run that a key started."""
+    """Looks up the run that was started with a key."""
 
     runs: Expression | None = None
-    """A list of runs; without it the answer is the run."""
+    """A list of runs; without it, the response is the run."""
     run_id: Expression
     key: Expression | None = None
-    """Where a run has the key of its start; needed with runs."""
+    """The key that a run was started with; required with runs."""
     workflow: Expression | None = None
-    """Where a run has the id of its workflow."""
+    """The id of a run's workflow."""
     one: One | None = None
-    """For engines that cannot be asked for a key: the run among the latest of all. No other is looked at."""
+    """For engines that cannot look up a key: the run among the latest runs. Older runs are not found."""
 
     @model_validator(mode="after")
     def _checks_the_key(self) -> Self:
@@ -383,14 +383,14 @@ class Find(Request):
 
 
 class HowFar(Block):
-    """What an answer says of the progress of a run."""
+    """What a response says about the progress of a run."""
 
     progress: Expression | None = None
-    """Percent, or a text such as 2/3."""
+    """Percent, or a string such as 2/3."""
     done: Expression | None = None
-    """How many parts of the run have ended."""
+    """The number of finished parts of the run."""
     total: Expression | None = None
-    """How many parts it has."""
+    """The number of all parts."""
     message: Expression | None = None
 
     @model_validator(mode="after")
@@ -401,11 +401,11 @@ class HowFar(Block):
 
 
 class Progress(Request, HowFar):
-    """A second request of each poll, while a run goes on."""
+    """A second request of each poll while the run is running."""
 
 
 class Seen(HowFar):
-    """What an answer says of a run."""
+    """What a response says about a run."""
 
     state: Expression
     output: Expression | None = None
@@ -415,19 +415,19 @@ class Seen(HowFar):
     updated_at: Expression | None = None
     finished_at: Expression | None = None
     keep: Keep = {}
-    """Values that the requests for result, failure and logs have as placeholders."""
+    """Values for placeholders of the requests for result, failure and logs."""
 
 
 class Otherwise(Request, Seen):
-    """Where a run is that is not among the others yet."""
+    """Finds a run that is not in the list yet."""
 
 
 class RunStatus(Request, Seen):
     states: Annotated[dict[str, State], Field(min_length=1)]
     one: One | None = None
-    """For engines that list runs; all other expressions look at this one then."""
+    """For engines that list runs: the other expressions are applied to this run."""
     otherwise: Otherwise | None = None
-    """Asked where there is none; without it the run is unknown."""
+    """Sent if the list does not contain the run; without it, the run is unknown."""
 
     @model_validator(mode="after")
     def _is_otherwise_needed(self) -> Self:
@@ -437,11 +437,11 @@ class RunStatus(Request, Seen):
 
 
 class Step(Request):
-    """One of several requests; the last one's output counts."""
+    """One of several requests; the output of the last one is used."""
 
     output: Expression | None = None
     keep: Keep = {}
-    """Values that the following requests have as placeholders; one that is null ends the steps."""
+    """Values for placeholders of the following requests; a null value ends the steps."""
 
 
 Steps = Annotated[list[Step], BeforeValidator(_as_list), Field(min_length=1, max_length=5)]
@@ -449,14 +449,14 @@ Steps = Annotated[list[Step], BeforeValidator(_as_list), Field(min_length=1, max
 
 class Cancel(Request):
     unless_ended: bool = False
-    """Look at the status first, for engines that would change a run that has ended. What the status keeps are
-    placeholders then."""
+    """Check the status first, for engines that would change a run that has ended. The values that the status
+    keeps become placeholders."""
     not_yet: Expression | None = None
-    """True of an answer that refuses now and will not later; the request is repeated."""
+    """True for a temporary refusal, after which the request is repeated."""
     redirect_is_success: bool = False
-    """The engine answers with a redirect to a page of its own, which is not followed."""
+    """A redirect, which is not followed, means success."""
     otherwise: Request | None = None
-    """Sent instead where a value that this request needs is null."""
+    """Sent instead if a value that this request needs is null."""
 
 
 class Terminate(Cancel):
@@ -480,7 +480,7 @@ SIGNATURES: dict[str, dict[str, Any]] = {
         "timestamp_prefix": "t=",
     },
 }
-"""Published forms that can be named instead of written out."""
+"""Published schemes, which can be selected by name."""
 
 
 def _named_signature(value: Any) -> Any:
@@ -502,18 +502,18 @@ class Signature(Block):
     """An HMAC-SHA256 with the source's webhook secret as its key."""
 
     header: HeaderName
-    """Where the signature is; several are separated by blanks, or by commas with timestamp_prefix."""
+    """The header of the signature; several are separated by spaces, or with timestamp_prefix by commas."""
     prefix: Annotated[str, Field(max_length=50)] = ""
-    """How a signature begins there. Others are ignored."""
+    """The prefix of a signature. Parts of the header without it are ignored."""
     encoding: Literal["hex", "base64"] = "hex"
     signs: Annotated[str, Field(max_length=200)] = "{body}"
-    """What is signed: {body}, the bytes as they are sent, with {timestamp} and {id}."""
+    """The signed content: {body}, the raw bytes, with {timestamp} and {id}."""
     id: HeaderName | None = None
     """The header of {id}."""
     timestamp: HeaderName | None = None
     """The header of {timestamp}, in seconds since 1970."""
     timestamp_prefix: Annotated[str, Field(min_length=1, max_length=50)] | None = None
-    """Instead: how {timestamp} begins among the parts of the signature's header."""
+    """Instead of timestamp: the prefix of {timestamp} in the signature's header."""
     tolerance_seconds: Annotated[int, Field(ge=1, le=86_400)] = 300
     """How far the timestamp may be from the product's clock."""
 
@@ -541,21 +541,21 @@ class SharedSecret(Block):
 
     header: HeaderName
     prefix: Annotated[str, Field(max_length=50)] = ""
-    """Before the secret, such as "Bearer "."""
+    """The text before the secret, such as "Bearer "."""
 
 
 class Webhook(Block):
-    """How the engine reports the end of a run. The run is polled at once then; the report decides nothing."""
+    """How the engine reports the end of a run. A report only triggers a poll, which shows the run's state."""
 
     signature: Annotated[Signature, BeforeValidator(_named_signature)] | None = None
     secret: SharedSecret | None = None
     form: Annotated[str, Field(min_length=1, max_length=100)] | None = None
-    """The field that has the JSON, where the body is a form."""
+    """The field with the JSON, if the body is a form."""
     ended: Expression | None = None
-    """True of a report that counts; others are ignored. Without it all count."""
+    """True for a report of an end; others are ignored. Without it, every delivery is one."""
     run_id: Expression
     workflow_id: Expression | None = None
-    """Where run ids are unique within a workflow only."""
+    """For engines with run ids that are unique only within a workflow."""
 
     @model_validator(mode="after")
     def _is_checked(self) -> Self:
@@ -572,7 +572,7 @@ class Declaration(Block):
     address: Annotated[str, Field(max_length=500)] = ""
     """An example of the engine's address."""
     values: dict[Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,40}$")], str] = {}
-    """Values that a source may choose, with their defaults; placeholders of every request."""
+    """Values that a source can set, with their defaults; placeholders of every request."""
     login: Login = Login()
     headers: Headers = {}
     """Sent with every request."""
@@ -583,12 +583,12 @@ class Declaration(Block):
     find: Find | None = None
     status: RunStatus
     progress: Progress | None = None
-    """How far a run is, where its status does not say."""
+    """The progress of a run, if its status does not contain it."""
     result: Steps = Field(default=[], min_length=0)
     failure: Steps = Field(default=[], min_length=0)
-    """Where a failed run's reason is."""
+    """Requests for the reason of a failed run."""
     logs: Steps = Field(default=[], min_length=0)
-    """Where an ended run's last lines are; kept for the record."""
+    """Requests for the last log lines of an ended run, which are stored."""
     cancel: Cancel | None = None
     terminate: Terminate | None = None
     webhook: Webhook | None = None
@@ -686,7 +686,7 @@ def _placeholder_problems(declared: Declaration, problem: Noting) -> Iterator[Pr
 
 
 def _run_problems(declared: Declaration, problem: Noting) -> Iterator[Problem]:
-    """Of what says which run is meant."""
+    """Problems of the parts that identify a run."""
     own, start, looked_up = declared.start.own_run_id, declared.start, declared.find and declared.find.one
     if unknown := unknown_placeholder(own, {"key", "id", *declared.values}):
         yield problem(("start", "own_run_id"), _advice(unknown, {"key", "id"}))
@@ -714,7 +714,7 @@ def _template_problems(request: Request, known: set[str]) -> Iterator[tuple[str,
 
 
 def _name_problems(declared: Declaration, problem: Noting) -> Iterator[Problem]:
-    """Of names that mean something else already."""
+    """Reserved and duplicate names."""
     listing = declared.list
     named: list[tuple[Path, Mapping[str, str]]] = [
         (("values",), declared.values),

@@ -213,7 +213,7 @@ def content_of(request: Request, names: Names) -> dict[str, Any]:
 
 
 class DeclaredEngine:
-    """Raises only ConnectorError. `on_answer` sees each good answer that expressions look at."""
+    """Raises only ConnectorError. `on_answer` receives each response that expressions are applied to."""
 
     def __init__(
         self, config: HttpJobConfig, declared: Declaration, *, on_answer: OnAnswer | None = None
@@ -258,8 +258,7 @@ class DeclaredEngine:
         is_listing: bool = False,
         link: str = "",
     ) -> Any:
-        """A good answer's JSON, or its lines. `link`: of a listing's further page, instead of the declared
-        path."""
+        """A successful response's JSON, or its lines. `link`: the next page of a listing, for the path."""
         target, content = target_of(request, names), content_of(request, names)
         if link:
             target, content = self._client.follow(link, found_at=target), {}
@@ -284,7 +283,7 @@ class DeclaredEngine:
         return answer
 
     async def tell(self, command: Cancel, names: Names) -> None:
-        """Like `ask`; the answer matters only where the declaration looks at it."""
+        """Like `ask`, but the response is read only if the declaration has expressions for it."""
         request: Request = command
         used = {name for _, template in command.templates for name in placeholders_in(template)}
         if command.otherwise is not None and any(names.get(name) is None for name in used):
@@ -295,8 +294,8 @@ class DeclaredEngine:
         await self._send(request, names, redirect_is_success=command.redirect_is_success)
 
     async def locate(self, request: Request, names: Names, *, location: str) -> str:
-        """What {run_id} of `location` stands for in the Location header of the answer to a start; empty: it
-        has another one, or none."""
+        """The run id in the Location header of the answer to a start; empty if the header is missing or does
+        not match `location`."""
         headers, _ = await self._send(request, names, repeatable=False)
         before, _, after = location.rstrip("/").partition("{run_id}")
         try:
@@ -324,7 +323,7 @@ class DeclaredEngine:
         return sent
 
     def _refuse(self, request: Request, answer: Any, *, repeatable: bool) -> None:
-        """What an answer says in spite of its good status."""
+        """Raises for an error that a successful response reports."""
         details = {"request": f"{request.method} {request.path}"}
         if request.graphql is not None:
             if not isinstance(answer, dict):
@@ -338,7 +337,7 @@ class DeclaredEngine:
                     f"The engine returned errors: {words}", details=details
                 )
         if request.not_found and find(request.not_found, answer):
-            raise NotFound("The engine answered that it does not know this.", details=details)
+            raise NotFound("The engine does not know this workflow or run.", details=details)
         if isinstance(request, Cancel) and request.not_yet and find(request.not_yet, answer):
             raise Unreachable("The engine cannot end this run yet.", details=details)
         if request.refused and (refusal := find(request.refused, answer)):
@@ -353,7 +352,7 @@ class DeclaredEngine:
             return await send(headers)
         except ConnectorError as error:
             may_log_in = login is not None or self._oauth is not None
-            # The engine refused the request as a whole, so that a start may be repeated too.
+            # The engine did not carry the request out, so a start may be repeated, too.
             if not (may_log_in and isinstance(error, Rejected) and error.details.get("status") in again_on):
                 raise
         self._forget(headers)
@@ -405,7 +404,7 @@ class DeclaredEngine:
             if not isinstance(token, str) or not token or objection_to_value(token):
                 raise InvalidAnswer("the answer has no usable token.")
         except ConnectorError as error:
-            # That the login is not there must not pass for a run that is not there.
+            # A missing login endpoint must not look like a missing run.
             kind = Misconfigured if isinstance(error, NotFound) else type(error)
             renamed = kind(f"The login failed: {error.message}", details=error.details)
             renamed.needs_operator |= isinstance(error, Rejected)

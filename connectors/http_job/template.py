@@ -1,4 +1,4 @@
-"""Placeholders such as `{run_id}` in the texts of a declared request."""
+"""Placeholders such as `{run_id}` in the strings of a declared request."""
 
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -13,16 +13,16 @@ PART = re.compile(r"(\{\{|\}\})|\{([a-z_][a-z0-9_]*(?:\.[^{}\s]+)?)\}")
 WHOLE = re.compile(r"\{([a-z_][a-z0-9_]*(?:\.[^{}\s]+)?)\}")
 ARGUMENT = "arguments."
 EACH = ("argument.name", "argument.value")
-"""In an item of a list, which stands for one item for each argument."""
+"""In an item of a list, which is repeated for each argument."""
 MEMBER = "{argument.name}"
-"""As a key: the member stands for one for each argument."""
+"""As a key: the member is repeated for each argument."""
 MISSING: Any = object()
 """The value of an argument that the caller left out."""
 EMPTY = (MISSING, None, "")
 
 
 def placeholders_in(value: Any, *, in_lists: bool = True, in_members: bool = True) -> Iterator[str]:
-    """`in_members`: also where a member stands for one for each argument."""
+    """`in_members`: also in members that are repeated for each argument."""
     match value:
         case str():
             yield from (name for _, name in PART.findall(value) if name)
@@ -37,7 +37,7 @@ def placeholders_in(value: Any, *, in_lists: bool = True, in_members: bool = Tru
 
 
 def unknown_placeholder(value: Any, known: Collection[str]) -> str:
-    """The first placeholder that has no value here; empty: none."""
+    """The first placeholder that is not known; empty if all are."""
     for name in placeholders_in(value):
         if name not in known and not ((name.startswith(ARGUMENT) or name in EACH) and "arguments" in known):
             return name
@@ -45,8 +45,8 @@ def unknown_placeholder(value: Any, known: Collection[str]) -> str:
 
 
 def fill_json(value: Any, names: Mapping[str, Any]) -> Any:
-    """A JSON value in which a text that is nothing but a placeholder takes its value as it is. Members whose
-    argument is missing are left out."""
+    """A string that consists of one placeholder takes the type of its value. Members with a missing argument
+    are left out."""
     match value:
         case str():
             whole = WHOLE.fullmatch(value)
@@ -79,7 +79,7 @@ def _each_argument(names: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 
 def fill_path(path: str, names: Mapping[str, Any]) -> str:
-    """With percent-encoded values. Raises Rejected for one that leads to another path."""
+    """With percent-encoded values. Raises Rejected for a value that changes the path."""
     path, question, query = path.partition("?")
     return _fill_text(path, names, _path_step) + question + _fill_text(query, names, _encoded)
 
@@ -151,4 +151,4 @@ def _text_of(name: str, value: Any) -> str:
             return "true" if value else "false"
         case int() | float():
             return str(value)
-    raise Rejected(f"{name} is a list or an object, which cannot stand there. Nothing was sent.")
+    raise Rejected(f"{name} must not be a list or an object here. Nothing was sent.")

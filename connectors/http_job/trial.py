@@ -1,4 +1,4 @@
-"""Trying a declaration at an engine, and what it would send without one."""
+"""Trying a declaration against an engine, or showing its requests without one."""
 
 import asyncio
 import json
@@ -35,7 +35,7 @@ KEY = "00000000-0000-4000-8000-000000000000"
 
 
 class Trial:
-    """Writes what happens line by line to `tell`. Raises ConnectorError, like the connector. To be closed."""
+    """Writes each step as lines to `tell`. Raises ConnectorError. Close it with `aclose`."""
 
     def __init__(self, config: HttpJobConfig, tell: Callable[[str], None]) -> None:
         self._config, self._tell = config, tell
@@ -61,7 +61,7 @@ class Trial:
         return [item for item in found if isinstance(item, WorkflowDefinition)]
 
     async def run(self, workflow: WorkflowDefinition, arguments: dict[str, Any], *, cancel: bool) -> RunState:
-        """Starts it and follows it to its end; with `cancel`, ends it once it is running."""
+        """Starts a run and polls it until it ends; with `cancel`, cancels it once it is running."""
         of = WorkflowRef(id=workflow.id, name=workflow.name, metadata=workflow.metadata)
         key = uuid4()
         started = await self._connector.start(of, arguments, key=key)
@@ -91,7 +91,7 @@ class Trial:
         return seen.state
 
     async def _ends(self, run: RunRef) -> bool:
-        """Whether the engine took the request to cancel."""
+        """Whether the engine accepted the cancellation."""
         try:
             await self._connector.cancel(run)
         except Rejected:
@@ -99,11 +99,11 @@ class Trial:
         except ConnectorError as error:
             self._tell(f"\nNot cancelled: {error.message}")
             return False
-        self._tell("\nCancelling was asked for.")
+        self._tell("\nCancellation was requested.")
         return True
 
     def _show(self, request: Request, names: Mapping[str, Any], answer: Any) -> None:
-        """Once for each place in the document, and again where something else is found."""
+        """Shows each request of the document once, and again if its findings differ."""
         place = self._places.get(id(request), "")
         lines = list(_findings(request, names, answer))
         text = "\n".join(lines)
@@ -146,7 +146,7 @@ def _findings(request: Request, names: Mapping[str, Any], answer: Any) -> Iterat
 def _expressions(
     block: BaseModel, value: Any, prefix: str, without: frozenset[str] | set[str] = frozenset()
 ) -> Iterator[str]:
-    """What each expression of a block finds; those that are not declared say nothing."""
+    """What each declared expression of a block finds."""
     for name, hint in get_type_hints(type(block), include_extras=True).items():
         declared = getattr(block, name)
         if name == "keep":
@@ -161,7 +161,7 @@ def _written(value: Any) -> str:
 
 
 def describe_requests(declared: Declaration, arguments: dict[str, Any]) -> Iterator[str]:
-    """Each request as text, with names in capitals for what only the engine or a source's settings know."""
+    """Each request as text, with names in capitals for values of the engine or of a source's settings."""
     for place, request, known in declared.requests:
         values: dict[str, Any] = {name: name.upper() for name in known}
         values |= {name: value for name, value in declared.values.items() if name in known}
@@ -173,7 +173,7 @@ def describe_requests(declared: Declaration, arguments: dict[str, Any]) -> Itera
 
 
 def describe_webhook(webhook: Webhook, report: Any = None) -> str:
-    """What the engine has to send; and of a report, as JSON, what is read in it. Raises InvalidAnswer."""
+    """What the engine must send, and what is read from `report`, if given. Raises InvalidAnswer."""
     lines = ["webhook", "  the engine sends: POST /hooks/SOURCE"]
     if (signature := webhook.signature) is not None:
         signed = f"HMAC-SHA256 of {signature.signs} in {signature.encoding}"

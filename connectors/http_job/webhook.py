@@ -1,4 +1,4 @@
-"""What an engine's webhook sends: whether it is genuine, and which run it says has ended."""
+"""Verifying the deliveries of an engine's webhook, and reading which run has ended."""
 
 import base64
 import binascii
@@ -18,7 +18,7 @@ from connectors.protocol import Delivery, ReportedEnd
 from connectors.simplified import identifier, shape_of
 
 FORM = "application/x-www-form-urlencoded"
-MOST_SIGNATURES = 10  # Of one delivery; while a key is replaced there are two
+MOST_SIGNATURES = 10  # Per delivery; there are two during a key rotation
 TIMESTAMP = re.compile(r"[0-9]{1,12}")
 STANDARD_PREFIX = "whsec_"  # Of a key in Base64, by Standard Webhooks
 
@@ -73,7 +73,7 @@ def _check_signature(declared: Signature, delivery: Delivery, secret: str) -> No
     given = [one.encode() for one in _after(declared.prefix, listed)][:MOST_SIGNATURES]
     if declared.encoding == "hex":
         given = [one.lower() for one in given]
-    # Each is compared with each, so that the time says nothing of which one is right.
+    # All are compared, so that the time does not reveal which one matches.
     if not sum(hmac.compare_digest(one, other) for one in given for other in expected):
         raise NotGenuine(f"The signature in {declared.header} does not match the body and the secret.")
     if declared.timestamp is not None or declared.timestamp_prefix is not None:
@@ -85,7 +85,7 @@ def _after(prefix: str, listed: list[str]) -> Iterator[str]:
 
 
 def _fill(template: str, names: Mapping[str, bytes]) -> bytes:
-    """The body goes in as it is: whatever it contains, nothing is decoded or filled in again."""
+    """Inserts the raw body, whose contents are neither decoded nor filled in."""
     filled, end = [], 0
     for found in PART.finditer(template):
         filled += [

@@ -1,4 +1,4 @@
-"""Everything that can be wrong with a declared tool, and the operation and definition of a right one."""
+"""Validation of declared tools, and their operations and definitions."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -44,7 +44,7 @@ __all__ = ["Connection", "InvalidTool", "ToolProblem", "connection_of", "definit
 @dataclass(frozen=True, slots=True)
 class _Claim:
     place: Place
-    name: str  # As it is compared; in a body the pointer
+    name: str  # Normalised for comparison; in a body, the pointer
     who: str
     declared_at: tuple[str, ...]  # Steps into the ToolConfig
 
@@ -95,24 +95,24 @@ def _type_objection(tool: ToolConfig, argument: str, place: ArgumentPlace) -> st
 def _file_objections(tool: ToolConfig, argument: str, place: ArgumentPlace) -> Iterator[str]:
     is_field = place.place == "body" and tool.api.body_format == "multipart" and place.name.count("/") == 1
     if not is_field:
-        yield f"{argument} is a file, which only a field of a multipart body can be."
+        yield f"{argument} is a file, so it must be a field of a multipart body."
     if place.as_json:
-        yield f"{argument} cannot be a file and JSON at once."
+        yield f"{argument} cannot be both a file and JSON."
     if place.media_type and not MEDIA_TYPE.fullmatch(place.media_type):
-        yield f"The media type of {argument} is none."
+        yield f"The media type of {argument} is not valid."
 
 
 def _name_objection(tool: ToolConfig, place: Place, name: str, *, constant: bool = False) -> str:
     match tool.api.authentication:
         case ApiKey(where=where, name=taken) if where == place:
             if name == taken or (where == "header" and name.lower() == taken.lower()):
-                return f"{name} carries the credentials, which the product itself adds."
+                return f"{name} is reserved for the credentials, which the product adds."
     if place == "header" and (why := objection_to_name(name, constant=constant)):
         return f"{name} {why}."
     if place != "body":
         return ""
     if tool.api.method in SAFE_METHODS:
-        return f"A {tool.api.method} request has no body."
+        return f"A {tool.api.method} request cannot have a body."
     try:
         steps_of(name)
     except ValueError as error:
@@ -164,14 +164,14 @@ def _shared_places(claims: list[_Claim]) -> Iterator[ToolProblem]:
     taken: dict[tuple[str, str], _Claim] = {}
     for claim in claims:
         if first := taken.get((claim.place, claim.name)):
-            at = claim.name or "whole"
-            yield claim.problem(f"{claim.who} and {first.who} are both the {claim.place}'s {at}.")
+            target = f"{claim.name} in the {claim.place}" if claim.name else f"the whole {claim.place}"
+            yield claim.problem(f"{claim.who} and {first.who} both set {target}.")
         taken.setdefault((claim.place, claim.name), claim)
     fields = {steps: claim for claim in taken.values() if (steps := _steps(claim)) is not None}
     for steps, claim in fields.items():
         for length in range(len(steps)):
             if outer := fields.get(steps[:length]):
-                message = f"{claim.who} goes to {claim.name}, which is inside of what {outer.who} is."
+                message = f"{claim.who} sets {claim.name}, which is inside the value of {outer.who}."
                 yield claim.problem(message)
 
 
@@ -201,7 +201,7 @@ def problems_of(tool: ToolConfig, *, base_url: str) -> list[ToolProblem]:
     arguments = placed_arguments(tool, parameters)
     for argument in tool.field_mappings.input.keys() - tool.input_schema.get("properties", {}).keys():
         where = pointer_of(["field_mappings", "input", argument])
-        message = f"{argument} is mapped, but it is none of the input schema's properties."
+        message = f"{argument} is mapped, but it is not a property of the input schema."
         problems.append(ToolProblem(where, message))
     problems += _path_parameters(tool, parameters, arguments)
     return problems + list(place_problems(tool, arguments))
@@ -229,21 +229,19 @@ def _schema_problems(schema: dict[str, Any]) -> Iterator[ToolProblem]:
     properties, required = schema.get("properties", {}), schema.get("required", [])
     if not isinstance(properties, dict):
         yield ToolProblem(
-            "/input_schema/properties", "The properties are an object, a schema for each argument."
+            "/input_schema/properties", "The properties must be an object with a schema for each argument."
         )
         return
     for name, argument in properties.items():
         if not isinstance(argument, dict | bool):
             where = pointer_of(["input_schema", "properties", name])
-            yield ToolProblem(where, f"{name} has no schema: that is an object, such as {{}}.")
+            yield ToolProblem(where, f"The schema of {name} must be an object, such as {{}}.")
     if not isinstance(required, list):
-        yield ToolProblem("/input_schema/required", "The required arguments are a list of names.")
+        yield ToolProblem("/input_schema/required", "The required arguments must be a list of names.")
         return
     for name in required:
         if name not in properties:
-            yield ToolProblem(
-                "/input_schema/required", f"{name} is required, but it is none of the properties."
-            )
+            yield ToolProblem("/input_schema/required", f"{name} is required, but it is not a property.")
 
 
 def _path_parameters(
@@ -252,12 +250,12 @@ def _path_parameters(
     in_path = {argument: place.name for argument, place in arguments.items() if place.place == "path"}
     for name in dict.fromkeys(parameters):
         if name not in in_path.values():
-            message = f"The path has {{{name}}}, but no argument goes there."
+            message = f"The path contains {{{name}}}, but no argument has this place."
             yield ToolProblem("/api/endpoint", message)
     for argument, name in in_path.items():
         if name not in parameters:
             where = pointer_of(["field_mappings", "input", argument])
-            yield ToolProblem(where, f"{argument} goes into the path as {{{name}}}, which the path has not.")
+            yield ToolProblem(where, f"{argument} is placed at {{{name}}}, which the path does not contain.")
         elif why := _why_not_always_there(argument, arguments[argument], tool.input_schema):
             yield ToolProblem(pointer_of(["input_schema", "properties", argument]), f"{argument} {why}")
 
@@ -267,12 +265,12 @@ def _why_not_always_there(argument: str, place: ArgumentPlace, schema: dict[str,
         return ""
     declared = schema["properties"][argument]
     if not isinstance(declared, dict) or "default" not in declared:
-        return "is part of the path, so it has to be required or to have a default."
+        return "is part of the path, so it must be required or have a default."
     try:
         why = path_value_objection(text_of(scalar_of(declared["default"])), slashes=place.slashes)
     except NoText as error:
         why = str(error)
-    return f"has a default that {why}, so it cannot stand in the path." if why else ""
+    return f"has a default that {why}, so it cannot be part of the path." if why else ""
 
 
 def operation_of(tool: ToolConfig, *, base_url: str) -> HttpOperation:
@@ -301,7 +299,7 @@ def operation_of(tool: ToolConfig, *, base_url: str) -> HttpOperation:
 
 
 def _never_null(tool: ToolConfig, arguments: dict[str, ArgumentPlace]) -> list[str]:
-    """Required arguments whose schema allows null though their place cannot express it."""
+    """Required arguments with a schema that allows null, in places that cannot express it."""
     required, properties = tool.input_schema.get("required", []), tool.input_schema.get("properties", {})
     is_form = tool.api.body_format != "json"
     return [
@@ -319,7 +317,7 @@ def definition_of(tool: ToolConfig, *, base_url: str) -> WorkflowDefinition:
     operation = operation_of(tool, base_url=base_url)
     says = tool.input_schema.keys() & {"additionalProperties", "unevaluatedProperties"}
     closed = {} if says else {"additionalProperties": False}
-    # What the method promises (RFC 9110, 9.2).
+    # Guarantees of the method (RFC 9110, 9.2).
     hints = {"idempotentHint": True} if operation.method in ("PUT", "DELETE") else None
     hints = {"readOnlyHint": True} if operation.is_safe else hints
     try:
@@ -342,7 +340,7 @@ def definition_of(tool: ToolConfig, *, base_url: str) -> WorkflowDefinition:
             ),
         )
     except ValidationError as error:
-        # A text may be too short once its unprintable characters are dropped.
+        # A string may be too short once its unprintable characters are dropped.
         problems = error.errors(include_url=False, include_input=False)
         raise InvalidTool(
             [ToolProblem(pointer_of(problem["loc"]), f"{problem['msg']}.") for problem in problems]

@@ -1,4 +1,4 @@
-"""An API whose calls are tools: a call is a run, its answer the result or a reason to retry."""
+"""HTTP APIs as sources: each call is a run, and its response is the result or a reason to retry."""
 
 import base64
 import codecs
@@ -73,7 +73,7 @@ ENVELOPES = ("error", "detail")
 GATEWAY_GAVE_UP = frozenset({408, 502, 504})  # The server behind the gateway may still carry the request out
 REFUSED_CREDENTIALS = frozenset({401, 403})
 MOVED_AFTERWARDS = frozenset({300, 301, 302, 303})
-"""Usual answers to a form that was processed; after 307 and 308 it is still to be sent."""
+"""Usual responses to a processed form; after 307 and 308, the request is not yet processed."""
 SAME_WHEN_REPEATED = frozenset({"PUT", "DELETE"})  # RFC 9110, 9.2.2
 
 
@@ -243,7 +243,7 @@ def _bearer(token: str) -> Credentials:
 
 
 class HttpConnector:
-    """An HTTP API, whose operations are declared as tools or imported from an OpenAPI document."""
+    """An HTTP API. Its operations are declared as tools or imported from an OpenAPI document."""
 
     kind: ClassVar[str] = "http"
     label: ClassVar[str] = "HTTP API (declared tools)"
@@ -299,7 +299,7 @@ class HttpConnector:
         answer = await self._client.exchange(
             "GET", "", headers={"accept": ACCEPT}, credentials=credentials, repeatable=True
         )
-        # Gateways answer 403, and some APIs 401 to requests without credentials, though each tool works.
+        # Gateways answer 403, and some APIs 401 without credentials, even if each tool works.
         if answer.status == UNAUTHORIZED and self._config.authentication != "none":
             raise Rejected("The API rejected the source's credentials at its base URL with 401.")
         got = "a token was obtained, and " if self._authorization.is_renewable else ""
@@ -353,7 +353,7 @@ class HttpConnector:
     async def _send(
         self, operation: HttpOperation, spec: HTTPRequestSpec, key: str, *, seconds: float | None
     ) -> Answer:
-        """Errors about the answer have the request among their details."""
+        """Errors about the answer have the request in their details."""
         until = None if seconds is None else monotonic() + seconds
         is_first = True
         content, content_type = content_of(operation, spec)
@@ -441,7 +441,7 @@ def _content_type(header: str) -> tuple[str, str]:
 
 
 def _known_encoding(name: str) -> str:
-    """UTF-8 in place of codecs that are not for text (zip) or fail on arbitrary bytes (idna)."""
+    """UTF-8 instead of codecs that are not for text (zip) or fail on arbitrary bytes (idna)."""
     try:
         found = codecs.lookup(name).name
         b"\xff ".decode(found, "replace")
@@ -464,8 +464,7 @@ def _shown_headers(answer: Answer, redactor: Redactor) -> dict[str, str]:
 
 def complaint_of(status: int, body: bytes, redactor: Redactor) -> str:
     """A JSON body's message, then its rest as JSON: `Invalid: {"field":"amount"}`. Bounded and without
-    secrets; of other bodies the text. APIs name a wrong argument in too many ways to choose from what they
-    say."""
+    secrets; for other bodies, the text. APIs report a wrong argument in too many ways to select a part."""
     phrase = responses.get(status, "")
     try:
         value = parse_json(body) if len(body) <= LARGEST_BODY else None
@@ -566,7 +565,7 @@ class Call:
 
     @property
     def _may_have_effect(self) -> bool:
-        """Whether a repetition could act twice; it would have another idempotency key."""
+        """Whether a repetition could take effect twice; it would have another idempotency key."""
         if self.operation.is_safe:
             return False
         status = self.answer.status

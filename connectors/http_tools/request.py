@@ -1,4 +1,4 @@
-"""From a tool's arguments to its request and the bytes on the wire; whether another request is the same."""
+"""Building a tool's request from its arguments, and comparing it with another request."""
 
 import base64
 import binascii
@@ -73,8 +73,8 @@ def scalar_of(value: Any) -> Scalar:
     if isinstance(value, float) and value == value and abs(value) != float("inf"):
         return value
     if value is None:
-        raise NoText("is null, which only a JSON body can say; leave it out")
-    raise NoText("is an object" if isinstance(value, dict) else "is no text, number or boolean")
+        raise NoText("is null, which only a JSON body can express; leave it out")
+    raise NoText("is an object" if isinstance(value, dict) else "is not a string, number or boolean")
 
 
 def scalars_of(value: Any) -> Scalar | list[Scalar]:
@@ -86,15 +86,15 @@ def with_commas(items: Iterable[Scalar]) -> str:
     """Raises NoText if commas would be ambiguous."""
     texts = [text_of(item) for item in items]
     if any("," in text for text in texts) or texts == [""]:
-        raise NoText("has an item with a comma in it, or an empty one, and commas separate the items there")
+        raise NoText("has an item that is empty or contains a comma, which separates the items here")
     return ",".join(texts)
 
 
 def build_request(operation: HttpOperation, *, base_url: str, arguments: dict[str, Any]) -> HTTPRequestSpec:
-    """The request without credentials. Raises Rejected for arguments that have no place in it. A null that
-    its place cannot express counts as an omitted argument."""
+    """The request without credentials. Raises Rejected for unknown arguments. A null that its place cannot
+    express counts as an omitted argument."""
     if strangers := sorted(arguments.keys() - operation.arguments.keys()):
-        raise Rejected(f"The tool has no place for {', '.join(strangers)[:300]}. Nothing was sent.")
+        raise Rejected(f"The tool does not accept {', '.join(strangers)[:300]}. Nothing was sent.")
     arguments = {
         name: value for name, value in arguments.items() if value is not None or _takes_null(operation, name)
     }
@@ -107,7 +107,7 @@ def build_request(operation: HttpOperation, *, base_url: str, arguments: dict[st
             **_body(operation, arguments),
         )
     except ValidationError:
-        raise Rejected("The arguments make an address that is too long. Nothing was sent.") from None
+        raise Rejected("The arguments make the URL too long. Nothing was sent.") from None
 
 
 def _takes_null(operation: HttpOperation, argument: str) -> bool:
@@ -124,7 +124,7 @@ def _path(operation: HttpOperation, arguments: dict[str, Any]) -> str:
     slashes: set[str] = set()
     for argument, place in operation.by_place["path"]:
         if argument not in given:
-            raise Rejected(f"{argument} is missing, and it is part of the address. Nothing was sent.")
+            raise Rejected(f"{argument} is required, because it is part of the URL. Nothing was sent.")
         texts[place.name] = _one_text(argument, place, given[argument])
         slashes |= {place.name} if place.slashes else set()
     return fill_template(operation.path, texts, with_slashes=frozenset(slashes))
@@ -161,12 +161,12 @@ def _query_value(argument: str, place: ArgumentPlace, value: Any) -> Scalar | li
         return written_json(value)
     try:
         scalars = scalars_of(value)
-        # An empty list is no parameter, however lists are written.
+        # An empty list is never sent as a parameter.
         return (
             with_commas(scalars) if isinstance(scalars, list) and scalars and not place.explode else scalars
         )
     except NoText as error:
-        raise _unsayable(argument, error) from None
+        raise _inexpressible(argument, error) from None
 
 
 def _one_text(argument: str, place: ArgumentPlace, value: Any) -> str:
@@ -177,10 +177,10 @@ def _one_text(argument: str, place: ArgumentPlace, value: Any) -> str:
         scalars = scalars_of(value)
         return with_commas(scalars) if isinstance(scalars, list) else text_of(scalars)
     except NoText as error:
-        raise _unsayable(argument, error) from None
+        raise _inexpressible(argument, error) from None
 
 
-def _unsayable(argument: str, error: NoText) -> Rejected:
+def _inexpressible(argument: str, error: NoText) -> Rejected:
     return Rejected(f"The value of {argument} {error}. Nothing was sent.")
 
 
@@ -222,7 +222,7 @@ class File:
 def write_multipart(operation: HttpOperation, body: Any) -> tuple[bytes, str]:
     """A multipart body (RFC 7578) and its boundary. Raises Rejected for what it cannot express."""
     if not isinstance(body, dict):
-        raise Rejected("The body is a form, so it has to be an object. Nothing was sent.")
+        raise Rejected("The body is a form, so it must be an object. Nothing was sent.")
     boundary = secrets.token_hex(16)
     places = {
         steps[0]: place
@@ -238,7 +238,7 @@ def write_multipart(operation: HttpOperation, body: Any) -> tuple[bytes, str]:
     content = b"".join([*(f"--{boundary}\r\n".encode() + part + b"\r\n" for part in parts)])
     content += f"--{boundary}--\r\n".encode()
     if len(content) > MAX_MULTIPART_BYTES:
-        raise Rejected(f"The files are larger than {MAX_MULTIPART_BYTES:,} bytes together. Nothing was sent.")
+        raise Rejected(f"The files are larger than {MAX_MULTIPART_BYTES:,} bytes in total. Nothing was sent.")
     return content, boundary
 
 
@@ -249,9 +249,7 @@ def read_file(text: str, *, field: str, media_type: str = "") -> File:
         return _named(text.encode("utf-8", "replace"), media_type or TEXT, "", field)
     found = DATA_URI.fullmatch(text)
     if found is None:
-        raise Rejected(
-            f"{field} is no readable data: URI, which has a comma before the data. Nothing was sent."
-        )
+        raise Rejected(f"{field} is not a valid data: URI: the data must follow a comma. Nothing was sent.")
     *parameters, last = found["parameters"].split(";")
     is_base64 = last.strip().lower() == "base64"
     named = [one.partition("=") for one in (parameters if is_base64 else [*parameters, last])]
@@ -267,12 +265,12 @@ def _decoded(text: str, field: str) -> bytes:
     try:
         return base64.b64decode("".join(unquote(text).split()), validate=True)
     except (binascii.Error, ValueError):
-        raise Rejected(f"The base64 of {field} is broken. Nothing was sent.") from None
+        raise Rejected(f"The base64 of {field} is not valid. Nothing was sent.") from None
 
 
 def _named(content: bytes, media_type: str, name: str, field: str) -> File:
     if not MEDIA_TYPE.fullmatch(media_type):
-        raise Rejected(f"The media type of {field} is none. Nothing was sent.")
+        raise Rejected(f"The media type of {field} is not valid. Nothing was sent.")
     # Only the last part: directories are those of the client's machine.
     plain = re.split(r"[/\\]", name)[-1][:LONGEST_FILE_NAME].strip()
     if not plain.strip("."):
@@ -293,7 +291,7 @@ def _multipart_parts(name: str, value: Any, place: ArgumentPlace | None) -> Iter
 def _parts_of_item(name: str, value: Any, place: ArgumentPlace | None) -> Iterator[bytes]:
     if place is not None and place.file:
         if not isinstance(value, str):
-            raise NoText("is a file, and so a text or a data: URI")
+            raise NoText("is a file, so it must be text or a data: URI")
         file = read_file(value, field=name, media_type=place.media_type)
         yield _part(name, file.content, media_type=file.media_type, filename=file.name)
     elif isinstance(value, dict | list):
@@ -352,7 +350,7 @@ def content_of(operation: HttpOperation, spec: HTTPRequestSpec) -> tuple[bytes |
 def form_pairs(body: Any) -> list[Pair]:
     """`{"a": {"b": 1}, "c": [2, 3]}` as a[b]=1, c=2, c=3. Raises Rejected for what a form cannot express."""
     if not isinstance(body, dict):
-        raise Rejected("The body is a form, so it has to be an object. Nothing was sent.")
+        raise Rejected("The body is a form, so it must be an object. Nothing was sent.")
     try:
         return [pair for name, value in body.items() for pair in _form_pairs(name, value)]
     except NoText as error:
@@ -377,12 +375,12 @@ def _form_pairs(name: str, value: Any) -> Iterator[Pair]:
 def difference_between(
     written: HTTPRequestSpec, built: HTTPRequestSpec, *, usual: HTTPRequestSpec, operation: HttpOperation
 ) -> str:
-    """Between a request that a model wrote and the one that a tool makes of the arguments: the first
-    difference, in a sentence without values, or empty.
+    """The first difference between a request that a model wrote and the one built from the arguments, as a
+    sentence without values; empty if they match.
 
     Parts that the built request shares with the `usual` one, such as constants, may be missing. The written
-    one is never sent, so its spelling may differ: addresses are decoded once, numbers may be texts where only
-    texts can be sent, and a query may be part of the URL.
+    one is never sent, so its notation may differ: addresses are decoded once, numbers may be strings where
+    only strings can be sent, and a query may be part of the URL.
     """
     try:
         said = _parts_of(written, built, operation)
@@ -390,14 +388,14 @@ def difference_between(
     except (ValueError, Rejected) as error:
         return str(error)
     if strange := [part for part in said if said[part] != meant.get(part)]:
-        return f"{_list_parts(strange)} is not what the arguments make."
+        return f"{_list_parts(strange)} does not match the arguments."
     if missing := [part for part in meant if part not in said and meant[part] != optional.get(part)]:
         return f"{_list_parts(missing)} is missing from the request."
     return ""
 
 
 def _parts_of(spec: HTTPRequestSpec, built: HTTPRequestSpec, operation: HttpOperation) -> dict[Part, str]:
-    """The request in one spelling. Raises ValueError or Rejected for an ambiguous one."""
+    """The request in a normal form. Raises ValueError or Rejected for an ambiguous one."""
     try:
         url = httpx2.URL(spec.url)
     except httpx2.InvalidURL:
@@ -415,7 +413,7 @@ def _parts_of(spec: HTTPRequestSpec, built: HTTPRequestSpec, operation: HttpOper
     parts: dict[Part, str] = {}
     for part, text in found:
         if parts.setdefault(part, text) != text:
-            raise ValueError(f"the request says {_list_parts([part])} twice.")
+            raise ValueError(f"the request contains {_list_parts([part])} twice.")
     return parts
 
 
@@ -429,7 +427,7 @@ def _texts_by_name(pairs: Iterable[tuple[str, str]]) -> Iterable[tuple[str, str]
     found: dict[str, list[str]] = {}
     for name, text in pairs:
         plain = text
-        # Blanks in JSON objects and lists mean nothing.
+        # Spaces in JSON objects and lists have no meaning.
         with suppress(UnreadableJSON):
             plain = written_json(parse_json(text.encode())) if text[:1] in ("{", "[") else text
         found.setdefault(name, []).append(plain)
@@ -449,7 +447,7 @@ def _body_parts(body: Any, built: Any, operation: HttpOperation) -> Iterable[tup
     if body in (None, {}, ""):
         return ()
     is_form = operation.body_format != "json"
-    # Models write bodies as texts, too.
+    # Models also write bodies as strings.
     if isinstance(body, str) and not isinstance(built, str):
         if is_form and body[:1] != "{":
             return _texts_by_name(parse_qsl(body, keep_blank_values=True))

@@ -59,7 +59,7 @@ class HTTPResponseSpec(BaseModel):
 
     status_code: int
     headers: dict[str, str] = {}  # By name in lower case; values of one name are joined by ", "
-    body: Any = None  # The JSON value, else the text; of anything else a sentence that says what it is
+    body: Any = None  # The JSON value, else the text, else a sentence that describes it
     execution_time_ms: float  # From the sending of the request to the last byte of the response
 
 
@@ -68,21 +68,21 @@ def parameters_in(path: str) -> list[str]:
 
 
 def objections_to(path: str) -> list[str]:
-    """Why a tool cannot have this path, a sentence for each reason."""
+    """The reasons why a tool cannot have this path, a sentence each."""
     literals = PARAMETER.sub("", path)
     found = []
     if "{" in literals or "}" in literals:
-        found.append("A parameter of the path is a name in braces, such as {order_id}.")
+        found.append("A path parameter must be a name in braces, such as {order_id}.")
     elif not LITERAL.fullmatch(literals):
-        found.append("The path has characters that have to be percent-encoded.")
+        found.append("The path contains characters that must be percent-encoded.")
     if "}{" in path:
-        found.append("Two parameters of the path stand side by side with nothing between them.")
+        found.append("Two path parameters must not follow each other directly.")
     names = parameters_in(path)
     found += [
-        f"The path names {{{name}}} more than once." for name in dict.fromkeys(names) if names.count(name) > 1
+        f"The path has {{{name}}} more than once." for name in dict.fromkeys(names) if names.count(name) > 1
     ]
     if "//" in path or _leads_astray(literals):
-        found.append('The path has an empty step, or "." or ".." as a step.')
+        found.append('The path must not contain an empty segment, "." or "..".')
     return found
 
 
@@ -90,33 +90,33 @@ def fill_template(path: str, values: Mapping[str, str], *, with_slashes: frozens
     """The path with percent-encoded values. Raises Rejected for a value that changes the path."""
     for name, value in values.items():
         if why := path_value_objection(value, slashes=name in with_slashes):
-            raise Rejected(f"The value of {name} {why}, so it cannot stand in the path. Nothing was sent.")
+            raise Rejected(f"The value of {name} {why}, so it cannot be part of the path. Nothing was sent.")
     return fill_path(path, **values)
 
 
 def path_value_objection(value: str, *, slashes: bool = False) -> str:
-    """`has a slash in it`; empty for a value that stays one step however often it is decoded."""
+    """`contains a slash`; empty for a value that stays one segment however often it is decoded."""
     if not value:
         return "is empty"
     decoded = value
     for _ in range(MOST_DECODINGS):
         if decoded != decoded.encode("utf-8", "replace").decode():
-            return "has half a character in it"
+            return "contains half of a surrogate pair"
         if any(ord(char) < 32 or ord(char) == 127 for char in decoded):
-            return "has a control character in it"
+            return "contains a control character"
         if not slashes and SEPARATORS.search(decoded):
-            return "has a slash in it"
+            return "contains a slash"
         if _leads_astray(decoded):
-            return 'is or has "." or ".." as a step'
+            return 'contains "." or ".." as a segment'
         further = unquote(decoded)
         if further == decoded:
             return ""
         decoded = further
-    return "is percent-encoded again and again"
+    return "is percent-encoded too many times"
 
 
 def _leads_astray(path: str) -> bool:
-    # "a;b" in a step is a parameter of it to some servers, which leave it out before they resolve "..".
+    # To some servers, "a;b" is a segment with a parameter, which they drop before they resolve "..".
     steps = (step.partition(";")[0] for step in SEPARATORS.split(unquote(path)))
     return any(step in (".", "..") for step in steps)
 
@@ -142,7 +142,7 @@ class _Declaration(BaseModel):
         frozen=True,
         extra="forbid",
         hide_input_in_errors=True,
-        # What stands below a field describes it in the API's document, too.
+        # The docstrings below fields also describe them in the OpenAPI document.
         use_attribute_docstrings=True,
     )
 
@@ -178,7 +178,7 @@ class Basic(_Declaration):
 
 
 class OAuthClientCredentials(_Declaration):
-    """A token that the product gets by itself, and renews."""
+    """A token that the product requests and renews."""
 
     type: Literal["oauth_client_credentials"]
     token_url: str
@@ -194,7 +194,7 @@ Authentication = Annotated[
 
 
 class ApiConfig(_Declaration):
-    """Where the call goes, and who we are there."""
+    """The endpoint of the request, and its authentication."""
 
     endpoint: str = Field(min_length=1, max_length=2_000)
     """`https://api.example.com/v1/orders/{order_id}`: absolute, with parameters only in the path."""
@@ -202,9 +202,9 @@ class ApiConfig(_Declaration):
     authentication: Authentication = NoAuthentication()
     body_format: BodyFormat = "json"
     idempotency_header: str = Field(default="", max_length=100)
-    """Where the API promises that requests with the same value in this header count once."""
+    """If the API guarantees that requests with the same value in this header are executed once."""
     anonymous: bool = Field(default=False, exclude_if=operator.not_)
-    """The call is made without the source's credentials, for an API that refuses them there."""
+    """The request is sent without the source's credentials, for an endpoint that refuses them."""
 
 
 class ArgumentPlace(_Declaration):
@@ -213,22 +213,22 @@ class ArgumentPlace(_Declaration):
     place: Place = Field(validation_alias=IN, serialization_alias="in")
     name: str = Field(default="", max_length=500)
     """The parameter's or header's name; in a body a JSON Pointer such as `/payment/amount`, empty for the
-    whole body. Left out: the argument's own name."""
+    whole body. Default: the argument's name."""
     explode: bool = True
     """A list in the query is one parameter per item; else one with commas."""
     slashes: bool = False
-    """In the path: the value may have slashes, which are sent percent-encoded. Some servers take those for
-    steps of the path all the same."""
+    """In the path: the value may contain slashes, which are sent percent-encoded. Some servers still treat
+    them as separators."""
     as_json: bool = Field(default=False, exclude_if=operator.not_)
-    """The value, whatever it is, is written as JSON, also in a query, a header or a field of a form."""
+    """Any value is written as JSON, also in a query, a header or a form field."""
     file: bool = Field(default=False, exclude_if=operator.not_)
-    """In a multipart body: the value is a file, as a `data:` URI in base64 or, of a text file, its text."""
+    """In a multipart body: the value is a file, as a `data:` URI in base64 or as the text of a text file."""
     media_type: str = Field(default="", max_length=200, exclude_if=operator.not_)
-    """Of a file that does not say itself what it is."""
+    """The media type of a file that does not specify its own."""
 
 
 class Constant(_Declaration):
-    """What is sent with every call, whatever the arguments."""
+    """A value that is sent with every call."""
 
     place: Literal["query", "header", "body"] = Field(validation_alias=IN, serialization_alias="in")
     name: str = Field(min_length=1, max_length=500)
@@ -236,18 +236,18 @@ class Constant(_Declaration):
 
 
 class FieldMappings(_Declaration):
-    """How arguments become a request, and the response an output."""
+    """The places of the arguments in the request, and of the output in the response."""
 
     input: dict[str, ArgumentPlace] = {}
-    """By argument. One that is not named goes where the path names it, else into the query of GET, HEAD and
-    DELETE, else into the body."""
+    """By argument. An argument without an entry is placed in the path if the path contains its name, else in
+    the query of GET, HEAD and DELETE, else in the body."""
     constants: list[Constant] = []
     output: dict[str, str] = {}
     """Field of the output -> JSON Pointer into the response's body. Empty: the body is the output."""
 
 
 class ToolConfig(_Declaration):
-    """One tool: what it is for, the call that it is, and what goes in and comes out."""
+    """One tool: its description, request, input and output."""
 
     name: str = Field(min_length=1, max_length=255)
     description: str = Field(min_length=1, max_length=20_000)
@@ -258,7 +258,8 @@ class ToolConfig(_Declaration):
     """JSON Schema of the arguments, an object."""
     output_schema: dict[str, Any] | None = None
     output_is_promised: bool = Field(default=True, exclude_if=bool)
-    """Clients get the output schema, and a result that breaks it is an error. Off: it only describes."""
+    """Clients get the output schema, and a result that violates it is an error. If off, it is only
+    documentation."""
     field_mappings: FieldMappings = FieldMappings()
     timeout_seconds: int | None = Field(default=None, ge=1, le=2_592_000)
     cache_seconds: int | None = Field(default=None, ge=1, le=2_592_000)
@@ -282,14 +283,14 @@ class Endpoint:
         found = PARTS.fullmatch(text.strip())
         if found is None:
             raise ValueError(
-                "The endpoint is a whole URL, such as https://api.example.com/orders/{order_id}."
+                "The endpoint must be an absolute URL, such as https://api.example.com/orders/{order_id}."
             )
         if found["rest"]:
             raise ValueError(
-                "The endpoint ends before any '?' or '#'; arguments and constants go into the query."
+                "The endpoint must not contain '?' or '#'; use arguments and constants for the query."
             )
         if "{" in found["origin"] or "}" in found["origin"]:
-            raise ValueError("Parameters in braces stand in the path only, never in the host.")
+            raise ValueError("Parameters in braces can only be used in the path, not in the host.")
         return cls(normalise_base_url(found["origin"]), found["path"])
 
     @lru_cache(maxsize=5_000)  # noqa: B019 - an endpoint is two texts
@@ -324,7 +325,7 @@ def connection_of(tool: ToolConfig) -> Connection:
     return Connection(
         base_url=base_url,
         settings={name: value for name, value in said.items() if name not in secrets},
-        # Those that are not given are entered later.
+        # Missing secrets are entered later.
         secrets={name: secret for name, secret in secrets.items() if secret},
     )
 
@@ -355,12 +356,12 @@ class HttpOperation(BaseModel):
     path: str = Field(max_length=2_000)
     """Below the source's base URL, `/orders/{order_id}`; empty: the base URL itself."""
     arguments: dict[str, ArgumentPlace] = {}
-    """Every argument that there is, with its place and name written out."""
+    """Every argument, with its place and name."""
     constants: list[Constant] = []
     body_format: BodyFormat = "json"
     output: dict[str, str] = {}
     idempotency_header: str = ""
-    required: list[str] = []  # Arguments that have to be given, may be null and go where null cannot be said
+    required: list[str] = []  # Required arguments that may be null, in places that cannot express it
     output_is_promised: bool = Field(default=True, exclude_if=bool)
     """Clients get the output schema, and results are validated against it."""
     anonymous: bool = Field(default=False, exclude_if=operator.not_)  # Sent without the source's credentials
@@ -376,7 +377,7 @@ class HttpOperation(BaseModel):
 
     @cached_property
     def by_place(self) -> dict[Place, list[tuple[str, ArgumentPlace]]]:
-        """The arguments, by the part of the request that they go to."""
+        """The arguments, by their part of the request."""
         found: defaultdict[Place, list[tuple[str, ArgumentPlace]]] = defaultdict(list)
         for name, place in self.arguments.items():
             found[place.place].append((name, place))

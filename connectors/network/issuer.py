@@ -1,4 +1,4 @@
-"""An authorization server or OpenID provider of others: its metadata, its keys, and what its tokens say."""
+"""An external authorization server or OpenID provider: its metadata, keys and tokens."""
 
 import asyncio
 import hmac
@@ -20,10 +20,10 @@ from connectors.network.transport import HttpLimits
 
 LIMITS = HttpLimits.within(5.0, max_response_bytes=500_000)
 METADATA_SECONDS = 3600.0  # Age at which the metadata is read again
-KEYS_SECONDS = 300.0  # The same of the keys: a removed key is refused after that, or at once with a new one
-KEPT_SECONDS = 3600.0  # How old either may become while the server cannot be reached
+KEYS_SECONDS = 300.0  # The same for the keys: a removed key is refused after this, or once a new one is used
+KEPT_SECONDS = 3600.0  # How old both may become while the server cannot be reached
 PAUSE_SECONDS = 2.0  # After a failure, before the server is asked again
-REFETCH_SECONDS = 10.0  # The keys are not read more often than that for keys that they do not have
+REFETCH_SECONDS = 10.0  # The shortest time between two reads for an unknown key
 LEEWAY_SECONDS = 10  # Between the clocks
 LONGEST_TOKEN = 16_384
 MOST_KEYS = 50
@@ -37,17 +37,17 @@ REQUIRED = ("iss", "sub", "aud", "exp")
 JWT_OPTIONS: Any = {
     "require": list(REQUIRED),
     "enforce_minimum_key_length": True,
-    "verify_aud": False,  # By `_check_audience`, which may accept more than a list can say
+    "verify_aud": False,  # Done by `_check_audience`, which can accept more than a list
 }
 Value = TypeVar("Value")
 
 
 class TokenRefused(Exception):
-    """The message is for the log: it says why, and nothing that the bearer must not know."""
+    """The message, which is for the log, gives the reason."""
 
 
 class _Remembered(Generic[Value]):
-    """What `fetch` returned, fetched again when it is too old, by one caller at a time."""
+    """The value of `fetch`, which one caller at a time fetches again when it is too old."""
 
     def __init__(self, fetch: Callable[[], Awaitable[Value]], now: Callable[[], float]) -> None:
         self._fetch, self._now = fetch, now
@@ -57,7 +57,7 @@ class _Remembered(Generic[Value]):
         self._failure = ""
 
     async def read(self, *, seconds: float, kept: float) -> Value:
-        """Not older than `seconds`, or than `kept` if the server fails. Raises Unreachable."""
+        """A value no older than `seconds`, or than `kept` if the server fails. Raises Unreachable."""
         async with self._lock:
             is_pausing = self._failure and self._now() - self._tried_at < PAUSE_SECONDS
             if self._age() >= seconds and not is_pausing:
@@ -105,7 +105,7 @@ class Issuer:
         introspection_url: str = "",
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`client_id`: what we are to it, for introspection and logins."""
+        """`client_id`: the product's id at the server, for introspection and logins."""
         self.url = url
         self.client_id = client_id
         self._secret = "" if client_secret is None else client_secret.get_secret_value()
@@ -152,15 +152,15 @@ class Issuer:
     async def introspect(self, text: str, *, audience: Callable[[str], bool]) -> dict[str, Any]:
         """The claims of a token that only the server can read (RFC 7662). Raises TokenRefused."""
         if not text or len(text) > LONGEST_TOKEN or not (text.isascii() and text.isprintable()):
-            raise TokenRefused("it is no token")
+            raise TokenRefused("it is not a token")
         url = self._introspection_url or await self.endpoint("introspection_endpoint")
         form = {"token": text, "token_type_hint": "access_token"}
         claims = await self._post(url, form)
         if claims.get("active") is not True:
             raise TokenRefused("the authorization server does not know it as active")
         if str(claims.get("token_type", "Bearer")).lower() != "bearer":
-            raise TokenRefused("it is no bearer token")
-        # The server has read its times; but one that says them must not contradict itself.
+            raise TokenRefused("it is not a bearer token")
+        # The server has checked the times, but its answer must not contradict them.
         _check_time(claims)
         if claims.get("iss", self.url) != self.url:
             raise TokenRefused("another server issued it")
@@ -190,12 +190,12 @@ class Issuer:
         return _object(await client.request_json("GET", url, headers=headers, secrets=[access_token]))
 
     async def _verify(self, text: str, header: dict[str, Any]) -> dict[str, Any]:
-        """Keys are read anew, though not often, if none of the known ones has signed the token."""
+        """Reads the keys again, though not often, if no known key has signed the token."""
         for seconds, kept in ((KEYS_SECONDS, KEPT_SECONDS), (REFETCH_SECONDS, REFETCH_SECONDS)):
             for key in await self._keys.read(seconds=seconds, kept=kept):
                 if key.fits(header) and (claims := self._claims(text, key, header["alg"])) is not None:
                     if "cnf" in claims:
-                        raise TokenRefused("it is bound to a key, whose possession is not looked at here")
+                        raise TokenRefused("it is bound to a key, and proof of possession is not supported")
                     return claims
         raise TokenRefused("no key of its server has signed it")
 
@@ -248,14 +248,14 @@ class Issuer:
         metadata = _object(document)
         if metadata.get("issuer") != self.url:
             named = str(metadata.get("issuer"))[:200]
-            raise InvalidAnswer(f"The metadata of {self.url} is that of the issuer {named!r}.")
+            raise InvalidAnswer(f"The metadata of {self.url} belongs to the issuer {named!r}.")
         return metadata
 
     async def _fetch_keys(self) -> list[_Key]:
         url = await self.endpoint("jwks_uri")
         found = _object(await self._client(url).request_json("GET", url)).get("keys")
         if not isinstance(found, list):
-            raise InvalidAnswer(f"{url} answers with no keys.")
+            raise InvalidAnswer(f"{url} returned no keys.")
         return list(_usable_keys(found[:MOST_KEYS]))
 
     def _client(self, url: str) -> EngineClient:
@@ -277,7 +277,7 @@ def _metadata_urls(issuer: str) -> list[str]:
 
 
 def _usable_keys(found: Iterable[Any]) -> Iterator[_Key]:
-    """Public keys for signatures; a symmetric one has no place in a published set."""
+    """Public keys for signatures; symmetric keys must not be published, so they are ignored."""
     for jwk in found:
         if not isinstance(jwk, dict) or jwk.get("kty") not in KEY_TYPES.values():
             continue
@@ -291,7 +291,7 @@ def _header(text: str) -> dict[str, Any]:
     try:
         header = jwt.get_unverified_header(text)
     except (jwt.PyJWTError, ValueError):
-        raise TokenRefused("it is no JWT") from None
+        raise TokenRefused("it is not a JWT") from None
     if header.get("alg") not in KEY_TYPES:
         raise TokenRefused("its algorithm is not accepted")
     return header
@@ -305,7 +305,7 @@ def _check_time(claims: Mapping[str, Any]) -> None:
     now = time.time()
     ends, begins = claims.get("exp", now), claims.get("nbf", now)
     if not isinstance(ends, int | float) or not isinstance(begins, int | float):
-        raise TokenRefused("its times are no numbers")
+        raise TokenRefused("its times are not numbers")
     if ends <= now - LEEWAY_SECONDS or begins > now + LEEWAY_SECONDS:
         raise TokenRefused("it has expired or is not valid yet")
 
@@ -334,5 +334,5 @@ def _address(metadata: Mapping[str, Any], name: str) -> str:
 
 def _object(answer: Any) -> dict[str, Any]:
     if not isinstance(answer, dict):
-        raise InvalidAnswer("An authorization server answered with no JSON object.")
+        raise InvalidAnswer("An authorization server's answer is not a JSON object.")
     return answer

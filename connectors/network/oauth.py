@@ -95,7 +95,9 @@ class ClientCredentials:
             token, seconds = _read(answer)
         except ConnectorError as error:
             if self._now() < self._expires_at:
-                logger.warning("The access token was not renewed, so it is used on: {}", error.message)
+                logger.warning(
+                    "The access token was not renewed, so the old one is still used: {}", error.message
+                )
                 self._renew_at = min(self._now() + SHORTEST_PAUSE_SECONDS, self._expires_at)
                 return
             kind = Misconfigured if isinstance(error, NotFound) else type(error)

@@ -1,6 +1,6 @@
 """Which addresses may be contacted, and which programs started: engines also on private networks, HTTP tools
 on public ones and on what the operator allows. Link-local and cloud metadata addresses are never contacted,
-whatever name or spelling leads to them. The settings of a source cannot widen the operator's allowlists."""
+whatever the name or notation. The settings of a source cannot extend the operator's allowlists."""
 
 import asyncio
 import contextlib
@@ -265,7 +265,7 @@ def check_issuer(url: str) -> str:
 
 
 def check_scheme(url: str) -> str:
-    """Raises ValueError for a URL whose answers others could change on their way."""
+    """Raises ValueError for a URL with answers that could be modified in transit."""
     try:
         parts = httpx2.URL(url)
     except httpx2.InvalidURL:

@@ -11,7 +11,7 @@ from urllib.parse import quote
 from connectors.formats.json import TooDeep, UnreadableJSON, parse_json
 
 MASK = "***"
-SHORTEST_IN_VALUES = 8  # A shorter secret may be a word of an id or a result, which must not change
+SHORTEST_IN_VALUES = 8  # A shorter secret may be part of an id or a result, which must not change
 WORD_KEYS = (
     *("error", "message", "detail", "msg", "reason", "title", "description", "errors"),
     "exception_message",
@@ -22,7 +22,7 @@ TAG = re.compile(r"<[^<>]*>")
 
 
 class Redactor:
-    """Masks secrets in every spelling in which an engine may echo them."""
+    """Masks secrets in every encoding in which an engine may echo them."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
         self._know({secret for secret in secrets if secret})
@@ -32,7 +32,7 @@ class Redactor:
             self._know(self._known | {secret})
 
     def also(self, secrets: Iterable[str]) -> "Redactor":
-        """For one exchange that carries further ones, such as a token to be judged."""
+        """For one exchange with further secrets, such as a token to validate."""
         return Redactor(self._known | set(secrets))
 
     def _know(self, known: set[str]) -> None:
@@ -98,7 +98,7 @@ def words_in(value: Any) -> str:
 
 
 def _words_by_field(value: Any) -> str:
-    """Of an object that says of each field what is wrong with it."""
+    """The messages of an object that lists problems by field."""
     fields = list(value.items())[:5] if isinstance(value, dict) else []
     said = [(name, words_in(one)) for name, one in fields if isinstance(one, str | list)]
     return "; ".join(f"{name}: {words}" for name, words in said if words)
@@ -123,7 +123,7 @@ def shorten(text: str, limit: int) -> str:
 
 
 def shorten_error(text: str) -> str:
-    """Keep the beginning and three times as much of the end, where a traceback says what happened."""
+    """Keep the beginning and three times as much of the end, where a traceback has the error."""
     if len(text) <= ERROR_LIMIT:
         return text
     note = f"\n[... {len(text) - ERROR_LIMIT:,} characters left out ...]\n"

@@ -38,7 +38,7 @@ from telemetry import metrics, traces
 IDLE_SECONDS = 4.0  # Common servers close idle connections after 5 s; a start must never meet that
 WORDS_LIMIT = 500  # Characters of an engine's message in an error
 RETRY_AFTER_LIMIT = 3600.0
-MOST_UNREAD = 256 * 1024  # Bytes of a connection in memory, beyond which the engine has to wait
+MOST_UNREAD = 256 * 1024  # Bytes of a connection in memory, beyond which the engine must wait
 TRANSPORT_ERRORS = (httpcore2.NetworkError, httpcore2.TimeoutException, httpcore2.ProtocolError, OSError)
 
 
@@ -148,7 +148,7 @@ class GuardedNetwork(httpcore2.AsyncNetworkBackend):
 
 
 class _Connection(asyncio.Protocol):
-    """What has arrived and was not read, and whether more can be written."""
+    """The bytes that have arrived but were not read, and whether more can be written."""
 
     def __init__(self) -> None:
         self.transport: Any = None
@@ -190,7 +190,7 @@ class _Connection(asyncio.Protocol):
 
 
 class _Stream(httpcore2.AsyncNetworkStream):
-    """On asyncio itself: what httpcore2 brings works on any event loop, for twice the time."""
+    """Uses asyncio directly: httpcore2's own stream supports any event loop, but takes twice the time."""
 
     def __init__(self, connection: _Connection, readable: _Readability) -> None:
         self._connection, self._transport = connection, connection.transport
@@ -311,7 +311,7 @@ def _pool_url(url: httpx2.URL) -> httpcore2.URL:
 def _wire_headers(
     exchange: "Exchange", headers: dict[str, str], content: bytes | None
 ) -> list[tuple[bytes, bytes]]:
-    """With those that HTTP demands."""
+    """Including those that HTTP requires."""
     wire = [(b"Host", exchange.url.netloc)]
     if content is not None or exchange.method in ("POST", "PUT", "PATCH"):
         wire.append((b"Content-Length", b"%d" % len(content or b"")))

@@ -120,7 +120,7 @@ class PrefectApi:
     async def count_deployments(self) -> int:
         count = await self._ask("POST", "/deployments/count", {"deployments": self._only_tagged})
         if not isinstance(count, int):
-            raise InvalidAnswer("Prefect's number of deployments is not a number.")
+            raise InvalidAnswer("Prefect's count of deployments is not a number.")
         return count
 
     async def deployments(self, *, offset: int) -> list[Any]:
@@ -144,7 +144,7 @@ class PrefectApi:
     async def run(self, run_id: str) -> dict[str, Any]:
         answer = _object(await self._ask("GET", f"/flow_runs/{_id(run_id, 'flow run')}"))
         if not isinstance(answer.get("id"), str):
-            raise InvalidAnswer("Prefect's answer is no flow run.")
+            raise InvalidAnswer("Prefect's answer is not a flow run.")
         return answer
 
     async def set_state(self, run_id: str, state: dict[str, Any]) -> dict[str, Any]:
@@ -154,7 +154,7 @@ class PrefectApi:
     async def runs(self, wanted: dict[str, Any]) -> list[dict[str, Any]]:
         rows = await self._rows("/flow_runs/filter", wanted)
         if not all(isinstance(row, dict) and isinstance(row.get("id"), str) for row in rows):
-            raise InvalidAnswer("Prefect's list of flow runs names something else.")
+            raise InvalidAnswer("Prefect's list of flow runs contains something else.")
         return rows
 
     async def newest_artifact(self, run_id: str, **which: str) -> dict[str, Any] | None:
@@ -176,7 +176,7 @@ class PrefectApi:
     async def _rows(self, path: str, wanted: dict[str, Any]) -> list[Any]:
         answer = await self._ask("POST", path, wanted)
         if not isinstance(answer, list):
-            raise InvalidAnswer(f"Prefect answered {path} with something else than a list.")
+            raise InvalidAnswer(f"Prefect's answer to {path} is not a list.")
         return answer
 
     async def _ask(self, method: str, path: str, body: Any = None, *, repeatable: bool = True) -> Any:
@@ -184,7 +184,7 @@ class PrefectApi:
             try:
                 return await self._ask_once(method, path, body, repeatable=repeatable)
             except (Unreachable, OutcomeUnknown) as error:
-                # A server that says when to retry is obeyed by the caller.
+                # If the server says when to retry, the caller waits until then.
                 says_when = getattr(error, "retry_after", None) is not None
                 if error.details.get("status") != 503 or says_when:
                     raise
@@ -203,12 +203,12 @@ def _id(text: str, what: str) -> str:
     try:
         return str(UUID(text))
     except ValueError:
-        raise NotFound(f"{text!r} is no id of a {what}, so Prefect was not asked.") from None
+        raise NotFound(f"{text!r} is not the id of a {what}. Nothing was sent to Prefect.") from None
 
 
 def _object(answer: Any) -> dict[str, Any]:
     if not isinstance(answer, dict):
-        raise InvalidAnswer("Prefect answered with something else than an object.")
+        raise InvalidAnswer("Prefect's answer is not an object.")
     return answer
 
 

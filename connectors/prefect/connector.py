@@ -109,13 +109,13 @@ class PrefectConnector:
         if is_evaluated(arguments):
             # Evaluated values could read the workspace's variables.
             raise Rejected(
-                f"The arguments contain the key {MARK}, whose value Prefect would evaluate as a template or "
-                "a variable instead of passing it on. Give the value itself."
+                f"The arguments contain the key {MARK}, which Prefect would evaluate as a template or a "
+                "variable. Pass the value itself."
             )
         wanted = {"parameters": arguments, "idempotency_key": str(key), "name": f"{TAG}-{key}", "tags": [TAG]}
         started = _read_started(await self._api.create_run(workflow.id, wanted))
         if started is None:
-            raise OutcomeUnknown("Prefect's answer to the start names no flow run.")
+            raise OutcomeUnknown("Prefect's answer to the start has no flow run id.")
         return started
 
     async def poll(self, run: RunRef) -> RunSnapshot:
@@ -140,10 +140,10 @@ class PrefectConnector:
             case "WAIT":
                 seconds = details.get("delay_seconds")
                 wait = float(seconds) if isinstance(seconds, int) else None
-                raise Unreachable(f"Prefect cannot cancel the run just now: {reason}", retry_after=wait)
+                raise Unreachable(f"Prefect cannot cancel the run at the moment: {reason}", retry_after=wait)
             case "REJECT" | "ABORT":
-                raise Rejected(f"Prefect does not cancel the run: {reason}")
-        raise InvalidAnswer("Prefect does not say what came of the cancellation.")
+                raise Rejected(f"Prefect refused to cancel the run: {reason}")
+        raise InvalidAnswer("Prefect's answer does not say whether it cancels the run.")
 
     async def find_run(
         self, workflow: WorkflowRef, arguments: dict[str, Any], *, key: UUID
@@ -152,7 +152,7 @@ class PrefectConnector:
         found = await self._api.runs(wanted)
         for run in found:
             started = _read_started(run)
-            # A version that ignores the condition would list other runs.
+            # A version that ignores the condition lists other runs.
             if started is None or run.get("idempotency_key") != str(key):
                 raise InvalidAnswer("Prefect answered with a flow run that has another key.")
             # Runs of a deleted deployment lose its id.
@@ -193,7 +193,7 @@ class PrefectConnector:
         if seen.state is RunState.COMPLETED:
             return replace(seen, output=await self._result(run_id, flow_run), raw=raw)
         logged = last_error(logs) if seen.state is RunState.FAILED else ""
-        words = f"{seen.error}\nThe last error that it logged: {logged}" if logged else seen.error
+        words = f"{seen.error}\nThe last logged error: {logged}" if logged else seen.error
         return replace(seen, error=words, raw=raw)
 
     async def _result(self, run_id: str, flow_run: dict[str, Any]) -> Any:
@@ -211,8 +211,8 @@ class PrefectConnector:
         return read_result(artifact.get("data"))
 
     async def _logs_of_ended(self, run_id: str, seen: RunSnapshot) -> list[dict[str, Any]]:
-        """Flow runs send their logs every two seconds, and the rest after their last state. Those of a run
-        that failed just now are asked for again until its last line is there."""
+        """Flow runs send their logs every two seconds, and the rest after their final state. The logs of a
+        run that has just failed are requested again until they are complete."""
         lines = self._config.log_lines
         logs = await self._last_logs(run_id, lines=lines)
         # By Prefect's clock, which may differ from ours by as much.
@@ -239,7 +239,7 @@ async def _or_else(otherwise: Answer, asked: Coroutine[Any, Any, Answer]) -> Ans
 
 
 def _read_started(answer: Any) -> Started | None:
-    """None without a run. For a run that has ended `poll` makes the snapshot."""
+    """None without a run id. For a run that has ended, `poll` makes the snapshot."""
     run_id = answer.get("id") if isinstance(answer, dict) else None
     if not isinstance(run_id, str) or not run_id:
         return None
@@ -376,13 +376,13 @@ STATES = {
 }
 NO_REASON = {
     "FAILED": "The flow run failed and Prefect gave no reason.",
-    "CRASHED": "Its process ended without a message.",
-    "CANCELLED": "The flow run was cancelled at Prefect.",
+    "CRASHED": "The process ended without a message.",
+    "CANCELLED": "The flow run was cancelled in Prefect.",
 }
 SCHEDULED_FOR_A_REASON = {
-    "AwaitingRetry": "It failed and is retried",
-    "AwaitingConcurrencySlot": "It waits for a concurrency slot",
-    "Resuming": "It was resumed and waits for a worker",
+    "AwaitingRetry": "Waiting for a retry",
+    "AwaitingConcurrencySlot": "Waiting for a concurrency slot",
+    "Resuming": "Resumed, waiting for a worker",
 }
 BOTH_NAMES = 2
 FENCED = re.compile(r"\s*```(?:json)?[ \t]*\n(.*)\n[ \t]*```\s*", re.DOTALL)
@@ -452,10 +452,10 @@ def _waiting_for(flow_run: dict[str, Any], kind: str) -> str:
         case "SCHEDULED":
             return _scheduled(flow_run)
         case "PENDING":
-            return "A worker has taken the run and prepares it."
+            return "A worker is preparing the run."
         case "PAUSED":
             words = first_line(message_of(flow_run))
-            return f"Paused at Prefect until it is resumed there{f': {words}' if words else '.'}"
+            return f"Paused in Prefect until it is resumed there{f': {words}' if words else '.'}"
         case "CANCELLING":
             return "Prefect is cancelling the run."
     return ""
@@ -470,7 +470,7 @@ def _scheduled(flow_run: dict[str, Any]) -> str:
         return f"{reason or 'Waiting for a worker'}."
     when = f"{due.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
     if reason or due > datetime.now(UTC):
-        return f"{reason or 'Waiting for its time'}: due at {when}."
+        return f"{reason or 'Scheduled'}: due at {when}."
     return f"Waiting for a worker since {when}."
 
 
@@ -480,7 +480,7 @@ def wanted_runs(wanted: RunFilter) -> dict[str, Any]:
         try:
             conditions["id"] = {"any_": [str(UUID(wanted.run))]}
         except ValueError:
-            raise Rejected("Prefect finds a run by its whole id only, not by how it begins.") from None
+            raise Rejected("Prefect can only find a run by its complete id.") from None
     if wanted.states:
         types = [kind for kind, state in STATES.items() if state in wanted.states]
         conditions["state"] = {"type": {"any_": types}}
@@ -518,7 +518,7 @@ def offset_of(cursor: str) -> int:
     if not cursor:
         return 0
     if not (cursor.isascii() and cursor.isdigit() and len(cursor) <= len("1000000000")):
-        raise Rejected("This is no cursor of this listing.")
+        raise Rejected("The cursor does not belong to this listing.")
     return int(cursor)
 
 
@@ -540,11 +540,11 @@ def _with_query(conditions: dict[str, Any], query: str) -> dict[str, Any]:
     try:
         added = parse_json(query.encode("utf-8", "replace"))
     except UnreadableJSON as error:
-        raise Rejected(f"A condition for Prefect is JSON such as {EXAMPLE}. {error}") from None
+        raise Rejected(f"A condition for Prefect must be JSON such as {EXAMPLE}. {error}") from None
     if not isinstance(added, dict):
-        raise Rejected(f"A condition for Prefect is a JSON object such as {EXAMPLE}.")
+        raise Rejected(f"A condition for Prefect must be a JSON object such as {EXAMPLE}.")
     if twice := conditions.keys() & added.keys():
-        raise Rejected(f"The condition names {min(twice)}, which the other filters set already.")
+        raise Rejected(f"The condition contains {min(twice)}, which the other filters already set.")
     return conditions | added
 
 
@@ -560,7 +560,7 @@ def read_result(data: Any) -> Any:
 
 
 def last_error(logs: list[dict[str, Any]]) -> str:
-    """The last error line of the flow itself, or empty."""
+    """The last error line of the flow, or empty."""
     for entry in logs:
         level, message = entry.get("level"), entry.get("message")
         is_error = isinstance(level, int) and level >= ERROR

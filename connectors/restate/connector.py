@@ -74,13 +74,13 @@ CONDITIONS = {
     RunState.FAILED: f"completion_result = 'failure' and not {IS_CANCELLED}",
 }
 UNDER_WAY = {
-    "pending": "Waits for its turn: another invocation has the same key.",
+    "pending": "Waiting: another invocation has the same key.",
     "scheduled": "Scheduled for later.",
     "ready": "",
     "running": "",
     "suspended": "",
-    "backing-off": "An attempt failed and is repeated",
-    "paused": "Paused after its attempts failed, until it is resumed at Restate",
+    "backing-off": "An attempt failed and is retried",
+    "paused": "Paused after failed attempts, until it is resumed in Restate",
 }
 
 
@@ -132,9 +132,9 @@ class RestateConfig(SourceConfig):
 
 
 def checked_id(run_id: str) -> str:
-    """Raises NotFound for anything else: Restate answers 500 to it, and it would stand in a query."""
+    """Raises NotFound for anything else, since it becomes part of a query."""
     if not ID.fullmatch(run_id):
-        raise NotFound(f"{run_id[:100]!r} is no id of an invocation, so Restate was not asked.")
+        raise NotFound(f"{run_id[:100]!r} is not an invocation id. Nothing was sent to Restate.")
     return run_id
 
 
@@ -155,12 +155,12 @@ def query_by_key(workflow: WorkflowRef, key: UUID) -> str:
 
 def query_listed(wanted: RunFilter, *, size: int, offset: int) -> str:
     if wanted.engine_query:
-        raise Rejected("Runs of Restate cannot be narrowed by a further condition.")
+        raise Rejected("Runs of Restate cannot be filtered by an additional condition.")
     conditions = [f"({CONDITIONS[state]})" for state in sorted(wanted.states)]
     conditions = [f"({' or '.join(conditions)})"] if conditions else []
     if wanted.run:
         if not BEGINNING_OF_ID.fullmatch(wanted.run):
-            raise Rejected("An invocation's id begins with inv_, and has letters and digits only.")
+            raise Rejected("An invocation id must begin with inv_ and contain only letters and digits.")
         conditions.append(f"starts_with(id, {quoted(wanted.run)})")
     names = ("target_service_name", "target_handler_name")
     parts = filter(None, wanted.workflow.split("/", 1))
@@ -201,7 +201,7 @@ def snapshot_of(row: dict[str, Any]) -> RunSnapshot:
         error=error,
         progress_message=progress_of(row, row.get("last_failure")) if is_running else "",
         created_at=read_time(row.get("created_at")),
-        # One that was cancelled while it waited for its turn has not run.
+        # Empty for an invocation that was cancelled while it was waiting.
         started_at=read_time(row.get("running_at")),
         updated_at=read_time(row.get("modified_at")),
         finished_at=None if is_running else read_time(row.get("completed_at")),
@@ -210,25 +210,24 @@ def snapshot_of(row: dict[str, Any]) -> RunSnapshot:
 
 
 def progress_of(row: dict[str, Any], failure: Any) -> str:
-    """What an invocation that has not ended is about; `failure`: of its last attempt."""
+    """The progress of a running invocation; `failure`: of its last attempt."""
     words = UNDER_WAY.get(str(row.get("status")), "")
     if not words or words.endswith("."):
         return words
     due = read_time(row.get("next_retry_at"))
     if due is not None and due > datetime.now(UTC):
         words += f" at {due.astimezone(UTC):%H:%M:%S} UTC"
-    told = CODE.sub("", failure, count=1) if isinstance(failure, str) else ""
-    line = first_line(told)
+    line = first_line(CODE.sub("", failure, count=1)) if isinstance(failure, str) else ""
     return f"{words}: {line}" if line else f"{words}."
 
 
 def failure_in(event: Any) -> str:
-    """The reason in a journal's event of a pause, or empty."""
+    """The reason of a pause in a journal event, or empty."""
     try:
-        told = parse_json(event.encode("utf-8", "replace")) if isinstance(event, str) else None
+        read = parse_json(event.encode("utf-8", "replace")) if isinstance(event, str) else None
     except UnreadableJSON:
         return ""
-    last = told.get("last_failure") if isinstance(told, dict) else None
+    last = read.get("last_failure") if isinstance(read, dict) else None
     message = last.get("error_message") if isinstance(last, dict) else None
     return message if isinstance(message, str) else ""
 
@@ -259,7 +258,7 @@ class RestateConnector:
     def __init__(self, config: RestateConfig) -> None:
         self._config = config
         self._ingress = self._client(config.ingress_url, config.token)
-        # Of its own, so that those who wait for runs do not take the connections of starts.
+        # Separate, so that waiting for runs does not use up the connections for starts.
         self._waiting = self._client(config.ingress_url, config.token)
         self._admin = self._client(config.admin_url, config.admin_token or config.token)
 
@@ -295,7 +294,7 @@ class RestateConnector:
         )
 
     def capabilities_for(self, workflow: WorkflowRef) -> Capabilities:
-        """Only the run of a workflow can be talked to."""
+        """Only workflow runs accept queries and signals."""
         is_workflow = handlers.type_of(workflow) == handlers.WORKFLOW
         return replace(
             self.capabilities,
@@ -315,7 +314,7 @@ class RestateConnector:
         answer = await self._admin.request_json("GET", "/services", max_depth=LISTING_DEPTH, is_listing=True)
         services = answer.get("services") if isinstance(answer, dict) else None
         if not isinstance(services, list):
-            raise InvalidAnswer("Restate's list of services is no list.")
+            raise InvalidAnswer("Restate's answer has no list of services.")
         return services
 
     async def discover(self) -> AsyncIterator[WorkflowDefinition | RejectedDefinition]:
@@ -338,7 +337,7 @@ class RestateConnector:
         answer = await self._ingress.request_json("POST", path, body=body, headers=headers, repeatable=False)
         run_id = answer.get("invocationId") if isinstance(answer, dict) else None
         if not isinstance(run_id, str) or not ID.fullmatch(run_id):
-            raise OutcomeUnknown("Restate's answer to the start names no invocation.")
+            raise OutcomeUnknown("Restate's answer to the start has no invocation id.")
         return Started(run_id=run_id, raw=answer)
 
     async def find_run(
@@ -364,7 +363,7 @@ class RestateConnector:
             async with asyncio.timeout(seconds):
                 await self._waiting.exchange("GET", path, repeatable=True)
         except (TimeoutError, Unreachable, InvalidAnswer) as error:
-            # Whatever kept the answer away, the status tells.
+            # The status shows the result, whatever happened to the answer.
             logger.debug("Attaching to {} ended with {}", run.run_id, type(error).__name__)
         return await self.poll(run)
 
@@ -385,18 +384,18 @@ class RestateConnector:
     async def signal(self, run: RunRef, name: str, arguments: dict[str, Any]) -> None:
         row = await self._whereabouts(run)
         if state_of(row) is not RunState.RUNNING:
-            # Restate would take it: the state of a workflow outlives its run.
-            raise Rejected("The run has ended, so nothing listens any more.")
+            # Restate would accept it: the state of a workflow outlives its run.
+            raise Rejected("The run has ended, so it does not accept signals.")
         await self._call(run.workflow, row, name, arguments, repeatable=False)
 
     async def _whereabouts(self, run: RunRef) -> dict[str, Any]:
         if handlers.type_of(run.workflow) != handlers.WORKFLOW:
-            raise Unsupported("At Restate only the run of a workflow can be talked to.")
+            raise Unsupported("In Restate, only workflow runs accept queries and signals.")
         return await self._row(f"{WHEREABOUTS} where id = {quoted(checked_id(run.run_id))}")
 
     async def list_runs(self, wanted: RunFilter, *, page_size: int, cursor: str = "") -> RunPage:
         if cursor and not (cursor.isascii() and cursor.isdigit() and len(cursor) <= len("1000000000")):
-            raise Rejected("This is no cursor of this listing.")
+            raise Rejected("The cursor does not belong to this listing.")
         offset, size = int(cursor or 0), min(page_size, MOST_ROWS)
         rows = await self._rows(query_listed(wanted, size=size, offset=offset))
         return RunPage(
@@ -428,7 +427,7 @@ class RestateConnector:
         return rows[0]
 
     async def _why_paused(self, row: dict[str, Any]) -> str:
-        """The invocation itself does not say; without its journal the reason is left out."""
+        """Only the journal has the reason; without it, the reason is left out."""
         pauses = f"id = {quoted(checked_id(_id_in(row)))} and event_type = 'Paused'"
         try:
             events = await self._rows(f"{EVENTS} where {pauses} order by appended_at desc limit 1")
@@ -479,8 +478,8 @@ class RestateConnector:
     def _value(self, answer: Answer) -> Any:
         """JSON, or the text of another type."""
         if "x-restate-id" not in answer.headers:
-            # The page of a proxy, such as a login, must not pass for a result.
-            raise InvalidAnswer("The answer names no invocation, so it is not Restate's.")
+            # A proxy's page, such as a login, must not be taken for a result.
+            raise InvalidAnswer("The answer has no invocation id, so it is not from Restate.")
         if not answer.body:
             return None
         media_type = str(answer.headers.get("content-type", "")).partition(";")[0].strip().lower()
@@ -492,10 +491,10 @@ class RestateConnector:
         try:
             return self._ingress.redactor.text(answer.body.decode())
         except UnicodeDecodeError:
-            return f"{len(answer.body):,} bytes of {media_type or 'no type'}, which are no text."
+            return f"{len(answer.body):,} bytes of {media_type or 'no type'}, which are not text."
 
     def _refusal(self, answer: Answer, *, repeatable: bool) -> ConnectorError:
-        """A handler fails with any status of its choice; Restate says in a header whose it is."""
+        """A handler can fail with any status; a header shows that the failure is the handler's."""
         words = shorten(self._ingress.redactor.text(words_of(answer.body)), WORDS_LIMIT)
         message = (
             f"Restate answered {answer.status}: {words}" if words else f"Restate answered {answer.status}."
@@ -517,5 +516,5 @@ class RestateConnector:
 def _id_in(row: dict[str, Any]) -> str:
     run_id = row.get("id")
     if not isinstance(run_id, str) or not ID.fullmatch(run_id):
-        raise InvalidAnswer("Restate's answer names no invocation.")
+        raise InvalidAnswer("Restate's answer has no invocation id.")
     return run_id

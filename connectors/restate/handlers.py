@@ -16,23 +16,23 @@ SERVICE, OBJECT, WORKFLOW = "Service", "VirtualObject", "Workflow"
 MAIN = "Workflow"
 """The type of the handler that is a workflow's run; its other handlers are shared."""
 DEFINITIONS = ("$defs", "definitions")
-"""References into them have to stay where they lead."""
+"""References into them must stay valid."""
 DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?) *([a-zµ]+)")
-"""A part of what Restate writes, such as "1h 30m"."""
+"""A part of a duration in Restate, such as "1h 30m"."""
 SECONDS = {"d": 86_400.0, "h": 3_600.0, "m": 60.0, "s": 1.0, "ms": 0.001, "us": 0.0, "µs": 0.0, "ns": 0.0}
 LONGER = 604_800.0  # Of any other unit: weeks, months, years
 SHORTEST_RETENTION_SECONDS = 600.0
-"""Within them a start whose answer was lost is looked up."""
+"""The time in which a start without an answer is looked up."""
 LABEL = "workflow-catalogue"
 """In the metadata of a workflow's shared handler: "query" or "signal"."""
 Takes = Literal["nothing", "fields", "value"]
-"""No body; a body whose fields are the arguments; a body that is the argument `input`."""
+"""No body; a body with the arguments as fields; the argument `input` as the body."""
 
 
 def read_services(
     services: list[Any], *, workflow_timeout_seconds: int
 ) -> Iterator[WorkflowDefinition | RejectedDefinition]:
-    """Public handlers, but for those of a workflow that talk to its run: they are its queries and signals."""
+    """Public handlers, except those that are queries and signals of a workflow's run."""
     for position, (service, handler) in enumerate(_listed(services)):
         if isinstance(service, dict):
             yield _read_handler(service, handler, workflow_timeout_seconds, position)
@@ -96,11 +96,11 @@ def _problem_with(service: dict[str, Any], handler: dict[str, Any]) -> str:
     if kind not in (SERVICE, OBJECT, WORKFLOW):
         return f"its service is of the type {str(kind)[:50]!r}, which this connector does not know"
     if not _takes_json(handler):
-        return f"its input is {str(handler.get('input_description'))[:100]}, and calls send JSON only"
+        return f"its input is {str(handler.get('input_description'))[:100]}, but calls can only send JSON"
     if (retention := _retention_seconds(service, handler)) < SHORTEST_RETENTION_SECONDS:
         return (
-            f"Restate keeps its results for {retention:g} s only ({_retention_name(service)}), and needs at "
-            f"least {SHORTEST_RETENTION_SECONDS:g} s for one that has to be looked up"
+            f"Restate keeps its results for only {retention:g} s ({_retention_name(service)}); looking up a "
+            f"start requires at least {SHORTEST_RETENTION_SECONDS:g} s"
         )
     return ""
 
@@ -134,7 +134,7 @@ def _labels(of: dict[str, Any]) -> dict[str, Any]:
 
 
 def _arguments(handler: dict[str, Any], *, besides: tuple[str, ...] = ()) -> tuple[Takes, dict[str, Any]]:
-    """What the body is made of, and the schema of the arguments. `besides`: names of other arguments."""
+    """The kind of the body, and the schema of the arguments. `besides`: names of other arguments."""
     given, described = handler.get("input_json_schema"), str(handler.get("input_description") or "")
     if given is None and described.lower() == "none":
         return "nothing", {"type": "object", "properties": {}, "additionalProperties": False}
@@ -152,7 +152,7 @@ def _arguments(handler: dict[str, Any], *, besides: tuple[str, ...] = ()) -> tup
 
 
 def _with_key(schema: dict[str, Any], service: str) -> dict[str, Any]:
-    """With the argument that says which object is meant."""
+    """With the argument for the object's key."""
     key = {"type": "string", "minLength": 1, "description": f"Which {service}: the object's key."}
     required = schema.get("required")
     listed = required if isinstance(required, list) else []
@@ -172,8 +172,8 @@ def _shared_handlers(service: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _is_query(handler: dict[str, Any]) -> bool:
-    """As its metadata says, else one that takes nothing and answers. Restate does not say which handlers only
-    look, so the others count as signals, which are sent once and need the right to change something."""
+    """As its metadata says; else a handler with an output but no input is a query. Restate does not mark
+    read-only handlers, so the others are signals, which are sent once and require the right to change."""
     if (said := _labels(handler).get(LABEL)) in ("query", "signal"):
         return bool(said == "query")
     return _arguments(handler)[0] == "nothing" and handler.get("output_description") != "none"
@@ -189,7 +189,7 @@ def _interaction(handler: dict[str, Any]) -> dict[str, Any]:
 
 
 def remembers_keys_of(workflow: WorkflowRef) -> bool:
-    """Whether a start that is repeated within the run's time finds the run, however early that ended."""
+    """Whether a start that is repeated within the run's timeout finds the run, even if it ended early."""
     remembered = workflow.metadata.get("remembered_seconds", inf)
     return is_number(remembered) and remembered >= (workflow.timeout_seconds or 0.0)
 
@@ -211,13 +211,13 @@ def start_request(
     else:
         of = str(key) if kind == WORKFLOW else rest.pop("key", None)
         if not isinstance(of, str):
-            raise Rejected(f"The argument key has to be a text that says which {service} is meant.")
+            raise Rejected(f"The argument key must be a string, the key of the {service}.")
         path = fill_path("/{service}/{of}/{handler}/send", of=of, **names)
     return path, body_of(workflow.metadata.get("takes"), rest), headers
 
 
 def shared_request(workflow: WorkflowRef, key: str, name: str, arguments: dict[str, Any]) -> tuple[str, Any]:
-    """Path and body of a call to a handler that talks to the workflow's run. Raises NotFound."""
+    """Path and body of a call to a shared handler of the workflow's run. Raises NotFound."""
     shared = workflow.metadata.get("shared")
     if not isinstance(shared, dict) or name not in shared:
         raise NotFound(f"{workflow.name} has no shared handler {name[:100]!r}.")

@@ -68,7 +68,7 @@ PLACES: dict[str, Path] = {
     "tls_server_name": ("tls", "serverName"),
     "tls_insecure_skip_verify": ("tls", "insecureSkipVerify"),
 }
-STORED_APART = "stored apart"  # In place of a secret that the file omits, during validation
+STORED_APART = "stored apart"  # Replaces a secret that the file omits, during validation
 ID_TYPES = ("string", "number", "integer")
 NO_INPUT = "none"
 NO_ARGUMENTS: Schema = {"type": "object", "properties": {}, "additionalProperties": False}
@@ -326,13 +326,13 @@ class WorkflowReading:
     def _input_schema(self, declared: InputDeclaration | None, place: Path) -> Schema:
         if declared is None or not _takes_input(declared):
             if declared is not None and declared.fields:
-                self.note((*place, "fields"), "there are none where the type is none")
+                self.note((*place, "fields"), "must be left out if the type is none")
             return NO_ARGUMENTS
         if declared.fields is not None:
             fields = (*place, "fields")
             return object_schema(declared.fields, title=_title(declared), place=fields, note=self.note)
         if declared.positional:
-            self.note((*place, "positional"), "needs fields, whose order it means")
+            self.note((*place, "positional"), "requires fields, which set the order")
         return _said(title=_title(declared)) | {"type": "object"}
 
     def _output_schema(self, declared: OutputDeclaration | None, place: Path) -> Schema | None:

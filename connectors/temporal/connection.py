@@ -49,13 +49,13 @@ UNREADABLE = "failed to decode Protobuf message"
 NO_CONNECTION = (  # Reasons by the SDK's messages, the most specific first
     (r"Connection refused", "connection refused"),
     (r"dns error", "the name could not be resolved"),
-    (r"InvalidContentType|CorruptMessage", "it does not speak TLS there"),
-    (r"UnknownIssuer", "its certificate is of an authority that is not trusted here; give the CA file"),
-    (r"NotValidForName", "its certificate is for another name; give the server name"),
+    (r"InvalidContentType|CorruptMessage", "it does not use TLS"),
+    (r"UnknownIssuer", "its certificate is from an untrusted authority; set the CA file"),
+    (r"NotValidForName", "its certificate is for another name; set the server name"),
     (r"InvalidCertificate\(Expired", "its certificate has expired"),
     (r"InvalidCertificate", "its certificate cannot be used"),
     (r"timed out|TimedOut|deadline has elapsed", "no connection in time"),
-    (r"h2 protocol|FRAME_SIZE|GoAway|InvalidMessage", "it does not speak gRPC there"),
+    (r"h2 protocol|FRAME_SIZE|GoAway|InvalidMessage", "it does not speak gRPC"),
 )
 REFUSED_CERTIFICATE = re.compile(
     r"CertificateRequired|BadCertificate|CertificateUnknown|UnknownCA|HandshakeFailure|AccessDenied"
@@ -139,7 +139,7 @@ class Connection:
             async with asyncio.timeout(limit):
                 return await answer
         except TimeoutError:
-            failure = unanswered(f"nothing came within {limit:g} s.", repeatable=repeatable)
+            failure = unanswered(f"no response within {limit:g} s.", repeatable=repeatable)
         except RPCError as error:
             if error.status == RPCStatusCode.UNAUTHENTICATED and self._oauth is not None and not last:
                 raise _TokenRefused from None
@@ -156,7 +156,7 @@ class Connection:
                 self._connecting = asyncio.create_task(self._connect(token, made_with))
                 # An error without a waiter would be logged.
                 self._connecting.add_done_callback(lambda task: task.cancelled() or task.exception())
-            # All callers share one attempt, so that a silent service costs them one time limit.
+            # All callers share one attempt, so that they wait for one time limit only.
             client = await asyncio.shield(self._connecting)
         if token != self._token:
             client.api_key = self._token = token
@@ -191,7 +191,7 @@ class Connection:
             return client
         except TimeoutError:
             failure: ConnectorError = Unreachable(
-                f"Could not connect to Temporal at {self._config.host_port}: nothing came within "
+                f"Could not connect to Temporal at {self._config.host_port}: no response within "
                 f"{self._config.timeout_seconds:g} s."
             )
         except ConnectorError:
@@ -244,7 +244,7 @@ def _content(path: str, what: str) -> bytes | None:
     except OSError as error:
         raise Misconfigured(f"The {what} {path} cannot be read: {error.strerror}.") from None
     if b"-----BEGIN " not in content:
-        raise Misconfigured(f"The {what} {path} is no PEM file.")
+        raise Misconfigured(f"The {what} {path} is not a PEM file.")
     return content
 
 
@@ -271,7 +271,7 @@ def refusal(error: RPCError, *, repeatable: bool) -> ConnectorError:
         kind = Misconfigured if is_of_namespace else NotFound
         return kind(f"Temporal: {words}")
     if error.status in REFUSED_REQUEST or (error.status == BUSY and TOO_LARGE in error.message):
-        return Rejected(f"Temporal refused it: {words}")
+        return Rejected(f"Temporal refused the request: {words}")
     if error.status == RPCStatusCode.UNIMPLEMENTED:
         return Unsupported(f"This Temporal service cannot do that: {words}")
     if error.status == BUSY:
@@ -296,10 +296,10 @@ def no_connection(message: str, *, address: str, tls: bool) -> ConnectorError:
             f"Temporal rejected the credentials: {_words(said[1] if said else message)}", needs_operator=True
         )
     if found := REFUSED_CERTIFICATE.search(message):
-        return Rejected(f"Temporal refused our client certificate, or wants one ({found[0]}).")
+        return Rejected(f"Temporal refused the client certificate, or requires one ({found[0]}).")
     reason = next((words for pattern, words in NO_CONNECTION if re.search(pattern, message)), "")
     if not reason and CLOSED.search(message):
-        reason = f"it closed the connection; perhaps it wants {'a client certificate' if tls else 'TLS'}"
+        reason = f"it closed the connection; it may require {'a client certificate' if tls else 'TLS'}"
     reason = reason or _words(message)
     return Unreachable(f"Could not connect to Temporal at {address}: {reason}.")
 

@@ -1,5 +1,5 @@
 """Temporal: workflows declared in YAML, run through Temporal's SDK. The SDK takes a third of a second to
-import, so only the use of a source imports it."""
+import, so it is imported when a source is used."""
 
 import asyncio
 import os

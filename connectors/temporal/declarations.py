@@ -168,7 +168,7 @@ Fields = list[Annotated[dict[str, FieldOrDescription], BeforeValidator(_one_fiel
 class InputDeclaration(Block):
     type: Name | None = None  # The input type's name; `none`: no input
     fields: Fields | None = None
-    positional: bool = False  # Each field is an argument of its own, in order, instead of one object
+    positional: bool = False  # Each field is a separate argument, in order, instead of one object
 
 
 class OutputDeclaration(Block):
@@ -299,7 +299,7 @@ def _plain(annotation: Any) -> Any:
 
 
 def problems_of(error: ValidationError, document: Document) -> list[Problem]:
-    """With the file's lines and keys. The error has to be of `DefinitionsFile`."""
+    """With the file's lines and keys. The error must be of `DefinitionsFile`."""
     problems = []
     for one in error.errors(include_url=False):
         place = tuple(one["loc"])
@@ -403,17 +403,17 @@ def _properties(properties: dict[str, FieldDeclaration], place: Path, note: Note
 
 
 def _check_bounds(schema: Schema, place: Path, note: Note) -> None:
-    """Bounds without any value between them make an unusable tool."""
+    """A tool with bounds that exclude every value cannot be used."""
     for lower, upper in BOUNDS:
         if lower not in schema or upper not in schema:
             continue
         is_exclusive = "exclusive" in (lower + upper)
         if schema[lower] > schema[upper] or (is_exclusive and schema[lower] == schema[upper]):
-            note((*place, upper), f"leaves no value together with {lower}")
+            note((*place, upper), f"allows no value together with {lower}")
 
 
 def _check_values(schema: Schema, place: Path, note: Note) -> None:
-    """A default, choice or example that the field refuses would mislead agents."""
+    """An invalid default, choice or example would mislead agents."""
     if not schema.keys() & {"pattern", "default", "enum", "examples"}:
         return
     bare = {name: value for name, value in schema.items() if name not in ("default", "examples")}

@@ -69,7 +69,7 @@ QUOTES = frozenset("'\"`")
 DETAIL_BYTES = 2_000
 MOST_ENTRIES = 50
 CURSOR_DIGEST_BYTES = 8
-OTHER_CURSOR = "The cursor belongs to no page of this list: begin without one."
+OTHER_CURSOR = "The cursor does not belong to this list; start without one."
 GOES_ON = (Status.WORKFLOW_EXECUTION_STATUS_RUNNING, Status.WORKFLOW_EXECUTION_STATUS_PAUSED)
 DETAILS_BYTES = 100_000
 MESSAGE_LIMIT = 500
@@ -87,13 +87,13 @@ LONGEST_CHAIN = 20
 FAILURE_BYTES = 100_000
 TIMEOUTS = {
     enums.TimeoutType.TIMEOUT_TYPE_START_TO_CLOSE: "it took longer than its timeout",
-    enums.TimeoutType.TIMEOUT_TYPE_SCHEDULE_TO_START: "no worker took it in time",
-    enums.TimeoutType.TIMEOUT_TYPE_SCHEDULE_TO_CLOSE: "it was not done in time, in all its attempts",
-    enums.TimeoutType.TIMEOUT_TYPE_HEARTBEAT: "it sent no heartbeat in time",
+    enums.TimeoutType.TIMEOUT_TYPE_SCHEDULE_TO_START: "no worker picked it up in time",
+    enums.TimeoutType.TIMEOUT_TYPE_SCHEDULE_TO_CLOSE: "it did not finish in time, in all attempts",
+    enums.TimeoutType.TIMEOUT_TYPE_HEARTBEAT: "it did not send a heartbeat in time",
 }
 GAVE_UP = {
-    enums.RetryState.RETRY_STATE_MAXIMUM_ATTEMPTS_REACHED: " in all its attempts",
-    enums.RetryState.RETRY_STATE_TIMEOUT: " until its time was up",
+    enums.RetryState.RETRY_STATE_MAXIMUM_ATTEMPTS_REACHED: " in all attempts",
+    enums.RetryState.RETRY_STATE_TIMEOUT: " until its timeout",
 }
 
 
@@ -123,7 +123,7 @@ async def describe(connection: Connection, run: TemporalRun) -> api.DescribeWork
     latest = await _describe(connection, run.workflow_id, "")
     if run.first_run_id in ("", run_of(latest.workflow_execution_info).first_run_id):
         return latest
-    # Another run has the workflow id by now, so the chain has to be followed.
+    # Another run has the workflow id now, so the chain must be followed.
     run_id = run.first_run_id
     for _ in range(MOST_HOPS):
         answer = await _describe(connection, run.workflow_id, run_id)
@@ -220,7 +220,7 @@ def payload_of(value: Any) -> Payload:
 
 
 def value_of(payload: Payload, *, limit: int, bytes_in_all: int | None = None) -> Any:
-    """The JSON value; an unreadable one or one above `limit` bytes as an object that says so."""
+    """The JSON value; for an unreadable or too large one, an object with the reason."""
     encoding = payload.metadata.get(ENCODING, b"").decode("ascii", "replace") or "none"
     if encoding == NOTHING:
         return None
@@ -233,7 +233,7 @@ def value_of(payload: Payload, *, limit: int, bytes_in_all: int | None = None) -
             return parse_json(payload.data)
         except UnreadableJSON as error:
             why = f"cannot be read: {error}"
-    return {"unreadable": f"What Temporal holds here {why}.", ENCODING: encoding, "bytes": len(payload.data)}
+    return {"unreadable": f"This value in Temporal {why}.", ENCODING: encoding, "bytes": len(payload.data)}
 
 
 def values_of(payloads: Sequence[Payload], *, limit: int) -> Any:
@@ -299,7 +299,7 @@ def _conditions(wanted: RunFilter) -> Iterator[str]:
 def _value(text: str) -> str:
     """Quoted. Raises Rejected for unprintable characters, which would reach the service's database."""
     if not text.isprintable():
-        raise Rejected("What is looked for contains a character that cannot be printed.")
+        raise Rejected("The filter contains an unprintable character.")
     return quoted(text)
 
 
@@ -311,14 +311,14 @@ def _closed(query: str) -> str:
     """A condition with balanced brackets and quotes; Temporal reports any other mistake."""
     query = " ".join(query.split())
     if not query.isprintable():
-        raise Rejected("The condition contains a character that cannot be printed.")
+        raise Rejected("The condition contains an unprintable character.")
     depth = 0
     for character in (outside := QUOTED.sub("", query)):
         depth += (character == "(") - (character == ")")
         if depth < 0:
             break
     if depth or QUOTES.intersection(outside):
-        raise Rejected("The condition has a bracket or a quote without its partner.")
+        raise Rejected("The condition has an unbalanced bracket or quote.")
     return query
 
 
@@ -402,7 +402,7 @@ def running(answer: DescribeWorkflowExecutionResponse, progress: Progress) -> Ru
     return RunSnapshot(
         state=RunState.RUNNING,
         progress=progress.percent,
-        progress_message="It is paused at Temporal." if paused else progress.message,
+        progress_message="Paused in Temporal." if paused else progress.message,
         raw=_raw(answer),
         **_times(answer),
     )
@@ -425,15 +425,17 @@ def ended(
         case enums.EventType.EVENT_TYPE_WORKFLOW_EXECUTION_TIMED_OUT:
             state, error = RunState.FAILED, _timed_out(answer, attributes.retry_state)
         case enums.EventType.EVENT_TYPE_WORKFLOW_EXECUTION_CANCELED:
-            state, error = RunState.CANCELLED, "The workflow was cancelled at Temporal."
+            state, error = RunState.CANCELLED, "The workflow was cancelled in Temporal."
             raw = {"details": values_of(attributes.details.payloads, limit=DETAILS_BYTES)}
         case enums.EventType.EVENT_TYPE_WORKFLOW_EXECUTION_TERMINATED:
             reason, by = printable(attributes.reason), printable(attributes.identity)
-            words = "The workflow was terminated at Temporal" + (f" by {by}" if by else "")
+            words = "The workflow was terminated in Temporal" + (f" by {by}" if by else "")
             state, error = RunState.CANCELLED, shorten_error(f"{words}: {reason}" if reason else f"{words}.")
             raw = {"details": values_of(attributes.details.payloads, limit=DETAILS_BYTES)}
         case other:
-            raise InvalidAnswer(f"The run's last event is {enums.EventType.Name(other)}, which is no end.")
+            raise InvalidAnswer(
+                f"The run's last event is {enums.EventType.Name(other)}, which does not end a run."
+            )
     return RunSnapshot(state=state, output=output, error=error, raw=_raw(answer) | raw, **_times(answer))
 
 
@@ -446,9 +448,7 @@ def _timed_out(answer: DescribeWorkflowExecutionResponse, retry_state: int) -> s
     ]
     limit = f" of {min(limits):g} s" if limits else ""
     again = (
-        ", in all its attempts"
-        if retry_state == enums.RetryState.RETRY_STATE_MAXIMUM_ATTEMPTS_REACHED
-        else ""
+        ", in all attempts" if retry_state == enums.RetryState.RETRY_STATE_MAXIMUM_ATTEMPTS_REACHED else ""
     )
     return f"Temporal ended the workflow: it took longer than its timeout{limit}{again}."
 
@@ -456,7 +456,7 @@ def _timed_out(answer: DescribeWorkflowExecutionResponse, retry_state: int) -> s
 def _times(answer: DescribeWorkflowExecutionResponse) -> dict[str, Any]:
     info = answer.workflow_execution_info
     created = moment(answer.workflow_extended_info.original_start_time) or moment(info.start_time)
-    # The chain starts with its first run.
+    # A chain starts with its first run.
     return {"created_at": created, "started_at": created, "finished_at": moment(info.close_time)}
 
 
@@ -624,7 +624,7 @@ def _words_of_link(link: Failure) -> tuple[str, bool]:
             return f"{words} {_bracketed(application.details.payloads)}".rstrip(), False
         case "canceled_failure_info":
             return link.message or "cancelled", False
-    return _message(link) or "no reason was given", False
+    return _message(link) or "no reason given", False
 
 
 def _message(link: Failure) -> str:
@@ -637,6 +637,6 @@ def _bracketed(details: Sequence[Payload]) -> str:
     if not details:
         return ""
     if not all(map(is_readable, details)):
-        return "(with details that are no JSON)"
+        return "(with details that are not JSON)"
     values = values_of(details, limit=FAILURE_BYTES)
     return f"(details: {shorten(json.dumps(values, ensure_ascii=False), DETAILS_LIMIT)})"

@@ -102,8 +102,8 @@ class TemporalService:
         if found := await self._find_under(workflow, workflow_id, key):
             return found
         raise Rejected(
-            f"Temporal has a run with the workflow id {workflow_id} already, which another call started; "
-            "its workflow id policies do not allow another one."
+            f"Another call has already started a run with the workflow id {workflow_id}; the workflow id "
+            "policies do not allow another one."
         )
 
     async def find_run(
@@ -131,7 +131,7 @@ class TemporalService:
             return None
         info, requests = latest.workflow_execution_info, latest.workflow_extended_info.request_id_infos
         attached = not settings_of(workflow.metadata).id_is_ours and str(key) in requests
-        # A run to which the start attached itself counts, whatever its workflow type.
+        # A run that the start attached itself to counts, whatever its workflow type.
         if attached or _was_started_as(info, workflow, key):
             return _found(info)
         return await self._find_listed(workflow, f"WorkflowId = {runs.quoted(workflow_id)}", key)
@@ -145,7 +145,7 @@ class TemporalService:
                     return _found(info)
             if not (page := answer.next_page_token):
                 return None
-        raise InvalidAnswer(f"There are more than {MOST_PAGES * RUNS_PER_PAGE:,} runs to look through.")
+        raise InvalidAnswer(f"There are more than {MOST_PAGES * RUNS_PER_PAGE:,} runs to search.")
 
     async def poll(self, run: RunRef) -> RunSnapshot:
         named = runs.parse_run(run.run_id)
@@ -189,7 +189,7 @@ class TemporalService:
                 lambda client: _handle(client, named).terminate(reason=TERMINATED, rpc_timeout=timeout)
             )
         except NotFound:
-            # The service answers the same for a run that has ended.
+            # The service gives the same answer for a run that has ended.
             _refuse_ended(await runs.describe(connection, named), "terminated")
             raise
 
@@ -253,7 +253,7 @@ class TemporalService:
 
 def _refuse_ended(answer: DescribeWorkflowExecutionResponse, what: str) -> None:
     if answer.workflow_execution_info.status not in GOES_ON:
-        raise Rejected(f"The run has ended, so it cannot be {what} any more.")
+        raise Rejected(f"The run has ended, so it cannot be {what}.")
 
 
 def _handle_of(client: Client, described: DescribeWorkflowExecutionResponse) -> WorkflowHandle[Any, Any]:
@@ -281,13 +281,13 @@ def _workflow_id(
         if name is not None:
             value = values.get(name)
             if isinstance(value, bool) or not isinstance(value, str | int | float) or value == "":
-                must = "must not be empty" if value == "" else "must be a text or a number"
-                raise Rejected(f"The workflow id is made of the argument {name}, which {must}.")
+                must = "must not be empty" if value == "" else "must be a string or a number"
+                raise Rejected(f"The workflow id contains the argument {name}, which {must}.")
             filled += str(value)
     if len(filled) > runs.WORKFLOW_ID_LIMIT or not filled.isprintable():
         raise Rejected(
-            f"The arguments make no usable workflow id: it would be {shorten(repr(filled), 100)}, but may "
-            f"have up to {runs.WORKFLOW_ID_LIMIT} printable characters."
+            f"The arguments make an invalid workflow id: {shorten(repr(filled), 100)} must have at most "
+            f"{runs.WORKFLOW_ID_LIMIT} characters, all printable."
         )
     return filled
 
@@ -303,7 +303,7 @@ def _request(
 ) -> StartWorkflowExecutionRequest:
     task_queue = settings.task_queue or config.default_task_queue
     if not task_queue:
-        raise Rejected(f"The definition of {workflow.id} names no task queue, and neither does the source.")
+        raise Rejected(f"Neither the definition of {workflow.id} nor the source has a task queue.")
     request = StartWorkflowExecutionRequest(
         namespace=config.namespace,
         workflow_id=workflow_id,

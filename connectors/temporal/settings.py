@@ -200,7 +200,7 @@ class ServiceSettings(SourceConfig):
         ge=1_000,
         le=100_000_000,
         title="Largest result (bytes)",
-        description="Larger results are not stored, and the execution says so.",
+        description="Larger results are not stored, which the execution reports.",
         json_schema_extra=RUNS,
     )
 

@@ -159,7 +159,7 @@ class ConnectorContract:
     async def test_a_run_is_found_by_its_key_or_looking_it_up_is_unsupported(
         self, connector: Connector, harness: EngineHarness
     ) -> None:
-        """B3: a start whose answer was lost can be found out."""
+        """B3: the run of a start without an answer can be found."""
         workflow, arguments = harness.completing.workflow, harness.completing.arguments
         if not capabilities_of(connector, harness.completing).can_find_runs:
             await is_unsupported(connector, "find_run", workflow, arguments, key=uuid4())
@@ -172,7 +172,7 @@ class ConnectorContract:
     async def test_the_key_of_another_workflows_run_finds_nothing(
         self, connector: Connector, harness: EngineHarness
     ) -> None:
-        """B3: no other workflow's run is taken for the one that was looked for."""
+        """B3: a run of another workflow is never returned instead."""
         another = harness.another_workflow()
         if another is None or not capabilities_of(connector, harness.completing).can_find_runs:
             return
@@ -235,7 +235,7 @@ class ConnectorContract:
             await connector.wait(unknown_run(harness, harness.lasting), seconds=0.1)
 
     async def test_an_unknown_run_is_not_found(self, connector: Connector, harness: EngineHarness) -> None:
-        """A8.1: asking for a run that the engine does not know is an error of its own."""
+        """A8.1: polling a run that the engine does not know is a distinct error."""
         with pytest.raises(NotFound):
             await connector.poll(unknown_run(harness, harness.lasting))
 
@@ -244,7 +244,7 @@ class ConnectorContract:
     async def test_a_start_that_lasts_tells_how_far_it_is_and_ends_at_the_engine_when_it_is_broken_off(
         self, connector: Connector, harness: EngineHarness
     ) -> None:
-        """A7.5, A8.2: where the answer to a start is the result, to wait for it no longer ends the run."""
+        """A7.5, A8.2: where the answer to a start is the result, cancelling the start ends the run."""
         if not harness.starts_last(connector):
             return
         reported: list[RunSnapshot] = []
@@ -262,7 +262,7 @@ class ConnectorContract:
             await harness.lasting_has_begun(heard)
             lasting.cancel()
             await asyncio.wait({lasting})
-            while harness.starts_broken_off() == before:  # noqa: ASYNC110 - engines have to be polled
+            while harness.starts_broken_off() == before:  # noqa: ASYNC110 - engines must be polled
                 await asyncio.sleep(POLL_SECONDS)
         assert {snapshot.state for snapshot in reported} <= {RunState.RUNNING}
         assert all(snapshot.progress is not None or snapshot.progress_message for snapshot in reported)
@@ -270,7 +270,7 @@ class ConnectorContract:
     async def test_cancel_ends_a_run_or_is_unsupported(
         self, connector: Connector, harness: EngineHarness
     ) -> None:
-        """A7.5, A8.5: a run is cancelled at the engine, or the connector says that it cannot be."""
+        """A7.5, A8.5: a run is cancelled in the engine, or the connector reports that it cannot be."""
         if harness.starts_last(connector):
             return
         _, run = await start(connector, harness.lasting)
@@ -300,7 +300,7 @@ class ConnectorContract:
     async def test_terminate_ends_a_run_or_is_unsupported(
         self, connector: Connector, harness: EngineHarness
     ) -> None:
-        """A7.5: a run that does not follow its cancellation can be ended, if the connector says so."""
+        """A7.5: a run that ignores its cancellation can be ended, if the connector declares this."""
         if capabilities_of(connector, harness.lasting).terminates_after_seconds is None:
             await is_unsupported(connector, "terminate", unknown_run(harness, harness.lasting))
             return
@@ -324,7 +324,7 @@ class ConnectorContract:
             await is_unsupported(connector, "query", nowhere, "anything", {})
             return
         query = harness.query
-        assert query is not None, "the harness has to name a query"
+        assert query is not None, "the harness must define a query"
         _, run = await start(connector, harness.lasting)
         assert await connector.query(run, query.name, query.arguments) == query.answer
         with pytest.raises((Rejected, NotFound)):
@@ -335,13 +335,13 @@ class ConnectorContract:
     async def test_a_run_hears_a_signal_or_signals_are_unsupported(
         self, connector: Connector, harness: EngineHarness
     ) -> None:
-        """A8.2: a signal arrives at its run, by the engine's own word."""
+        """A8.2: a signal arrives at its run, by the engine's own record."""
         nowhere = unknown_run(harness, harness.lasting)
         if not capabilities_of(connector, harness.lasting).can_signal:
             await is_unsupported(connector, "signal", nowhere, "anything", {})
             return
         signal = harness.signal
-        assert signal is not None, "the harness has to name a signal"
+        assert signal is not None, "the harness must define a signal"
         _, run = await start(connector, harness.lasting)
         await connector.signal(run, signal.name, signal.arguments)
         await eventually(lambda: harness.has_heard_signal(connector, run), seconds=harness.deadline_seconds)
@@ -407,7 +407,7 @@ class ConnectorContract:
     # Every method, when the answer is missing or unusable
 
     async def test_a_start_without_an_answer_has_an_unknown_outcome(self, harness: EngineHarness) -> None:
-        """A7.2: a timeout does not pass for "nothing happened"."""
+        """A7.2: a timeout does not mean that nothing happened."""
         async with harness.connector_without_answers() as connector:
             with pytest.raises(OutcomeUnknown):
                 await start(connector, harness.completing)
@@ -423,7 +423,7 @@ class ConnectorContract:
     async def test_an_engine_that_is_down_is_unreachable_and_nothing_was_started(
         self, harness: EngineHarness
     ) -> None:
-        """A1.4, A5.1: a start that never left may be repeated."""
+        """A1.4, A5.1: a start that was never sent may be repeated."""
         async with closing(harness.connector_to_nothing()) as connector:
             assert not (await connector.check()).ok
             with pytest.raises(Unreachable):
@@ -435,7 +435,7 @@ class ConnectorContract:
     async def test_a_lookup_without_an_answer_never_says_that_there_is_no_run(
         self, connector: Connector, harness: EngineHarness
     ) -> None:
-        """A7.2: a caller that gets "none" starts the run once more."""
+        """A7.2: a caller that gets "none" starts the run again."""
         if not capabilities_of(connector, harness.completing).can_find_runs:
             return
         sample = harness.completing
@@ -457,7 +457,7 @@ class ConnectorContract:
                 assert isinstance(answer, OutcomeUnknown), f"start, answered with {name}: {answer!r}"
 
     async def test_a_status_that_is_garbage_is_an_invalid_answer(self, harness: EngineHarness) -> None:
-        """B6: what cannot be read is neither a state nor an error of Python's."""
+        """B6: an unreadable answer is neither a state nor a Python error."""
         async with aclosing(bad_answers(harness)) as answers:
             async for name, connector in answers:
                 capabilities = capabilities_of(connector, harness.lasting)
@@ -470,7 +470,7 @@ class ConnectorContract:
                     assert_unreadable(answer, name, "wait", nothing=NotFound)
 
     async def test_a_listing_that_is_garbage_is_no_empty_listing(self, harness: EngineHarness) -> None:
-        """A1.4, B6: else every workflow of the source would be gone."""
+        """A1.4, B6: otherwise, every workflow of the source would disappear."""
         async with aclosing(bad_answers(harness)) as answers:
             async for name, connector in answers:
                 if not connector.capabilities.lists_workflows:
@@ -485,7 +485,7 @@ class ConnectorContract:
     async def test_check_of_an_engine_that_answers_with_garbage_never_raises(
         self, harness: EngineHarness
     ) -> None:
-        """B9: an engine whose answer means nothing is unhealthy, in words."""
+        """B9: an engine with an unusable answer is unhealthy, with a message."""
         async with aclosing(bad_answers(harness)) as answers:
             async for name, connector in answers:
                 health = await ask(name, connector.check)
@@ -496,7 +496,7 @@ class ConnectorContract:
     async def test_a_lookup_whose_answer_is_garbage_finds_no_run_and_denies_none(
         self, harness: EngineHarness
     ) -> None:
-        """A7.2, B6: both answers would be believed."""
+        """A7.2, B6: the caller would act on either answer."""
         async with aclosing(bad_answers(harness)) as answers:
             async for name, connector in answers:
                 if not capabilities_of(connector, harness.completing).can_find_runs:
@@ -534,12 +534,12 @@ class ConnectorContract:
                     answer = await ask(name, connector.signal, run, signal.name, signal.arguments)
                     assert not isinstance(answer, Unreachable), f"signal, answered with {name}: {answer!r}"
 
-    # Every method with wrong credentials, and what may show of right ones; not for engines without any
+    # Every method with wrong credentials, and leaks of valid ones; not for engines without credentials
 
     async def test_check_with_wrong_credentials_says_so_instead_of_raising(
         self, harness: EngineHarness
     ) -> None:
-        """B9: an engine that refuses us is unhealthy, in words."""
+        """B9: an engine that refuses the credentials is unhealthy, with a message."""
         if not harness.has_credentials:
             return
         async with closing(harness.connector_with_wrong_credentials()) as intruder:
@@ -582,7 +582,7 @@ class ConnectorContract:
                     await start(bad, harness.completing)
                 shown.append(everything_told_by(caught.value))
         shown += [repr(await harness.ended(connector, harness.completing)), *log, caplog.text]
-        assert harness.secrets, "the harness has to name its credentials"
+        assert harness.secrets, "the harness must define its credentials"
         assert not [secret for secret in harness.secrets if secret in "\n".join(shown)]
 
 
@@ -628,7 +628,7 @@ async def refusal_of(connector: Connector, sample: Sample) -> str:
         started, _ = await start(connector, sample)
     except Rejected as error:
         return everything_told_by(error)
-    assert not connector.capabilities.keeps_runs, "a start was taken in spite of wrong credentials"
+    assert not connector.capabilities.keeps_runs, "a start was accepted despite wrong credentials"
     assert started.snapshot is not None
     assert started.snapshot.state is RunState.FAILED
     assert started.snapshot.error

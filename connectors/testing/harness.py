@@ -1,4 +1,4 @@
-"""What the contract's tests need of an engine: `EngineHarness`, and steps that they share."""
+"""What the contract's tests need from an engine: `EngineHarness`, and shared steps."""
 
 import asyncio
 import itertools
@@ -38,7 +38,7 @@ PORTS = range(
 )
 """Disjoint for pytest's workers, and outside the system's ephemeral ports."""
 _turns = itertools.count(os.getpid() * 386)
-"""Runs that are started together have neighbouring process ids, and begin far apart all the same."""
+"""Runs that are started together have adjacent process ids, but begin far apart."""
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 _FIELDS = (
@@ -47,7 +47,7 @@ _FIELDS = (
 )
 BROKEN_OFF = "an answer that breaks off"
 EMPTY_LIST = "an empty list"
-"""A right answer to a lookup that finds nothing."""
+"""A valid answer of a lookup without results."""
 
 
 def free_port() -> int:
@@ -137,7 +137,7 @@ async def _listening(take: Serve, ports: int) -> AsyncIterator[list[int]]:
 
 
 def http_answer(body: bytes, *, content_type: str = "application/json", missing: int = 0) -> bytes:
-    """A success that announces `missing` bytes more than it sends."""
+    """A success response that announces `missing` bytes more than it sends."""
     head = (
         f"HTTP/1.1 200 OK\r\ncontent-type: {content_type}\r\n"
         f"content-length: {len(body) + missing}\r\nconnection: close\r\n\r\n"
@@ -159,11 +159,11 @@ UNREADABLE: Mapping[str, bytes] = {
     "a web page": http_answer(b"<!doctype html><title>Sign in</title>", content_type="text/html"),
     "nothing": http_answer(b""),
     "JSON cut in half": http_answer(b'{"id": "7", "status": "COMPL'),
-    "bytes that are no text": http_answer(b'{"id": "\xff\xfe"}'),
+    "bytes that are not text": http_answer(b'{"id": "\xff\xfe"}'),
     "10,000 lists in one another": http_answer(b"[" * 10_000 + b"]" * 10_000),
     BROKEN_OFF: http_answer(b'{"id": "7"}', missing=100),
 }
-"""HTTP answers that no engine with a JSON API means."""
+"""HTTP answers that are never valid for a JSON API."""
 GARBAGE: Mapping[str, bytes] = {
     **UNREADABLE,
     "null": _json(None),
@@ -175,7 +175,7 @@ GARBAGE: Mapping[str, bytes] = {
     "an object of wrong types": _json(_wrong_types()),
     "a list of objects of wrong types": _json([_wrong_types()]),
 }
-"""And JSON of unexpected shapes."""
+"""The same, and JSON of unexpected shapes."""
 
 
 @dataclass(frozen=True)
@@ -203,14 +203,14 @@ class EngineHarness(ABC):
     completing: Sample
     """Ends soon, with an output."""
     output: Any = ANY
-    """State it: otherwise a connector that returns a wrong output passes."""
+    """Set it: otherwise, a connector that returns a wrong output passes."""
     failing: Sample
     """Ends soon, with a reason that contains `failure`."""
     failure: str
     lasting: Sample
     """Runs longer than any test."""
     unknown_workflow = WorkflowRef(id="no-such-workflow", name="no such workflow")
-    """Not at the engine, with an id of the engine's form."""
+    """Not in the engine, with an id in the engine's format."""
     deadline_seconds = DEADLINE_SECONDS
     """The longest time in which the engine ends a run or lists it."""
     has_credentials = True
@@ -220,9 +220,8 @@ class EngineHarness(ABC):
     ports = 1
     """How many the engine listens on; with more than one, override `connector_at_ports`."""
     garbage: Mapping[str, bytes] = GARBAGE
-    """HTTP answers that the engine never gives, by their names in failed tests. Add answers that are almost
-    right, remove those that the engine may mean. Empty: no engine that answers with garbage can be made, and
-    those tests do not apply."""
+    """HTTP answers that the engine never gives, by their names in failed tests. Add almost valid answers, and
+    remove those that the engine may give. Empty: the tests with garbage do not apply."""
 
     query: Interaction | None = None
     """Needed if runs can be queried."""
@@ -272,7 +271,7 @@ class EngineHarness(ABC):
                 yield name, connector
 
     def garbled(self, asked: Asked, garbage: bytes) -> bytes:
-        """The whole HTTP answer. Give a right one to a login or handshake, so that the start reaches the
+        """The whole HTTP answer. Give logins and handshakes a valid one, so that the start reaches the
         garbage."""
         return garbage
 
@@ -281,11 +280,11 @@ class EngineHarness(ABC):
         """How many runs this key started, by the engine's own record."""
 
     def unknown_run_id(self) -> str:
-        """An id of no run, in the engine's form."""
+        """An id without a run, in the engine's format."""
         return str(uuid4())
 
     def another_workflow(self) -> WorkflowRef | None:
-        """Another one than `completing`'s; None: the engine has no other."""
+        """Not that of `completing`; None: the engine has no other."""
         others = (self.failing.workflow, self.lasting.workflow)
         return next((other for other in others if other.id != self.completing.workflow.id), None)
 
@@ -351,7 +350,7 @@ async def outcome(
 
 
 async def accepted(ask: Callable[[], Awaitable[None]], *, seconds: float) -> None:
-    """Repeat what an engine cannot do yet, as the product does."""
+    """Repeats a request that the engine cannot carry out yet, as the product does."""
     async with asyncio.timeout(seconds):
         while True:
             try:
@@ -363,7 +362,7 @@ async def accepted(ask: Callable[[], Awaitable[None]], *, seconds: float) -> Non
 async def eventually(ask: Callable[[], Awaitable[Answered]], *, seconds: float) -> Answered:
     """The first truthy answer, as engines record some things late."""
     async with asyncio.timeout(seconds):
-        while not (answer := await ask()):  # noqa: ASYNC110 - engines have to be polled
+        while not (answer := await ask()):  # noqa: ASYNC110 - engines must be polled
             await asyncio.sleep(POLL_SECONDS)
         return answer
 
@@ -386,7 +385,7 @@ async def answer_or_error(asked: Awaitable[Answered], *, to: str) -> Answered | 
     except ConnectorError as error:
         return error
     except Exception as error:
-        raise AssertionError(f"{to}: it raised {type(error).__name__}, no ConnectorError") from error
+        raise AssertionError(f"{to}: it raised {type(error).__name__}, not a ConnectorError") from error
 
 
 def everything_told_by(error: BaseException) -> str:

@@ -173,7 +173,7 @@ def _tool(default: str, *, title: str, description: str) -> str:
 
 
 class McpSourceConfig(McpConfig):
-    """A source of kind `mcp`: how to reach the server, and what of it becomes workflows."""
+    """A source of kind `mcp`: how to reach the server, and which workflows it offers."""
 
     offer: Literal["both", "tools", "workflows"] = Field(
         default="both",

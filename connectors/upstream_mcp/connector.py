@@ -154,13 +154,13 @@ class McpConnector:
             responses = await self._questions.answer_all(answer.get("inputRequests") or {}, caller)
             given = {"inputResponses": responses}
             if not responses:
-                # The server wants to be called again later, with nothing but its state.
+                # The server requests another call later, with its state only.
                 given = {}
                 await asyncio.sleep(PAUSE_SECONDS)
             if isinstance(state := answer.get("requestState"), str):
                 given["requestState"] = state
         else:
-            raise InvalidAnswer(f"The tool asked for input {MOST_ROUNDS} times without an end.")
+            raise InvalidAnswer(f"The tool asked for input {MOST_ROUNDS} times and did not finish.")
         if (task := created_task(answer)) is not None:
             return Started(run_id=task["taskId"], snapshot=read_task(task), raw=answer)
         ended = replace(read_result(answer), started_at=began, finished_at=datetime.now(UTC))
@@ -171,19 +171,17 @@ class McpConnector:
         answer = await self._call({"name": name, "arguments": arguments}, repeatable=repeatable)
         if answer.get("resultType", "complete") != "complete" or created_task(answer) is not None:
             kind = InvalidAnswer if repeatable else OutcomeUnknown
-            raise kind(f"The tool {name} answered with something else than a result.")
+            raise kind(f"The tool {name} did not return a result.")
         return answer
 
     async def poll(self, run: RunRef) -> RunSnapshot:
         if run.run_id == str(run.key):
-            raise NotFound(
-                "The answer to this call of a tool was its result; the server keeps nothing of it."
-            )
+            raise NotFound("The answer to this tool call was its result, which the server does not keep.")
         return await self._tasks.poll(run.run_id)
 
     async def cancel(self, run: RunRef) -> None:
         if run.run_id == str(run.key):
-            raise Rejected("The call of the tool has already ended.")
+            raise Rejected("The tool call has already ended.")
         await self._tasks.cancel(run.run_id)
 
     def on_listing_changed(self, listener: Callable[[], None]) -> None:
@@ -251,7 +249,7 @@ class McpConnector:
 
 
 def _may_have_tools(era: Era) -> bool:
-    """Servers that declare nothing at all may have tools all the same."""
+    """A server that declares no capabilities may still have tools."""
     return "tools" in era.capabilities or not {"prompts", "resources"} & era.capabilities.keys()
 
 
@@ -277,7 +275,7 @@ class ListedWorkflows:
 
     @property
     def tools(self) -> frozenset[str]:
-        """The tools that list and run workflows, which are no workflows themselves."""
+        """The tools that list and run workflows; they are not workflows themselves."""
         config = self._config
         return frozenset({config.list_tool, config.start_tool, config.status_tool, config.cancel_tool})
 
@@ -330,7 +328,7 @@ def _as_theirs(workflow: WorkflowRef) -> WorkflowRef:
 
 
 class RunsByTools:
-    """The simplified workflow API by calls of tools."""
+    """The simplified workflow API, through tool calls."""
 
     def __init__(self, config: McpSourceConfig, call: CallTool) -> None:
         self._config = config

@@ -48,11 +48,11 @@ OUR_CAPABILITIES: dict[str, Any] = {"extensions": {TASKS_EXTENSION: {}}}
 DISCOVER_SECONDS = 10.0
 MAX_DEPTH = 150  # Above the limit of one schema, so that a deep one does not fail the listing
 LOGGED_CHARACTERS = 1_000
-LEVEL_SECONDS = 5.0  # For a server to take a level; the call that wants it begins anyway
-CREDENTIALS_REFUSED = (401, 403)  # By which servers of both eras refuse credentials
+LEVEL_SECONDS = 5.0  # To set the log level; the call begins anyway
+CREDENTIALS_REFUSED = (401, 403)  # Used by servers of both eras
 CLOSED = "Connection closed"
 LOST_CONNECTION = (CLOSED, "SSE stream", "read stream")
-UNREADABLE = "Failed to parse"  # So the SDK's messages begin, whose codes servers use as well
+UNREADABLE = "Failed to parse"  # The prefix of the SDK's messages; servers use the same codes
 LISTS = frozenset({"tools/list", "prompts/list", "resources/list", "resources/templates/list"})
 LIST_CHANGED = frozenset(f"notifications/{name}/list_changed" for name in ("tools", "prompts", "resources"))
 OnProgress = Callable[[float, float | None, str | None], None]
@@ -69,9 +69,9 @@ class TransportFailure(Protocol):
 
 
 class TransportFailures:
-    """Failures below JSON-RPC, on their way to the request that they concern. The SDK's transports know only
-    JSON-RPC errors, and any other failure ends the conversation. So a failure travels as a JSON-RPC error
-    whose data is a key that a server cannot guess."""
+    """Passes failures below JSON-RPC to the request that they affect. The SDK's transports know only JSON-RPC
+    errors, and any other failure ends the conversation. So a failure is sent as a JSON-RPC error with a key
+    as its data, which a server cannot guess."""
 
     def __init__(self) -> None:
         self._passed: dict[str, TransportFailure] = {}
@@ -173,7 +173,7 @@ class Conversation:
                 sent_headers[inbound.MCP_NAME_HEADER] = inbound.encode_header_value(name)
         elif caller is not None and caller.log_level:
             await self._want_level(caller.log_level)
-        if silence is None:  # A subscription, which is no call
+        if silence is None:  # A subscription, which is not a call
             return await self._send(method, params, options, silence=None, repeatable=repeatable)
         call_id = f"call-{uuid4().hex}" if method in FOR_CALLERS else ""
         if call_id:
@@ -236,7 +236,7 @@ class Conversation:
                 self.ended.set()
             return self._unanswered(f"{method}: the connection broke before the answer.", repeatable)
         if error.code == mcp_types.PARSE_ERROR and error.message.startswith(UNREADABLE):
-            return self._unusable(f"{method}: the answer is no MCP message.", repeatable)
+            return self._unusable(f"{method}: the answer is not an MCP message.", repeatable)
         if error.code == mcp_types.UNSUPPORTED_PROTOCOL_VERSION and self.era.version:
             return SessionLost()
         words = shorten(printable(self._redactor.text(error.message)), WORDS_LIMIT)
@@ -265,12 +265,16 @@ class Conversation:
             parse = parse_listing if method in LISTS else parse_json
             checked = self._redactor.answer(parse(body, max_depth=MAX_DEPTH), body)
         except (UnreadableJSON, ValueError, RecursionError) as error:
-            reason = str(error) if isinstance(error, UnreadableJSON) else "It holds a number that is none."
+            reason = (
+                str(error)
+                if isinstance(error, UnreadableJSON)
+                else "It contains a number that JSON does not allow."
+            )
             failure = self._unusable(f"{method}: the answer cannot be used. {reason}", repeatable)
         else:
             if isinstance(checked, dict):
                 return checked
-            failure = self._unusable(f"{method}: the answer is no object.", repeatable)
+            failure = self._unusable(f"{method}: the answer is not an object.", repeatable)
         raise failure
 
     async def _on_request(
@@ -279,7 +283,7 @@ class Conversation:
         if method == "ping":
             return {}
         if method not in CAPABILITY_OF:
-            raise MCPError(code=mcp_types.METHOD_NOT_FOUND, message=f"This client offers no {method[:100]}.")
+            raise MCPError(code=mcp_types.METHOD_NOT_FOUND, message=f"{method[:100]} is not supported.")
         try:
             asked = self._checked(method, dict(params or {}), repeatable=True)
         except ConnectorError as error:
@@ -287,7 +291,7 @@ class Conversation:
         return await self._questions.answer(method, asked)
 
     def _on_log_message(self, method: str, params: Mapping[str, Any] | None) -> bool:
-        """Before the answer to the call, which may come right behind it. Whether it was one."""
+        """Whether it was a log message. Handled at once, since the call's answer may follow directly."""
         if method != LOG_MESSAGE:
             return False
         if params is not None and self._logs.is_wanted(params):
@@ -299,12 +303,12 @@ class Conversation:
         return True
 
     async def _want_level(self, level: str) -> None:
-        """Have the session send what its most curious caller asked for; others get less of it."""
+        """Set the most verbose level that a caller has requested; other callers get fewer messages."""
         async with self._leveling:
             is_covered = level not in LOG_LEVELS or covers_level(self._level, level)
             if "logging" not in self.era.capabilities or is_covered:
                 return
-            self._level = level  # Also where the server refuses, so as not to ask at each call
+            self._level = level  # Also if the server refuses, so that it is not asked at each call
             headers = {inbound.MCP_PROTOCOL_VERSION_HEADER: self.era.version}
             with contextlib.suppress(ConnectorError):
                 await self._send(
@@ -358,7 +362,7 @@ class Conversation:
         version = answer.get("protocolVersion")
         if version not in versions.HANDSHAKE_PROTOCOL_VERSIONS:
             shown = shorten(printable(str(version)), 50)
-            raise InvalidAnswer(f"The server speaks MCP {shown}, which is not known here.")
+            raise InvalidAnswer(f"The server speaks MCP {shown}, which is not supported.")
         headers = {inbound.MCP_PROTOCOL_VERSION_HEADER: str(version)}
         await self._dispatcher.notify("notifications/initialized", None, {"headers": headers})
         return Era(str(version), _dict(answer.get("capabilities")), _name_of(answer.get("serverInfo")))

@@ -45,7 +45,7 @@ class ServerFeatures:
         self._questions = questions
 
     async def list_all(self) -> AsyncGenerator[FeatureDefinition | RejectedDefinition]:
-        """The first MOST_LISTED of each kind; a rejected entry says that there are more."""
+        """The first MOST_LISTED of each kind; a rejected entry reports that there are more."""
         capabilities = (await self._session.era()).capabilities
         for kind, (capability, method, key) in LISTS.items():
             if capability in capabilities:
@@ -84,7 +84,7 @@ class ServerFeatures:
     async def complete(
         self, kind: FeatureKind, identifier: str, argument: str, typed: str, given: Mapping[str, str]
     ) -> Completion:
-        """Nothing, from a server that completes nothing."""
+        """Empty if the server does not support completion."""
         if "completions" not in (await self._session.era()).capabilities:
             return Completion()
         reference = (
@@ -110,10 +110,10 @@ class ServerFeatures:
     async def _read(
         self, method: str, params: dict[str, Any], *, name: str, given: GivenInput | None
     ) -> dict[str, Any]:
-        """With a handshake a server asks while it waits, and hears that no user has seen it."""
+        """A server of the handshake era asks during the request, and learns that no user saw the question."""
         caller = None
         if given is not None and (await self._session.era()).is_modern:
-            caller = RunCaller(capabilities=given.capabilities, ask=_ask_nobody, key=given.caller)
+            caller = RunCaller(capabilities=given.capabilities, ask=_refuse_all, key=given.caller)
             params |= {"inputResponses": dict(given.responses)} if given.responses else {}
             params |= {"requestState": given.state} if given.state is not None else {}
         answer = await self._session.request(method, params, name=name, caller=caller)
@@ -122,7 +122,7 @@ class ServerFeatures:
             return answer
         if kind != "input_required" or caller is None:
             raise Unsupported(
-                f"The server asks for input before it answers {method}, which this client cannot give."
+                f"The server asks for input before it answers {method}, which this client cannot provide."
             )
         asked = self._questions.admissible(answer.get("inputRequests") or {}, caller)
         state = answer.get("requestState")
@@ -133,8 +133,8 @@ class ServerFeatures:
         }
 
 
-async def _ask_nobody(requests: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """The answer to the request asks, not a request of ours."""
+async def _refuse_all(requests: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """A stateless server asks in its answer, never by requests during the call."""
     return {key: {"error": {}} for key in requests}
 
 
@@ -169,7 +169,7 @@ def problem_of(definition: FeatureDefinition) -> str:
     """Why it cannot be served; empty if it can."""
     texts = [definition.id, *(argument.name for argument in definition.arguments)]
     if not all(text.isprintable() for text in texts):
-        return "its name, its address or an argument's name has characters that cannot be printed"
+        return "its name, its address or an argument's name has unprintable characters"
     names = [argument.name for argument in definition.arguments]
     if len(set(names)) < len(names):
         return "two of its arguments have the same name"
@@ -184,7 +184,7 @@ def problem_of(definition: FeatureDefinition) -> str:
 def _template_problem(template: str) -> str:
     # A template that begins with a variable would match the addresses of everything else.
     if not ADDRESS.fullmatch(template):
-        return "its template does not begin with a scheme, or has characters that no URI has"
+        return "its template does not begin with a scheme, or has characters that a URI cannot have"
     try:
         parsed = UriTemplate.parse(template, max_length=LONGEST_ADDRESS)
     except InvalidUriTemplate as error:

@@ -80,7 +80,7 @@ class HttpFailure:
 
 
 class LimitedTransport(httpx2.AsyncBaseTransport):
-    """Sends the SDK's requests and answers for failures, since exceptions end the conversation."""
+    """Sends the SDK's requests. Failures become responses, since exceptions would end the conversation."""
 
     def __init__(
         self,
@@ -153,13 +153,14 @@ class LimitedTransport(httpx2.AsyncBaseTransport):
     async def _answer(
         self, request: httpx2.Request, response: httpx2.Response, exchange: Exchange
     ) -> httpx2.Response:
-        """The response for the SDK, or the failure in its place."""
+        """The response for the SDK, or the failure as a response."""
         if exchange.encoding:
             await response.aclose()
             return self._failed(
                 request,
                 HttpFailure(
-                    exchange, problem="the response is compressed, although we asked for a plain one."
+                    exchange,
+                    problem="the response is compressed, although the request did not accept compression.",
                 ),
             )
         media_type = response.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -171,8 +172,8 @@ class LimitedTransport(httpx2.AsyncBaseTransport):
             )
             return httpx2.Response(response.status_code, headers=response.headers, stream=bounded)
         await response.aclose()
-        kind = f"answered with {media_type}" if media_type else "did not say what it answered with"
-        return self._failed(request, HttpFailure(exchange, problem=f"the server {kind}, not with MCP."))
+        problem = f"the server answered with {media_type or 'no media type'}, not with MCP."
+        return self._failed(request, HttpFailure(exchange, problem=problem))
 
     async def _whole_answer(
         self, request: httpx2.Request, response: httpx2.Response, exchange: Exchange
@@ -211,7 +212,7 @@ class LimitedTransport(httpx2.AsyncBaseTransport):
         is_answered = request.method == "POST" and not _method_of(request).startswith(b"notifications/")
         if is_message or not is_answered:
             return None
-        why = f"the answer is not the JSON of an MCP message. {unreadable}"
+        why = f"the answer is not an MCP message in JSON. {unreadable}"
         return HttpFailure(exchange, problem=why.strip())
 
     def _stays_here(self, request: httpx2.Request, exchange: Exchange) -> bool:
@@ -269,7 +270,7 @@ class _BoundedStream(httpx2.AsyncByteStream):
         yield bytes(events.rest)
 
     def _fit(self, event: bytes) -> bytes:
-        """The event, with what can be used of its message."""
+        """The event, with the usable part of its message."""
         data = b"\n".join(line.removeprefix(b" ") for line in DATA_LINE.findall(event))
         if not is_nested_deeper(data, rate_limits.MAX_DEPTH):
             message = self._with_call(data)
@@ -344,7 +345,7 @@ def _too_large(most: int) -> str:
 class ServerStreams:
     """Opens the streams on which servers of the handshake era send notifications. The SDK asks for one at the
     beginning of a conversation, and gives up after two failures. This one retries until the server's answer
-    is final, so that a server may be away for hours."""
+    is final, so that a server may be down for hours."""
 
     def __init__(
         self,
@@ -360,7 +361,7 @@ class ServerStreams:
 
     async def open(self, request: httpx2.Request) -> httpx2.Response:
         began, was_away, resumes = time.monotonic(), False, LAST_EVENT in request.headers
-        # Do not hammer a server that ends the stream at once.
+        # Do not overload a server that ends the stream immediately.
         if resumes:
             await asyncio.sleep(SECONDS_BEFORE_RESUMING)
         elif self._opened_at:

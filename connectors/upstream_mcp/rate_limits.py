@@ -25,11 +25,11 @@ ANSWER = re.compile(rb'"(result|error)"\s*:')
 END_OF_EVENT = re.compile(rb"\r\n\r\n|\n\n|\r\r")
 LONGEST_END = 4
 MAX_DEPTH = 150  # The SDK's parser stops at 200
-CUT = "workflow-catalogue/cut"  # Marks a tool from which was cut what is nested too deep
+CUT = "workflow-catalogue/cut"  # Marks a tool that lost the parts that are nested too deep
 
 
 class TooDeepAnswer(Exception):
-    """An answer of which nothing can be used."""
+    """An answer that cannot be used at all."""
 
     def __init__(self, request_id: Any) -> None:
         super().__init__(f"the answer is nested more than {MAX_DEPTH} levels deep.")
@@ -37,7 +37,7 @@ class TooDeepAnswer(Exception):
 
 
 def without_depth(message: bytes) -> bytes:
-    """What can be used of a message that the SDK's parser cannot read. Raises TooDeepAnswer."""
+    """The usable part of a message that the SDK's parser cannot read. Raises TooDeepAnswer."""
     listing = cut_deep_tools(message)
     if not is_nested_deeper(listing, MAX_DEPTH):
         return listing
@@ -48,7 +48,7 @@ def without_depth(message: bytes) -> bytes:
     if "method" not in members:
         raise TooDeepAnswer(members.get("id"))
     logger.warning("A message of an MCP server is nested more than {} levels deep: cut.", MAX_DEPTH)
-    # Refusing a request and hearing of a change take no parameters.
+    # Neither a refusal nor a change notification needs parameters.
     members.pop("params", None)
     return json.dumps(members).encode()
 

@@ -1,4 +1,4 @@
-"""What a server sends to callers during their calls: questions of all kinds, and log messages."""
+"""Requests for input and log messages that a server sends to callers during their calls."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -20,12 +20,12 @@ CAPABILITY_OF = {
 }
 PASSED_ON = {"none": (), "elicitation": ("elicitation",), "all": ("elicitation", "sampling", "roots")}
 DECLARED: dict[str, dict[str, Any]] = {"elicitation": {"form": {}, "url": {}}, "sampling": {}, "roots": {}}
-CALL = "workflow-catalogue/call"  # In `_meta` of a server's request: on the stream of which call it came
+CALL = "workflow-catalogue/call"  # In `_meta` of a server's request: the call on whose stream it came
 FOR_CALLERS = {"tools/call", "prompts/get", "resources/read", "completion/complete"}
 MOST_AT_ONCE = 10
 MOST_BYTES = 100_000  # Of all questions of a round
 NOT_ASKED: dict[str, Any] = {"action": "cancel"}  # Of an elicitation that no user has seen
-CANNOT_ANSWER = "The tool asks for input during the call, which its caller's client cannot give."
+CANNOT_ANSWER = "The tool asks for input during the call, which its caller's client cannot provide."
 LOG_MESSAGE = "notifications/message"
 MESSAGES_AT_ONCE, MESSAGES_PER_SECOND = 100, 20  # Passed on to one call; more are dropped
 LONGEST_DATA = 5_000  # Characters of JSON
@@ -59,17 +59,17 @@ class Questions:
             self._calls.pop(call_id, None)
 
     async def answer(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
-        """A request of a server with a handshake. Raises MCPError for what cannot be asked."""
+        """Answers a request of a handshake server. Raises MCPError for one that cannot be forwarded."""
         meta = params.get("_meta")
         call_id = str(meta.get(CALL) or "") if isinstance(meta, dict) else ""
-        # Over stdio no request says to which call it belongs.
+        # Over stdio, requests do not name their call.
         only = next(iter(self._calls.values())) if len(self._calls) == 1 else None
         caller = self._calls.get(call_id) if call_id else only
         is_too_large = len(json.dumps(params)) > MOST_BYTES
         if caller is None or is_too_large or not self._can_answer(caller, method, params):
             if method == "elicitation/create":
                 return NOT_ASKED
-            raise MCPError(METHOD_NOT_FOUND, f"The caller of this tool offers no {method[:100]}.")
+            raise MCPError(METHOD_NOT_FOUND, f"The client of this caller does not support {method[:100]}.")
         asked = {name: value for name, value in params.items() if name != "_meta"}
         result = (await caller.ask({"0": {"method": method, "params": asked}}))["0"]
         if "error" in result:
@@ -82,16 +82,16 @@ class Questions:
         results = {} if caller is None or not asked else await caller.ask(asked)
         if any("error" in result for result in results.values()):
             raise Unsupported(
-                "The tool asks for input during the call, which its caller's client refused to give."
+                "The tool asks for input during the call, which its caller's client refused to provide."
             )
         return results
 
     def admissible(self, requests: Any, caller: RunCaller | None) -> dict[str, dict[str, Any]]:
         """`inputRequests` that the caller's client can answer. Raises Unsupported or InvalidAnswer."""
         if not isinstance(requests, dict) or len(requests) > MOST_AT_ONCE:
-            raise InvalidAnswer(f"The tool asks for input without up to {MOST_AT_ONCE} named requests.")
+            raise InvalidAnswer(f"The tool's request for input must have at most {MOST_AT_ONCE} named parts.")
         if len(json.dumps(requests)) > MOST_BYTES:
-            raise InvalidAnswer(f"The tool asks for input with more than {MOST_BYTES:,} bytes.")
+            raise InvalidAnswer(f"The tool's request for input is larger than {MOST_BYTES:,} bytes.")
         asked: dict[str, dict[str, Any]] = {}
         for key, given in requests.items():
             request = given if isinstance(given, dict) else {}
@@ -124,13 +124,13 @@ class CallLogs:
     def __init__(self) -> None:
         self._under_way: list[str] = []
         self._calls: dict[str, tuple[RunCaller, Bucket]] = {}
-        self._callers: set[str] = set()  # All that ever called
+        self._callers: set[str] = set()  # All callers so far
 
     @contextmanager
     def during(self, method: str, call_id: str, caller: RunCaller | None) -> Iterator[None]:
         self._under_way.append(call_id)
         if method in FOR_CALLERS:
-            # One without a caller may be anybody's.
+            # A call without a caller may belong to any client.
             self._callers.add("" if caller is None else caller.key)
         if caller is not None:
             self._calls[call_id] = caller, Bucket(MESSAGES_AT_ONCE, MESSAGES_PER_SECOND)
@@ -141,7 +141,7 @@ class CallLogs:
             self._calls.pop(call_id, None)
 
     def is_wanted(self, params: Mapping[str, Any]) -> bool:
-        """To be asked first: checking and masking a message costs more."""
+        """Cheaper than checking and masking the message."""
         return self._find(params) is not None
 
     def pass_on(self, params: Mapping[str, Any]) -> None:
@@ -158,8 +158,8 @@ class CallLogs:
         meta = params.get("_meta")
         call_id = str(meta.get(CALL) or "") if isinstance(meta, dict) else ""
         if not call_id and len(self._under_way) == 1 and len(self._callers) == 1:
-            # Over stdio, and on a session's own stream, no message says to which call it belongs. It may be a
-            # late one of an earlier call, so that there must not have been any other caller either.
+            # Over stdio, and on a session's own stream, messages do not name their call. It may be a late
+            # message of an earlier call, so there must not have been another caller either.
             call_id = self._under_way[0]
         if call_id not in self._calls:
             return None

@@ -1,4 +1,4 @@
-"""The session with one server, shared by all calls, opened when needed and again after a loss."""
+"""The session with one server, shared by all calls; opened when needed, and again after it is lost."""
 
 import asyncio
 import time
@@ -80,7 +80,7 @@ class McpSession:
         on_progress: OnProgress | None = None,
         caller: RunCaller | None = None,
     ) -> dict[str, Any]:
-        """As `Conversation.request`, repeated in a new conversation if the server lost the session."""
+        """Like `Conversation.request`, repeated in a new conversation if the server lost the session."""
         for is_last in (False, True):
             async with self._conversation() as owned:
                 try:
@@ -103,7 +103,7 @@ class McpSession:
                     self._era = None
                     self._retire(owned)
                     if is_last:
-                        raise Unreachable(f"{method}: the server forgets each session at once.") from None
+                        raise Unreachable(f"{method}: the server loses each session immediately.") from None
         raise AssertionError("the loop returns or raises")
 
     async def page(self, method: str, key: str, cursor: str = "") -> tuple[list[Any], str]:
@@ -135,7 +135,7 @@ class McpSession:
             await owned.close()
 
     async def _watch(self) -> None:
-        """Report one change for any missed between conversations."""
+        """Reports a change after each reconnection, since notifications may have been missed."""
         in_a_row, has_listened = 0, False
         while True:
             try:
@@ -224,7 +224,7 @@ class McpSession:
                 cause.args = (cause.message,)
                 return cause
         if any(isinstance(cause, SessionLost) for cause in causes):
-            return Unreachable("The MCP server refuses to begin a conversation.")
+            return Unreachable("The MCP server refuses new sessions.")
         kinds = ", ".join(dict.fromkeys(type(cause).__name__ for cause in causes))
         reasons = "; ".join(f"{type(cause).__name__}: {cause}" for cause in causes)
         logger.debug("The connection to an MCP server failed: {}", self._redactor.text(reasons))

@@ -115,7 +115,7 @@ async def _start(config: McpConfig) -> tuple[asyncio.subprocess.Process, asyncio
         )
     except (OSError, ValueError) as error:
         number = error.errno if isinstance(error, OSError) else None
-        reason = os.strerror(number).lower() if number else "a word of it has a character that none may have"
+        reason = os.strerror(number).lower() if number else "it contains an invalid character"
         raise Misconfigured(f"The command {config.command!r} cannot be started: {reason}.") from None
     return asyncio.subprocess.Process(pipes, protocol, loop), pipes
 
@@ -143,7 +143,7 @@ async def _read_messages(
 
 
 def _fit(line: bytes, failures: TransportFailures) -> bytes:
-    """The line, or of a message nested too deep what can be used."""
+    """The line, or the usable part of a message that is nested too deep."""
     if not is_nested_deeper(line, rate_limits.MAX_DEPTH):
         return line
     try:

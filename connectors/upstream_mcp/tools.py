@@ -99,7 +99,7 @@ class ServerTasks:
         except Unsupported:
             raise Unsupported("This MCP server cannot cancel a task.") from None
         except Rejected as error:
-            # The same code says that there is no such task, and that it has ended.
+            # The same code means an unknown task or one that has ended.
             if read_task(await self._get(task_id)).state is not RunState.RUNNING:
                 raise Rejected("The task has already ended.") from None
             raise error
@@ -108,11 +108,11 @@ class ServerTasks:
         era = await self._session.era()
         offered = era.capabilities.get("extensions" if era.is_modern else "tasks")
         if not isinstance(offered, dict) or (era.is_modern and TASKS_EXTENSION not in offered):
-            raise NotFound("The MCP server keeps no tasks.")
+            raise NotFound("The MCP server does not keep tasks.")
         try:
             return await self._ask("tasks/get", task_id)
         except Unsupported:
-            raise NotFound("The MCP server keeps no tasks.") from None
+            raise NotFound("The MCP server does not keep tasks.") from None
         except Rejected as error:
             if error.details.get("code") == INVALID_PARAMS:
                 raise NotFound(error.message, details=error.details) from None
@@ -122,7 +122,7 @@ class ServerTasks:
         return await self._session.request(method, {"taskId": task_id}, silence=seconds, name=task_id)
 
     async def _with_result(self, task: dict[str, Any], snapshot: RunSnapshot) -> RunSnapshot:
-        """The result is in the task, or has to be requested."""
+        """The result is in the task, or must be requested."""
         answer = task.get("result")
         try:
             if not isinstance(answer, dict):
@@ -156,7 +156,7 @@ class ServerTasks:
 def read_tool(
     tool: Any, *, position: int, needs_headers: bool = False
 ) -> WorkflowDefinition | RejectedDefinition:
-    """One entry of `tools/list`; `needs_headers`: the server wants some arguments as headers."""
+    """One entry of `tools/list`; `needs_headers`: the server expects some arguments as headers."""
     if not isinstance(tool, dict):
         return parse_definition(tool, position=position)
     if isinstance(tool, TooDeep) or CUT in tool:
@@ -165,7 +165,7 @@ def read_tool(
     if wrong is not None and needs_headers:
         return _rejected(tool, position, f"inputSchema: {wrong}")
     description = tool.get("description")
-    # MCP does without one; a text of blanks is none.
+    # It is optional in MCP; a blank one counts as missing.
     if description is None or (isinstance(description, str) and not description.strip()):
         description = NO_DESCRIPTION
     raw = {
@@ -215,7 +215,7 @@ def _metadata(workflow: WorkflowRef) -> dict[str, Any]:
 
 
 def read_result(answer: dict[str, Any]) -> RunSnapshot:
-    """A tool's result: failed if the tool says so, or if it is unreadable."""
+    """A tool's result: failed if the tool reports an error, or if it is unreadable."""
     blocks = answer.get("content", [])
     if problem := _problem_of(blocks):
         return RunSnapshot(
@@ -243,12 +243,12 @@ def read_result(answer: dict[str, Any]) -> RunSnapshot:
 
 def _problem_of(blocks: Any) -> str:
     if not isinstance(blocks, list):
-        return "its content is no list"
+        return "its content is not a list"
     for block in blocks:
         if not isinstance(block, dict) or not isinstance(block.get("type"), str):
             return "its content has a part without a type"
         if block["type"] == "text" and not isinstance(block.get("text"), str):
-            return "its content has a text without a text"
+            return "its content has a text block without text"
     return ""
 
 

@@ -105,7 +105,7 @@ WRONG = [
         "Invalid input schema",
     ),
     ("endpoint", "https://elsewhere.example.com/x", f"not below {API}/v1"),
-    ("input_mappings", '{"nobody": {"in": "query"}}', "none of the input schema's properties"),
+    ("input_mappings", '{"nobody": {"in": "query"}}', "not a property of the input schema"),
     ("input_mappings", '{"amount": {"in": "cookie"}}', "/amount/in: "),
     ("constants", '{"in": "query"}', "valid list"),
     ("output_mappings", '{"number": "order"}', "/number: "),

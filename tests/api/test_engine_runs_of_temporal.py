@@ -147,7 +147,7 @@ def test_a_condition_cannot_break_out_of_its_brackets(client: TokenClient, query
     """E10: else the other filters would seem to hold and would not."""
     refused = client.get("/api/sources/temporal/runs/", {"query": query, "run": "order-"})
     assert refused.status_code == 400
-    assert "without its partner" in refused.json()["detail"] or "printed" in refused.json()["detail"]
+    assert "unbalanced" in refused.json()["detail"] or "unprintable" in refused.json()["detail"]
 
 
 @pytest.mark.parametrize(

@@ -342,7 +342,7 @@ def test_a_text_that_was_cut_inside_a_character_is_refused():
     assert response.json()["errors"] == [
         {
             "path": "/arguments/text/0",
-            "message": "contains half of a surrogate pair, which is no character",
+            "message": "contains half of a surrogate pair, which is not a character",
         }
     ]
     assert not Execution.objects.exists()

@@ -24,7 +24,7 @@ from tests.factories import make_source
 
 __all__ = ["helper"]
 
-NO_MESSAGE = "not the JSON of an MCP message"
+NO_MESSAGE = "not an MCP message in JSON"
 KEY = "key-that-nobody-may-see-42"
 TIMEOUT_SECONDS = 1.0
 PATIENCE_SECONDS = 60.0
@@ -78,7 +78,7 @@ def source_of(engine: ScriptedEngine, *, name: str = "hostile", **config: Any) -
         (server(list=servers.answers(None)), "tools/list"),
         (server(list=servers.answers({"tools": {"good": GOOD_TOOL}})), "no array of tools"),
         (server(list=servers.answers({"tools": [], "nextCursor": 7})), "cursor"),
-        (server(initialize=servers.answers({"protocolVersion": {"a": 1}})), "not known here"),
+        (server(initialize=servers.answers({"protocolVersion": {"a": 1}})), "which is not supported"),
         (server(initialize=servers.answers("yes")), "initialize"),
         (server(list=lambda message, _: servers.error(message, f"Bad key {KEY}")), "Bad key ***"),
     ],

@@ -190,8 +190,8 @@ def test_half_a_character_is_refused_in_words_and_not_with_an_exception() -> Non
     for schema in ({"properties": {"a": {"pattern": "x"}}}, {"properties": {"a": {"type": "string"}}}, {}):
         problems = told(schema, {"a": "\ud83d", "b": [{"\ud83d": 1}]})
         assert problems == {
-            "/a": "contains half of a surrogate pair, which is no character",
-            "/b/0": "has a name that contains half of a surrogate pair, which is no character",
+            "/a": "contains half of a surrogate pair, which is not a character",
+            "/b/0": "has a name that contains half of a surrogate pair, which is not a character",
         }
 
 

@@ -99,7 +99,7 @@ class LatheConnector:
     async def _jobs(self) -> list[Any]:
         answer = await self._client.request_json("GET", "/jobs")
         if not isinstance(answer, list):
-            raise InvalidAnswer("Lathe's list of jobs is no list.")
+            raise InvalidAnswer("Lathe's list of jobs is not a list.")
         return answer
 
     async def discover(self) -> AsyncIterator[WorkflowDefinition | RejectedDefinition]:
@@ -146,7 +146,7 @@ class LatheConnector:
                 raw=answer,
             )
         except (AttributeError, KeyError, TypeError, ValueError):
-            raise InvalidAnswer("Lathe's answer is no run.") from None
+            raise InvalidAnswer("Lathe's answer is not a run.") from None
 
     async def _output(self, run: RunRef) -> Any:
         return await self._client.request_json("GET", fill_path("/runs/{id}/result", id=run.run_id))

@@ -122,7 +122,7 @@ async def test_an_answer_that_is_no_run_is_told_as_the_engines_mistake(
 ) -> None:
     """B6, B10: as whoever copies the page wants it, and not as an error of Python's."""
     async with asked_about_a_run(connector_of_the_page, answer) as poll:
-        with pytest.raises(InvalidAnswer, match="is no run"):
+        with pytest.raises(InvalidAnswer, match="is not a run"):
             await poll
 
 

@@ -140,7 +140,7 @@ CASES = [
     Case("50 MB of JSON", replies(200, b'["' + MEGABYTE * 50 + b'"]'), *BAD_ANSWER, "1,000,000 bytes"),
     Case("endless JSON", repeats(ENDLESS, MEGABYTE, every_seconds=0), *BAD_ANSWER, "1,000,000 bytes"),
     Case("a zip bomb", replies(200, BOMB, content_encoding="deflate, deflate"), *BAD_ANSWER, "compressed"),
-    Case("a text", replies(200, '"hello"'), *BAD_ANSWER, "a text"),
+    Case("a text", replies(200, '"hello"'), *BAD_ANSWER, "a string"),
     Case("null", replies(200, "null"), *BAD_ANSWER, "null"),
     Case("a number", replies(200, "42"), *BAD_ANSWER, "a number"),
     Case(

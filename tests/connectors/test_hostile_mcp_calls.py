@@ -98,7 +98,7 @@ async def hang_up(message: Any, writer: asyncio.StreamWriter) -> None:
         (servers.silence, "no response within 0.3 s"),
         (servers.huge_event, "larger than 100,000 bytes"),
         (servers.huge_body, "larger than 100,000 bytes"),
-        (servers.sends_raw(b"<html>Sorry</html>"), "not the JSON of an MCP message"),
+        (servers.sends_raw(b"<html>Sorry</html>"), "not an MCP message in JSON"),
         (servers.answers(7), "tools/call"),
         (hang_up, "connection broke"),
     ],

@@ -161,7 +161,7 @@ async def test_null_is_not_given_where_only_a_json_body_could_say_it(api: Target
     assert api.last.form == [("b", "given")]
 
     needed = tool("GET", f"{api.base_url}/echo", {"q": {"type": ["string", "null"]}}, required=["q"])
-    with pytest.raises(Rejected, match="The value of q is null, which only a JSON body can say"):
+    with pytest.raises(Rejected, match="The value of q is null, which only a JSON body can express"):
         await run(needed, {"q": None})
     assert len(api.arrived) == 2
 
@@ -182,20 +182,20 @@ async def test_one_argument_can_be_the_whole_body_and_a_part_of_the_path_have_a_
 
 UNSENDABLE: dict[str, tuple[Any, str]] = {
     "an object in the query": ({"q": {"a": 1}}, "The value of q is an object. Nothing was sent."),
-    "null within a list": ({"l": ["a", None]}, "The value of l is null, which only a JSON body can say"),
+    "null within a list": ({"l": ["a", None]}, "The value of l is null, which only a JSON body can express"),
     "a line break in a header": (
         {"h": "a\r\nX-Admin: 1"},
         "The value of h contains characters that HTTP does not",
     ),
     "no ASCII in a header": ({"h": "é"}, "The value of h contains characters that HTTP does not allow"),
-    "a comma within a list": ({"l": ["a,b"]}, "The value of l has an item with a comma in it"),
-    "a step back": ({"p": ".."}, 'The value of p is or has "." or ".." as a step, so it cannot stand'),
-    "an encoded step back": ({"p": "%2e%2e"}, 'The value of p is or has "." or ".." as a step'),
-    "a slash": ({"p": "a/b"}, "The value of p has a slash in it"),
+    "a comma within a list": ({"l": ["a,b"]}, "The value of l has an item that is empty or contains a comma"),
+    "a step back": ({"p": ".."}, 'The value of p contains "." or ".." as a segment, so it cannot be'),
+    "an encoded step back": ({"p": "%2e%2e"}, 'The value of p contains "." or ".." as a segment'),
+    "a slash": ({"p": "a/b"}, "The value of p contains a slash"),
     "nothing": ({"p": ""}, "The value of p is empty"),
-    "a NUL": ({"p": "a\x00"}, "The value of p has a control character in it"),
-    "too long an address": ({"p": "x" * 20_000}, "an address that is too long"),
-    "a stranger": ({"other": 1}, "The tool has no place for other."),
+    "a NUL": ({"p": "a\x00"}, "The value of p contains a control character"),
+    "too long an address": ({"p": "x" * 20_000}, "The arguments make the URL too long"),
+    "a stranger": ({"other": 1}, "The tool does not accept other."),
 }
 
 

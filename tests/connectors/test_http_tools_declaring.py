@@ -89,20 +89,20 @@ def test_the_source_of_a_tool_has_its_settings_and_apart_from_them_its_secrets()
 IN_HEADER = {"id": {"in": "header", "name": "X-Id"}}
 BODIES = {"a": TEXT, "b": TEXT}
 WRONG: dict[str, tuple[ToolConfig, str, str]] = {
-    "no address": (tool(endpoint="/orders"), "/api/endpoint", "whole URL"),
+    "no address": (tool(endpoint="/orders"), "/api/endpoint", "must be an absolute URL"),
     "another scheme": (tool(endpoint="ftp://api.example.com/x"), "/api/endpoint", "http:// or https://"),
-    "a query": (tool(endpoint=f"{API}/x?a=1"), "/api/endpoint", "before any '?'"),
-    "a fragment": (tool(endpoint=f"{API}/x#a"), "/api/endpoint", "before any '?'"),
+    "a query": (tool(endpoint=f"{API}/x?a=1"), "/api/endpoint", "must not contain '?' or '#'"),
+    "a fragment": (tool(endpoint=f"{API}/x#a"), "/api/endpoint", "must not contain '?' or '#'"),
     "a password": (tool(endpoint="https://me:secret@api.example.com/x"), "/api/endpoint", "user name"),
     "a host of the caller's": (
         tool(endpoint="https://{host}/x", properties={"host": TEXT}),
         "/api/endpoint",
-        "never in the host",
+        "not in the host",
     ),
     "a metadata address": (tool(endpoint="http://169.254.169.254/x"), "/api/endpoint", "metadata"),
     "dots": (tool(endpoint=f"{API}/a/../b"), "/api/endpoint", '".."'),
     "encoded dots": (tool(endpoint=f"{API}/a/%2e%2E/b"), "/api/endpoint", '".."'),
-    "an empty step": (tool(endpoint=f"{API}//b"), "/api/endpoint", "empty step"),
+    "an empty step": (tool(endpoint=f"{API}//b"), "/api/endpoint", "empty segment"),
     "a blank": (tool(endpoint=f"{API}/a b"), "/api/endpoint", "percent-encoded"),
     "a lone brace": (tool(endpoint=f"{API}/a{{b"), "/api/endpoint", "braces"),
     "a parameter twice": (
@@ -113,17 +113,17 @@ WRONG: dict[str, tuple[ToolConfig, str, str]] = {
     "parameters side by side": (
         tool(endpoint=f"{API}/{{a}}{{b}}", properties=BODIES, required=["a", "b"]),
         "/api/endpoint",
-        "side by side",
+        "must not follow each other directly",
     ),
     "a parameter without argument": (
         tool(endpoint=f"{API}/{{id}}"),
         "/api/endpoint",
-        "no argument goes there",
+        "no argument has this place",
     ),
     "an optional part of the path": (
         tool(endpoint=f"{API}/{{id}}", properties={"id": TEXT}),
         "/input_schema/properties/id",
-        "required or to have a default",
+        "must be required or have a default",
     ),
     "a default that leads elsewhere": (
         tool(endpoint=f"{API}/{{id}}", properties={"id": TEXT | {"default": ".."}}),
@@ -133,13 +133,17 @@ WRONG: dict[str, tuple[ToolConfig, str, str]] = {
     "a place that the path has not": (
         tool(properties={"id": TEXT}, required=["id"], mappings={"id": {"in": "path"}}),
         "/field_mappings/input/id",
-        "which the path has not",
+        "which the path does not contain",
     ),
-    "a mapped stranger": (tool(mappings=IN_HEADER), "/field_mappings/input/id", "none of the input schema"),
+    "a mapped stranger": (
+        tool(mappings=IN_HEADER),
+        "/field_mappings/input/id",
+        "not a property of the input",
+    ),
     "two at one place": (
         tool(properties=BODIES, mappings={"b": {"in": "query", "name": "a"}}),
         "/field_mappings/input/b",
-        "b and a are both the query's a.",
+        "b and a both set a in the query.",
     ),
     "two headers that differ by case": (
         tool(
@@ -147,32 +151,32 @@ WRONG: dict[str, tuple[ToolConfig, str, str]] = {
             mappings={"a": {"in": "header", "name": "X-A"}, "b": {"in": "header", "name": "x-a"}},
         ),
         "/field_mappings/input/b",
-        "both the header's x-a",
+        "both set x-a in the header",
     ),
     "an argument where a constant is": (
         tool(properties={"a": TEXT}, constants=[{"in": "query", "name": "a", "value": 1}]),
         "/field_mappings/constants/0",
-        "a constant and a are both",
+        "a constant and a both set a in the query",
     ),
     "a field within another": (
         tool("POST", properties=BODIES, mappings={"b": {"in": "body", "name": "/a/b"}}),
         "/field_mappings/input/b",
-        "inside of what a is",
+        "inside the value of a",
     ),
     "a field beside the whole body": (
         tool("POST", properties=BODIES, mappings={"b": {"in": "body", "name": ""}}),
         "/input_schema/properties/a",
-        "inside of what b is",
+        "inside the value of b",
     ),
     "a body with GET": (
         tool(properties={"a": TEXT}, mappings={"a": {"in": "body"}}),
         "/field_mappings/input/a",
-        "A GET request has no body.",
+        "A GET request cannot have a body.",
     ),
     "a constant body with HEAD": (
         tool("HEAD", constants=[{"in": "body", "name": "/a", "value": 1}]),
         "/field_mappings/constants/0",
-        "A HEAD request has no body.",
+        "A HEAD request cannot have a body.",
     ),
     "a bad pointer": (
         tool("POST", properties={"a": TEXT}, mappings={"a": {"in": "body", "name": "a"}}),
@@ -220,12 +224,12 @@ WRONG: dict[str, tuple[ToolConfig, str, str]] = {
             authentication={"type": "api_key", "in": "header", "name": "X-Key"},
         ),
         "/field_mappings/input/a",
-        "carries the credentials",
+        "is reserved for the credentials",
     ),
     "the key's parameter": (
         tool(properties={"key": TEXT}, authentication={"type": "api_key", "in": "query", "name": "key"}),
         "/input_schema/properties/key",
-        "carries the credentials",
+        "is reserved for the credentials",
     ),
     "a key in no header": (
         tool(authentication={"type": "api_key", "in": "header", "name": "X Key"}),
@@ -240,10 +244,14 @@ WRONG: dict[str, tuple[ToolConfig, str, str]] = {
             idempotency_header="idempotency-key",
         ),
         "/api/idempotency_header",
-        "both the header's",
+        "both set idempotency-key in the header",
     ),
-    "a required stranger": (tool(required=["id"]), "/input_schema/required", "none of the properties"),
-    "a schema that is none": (tool(properties={"a": 5}), "/input_schema/properties/a", "has no schema"),
+    "a required stranger": (tool(required=["id"]), "/input_schema/required", "not a property"),
+    "a schema that is none": (
+        tool(properties={"a": 5}),
+        "/input_schema/properties/a",
+        "must be an object",
+    ),
     "nothing printable": (tool().model_copy(update={"name": "\x00"}), "/id", "at least 1 character"),
 }
 

@@ -82,7 +82,7 @@ MISTAKES = {
     ),
     "a secret in the document": (
         with_line("login: {headers: {X-Key: my-own-secret}}"),
-        "line 9, login: headers.X-Key: needs {token}",
+        "line 9, login: headers.X-Key: must contain {token}",
     ),
     "two logins": (with_line("login: {basic: true, oauth: true}"), "line 9, login: must have only one of"),
     "no expression": (
@@ -236,7 +236,7 @@ MISTAKES = {
         with_line("webhook: {signature: github, run_id: 'a['}"),
         "line 9, webhook.run_id: is not a valid JMESPath expression",
     ),
-    "a duplicate key": (with_line("name: Coffee"), "line 9, name: the key occurs twice; first in line 2"),
+    "a duplicate key": (with_line("name: Coffee"), "line 9, name: the key occurs twice; first on line 2"),
     "a tag": (
         with_line("about: !!python/object/apply:os.system [id]"),
         "tags such as '!' are not supported",
@@ -621,7 +621,7 @@ async def test_a_second_request_describes_each_workflow_and_one_that_fails_costs
         "properties": {"cups": {"type": "integer"}, "sort": {}},
         "required": ["cups"],
     }
-    assert gone.reason.startswith("The second request for it failed")
+    assert gone.reason.startswith("Its detail request failed")
 
 
 @pytest.mark.parametrize(
@@ -653,7 +653,7 @@ async def test_a_listing_goes_on_where_it_stopped() -> None:
 
     limits = {"details_at_once": 8, "details_per_listing": 300}
     async with declared(DETAILED, behave, **limits) as (connector, engine):
-        with pytest.raises(Unreachable, match="the next one goes on there"):
+        with pytest.raises(Unreachable, match="the next one continues from there"):
             await listed(connector)
         assert len(engine.received) == 1 + 300
         found = await listed(connector)
@@ -673,7 +673,7 @@ async def test_an_item_of_a_list_stands_for_each_argument() -> None:
     async with declared(text, replies(200, {"id": "7"})) as (connector, engine):
         await connector.start(JOB, {"cups": 2, "sort": "{run_id} {name}"}, key=uuid4())
         await connector.start(JOB, {}, key=uuid4())
-        with pytest.raises(Rejected, match="is a list or an object"):
+        with pytest.raises(Rejected, match="must not be a list or an object"):
             await connector.start(JOB, {"cups": [1]}, key=uuid4())
     first, second = (json.loads(request.body) for request in engine.received)
     assert first == {"with": ["cups=2", "sort={run_id} {name}"]}

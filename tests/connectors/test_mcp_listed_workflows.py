@@ -148,7 +148,7 @@ async def test_an_object_that_is_no_workflow_is_rejected_and_the_others_stay(ser
         ({"error": "no"}, "has no array under"),
         ("nothing", "no array under"),
         ({"workflows": [], "next_cursor": True}, "next page is a boolean"),
-        ({"workflows": [], "next_cursor": "again"}, "leads back"),
+        ({"workflows": [], "next_cursor": "again"}, "links back"),
     ],
     ids=["no array", "a text", "a strange cursor", "a circle"],
 )
@@ -181,7 +181,7 @@ async def test_an_answer_to_a_start_that_names_no_run_leaves_it_open(server: Wor
     quick = WorkflowRef(id=QUICK, name="quick", metadata={"mcp": {"offered_as": "workflow"}})
     server.start_answer = {"workflow_id": "quick", "status": "queued"}
     async with connected(server) as connector:
-        with pytest.raises(OutcomeUnknown, match="names no run"):
+        with pytest.raises(OutcomeUnknown, match="has no run id"):
             await connector.start(quick, {}, key=uuid4())
 
 

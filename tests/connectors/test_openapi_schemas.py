@@ -148,19 +148,19 @@ def test_a_schema_that_is_too_much_refuses_its_operation():
     } | {"S100": {}}
     reference = {"type": "array", "items": {"$ref": "#/components/schemas/S0"}}
     raw = with_operation(body_of(reference), method="post", components={"schemas": many})
-    assert "everything that it refers to included" in the_refusal(raw).reason
+    assert "including everything that it refers to" in the_refusal(raw).reason
 
 
 @pytest.mark.parametrize(
     ("schema", "told"),
     [
-        (5, "something else where a schema has to be"),
-        (None, "Its schema is null. For anything at all leave the key out, or write {}."),
-        ({"anyOf": {}}, "where a list of schemas has to be"),
-        ({"properties": []}, "where schemas by their names have to be"),
-        ({"$ref": "#/nowhere"}, "where there is nothing"),
+        (5, "A schema is required here."),
+        (None, "Its schema is null. To allow any value, omit the key or use {}."),
+        ({"anyOf": {}}, "A list of schemas is required here."),
+        ({"properties": []}, "An object with named schemas is required here."),
+        ({"$ref": "#/nowhere"}, "which does not exist"),
         ({"$dynamicRef": "#other"}, "dynamic reference"),
-        ({"items": {"$ref": "http://example.com"}}, "outside of the document"),
+        ({"items": {"$ref": "http://example.com"}}, "outside the document"),
     ],
 )
 def test_a_schema_that_cannot_be_read_refuses_its_operation(schema, told):

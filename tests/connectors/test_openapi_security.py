@@ -77,16 +77,16 @@ def test_the_secret_that_is_given_decides_between_several_ways():
 @pytest.mark.parametrize(
     ("requirement", "told"),
     [
-        ([{"cookie": []}], '"cookie", which is apiKey cookie, and that is not supported'),
+        ([{"cookie": []}], '"cookie", which is apiKey cookie and not supported'),
         ([{"digest": []}], "http digest"),
         ([{"tls": []}], "mutualTLS"),
         ([{"key": [], "bearer": []}], '"key" and "bearer" together'),
-        ([{"basic": []}], '"basic" (a user name and a password), and the source has an API key in X-Key'),
-        ([{"query": []}], '"query" (an API key), and the source has an API key in X-Key'),
+        ([{"basic": []}], '"basic" (a user name and a password), but the source has an API key in X-Key'),
+        ([{"query": []}], '"query" (an API key), but the source has an API key in X-Key'),
         ([{"nowhere": []}], "which the document does not describe"),
         (
             [{"basic": []}, {"bearer": []}],
-            '"basic" (a user name and a password), and the source has an API key in X-Key; or "bearer"',
+            '"basic" (a user name and a password), but the source has an API key in X-Key; or "bearer"',
         ),
     ],
 )
@@ -95,7 +95,7 @@ def test_an_operation_that_wants_something_else_is_refused(requirement, told):
     found = read(api([{"key": []}], [{"key": []}], requirement))
     assert [tool.config.name for tool in found.tools] == ["op0", "op1"]
     (refused,) = found.refused
-    assert refused.reason.startswith("It wants ") and told in refused.reason
+    assert refused.reason.startswith("It requires ") and told in refused.reason
     assert refused.pointer == "/paths/~12/get/security"
 
 

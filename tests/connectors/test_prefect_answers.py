@@ -81,16 +81,16 @@ async def prefect(told: dict[str, Any] | Behaviour, **settings: Any) -> AsyncIte
         ),
         (
             flow_run("SCHEDULED", next_scheduled_start_time="2999-01-02T03:04:05Z"),
-            "Waiting for its time: due at 2999-01-02 03:04:05 UTC.",
+            "Scheduled: due at 2999-01-02 03:04:05 UTC.",
         ),
         (
             flow_run("SCHEDULED", name="AwaitingRetry", next_scheduled_start_time="2026-01-02T03:04:05Z"),
-            "It failed and is retried: due at 2026-01-02 03:04:05 UTC.",
+            "Waiting for a retry: due at 2026-01-02 03:04:05 UTC.",
         ),
-        (flow_run("PENDING"), "A worker has taken the run and prepares it."),
+        (flow_run("PENDING"), "A worker is preparing the run."),
         (
             flow_run("PAUSED", message="Is the kettle on?"),
-            "Paused at Prefect until it is resumed there: Is the kettle on?",
+            "Paused in Prefect until it is resumed there: Is the kettle on?",
         ),
         (flow_run("CANCELLING"), "Prefect is cancelling the run."),
     ],
@@ -107,7 +107,7 @@ async def test_a_run_that_waits_says_what_for_with_one_request(told: dict[str, A
     ("told", "error"),
     [
         (flow_run("FAILED"), "The flow run failed and Prefect gave no reason."),
-        (flow_run("CRASHED", message=""), "The flow run crashed. Its process ended without a message."),
+        (flow_run("CRASHED", message=""), "The flow run crashed. The process ended without a message."),
     ],
 )
 async def test_a_failure_without_words_still_says_what_happened(told: dict[str, Any], error: str) -> None:
@@ -413,7 +413,7 @@ async def test_the_last_error_of_a_run_that_failed_just_now_is_waited_for() -> N
     }
     async with prefect({READ: failed, LOGS: ([], [error], [last, error])}) as (connector, engine):
         snapshot = await connector.poll(RUN)
-    assert snapshot.error == "No tea.\nThe last error that it logged: The kettle is empty."
+    assert snapshot.error == "No tea.\nThe last logged error: The kettle is empty."
     assert [request.target for request in engine.received].count(LOGS) == 3
 
 

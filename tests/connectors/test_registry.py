@@ -49,11 +49,11 @@ WRONG = {
     "raising": ("raise RuntimeError('no licence')", "importing it failed with RuntimeError: no licence"),
     "no_python": ("def", "importing it failed with SyntaxError"),
     "elsewhere": ("Another = 1", "importing it failed with AttributeError"),
-    "no_class": ("Connector = 5", "5 is no class"),
+    "no_class": ("Connector = 5", "5 is not a class"),
     "no_config": ("class Connector: pass", "has no Config that is a pydantic model"),
     "another_kind": (
         "from tests.admin.ledger import LedgerConnector as Connector",
-        "says that its kind is 'ledger'",
+        "has the kind 'ledger'",
     ),
     "half_a_class": (
         "from pydantic import BaseModel\n"
@@ -86,7 +86,7 @@ def test_a_connector_that_cannot_be_used_is_told_with_its_package(
             registry.connector_class(kind)
     (problem,) = registry.connector_problems()
     assert problem == refused.value.message
-    assert f"the kind {kind}, which third-party 1.0 ({kind}_engine:Connector) brings" in problem
+    assert f"the kind {kind} from third-party 1.0 ({kind}_engine:Connector) cannot be used" in problem
     assert why in problem
     assert kind not in registry.usable_connectors()
     assert caplog_of_ours == [problem]
@@ -106,8 +106,8 @@ def test_no_package_takes_the_place_of_a_built_in_kind(site: Path) -> None:
     declare_package(site, "impostor", simplified=GOOD)
     assert registry.connector_class("simplified") is SimplifiedConnector
     (problem,) = registry.connector_problems()
-    assert problem.startswith("impostor 1.0 (tests.admin.ledger:LedgerConnector) brings a connector")
-    assert "the built-in one is used" in problem
+    assert problem.startswith("impostor 1.0 (tests.admin.ledger:LedgerConnector) provides a connector")
+    assert "the built-in connector is used" in problem
 
 
 def test_of_two_packages_with_one_kind_neither_is_used(site: Path) -> None:

@@ -104,7 +104,7 @@ async def test_a_paused_invocation_without_a_journal_is_told_without_its_reason(
     for event in ({"event_json": "{"}, {"event_json": '{"last_failure": 7}'}, {}):
         async with answering({"/query": rows(paused | event)}) as (connector, _):
             seen = await connector.poll(RUN)
-        assert seen.progress_message == "Paused after its attempts failed, until it is resumed at Restate."
+        assert seen.progress_message == "Paused after failed attempts, until it is resumed in Restate."
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ async def test_a_start_is_repeated_only_while_restate_remembers_its_key() -> Non
             workflow = WorkflowRef(id=name, name=name, metadata=metadata, timeout_seconds=3_600)
             kept[name] = connector.capabilities_for(workflow).idempotent_start
     assert kept == {"Half/boil": False, "Whole/boil": True, "Days/boil": True}
-    assert "for 599 s only" in found["Brief/boil"].reason  # type: ignore[union-attr]
+    assert "for only 599 s" in found["Brief/boil"].reason  # type: ignore[union-attr]
 
 
 async def test_a_field_that_is_called_key_is_not_taken_for_the_objects_key() -> None:

@@ -312,10 +312,10 @@ async def test_the_example_engines_pages_are_all_read(example_engine: ExampleEng
 @pytest.mark.parametrize(
     ("link", "complaint"),
     [
-        (LIST, "read before"),
+        (LIST, "links back to an earlier page"),
         ("https://evil.example.com/steal", "not on http://127"),
-        ({"href": "?page=2"}, "an object, not a text"),
-        (True, "a boolean, not a text"),
+        ({"href": "?page=2"}, "an object, not a string"),
+        (True, "a boolean, not a string"),
     ],
 )
 async def test_a_listing_that_leads_nowhere_good_is_invalid(link: Any, complaint: str) -> None:
@@ -346,7 +346,7 @@ async def test_the_next_page_goes_by_any_of_three_names(name: str) -> None:
 async def test_a_first_page_is_not_taken_for_the_whole_listing(more: dict[str, Any], said: str) -> None:
     """A1.1, A5.1: the workflows of the other pages would be missing, and nothing would say why."""
     async with ScriptedEngine(replies(200, {"workflows": listed("1")} | more)) as engine:
-        with pytest.raises(InvalidAnswer, match=f"says by {said} that there is more"):
+        with pytest.raises(InvalidAnswer, match=rf"announces more items \({said}\)"):
             await discovered(engine)
         engine.behave = replies(200, {"workflows": listed("1"), "has_more": False, "links": {"next": None}})
         assert len(await discovered(engine)) == 1
@@ -473,9 +473,9 @@ def test_each_status_of_the_api_has_its_state(status: str, state: RunState) -> N
     ("answer", "complaint"),
     [
         ({"status": "PAUSED"}, "'PAUSED', which this connector does not know"),
-        ({"status": None}, "null, not a text"),
-        ({}, "null, not a text"),
-        ([], "with an array"),
+        ({"status": None}, "null, not a string"),
+        ({}, "null, not a string"),
+        ([], "status request is an array"),
     ],
 )
 def test_a_status_that_means_nothing_is_an_error_that_names_it(answer: Any, complaint: str) -> None:

@@ -119,15 +119,15 @@ async def test_a_connection_that_is_not_to_be_says_what_to_do(
         tls_proxy(temporal_server.port, certificate=elsewhere) as misnamed,
     ):
         for port, settings, words in (
-            (strict.port, ca, "perhaps it wants a client certificate"),
-            (strict.port, ca | shown(other), "perhaps it wants a client certificate"),
-            (strict.port, shown(ours), "give the CA file"),
-            (strict.port, {"tls": False}, "perhaps it wants TLS"),
+            (strict.port, ca, "it may require a client certificate"),
+            (strict.port, ca | shown(other), "it may require a client certificate"),
+            (strict.port, shown(ours), "set the CA file"),
+            (strict.port, {"tls": False}, "it may require TLS"),
             (strict.port, ca | mixed, "the key of another certificate"),
             (strict.port, ca | {"tls_ca_file": str(tmp_path / "none.pem")}, "No such file"),
-            (strict.port, ca | {"tls_ca_file": str(ours.key.parent / "stranger.pem")}, "give the CA file"),
-            (misnamed.port, ca, "give the server name"),
-            (temporal_server.port, {"tls": True}, "does not speak TLS"),
+            (strict.port, ca | {"tls_ca_file": str(ours.key.parent / "stranger.pem")}, "set the CA file"),
+            (misnamed.port, ca, "set the server name"),
+            (temporal_server.port, {"tls": True}, "it does not use TLS"),
             (temporal_server.port, {"namespace": "nowhere"}, "Namespace nowhere is not found"),
         ):
             async with connector_to(f"127.0.0.1:{port}", **settings) as connector:
@@ -398,7 +398,7 @@ async def test_a_silent_service_costs_everybody_one_time_limit() -> None:
         checks = await asyncio.gather(*(connector.check() for _ in range(20)))
         assert clock() - began < 2
     assert not any(health.ok for health in checks)
-    assert "nothing came within 0.3 s" in checks[0].message
+    assert "no response within 0.3 s" in checks[0].message
 
 
 async def test_definitions_that_cannot_be_used_do_not_make_the_service_unhealthy(

@@ -72,7 +72,7 @@ async def test_a_failure_tells_its_whole_cause_chain_with_types_and_details_but_
     [
         ("FailAlone", 'Boom: There is no more. (details: [{"code": 7}, "second detail"])'),
         ("FailInChild", 'child workflow FailAlone failed: Boom: There is no more. (details: [{"code": 7}, '),
-        ("SlowActivity", "activity heartbeat failed in all its attempts: it took longer than its timeout"),
+        ("SlowActivity", "activity heartbeat failed in all attempts: it took longer than its timeout"),
     ],
 )
 async def test_failures_of_the_workflow_of_its_children_and_by_time_are_told(
@@ -146,7 +146,7 @@ async def test_a_result_that_is_no_json_is_told_in_words(connector: TemporalConn
     snapshot = await end_of(connector, "Binary")
     assert snapshot.state is RunState.COMPLETED
     assert snapshot.output == {
-        "unreadable": "What Temporal holds here is not JSON.",
+        "unreadable": "This value in Temporal is not JSON.",
         "encoding": "binary/plain",
         "bytes": 5,
     }

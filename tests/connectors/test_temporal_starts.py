@@ -218,7 +218,7 @@ async def test_a_workflow_id_has_the_default_of_what_is_left_out(
 
 async def test_a_workflow_without_a_task_queue_is_refused(connector: TemporalConnector) -> None:
     """E5: it would wait for a worker for ever."""
-    with pytest.raises(Rejected, match="names no task queue"):
+    with pytest.raises(Rejected, match="nor the source has a task queue"):
         await start(connector, Sample(workflow_ref("Echo", task_queue=""), {}))
 
 

@@ -156,7 +156,7 @@ async def test_questions_of_the_server_are_declined_in_words(connect: Connect) -
             declined = (await call(connector, "ask")).error
         except ConnectorError as error:
             declined = error.message
-    assert "offers no sampling" in declined or "caller's client cannot give" in declined
+    assert "does not support sampling" in declined or "caller's client cannot provide" in declined
 
 
 @pytest.mark.engines

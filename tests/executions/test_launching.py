@@ -283,7 +283,7 @@ async def test_an_id_of_a_run_that_cannot_be_kept_is_not_taken_for_none(
     engine.on_start = replies(200, receipt() | {"workflow_id": run_id})
     execution = await call("report")
     assert execution.state == State.UNCONFIRMED
-    assert f"names a run by an id of {len(run_id)} characters; an id has at most 255" in execution.error
+    assert f"has {len(run_id)} characters; it must have at most 255 characters" in execution.error
 
 
 async def test_a_start_that_is_never_answered_is_left_to_a_human(

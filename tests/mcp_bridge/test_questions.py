@@ -144,7 +144,7 @@ async def test_of_a_client_without_elicitation_no_user_is_asked(
         assert json.loads(result.content[0].text) == [["cancel", None]]
     else:
         assert result.is_error
-        assert "which its caller's client cannot give" in result.content[0].text
+        assert "which its caller's client cannot provide" in result.content[0].text
 
 
 @pytest.mark.usefixtures("airline")
@@ -178,7 +178,7 @@ async def test_a_prompt_that_asks_is_refused_to_a_client_that_cannot_answer(
         if upstream_era == "2025":
             assert "cancel" in (await client.get_prompt("plan_a_trip")).messages[0].content.text
         else:
-            with pytest.raises(MCPError, match="client cannot give"):
+            with pytest.raises(MCPError, match="client cannot provide"):
                 await client.get_prompt("plan_a_trip")
 
 

@@ -1,4 +1,4 @@
-"""An OpenAPI 3 document: its text, references and servers, and why it cannot be used."""
+"""Reading an OpenAPI 3 document: its text, references and servers."""
 
 import re
 from collections import Counter
@@ -26,7 +26,7 @@ MAX_YAML_BYTES = 8_000_000  # YAML takes about ten times as long as JSON
 MAX_DEPTH = 100
 MAX_VALUES = 2_000_000  # With YAML aliases expanded
 YAML_LIMITS = Limits(bytes=MAX_YAML_BYTES, depth=MAX_DEPTH, parts=MAX_VALUES, integer=10**40)
-TOO_MANY = f"The document has more than {MAX_VALUES:,} values, the most that is read."
+TOO_MANY = f"The document has more than {MAX_VALUES:,} values, the maximum."
 VERSION = re.compile(r"3\.(\d{1,3})(?:\.|\Z)")
 LONGEST_CHAIN = 20
 VARIABLE = re.compile(r"\{([^{}]*)\}")
@@ -34,12 +34,12 @@ MAX_SERVERS = 50
 FORM = "application/x-www-form-urlencoded"
 MULTIPART = "multipart/form-data"
 JSON = frozenset({"application/json", "*/*", "application/*"})
-"""Media types for which the usual name of JSON will do."""
+"""Media types that can be sent as application/json."""
 MOST_LISTED = 3
 
 
 class UnusableDocument(ValueError):
-    """It cannot be imported; the message says why and what to do."""
+    """The message says why the document cannot be imported, and what to do."""
 
 
 class NoTool(Exception):
@@ -67,12 +67,12 @@ def quoted(text: object) -> str:
 
 
 def plain_text(value: Any, longest: int) -> str:
-    """Without links, tags and comments, cut at a word; other Markdown is plain enough."""
+    """Without links, tags and comments, cut at a word; other Markdown stays."""
     if not isinstance(value, str):
         return ""
     # The rest would be cut off anyway.
     text = value[: 20 * longest]
-    # Most texts have none of these, and looking is cheaper than replacing.
+    # Most texts have none of these, and the check is cheaper than replacing.
     if "<" in text or "](" in text:
         text = TAG.sub(" ", LINK.sub(r"\1", COMMENT.sub(" ", text)))
     if "  " in text or "\t" in text:
@@ -95,7 +95,7 @@ def description_of(summary: Any, description: Any, *, otherwise: str) -> str:
 
 
 class Ambiguous(dict[str, Any]):
-    """An object with a duplicate key: no reader may choose one of its values."""
+    """An object with a duplicate key, so its value is ambiguous."""
 
     def __init__(self, pairs: list[tuple[str, Any]]) -> None:
         super().__init__(pairs)
@@ -117,7 +117,7 @@ class Ambiguous(dict[str, Any]):
 def read_text(content: bytes) -> Any:
     """JSON values. Raises UnusableDocument."""
     if len(content) > MAX_BYTES:
-        raise UnusableDocument(f"The document is larger than {MAX_BYTES:,} bytes, the most that is read.")
+        raise UnusableDocument(f"The document is larger than {MAX_BYTES:,} bytes, the maximum.")
     if content.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] == b"{":
         return _read_json(content)
     return _read_yaml(content)
@@ -136,14 +136,15 @@ def _read_json(content: bytes) -> Any:
 def _read_yaml(content: bytes) -> Any:
     if len(content) > MAX_YAML_BYTES:
         raise UnusableDocument(
-            f"The document is YAML of more than {MAX_YAML_BYTES:,} bytes; JSON is read up to {MAX_BYTES:,}."
+            f"The document is larger than {MAX_YAML_BYTES:,} bytes, the maximum for YAML; convert it to JSON "
+            f"(maximum: {MAX_BYTES:,} bytes)."
         )
     try:
         return read_values(content, limits=YAML_LIMITS, object_of=_object_of)
     except TooManyValues:
         raise UnusableDocument(TOO_MANY) from None
     except UnusableText as error:
-        raise UnusableDocument(f"The document is no YAML that can be read: {error}") from None
+        raise UnusableDocument(f"The document cannot be read as YAML: {error}") from None
 
 
 def _object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -165,7 +166,7 @@ class Document:
         value = read_text(content)
         if not isinstance(value, dict):
             raise UnusableDocument(
-                "The document is no JSON object (YAML mapping), so it is no OpenAPI document."
+                "The document is not a JSON object or YAML mapping, so it is not an OpenAPI document."
             )
         return cls(value, _minor_version(value))
 
@@ -179,25 +180,25 @@ class Document:
         """The object behind references, and its pointer. Raises NoTool."""
         for _ in range(LONGEST_CHAIN):
             if not isinstance(value, dict):
-                raise NoTool("There is something else where an object has to be.", pointer)
+                raise NoTool("An object is required here.", pointer)
             if isinstance(value, Ambiguous):
                 raise NoTool(f"The key {quoted(value.key)} occurs twice in one object.", pointer)
             if "$ref" not in value:
                 return value, pointer
             value, pointer = self.follow(value["$ref"], pointer)
-        raise NoTool("A reference leads to ever more references.", pointer)
+        raise NoTool("The chain of references is too long.", pointer)
 
     def follow(self, reference: Any, pointer: str) -> tuple[Any, str]:
         """One step from the reference at `pointer`. Raises NoTool."""
         where = f"{pointer}/$ref"
         if not isinstance(reference, str):
-            raise NoTool("A $ref is no text.", where)
+            raise NoTool("A $ref must be a string.", where)
         if (known := self._followed.get(reference)) is not None:
             return known
         if not reference.startswith("#"):
             raise NoTool(
-                f"It refers to {quoted(reference)} outside of the document, which is never fetched; bundle "
-                "the document into one file first.",
+                f"It refers to {quoted(reference)} outside the document, which is not fetched; bundle the "
+                "document into one file first.",
                 where,
             )
         try:
@@ -206,10 +207,10 @@ class Document:
             return found
         except ValueError:
             raise NoTool(
-                f"It refers to {quoted(reference)} by an anchor; only paths are followed.", where
+                f"It refers to {quoted(reference)} by an anchor; only JSON Pointers are supported.", where
             ) from None
         except LookupError:
-            raise NoTool(f"It refers to {quoted(reference)}, where there is nothing.", where) from None
+            raise NoTool(f"It refers to {quoted(reference)}, which does not exist.", where) from None
 
     def _value_at(self, steps: Iterable[str]) -> Any:
         value: Any = self.value
@@ -229,7 +230,7 @@ def _minor_version(value: dict[str, Any]) -> int:
     found = VERSION.match(str(value.get("openapi", "")))
     if found is None:
         raise UnusableDocument(
-            "The document does not say that it is OpenAPI 3: its first key must be openapi, such as 3.1.0."
+            "The document is not OpenAPI 3: it must have the key openapi with a version such as 3.1.0."
         )
     return int(found[1])
 
@@ -242,10 +243,10 @@ def base_url_of(document: Document, given: str) -> str:
     url = servers[0] if servers else "/"
     if url.startswith(("http://", "https://")):
         return _normalised(url)
-    fault = "names no server" if url == "/" else f"only says that its server is {quoted(url)}"
+    fault = "does not have a server" if url == "/" else f"only has the server {quoted(url)}"
     raise UnusableDocument(
-        f"The document {fault}. Give the base URL, what all addresses of the API begin with: --base-url at "
-        "the command, base_url in REST, the field of that name in the admin."
+        f"The document {fault}. Specify the base URL, the common prefix of all URLs of the API: --base-url "
+        "in the command, base_url in REST, or the field of that name in the admin."
     )
 
 
@@ -255,9 +256,7 @@ def note_on_servers(document: Document, base_url: str) -> str:
     if not others or (base_url in urls and len(urls) == 1):
         return ""
     if others[0].startswith("/") and not base_url.endswith(others[0]):
-        return (
-            f"The document's addresses begin with {quoted(others[0])}, and the base URL does not end with it."
-        )
+        return f"The document's server is {quoted(others[0])}, but the base URL does not end with it."
     shown = ", ".join(others[:5])
     return f"The document also names {shown}; the base URL {base_url} is used." if base_url in urls else ""
 
@@ -272,7 +271,7 @@ def check_server(document: Document, *levels: tuple[dict[str, Any], str], base_u
         # A base URL of the user's replaces the document's own server.
         if not own or base_url in {url.rstrip("/") for url in own} or own[0] in usual[:1]:
             return
-        reason = f"It is served at {quoted(own[0])}, not at {base_url}; a source is one API."
+        reason = f"Its server is {quoted(own[0])}, not {base_url}; a source has only one base URL."
         raise NoTool(reason, f"{pointer}/servers")
 
 
@@ -292,7 +291,7 @@ def _urls(servers: Any) -> Iterator[str]:
 def _normalised(url: str) -> str:
     try:
         if "{" in url:
-            raise ValueError("Give the base URL, with its variables filled in.")
+            raise ValueError("Specify the base URL with its variables filled in.")
         return normalise_base_url(url)
     except ValueError as error:
         # Not quoted: it may hold a password.

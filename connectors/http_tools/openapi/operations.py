@@ -57,7 +57,7 @@ NAMES = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Operation:
-    """One operation; reasons against a tool may already be known."""
+    """One operation; `objection` is a known reason why it cannot be a tool."""
 
     method: str  # In capitals
     path: str
@@ -83,7 +83,7 @@ class Operation:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Selection:
-    """Which operations are wanted; all conditions have to hold."""
+    """Which operations to read; all conditions must hold."""
 
     only: tuple[str, ...] = ()
     """Patterns for ids, paths, or methods and paths: `issues/*`, `/repos/*`, `GET /repos/*`."""
@@ -136,7 +136,7 @@ def _operation(document: Document, method: str, path: str, item: dict[str, Any],
             raise NoTool(f"The key {quoted(method)} occurs twice in one object.", pointer)
         raw, at = document.object_at(raw, at)
         if method in OTHERS:
-            raise NoTool(f"Requests with the method {method.upper()} are not made.", at)
+            raise NoTool(f"The method {method.upper()} is not supported.", at)
         if not path.startswith("/"):
             raise NoTool("Its path does not begin with a slash.", pointer)
     except NoTool as refusal:
@@ -186,14 +186,14 @@ def split_query(path: str, pointer: str) -> tuple[str, list[Constant]]:
     try:
         pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=True, max_num_fields=MAX_FIELDS)
     except ValueError:
-        raise NoTool(f"Its path {quoted(path)} has no readable query after the '?'.", pointer) from None
+        raise NoTool(f"Its path {quoted(path)} has an invalid query after the '?'.", pointer) from None
     return plain, [Constant(place="query", name=name, value=value) for name, value in pairs if name]
 
 
 def output_schema_of(
     document: Document, schemas: Schemas, responses: Any, pointer: str
 ) -> dict[str, Any] | None:
-    """None unless every success answers a JSON object, and the schema is small enough."""
+    """None unless all successful responses have the same JSON object, with a schema that is small enough."""
     answers = responses.items() if isinstance(responses, dict) else ()
     try:
         found = [
@@ -246,7 +246,7 @@ class ReadTool:
 
     config: ToolConfig
     operation: Operation
-    notes: list[str]  # What the tool lacks of the operation, in sentences
+    notes: list[str]  # Parts of the operation that the tool does not support, in sentences
 
 
 @dataclass(kw_only=True, slots=True)
@@ -311,12 +311,12 @@ class _Reader:
     outputs: Schemas
     parameters: dict[str, Argument] = field(default_factory=dict)  # By pointer
     descriptions: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """How many operations share these words."""
+    """How many operations share a summary and description."""
 
     def read(self, operation: Operation, name: str, found: ReadTools, *, is_one_too_many: bool) -> None:
         try:
             if is_one_too_many:
-                raise NoTool(f"Only {MAX_OPERATIONS:,} operations of a document are read; choose among them.")
+                raise NoTool(f"Only {MAX_OPERATIONS:,} operations of a document are read; select fewer.")
             found.tools.append(self._tool(operation, name))
         except NoTool as refusal:
             found.refused.append(refusal_of(operation, refusal.reason, refusal.pointer))
@@ -368,7 +368,7 @@ class _Reader:
         except ValidationError as error:
             problem = error.errors(include_url=False, include_input=False)[0]
             where = ".".join(map(str, problem["loc"]))
-            raise NoTool(f"It makes no tool: {where}: {problem['msg']}.") from None
+            raise NoTool(f"It cannot be a tool: {where}: {problem['msg']}.") from None
 
     def _description(self, operation: Operation) -> str:
         """With the API's name, and with method and path if operations share a description."""
@@ -392,7 +392,7 @@ class _Reader:
         with suppress(NoTool):
             if bodies.is_empty(raw, at):
                 return Body()
-        notes.append(f"Its body is left out: requests with the method {operation.method} have none.")
+        notes.append(f"Its body is left out: {operation.method} requests cannot have a body.")
         return Body()
 
 
@@ -402,7 +402,7 @@ def _words_of(operation: Operation) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Scheme:
-    """A security scheme, and settings that fulfil it, the likeliest first."""
+    """A security scheme, and settings that satisfy it, the most likely first."""
 
     name: str
     fulfilled_by: list[Settings]
@@ -423,8 +423,8 @@ def scheme_of(document: Document, name: str) -> Scheme:
         return Scheme(name, [], f"which cannot be read: {refusal.reason.rstrip('.')}")
     fulfilled_by = list(_fulfilments(raw))
     words = [str(raw[key])[:40] for key in ("type", "in", "scheme") if isinstance(raw.get(key), str)]
-    kind = " ".join(words) or "of no known type"
-    objection = "" if fulfilled_by else f"which is {kind}, and that is not supported"
+    kind = " ".join(words) or "of an unknown type"
+    objection = "" if fulfilled_by else f"which is {kind} and not supported"
     return Scheme(name, fulfilled_by, objection)
 
 
@@ -433,7 +433,7 @@ def _fulfilments(raw: dict[str, Any]) -> Iterator[Settings]:
         case "apiKey", _, "header" | "query" as where if isinstance(name := raw.get("name"), str):
             yield {"authentication": "api_key", "api_key_in": str(where), "api_key_name": name}
             if where == "header" and name.lower() == "authorization":
-                # What documents mean by a key in this header is nearly always "Bearer ...".
+                # A key in this header is nearly always meant as "Bearer ...".
                 yield {"authentication": "bearer"}
                 yield {"authentication": "oauth_client_credentials"}
         case "http", "bearer", _:
@@ -452,7 +452,7 @@ def _oauth(flows: Any) -> Iterator[Settings]:
     flow = flows.get("clientCredentials") if isinstance(flows, dict) else None
     if isinstance(flow, dict):
         url = flow.get("tokenUrl")
-        # A relative one has to be completed in the source's settings.
+        # A relative URL must be completed in the source's settings.
         known = {"oauth_token_url": url} if isinstance(url, str) and "://" in url else {}
         yield {"authentication": "oauth_client_credentials"} | known
     yield {"authentication": "bearer"}
@@ -468,7 +468,7 @@ def _alike(wanted: Settings, settings: Settings) -> bool:
 
 
 def settings_for(document: Document, secrets: frozenset[str]) -> Settings:
-    """As the given secrets require, else as most operations do."""
+    """As the given secrets require, else as most operations require."""
     wanted: Counter[tuple[tuple[str, str], ...]] = Counter()
     for alternatives in _all_requirements(document):
         for position, settings in enumerate(_choices(document, alternatives)):
@@ -483,7 +483,7 @@ def settings_for(document: Document, secrets: frozenset[str]) -> Settings:
 
 def is_anonymous(document: Document, operation: dict[str, Any], pointer: str, settings: Settings) -> bool:
     """Whether the operation is called without the source's credentials. True if the document requires none,
-    or allows none besides credentials that the source lacks. Without any statement of the document they are
+    or allows none besides credentials that the source lacks. Without a statement in the document, they are
     sent. Raises NoTool if the source has nothing that the operation accepts."""
     own, usual = "security" in operation, document.value.get("security")
     where = f"{pointer}/security" if own else "/security"
@@ -491,7 +491,7 @@ def is_anonymous(document: Document, operation: dict[str, Any], pointer: str, se
     if not isinstance(requirements, list):
         return False
     if not requirements:
-        # An empty list revokes the document's requirement; many write one even if there is none.
+        # An empty list revokes the document's requirement; many documents have one without a requirement.
         return own and bool(usual)
     wanted = [requirement for requirement in requirements if requirement != {}]
     objections = []
@@ -502,7 +502,7 @@ def is_anonymous(document: Document, operation: dict[str, Any], pointer: str, se
         objections.append(objection)
     if {} in requirements:
         return True
-    raise NoTool(f"It wants {'; or '.join(dict.fromkeys(objections))}.", where)
+    raise NoTool(f"It requires {'; or '.join(dict.fromkeys(objections))}.", where)
 
 
 def key_place(settings: Settings) -> tuple[str, str] | None:
@@ -515,11 +515,11 @@ def key_place(settings: Settings) -> tuple[str, str] | None:
 
 def _objection(document: Document, requirement: Any, settings: Settings) -> str:
     if not isinstance(requirement, dict):
-        return "something that is no security requirement"
+        return "something that is not a security requirement"
     schemes = [scheme_of(document, name) for name in requirement]
     if len(schemes) > 1:
         together = " and ".join(quoted(scheme.name) for scheme in schemes)
-        return f"{together} together, and a source authenticates in one way"
+        return f"{together} together, but a source authenticates in one way"
     scheme = schemes[0]
     if scheme.objection:
         return f"{quoted(scheme.name)}, {scheme.objection}"
@@ -528,7 +528,7 @@ def _objection(document: Document, requirement: Any, settings: Settings) -> str:
     kinds = " or ".join(dict.fromkeys(NAMES[one["authentication"]] for one in scheme.fulfilled_by))
     place = f" in {settings['api_key_name']}" if "api_key_name" in settings else ""
     present = NAMES[settings["authentication"]] + place
-    return f"{quoted(scheme.name)} ({kinds}), and the source has {present}"
+    return f"{quoted(scheme.name)} ({kinds}), but the source has {present}"
 
 
 def _all_requirements(document: Document) -> Iterator[list[Any]]:

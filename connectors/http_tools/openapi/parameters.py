@@ -49,7 +49,7 @@ CHOICES = ("oneOf", "anyOf")
 COMPOSITIONS = ("allOf", "anyOf", "oneOf")
 WHOLE = "body"
 DEEP = "deepObject"
-ENCODED_OTHERWISE = "which is encoded in a way that is not supported"
+ENCODED_OTHERWISE = "which has an unsupported encoding"
 HOW_TO_GIVE = (
     "A file: its text, or for anything else a data: URI in base64, with its name if that matters, such as "
     "data:image/png;name=photo.png;base64,..."
@@ -190,14 +190,14 @@ class Parameter:
 class Parameters:
     document: Document
     schemas: Schemas
-    key: tuple[str, str] | None = None  # Where the product puts the API key, which is therefore no argument
+    key: tuple[str, str] | None = None  # The place of the API key, which is therefore not an argument
     notes: list[str] = field(default_factory=list)  # What is left out, in sentences
     known: dict[str, Argument] = field(default_factory=dict)
     """By pointer: arguments shared with other operations."""
     constants: list[Constant] = field(default_factory=list)
 
     def arguments(self, path: str, lists: Iterable[tuple[Any, str]]) -> list[Argument]:
-        """Of the path item's list and the operation's, which wins. Raises NoTool."""
+        """From the lists of the path item and the operation, which takes precedence. Raises NoTool."""
         found: dict[tuple[str, str], Parameter] = {}
         for raw, pointer in lists:
             found |= {(one.where, _folded(one)): one for one in self._read(raw, pointer)}
@@ -205,14 +205,14 @@ class Parameters:
         arguments = []
         for name in (name for name in named if ("path", name) not in found):
             self.notes.append(
-                f"The document does not describe {{{name}}} of the path; it is taken as a text."
+                f"The document does not describe the path parameter {{{name}}}; it is taken as a string."
             )
             place = ArgumentPlace(place="path", name=name)
             converted = self.schemas.convert({"type": "string"}, "")
             arguments.append(Argument(place=place, wanted=name, converted=converted, required=True))
         for one in found.values():
             if one.where == "path" and one.name not in named:
-                note = f"The path parameter {quoted(one.name)} is ignored: the path does not name it."
+                note = f"The path parameter {quoted(one.name)} is ignored: the path does not contain it."
                 self.notes.append(note)
             elif (argument := self._argument(one)) is not None:
                 arguments.append(argument)
@@ -222,11 +222,11 @@ class Parameters:
         if raw is None:
             return
         if not isinstance(raw, list) or len(raw) > MAX_PARAMETERS:
-            raise NoTool(f"Its parameters are no list of at most {MAX_PARAMETERS}.", pointer)
+            raise NoTool(f"Its parameters must be a list of at most {MAX_PARAMETERS}.", pointer)
         for position, one in enumerate(raw):
             value, at = self.document.object_at(one, f"{pointer}/{position}")
             if not isinstance(value.get("name"), str) or not isinstance(value.get("in"), str):
-                raise NoTool("A parameter has no name, or does not say where it goes.", at)
+                raise NoTool("A parameter must have the keys name and in.", at)
             yield Parameter(value, at)
 
     def _argument(self, one: Parameter) -> Argument | None:
@@ -242,7 +242,7 @@ class Parameters:
         if objection := self._objection(one):
             subject = f"{one.where} parameter {quoted(one.name)}"
             if one.is_required:
-                raise NoTool(f"It needs the {subject}, {objection}.", one.pointer)
+                raise NoTool(f"It requires the {subject}, {objection}.", one.pointer)
             self.notes.append(f"The {subject} is left out, {objection}.")
             return None
         if one.pointer not in self.known:
@@ -279,23 +279,23 @@ class Parameters:
             return f"and parameters in {quoted(one.where)} are not supported"
         if _json_content(one) is None:
             if "content" in one.raw:
-                return "which is written by a media type of its own, and that is not supported"
+                return "which has a media type that is not supported"
             style = one.raw.get("style", USUAL_STYLE[one.where])
             if style != USUAL_STYLE[one.where]:
-                return f"whose style {quoted(style)} is not supported"
+                return f"which has the unsupported style {quoted(style)}"
             if objection := self._objection_to_schema(one):
                 return objection
         if one.where == "header" and (objection := objection_to_name(one.name)):
             return f"which {objection}"
-        return "" if 0 < len(one.name) <= LONGEST_PARAMETER_NAME else "whose name is empty or too long"
+        return "" if 0 < len(one.name) <= LONGEST_PARAMETER_NAME else "which has an empty or too long name"
 
     def _objection_to_schema(self, one: Parameter) -> str:
         raw, at = one.raw.get("schema"), f"{one.pointer}/schema"
         types = types_of(raw, self.document.object_at, at)
         if types == {"object"}:
-            return "which is an object, and those are sent in bodies only"
+            return "which is an object, and objects can only be sent in a body"
         if types == {"array"} and item_types_of(raw, self.document.object_at, at) & NESTED:
-            return "which is a list of more than texts, and those are sent in bodies only"
+            return "which is a list of lists or objects, and those can only be sent in a body"
         return ""
 
     def _place(self, one: Parameter) -> ArgumentPlace:
@@ -311,7 +311,7 @@ class Parameters:
 
 
 def _json_content(one: Parameter) -> tuple[Any, str] | None:
-    """The schema of a parameter that is written as JSON, and the step that leads there."""
+    """The schema of a parameter that is written as JSON, and its pointer below `content`."""
     content = one.raw.get("content")
     for name, media in content.items() if isinstance(content, dict) else ():
         if is_json(name) and isinstance(media, dict):
@@ -327,7 +327,7 @@ def _folded(one: Parameter) -> str:
 class Field:
     name: str
     required: bool = False
-    schemas: list[tuple[Any, str]] = field(default_factory=list)  # All have to match; each with its pointer
+    schemas: list[tuple[Any, str]] = field(default_factory=list)  # All must match; each with its pointer
 
     @property
     def pointer(self) -> str:
@@ -362,7 +362,7 @@ class _Gathered:
     required: set[str] = field(default_factory=set)
     left_out: set[str] = field(default_factory=set)
     demands: list[Demand] = field(default_factory=list)
-    at_least: int = 0  # How many fields are required, whichever
+    at_least: int = 0  # How many fields are required, no matter which
     parts: int = 0
 
     def take(self, raw: Any, pointer: str, depth: int = 0) -> bool:
@@ -420,7 +420,7 @@ def _is_plain(schema: dict[str, Any]) -> bool:
         return False
     if not isinstance(schema.get("properties", {}), dict) or not isinstance(schema.get("allOf", []), list):
         return False
-    # A base of several kinds of objects, each with further fields.
+    # A base schema of several kinds of objects, each with further fields.
     if isinstance(said := schema.get("discriminator"), dict) and said.get("mapping"):
         return False
     return all(_only_requires(schema.get(word)) for word in CHOICES)
@@ -443,7 +443,7 @@ def _only_requires(choices: Any) -> bool:
 
 
 def has_inner_lists(document: Document, raw: Any, pointer: str) -> bool:
-    """Whether a list that may hold texts is below the outermost value. Raises NoTool."""
+    """Whether a list that may contain strings is below the outermost value. Raises NoTool."""
     waiting, seen = [(raw, pointer, False)], set[tuple[str, bool]]()
     while waiting:
         raw, pointer, is_inner = waiting.pop()
@@ -497,12 +497,12 @@ class Bodies:
             if described.get("required") is not True and self._says_nothing(schema, at_schema):
                 return Body()
             if not fields:
-                raise NoTool("Its body is a form whose fields the document does not list.", at_schema)
+                raise NoTool("Its body is a form, but the document does not list its fields.", at_schema)
             given, encoding = fields.values(), media.get("encoding")
             if is_multipart(media_type):
                 return Body(self._multipart(given, encoding), body_format="multipart", demands=demands)
             return Body(self._form(given, encoding), body_format="form", demands=demands)
-        # A body that may be omitted, but only as a whole, has to be one argument.
+        # A body that may be omitted, but only as a whole, must be one argument.
         needed = bool(demands) or any(one.required for one in (fields or {}).values())
         if not fields or (needed and described.get("required") is False):
             return Body([self._whole(schema, at_schema, described)], constants=_constants(media_type))
@@ -567,7 +567,7 @@ class Bodies:
         ]
 
     def _part_objection(self, one: Field, said: dict[str, Any]) -> str:
-        """Since 3.1 a style applies to parts, too; texts and by default lists of them stay the same."""
+        """Since 3.1 a style applies to parts, too; strings and, by default, lists of them stay the same."""
         if self.document.minor == 0 or not said.keys() & {"style", "explode"}:
             return ""
         types, items = self._types_of(one)
@@ -578,13 +578,13 @@ class Bodies:
     def _is_left_out(self, one: Field, objection: str) -> bool:
         """Adds a note. Raises NoTool for a required field."""
         if objection and one.required:
-            raise NoTool(f"It needs the form field {quoted(one.name)}, {objection}.", one.pointer)
+            raise NoTool(f"It requires the form field {quoted(one.name)}, {objection}.", one.pointer)
         if objection:
             self.notes.append(f"The form field {quoted(one.name)} is left out, {objection}.")
         return bool(objection)
 
     def _part(self, one: Field, said: dict[str, Any]) -> Argument:
-        """A file, a text or JSON; by default a list has a part per item."""
+        """A file, a string or JSON; by default, a list has a part per item."""
         media_type = str(said.get("contentType") or "").partition(",")[0].strip()
         types, items = self._types_of(one)
         is_file = any(self._is_file(raw, pointer) for raw, pointer in one.schemas)
@@ -635,22 +635,22 @@ class Bodies:
             return self._objection_to_brackets(one)
         for raw, pointer in one.schemas:
             if types_of(raw, self.document.object_at, pointer) == {"object"}:
-                return "which is an object, and forms have texts only"
+                return "which is an object, and form fields can only be strings"
             if item_types_of(raw, self.document.object_at, pointer) & NESTED:
-                return "which is a list of more than texts"
+                return "which is a list of lists or objects"
         return ""
 
     def _objection_to_brackets(self, one: Field) -> str:
-        """Our forms write `a[b]=1` and `a[0][b]=1`, but inner lists of texts as `a[b]=1&a[b]=2`."""
+        """Forms are written as `a[b]=1` and `a[0][b]=1`, but inner lists of strings as `a[b]=1&a[b]=2`."""
         if any(has_inner_lists(self.document, raw, pointer) for raw, pointer in one.schemas):
-            return "which has lists of texts within objects, and forms do not write brackets for those"
+            return "which has lists of strings inside objects, and forms cannot express those with brackets"
         types, items = self._types_of(one)
-        # Objects are written with numbers, texts under another name; a list of both, or of unknown types, has
-        # no spelling that is right for all items.
+        # Objects are written with numbers, strings under another name; a list of both, or of unknown types,
+        # has no notation that is right for all items.
         is_plain = types == {"array"} and bool(items) and not items & NESTED
         is_of_objects = bool(items) and items <= NESTED
         if "array" in types and not is_plain and not is_of_objects:
-            return "which is a list of texts or something else, and those are written in different ways"
+            return "which is a list of strings or other types, and those are written in different ways"
         return ""
 
     def _types_of(self, one: Field) -> tuple[set[str], set[str]]:

@@ -44,7 +44,7 @@ Direction = Literal["request", "response"]
 
 
 def accept_null(schema: dict[str, Any], raw: dict[str, Any]) -> dict[str, Any]:
-    """The schema, with null allowed if `raw` allows it."""
+    """The schema, which allows null if `raw` does."""
     if raw.get("nullable") is not True:
         return schema
     if isinstance(schema.get("type"), str) and not schema.keys() & {"allOf", "anyOf", "oneOf", "const"}:
@@ -61,9 +61,9 @@ def accept_null(schema: dict[str, Any], raw: dict[str, Any]) -> dict[str, Any]:
 
 
 def response_schema(schema: dict[str, Any]) -> dict[str, Any]:
-    """An answer's names and types of fields, each of which may be missing or null. To MCP clients an answer
-    that breaks its output schema is a failure, and hardly any API answers exactly as documented: fields are
-    missing or null, choices have new members."""
+    """The names and types of a response's fields, each of which may be missing or null. MCP clients treat a
+    result that violates its output schema as a failure, and few APIs respond exactly as documented: fields
+    are missing or null, and enumerations have new values."""
     loose = {key: value for key, value in schema.items() if key in KEPT_IN_RESPONSES}
     if isinstance(extra := schema.get("additionalProperties"), dict):
         loose["additionalProperties"] = extra
@@ -138,16 +138,16 @@ class Conversion:
 
 
 def convert_schema(raw: Any, pointer: str, reading: Conversion, depth: int = 0) -> Any:
-    """Raises NoTool for an inexpressible or too large one."""
+    """Raises NoTool for a schema that is too large or cannot be converted."""
     reading.parts += 1
     if reading.parts > MAX_PARTS or depth > MAX_DEPTH:
         raise NoTool(f"Its schema has more than {MAX_PARTS:,} parts or {MAX_DEPTH} levels.", pointer)
     if isinstance(raw, bool):
         return raw
     if raw is None:
-        raise NoTool("Its schema is null. For anything at all leave the key out, or write {}.", pointer)
+        raise NoTool("Its schema is null. To allow any value, omit the key or use {}.", pointer)
     if not isinstance(raw, dict):
-        raise NoTool("There is something else where a schema has to be.", pointer)
+        raise NoTool("A schema is required here.", pointer)
     if isinstance(raw, Ambiguous):
         raise NoTool(f"The key {quoted(raw.key)} occurs twice in one object.", pointer)
     _note_anchors(raw, pointer, reading)
@@ -171,7 +171,7 @@ def _dynamic_target(raw: dict[str, Any], pointer: str, reading: Conversion) -> s
     named = raw.get("$dynamicRef", raw.get("$recursiveRef"))
     target = reading.anchors.get(named.removeprefix("#")) if isinstance(named, str) else None
     if target is None:
-        raise NoTool("Its schema has a dynamic reference that leads out of its definition.", pointer)
+        raise NoTool("Its schema has a dynamic reference that points outside its definition.", pointer)
     return target
 
 
@@ -179,7 +179,7 @@ def _reference(raw: dict[str, Any], target: str, pointer: str, reading: Conversi
     reading.needs.add(target)
     reference = {"$ref": f"#/$defs/{reading.name_of(target)}"}
     if reading.document.minor == 0:
-        # 3.0 ignores everything beside a reference; a description does no harm, and is common.
+        # 3.0 ignores everything beside a reference; a description is common and harmless.
         said = raw.get("description")
         return reference | ({"description": said} if isinstance(said, str) else {})
     beside = {key: value for key, value in raw.items() if key not in REFERENCES}
@@ -209,10 +209,8 @@ def _keywords(raw: dict[str, Any], pointer: str, reading: Conversion, depth: int
 
 
 def _tell_apart(alternatives: list[Any], raw: dict[str, Any], pointer: str, reading: Conversion) -> None:
-    """Adds each alternative's values of the discriminating property, as far as a mapping says them.
-
-    The alternatives themselves often describe each other's objects: `oneOf` would refuse what the API takes.
-    """
+    """Adds each alternative's values of the discriminating property, if the mapping has them. Alternatives
+    often describe each other's objects, so `oneOf` would refuse values that the API accepts."""
     said = raw["discriminator"] if isinstance(raw["discriminator"], dict) else {}
     name, mapping = said.get("propertyName"), said.get("mapping")
     if not isinstance(name, str) or not isinstance(mapping, dict) or reading.direction == "response":
@@ -236,7 +234,7 @@ def _names_itself(reference: dict[str, Any], name: str, pointer: str, reading: C
 
 def _several(raw: Any, pointer: str, reading: Conversion, depth: int) -> list[Any]:
     if not isinstance(raw, list):
-        raise NoTool("There is something else where a list of schemas has to be.", pointer)
+        raise NoTool("A list of schemas is required here.", pointer)
     return [
         convert_schema(one, f"{pointer}/{position}", reading, depth + 1) for position, one in enumerate(raw)
     ]
@@ -244,7 +242,7 @@ def _several(raw: Any, pointer: str, reading: Conversion, depth: int) -> list[An
 
 def _named(raw: Any, pointer: str, reading: Conversion, depth: int, *, leave_out: bool) -> dict[str, Any]:
     if not isinstance(raw, dict):
-        raise NoTool("There is something else where schemas by their names have to be.", pointer)
+        raise NoTool("An object with named schemas is required here.", pointer)
     if isinstance(raw, Ambiguous):
         raise NoTool(f"The key {quoted(raw.key)} occurs twice in one object.", pointer)
     return {
@@ -255,7 +253,7 @@ def _named(raw: Any, pointer: str, reading: Conversion, depth: int, *, leave_out
 
 
 def is_left_out(document: Document, schema: Any, pointer: str, direction: str) -> bool:
-    """Whether a property, or its reference, is for the other direction only."""
+    """Whether a property, or its reference, is only for the other direction."""
     flag = FLAGS[direction]
     if isinstance(schema, dict) and not (flag in schema or "allOf" in schema or "$ref" in schema):
         return False  # As most are
@@ -297,7 +295,7 @@ def _mend_required(schema: dict[str, Any], raw: dict[str, Any], pointer: str, re
     if required is None:
         return
     if not isinstance(required, list):
-        # `required: true` at the property itself is how Swagger 1 said it.
+        # Swagger 1 had `required: true` at the property itself.
         del schema["required"]
         return
     if isinstance(properties, dict):
@@ -328,7 +326,7 @@ class Schemas:
     direction: Direction  # Requests lack read-only properties, responses write-only ones
     usable_pattern: Callable[[str], bool]
     answers: dict[str, Schema | None] = field(default_factory=dict)
-    """By pointer: what many operations answer is converted once. None: it is no object, or too large."""
+    """By pointer: a response that operations share is converted once. None: not an object, or too large."""
     _definitions: dict[str, Converted | NoTool] = field(default_factory=dict)
     _sizes: dict[str, int] = field(default_factory=dict)  # Of definitions, by name
     _names: dict[str, str] = field(default_factory=dict)
@@ -341,7 +339,7 @@ class Schemas:
         return Converted(schema, frozenset(reading.needs), reading.parts)
 
     def convert_text(self, raw: Any, pointer: str) -> Converted:
-        """For values written as text, which null cannot be. Raises NoTool."""
+        """For values that are written as text, so null is not allowed. Raises NoTool."""
         converted = self.convert(raw, pointer)
         if isinstance(converted.schema, dict) and "$ref" in converted.schema:
             # The definition is shared with JSON bodies; where it allows null, this argument has a copy.
@@ -365,7 +363,7 @@ class Schemas:
             parts += definition.parts
             if parts > MAX_PARTS:
                 raise NoTool(
-                    f"Its schema has more than {MAX_PARTS:,} parts, everything that it refers to included."
+                    f"Its schema has more than {MAX_PARTS:,} parts, including everything that it refers to."
                 )
             waiting += sorted(definition.needs, reverse=True)
         return found

@@ -83,7 +83,7 @@ async def test_builders_are_listed_with_the_parameters_of_their_force_scheduler(
     assert not {"reason", "username", "priority"} & brew.input_schema["properties"].keys()
     assert spill.input_schema["required"] == ["words"]
     assert [one.reason for one in skipped] == [
-        "The second request for it failed: The engine refused: No force scheduler starts this builder."
+        "Its detail request failed: The engine refused: No force scheduler starts this builder."
     ]
 
 

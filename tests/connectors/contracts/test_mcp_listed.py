@@ -41,7 +41,7 @@ class ToolsHarness(EngineHarness):
     completing = Sample(listed("quick", "Quick one"), {"message": "done"})
     output = {"said": "done"}
     # A tool answers with text whatever the bytes.
-    garbage = {name: answer for name, answer in GARBAGE.items() if name != "bytes that are no text"}
+    garbage = {name: answer for name, answer in GARBAGE.items() if name != "bytes that are not text"}
     failing = Sample(listed("broken", "Broken one"), {})
     failure = "The oven was cold."
     lasting = Sample(listed("endless", "Endless one"), {"seconds": 600})

@@ -224,7 +224,7 @@ async def test_a_failure_tells_the_exception_and_the_last_logged_error(
     _, snapshot = await harness.ended(connector, harness.failing)
     assert snapshot.error.splitlines() == [
         "Flow run encountered an exception: ValueError: The tea went cold.",
-        "The last error that it logged: The kettle is empty.",
+        "The last logged error: The kettle is empty.",
     ]
     assert "storage_key" not in repr(snapshot.raw)
 

@@ -173,7 +173,7 @@ async def test_only_handlers_that_can_be_called_and_asked_for_their_result_are_l
     assert not {"Hidden/work", "Orders/audit", "Approval/decide"} & found.keys()
     rejected = {name: item.reason for name, item in found.items() if isinstance(item, RejectedDefinition)}
     assert rejected.keys() == {"Forgetful/forget", "Orders/press"}
-    assert "keeps its results for 0 s only (idempotency_retention)" in rejected["Forgetful/forget"]
+    assert "keeps its results for only 0 s (idempotency_retention)" in rejected["Forgetful/forget"]
     assert "application/octet-stream" in rejected["Orders/press"]
 
 
@@ -235,13 +235,13 @@ async def test_an_invocation_that_waits_or_stumbles_says_why(connector: RestateC
     boil = reference("Kettle/boil", "VirtualObject", "value")
     (_, ahead), (_, behind) = [await start(connector, Sample(boil, {"key": "one", "input": 9})) for _ in "12"]
     told = (await seen(connector, paused, lambda at: at.progress_message)).progress_message
-    assert told.startswith("Paused after its attempts failed, until it is resumed at Restate: RuntimeError(")
+    assert told.startswith("Paused after failed attempts, until it is resumed in Restate: RuntimeError(")
     assert "The kettle is empty." in told
     told = (await seen(connector, repeated, lambda at: at.progress_message)).progress_message
-    assert told.startswith("An attempt failed and is repeated at ")
+    assert told.startswith("An attempt failed and is retried at ")
     assert "The kettle leaks." in told
     at = await seen(connector, behind, lambda at: at.progress_message)
-    assert at.progress_message == "Waits for its turn: another invocation has the same key."
+    assert at.progress_message == "Waiting: another invocation has the same key."
     assert at.started_at is None
     for run in (behind, ahead, repeated, paused):
         await connector.terminate(run)
