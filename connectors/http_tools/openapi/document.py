@@ -114,6 +114,15 @@ class Ambiguous(dict[str, Any]):
         return self._pairs
 
 
+def checked_object(value: Any, pointer: str, required: str) -> dict[str, Any]:
+    """Raises NoTool for anything but an object without duplicate keys; `required` names it in the error."""
+    if not isinstance(value, dict):
+        raise NoTool(f"{required} is required here.", pointer)
+    if isinstance(value, Ambiguous):
+        raise NoTool(f"The key {quoted(value.key)} occurs twice in one object.", pointer)
+    return value
+
+
 def read_text(content: bytes) -> Any:
     """JSON values. Raises UnusableDocument."""
     if len(content) > MAX_BYTES:
@@ -179,11 +188,7 @@ class Document:
     def object_at(self, value: Any, pointer: str) -> tuple[dict[str, Any], str]:
         """The object behind references, and its pointer. Raises NoTool."""
         for _ in range(LONGEST_CHAIN):
-            if not isinstance(value, dict):
-                raise NoTool("An object is required here.", pointer)
-            if isinstance(value, Ambiguous):
-                raise NoTool(f"The key {quoted(value.key)} occurs twice in one object.", pointer)
-            if "$ref" not in value:
+            if "$ref" not in checked_object(value, pointer, "An object"):
                 return value, pointer
             value, pointer = self.follow(value["$ref"], pointer)
         raise NoTool("The chain of references is too long.", pointer)

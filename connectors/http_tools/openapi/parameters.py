@@ -17,9 +17,9 @@ from connectors.formats.json_schema import (
 from connectors.http_tools.openapi.document import (
     JSON,
     LONGEST_ARGUMENT_DESCRIPTION,
-    Ambiguous,
     Document,
     NoTool,
+    checked_object,
     choose_media_type,
     is_form,
     is_json,
@@ -400,9 +400,7 @@ class _Gathered:
             yield Demand(of=tuple(frozenset([name]) for name in self.fields))
 
     def _take_properties(self, properties: dict[str, Any], pointer: str) -> None:
-        if isinstance(properties, Ambiguous):
-            raise NoTool(f"The key {quoted(properties.key)} occurs twice in one object.", pointer)
-        for name, raw in properties.items():
+        for name, raw in checked_object(properties, pointer, "An object with named schemas").items():
             at = f"{pointer}{pointer_of([name])}"
             if is_left_out(self.document, raw, at, "request"):
                 self.left_out.add(name)

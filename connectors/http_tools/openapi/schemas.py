@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from connectors.formats.json import write_json
 from connectors.formats.json_schema import pointer_of
-from connectors.http_tools.openapi.document import Ambiguous, Document, NoTool, quoted
+from connectors.http_tools.openapi.document import Document, NoTool, checked_object
 
 KEPT_IN_RESPONSES = frozenset(
     {"type", "properties", "items", "allOf", "anyOf", "$ref", "title", "description", "default", "examples"}
@@ -146,24 +146,16 @@ def convert_schema(raw: Any, pointer: str, reading: Conversion, depth: int = 0) 
         return raw
     if raw is None:
         raise NoTool("Its schema is null. To allow any value, omit the key or use {}.", pointer)
-    if not isinstance(raw, dict):
-        raise NoTool("A schema is required here.", pointer)
-    if isinstance(raw, Ambiguous):
-        raise NoTool(f"The key {quoted(raw.key)} occurs twice in one object.", pointer)
-    _note_anchors(raw, pointer, reading)
+    if checked_object(raw, pointer, "A schema").get("$recursiveAnchor") is True:
+        reading.anchors.setdefault("", pointer)
+    if isinstance(name := raw.get("$dynamicAnchor"), str):
+        reading.anchors.setdefault(name, pointer)
     if "$ref" in raw:
         _, target = reading.document.follow(raw["$ref"], pointer)
         return _reference(raw, target, pointer, reading, depth)
     if DYNAMIC & raw.keys():
         return _reference(raw, _dynamic_target(raw, pointer, reading), pointer, reading, depth)
     return _keywords(raw, pointer, reading, depth)
-
-
-def _note_anchors(raw: dict[str, Any], pointer: str, reading: Conversion) -> None:
-    if raw.get("$recursiveAnchor") is True:
-        reading.anchors.setdefault("", pointer)
-    if isinstance(name := raw.get("$dynamicAnchor"), str):
-        reading.anchors.setdefault(name, pointer)
 
 
 def _dynamic_target(raw: dict[str, Any], pointer: str, reading: Conversion) -> str:
@@ -241,13 +233,9 @@ def _several(raw: Any, pointer: str, reading: Conversion, depth: int) -> list[An
 
 
 def _named(raw: Any, pointer: str, reading: Conversion, depth: int, *, leave_out: bool) -> dict[str, Any]:
-    if not isinstance(raw, dict):
-        raise NoTool("An object with named schemas is required here.", pointer)
-    if isinstance(raw, Ambiguous):
-        raise NoTool(f"The key {quoted(raw.key)} occurs twice in one object.", pointer)
     return {
         name: convert_schema(value, f"{pointer}{pointer_of([name])}", reading, depth + 1)
-        for name, value in raw.items()
+        for name, value in checked_object(raw, pointer, "An object with named schemas").items()
         if not (leave_out and is_left_out(reading.document, value, pointer, reading.direction))
     }
 
