@@ -174,12 +174,14 @@ def _read(item: WorkflowDefinition | RejectedDefinition, listing: Listing) -> No
         "queries": queries,
         "signals": signals,
     }
-    listing.layers[item.id] = layer | {"content_hash": _content_hash(layer)}
+    listing.layers[item.id] = layer | {"content_hash": hash_layer(layer)}
 
 
-def _content_hash(layer: dict[str, Any]) -> str:
-    """Fields that were added later count only if set, so that older hashes stay valid."""
-    counted = {name: value for name, value in layer.items() if value or name not in ADDED_LATER}
+def hash_layer(layer: Mapping[str, Any]) -> str:
+    """Covers what the engine listed, with its id. Fields that were added later count only if set, so that
+    older hashes stay valid."""
+    listed = {name: value for name, value in layer.items() if name not in ("content_hash", "resembles")}
+    counted = {name: value for name, value in listed.items() if value or name not in ADDED_LATER}
     canonical = json.dumps(counted, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()
 
@@ -525,12 +527,6 @@ def judge_offer(workflow: Workflow, offered: Mapping[str, Any], placement: Place
         replace(one, harmless=False, text=f"{one.text}, by which {moved}") if one.field in CHOSEN_BY else one
         for one in differences
     ]
-
-
-def hash_layer(upstream_id: str, layer: Mapping[str, Any]) -> str:
-    """The content hash of a listing with exactly this layer."""
-    listed = {name: value for name, value in layer.items() if name not in ("content_hash", "resembles")}
-    return _content_hash({"upstream_id": upstream_id, **listed})
 
 
 def serve_layers(layers: Iterable[tuple[Workflow, Mapping[str, Any]]]) -> None:

@@ -155,7 +155,7 @@ def _layer_in_part(review: Review, fields: Collection[str]) -> dict[str, Any]:
     chosen = {one for field in fields for one in fields_together(field, workflow.source)}
     columns = [column for field in chosen for column in (field, *NOTED_WITH.get(field, ()))]
     layer = layer_of(workflow) | {column: offered[column] for column in columns}
-    return layer | {"content_hash": hash_layer(workflow.upstream_id, layer)}
+    return layer | {"content_hash": hash_layer({"upstream_id": workflow.upstream_id, **layer})}
 
 
 def _by_kind(reviews: list[Review]) -> tuple[list[Review], list[Review]]:

@@ -113,18 +113,20 @@ def answer_with_problem(error: Exception, context: dict[str, Any]) -> Response:
     """A database that cannot be asked is answered with 503, any other unexpected exception with 500."""
     from rest_framework.views import exception_handler
 
+    request = context["request"]
     # Also for views with another renderer, such as the API's description in YAML.
-    context["request"].accepted_renderer = JSONRenderer()
-    context["request"].accepted_media_type = JSONRenderer.media_type
+    request.accepted_renderer = JSONRenderer()
+    request.accepted_media_type = JSONRenderer.media_type
     expected = _as_expected(error, context)
     answer = exception_handler(expected, context)
     if isinstance(error, OperationalError | InterfaceError):
-        return _answer_without_database(error, context)
+        logger.error("{} {} cannot be answered without the database: {}", request.method, request.path, error)
+        detail = NO_DATABASE if request.method in SAFE_METHODS else f"{NO_DATABASE} {LOOK_FIRST}"
+        return Response(_shaped(detail), status.HTTP_503_SERVICE_UNAVAILABLE, headers={"Retry-After": "5"})
     if answer is None:
         return _answer_bug(error, context)
     answer.data = _body(expected)
     if isinstance(error, InsufficientScope):
-        request = context["request"]
         answer["WWW-Authenticate"] = request.successful_authenticator.refuse_scope(
             request.auth, error.scope.value
         )
@@ -173,13 +175,6 @@ def _shaped(detail: str, kind: str = "", errors: Iterable[Problem] = ()) -> dict
     if listed:
         body["errors"] = listed[:MAX_PROBLEMS]
     return body
-
-
-def _answer_without_database(error: Exception, context: dict[str, Any]) -> Response:
-    request = context["request"]
-    logger.error("{} {} cannot be answered without the database: {}", request.method, request.path, error)
-    detail = NO_DATABASE if request.method in SAFE_METHODS else f"{NO_DATABASE} {LOOK_FIRST}"
-    return Response(_shaped(detail), status.HTTP_503_SERVICE_UNAVAILABLE, headers={"Retry-After": "5"})
 
 
 def _answer_bug(error: Exception, context: dict[str, Any]) -> Response:
