@@ -27,12 +27,14 @@ from mcp_bridge.tokens import Access, Origin, arriving, metadata_url
 
 REMEMBERED_CALLERS = 10_000
 PURGED_AT_ONCE = 1_000
-PASSWORD_CHECKS = 1  # At once in a process: each takes a core for most of a second, which tool calls need
+PASSWORD_CHECKS = (
+    1  # Concurrent ones in a process: each takes a core, which tool calls need, for most of a second
+)
 PATIENCE_SECONDS = 10.0
 _checks = threading.BoundedSemaphore(PASSWORD_CHECKS)
 _paused: dict[str, float] = {}  # Until when (monotonic) wrong tokens are refused without a query, by caller
 forget_pauses = _paused.clear
-REFUSED = "The access token is unknown, expired or revoked; an administrator can make a new one."
+REFUSED = "The access token is unknown, expired or revoked; an administrator can create a new one."
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +95,7 @@ class SignInAttempt:
         self._log("wrong name or password")
 
     def _log(self, why: str) -> None:
-        """The name only of accounts that exist: what else is entered there may be a password."""
+        """Logs only names of existing accounts: other input may be a password."""
         users = get_user_model()._default_manager
         known = users.filter(**{get_user_model().USERNAME_FIELD: self._username}).exists()
         shown = repr(self._username) if known else "an unknown account"
@@ -101,7 +103,7 @@ class SignInAttempt:
 
 
 class CodeAttempt(SignInAttempt):
-    """At a second factor. Counts from all addresses together: the password is known to who comes here."""
+    """At a second factor. Counts all addresses together: the password is already known."""
 
     def __init__(self, *, username: str, address: str) -> None:
         """Raises TooManyFailures."""
@@ -125,7 +127,7 @@ def checking_password() -> Iterator[None]:
 
 
 def note_wrong_token(text: str, *, address: str) -> None:
-    """Raises TooManyFailures. Good tokens never come here: many clients may share one address."""
+    """Raises TooManyFailures. Not for valid tokens: many clients may share one address."""
 
     def tell() -> None:
         why = describe_wrong_bearer(text)
@@ -136,7 +138,7 @@ def note_wrong_token(text: str, *, address: str) -> None:
 
 
 def note_wrong_delivery(source: str, why: str, *, address: str) -> None:
-    """Of a webhook. Raises TooManyFailures. Genuine ones never come here."""
+    """Of a webhook. Raises TooManyFailures. Not for genuine ones."""
 
     def tell() -> None:
         logger.warning("Refused a delivery to the webhook {!r} from {}: {}", source, address, why)
@@ -147,7 +149,7 @@ def note_wrong_delivery(source: str, why: str, *, address: str) -> None:
 
 
 def _count_and_tell(limit: Limit, address: str, tell: Callable[[], None]) -> None:
-    """Count one failure, and tell of it up to the limit. Raises TooManyFailures beyond it."""
+    """Count one failure, and log it up to the limit. Raises TooManyFailures beyond it."""
     key = _key(limit, neighbourhood(address))
     if (seconds := _paused.get(key, 0) - time.monotonic()) > 0:
         raise TooManyFailures(int(seconds) + 1)
@@ -162,7 +164,7 @@ def _count_and_tell(limit: Limit, address: str, tell: Callable[[], None]) -> Non
 
 
 def count_attempt(limit: Limit, caller: str) -> None:
-    """For what is bounded whether it succeeds or not. Raises TooManyFailures."""
+    """For what is limited even if it succeeds. Raises TooManyFailures."""
     if seconds := _count(_key(limit, neighbourhood(caller)), limit):
         raise TooManyFailures(seconds)
 
@@ -182,7 +184,7 @@ def _count(key: str, limit: Limit) -> int:
         counts.update(failures=F("failures") + 1)
         count = counts.first()
         if count is not None and count.failures == 1:
-            # Rows that another process is removing are left to it.
+            # Skips rows that another process is removing.
             ended = FailureCount.objects.filter(ends_at__lte=now).select_for_update(skip_locked=True)
             keys = list(ended.values_list("key", flat=True)[:PURGED_AT_ONCE])
             FailureCount.objects.filter(key__in=keys).delete()
@@ -200,9 +202,9 @@ class Unavailable(APIException):
 
 
 def challenge(metadata: str, error: str = "", scopes: Iterable[str] = ()) -> str:
-    """The `WWW-Authenticate` of every refusal (RFC 6750, RFC 9728). Without `error`: none were sent.
-    `metadata`: where the resource is described; `scopes`: what a client should ask for, instead of what it
-    has."""
+    """The `WWW-Authenticate` of every refusal (RFC 6750, RFC 9728). Without `error`: no credentials were
+    sent. `metadata`: the address of the resource's description; `scopes`: those that a client should request
+    instead."""
     parameters = {
         "error": error,
         "scope": " ".join(sorted(map(named_outside, scopes))),
@@ -251,7 +253,7 @@ class AccessTokenDescription(OpenApiAuthenticationExtension):  # type: ignore[no
         return {
             "type": "http",
             "scheme": "bearer",
-            "description": "An access token, made in the admin or with `manage.py create_mcp_token`.",
+            "description": "An access token, created in the admin or with `manage.py create_mcp_token`.",
         }
 
 

@@ -1,4 +1,4 @@
-"""Who sends a bearer text: MCP over HTTP and REST both ask here. A kind of token has a line in `KINDS`."""
+"""Authenticates bearer tokens, for MCP over HTTP and for REST. A kind of token has a line in `KINDS`."""
 
 import asyncio
 import time
@@ -20,7 +20,7 @@ from mcp_bridge.oauth import grants
 from mcp_bridge.tokens import REMEMBERED_ORIGINS, Access, Kind, arriving, digest_of
 
 REMEMBERED_SECONDS = 0.5  # Without a query; so a revoked token is refused within a second
-JOINED_SECONDS = 0.25  # How long after its begin a look-up answers other requests too
+JOINED_SECONDS = 0.25  # How long after its start a look-up also answers other requests
 REMEMBERED_TOKENS = 10_000
 _remembered: dict[str, tuple[float, Access]] = {}
 _looking_up: dict[str, tuple[float, asyncio.Task[Access | None]]] = {}
@@ -28,7 +28,7 @@ forget_bearers = _remembered.clear
 
 
 class Undecided(Exception):
-    """Whether the token is good cannot be said at present: neither an entry nor a refusal."""
+    """The token can be neither accepted nor refused at present."""
 
     def __init__(self, message: str, *, seconds: int) -> None:
         super().__init__(message)
@@ -39,13 +39,13 @@ class Undecided(Exception):
 class TokenKind:
     """`read` and `usable` run in a thread that may use the database."""
 
-    fits: Callable[[str], bool]  # By the text's form, without a query
+    fits: Callable[[str], bool]  # Judges the text's form, without a query
     read: Callable[[str], Access | None]  # None: unknown, expired, revoked, or of a disabled user
-    usable: Callable[[Collection[Access]], set[Access]]  # Those that still count; open streams ask
+    usable: Callable[[Collection[Access]], set[Access]]  # Those that are still valid; for open streams
     describe: Callable[[str], str]  # Why `read` refused it, for the log, without secrets
-    prepare: Callable[[str], Awaitable[None]] | None = None  # What takes the network, before `read`
+    prepare: Callable[[str], Awaitable[None]] | None = None  # Network requests before `read`
     withdrawn: Callable[[Collection[Access]], Awaitable[set[Access]]] | None = None
-    """Those that another server has ended, by the network: `usable` cannot know of them."""
+    """Those that another server has revoked, by a network request: `usable` cannot know them."""
 
 
 KINDS: dict[Kind, TokenKind] = {  # In this order; the first whose form fits decides
@@ -65,8 +65,7 @@ KINDS: dict[Kind, TokenKind] = {  # In this order; the first whose form fits dec
 
 
 def authenticate(text: str) -> Access | None:
-    """What the bearer of this text may do; a token costs its queries at most twice a second. Raises
-    Undecided."""
+    """What the bearer may do; a token costs queries at most twice a second. Raises Undecided."""
     digest = digest_of(text)
     return recognise(digest) or look_up(text)
 
@@ -79,8 +78,7 @@ async def prepare(text: str) -> None:
 
 
 async def find_bearer(text: str) -> Access | None:
-    """As `authenticate`. Requests that come while a token is looked up wait for the same answer. Raises
-    Undecided."""
+    """As `authenticate`. Concurrent requests with one token share the look-up. Raises Undecided."""
     digest, now = digest_of(text), time.monotonic()
     if (known := recognise(digest)) is not None:
         return known
@@ -94,7 +92,7 @@ async def find_bearer(text: str) -> Access | None:
         _looking_up[digest] = now, looking
         looking.add_done_callback(partial(_forget_look_up, digest))
     found = await asyncio.shield(looking)
-    # Notes where it is used from.
+    # Records the origin.
     return recognise(digest) or found
 
 
@@ -102,7 +100,7 @@ def _forget_look_up(digest: str, ended: asyncio.Task[Access | None]) -> None:
     if _looking_up.get(digest, (0.0, None))[1] is ended:
         del _looking_up[digest]
     if not ended.cancelled():
-        # Those that asked may all have gone.
+        # All its requests may have disconnected.
         ended.exception()
 
 
@@ -112,7 +110,7 @@ async def _prepare_and_look_up(text: str) -> Access | None:
 
 
 def _look_up_with_catalogue(text: str) -> Access | None:
-    """In one hop to the database: the catalogue is read next."""
+    """Reads the catalogue, which is needed next, in the same database thread."""
     access = look_up(text)
     if access is not None:
         current_catalogue()
@@ -133,7 +131,7 @@ def look_up(text: str) -> Access | None:
 
 
 def recognise(digest: str) -> Access | None:
-    """Of a text authenticated within REMEMBERED_SECONDS; no query. Notes where it is used from."""
+    """A token authenticated within REMEMBERED_SECONDS; no query. Records the origin."""
     asked_at, access = _remembered.get(digest, (0.0, None))
     if access is None or time.monotonic() - asked_at >= REMEMBERED_SECONDS:
         return None
@@ -143,7 +141,7 @@ def recognise(digest: str) -> Access | None:
 
 
 def still_usable(accesses: Collection[Access]) -> set[Access]:
-    """Those whose token still counts."""
+    """Those whose token is still valid."""
     found: set[Access] = set()
     for name, kind in KINDS.items():
         if those := [access for access in accesses if access.kind is name]:
@@ -152,7 +150,7 @@ def still_usable(accesses: Collection[Access]) -> set[Access]:
 
 
 async def withdrawn(accesses: Collection[Access]) -> set[Access]:
-    """Those that another server has ended. It may take as long as that server needs to answer."""
+    """Those that another server has revoked. Takes as long as that server needs to answer."""
     found: set[Access] = set()
     for name, kind in KINDS.items():
         those = [access for access in accesses if access.kind is name]

@@ -80,7 +80,7 @@ class BuiltInTool:
     read_only: bool = True
     starts: bool = False
     hints: ToolAnnotations | None = None  # Default: from `read_only`
-    takes_part_in: InteractionKind | None = None  # Listed only where a workflow declares some
+    takes_part_in: InteractionKind | None = None  # Listed only if a workflow declares some
     names_workflow: str = ""
     call: Callable[[ToolCall, Arguments], Awaitable[ToolAnswer]]
 
@@ -321,7 +321,7 @@ async def _get_execution_status(call: ToolCall, arguments: Arguments) -> CallToo
         on_progress=ProgressNotifications(call.report).tell if call.report else None,
     )
     if patience is None and call.may_give_up_soon:
-        # A client that reads the answer has survived the wait that it asked for.
+        # A client that reads the answer did not time out during the wait that it requested.
         patience = max(asked, UNNAMED_WAIT_SECONDS)
     return await run_in_database(_status, execution, arguments, call.protocol_version, patience)
 

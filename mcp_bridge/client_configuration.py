@@ -54,7 +54,7 @@ class HttpServer:
             server["headers"] = {"Authorization": authorization}
         match client:
             case McpClient.CLAUDE_CODE:
-                # Every shell knows double quotes.
+                # Every shell supports double quotes.
                 header = "" if authorization is None else f' --header "Authorization: {authorization}"'
                 return f"claude mcp add --transport http {self._name} {url}{header}"
             case McpClient.CLAUDE_DESKTOP:
@@ -71,7 +71,7 @@ class HttpServer:
 
 
 def _variables() -> dict[str, str]:
-    """Clients start the server without our environment, and so with the default data folder."""
+    """Clients start the server without this environment, and so with the default data folder."""
     folder = settings.DATA_DIR.absolute()
     return {} if folder == settings.DEFAULT_DATA_DIR else {"CATALOGUE_DATA_DIR": str(folder)}
 
@@ -108,7 +108,7 @@ def configurations_of(server: HttpServer | StdioServer) -> list[tuple[McpClient,
 
 
 def _bridged(url: str, authorization: str | None) -> dict[str, Any]:
-    """By mcp-remote, for clients that start all servers themselves."""
+    """With mcp-remote, for clients that can only start servers."""
     parts = urlsplit(url)
     is_plain = parts.scheme == "http" and parts.hostname not in HOSTS_WITHOUT_TLS
     options = ["--transport", "http-only", *(["--allow-http"] if is_plain else [])]

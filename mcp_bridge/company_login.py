@@ -27,7 +27,7 @@ from connectors.network.issuer import Issuer, TokenRefused
 from mcp_bridge.identity_provider import EMAIL, find_user, identity_of, issuer_at
 from mcp_bridge.models import ExternalIdentity
 
-UNFINISHED_SECONDS = 3600  # How long a login that was begun is remembered
+UNFINISHED_SECONDS = 3600  # How long an unfinished login is remembered
 NEXT = "next"
 ID_TOKEN = "company_id_token"  # noqa: S105 - the session's key for it
 
@@ -37,7 +37,7 @@ class LoginRefused(Exception):
 
 
 class CompanyBackend(BaseBackend):
-    """For the callback's request only: a code, and what the session kept of its login."""
+    """Only for the callback's request: a code, and what the session stored of its login."""
 
     def authenticate(  # type: ignore[override]
         self, request: HttpRequest, *, nonce: str, code_verifier: str
@@ -56,7 +56,7 @@ class CompanyBackend(BaseBackend):
 
 
 def _in_words(problem: Exception) -> str:
-    """What the person reads; the log has the rest."""
+    """The message for the user; the log has the details."""
     name = settings.CATALOGUE["login_name"]
     if isinstance(problem, LoginRefused):
         logger.warning("Refused a login by OpenID Connect: {}", problem)
@@ -92,13 +92,13 @@ async def _redeem(code: str, *, nonce: str, verifier: str) -> tuple[dict[str, An
 
 
 def callback_url() -> str:
-    """What the provider has to have registered."""
+    """The address to register at the provider."""
     return f"{settings.PUBLIC_URL}{reverse('company-login-callback')}"
 
 
 @transaction.atomic
 def admit(claims: dict[str, Any]) -> User:
-    """The user of these claims, with the groups that they say. Raises LoginRefused."""
+    """The user of these claims, with the groups that they name. Raises LoginRefused."""
     try:
         user = find_user(claims, claim=settings.CATALOGUE["login_user_claim"])
         identity = identity_of(claims)
@@ -143,7 +143,7 @@ def _make_user(claims: dict[str, Any]) -> User:
 
 
 def _set_groups(user: User, claims: dict[str, Any]) -> None:
-    """Only groups that the setting names are given and taken."""
+    """Adds and removes only groups that the setting names."""
     managed = set(settings.CATALOGUE["login_groups"].values())
     if not managed:
         return
@@ -192,7 +192,7 @@ def _actor(user: User) -> Actor:
 class _Settings:
     @staticmethod
     def get_settings(name: str, *default: Any) -> Any:
-        """Instead of a second set of settings for the library."""
+        """Replaces a second set of settings for the library."""
         known = {
             "OIDC_OP_AUTHORIZATION_ENDPOINT": "",  # Read from the provider's metadata, for each login
             "OIDC_RP_CLIENT_ID": settings.CATALOGUE["login_client_id"],
@@ -232,7 +232,7 @@ class EndLogin(_Settings, OIDCAuthenticationCallbackView):  # type: ignore[misc]
         if not known["login_issuer"]:
             raise Http404
         again = f"Login with {known['login_name']} was not completed. Try again."
-        # The words of the request are not repeated: every page can send people here with some.
+        # The request's error text is not shown: any page can link here with one.
         if "error" in request.GET or request.GET.get("iss", known["login_issuer"]) != known["login_issuer"]:
             return _refuse(request, again)
         try:
@@ -256,8 +256,8 @@ class EndLogin(_Settings, OIDCAuthenticationCallbackView):  # type: ignore[misc]
 
 @require_POST
 def log_out(request: HttpRequest) -> HttpResponse:
-    """The admin's, and on to the provider's (OpenID Connect RP-Initiated Logout) for a login that was made
-    there. By `Refresh`: a form's redirect may not leave this site (Content-Security-Policy)."""
+    """The admin's log-out, then the provider's (OpenID Connect RP-Initiated Logout) if the login was made
+    there. Uses `Refresh`: a form's redirect may not leave this site (Content-Security-Policy)."""
     further = _end_at_provider(request.session.get(ID_TOKEN, ""))
     answer: HttpResponse = admin.site.logout(request)
     if further:
@@ -266,7 +266,7 @@ def log_out(request: HttpRequest) -> HttpResponse:
 
 
 def _end_at_provider(sealed: str) -> str:
-    """Where the browser ends the session at the provider; empty if there is none, or no such address."""
+    """The address that ends the session at the provider; empty if there is none."""
     if not sealed:
         return ""
     try:

@@ -29,7 +29,7 @@ async def complete(params: types.CompleteRequestParams, access: Access) -> types
 
 
 def _complete(params: types.CompleteRequestParams, access: Access) -> types.CompleteResult | ServerFeature:
-    """A server's prompt or template is the server's to complete."""
+    """The feature if its server completes it."""
     if isinstance(params.ref, types.PromptReference):
         name, workflow = params.ref.name, find_offered(access, params.ref.name)
         if isinstance(workflow, ServerFeature):

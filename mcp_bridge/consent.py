@@ -1,5 +1,5 @@
-"""The pages on which users sign an application in, and see and revoke those that they allowed; the addresses
-of the authorization server."""
+"""The pages where users sign in to an application, and see and revoke their consents; the addresses of the
+authorization server."""
 
 from functools import wraps
 from typing import Any, NoReturn
@@ -57,7 +57,7 @@ LOCAL_HOSTS = {"127.0.0.1", "::1", "localhost"}
 
 
 class AnyUserSignInForm(SignInForm):
-    """The admin's, with its throttle, also for users who are not staff."""
+    """The admin's form, with its throttle, also for users who are not staff."""
 
     def confirm_login_allowed(self, user: Any) -> None:
         auth_forms.AuthenticationForm.confirm_login_allowed(self, user)
@@ -76,8 +76,8 @@ class SignInPage(LoginView):
 
 
 class ConsentPage(BaseAuthorizationView):  # type: ignore[misc]
-    """RFC 6749's authorization endpoint. The form is sent to the address of the request itself, which is
-    checked again: none of it is in fields that a page could change."""
+    """RFC 6749's authorization endpoint. The form is posted to the address of the request, which is checked
+    again: no part of the request is in fields that a page could change."""
 
     login_url = SIGN_IN
     http_method_names = ("get", "post")
@@ -117,10 +117,10 @@ class ConsentPage(BaseAuthorizationView):  # type: ignore[misc]
         return response
 
     def error_response(self, error: Any, application: Any, **kwargs: Any) -> HttpResponseBase:
-        """To the client, if its address is known to be its own."""
+        """Redirects to the client if its address is verified."""
         redirects, details = OAuthLibMixin.error_response(self, error)
         if redirects:
-            # RFC 9207 asks for it in errors too, and the toolkit adds it where access is granted alone.
+            # RFC 9207 requires it in errors too; the toolkit adds it only when access is granted.
             address = f"{details['url']}&{urlencode({'iss': settings.PUBLIC_URL})}"
             response: HttpResponseBase = self.redirect(address, application)
             return response
@@ -215,7 +215,7 @@ def _foreign_resource(state: str | None) -> CustomOAuth2Error:
 
 
 def _bound_reading(request: HttpRequest) -> None:
-    """Each user can make this server read only so many addresses of clients. Raises OAuthToolkitError."""
+    """Limits how many client addresses each user can make this server read. Raises OAuthToolkitError."""
     client_id = request.GET.get("client_id", "")
     if client_id.startswith("https://") and not Application.objects.filter(client_id=client_id).exists():
         try:
@@ -228,7 +228,7 @@ def _bound_reading(request: HttpRequest) -> None:
 
 class TokenEndpoint(views.TokenView):  # type: ignore[misc]
     def post(self, request: HttpRequest, *_: Any, **__: Any) -> HttpResponse:
-        """Without the toolkit's other way, for devices: those cannot sign in here, and it fails."""
+        """Without the toolkit's device flow, which is not supported here and fails."""
         response: HttpResponse = self.authorization_flow_token_response(request)
         return response
 
@@ -237,7 +237,7 @@ class TokenEndpoint(views.TokenView):  # type: ignore[misc]
 @never_cache
 @require_POST
 def register(request: HttpRequest) -> HttpResponseBase:
-    """RFC 7591. A registration that no user allows is forgotten after a day."""
+    """RFC 7591. A registration that no user allows is removed after a day."""
     if not settings.CATALOGUE["oauth_registration"]:
         raise Http404
     address = client_address(request.META.get("REMOTE_ADDR"), request.headers.get("X-Forwarded-For", ""))
@@ -277,7 +277,7 @@ def register(request: HttpRequest) -> HttpResponseBase:
 @require_safe
 @login_required(login_url=SIGN_IN)
 def applications(request: HttpRequest) -> HttpResponseBase:
-    """What the user allowed."""
+    """Lists the consents of the user."""
     allowed = AllowedApplication.objects.filter(user=request.user.pk, revoked_at=None)
     context = admin.site.each_context(request) | {"title": "My applications", "applications": allowed}
     return TemplateResponse(request, "mcp_bridge/my_applications.html", context)
@@ -294,7 +294,7 @@ def revoke(request: HttpRequest, key: int) -> HttpResponseBase:
 
 
 def _if_enabled(view: Any) -> Any:
-    """Keeps the view's exemption from CSRF tokens: what clients send has no cookie."""
+    """Keeps the view's exemption from CSRF tokens: requests of clients have no cookie."""
 
     @wraps(view)
     def answer(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
@@ -307,7 +307,7 @@ def _if_enabled(view: Any) -> Any:
 
 
 def _storable(view: Any) -> Any:
-    """PostgreSQL has no text with U+0000, and no client has a reason to send it."""
+    """PostgreSQL cannot store U+0000, and no client has a reason to send it."""
 
     @wraps(view)
     def answer(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
@@ -327,14 +327,14 @@ def _registration_refused(error: str, description: str, *, status: int = 400, wa
 
 def _read_metadata(request: HttpRequest) -> HttpResponseBase:
     response: HttpResponseBase = views.OAuthServerMetadataView.as_view()(request)
-    del response["Access-Control-Allow-Origin"]  # `CrossOrigin` sets it, and a second one would void both
+    del response["Access-Control-Allow-Origin"]  # `CrossOrigin` sets it, and two would invalidate each other
     return response
 
 
 metadata = _if_enabled(_read_metadata)
 urlpatterns = [
     path(".well-known/oauth-authorization-server", metadata, name="oauth-server-metadata"),
-    path(".well-known/openid-configuration", metadata),  # Where some clients look for it
+    path(".well-known/openid-configuration", metadata),  # Some clients look here
     path("oauth/authorize", _if_enabled(_storable(ConsentPage.as_view())), name="authorize"),
     path("oauth/token", _if_enabled(_storable(TokenEndpoint.as_view())), name="token"),
     path("oauth/revoke", _storable(views.RevokeTokenView.as_view()), name="revoke-token"),

@@ -30,7 +30,7 @@ MOST_STAND_INS = 20  # Blocks that are too large, each replaced by its beginning
 
 
 class NoSuchPart(Exception):
-    """The offset is behind the end of the output."""
+    """The offset is past the end of the output."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ def promises_output(workflow: Workflow) -> bool:
 
 
 def has_structure(execution: Execution) -> bool:
-    """Whether the output is data, not a copy of the content blocks: text is only with an output schema."""
+    """Whether the output is data, not a copy of the content blocks; text only with an output schema."""
     output, workflow = execution.payload.output, execution.workflow
     if execution.payload.content is None or (output is not None and not isinstance(output, str)):
         return True
@@ -107,7 +107,7 @@ def why_no_output(execution: Execution) -> str:
 
 
 def what_was_cut(execution: Execution) -> str:
-    """A sentence on what was too large to keep; empty if nothing was."""
+    """A sentence about what was too large to keep; empty if nothing was."""
     if not execution.payload.cut:
         return ""
     names = {"output": "structured content", "content": "content blocks"}
@@ -159,7 +159,7 @@ class Block:
 
     @cached_property
     def characters(self) -> int:
-        """Of everything but its data."""
+        """Without its data."""
         text = self.text or ""
         if self.raw.keys() == {"type", "text"}:
             return len(text)

@@ -1,9 +1,11 @@
-"""Asking the client: its user about a call that waits for approval, and whatever a run asks its caller.
+"""Questions to the client: about a call that waits for approval, and those of a run to its caller.
 
-In 2026-07-28 the question is the answer to the call, and the client repeats the call with what its user said;
-or it stands in the task, and `tasks/update` brings the answer.
-With a handshake it is a request of ours, while the call waits. Over HTTP it goes out on the call's own stream
-and its id names the execution, so that any process takes the answer, also once the caller has its handle.
+In 2026-07-28 the question is the answer to the call, and the client repeats the call with its user's
+response; or the task contains it, and `tasks/update` brings the response.
+
+With a handshake it is a request from this server while the call waits. Over HTTP it is sent on the call's own
+stream, and its id names the execution, so that any process can take the response, even after the caller has
+its handle.
 """
 
 from collections import defaultdict
@@ -27,10 +29,10 @@ from executions.run_callers import Requests, answer, open_question
 from mcp_bridge.request_meta import EXECUTION_ID
 from mcp_bridge.tokens import Access
 
-APPROVAL = "approval"  # The key of the question, and how the ids of our requests begin
+APPROVAL = "approval"  # The key of the question, and the prefix of our request ids
 LONGEST_ASKED = 4_000  # Characters of arguments in a form
-ROUND = "."  # In the state, before the number of the question: each round has a state of its own
-INPUT = "input"  # How the ids of a run's requests begin
+ROUND = "."  # In the state, before the number of the question: each round has its own state
+INPUT = "input"  # The prefix of the ids of a run's requests
 ELICIT = "elicitation/create"
 UNKNOWN_STATE = "Unknown requestState: send the requestState of the response that asked for input, unchanged."
 CANCELLED: dict[str, Any] = {"action": "cancel"}
@@ -42,15 +44,15 @@ _asked: defaultdict[str, list[anyio.CancelScope]] = defaultdict(list)  # Waits o
 
 
 def question_about(execution: Execution, modes: frozenset[str]) -> Question | None:
-    """A form for a user who may decide it alone, if it can show all arguments; else the page where people
-    decide; None where the client can show neither."""
+    """A form for a user who may decide alone, if it can show all arguments; else the page where people
+    decide; None if the client can show neither."""
     if not modes:
         return None
     approval = Approval.objects.select_related("asked_by").get(pk=execution.pk)
     message = f"{execution.tool_name} has not been started. {describe_wait(execution)}"
     if "form" in modes and own_approver(approval) is not None:
         arguments = readable_json(execution.payload.input)
-        # Approved is only what was shown whole.
+        # Users approve only what they see in full.
         if len(arguments) <= LONGEST_ASKED:
             approve = {"type": "boolean", "title": f"Approve this call of {execution.tool_name}"}
             schema = {"type": "object", "properties": {"approve": approve}, "required": ["approve"]}
@@ -78,7 +80,7 @@ async def ask_while_waiting(
     ask: Ask,
     wait: Callable[[], Awaitable[Execution]],
 ) -> Execution:
-    """Ends with `wait`, or once the user has put the question aside."""
+    """Ends with `wait`, or once the user dismisses the question."""
     request_id = f"{APPROVAL}:{execution.pk}"
 
     async def ask_user() -> None:
@@ -99,14 +101,14 @@ async def ask_while_waiting(
 
 
 def requests_of(execution: Execution, modes: frozenset[str]) -> Requests:
-    """What the client is asked: about an approval, if it can show the question, or what the run asks."""
+    """The question about an approval, if the client can show it; else those of the run."""
     if execution.is_unapproved and (question := question_about(execution, modes)) is not None:
         return {APPROVAL: {"method": ELICIT, "params": question}}
     return questions_of(execution)
 
 
 def questions_of(execution: Execution) -> Requests:
-    """What the run asks its caller, in the name of its source: the client knows only us."""
+    """The questions of the run, in the name of its source, which the client does not know."""
     return in_name_of(execution.source_name, open_question(execution), asked_by=execution.pk)
 
 
@@ -116,7 +118,7 @@ def in_name_of(source: str, requests: Requests, *, asked_by: object) -> Requests
             message = f"{source} asks: {request['params'].get('message', '')}"
             request["params"] = request["params"] | {"message": message}
             if request["params"].get("mode") == "url":
-                # Stateless servers give none, and clients with a handshake want one.
+                # Stateless servers give none, and clients with a handshake require one.
                 request["params"].setdefault("elicitationId", str(asked_by))
     return requests
 
@@ -124,7 +126,7 @@ def in_name_of(source: str, requests: Requests, *, asked_by: object) -> Requests
 async def ask_for_run(
     execution: Execution, requests: Requests, *, ask: Ask, wait: Callable[[], Awaitable[Execution]]
 ) -> Execution:
-    """Ends with `wait`; answers that come later are taken all the same."""
+    """Ends with `wait`; later answers are still taken."""
 
     async def ask_client(key: str, request: dict[str, Any]) -> None:
         request_id = f"{INPUT}:{execution.pk}:{execution.input_request}:{key}"
@@ -140,12 +142,12 @@ async def ask_for_run(
 
 
 def is_answer(message: dict[str, Any]) -> bool:
-    """Whether the client answers a question of ours."""
+    """Whether it answers a question of this server."""
     return "method" not in message and str(message.get("id", "")).startswith((f"{APPROVAL}:", f"{INPUT}:"))
 
 
 async def take_answer(message: dict[str, Any], access: Access) -> None:
-    """An answer that came as a message of its own. Of another's call, or no longer wanted: ignored."""
+    """An answer in a separate message. Ignored for other callers' calls, or if no longer wanted."""
     if not access.allows(Scope.RUN):
         return
     kind, execution_id, *rest = message["id"].split(":", 3)
@@ -162,7 +164,7 @@ async def take_answer(message: dict[str, Any], access: Access) -> None:
 
 
 async def take_task_responses(task_id: str, responses: Mapping[str, Any], access: Access) -> None:
-    """What `tasks/update` brought. Of another's call, or no answer to the question: ignored."""
+    """The answers in `tasks/update`. Ignored for other callers' calls, or if they answer no question."""
     with suppress(UnknownExecution):
         execution = await run_in_database(find_execution, task_id, caller=_alone(access))
         await take_response(execution, _read_response(responses.get(APPROVAL)), access)
@@ -172,7 +174,7 @@ async def take_task_responses(task_id: str, responses: Mapping[str, Any], access
 
 
 def _alone(access: Access) -> Caller:
-    """Rights over everything let no one answer for another caller."""
+    """An administrator may not answer for another caller."""
     return replace(access.caller, sees_everything=False)
 
 
@@ -193,7 +195,7 @@ async def _take(request_id: str, execution: Execution, result: dict[str, Any], a
 
 
 async def take_response(execution: Execution, response: Any, access: Access) -> None:
-    """What the user said, if it was this user's to decide."""
+    """Applies the user's decision, if the user may decide."""
     if not (isinstance(response, ElicitResult) and execution.is_unapproved):
         return
     approves = (response.content or {}).get("approve")
@@ -208,6 +210,6 @@ def _decide_as_own(execution: Execution, approves: bool) -> None:
     if (user := own_approver(approval)) is None:
         return
     verdict, words = ("approve", "") if approves else ("refuse", "Not approved in the client.")
-    # Decided by another person in the meantime: the answer shows how.
+    # Another person has decided in the meantime; the answer shows how.
     with suppress(NotDecided):
         decide(approval.pk, user=user, verdict=verdict, words=words)

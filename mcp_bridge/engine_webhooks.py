@@ -1,4 +1,4 @@
-"""The door of engines' webhooks: `POST /hooks/<source>`. Who cannot prove to be the engine learns nothing."""
+"""The endpoint of engines' webhooks, `POST /hooks/<source>`. Unauthenticated senders learn nothing."""
 
 from django.http import HttpRequest, JsonResponse
 from django.views.decorators.csrf import csrf_exempt
@@ -8,11 +8,11 @@ from audit.models import origin
 from executions import engine_webhooks
 from mcp_bridge.authentication import TooManyFailures, note_wrong_delivery
 
-LARGEST_BODY = 64 * 1024  # As from every stranger; reports of ends are much smaller
+LARGEST_BODY = 64 * 1024  # As for all unauthenticated senders; reports of ends are much smaller
 REFUSED = "There is no such webhook, or the signature of this delivery is not valid."
 
 
-@csrf_exempt  # Nothing here depends on a session
+@csrf_exempt  # Does not depend on a session
 @require_POST
 def receive_delivery(request: HttpRequest, source: str) -> JsonResponse:
     length = request.META.get("CONTENT_LENGTH") or ""

@@ -1,4 +1,4 @@
-"""Access tokens of an outside authorization server: whose they are here, and what they allow."""
+"""Access tokens of an external authorization server: their users here, and what they allow."""
 
 import asyncio
 import hashlib
@@ -24,13 +24,13 @@ from mcp_bridge.bearers import KINDS, TokenKind, Undecided
 from mcp_bridge.identity_provider import find_user, identity_of, issuer_at
 from mcp_bridge.tokens import TOKEN_START, Access, Kind, digest_of, resource_url
 
-READ_SECONDS = 0.25  # How long claims wait for the thread that asks for their user
+READ_SECONDS = 0.25  # How long claims wait for the thread that looks up their user
 REMEMBERED_TOKENS = 10_000
 RETRY_SECONDS = 5
 JWT = re.compile(r"[\w-]+\.[\w-]+\.[\w-]*")
 EMBEDDED_START = "wfo_"  # Of the embedded authorization server's tokens
 UNAVAILABLE = (
-    "The authorization server cannot be asked about this token at the moment. The token may be "
+    "The authorization server cannot check this token at the moment. The token may be "
     f"valid. Try again in {RETRY_SECONDS} seconds."
 )
 
@@ -46,7 +46,7 @@ _read: dict[str, _Reading] = {}
 
 
 def named_outside(scope: str) -> str:
-    """What the outside server calls this scope of ours; the scope itself without one."""
+    """The external server's name for this scope; the scope itself if it has none."""
     mapped = settings.CATALOGUE["oauth_scopes"]
     return next((theirs for theirs, ours in mapped.items() if ours == scope), str(scope))
 
@@ -118,7 +118,7 @@ def _is_ours(audience: str) -> bool:
 
 
 def _whole() -> list[str]:
-    """The audiences that no toolset bounds."""
+    """The audiences without a toolset."""
     return [resource_url(), settings.PUBLIC_URL, *_listed("oauth_audiences")]
 
 
@@ -158,7 +158,7 @@ def _access_of(claims: dict[str, Any], text: str) -> Access:
             raise TokenRefused(f"its user {user.get_username()!r} is disabled")
     scopes = _granted(claims) & most
     if toolset is not None:
-        scopes -= {Scope.ADMIN, Scope.VIEW}  # They would see everything
+        scopes -= {Scope.ADMIN, Scope.VIEW}  # They would allow reading everything
     elif Scope.ADMIN in scopes:
         scopes = frozenset(Scope.values)
     return Access(
@@ -179,7 +179,7 @@ def _access_of(claims: dict[str, Any], text: str) -> Access:
 
 
 def _granted(claims: dict[str, Any]) -> frozenset[str]:
-    named = claims.get("scope", claims.get("scp", ""))  # `scp` is what some servers call it
+    named = claims.get("scope", claims.get("scp", ""))  # Some servers call it `scp`
     theirs = named.split() if isinstance(named, str) else named
     if not isinstance(theirs, list):
         return frozenset()
@@ -193,7 +193,7 @@ def _client_of(claims: dict[str, Any]) -> str:
 
 
 def _toolset_of(audiences: Iterable[str]) -> str | None:
-    """What a token is bound to that was made for the address of a toolset."""
+    """The toolset of a token that was issued for the address of one."""
     named = list(audiences)
     if any(one in _whole() for one in named):
         return None
@@ -217,7 +217,7 @@ def _scopes_without_user() -> frozenset[str]:
 
 
 def _usable(accesses: Collection[Access]) -> set[Access]:
-    """Also without those whose user left or joined a group, who see the difference by a new request."""
+    """Excludes those whose user left or joined a group: a new request shows the difference."""
     users = User.objects.filter(is_active=True, pk__in={one.user_id for one in accesses if one.user_id})
     persons = {user.pk: person_of(user) for user in users.prefetch_related("groups")}
     now = time.time()
@@ -230,7 +230,7 @@ def _usable(accesses: Collection[Access]) -> set[Access]:
 
 
 async def _withdrawn(accesses: Collection[Access]) -> set[Access]:
-    """Revoked at the server, or of a key that it has removed. No answer withdraws nothing."""
+    """Revoked at the server, or signed with a removed key. If the server does not answer: none."""
 
     async def is_withdrawn(access: Access) -> bool:
         assert access.text is not None

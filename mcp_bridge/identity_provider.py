@@ -1,4 +1,4 @@
-"""Which user the subject of another server is, and the connections to such servers."""
+"""The user of a subject of another server, and the connections to such servers."""
 
 import atexit
 from typing import Any
@@ -12,7 +12,7 @@ from mcp_bridge.models import ExternalIdentity
 
 CLOSING_SECONDS = 2.0
 LONGEST_NAME = 255  # Of an issuer or subject
-EMAIL = "email"  # The claim that counts only where the server has verified it
+EMAIL = "email"  # The claim that counts only if the server has verified it
 _issuers: dict[tuple[str, str, SecretStr, str], Issuer] = {}  # Of the background loop, by their settings
 
 
@@ -25,8 +25,9 @@ def identity_of(claims: dict[str, Any]) -> dict[str, str]:
 
 
 def find_user(claims: dict[str, Any], *, claim: str) -> User | None:
-    """The user linked to a subject, else the one that `claim` names. Raises TokenRefused for several, and for
-    a superuser: many servers let people choose their name, and none decides who everything belongs to."""
+    """The user linked to a subject, else the one that `claim` names. Raises TokenRefused for several users,
+    and for a superuser: many servers let people choose their name, and no other server grants superuser
+    rights."""
     linked = ExternalIdentity.objects.filter(**identity_of(claims)).select_related("user").first()
     if linked is not None:
         if linked.user.is_superuser:

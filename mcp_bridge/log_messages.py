@@ -18,20 +18,20 @@ from mcp_bridge.models import ClientLogLevel
 from mcp_bridge.request_meta import SESSION_HEADER, Context
 from mcp_bridge.tokens import Access
 
-LAST_SECONDS = 1.0  # For what is unsent once the call has its answer
+LAST_SECONDS = 1.0  # For messages that are unsent when the call is answered
 KEPT = timedelta(days=7)  # A level, for clients that do not come back
 
 
 @dataclass(frozen=True, slots=True)
 class ClientLog:
-    """The way to the client of one request: on the stream that answers it."""
+    """Sends to the client of one request, on the stream that answers it."""
 
     context: Context
     find_level: Callable[[], Awaitable[str]]
 
     @classmethod
     def of_request(cls, context: Context) -> "ClientLog | None":
-        """In 2026-07-28 each request says what it wants."""
+        """In 2026-07-28 each request states its level."""
         level: Any = (context.meta or {}).get(LOG_LEVEL_META_KEY)
         if level not in LOG_LEVELS:
             return None
@@ -64,7 +64,7 @@ class ClientLog:
 
 
 def client_key(context: Context, access: Access) -> str:
-    """By its session, which not every client has, and what else tells it from others of the same caller."""
+    """Identifies the client by its session, if it has one, and its address, user agent and caller."""
     request: Any = context.request
     address = request.client.host if request.client else ""
     named = (request.headers.get(name, "") for name in (SESSION_HEADER, "user-agent"))
@@ -79,5 +79,5 @@ def keep_level(client: str, level: str) -> None:
 
 
 def find_level(client: str) -> str:
-    """Empty: it asked for none."""
+    """Empty if it requested none."""
     return ClientLogLevel.objects.filter(client=client).values_list("level", flat=True).first() or ""

@@ -18,7 +18,7 @@ from catalogue.models.workflow import MOST_CALLS
 from catalogue.permissions import scopes_of
 
 SOON = timedelta(days=7)  # How long before its end a token is flagged
-MARGIN_OF_PATIENCE = 5  # Calls are answered a fifth of their client's patience before it ends, at least 1 s
+MARGIN_OF_PATIENCE = 5  # Calls are answered a fifth of their client's patience early, at least 1 s
 DEFAULT_SCOPES = (Scope.READ, Scope.RUN)
 
 
@@ -34,7 +34,7 @@ class AccessTokenQuerySet(models.QuerySet["AccessToken"]):
         return self.unexpired().filter(Q(owner=None) | Q(owner__is_active=True))
 
     def stopped(self) -> "AccessTokenQuerySet":
-        """Those that would be usable, were their owner not disabled."""
+        """Those that only the disabled owner makes unusable."""
         return self.unexpired().filter(owner__is_active=False)
 
     def expiring(self) -> "AccessTokenQuerySet":
@@ -44,7 +44,7 @@ class AccessTokenQuerySet(models.QuerySet["AccessToken"]):
 
 def end_with_owner(collector: Any, field: Any, tokens: Any, using: str) -> None:
     """For `on_delete`: the tokens of a deleted user are revoked, and stay for the record."""
-    # In this order: the first finds them by their owner.
+    # In this order: the first finds the tokens by their owner.
     revoked_at = AccessToken._meta.get_field("revoked_at")
     collector.add_field_update(revoked_at, timezone.now(), tokens.filter(revoked_at=None))
     collector.add_field_update(field, None, tokens)
@@ -54,7 +54,7 @@ end_with_owner.lazy_sub_objs = True  # type: ignore[attr-defined]  # A queryset 
 
 
 class AccessToken(Recorded):
-    """A bearer token; only its hash is kept, the token itself is shown once."""
+    """A bearer token; only its hash is stored, and the token is shown once."""
 
     recorded_besides: ClassVar[tuple[str, ...]] = ("revoked_at", "rotated_at", "former_ends_at")
     names_by_people: ClassVar[tuple[str, ...]] = ("name",)
@@ -135,7 +135,7 @@ class AccessToken(Recorded):
         editable=False,
         help_text="Where it was used from, most recent first: [{address, client, at}].",
     )
-    end_logged_at = models.DateTimeField(null=True, editable=False)  # When the log said that it ends soon
+    end_logged_at = models.DateTimeField(null=True, editable=False)  # When its imminent end was logged
 
     objects: ClassVar[models.Manager["AccessToken"]] = AccessTokenQuerySet.as_manager()
 
@@ -165,7 +165,7 @@ class AccessToken(Recorded):
 
     @property
     def rights_of(self) -> Any:
-        """The user beyond whose rights the token allows nothing; None: an operator made it by a command."""
+        """The user whose rights limit the token; None: an operator created it with a command."""
         return self.owner or self.created_by
 
     @property
@@ -190,7 +190,7 @@ class AccessToken(Recorded):
 
     @property
     def granted(self) -> frozenset[str]:
-        """Includes implied scopes: `catalogue:admin` allows everything; without what its user may not do.
+        """Includes implied scopes (`catalogue:admin` allows everything), but only what its user may do.
         Queries the user's permissions once."""
         granted = frozenset(Scope.values if Scope.ADMIN in self.scopes else self.scopes)
         user = self.rights_of
@@ -198,7 +198,7 @@ class AccessToken(Recorded):
 
     @property
     def learned_wait_seconds(self) -> int | None:
-        """An inline wait that its clients survive; None if none was seen to give up."""
+        """An inline wait shorter than its clients' timeout; None if none is known."""
         patience = self.patience_seconds
         return None if patience is None else patience - max(patience // MARGIN_OF_PATIENCE, 1)
 
@@ -222,7 +222,7 @@ class AccessToken(Recorded):
 
     @property
     def has_former_secret(self) -> bool:
-        """Whether a secret from before a rotation still opens the door."""
+        """Whether the secret from before a rotation is still valid."""
         return self.former_ends_at is not None and self.former_ends_at > timezone.now()
 
     def revoke(self) -> None:
@@ -232,7 +232,7 @@ class AccessToken(Recorded):
 
 @receiver(pre_delete, sender=settings.AUTH_USER_MODEL)
 def _revoke_tokens_of(instance: Any, **_: Any) -> None:
-    """Without their user, they would be bounded by nobody's rights."""
+    """Without their user, no rights would limit them."""
     ownerless = AccessToken.objects.filter(created_by=instance, owner=None, revoked_at=None)
     ownerless.update(revoked_at=timezone.now())
 
@@ -256,7 +256,7 @@ class FailureCount(models.Model):
 
 
 class ClientLogLevel(models.Model):
-    """Which log messages a client with a handshake asked for over HTTP, where no process keeps a session."""
+    """The log level of a client with a handshake over HTTP, where no process stores sessions."""
 
     client = models.CharField(max_length=64, primary_key=True)  # A digest
     level = models.CharField(max_length=16)
@@ -303,14 +303,14 @@ class AllowedApplication(Recorded):
 
 
 class ExternalIdentity(models.Model):
-    """Who a user is at another authorization server or OpenID provider."""
+    """A user's identity at another authorization server or OpenID provider."""
 
     user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="identities")
     issuer = models.CharField(max_length=255)
     subject = models.CharField(max_length=255)
     created_at = models.DateTimeField(auto_now_add=True)
     last_login_at = models.DateTimeField(null=True)
-    made_user = models.BooleanField(default=False)  # The user was made at the first login
+    made_user = models.BooleanField(default=False)  # The user was created at the first login
 
     class Meta:
         constraints = (models.UniqueConstraint(fields=("issuer", "subject"), name="one_user_of_a_subject"),)
@@ -326,8 +326,8 @@ class SecondFactor(models.Model):
         settings.AUTH_USER_MODEL, primary_key=True, on_delete=models.CASCADE, related_name="second_factor"
     )
     encrypted_key = models.TextField()
-    confirmed_at = models.DateTimeField(null=True)  # None: the app has not shown a right code yet
-    last_step = models.BigIntegerField(default=0)  # Of the last code that was accepted; none counts twice
+    confirmed_at = models.DateTimeField(null=True)  # None: no correct code has been entered yet
+    last_step = models.BigIntegerField(default=0)  # Of the last accepted code; each is accepted once
     recovery_digests = JSONTextField(default=list)
 
     def __str__(self) -> str:

@@ -42,9 +42,9 @@ STATE, *RESULTS = resources.EXECUTION_RESOURCES
 
 Found = tuple[resources.ResourceKind, resources.Reading]
 Addresses = Mapping[uuid.UUID, Collection[str]]  # As the listener wrote them, by execution
-SETTLING_SECONDS = exposure.MAX_AGE_SECONDS + STALE_SECONDS  # By then every process serves the new lists
+SETTLING_SECONDS = exposure.MAX_AGE_SECONDS + STALE_SECONDS  # After this, every process serves the new lists
 MOST_STREAMS = 20  # Per caller and process
-LOOK_SECONDS = 0.5  # Interval of checks whether the process or a stream's token has ended: a query for all
+LOOK_SECONDS = 0.5  # Interval between checks whether the process or a token has ended: one query for all
 MOST_TASKS = 100
 MOST_RESOURCES = 100  # In one subscription
 
@@ -79,7 +79,7 @@ def admit_interests(
     addresses: Iterable[str] = (),
     tasks: Iterable[str] = (),
 ) -> Interests:
-    """Without what is unknown or invisible to the caller."""
+    """Without what does not exist or is invisible to the caller."""
     readings = list(_find_resources(access, addresses))
     states, results = _addresses_of([STATE], readings), _addresses_of(RESULTS, readings)
     keys = [key for text in dict.fromkeys(tasks) if (key := _execution_key(text)) is not None]
@@ -156,7 +156,7 @@ class ListSnapshots:
         """At the present revision, which this process serves from now on."""
         if (known := self._known(access, version, events)) is not None:
             return known
-        # All listeners come at the same moment, most of them for the same view.
+        # All listeners arrive at the same moment, most of them for the same view.
         async with self._turn:
             if (known := self._known(access, version, events)) is not None:
                 return known
@@ -223,7 +223,9 @@ class TooManyStreams(Exception):
 @dataclass(slots=True, eq=False)
 class Stream:
     access: Access
-    stirred: asyncio.Event = field(default_factory=asyncio.Event)  # There may be news, or it has to end
+    stirred: asyncio.Event = field(
+        default_factory=asyncio.Event
+    )  # Something may have changed, or the stream must end
     is_over: bool = False  # The process ends, or the token is revoked or expired
 
     def end(self) -> None:
@@ -239,7 +241,9 @@ class OpenStreams:
         self._of_callers: Counter[str] = Counter()
         self._closing = False
         self._looking: asyncio.Task[None] | None = None
-        self._asking: asyncio.Task[None] | None = None  # Other servers, for which nothing here waits
+        self._asking: asyncio.Task[None] | None = (
+            None  # The question to other servers, which nothing waits for
+        )
 
     @contextlib.contextmanager
     def opened(self, access: Access) -> Iterator[Stream]:
@@ -374,7 +378,7 @@ class Notifier:
         return is_shown or not self.ends_with_toolset
 
     async def _send_executions(self, changed: list[uuid.UUID], watch: Watch, send: Send) -> None:
-        """Stops watching those that have ended or are gone."""
+        """Stops watching those that have ended or were removed."""
         for key in changed:
             try:
                 execution, task = await run_in_database(self._read, key)
@@ -481,7 +485,7 @@ class _Listener:
 
 
 def _honoured(interests: Interests, uris: list[str]) -> types.SubscriptionFilter:
-    """Without what is not honoured, not even as false."""
+    """Omits what is not honoured instead of setting it to false."""
     addresses = interests.addresses
     extra: dict[str, Any] = {"taskIds": [str(key) for key in interests.tasks]} if interests.tasks else {}
     return types.SubscriptionFilter(
@@ -537,7 +541,7 @@ class PushedChanges:
         server.add_request_handler("resources/unsubscribe", types.UnsubscribeRequestParams, self.unsubscribe)
 
     async def push_lists(self, context: Context, params: types.NotificationParams) -> None:
-        """Runs until the end of the connection, which cancels it."""
+        """Runs until the connection ends, which cancels it."""
         if self._is_pushing or is_modern(context):
             return
         self._is_pushing = True
@@ -567,7 +571,7 @@ class PushedChanges:
         return types.EmptyResult()
 
     def _forget(self, uri: str, pushing: asyncio.Task[None]) -> None:
-        """Unless there is a new subscription by now."""
+        """Unless a new subscription has replaced it."""
         if self._subscribed.get(uri) is pushing:
             del self._subscribed[uri]
 

@@ -29,7 +29,7 @@ class PortableView:
         return self.entry.aliases.get(name, name)
 
     def meant_name(self, called: str) -> str:
-        """The tool's own name; callers may use that, too."""
+        """The tool's own name, which callers may also use."""
         return called if called in self.entry.workflows else self._names.get(called, called)
 
     @cached_property
@@ -37,7 +37,7 @@ class PortableView:
         return {alias: name for name, alias in self.entry.aliases.items()}
 
     def show(self, tool: Tool) -> Tool:
-        """Without the output schema, whose keys are those of the unchanged result."""
+        """Without the output schema, which has the keys of the unchanged result."""
         shown = {
             "name": self.shown_name(tool.name),
             "input_schema": make_portable(tool.input_schema).schema,
@@ -85,7 +85,7 @@ def portable_view(catalogue: exposure.ExposedCatalogue, bounds: Bounds) -> Porta
 
 
 def find_refused(toolset: Toolset, catalogue: exposure.ExposedCatalogue) -> dict[str, list[str]]:
-    """What some model provider refuses of a toolset's tools, by name; nothing in portable mode."""
+    """The problems with a toolset's tools for some model providers, by name; none in portable mode."""
     if toolset.portable:
         return {}
     limit = limit_for_tools(toolset.slug)

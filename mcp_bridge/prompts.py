@@ -1,4 +1,4 @@
-"""Prompts: workflows that people start by a command of their client, and those of MCP servers."""
+"""Prompts: workflows that people start with a command of their client, and those of MCP servers."""
 
 import json
 from collections.abc import Callable, Iterable, Mapping
@@ -25,7 +25,7 @@ from mcp_bridge.tokens import Access
 from mcp_bridge.tool_lists import icons_of, listed_workflows, make_of_each
 
 Prompts = Mapping[str, Workflow | ServerFeature]  # By name, in alphabetical order
-WRITTEN_AS_THEY_ARE = frozenset({"string", "any"})  # Types whose text is the value; others are JSON
+WRITTEN_AS_THEY_ARE = frozenset({"string", "any"})  # Types with text as their value; others are JSON
 
 
 def register_prompts(server: Server[Any], access_of: Callable[[Context], Access]) -> None:
@@ -42,7 +42,7 @@ def register_prompts(server: Server[Any], access_of: Callable[[Context], Access]
 
 
 def offered_prompts(catalogue: ExposedCatalogue, bounds: Bounds, *, scopes: Iterable[str]) -> Prompts:
-    """Of a workflow and a server's prompt with one name, the workflow."""
+    """A workflow takes precedence over a server's prompt with the same name."""
     if Scope.RUN not in scopes:
         return {}
     prompts: dict[str, Workflow | ServerFeature] = {
@@ -75,7 +75,7 @@ def find_offered(access: Access, name: str) -> Workflow | ServerFeature:
 def list_prompts(
     prompts: Iterable[Workflow | ServerFeature], catalogue: ExposedCatalogue
 ) -> list[types.Prompt]:
-    """Without those whose rows are broken."""
+    """Without those with invalid rows."""
     listed: list[types.Prompt] = []
     for one in prompts:
         if isinstance(one, Workflow):
@@ -159,7 +159,7 @@ def _find_or_render(
 
 
 def _argument(name: str, described: Mapping[str, Any]) -> types.PromptArgument:
-    """Clients show a text field for each, so the description has the type."""
+    """Clients show only a text field for each, so the description states the type."""
     kind = described["type"]
     sort = "" if kind in WRITTEN_AS_THEY_ARE else f"({'JSON ' if kind in ('object', 'array') else ''}{kind})"
     description = " ".join(part for part in (described["description"], sort) if part)

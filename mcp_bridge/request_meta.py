@@ -20,13 +20,13 @@ TASKS = "io.modelcontextprotocol/tasks"
 IDEMPOTENCY_KEY = "workflow-catalogue/idempotency-key"
 FRESH = "workflow-catalogue/fresh"
 CACHED_AT = "workflow-catalogue/cached-at"  # In `_meta` of a cached result: when its run ended
-REATTACHED = "workflow-catalogue/reattached-to"  # Likewise, of an earlier, identical call: when that came
-RENAMED_TO = "workflow-catalogue/renamed-to"  # Likewise, of a call by a former name: the present name
-NOTE = "workflow-catalogue/note"  # In `_meta` of a text about the result that is not part of it: true
+REATTACHED = "workflow-catalogue/reattached-to"  # Likewise, of an earlier identical call: when it arrived
+RENAMED_TO = "workflow-catalogue/renamed-to"  # Likewise, of a call by a former name: the new name
+NOTE = "workflow-catalogue/note"  # In `_meta` of a text about the result, which is not part of it: true
 EXECUTION_ID = "workflow-catalogue/execution-id"  # In `_meta` of every result of a run
 KEPT_CHARACTERS = 100
 LONGEST_CURSOR = 2000
-UNNAMED = "mcp"  # The name of all clients on the Python SDK that were given none of their own
+UNNAMED = "mcp"  # The default name of clients that use the Python SDK
 SESSION_HEADER = "mcp-session-id"
 UNNAMED_MARK = "unnamed"
 ELICITATION_MODES = ("form", "url")
@@ -45,13 +45,13 @@ def is_unnamed(context: Context) -> bool:
 
 
 def session_marks(headers: Mapping[str, str]) -> frozenset[str]:
-    """What the client said in its handshake over HTTP that later calls need to know: its session id begins
-    with it, since no process keeps anything of a session."""
+    """What later calls need to know of the handshake. The session id begins with it, since no process stores
+    sessions."""
     return frozenset(headers.get(SESSION_HEADER, "").split("-")[:-1])
 
 
 def marks_of_handshake(message: dict[str, Any]) -> list[str]:
-    """Of an `initialize` request; of anything else, none."""
+    """Those of an `initialize` request; none for other messages."""
     params = message.get("params")
     if message.get("method") != "initialize" or "id" not in message or not isinstance(params, dict):
         return []
@@ -69,7 +69,7 @@ def takes_tasks(context: Context) -> bool:
 
 
 def elicitation_modes(context: Context) -> frozenset[str]:
-    """Of "form" and "url", how the client can ask its user."""
+    """ "form", "url" or both: how the client can ask its user."""
     if context.request is not None and not is_modern(context):
         return session_marks(context.request.headers) & set(ELICITATION_MODES)
     capabilities = context.session.client_capabilities
@@ -81,7 +81,7 @@ def elicitation_modes(context: Context) -> frozenset[str]:
 
 
 def answers_of(context: Context) -> dict[str, Any]:
-    """Which of MCP's client capabilities for questions of a server the client has."""
+    """The client's capabilities for answering a server's questions."""
     modes = elicitation_modes(context)
     answers: dict[str, Any] = {"elicitation": {mode: {} for mode in sorted(modes)}} if modes else {}
     if context.request is not None and not is_modern(context):
@@ -110,8 +110,8 @@ def wants_fresh(context: Context) -> bool:
 
 
 def describe_client(context: Context) -> dict[str, Any]:
-    """The client's name and version, or its HTTP library in the handshake era, the protocol's version, the
-    network address, and which questions it can answer."""
+    """The client's name and version (with a handshake, its HTTP library), the protocol version, the network
+    address, and which questions it can answer."""
     described = {"protocol_version": context.protocol_version}
     if (client := context.session.client_params) is not None:
         described |= {"name": client.client_info.name, "version": client.client_info.version}

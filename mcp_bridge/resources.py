@@ -44,7 +44,7 @@ LONGEST_NUMBER = 15
 
 
 class UnknownResource(Exception):
-    """Nothing at the address that the caller may see; the message says what to do."""
+    """The caller may see nothing at this address; the message says what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +150,7 @@ def _suggest_tags(access: Access, typed: str) -> Iterable[str]:
     shown = tagged(current_catalogue().seen_within(access.bounds).values(), chosen)
     used = set(map(str.casefold, chosen))
     tags = {tag for workflow in shown for tag in workflow.shown_tags if tag.casefold() not in used}
-    # A tag with a comma would be read as two.
+    # A tag with a comma would be parsed as two.
     return [f"{before}{comma}{tag}" for tag in sorted(tags) if "," not in tag]
 
 
@@ -160,7 +160,7 @@ WORKFLOW_RESOURCES = (
         name="workflow_list",
         title="Workflows",
         description=(
-            "The names of the workflows that can be run; workflow://metadata/{name} tells what one is for. "
+            "The names of the workflows that can be run; workflow://metadata/{name} describes one of them. "
             "`tags` is a list with commas: only workflows that carry all of these tags. Also names the "
             "engines that cannot be reached."
         ),
@@ -200,7 +200,7 @@ def _read_execution(reading: Reading) -> Found:
 
 
 def _read_result(reading: Reading) -> Found:
-    """The output, or a part of it and the next address; the first part comes with binary content."""
+    """The output, or a part of it with the next address; the first part includes binary content."""
     execution = _find_execution(reading)
     _check_has_result(execution)
     text, mime_type = result_text(execution)
@@ -257,7 +257,7 @@ def _suggest_newest(access: Access, typed: str, *, state: str = "") -> Iterable[
 
 
 def _read_block(reading: Reading) -> Found:
-    """Also of a failed run, whose engine may give the reason in blocks."""
+    """Also of a failed run: the engine may give the reason in blocks."""
     execution = _find_execution(reading)
     block, offset = _find_block(reading, execution), read_offset(reading)
 
@@ -279,7 +279,7 @@ def _read_block(reading: Reading) -> Found:
 
 
 def binary_contents(execution: Execution) -> Iterator[Contents]:
-    """Binary blocks of a result, or their addresses where they do not fit."""
+    """Binary blocks of a result, or their addresses if they are too large."""
     without_text = [block for block in content.blocks_of(execution) if block.data]
     for block, fits in content.Room.usual().share_out(without_text):
         if fits and block.data is not None:
@@ -291,7 +291,7 @@ def binary_contents(execution: Execution) -> Iterator[Contents]:
 def _part_contents(
     reading: Reading, part: content.Part, *, address: Callable[..., str]
 ) -> Iterator[types.TextResourceContents]:
-    """A part of a text and the next address, which `address` makes of an offset."""
+    """A part of a text and the next address, which `address` creates from an offset."""
     meta: dict[str, Any] = {f"{META}offset": part.offset, f"{META}characters": part.total}
     following = None if part.next_offset is None else address(offset=part.next_offset)
     if following is not None:
@@ -322,7 +322,7 @@ def _binary_contents(
     following = address(offset=end) if end < len(data) else None
     if following is not None:
         meta[f"{META}next"] = following
-    # Part of a picture is not a picture.
+    # A part of a picture cannot be shown.
     yield _blob(reading.uri, data[offset:end], BINARY, meta=meta)
     if following is not None:
         note = f"Bytes {offset + 1:,} to {end:,} of {len(data):,}. The next part is {following}"
@@ -361,7 +361,7 @@ EXECUTION_RESOURCES = (
         template=UriTemplate.parse("execution://{id}"),
         name="execution",
         title="An execution",
-        description="How far a run is that you started; in the end also its output, unless that is large.",
+        description="The progress of a run that you started, and its output once it has ended, unless large.",
         scopes=frozenset({Scope.READ, Scope.RUN}),
         read=_read_execution,
         suggestions={"id": _suggest_newest},
@@ -470,7 +470,7 @@ def what_shows(catalogue: ExposedCatalogue, bounds: Bounds, *, scopes: Iterable[
 def _of_servers(
     catalogue: ExposedCatalogue, bounds: Bounds, kind: FeatureKind, scopes: Iterable[str]
 ) -> Iterator[ServerFeature]:
-    """Sorted by address. Reading them asks an engine, so they need the scope of its tools."""
+    """Sorted by address. Reading them calls an engine, so they need the scope of its tools."""
     seen = catalogue.features_within(bounds) if Scope.RUN in scopes else ()
     return (feature for feature in seen if feature.kind == kind.value)
 

@@ -42,18 +42,18 @@ RECOVERY_CODES = 10
 RECOVERY_BYTES = 10  # 80 random bits, so that a plain hash is enough
 SESSION_KEY = "second_factor"
 PASSED, WANTED, NOT_WANTED = "passed", "wanted", "not wanted"
-COMPANY = "mcp_bridge.company_login.CompanyBackend"  # Whose provider asks for a second factor itself
-PAGES = ("oauth2_provider:authorize", "oauth2_provider:applications")  # Of people, outside of the admin
+COMPANY = "mcp_bridge.company_login.CompanyBackend"  # Its provider asks for a second factor itself
+PAGES = ("oauth2_provider:authorize", "oauth2_provider:applications")  # For users, outside the admin
 PRODUCT = "Workflow Catalogue"
 
 
 def is_demanded(user: Any) -> bool:
-    """Of whoever logs in as this user with a password."""
+    """Whether this user needs one to log in with a password."""
     return settings.CATALOGUE["second_factor"] == "staff" and bool(user.is_staff)
 
 
 def begin(user: User) -> SecondFactor:
-    """One that counts only once it is confirmed; its key stays the same until then."""
+    """Unconfirmed until the user enters a code; its key stays the same until then."""
     key = base64.b32encode(os.urandom(KEY_BYTES)).decode()
     fresh = {"encrypted_key": encrypt_credentials({"key": key})}
     factor, _ = SecondFactor.objects.get_or_create(user=user, defaults=fresh)
@@ -72,7 +72,7 @@ def key_of(factor: SecondFactor) -> str:
 
 
 def accepts(factor: SecondFactor, text: str) -> bool:
-    """Whether it is a right code; none is right twice."""
+    """Whether the code is correct; each is accepted once."""
     code = "".join(text.split()).replace("-", "").lower()
     if len(code) == DIGITS and code.isascii() and code.isdigit():
         return _accepts_code(factor, code)
@@ -107,7 +107,7 @@ def _uses_up(factor: SecondFactor, code: str) -> bool:
 
 
 def reencrypt_keys() -> tuple[int, list[str]]:
-    """With the present SECRET_KEY. Returns how many, and whose were encrypted with an unknown one."""
+    """With the present SECRET_KEY. Returns how many, and the users whose key is unreadable."""
     done, unreadable = 0, []
     for factor in SecondFactor.objects.select_related("user").order_by("user__username"):
         before = SecondFactor.objects.filter(pk=factor.pk, encrypted_key=factor.encrypted_key)
@@ -122,7 +122,7 @@ def reencrypt_keys() -> tuple[int, list[str]]:
 
 
 def renew_recovery_codes(factor: SecondFactor) -> list[str]:
-    """The new codes, which are shown once; former ones are good no more."""
+    """The new codes, which are shown once and replace all earlier ones."""
     codes = [base64.b32encode(os.urandom(RECOVERY_BYTES)).decode().lower() for _ in range(RECOVERY_CODES)]
     factor.recovery_digests = [_digest(code) for code in codes]
     factor.save(update_fields=["recovery_digests"])
@@ -134,14 +134,14 @@ def _digest(code: str) -> str:
 
 
 def confirm(factor: SecondFactor) -> list[str]:
-    """The recovery codes."""
+    """Returns the recovery codes."""
     factor.confirmed_at = timezone.now()
     factor.save(update_fields=["confirmed_at"])
     return renew_recovery_codes(factor)
 
 
 def note_login(request: HttpRequest, user: Any) -> None:
-    """Called at every login, whatever page it is on."""
+    """Called at every login, on any page."""
     is_wanted = request.session.get(BACKEND_SESSION_KEY) != COMPANY and (
         is_demanded(user) or SecondFactor.objects.filter(user=user).exclude(confirmed_at=None).exists()
     )
@@ -149,7 +149,7 @@ def note_login(request: HttpRequest, user: Any) -> None:
 
 
 def account_links(request: HttpRequest) -> list[dict[str, str]]:
-    """Of the menu with the user's name."""
+    """For the menu with the user's name."""
     if not (isinstance(request.user, User) and request.user.has_usable_password()):
         return []
     return [
@@ -159,7 +159,7 @@ def account_links(request: HttpRequest) -> list[dict[str, str]]:
 
 
 class SecondFactorRequired:
-    """Without its second factor a session opens the page that asks for it, and nothing else."""
+    """Without its second factor, a session can open only the page that asks for it."""
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponseBase]) -> None:
         self._get_response = get_response
@@ -167,7 +167,7 @@ class SecondFactorRequired:
     def __call__(self, request: HttpRequest) -> HttpResponseBase:
         if settings.SESSION_COOKIE_NAME not in request.COOKIES or not request.user.is_authenticated:
             return self._get_response(request)
-        if SESSION_KEY not in request.session:  # Of a login before there were second factors
+        if SESSION_KEY not in request.session:  # The login was before second factors existed
             note_login(request, request.user)
         if request.session[SESSION_KEY] != WANTED:
             return self._get_response(request)
@@ -183,7 +183,7 @@ class SecondFactorRequired:
 
 @method_decorator([never_cache, sensitive_post_parameters("code")], name="dispatch")
 class SecondFactorPage(View):
-    """Asks for the second factor, sets it up, or says what there is, as the session needs it."""
+    """Asks for the second factor, sets it up, or shows its state, depending on the session."""
 
     def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
         if not request.user.is_authenticated:
@@ -237,7 +237,7 @@ class SecondFactorPage(View):
         )
 
     def _enter(self, request: HttpRequest, what: str, outcome: str) -> None:
-        """In the audit, where the password alone is entered as a sign-in already."""
+        """Adds an audit event: the password alone was already recorded as a sign-in."""
         named = {"actor": f"user:{request.user.pk}", "actor_name": request.user.get_username()}
         record(Kind.SIGN_IN, f"second_factor.{what}", outcome=outcome, **named)
 

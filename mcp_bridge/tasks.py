@@ -33,7 +33,7 @@ def describe_task(
     execution: Execution, *, protocol_version: str, modes: frozenset[str] | None = None
 ) -> dict[str, Any]:
     """DetailedTask. Failed runs are `completed` with an error: `failed` is for failures of the protocol.
-    `modes`: how the client of the call can ask its user; None: a client that is not asked."""
+    `modes`: how the client can ask its user; None: it is not asked."""
     if execution.state == State.CANCELLED:
         return _describe_state(execution, "cancelled")
     if modes is not None and (requests := requests_of(execution, modes)):
@@ -120,7 +120,7 @@ class TaskMethods:
         return {"resultType": "complete", **task}
 
     async def update(self, context: Context, params: TaskParams) -> dict[str, Any]:
-        """Takes answers to what the task asks; anything else is ignored."""
+        """Takes answers to the questions of the task; ignores anything else."""
         access, task_id = self._admit(context, params, Scope.RUN)
         if not isinstance(params.input_responses, dict):
             raise MCPError(INVALID_PARAMS, "inputResponses must be an object.")
@@ -141,7 +141,7 @@ class TaskMethods:
         return ACKNOWLEDGED
 
     def _admit(self, context: Context, params: TaskParams, *scopes: Scope) -> tuple[Access, str]:
-        """The caller and the task's id. Raises MCPError as the extension says."""
+        """The caller and the task's id. Raises MCPError as the extension specifies."""
         if not is_modern(context):
             raise MCPError(METHOD_NOT_FOUND, "Method not found", data=context.method)
         require_client_extension(context, TASKS)

@@ -52,7 +52,7 @@ def create_token(
     **fields: Any,
 ) -> tuple[AccessToken, str]:
     """A token and its text, which is not stored. Raises ValidationError keyed by field. The permissions of
-    `created_by` limit scopes, expiry and owner; None: the operator. `fields` are further ones of the row."""
+    `created_by` limit scopes, expiry and owner; None: the operator. `fields`: other fields of the row."""
     text = new_secret()
     chosen = default_scopes() if scopes is None else sorted(set(scopes))
     if unknown := [scope for scope in chosen if scope not in Scope.values] or not chosen:
@@ -102,7 +102,7 @@ def settle_expiry(wanted: datetime | Expiry | None, *, chosen_by: User | None) -
 
 
 def may_keep_tokens(user: Any) -> bool:
-    """Whether tokens made by this user may last for ever; None: the operator."""
+    """Whether tokens created by this user may never expire; None: the operator."""
     return user is None or user.has_perm(KEEP)
 
 
@@ -123,8 +123,8 @@ def rotate_token(
     expires_at: datetime | Expiry | None = Expiry.USUAL,
     rotated_by: User | None = None,
 ) -> str:
-    """The text of a new secret; the old one opens the door for `overlap_hours` more. A secret from before
-    an earlier rotation ends at once. A token that never expires goes on so. Raises ValidationError."""
+    """The text of a new secret; the current one works for `overlap_hours` more. A secret from before an
+    earlier rotation ends immediately. A token that never expires stays so. Raises ValidationError."""
     row = AccessToken.objects.select_for_update(of=("self",)).select_related("owner").get(pk=token.pk)
     if row.state is TokenState.REVOKED:
         raise ValidationError(f"{row.name} is revoked. Create another token.")
@@ -148,7 +148,7 @@ def rotate_token(
 
 
 def end_former_secret(token: AccessToken) -> bool:
-    """Returns whether it still opened the door."""
+    """Returns whether it was still valid."""
     with_one = AccessToken.objects.filter(pk=token.pk, former_ends_at__gt=timezone.now())
     return bool(with_one.update(former_digest=None, former_ends_at=timezone.now()))
 
@@ -163,7 +163,7 @@ class Origin:
 
 
 arriving: ContextVar[Origin | None] = ContextVar("arriving", default=None)
-"""Of the request whose token is looked up; doors set it."""
+"""The origin of the request that is being authenticated; transports set it."""
 _unwritten: dict[int, set[Origin]] = {}  # By token, until they are written at most once a minute
 _written_at: dict[int, float] = {}
 
@@ -174,10 +174,10 @@ def forget_uses() -> None:
 
 
 def find_token(text: str) -> AccessToken | None:
-    """The usable token of this text; notes that it is used."""
+    """The usable token of this text; records its use."""
     digest, now = digest_of(text), timezone.now()
     by_secret = Q(digest=digest) | Q(former_digest=digest, former_ends_at__gt=now)
-    # Where it was used from is read once a minute, to be written.
+    # Origins are read once a minute, to be written.
     usable = AccessToken.objects.usable().select_related("toolset", "owner", "created_by").defer("last_uses")
     if (token := usable.filter(by_secret).first()) is None:
         return None
@@ -209,7 +209,7 @@ def _note_use(token: AccessToken, digest: str, now: datetime) -> None:
     noted: dict[str, Any] = {"last_used_at": now, "last_uses": [*fresh, *kept][:KEPT_USES]}
     if is_former:
         noted["former_used_at"] = now
-    # Of two processes one writes; what the other knows comes with its next turn.
+    # Only one of two processes writes; the other's uses are written the next time.
     if AccessToken.objects.filter(pk=token.pk, last_used_at=token.last_used_at).update(**noted):
         origins -= taken
     if len(_written_at) >= REMEMBERED_USES:
@@ -218,7 +218,7 @@ def _note_use(token: AccessToken, digest: str, now: datetime) -> None:
 
 
 def _log_end(token: AccessToken) -> None:
-    """Once, whichever process comes first."""
+    """Once, by the first process to notice."""
     unlogged = AccessToken.objects.filter(pk=token.pk, end_logged_at=None)
     if unlogged.update(end_logged_at=timezone.now()):
         logger.warning(
@@ -258,8 +258,8 @@ def digest_of(text: str) -> str:
 
 @transaction.atomic
 def note_given_up(token_id: int, *, after_seconds: int, begun_at: datetime, is_certain: bool) -> None:
-    """Remember the shortest patience of a token's clients. An uncertain one has to be seen in two calls that
-    do not overlap: one network failure or restart ends any number of calls."""
+    """Remember the shortest timeout of a token's clients. An uncertain one must be seen in two calls that do
+    not overlap: one network failure or restart ends any number of calls."""
     token = AccessToken.objects.select_for_update().get(pk=token_id)
     known = token.patience_seconds
     if token.inline_wait_seconds is not None or (known is not None and known <= after_seconds):
@@ -269,7 +269,7 @@ def note_given_up(token_id: int, *, after_seconds: int, begun_at: datetime, is_c
     )
     found = AccessToken.objects.filter(pk=token_id)
     if not (is_certain or is_repeated):
-        if token.gave_up_after != after_seconds:  # Of calls that overlap the first one's time counts
+        if token.gave_up_after != after_seconds:  # Of overlapping calls, the time of the first counts
             found.update(gave_up_after=after_seconds, gave_up_at=timezone.now())
         return
     found.update(patience_seconds=after_seconds, gave_up_after=None, gave_up_at=None)
@@ -284,7 +284,7 @@ def note_given_up(token_id: int, *, after_seconds: int, begun_at: datetime, is_c
 
 
 def authorization_server() -> str | None:
-    """The address of the one where clients sign their users in; None if they cannot."""
+    """The address of the server where clients sign their users in; None if they cannot."""
     if issuer := settings.CATALOGUE["oauth_issuer"]:
         return str(issuer)
     return str(settings.PUBLIC_URL) if settings.CATALOGUE["oauth_enabled"] else None
@@ -295,7 +295,7 @@ def resource_url(slug: str | None = None) -> str:
 
 
 def metadata_url(slug: str | None = None, *, whole: bool = False) -> str:
-    """Of the resource's description, RFC 9728. `whole`: of this server with MCP and REST."""
+    """The address of the resource's description (RFC 9728). `whole`: of the server with MCP and REST."""
     return f"{settings.PUBLIC_URL}{METADATA_PATH}{'' if whole else _path(slug)}"
 
 
@@ -334,35 +334,39 @@ class OtherToolset(Exception):
 
 
 class Kind(StrEnum):
-    """Of what identifies a caller."""
+    """How a caller is identified."""
 
     LOCAL = "local"  # The process itself: stdio and commands
     ACCESS_TOKEN = "token"  # noqa: S105 - made here, by name
-    OAUTH = "oauth"  # Of the embedded authorization server
-    OUTSIDE = "outside"  # Of another authorization server
+    OAUTH = "oauth"  # A token of the embedded authorization server
+    OUTSIDE = "outside"  # A token of another authorization server
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """What a caller may do, by whatever token. REST has it as `request.auth`."""
+    """What a caller may do, with any kind of token. REST has it as `request.auth`."""
 
     caller: Caller
     scopes: frozenset[str]  # Includes implied ones
     token_id: int | None = None  # Of an AccessToken
     inline_wait_seconds: int | None = None  # As set for the token; None: for the toolset or the product
-    learned_wait_seconds: int | None = None  # From calls that its clients gave up; applies where none is set
+    learned_wait_seconds: int | None = None  # From calls that its clients cancelled; applies if none is set
     kind: Kind = Kind.LOCAL
     credential: str = ""  # Identifies the token within its kind; no secret
-    user_id: int | None = None  # On whose behalf it acts; None: for itself
-    text: SecretStr | None = field(default=None, compare=False, repr=False)  # Where only others can judge it
-    origins: set[Origin] = field(default_factory=set, compare=False, repr=False)  # Of requests; not yet noted
+    user_id: int | None = None  # The user for whom it acts; None: itself
+    text: SecretStr | None = field(
+        default=None, compare=False, repr=False
+    )  # If only another server can check it
+    origins: set[Origin] = field(
+        default_factory=set, compare=False, repr=False
+    )  # Of requests; not yet written
 
     def allows(self, scope: Scope) -> bool:
         return scope in self.scopes
 
     @property
     def toolset(self) -> str | None:
-        """The slug of the toolset that bounds what is visible."""
+        """The slug of the toolset that limits what is visible."""
         return self.caller.toolset
 
     @property
@@ -370,7 +374,7 @@ class Access:
         return self.caller.bounds
 
     def at(self, slug: str | None) -> "Access":
-        """Through the address of a toolset. Raises OtherToolset."""
+        """This access at the address of a toolset. Raises OtherToolset."""
         if slug is None or slug == self.toolset:
             return self
         if self.toolset is not None:
@@ -400,7 +404,7 @@ class Access:
 
 
 def usable_tokens(accesses: Collection[Access]) -> set[Access]:
-    """Also without those whose user left or joined a group, who see the difference by a new request."""
+    """Excludes those whose user left or joined a group: a new request shows the difference."""
     keys = {access.token_id for access in accesses if access.token_id is not None}
     rows = AccessToken.objects.usable().filter(pk__in=keys).select_related("owner", "created_by")
     now, found = timezone.now(), set()

@@ -188,7 +188,7 @@ def _what_shows(workflow: Workflow) -> tuple[Any, ...]:
     """The hash covers all that upstream provides, including schemas."""
     return (
         workflow.content_hash,
-        # As text: 1 equals True.
+        # As text, since 1 equals True.
         json.dumps(workflow.argument_overrides),
         workflow.title,
         workflow.shown_description,
@@ -205,7 +205,7 @@ def serialise_tool(tool: Tool, version: str) -> bytes:
 
 
 def list_on_the_wire(tools: list[Tool], version: str, **others: Any) -> dict[str, Any]:
-    """A result of `tools/list` as the SDK makes it, without its stamp."""
+    """A result of `tools/list` as the SDK creates it, without its stamp."""
     result = ListToolsResult(tools=tools, **others).model_dump(by_alias=True, mode="json", exclude_none=True)
     return serialize_server_result(METHOD, version, result)
 
@@ -219,7 +219,7 @@ class View:
     toolset: str | None
     scopes: frozenset[str]
     version: str  # Of the protocol; handshake versions share one wire format
-    person: Person | None = None  # Only the names that some reservation mentions
+    person: Person | None = None  # Only names that occur in reservations
 
     @classmethod
     def of(cls, access: Access, version: str, catalogue: exposure.ExposedCatalogue) -> "View":
@@ -228,7 +228,7 @@ class View:
 
     @classmethod
     def at_once(cls, access: Access, version: str) -> "View | None":
-        """Without the database; None when it has to be queried, for callers to whom reservations apply."""
+        """Without the database; None if it must be queried, for callers to whom reservations apply."""
         if access.bounds.person is None:
             return cls(access.toolset, access.scopes, _shared(version))
         catalogue = exposure.fresh_catalogue()
@@ -245,7 +245,7 @@ def _shared(version: str) -> str:
 
 @dataclass(slots=True)
 class ToolList:
-    """Its pages are made when they are asked for: the first of twenty thousand tools comes at once."""
+    """Its pages are created on request, so that the first of many is available immediately."""
 
     view: View
     catalogue: exposure.ExposedCatalogue
@@ -263,11 +263,11 @@ class ToolList:
         return self._pages.get(begin) or self._make(begin, end, following)
 
     def known_page(self, cursor: str | None) -> bytes | None:
-        """The same if it is made already."""
+        """The same if it exists already."""
         return self._pages.get(self._bounds(cursor)[0])
 
     def what_shows(self) -> list[Any]:
-        """Differs from that of another list of this view where a client would see another one."""
+        """Differs from that of another list of this view if a client would see a difference."""
         portable = self.portable
         shown_as = portable.shown_name if portable else str
         of_workflows = make_of_each(serialised_tools.what_shows, self.workflows, self.catalogue)
@@ -308,7 +308,7 @@ class ToolList:
 
 
 class ToolLists:
-    """Lists of one server; those of the next revision are made in the background."""
+    """Lists of one server; those of the next revision are created in the background."""
 
     def __init__(
         self,
@@ -344,7 +344,7 @@ class ToolLists:
 
     def current(self, view: View) -> ToolList:
         """The list of the present revision; may query the database."""
-        # Taken first: loading may take longer than STALE_SECONDS.
+        # Read first: loading may take longer than STALE_SECONDS.
         asked_at = time.monotonic()
         catalogue = exposure.current_catalogue()
         with self._making:
@@ -381,7 +381,7 @@ class ToolLists:
             logger.warning("Building the lists of tools in the background failed: {}", error)
 
     def _refresh_recent(self) -> None:
-        """Lists in use; others are made on request."""
+        """Lists in use; others are created on request."""
         since = time.monotonic() - STALE_SECONDS - exposure.MAX_AGE_SECONDS
         for view, known in list(self._lists.items()):
             if known.current_at > since:
@@ -477,7 +477,7 @@ def cost_of_catalogue(catalogue: ExposedCatalogue) -> ToolsetCost:
 
 
 def cost_of_toolset(toolset: Toolset, catalogue: ExposedCatalogue) -> ToolsetCost:
-    """For a disabled toolset as if it were enabled, which queries rules and picks unless prefetched."""
+    """A disabled toolset counts as enabled, which queries rules and picks unless prefetched."""
     return _remembered.cost(
         catalogue, toolset.pk, lambda: cost_of_proposal(toolset, shown_by(toolset, catalogue), catalogue)
     )

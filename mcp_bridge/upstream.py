@@ -26,7 +26,7 @@ from mcp_bridge.elicitation import UNKNOWN_STATE, in_name_of
 from mcp_bridge.request_meta import Context, answers_of, is_modern
 from mcp_bridge.tokens import Access
 
-READ_SECONDS = 60.0  # The source's "Request timeout" usually ends a request before
+READ_SECONDS = 60.0  # The source's "Request timeout" usually ends a request earlier
 MOST_VALUES = 100
 SHOWN = 100
 LONGEST_READ = 2_000  # Characters of an address
@@ -46,11 +46,11 @@ class Located:
 
 
 def find_resource(features: Features, uri: str) -> Located | None:
-    """The exposed resource of that address, else of the first template that the address matches."""
+    """The exposed resource at that address, else that of the first matching template."""
     if (resource := find_feature(features, FeatureKind.RESOURCE, uri)) is not None:
         return Located(resource, resource.upstream_id)
     templates = [feature for feature in features if feature.kind == FeatureKind.TEMPLATE.value]
-    # The oldest first, so that no server takes over the addresses of another one's template.
+    # Oldest first, so that no server takes over the addresses of another server's template.
     for feature in sorted(templates, key=lambda one: one.pk):
         if uri.startswith(feature.prefix):
             own = _within(feature.upstream_id, uri[len(feature.prefix) :])
@@ -60,13 +60,14 @@ def find_resource(features: Features, uri: str) -> Located | None:
 
 
 def _within(template: str, uri: str) -> str | None:
-    """The address as the template makes it of its variables, so that nothing else gets to the server."""
+    """The address as the template expands it, so that nothing else reaches the server; None if it does not
+    match."""
     parsed = parsed_template(template)
     found = None if "#" in uri and "{#" not in template else parsed.match(uri)
     if found is None:
         return None
     expanded = parsed.expand(found)
-    # The server reads what is sent, which may decode to other values than what the client wrote.
+    # The server decodes what is sent, which may give other values than the client wrote.
     read = parsed.match(expanded) or {}
     for value in [*found.values(), *read.values()]:
         parts = [value] if isinstance(value, str) else value
@@ -81,7 +82,7 @@ def parsed_template(template: str) -> UriTemplate:
 
 
 def count_read(access: Access) -> None:
-    """Like a call of a tool: by the rates of token, caller and toolset. Raises MCPError."""
+    """Counts towards the rates of token, caller and toolset, like a call of a tool. Raises MCPError."""
     try:
         rates.take_call(None, access.caller)
     except TooManyCalls as refused:
@@ -134,7 +135,7 @@ def check_arguments(feature: ServerFeature, written: Mapping[str, str]) -> None:
 def given_input(
     context: Context, params: types.InputResponseRequestParams, feature: ServerFeature, access: Access
 ) -> GivenInput | None:
-    """None from clients with a handshake, which answer no questions of this kind. Raises MCPError."""
+    """None for clients with a handshake, which do not answer such questions. Raises MCPError."""
     if not is_modern(context):
         return None
     responses = {
@@ -150,11 +151,11 @@ def given_input(
 
 
 def _asks(answer: dict[str, Any], feature: ServerFeature, access: Access) -> types.InputRequiredResult | None:
-    """What a server wants to know first, in the name of its source; None: it has answered."""
+    """The server's question, in the name of its source; None: it has answered."""
     if answer.get("resultType") != "input_required":
         return None
     requests = in_name_of(feature.source.name, answer["inputRequests"], asked_by=feature.pk)
-    # Sealed also without a state of the server's: what is sent back is then known to follow a question.
+    # Sealed even without a state of the server, which proves that a response follows a question.
     sealed = {"feature": str(feature.pk), "caller": access.caller.key}
     if answer["requestState"] is not None:
         sealed["state"] = answer["requestState"]
@@ -166,7 +167,7 @@ def _asks(answer: dict[str, Any], feature: ServerFeature, access: Access) -> typ
 
 
 def _open_state(sealed: str, feature: ServerFeature, access: Access) -> str | None:
-    """The server's own state, which may be secret and must not be another caller's. Raises MCPError."""
+    """The server's own state, which may be secret and must belong to the same caller. Raises MCPError."""
     try:
         opened = decrypt_credentials(sealed)
     except CredentialsUnreadable:
@@ -230,7 +231,7 @@ async def complete(
 
 
 def argument_names(feature: ServerFeature) -> list[str]:
-    """Of a prompt, or the variables of a template."""
+    """The arguments of a prompt, or the variables of a template."""
     if feature.kind == FeatureKind.TEMPLATE.value:
         return parsed_template(feature.upstream_id).variable_names
     return [argument["name"] for argument in feature.arguments]

@@ -83,11 +83,11 @@ def _the_one_proposal(text: str) -> dict[str, Any]:
     objects = list(objects_in(text))
     proposals = [found for found in objects if "tool" in found]
     if not objects:
-        raise UnreadableProposal("The answer holds no complete JSON object.")
+        raise UnreadableProposal("The answer contains no complete JSON object.")
     if not proposals:
         raise UnreadableProposal('The JSON object has no "tool".')
     if proposals.count(proposals[0]) < len(proposals):
-        raise UnreadableProposal("The answer holds more than one proposal; give exactly one.")
+        raise UnreadableProposal("The answer contains more than one proposal; give exactly one.")
     return proposals[0]
 
 
@@ -109,7 +109,7 @@ def _parsed(arguments: str) -> Any:
     try:
         return parse_json(arguments.encode("utf-8", "replace")) if arguments.strip() else None
     except UnreadableJSON as error:
-        raise UnreadableProposal(f'"arguments" is text that is no JSON object. {error}') from None
+        raise UnreadableProposal(f'"arguments" is text that is not a JSON object. {error}') from None
 
 
 def _request(given: Any) -> Any:
@@ -176,7 +176,7 @@ def check_proposal(proposal: Proposal, tools: Mapping[str, Workflow]) -> Approve
     if is_http_tool(workflow):
         return _check_http(proposal, workflow)
     if proposal.http_request is not None:
-        raise ProposalRefused(f"{workflow.tool_name} is no HTTP tool: leave http_request out.")
+        raise ProposalRefused(f"{workflow.tool_name} is not an HTTP tool: leave out http_request.")
     arguments = _checked(workflow, proposal.arguments or {})
     return Approved(workflow=workflow, arguments=arguments, http_spec=None, reason=proposal.reason)
 
@@ -231,5 +231,5 @@ class _HttpTool:
         if difference := difference_between(written, built, usual=usual, operation=self._operation):
             name = self._workflow.tool_name
             raise ProposalRefused(
-                f"The arguments and the http_request for {name} do not mean the same call: {difference}"
+                f"The arguments and the http_request for {name} describe different calls: {difference}"
             )

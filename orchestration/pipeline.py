@@ -99,7 +99,7 @@ async def choose_call(instructions: str, tools: Mapping[str, Workflow], *, model
 async def _describe_wanted(
     instructions: str, tools: Mapping[str, Workflow], model: MeteredModel
 ) -> tuple[retrieval.ToolContext, list[str]]:
-    """The likeliest tools by what the model looks for, and those that it has not heard of at all."""
+    """The likeliest tools by what the model looks for, and the tools that it was not shown at all."""
     room = _room_for_tools(instructions)
 
     def rank(wanted: retrieval.Wanted) -> list[Workflow]:
@@ -114,7 +114,7 @@ async def _describe_wanted(
 
 
 def _read_wanted(text: str) -> retrieval.Wanted:
-    """Nothing where the answer cannot be read: the instructions alone rank the tools as well as they can."""
+    """Empty if the answer is unreadable: the instructions alone then rank the tools."""
     answers = [
         found for found in guard.objects_in(text[:LONGEST_SHORTLIST]) if "words" in found or "tools" in found
     ]
@@ -129,7 +129,7 @@ def _read_wanted(text: str) -> retrieval.Wanted:
 
 
 def approve_anew(approved: guard.Approved, *, caller: Caller) -> guard.Approved:
-    """By the tool's definition as it is now: the model may have thought for a minute. Raises StageFailed."""
+    """By the tool's present definition, which may have changed meanwhile. Raises StageFailed."""
     name = approved.workflow.tool_name
     current = current_catalogue().seen_within(caller.bounds).get(name)
     if current is None or current is approved.workflow:
@@ -149,7 +149,7 @@ def _judge(text: str, tools: Mapping[str, Workflow]) -> guard.Approved | _Object
         proposal = guard.read_proposal(text)
         if proposal.tool is None:
             reason = f": {printable(proposal.reason)}" if proposal.reason else "."
-            raise StageFailed(f"None of the tools fits, says the model{reason}", failure=Failure.NO_TOOL_FITS)
+            raise StageFailed(f"The model says that no tool fits{reason}", failure=Failure.NO_TOOL_FITS)
         return guard.check_proposal(proposal, tools)
     except guard.UnreadableProposal as error:
         return _Objection(str(error), Failure.MODEL_ANSWER)

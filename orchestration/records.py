@@ -37,7 +37,7 @@ UNREAD = (
 NOT_IN_WORDS = (
     "The run took longer than the answer could wait for it, so the model did not put its response into words."
 )
-RUN_GONE = "The record of its run was removed before the request had ended."
+RUN_GONE = "The record of its run was removed before the request ended."
 FAILURES = {State.TIMED_OUT: Failure.RUN_TIMED_OUT, State.UNCONFIRMED: Failure.UNCONFIRMED}
 """Failures of runs other than RUN_FAILED."""
 DO_NOT_REPEAT = (
@@ -117,8 +117,8 @@ class IdempotencyConflict(RequestRefused):
 class NotReplayable(RequestRefused):
     def __init__(self, request: WorkflowRequest) -> None:
         super().__init__(
-            "Only your own dry run that succeeded, and whose arguments are kept, can be sent. Make "
-            "a new request; nothing was started.",
+            "Only your own successful dry runs can be sent, while their arguments are kept. Make a new "
+            "request; nothing was started.",
             request,
         )
 
@@ -126,8 +126,8 @@ class NotReplayable(RequestRefused):
 class StillRunning(RequestRefused):
     def __init__(self, request: WorkflowRequest) -> None:
         super().__init__(
-            f"The request {request.pk}, which this idempotency key stands for, is still in "
-            "progress. Repeat it later with the same key; nothing was started twice.",
+            f"The request {request.pk} with this idempotency key is still in progress. Repeat it later "
+            "with the same key; nothing was started twice.",
             request,
         )
 

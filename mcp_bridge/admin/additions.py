@@ -1,4 +1,4 @@
-"""What this room adds to the pages of workflows and accounts, once other modules have registered them."""
+"""What this package adds to the pages of workflows and accounts, once other modules have registered them."""
 
 import json
 from typing import Any

@@ -15,7 +15,7 @@ from catalogue.long_lists import SEARCHED
 from mcp_bridge.models import AllowedApplication
 from mcp_bridge.oauth import grants
 
-assert toolkit  # It registers pages with which tokens could be made and changed: these go.
+assert toolkit  # It registers pages that create and change tokens; they are removed.
 for _model in (AccessToken, Application, Grant, IDToken, RefreshToken):
     admin.site.unregister(_model)
 
@@ -50,10 +50,10 @@ class AllowedApplicationAdmin(ButtonsMixin):
     change_form_outer_before_template = "catalogue/admin/panel.html"
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return False  # There is nothing to edit; the button needs the permission all the same.
+        return False  # There is nothing to edit, but the button needs the permission.
 
     def has_add_permission(self, request: HttpRequest) -> bool:
-        return False  # Users allow applications, on the page of the consent.
+        return False  # Users allow applications on the consent page.
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False

@@ -71,7 +71,7 @@ class OwnedForm(AccessTokenModelForm):
         self._offer_owners()
 
     def _offer_owners(self) -> None:
-        """Other users only to those who may choose them."""
+        """Offers other users only to those who may choose them."""
         owner = cast("forms.ModelChoiceField[User] | None", self.fields.get("owner"))
         if owner is None:
             return
@@ -227,7 +227,7 @@ class AccessTokenAdmin(ButtonsMixin):
         return [path("<int:key>/rotate/", view, name=ROTATE), *super().get_urls()]
 
     def _rotate(self, request: HttpRequest, key: int) -> HttpResponse:
-        """A form, and then the new secret, which is shown without a redirect."""
+        """A form, then the new secret, which is shown without a redirect."""
         if not self.may_press_buttons(request):
             raise PermissionDenied
         token = get_object_or_404(AccessToken.objects.select_related("toolset", "owner"), pk=key)
@@ -283,7 +283,7 @@ class AccessTokenAdmin(ButtonsMixin):
     def response_add(
         self, request: HttpRequest, obj: Any, post_url_continue: str | None = None
     ) -> HttpResponse:
-        """Without a redirect, for which the token would have to be stored."""
+        """Without a redirect, which would require storing the token."""
         super().response_add(request, obj, post_url_continue)  # For its message.
         return self._show_secret(request, obj, obj.shown_once)
 
@@ -474,7 +474,7 @@ addresses.append(resource_url)
 class SignInForm(AuthenticationForm):  # type: ignore[misc]
     @property
     def company(self) -> dict[str, object] | None:
-        """What the page says of the company's OpenID provider; None without one."""
+        """The company's OpenID provider as the page shows it; None without one."""
         known = settings.CATALOGUE
         if not known["login_issuer"]:
             return None

@@ -36,7 +36,7 @@ else:
 
 SHOWN_NAMES = 20
 POSITIONS_APART = 10
-NARROWEST = {"action": "7rem", "syntax": "11rem"}  # Columns of rules whose choices would be cut
+NARROWEST = {"action": "7rem", "syntax": "11rem"}  # Columns of rules that would cut off their choices
 Group = tuple[str, int, list[SafeString], int]
 CHOICES = "mcp_bridge/admin/workflow_choices.html"
 MOST_SHOWN = 50

@@ -42,7 +42,7 @@ def chosen_token(name: str) -> AccessToken:
 
 
 def local_access(options: dict[str, Any]) -> Access:
-    """The local user's. Raises CommandError for an unknown or disabled toolset."""
+    """The local user's access. Raises CommandError for an unknown or disabled toolset."""
     toolset = chosen_toolset(options)
     if toolset is not None and not toolset.enabled:
         raise CommandError(f"The toolset {toolset.slug} is disabled. Enable it in the admin or with REST.")

@@ -1,4 +1,4 @@
-"""What users let applications do: tokens to Access, and the end of it."""
+"""The consents of users, and the access that tokens of applications have."""
 
 import hashlib
 from collections.abc import Collection, Iterable
@@ -24,22 +24,21 @@ SHOWN_CHARACTERS = 12
 OF_EVERY_USER = frozenset({Scope.READ.value, Scope.RUN.value})
 USE_NOTED_EVERY = timedelta(minutes=1)
 UNUSED_KEPT = timedelta(days=1)  # A registration that no user has allowed
-MOST_UNUSED = 1_000  # Of these
-FLOOD_KEPT = timedelta(minutes=30)  # Once there are more: time for a user to sign in
+MOST_UNUSED = 1_000  # The limit of unused registrations
+FLOOD_KEPT = timedelta(minutes=30)  # Beyond the limit: time for a user to sign in
 LONGEST_NAME = 100
-USED = '"used"'  # In the column for OpenID Connect's claims, which codes here do not have
+USED = '"used"'  # In the column of OpenID Connect's claims, which is unused here
 
 
 def scopes_of(user: User, *, toolset: str | None = None) -> frozenset[str]:
-    """What this user may let an agent do: no more than the user may. No toolset can bound the scopes that are
-    about everything."""
+    """The scopes that this user may grant. A toolset excludes the scopes that it cannot limit."""
     scopes = permissions.scopes_of(user)
     return scopes if toolset is None else scopes & OF_EVERY_USER
 
 
 def slug_of(resource: str) -> str | None:
-    """Of the toolset behind a resource; None: everything exposed, as by the address of MCP, so by that of
-    the server. Raises ValueError for foreign resources."""
+    """The slug of a resource's toolset; None: everything exposed, as for the addresses of MCP and of the
+    server. Raises ValueError for foreign resources."""
     here = resource_url()
     plain = resource.rstrip("/")
     if plain in (here, settings.PUBLIC_URL):
@@ -51,8 +50,8 @@ def slug_of(resource: str) -> str | None:
 
 
 def caller_of(user: Any, application: Any, *, toolset: str | None) -> Caller:
-    """Names both. Executions belong to the user, since clients register anew at will. Queries the groups of
-    the user unless they are prefetched."""
+    """Named after both. Executions belong to the user, since clients may register again at any time. Queries
+    the groups of the user unless they are prefetched."""
     name = f"{user.get_username()} via {application.name or application.client_id}"
     return Caller(
         key=f"user:{user.pk}",
@@ -73,7 +72,7 @@ def read_token(text: str) -> Access | None:
     try:
         slug = slug_of(token.resource[0])
     except ValueError:
-        return None  # Of an address that this server had before
+        return None  # The server had another address then
     scopes = frozenset(token.scope.split()) & scopes_of(token.user, toolset=slug)
     if allowed is None or not scopes:
         return None
@@ -92,7 +91,7 @@ def read_token(text: str) -> Access | None:
 
 
 def usable_tokens(accesses: Collection[Access]) -> set[Access]:
-    """Also without those whose user left or joined a group, who see the difference by a new request."""
+    """Excludes those whose user left or joined a group: a new request shows the difference."""
     found = _counting().filter(pk__in=[access.credential for access in accesses]).select_related("user")
     tokens = {str(token.pk): token for token in found.prefetch_related("user__groups")}
     users = {token.user_id for token in tokens.values()}
@@ -121,7 +120,7 @@ def describe_wrong_token(text: str) -> str:
 
 @transaction.atomic
 def allow(user: Any, application: Any, *, scopes: Iterable[str], toolset: str | None) -> AllowedApplication:
-    """Note the user's consent; what was revoked before counts again from now on."""
+    """Record the user's consent, which also restores a revoked one."""
     allowed, _ = AllowedApplication.objects.update_or_create(
         user=user,
         application=application,
@@ -138,7 +137,7 @@ def allow(user: Any, application: Any, *, scopes: Iterable[str], toolset: str | 
 
 @transaction.atomic
 def revoke(allowed: AllowedApplication) -> None:
-    """At once, for all of the application's tokens and codes of this user."""
+    """Takes effect immediately for all of the application's tokens and codes of this user."""
     allowed.revoked_at = timezone.now()
     allowed.save(update_fields=["revoked_at"])
     of_both = {"user": allowed.user_id, "application": allowed.application_id}
@@ -148,15 +147,15 @@ def revoke(allowed: AllowedApplication) -> None:
 
 
 def use_up(code: str, application: Any) -> bool:
-    """False for the second of two who redeem it at once. The row stays until the code would have expired, so
-    that a later use is noticed."""
+    """False for the second of two concurrent uses. The row remains until the code would have expired, so that
+    later uses are detected."""
     unused = Grant.objects.filter(code=code, application=application).exclude(claims=USED)
     return bool(unused.update(claims=USED))
 
 
 @transaction.atomic
 def is_first_use(code: str, application: Any) -> bool:
-    """A second use ends what came of the first."""
+    """A second use revokes the tokens of the first."""
     now = timezone.now()
     used = Grant.objects.filter(code=code, application=application, claims=USED, expires__gt=now).first()
     if used is None:
@@ -178,7 +177,7 @@ def is_allowed(user: Any, application: Any) -> bool:
 
 
 def unused_applications() -> Any:
-    """Registered by clients themselves, and allowed by no user so far."""
+    """Registered by clients, and not allowed by any user so far."""
     sources = Application.RegistrationSource
     return Application.objects.filter(
         registration_source__in=(sources.DCR, sources.CIMD), allowed=None
@@ -190,7 +189,7 @@ def forget_unused(kept: timedelta = UNUSED_KEPT) -> None:
 
 
 def has_room() -> bool:
-    """For another registration. Those that made too many keep others out for half an hour at most."""
+    """Whether another registration is possible. A flood of them blocks others for half an hour at most."""
     for kept in (UNUSED_KEPT, FLOOD_KEPT):
         forget_unused(kept)
         if unused_applications().count() < MOST_UNUSED:

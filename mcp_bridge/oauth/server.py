@@ -41,7 +41,7 @@ MOST_REDIRECTS, LONGEST_REDIRECT = 10, 500
 LONGEST_CLIENT_NAME = 100
 MOST_MARKS = 2  # On one letter of a client's name
 PLAIN_HOST = re.compile(r"([a-z0-9._-]+|\[[0-9a-f:.]+\])(:\d+)?", re.IGNORECASE)
-"""Of redirect addresses: what policies of browsers and people read as one host."""
+"""Of redirect addresses: hosts that browser policies and people read alike."""
 DOCUMENT_BYTES = 16 * 1024
 DOCUMENT_SECONDS = 5.0
 DOCUMENT_AGE = 3600  # Seconds until a client's document is read again
@@ -50,7 +50,7 @@ ADVICE = (
     "register instead."
 )
 asked_by_user: ContextVar[bool] = ContextVar("asked_by_user", default=False)
-"""Whether a signed-in user waits for this answer: only then may an address that a client names be read."""
+"""Whether a signed-in user waits for this response: only then may the address of a client be read."""
 
 
 class Scopes(BaseScopes):  # type: ignore[misc]
@@ -65,15 +65,15 @@ class Scopes(BaseScopes):  # type: ignore[misc]
 
 
 unread: ContextVar[str] = ContextVar("unread", default="")
-"""Why the description of this request's client cannot be used, for its user."""
+"""Why the description of this request's client cannot be used; shown to its user."""
 
 
 class InvalidClient(Exception):
-    """What a client says of itself cannot be used."""
+    """The client's metadata cannot be used."""
 
 
 class Validator(OAuth2Validator):  # type: ignore[misc]
-    """Django-oauth-toolkit's rules, bound to this product's resources, and to the user's consent."""
+    """Django-oauth-toolkit's rules, limited to this product's resources and the user's consent."""
 
     def validate_code(
         self, client_id: str, code: str, client: Any, request: Any, *args: Any, **kw: Any
@@ -97,7 +97,7 @@ class Validator(OAuth2Validator):  # type: ignore[misc]
 
     def save_bearer_token(self, token: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
         """Of two requests that use one refresh token at the same time, the second is refused."""
-        # oauthlib keeps the last of repeated parameters only.
+        # oauthlib keeps only the last of repeated parameters.
         sent = getattr(request, "decoded_body", None) or []
         resources = [value for name, value in sent if name == "resource" and value]
         request.resource = _canonical(resources, request)
@@ -119,7 +119,7 @@ def make_refresh_token(_: Any) -> str:
 
 
 def canonical_resource(resources: Iterable[str]) -> str:
-    """The one resource that a token is for; none given: everything exposed. Raises ValueError."""
+    """The one resource that a token is for; without one, everything exposed. Raises ValueError."""
     found = {resource_url(slug_of(resource)) for resource in resources} or {resource_url()}
     if len(found) > 1:
         raise ValueError("more than one")
@@ -138,7 +138,7 @@ def _canonical(resources: list[str], request: Any) -> list[str]:
 
 
 class AskedByUser:
-    """Strangers cannot make this server read addresses."""
+    """Lets only signed-in users make this server read addresses."""
 
     def has_permission(self, request: Any, client_id: str) -> bool:
         return asked_by_user.get()
@@ -190,7 +190,7 @@ async def _read_document(address: str) -> dict[str, Any]:
 
 
 def _usual_metadata(document: dict[str, Any]) -> dict[str, Any]:
-    """Documents list all that a client can do; here it can do one thing. Raises CIMDError."""
+    """Documents list all capabilities of a client; only one grant type is used here. Raises CIMDError."""
     try:
         checked = check_metadata(document)
     except InvalidClient as error:
@@ -218,7 +218,7 @@ def check_metadata(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def register(document: dict[str, Any]) -> Application:
-    """RFC 7591. Raises InvalidClient. All clients are public: secrets that anyone gets prove nothing."""
+    """RFC 7591. Raises InvalidClient. All clients are public: a secret that anyone can get proves nothing."""
     checked = check_metadata(document)
     application = Application(
         name=checked["client_name"],
@@ -255,8 +255,8 @@ def _objection_to(redirect: Any) -> str:
 
 
 def _printable(name: str) -> str:
-    """Without line breaks, characters that turn text around or show nothing, and heaps of accents, which
-    would cover the lines above and below."""
+    """Without line breaks, characters that reverse text or are invisible, and stacked accents, which would
+    cover the lines above and below."""
     shown, marks = "", 0
     for char in "".join(char if is_visible(char) else " " for char in name):
         marks = marks + 1 if unicodedata.category(char) in ("Mn", "Me") else 0

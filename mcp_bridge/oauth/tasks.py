@@ -5,7 +5,7 @@ from django.core.management import call_command
 @shared_task(name="mcp_bridge.clean_up_authorizations")
 def clean_up_authorizations() -> None:
     """Expired codes and tokens, and registrations that were never used."""
-    # Workers start without what only this task needs, REST framework for instance.
+    # Keeps what only this task needs, such as REST framework, out of the start of workers.
     from oauth2_provider.models import clear_expired
 
     from mcp_bridge.oauth.grants import forget_unused

@@ -272,7 +272,7 @@ def test_failures_of_the_server_are_no_refusals_and_the_log_tells_more(server: A
     sink = logger.add(lines.append, format="{level} {message}")
     server.body = '{"issuer": "https://other.example"}'
     token = server.sign()
-    with pytest.raises(Undecided, match="cannot be asked"):
+    with pytest.raises(Undecided, match="cannot check this token"):
         authenticate(token)
     logger.remove(sink)
     assert any("https://other.example" in line for line in lines)

@@ -109,7 +109,7 @@ def test_a_request_that_is_not_the_tools_own_is_refused(
             request = filled(proposed, shop, foreign)
             insist(model_server, proposes("get_order", {"order_id": "A-7"}, http_request=request))
 
-            assert_refused(ask(), why="do not mean the same call")
+            assert_refused(ask(), why="describe different calls")
             assert shop.arrived == foreign.arrived == []
 
 
@@ -139,7 +139,7 @@ def test_a_body_with_more_or_other_fields_than_declared_is_refused(
             arguments = {"item": "lamp", "amount": 2}
             insist(model_server, proposes("create_order", arguments, http_request=request))
 
-            assert_refused(ask("Two lamps", EVERY_TOOL), why="do not mean the same call")
+            assert_refused(ask("Two lamps", EVERY_TOOL), why="describe different calls")
             assert shop.arrived == []
 
 
@@ -187,7 +187,7 @@ def test_arguments_and_a_request_that_mean_different_calls_are_refused(
     request = reading(f"{shop.base_url}/orders/A-8")
     insist(model_server, proposes("get_order", {"order_id": "A-7"}, http_request=request))
 
-    assert_refused(ask(), why="do not mean the same call")
+    assert_refused(ask(), why="describe different calls")
     assert shop.arrived == []
 
 
@@ -257,7 +257,7 @@ def test_a_tool_of_another_engine_takes_no_request(
     request = reading(f"{foreign.base_url}/collect")
     insist(model_server, proposes("text_statistics", {"text": "a"}, http_request=request))
 
-    assert_refused(ask("Count", ["text_statistics"]), why="no HTTP tool")
+    assert_refused(ask("Count", ["text_statistics"]), why="not an HTTP tool")
     assert foreign.arrived == []
 
 

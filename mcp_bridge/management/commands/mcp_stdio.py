@@ -27,7 +27,7 @@ class Command(CatalogueCommand):
         add_toolset_option(parser, what="serve this toolset, as /mcp/<slug> does")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        # Errors should show now, not at the first request.
+        # Errors should appear now, not at the first request.
         require_database()
         prepare_embedded_database()
         current_catalogue()
