@@ -41,7 +41,7 @@ LONGEST_ERROR = 500
 
 
 class NotSent(Exception):
-    """Why, in a sentence; it is tried again."""
+    """The message gives the reason; sending is retried."""
 
 
 def send_due(*, seconds: float) -> int:
@@ -169,7 +169,7 @@ def send_mail(notice: ApprovalNotice, approval: Approval) -> None:
         else f"{execution.tool_name}: {approval.state}"
     )
     message = EmailMessage(
-        # One line: a tool name cannot break it, but the engine's names come near.
+        # One line, in case a name contains a line break.
         subject=" ".join(subject.split()),
         body=_letter(approval, execution),
         to=[settings.DEFAULT_FROM_EMAIL],

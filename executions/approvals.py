@@ -1,16 +1,16 @@
-"""Approval of calls by people: which calls need it, who decides, and what a decision holds for.
+"""Approval of calls by people: which calls need it, who decides, and what a decision applies to.
 
 Each way in which an approval ends is one transaction. It locks the approval's row, then moves the execution
-by compare-and-set, so that of several at once the first to lock wins and the others are told:
+by compare-and-set, so that of concurrent ones the first to lock wins, and the others get an error:
 
 - two approvals at once: each counts once; the one that completes the number starts the call;
 - approval against refusal, cancellation or expiry: the first wins; the second raises AlreadyDecided, or
   finds nothing to cancel or to expire;
-- approval after the time is up, before the sweep: it is refused, and the call expires there and then;
+- approval after the expiry, before the sweep: it is refused, and the call expires immediately;
 - approval against a change of the workflow: the content is compared in the decision's transaction, and again
   with the row that the start is sent with (`why_not_approved`), so a change in between ends the call;
-- a process killed in between: nothing or all of it is committed. Afterwards the queue has the call, and any
-  worker starts it; messages only make it sooner.
+- a process killed in between: all or nothing is committed. Then the call is queued, and any worker starts it;
+  messages only speed this up.
 """
 
 import hashlib
@@ -97,7 +97,7 @@ def find_need(workflow: Workflow, arguments: Mapping[str, Any]) -> Need | None:
 
 
 def approving_toolsets(workflow: Workflow) -> tuple[Toolset, ...]:
-    """Of a workflow that is not from the exposed catalogue, which knows them: three queries."""
+    """For a workflow that was read outside the exposed catalogue: three queries."""
     showing = (membership.toolset for membership in memberships_of(workflow))
     return tuple(toolset for toolset in showing if toolset.enabled and toolset.approval_required)
 
@@ -108,7 +108,7 @@ def bind(workflow: Workflow, arguments: Mapping[str, Any], caller: str) -> Bindi
 
 
 def content_of(workflow: Workflow) -> str:
-    """A hash of all that decides what a start does at the engine, changes that await review included."""
+    """A hash of everything that determines what a start does at the engine, changes under review included."""
     held = Review.objects.filter(pk=workflow.pk, kind=Review.Kind.CHANGED)
     offered = held.values_list("offer_hash", flat=True).first()
     source = workflow.source
@@ -138,7 +138,7 @@ def find_waiting(binding: Binding) -> Execution | None:
 
 
 def check_room(caller: Caller) -> None:
-    """Raises Busy where the caller has too many calls waiting for approval."""
+    """Raises Busy if the caller has too many calls waiting for approval."""
     most = settings.CATALOGUE["max_unapproved_per_caller"]
     # By the index of executions that are not admitted.
     theirs = Execution.objects.filter(
@@ -184,7 +184,7 @@ def moment(time: datetime) -> str:
 def decide(
     key: UUID | str, *, user: Any, verdict: str, words: str = "", minutes: int | None = None
 ) -> Approval:
-    """One person's answer. `minutes`: the same call passes for so long without asking. Raises NotDecided."""
+    """One person's answer. `minutes`: how long identical calls need no new approval. Raises NotDecided."""
     if not (user.is_active and user.has_perm(PERMISSION)):
         raise NotAllowed(f"This needs the permission {PERMISSION}; an administrator can grant it.")
     words = words.strip()
@@ -198,7 +198,7 @@ def decide(
         approval, execution = _lock(key)
         if (refusal := _why_not_now(approval, execution, user, verdict)) is None:
             _take(approval, execution, user, verdict, words, minutes)
-    # After the commit: what is too late has been ended.
+    # After the commit, which records the end of a call that is too late.
     if refusal is not None:
         raise refusal
     return approval
@@ -322,7 +322,7 @@ def _close(approval: Approval, execution: Execution, how: Approval.State, outcom
 
 
 def _announce(approval: Approval, execution: Execution, kind: ApprovalNotice.Kind) -> None:
-    """In the transaction of each request and each end of an approval: the one place that sees them all."""
+    """Called in the transaction of every request for approval and of every end."""
     now = timezone.now()
     ApprovalNotice.objects.bulk_create(
         ApprovalNotice(approval=approval, kind=kind, channel=channel, created_at=now, next_attempt_at=now)
@@ -356,7 +356,7 @@ def notice_channels(kind: str) -> list[str]:
 
 
 def cancel_unapproved(execution: Execution, *, by: str) -> bool:
-    """False where it has been decided in the meantime."""
+    """False if it has been decided in the meantime."""
     with transaction.atomic():
         approval, fresh = _lock(execution.pk)
         why = f"{by} cancelled it before it was approved."
@@ -389,7 +389,7 @@ def _sweep(keys: Iterable[Any], end: Callable[[Approval, Execution], bool]) -> i
     ended = 0
     for key in keys:
         with transaction.atomic():
-            # One that is being decided at this moment is looked at again by the next sweep.
+            # The next sweep checks one that is being decided at this moment.
             locked = Approval.objects.select_for_update(skip_locked=True, of=("self",)).filter(pk=key).first()
             if locked is not None and locked.is_waiting:
                 execution = Execution.objects.select_related("workflow__source").get(pk=key)
@@ -398,7 +398,7 @@ def _sweep(keys: Iterable[Any], end: Callable[[Approval, Execution], bool]) -> i
 
 
 def revoke_standing(key: int, *, by: str) -> bool:
-    """The next call asks again. False where it was revoked or is over."""
+    """The next call needs a new approval. False if it was already revoked or has expired."""
     now = timezone.now()
     valid = StandingApproval.objects.filter(pk=key, revoked_at=None, until__gt=now)
     with transaction.atomic():
@@ -440,7 +440,7 @@ def page_of(approval: Approval) -> str:
 
 
 def own_approver(approval: Approval) -> Any:
-    """The user behind the call, where they may decide it alone; else None."""
+    """The user behind the call if they may decide it alone; else None."""
     user = approval.asked_by
     if user is None or approval.approvers_needed > 1 or not settings.CATALOGUE["approve_own_calls"]:
         return None

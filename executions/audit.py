@@ -1,5 +1,5 @@
-"""Audit entries of calls: who called what, by which client, with which arguments, and how it ended. They are
-made from columns that never change once they are written, so a call itself writes nothing more."""
+"""Audit entries of calls: who called what, with which client and arguments, and how it ended. They are built
+from columns that never change once written, so a call writes nothing extra."""
 
 import json
 import uuid
@@ -41,12 +41,12 @@ def _gather(time: str, since: datetime, until: datetime, most: int) -> tuple[lis
     found: list[Entry] = []
     begin, last = since, uuid.UUID(int=0)
     while True:
-        # The span alone is what an index answers.
+        # An index serves only the span.
         span = {f"{time}__gte": begin, f"{time}__lte": until}
         after = Q(**{f"{time}__gt": begin}) | Q(pk__gt=last)
         rows = Execution.objects.filter(after, **span).order_by(time, "pk")
         page = list(rows.values_list("pk", time, "finished_at")[:most])
-        # Of those that have ended, the entry of the end tells all.
+        # For executions that have ended, the entry of the end contains everything.
         keys = {f"{name}:{key}": key for key, _, ended in page if name == ENDED or ended is None}
         wanted = new_only([Entry(key=key) for key in keys])
         found += entries_of([keys[str(entry.key)] for entry in wanted], name)

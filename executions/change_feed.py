@@ -79,7 +79,7 @@ _watchers: dict[asyncio.AbstractEventLoop, _Watcher] = {}
 def watching(
     executions: Iterable[uuid.UUID], *, woken: bool = True, stirred: asyncio.Event | None = None
 ) -> Iterator[Watch]:
-    """Watch until the block ends. Without `woken`, this process's own changes are seen at the next look."""
+    """Watch until the block ends. Without `woken`, this process's own changes are seen at the next query."""
     loop, watch = asyncio.get_running_loop(), Watch(executions, stirred=stirred)
     watcher = _watchers.setdefault(loop, _Watcher())
     watcher.watches.add(watch)
@@ -107,7 +107,7 @@ async def watch_until_settled(
 ) -> Execution:
     """Wait until it is settled or the time is up; `on_progress` gets each change. Raises UnknownExecution.
 
-    `unless_asks`: also end when it asks for input, other than it did when the wait began.
+    `unless_asks`: also end when it asks for input that it did not ask for when the wait began.
     """
     execution = await run_in_database(find_fresh_execution, execution_id, caller=caller)
     if execution.is_settled or seconds <= 0:

@@ -65,7 +65,7 @@ class Step:
     permission: str
 
 
-further_cards: dict[str, tuple[Callable[[], Card], ...]] = {}  # By permission; the rooms above add theirs
+further_cards: dict[str, tuple[Callable[[], Card], ...]] = {}  # By permission; the packages above add theirs
 further_needs: dict[str, tuple[Callable[[], Need], ...]] = {}  # Likewise; a need of 0 is not shown
 further_steps: list[Callable[[], Step]] = []  # Between exposing a workflow and the first call
 addresses: list[Callable[[], str]] = []  # Where clients connect
@@ -102,7 +102,7 @@ def _made(makers: dict[str, tuple[Callable[[], Any], ...]], request: HttpRequest
 
 
 def _steps(request: HttpRequest) -> list[tuple[Step, bool]]:
-    """With whether the person may take it; empty once all are done."""
+    """Each with whether the user may take it; empty once all are done."""
     if not request.user.has_perm("catalogue.view_source"):
         return []
     decided = HistoryEntry.objects.filter(model=HistoryEntry.label_of(Workflow))
@@ -407,7 +407,7 @@ def _workflows() -> Card:
 
 
 def _under_way() -> Card:
-    # Two statements: an index knows each of them, and neither knows both.
+    # Two statements, each from an index; no index covers both.
     counts = Execution.objects.queued().order_by().aggregate(queued=Count("pk"), oldest=Min("created_at"))
     badges = []
     if counts["queued"]:

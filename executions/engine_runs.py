@@ -52,7 +52,7 @@ async def list_engine_runs(
 
 
 def present_capabilities(source: Source) -> Capabilities:
-    """None of them where the settings cannot be used."""
+    """None of them if the settings cannot be used."""
 
     async def look() -> Capabilities:
         async with connector_for(source) as connector:
@@ -115,7 +115,7 @@ NO_WORKFLOW = Traces(run_may_be_named=False, run_may_be_missing=True, key="")
 
 
 async def find_traces(execution: Execution) -> Traces:
-    """Asks no engine. Raises EngineSilent if the source's settings cannot be used."""
+    """Does not contact the engine. Raises EngineSilent if the source's settings cannot be used."""
     if execution.workflow is None:
         return NO_WORKFLOW
     try:
@@ -123,7 +123,7 @@ async def find_traces(execution: Execution) -> Traces:
             capabilities = capabilities_of(connector, execution)
     except ConnectorError as error:
         raise EngineSilent(f"The engine's record of it cannot be read: {error.message}") from None
-    # A tool may be repeatable by nature, and then sends no key.
+    # A tool that is safe to repeat sends no key.
     gets_keys = bool(execution.workflow.metadata.get("idempotency_header"))
     if capabilities.keeps_runs:
         gets_keys = capabilities.idempotent_start or capabilities.can_find_runs

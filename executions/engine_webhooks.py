@@ -1,8 +1,8 @@
 """Deliveries of engines' webhooks, which report that a run has ended.
 
-A report decides nothing: it makes the run's next poll due now, and the engine's answer to that counts, as
-always. So a forged or repeated one costs at most a poll, not before the engine's least time between two.
-Polls go on without reports, less often while reports arrive.
+A report only makes the run's next poll due now, and the engine's answer to the poll counts. A forged or
+repeated report therefore costs at most one poll, no earlier than the engine's minimum interval. Polling
+continues without reports, and is less frequent while reports arrive.
 """
 
 import math
@@ -39,7 +39,7 @@ class Refused(Exception):
 
 
 class NotProven(Refused):
-    """Nothing shows that the engine sent it; the sender learns no more than that."""
+    """It is not proven that the engine sent it; the sender learns only this."""
 
 
 class Unreadable(Refused):
@@ -57,7 +57,7 @@ class TooMany(Refused):
 
 
 def take_delivery(source_name: str, headers: Mapping[str, str], body: bytes) -> None:
-    """Raises Refused. Deliveries about other clients' runs are fine, and so are repeated ones."""
+    """Raises Refused. Accepts repeated deliveries, and those about other clients' runs."""
     delivery = Delivery(headers=headers, body=body, received_at=timezone.now())
     source = Source.objects.filter(name=source_name).first()
     try:
@@ -76,14 +76,14 @@ def take_delivery(source_name: str, headers: Mapping[str, str], body: bytes) -> 
 
 
 def note_refusal(source_name: str, why: str) -> None:
-    """For the source's page; the caller bounds how often strangers get here."""
+    """For the source's page; the caller limits how often unauthenticated senders get here."""
     if (source := Source.objects.filter(name=source_name).first()) is not None:
         reason = shorten(printable(why), REASON_CHARACTERS)
         _note(source, "webhook_refused_at", timezone.now(), webhook_refusal=reason)
 
 
 def _note(source: Source, name: str, at: datetime, **more: str) -> None:
-    """Without a new revision: agents see nothing of it."""
+    """Without a new revision, since agents do not see it."""
     noted = getattr(source, name)
     if noted is None or noted < at - NOTED_EVERY:
         Source.objects.filter(pk=source.pk).update(**{name: at, **more})
@@ -110,7 +110,7 @@ def _read(source: Source, delivery: Delivery) -> ReportedEnd | InvalidAnswer | N
             try:
                 return connector.read_delivery(delivery)
             except ConnectorError as error:
-                # Not raised: it would count as an error of the engine, which strangers can cause.
+                # Not raised: it would count as an error of the engine, and any sender can cause it.
                 return error
             except Exception:  # noqa: BLE001 - another package's connector may raise anything
                 logger.exception("A connector failed to read a delivery")
@@ -126,20 +126,20 @@ def _read(source: Source, delivery: Delivery) -> ReportedEnd | InvalidAnswer | N
 
 
 def _report(source: Source, end: ReportedEnd, now: datetime) -> bool:
-    """Whether a run of ours is meant."""
+    """Whether it reports a run of this product."""
     ours = Execution.objects.filter(workflow__source=source).order_by("-created_at")
     if end.workflow_id:
         ours = ours.filter(upstream_id=end.workflow_id)
     meant, starting = ours.filter(run_id=end.run_id)[:MOST_RUNS], list[Execution]()
     known = list(meant.all())
     if not known:
-        # The answer to one of these starts may not be recorded yet: its first poll comes at once then.
+        # The answer to one of these starts may not be recorded yet: its first poll is then immediate.
         starting = list(ours.filter(state=State.STARTING, end_reported_at=None)[:MOST_STARTS])
         # Or it was recorded between the two queries.
         known = list(meant.all())
     if known:
         _note(source, "webhook_matched_at", now)
-    # One after another: two deliveries that lock the same rows together might wait for one another.
+    # One by one: two deliveries that lock the same rows together could deadlock.
     for execution in known or starting:
         if execution.report_end() and not wake(execution.pk) and execution.state == State.RUNNING:
             request_poll()

@@ -56,7 +56,7 @@ class UnfitArguments(InteractionRefused):
 
 
 class NotNow(InteractionRefused):
-    """No run can answer, not yet or not any more."""
+    """No run can answer yet, or any longer."""
 
 
 class NotSupported(InteractionRefused):
@@ -254,7 +254,7 @@ class Cancellation:
 
 
 async def cancel_execution(execution_id: str, *, caller: Caller, by: str = "") -> Cancellation:
-    """Request the cancellation, at once if the lease is free; `by` is recorded instead of the caller."""
+    """Request the cancellation, immediately if the lease is free; `by` is recorded instead of the caller."""
     execution = await run_in_database(find_execution, execution_id, caller=caller)
     if execution.is_settled:
         return _finished_before(execution)

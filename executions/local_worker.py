@@ -49,7 +49,7 @@ class LocalWorker:
 
     def begin(self) -> None:
         """Returns once it is decided which process does the work."""
-        # As workers do: the schedule names tasks of all rooms.
+        # As workers do: the schedule names tasks of all packages.
         current_app.loader.import_default_modules()
         self._look()
         self._thread.start()
@@ -147,7 +147,7 @@ class LocalWorker:
             self._begin(source_id, partial(refresh_one_source, source_id, trigger.value))
 
 
-SILENCE = timedelta(seconds=10)  # Of all workers: none is alive. Ticks come late on a busy machine
+SILENCE = timedelta(seconds=10)  # After this, no worker counts as alive; ticks are late on a busy machine
 RENEWAL_SECONDS = 2.0
 HEARTBEAT_SECONDS = 3.0
 
@@ -157,12 +157,13 @@ def note_worker() -> None:
 
 
 def note_alive() -> None:
-    """That a worker is alive, whether or not beat's ticks reach it. Before the first tick there is no row."""
+    """Record that a worker is alive, even if no tick of beat reaches it. There is no row before the first
+    tick."""
     WorkerPresence.objects.filter(pk=WorkerPresence.ONLY).update(worker_at=timezone.now())
 
 
 def show_life(ended: threading.Event) -> None:
-    """Note it every few seconds, until the worker ends."""
+    """Record it every few seconds, until the worker ends."""
     while not ended.wait(HEARTBEAT_SECONDS):
         try:
             note_alive()
@@ -173,7 +174,7 @@ def show_life(ended: threading.Event) -> None:
 
 
 def stand_in(process: str) -> bool:
-    """Whether `process` does the workers' work; to be called again every few seconds."""
+    """Whether `process` stands in for the workers; call it again every few seconds."""
     return _renew(Q(process=process) | Q(seen_at__lt=timezone.now() - SILENCE), process=process)
 
 

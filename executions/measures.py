@@ -1,9 +1,8 @@
-"""What the database knows, as metrics: in a constant number of queries, whatever there is.
+"""Metrics from the database, in a constant number of queries.
 
-Every process reads the same values here, so that a query over several takes their maximum, not their sum.
-Calls are counted from midnight UTC, which Prometheus takes for the reset of a counter; restarts change
-nothing. Labels are bounded: the first SOURCES sources have series of their own, and as many tools as the
-setting allows.
+Every process reports the same values, so that a query over several takes their maximum, not their sum. Calls
+are counted from midnight UTC, which Prometheus treats as a reset of the counter; restarts change nothing.
+Labels are bounded: the first SOURCES sources have their own series, and as many tools as the setting allows.
 """
 
 from collections import Counter

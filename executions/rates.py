@@ -1,12 +1,13 @@
-"""Calls per minute, which all processes count together.
+"""Calls per minute, counted across all processes.
 
 Each rate has one row in the database: until when its calls are booked (GCRA, a leaky bucket in one number). A
 process books a portion ahead and passes calls from it without a statement; one conditional UPDATE decides, so
 that processes need no lock beyond the row's. A portion is one call at first, doubles while it is used up
 within TERM_SECONDS, is at most one second's worth, and ends after TERM_SECONDS. So in any period of `s`
 seconds no more than `at_once + per_minute / 60 * (s + TERM_SECONDS)` calls pass, whatever the number of
-processes; rates of up to one call a second are exact. Calls that a process has booked and does not use are
-lost to the others for as long. Machines whose clocks differ pass at most the calls of that difference more.
+processes; rates of up to one call a second are exact. Calls that a process books and does not use are
+unavailable to the others for that time. If clocks differ, at most the calls of that difference pass in
+addition.
 """
 
 import math
@@ -30,13 +31,13 @@ from executions.refusals import TooManyCalls
 TERM_SECONDS = 1.0
 REMEMBERED_RATES = 10_000
 MINUTE = 60_000_000  # Microseconds
-CLOCKS_APART = MINUTE  # The most that clocks of machines are taken to differ, and waits for the database last
-KEPT = 24 * 60 * MINUTE  # Rows that were booked for longer ago are removed
+CLOCKS_APART = MINUTE  # The largest assumed difference of clocks, and wait for the database
+KEPT = 24 * 60 * MINUTE  # Rows with bookings that ended longer ago are removed
 PURGED_AT_ONCE = 1_000
 
 
 class _Defaults:
-    """Those of the live settings, as attributes, which cost a call no function call."""
+    """The live settings as attributes, which saves each call a function call."""
 
     def __init__(self) -> None:
         self.refresh({})
@@ -69,12 +70,12 @@ def take_call(workflow: Workflow | None, caller: Caller) -> None:
 
 
 def seconds_until_free(rate: Rate) -> float:
-    """Count one of anything else that has a rate; 0: it may pass."""
+    """Count one of anything else that has a rate. 0: it may pass."""
     return _portion_of(rate.key).take(rate)
 
 
 def rates_of(workflow: Workflow | None, caller: Caller) -> Iterator[Rate]:
-    """The narrowest first: a caller beyond its own rate uses up nothing of what others share."""
+    """The narrowest first, so that a caller beyond its own rate does not use up shared ones."""
     yield from caller.rates
     toolset = None if caller.toolset is None else current_catalogue().toolsets.get(caller.toolset)
     found: Iterable[Rate | None] = (
@@ -147,7 +148,8 @@ class _Portion:
 
 @in_turn
 def book_calls(rate: Rate, number: int) -> tuple[int, float]:
-    """`number` calls or, if there are not so many, one; with 0, the seconds until there is one."""
+    """Book `number` calls or, if there are fewer, one. Returns how many; if none, the seconds until there is
+    one."""
     each = max(1, MINUTE // rate.per_minute)
     row = RateBucket.objects.filter(key=rate.key)
     while True:
@@ -160,13 +162,13 @@ def book_calls(rate: Rate, number: int) -> tuple[int, float]:
         booked_until = row.values_list("booked_until", flat=True).first()
         if booked_until is not None:
             break
-        # Another process may do so at the same moment.
+        # Another process may create it at the same moment.
         RateBucket.objects.bulk_create([RateBucket(key=rate.key, booked_until=now)], ignore_conflicts=True)
         old = RateBucket.objects.filter(booked_until__lt=now - KEPT)
         RateBucket.objects.filter(pk__in=list(old.values_list("pk", flat=True)[:PURGED_AT_ONCE])).delete()
     if booked_until > horizon + CLOCKS_APART:
-        # The rate was lowered, or the clock set back. Anything less another process has just booked: this
-        # one may have waited for the database, or its machine's clock be behind.
+        # The rate was lowered, or the clock set back. Another process booked a smaller excess: this one may
+        # have waited for the database, or its clock may be behind.
         row.filter(booked_until=booked_until).update(booked_until=horizon)
         booked_until = horizon
     return 0, max(booked_until + each - horizon, 1) / 1_000_000

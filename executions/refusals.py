@@ -7,7 +7,7 @@ from executions.models import Execution
 
 LONGEST_KEY = 255
 LONGEST_LISTING = 20_000
-# Added where an engine refuses arguments by a schema that differs from the exposed one.
+# Added if an engine refuses arguments by a schema that differs from the exposed one.
 HELD_CHANGE = (
     "The engine has changed this workflow since a curator accepted it, which may be the cause. A curator "
     "must review the change."
@@ -22,8 +22,8 @@ class StartRefused(Exception):
 
 
 class UnknownTool(StartRefused):
-    """`renamed` are tools that formerly had the name, `similar` ones with a like name. Where its callers can
-    look for others, each door adds."""
+    """`renamed`: tools that formerly had the name; `similar`: tools with similar names. Each interface adds
+    where its callers find others."""
 
     reason = "unknown_tool"
 

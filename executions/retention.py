@@ -42,7 +42,7 @@ class Pruned:
     timelines: int = 0
     discovery_runs: int = 0
     statistics: int = 0
-    others: Mapping[str, int] = field(default_factory=dict)  # Of other rooms, by name; without zeros
+    others: Mapping[str, int] = field(default_factory=dict)  # Of other packages, by name; without zeros
     all_done: bool = True  # False if the time was up first
 
     def __str__(self) -> str:
@@ -75,7 +75,7 @@ kept_alike: list[KeptAlike] = []
 def prune(*, seconds: float | None = None) -> Pruned:
     """Remove what is due, one batch of each kind in turn, for about `seconds` if given."""
     work_time = WorkTime(seconds)
-    # What the audit tells of a call comes from its record.
+    # The audit creates its entries of calls from these records.
     seal(seconds=seconds)
     retention, now = Retention.current(), timezone.now()
     counts: Counter[str] = Counter()
@@ -145,7 +145,7 @@ def _empty_payloads(keys: list[Any]) -> None:
 
 
 def _that_share_output_of(keys: list[Any]) -> list[Any]:
-    """Answers from the result cache whose output is stored with these."""
+    """Executions that were answered from the cache and share the output of these."""
     sharing = ExecutionPayload.objects.filter(execution__cached_from__in=keys, shares_output=True)
     return list(sharing.values_list("pk", flat=True))
 

@@ -3,8 +3,8 @@
 The process that awaits the start writes the question and looks for the answers every second; any process
 takes them. A question does not outlive its start: without that process, nothing can use the answers.
 
-Log messages go to the request of this process that waits for the start. They are not kept: what comes while
-no request waits, or what a client takes too slowly, is lost.
+Log messages go to the request of this process that waits for the start. They are not stored: messages
+that arrive while no request waits, or that a client reads too slowly, are lost.
 """
 
 import asyncio
@@ -50,7 +50,7 @@ class Asker:
                 self._stirred.set()
 
     def look(self, execution: Execution) -> bool:
-        """In a database thread; whether a question was opened."""
+        """Call it in a database thread. Returns whether a question was opened."""
         if self._requests is None:
             if self.is_open:
                 withdraw(execution)
@@ -59,12 +59,12 @@ class Asker:
             self.is_open = _open(execution, self._requests)
             return self.is_open
         elif (taken := _take(execution)) is not None:
-            # The start takes the answers later: until then nothing is to be asked.
+            # The start takes the answers later; until then it asks nothing.
             self._taken, self._requests, self.is_open = taken, None, False
         return False
 
     def deliver(self) -> None:
-        """In the event loop, after a look."""
+        """Call it in the event loop, after `look`."""
         taken, self._taken = self._taken, None
         if taken is not None and self._answers is not None and not self._answers.done():
             self._answers.set_result(taken)
@@ -81,7 +81,7 @@ def open_question(execution: Execution) -> Requests:
 
 
 def answer(execution: Execution, results: Mapping[str, Any]) -> None:
-    """Take what the client says. Results that nothing asked for, or that come again, are ignored."""
+    """Record the client's answers. Ignores repeated ones, and those to no question."""
     with transaction.atomic():
         waiting = InputRequest.objects.select_for_update().filter(execution=execution.pk)
         if (asked := waiting.first()) is None or asked.pk != execution.input_request:
@@ -120,7 +120,7 @@ def _words_of(requests: Requests) -> str:
 
 
 def _take(execution: Execution) -> Requests | None:
-    """The answers, which are not kept; None as long as some are missing."""
+    """Remove and return the answers; None while some are missing."""
     asked = InputRequest.objects.filter(execution=execution.pk).first()
     if asked is None or not asked.is_answered:
         return None
@@ -133,7 +133,7 @@ def _take(execution: Execution) -> Requests | None:
 
 
 class LogListener:
-    """The messages for one request, in the order of their arrival. Belongs to the event loop that made it."""
+    """The messages for one request, in order of arrival. Belongs to the event loop that created it."""
 
     def __init__(self, find_level: Callable[[], Awaitable[str]]) -> None:
         self._find_level = find_level
@@ -142,7 +142,7 @@ class LogListener:
         self._level: str | None = None
 
     async def level(self) -> str:
-        """The least severe one that its client wants; empty: it wants none."""
+        """The lowest level that its client requested; empty if none."""
         if self._level is None:
             try:
                 self._level = await self._find_level()
@@ -158,7 +158,7 @@ class LogListener:
             self._loop.call_soon_threadsafe(self._keep, message)
 
     async def send_each(self, send: Callable[[LogMessage], Awaitable[None]]) -> None:
-        """Until it is cancelled."""
+        """Runs until it is cancelled."""
         while True:
             message = await self._unsent.get()
             try:
@@ -170,7 +170,7 @@ class LogListener:
                 self._unsent.task_done()
 
     async def drain(self) -> None:
-        """Until all that has come so far is sent."""
+        """Wait until all messages so far are sent."""
         # Messages of this loop's own calls are on their way to the queue.
         await asyncio.sleep(0)
         await self._unsent.join()

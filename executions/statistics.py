@@ -172,7 +172,7 @@ def figures_over_time(
 
 
 REMEMBERED_FIGURES = 50_000  # Of all readings together; about a kilobyte each
-# By query and what was read: the state of the rows it was read from, and what was read.
+# By query and reading: the state of the rows, and the result.
 _past: LRUCache[Hashable, tuple[Hashable, Any]] = LRUCache(
     REMEMBERED_FIGURES, getsizeof=lambda remembered: len(remembered[1]) + 1
 )
@@ -194,11 +194,11 @@ def _read_by_days(
     read_today: Callable[[QuerySet[HourlyUsage]], Read] | None = None,
     hour: str = "hour",
 ) -> tuple[Read | None, Read]:
-    """What `read` makes of `rows` between `start` and today, if that is a day or more, and of today's.
+    """The results of `read` for the rows between `start` and today, if that is a day or more, and for those
+    of today.
 
-    `read_today`: another one for these. `hour`: by which expression the past is bounded.
-    The past is remembered until `StatisticsState` or its rows that are not folded yet say that it changed:
-    neither takes longer with more rows.
+    `read_today`: replaces `read` for today. `hour`: the expression that limits the past. The past is cached
+    until `StatisticsState` or its unfolded rows show a change: checking takes no longer with more rows.
     """
     today = timezone.now().replace(hour=0, minute=0, second=0, microsecond=0)
     read_today = read_today or read
@@ -206,7 +206,7 @@ def _read_by_days(
         return None, read_today(rows.filter(hour__gte=start))
     past = rows.filter(**{f"{hour}__gte": start, f"{hour}__lt": today})
     changes = StatisticsState.objects.values_list("past_changes", flat=True).first()
-    # Not by the hour as well, for which SQLite would leave the index of these few rows.
+    # Not also by the hour: SQLite would then not use the index of these few rows.
     single = HourlyUsage.objects.filter(is_folded=False).order_by("pk").values_list("pk", "hour")
     late = tuple(key for key, hour in single if hour < today)
     key, state = (name, *past.query.sql_with_params()), (changes, late)

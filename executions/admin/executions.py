@@ -215,7 +215,7 @@ def describe_resolution(execution: Execution) -> dict[str, Any]:
 
 
 def _traces_of(execution: Execution) -> engine_runs.Traces:
-    # With all rows at hand: the connectors' loop cannot query.
+    # Loads all rows first: the connectors' loop cannot query.
     at_hand = Execution.objects.select_related("workflow__source").get(pk=execution.pk)
     try:
         return run_without_connection(engine_runs.find_traces(at_hand))
@@ -518,7 +518,7 @@ SourceAdmin.further_facts += [engine_runs_fact, webhook_fact]
 
 
 def executions_consequence(sources: list[Source]) -> str:
-    """Without their workflow, running executions become unconfirmed; the engine goes on with them."""
+    """Without their workflow, running executions become unconfirmed; they continue at the engine."""
     theirs = Execution.objects.filter(workflow__source__in=sources).order_by()
     active = theirs.active().count()
     others = theirs.count() - active

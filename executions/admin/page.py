@@ -91,7 +91,7 @@ def caller_of(request: HttpRequest) -> Caller:
     )
 
 
-caller_pages = {"user": "auth_user_change"}  # By kind of caller key; the rooms above add theirs
+caller_pages = {"user": "auth_user_change"}  # By kind of caller key; the packages above add theirs
 
 
 def show_caller(request: HttpRequest, *, key: str, name: str) -> Any:
@@ -393,7 +393,7 @@ def _progress_bar(execution: Execution) -> SafeString | str:
 
 
 def _schema_violations(execution: Execution, payload: ExecutionPayload | None) -> str:
-    """How the output violates a schema that is only documentation; the caller got it all the same."""
+    """How the output violates a schema that is only documentation; the caller received it anyway."""
     workflow = execution.workflow
     if workflow is None or workflow.output_schema is None or workflow.promised_output_schema is not None:
         return ""

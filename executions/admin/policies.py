@@ -54,7 +54,7 @@ class CachePolicyAdmin(ButtonsMixin, OnlyRowAdmin):
         return request.user.has_perm(MAY_CLEAR)
 
     def save_model(self, request: HttpRequest, obj: CachePolicy, form: Any, change: bool) -> None:
-        """Applies a lower limit at once; leaves fields that a worker updates alone."""
+        """Applies a lower limit immediately; does not write fields that a worker updates."""
         obj.save(update_fields=form.changed_data)
         if evicted := evict_excess():
             messages.info(request, f"{evicted} results were evicted to stay within the limit.")

@@ -1,4 +1,4 @@
-"""Approvals: the question that a call waits for, who answered it how, and what was approved for a time."""
+"""Approvals: requests, decisions, and approvals for a period."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ class ApprovalQuerySet(models.QuerySet["Approval"]):
         return self.exclude(state="waiting")
 
     def of_user(self, user: Any) -> ApprovalQuerySet:
-        """Asked for by the user's calls, or decided by the user."""
+        """Requested by the user's calls, or decided by the user."""
         if user is None:
             return self.none()
         decided = ApprovalDecision.objects.filter(user=user).order_by().values("approval")
         asked = Approval.objects.filter(asked_by=user).order_by().values("pk")
-        # Not `or`, for which a database reads all of them.
+        # Not `or`, for which databases read all rows.
         return self.filter(pk__in=asked.union(decided))
 
 
 class Approval(models.Model):
-    """Why an execution needs approval, and what became of it; one row for each call that needs one."""
+    """Why an execution needs approval, and the outcome; one row for each such call."""
 
     class State(models.TextChoices):
         WAITING = "waiting", "waiting"
@@ -118,7 +118,7 @@ class ApprovalDecision(models.Model):
 
 
 class StandingApproval(models.Model):
-    """The same caller may make the same call of the same content again until then."""
+    """Until then, the same caller may repeat the call with the same content."""
 
     binding = models.CharField(max_length=64)
     workflow = models.ForeignKey(Workflow, on_delete=models.CASCADE, related_name="standing_approvals")
@@ -144,7 +144,7 @@ class StandingApproval(models.Model):
 
 
 class ApprovalNotice(models.Model):
-    """A message that is to be sent, or was; written in the transaction that it tells of."""
+    """A message to send, or sent; written in the transaction that it reports."""
 
     class Kind(models.TextChoices):
         REQUESTED = "requested", "approval requested"

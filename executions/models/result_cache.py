@@ -96,7 +96,7 @@ class CacheUse(models.Model):
 
     @classmethod
     def add(cls, workflow_id: int, **numbers: int) -> None:
-        """Count late in the transaction of what is counted."""
+        """Call it late in the transaction of the counted event."""
         changes = {name: F(name) + number for name, number in numbers.items()}
         mine = cls.objects.filter(pk=workflow_id)
         if not mine.update(**changes):
@@ -221,7 +221,7 @@ FIND = f"""
 
 
 def cache_key(workflow: Workflow, arguments_hash: str) -> str:
-    """A hash of all that has to match: workflow, content, the engine's settings and arguments."""
+    """A hash of everything that must match: workflow, content, the engine's settings and arguments."""
     same = [workflow.pk, workflow.content_hash, workflow.source.settings_fingerprint, arguments_hash]
     return hashlib.sha256(json.dumps(same).encode()).hexdigest()
 
@@ -262,7 +262,7 @@ def _keep(execution: ExecutionRecord, output: Any, content: Any) -> None:
 
 
 def _is_worth_keeping(execution: ExecutionRecord, workflow: Workflow, output: Any, content: Any) -> bool:
-    """Whether it can answer the same call again: complete, valid and of the workflow as it is now."""
+    """Whether it can answer the same call again: complete, valid and of the present workflow."""
     if workflow.effective_cache_seconds is None or (output is None and content is None):
         return False
     if cache_key(workflow, execution.arguments_hash) != execution.cache_key:

@@ -1,4 +1,4 @@
-"""What requests and answers share: caller, headers, filters, a place to wait; lists as pages or CSV."""
+"""What requests and responses share: caller, headers, filters, limits on waiting; lists as pages or CSV."""
 
 import csv
 import threading
