@@ -1,5 +1,3 @@
-from typing import Any
-
 from django.apps import AppConfig
 
 
@@ -9,12 +7,7 @@ class ExecutionsConfig(AppConfig):
     def ready(self) -> None:
         from catalogue.imports import cache_takers
         from executions import audit
+        from executions.result_cache import take_cache_settings
 
-        cache_takers.append(_take_cache_settings)
+        cache_takers.append(take_cache_settings)
         audit.follow_calls()
-
-
-def _take_cache_settings(*args: Any, **options: Any) -> list[str]:
-    from executions.result_cache import take_cache_settings
-
-    return take_cache_settings(*args, **options)

@@ -191,10 +191,7 @@ SUGGESTED = 200  # Newest executions of a caller
 
 
 def _read_execution(reading: Reading) -> Found:
-    try:
-        execution = find_fresh_execution(_id(reading), caller=reading.access.caller)
-    except UnknownExecution as error:
-        raise UnknownResource(str(error)) from None
+    execution = _find_execution(reading, find=find_fresh_execution)
     found = reading.holds(content.write_output(describe_within_bounds(execution)))
     return Found(found.contents, changes=not execution.is_settled)
 
@@ -205,10 +202,7 @@ def _read_result(reading: Reading) -> Found:
     _check_has_result(execution)
     text, mime_type = result_text(execution)
     offset = read_offset(reading)
-    try:
-        part = content.take_part(text, offset=offset)
-    except content.NoSuchPart as error:
-        raise UnknownResource(str(error)) from None
+    part = _take_part(text, offset)
     if part.is_whole:
         contents: list[Contents] = list(reading.holds(part.text, mime_type=mime_type).contents)
     else:
@@ -216,10 +210,17 @@ def _read_result(reading: Reading) -> Found:
     return Found(contents if offset else [*contents, *binary_contents(execution)])
 
 
-def _find_execution(reading: Reading) -> Execution:
+def _find_execution(reading: Reading, *, find: Callable[..., Execution] = find_execution) -> Execution:
     try:
-        return find_execution(_id(reading), caller=reading.access.caller)
+        return find(_id(reading), caller=reading.access.caller)
     except UnknownExecution as error:
+        raise UnknownResource(str(error)) from None
+
+
+def _take_part(text: str, offset: int) -> content.Part:
+    try:
+        return content.take_part(text, offset=offset)
+    except content.NoSuchPart as error:
         raise UnknownResource(str(error)) from None
 
 
@@ -269,10 +270,7 @@ def _read_block(reading: Reading) -> Found:
     text, mime_type = block.text, block.mime_type or TEXT
     if text is None:
         text, mime_type = content.write_output(block.raw), JSON
-    try:
-        part = content.take_part(text, offset=offset)
-    except content.NoSuchPart as error:
-        raise UnknownResource(str(error)) from None
+    part = _take_part(text, offset)
     if part.is_whole:
         return reading.holds(part.text, mime_type=mime_type)
     return Found([*_part_contents(reading, part, address=address)])

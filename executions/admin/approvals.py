@@ -121,8 +121,21 @@ def _may_decide(request: HttpRequest) -> bool:
     return request.user.has_perm(PERMISSION)
 
 
+class DecisionsMixin(ReadOnlyMixin, ButtonsMixin):
+    """Users who may decide see the rows and their buttons."""
+
+    def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return _may_decide(request) or request.user.has_perm(f"executions.view_{self.opts.model_name}")
+
+    def has_module_permission(self, request: HttpRequest) -> bool:
+        return self.has_view_permission(request)
+
+    def may_press_buttons(self, request: HttpRequest) -> bool:
+        return _may_decide(request)
+
+
 @admin.register(Approval)
-class ApprovalAdmin(ReadOnlyMixin, ButtonsMixin):
+class ApprovalAdmin(DecisionsMixin):
     list_display = ("tool", "state_shown", "caller_shown", "why", "requested", "expires", "answers")
     list_filter = (WaitingFilter, MineFilter, ("state", ChoicesDropdownFilter))
     list_select_related = ("execution",)
@@ -135,15 +148,6 @@ class ApprovalAdmin(ReadOnlyMixin, ButtonsMixin):
     search_help_text = f"Tools, callers, reasons and outcomes, in the newest {SEARCHED:,}"
     history_model = Execution
     change_form_outer_before_template = "executions/admin/approval.html"
-
-    def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return _may_decide(request) or request.user.has_perm("executions.view_approval")
-
-    def has_module_permission(self, request: HttpRequest) -> bool:
-        return self.has_view_permission(request)
-
-    def may_press_buttons(self, request: HttpRequest) -> bool:
-        return _may_decide(request)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Approval]:
         approvals: QuerySet[Approval] = super().get_queryset(request)
@@ -326,7 +330,7 @@ class StandingFilter(OptionsFilter):
 
 
 @admin.register(StandingApproval)
-class StandingApprovalAdmin(ReadOnlyMixin, ButtonsMixin):
+class StandingApprovalAdmin(DecisionsMixin):
     list_display = ("tool_name", "caller_shown", "granted_by", "granted", "holds")
     list_filter = (StandingFilter,)
     search_fields = ("tool_name", "caller_name", "granted_by")
@@ -346,15 +350,6 @@ class StandingApprovalAdmin(ReadOnlyMixin, ButtonsMixin):
         "revoked_by",
     )
     change_form_outer_before_template = "catalogue/admin/panel.html"
-
-    def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return _may_decide(request) or request.user.has_perm("executions.view_standingapproval")
-
-    def has_module_permission(self, request: HttpRequest) -> bool:
-        return self.has_view_permission(request)
-
-    def may_press_buttons(self, request: HttpRequest) -> bool:
-        return _may_decide(request)
 
     def get_buttons(self, request: HttpRequest, obj: StandingApproval) -> list[Button]:
         is_valid = obj.revoked_at is None and obj.until > timezone.now()
