@@ -299,7 +299,7 @@ async def known_patience(access: Access) -> int | None:
 
 
 def _render(execution: Execution, call: ToolCall, patience: int | None, called: str) -> ToolAnswer:
-    """A run that goes on is a task to clients that take tasks: better for them than a long wait."""
+    """A run that continues is a task for clients that support tasks: better for them than a long wait."""
     if execution.is_unapproved and call.ask is None and not (call.takes_tasks or call.continues):
         question = question_about(execution, call.elicits())
         if question is not None:

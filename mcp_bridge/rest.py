@@ -131,11 +131,9 @@ class ToolsetDetailSerializer(ToolsetSerializer):
 
 
 class ToolsetChangeSerializer(base.StrictSerializer):
-    """What may change of a toolset; `picked` and `rules` are each replaced as a whole.
+    """The fields of a toolset that can change; `picked` and `rules` are each replaced as a whole."""
 
-    Its fields may be missing, instead of the whole being partial: that would hold for those of the rules too.
-    """
-
+    # Each is optional: `partial=True` would make the fields of the rules optional too.
     slug = serializers.CharField(
         required=False,
         max_length=64,
@@ -368,7 +366,7 @@ class TokenUseSerializer(serializers.Serializer[Any]):
 
 
 class FormerSecretSerializer(serializers.Serializer[Any]):
-    """The secret from before the last rotation, while it still opens the door."""
+    """The secret from before the last rotation, while it is valid."""
 
     prefix = serializers.CharField(source="former_prefix")
     ends_at = serializers.DateTimeField(source="former_ends_at")
@@ -376,7 +374,7 @@ class FormerSecretSerializer(serializers.Serializer[Any]):
 
 
 class TokenSerializer(serializers.ModelSerializer[AccessToken]):
-    """An access token, without its text and without what could be compared with that."""
+    """An access token, without its secret."""
 
     caller = serializers.CharField(
         source="caller_key", help_text="How executions and the history refer to the token, such as `token:7`."
@@ -416,7 +414,7 @@ class TokenSerializer(serializers.ModelSerializer[AccessToken]):
 
 
 class SecretTokenSerializer(TokenSerializer):
-    """An access token with its text, which is shown this once."""
+    """An access token with its secret, which is shown only once."""
 
     token = serializers.SerializerMethodField(help_text="Send it as `Authorization: Bearer <token>`.")
 
@@ -429,7 +427,7 @@ class SecretTokenSerializer(TokenSerializer):
 
 
 class TokenChangeSerializer(base.StrictSerializer):
-    """What may change of an access token; what is not named stays."""
+    """The fields of an access token that can change; omitted fields do not change."""
 
     purpose = serializers.CharField(
         required=False,
@@ -465,7 +463,7 @@ EXPIRY_HELP = (
 
 
 class NewTokenSerializer(TokenChangeSerializer):
-    """An access token to make."""
+    """A new access token."""
 
     name = serializers.CharField(max_length=100, help_text="Who or what will use the token.")
     scopes = serializers.ListField(
@@ -641,7 +639,7 @@ class TokenViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet[
         return Response(self.get_serializer(self.get_queryset().get(pk=token.pk)).data)
 
     def _maker(self) -> User | None:
-        """Whose permissions bound what is handed out; None: a token's scope for everything."""
+        """The user whose permissions limit new tokens; None: the scope of a token allows everything."""
         return cast("User", self.request.user) if self.request.auth is None else None
 
     def _owner(self, given: dict[str, Any]) -> dict[str, User | None]:
@@ -653,7 +651,7 @@ class TokenViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet[
         return {"owner": owner}
 
     def _expiry(self, wanted: datetime | Expiry | None) -> datetime | Expiry | None:
-        """Bounded by the end of the token that asks."""
+        """Limited by the expiry of the calling token."""
         if isinstance(wanted, datetime) and wanted <= timezone.now():
             raise ValidationError({"expires_at": "The expiry must be in the future."})
         auth: Any = self.request.auth

@@ -79,7 +79,7 @@ class StageEntrySerializer(serializers.Serializer[Any]):
 
 
 class ModelUsageSerializer(serializers.Serializer[WorkflowRequest]):
-    """What it cost at the model, failures included."""
+    """The costs of the model, including failures."""
 
     model = serializers.CharField(help_text="The model's name at its server.")
     prompt_tokens = serializers.IntegerField()
@@ -87,7 +87,7 @@ class ModelUsageSerializer(serializers.Serializer[WorkflowRequest]):
 
 
 class HttpRequestSpecSerializer(serializers.Serializer[Any]):
-    """The request as it was checked; credentials are added as it leaves."""
+    """The checked request, without the credentials that are added when it is sent."""
 
     method = serializers.CharField()
     url = serializers.CharField()
@@ -97,14 +97,14 @@ class HttpRequestSpecSerializer(serializers.Serializer[Any]):
 
 
 class OrNull(serializers.CharField):
-    """A text of the record, null where it is empty."""
+    """A text of the record; null if it is empty."""
 
     def to_representation(self, value: Any) -> Any:
         return super().to_representation(value) if value else None
 
 
 class WorkflowAnswerSerializer(serializers.Serializer[records.RequestOutcome]):
-    """The answer, of one shape whether it succeeded or not."""
+    """The answer, which has the same shape for success and failure."""
 
     request_id = serializers.UUIDField(source="request.pk")
     status = serializers.ChoiceField(
@@ -181,7 +181,7 @@ class WorkflowRequestSerializer(serializers.ModelSerializer[WorkflowRequest]):
 
 
 class WorkflowRequestDetailSerializer(WorkflowRequestSerializer):
-    """Everything that is known of a request: what was asked, and the answer as it is now."""
+    """A request in full: what was asked, and the present answer."""
 
     user_instructions = serializers.CharField(source="instructions")
     tool_ids = serializers.ListField(child=serializers.CharField())

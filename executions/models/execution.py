@@ -152,7 +152,7 @@ class ExecutionRecord(models.Model):
     )
 
     state = models.CharField(max_length=12, choices=State.choices, default=State.PENDING)
-    # Null, so that code from before these columns can go on writing rows while processes are replaced.
+    # Null, so that older code, without these columns, can write rows during a rolling upgrade.
     request_id = models.CharField(  # noqa: DJ001
         max_length=64,
         null=True,
@@ -476,7 +476,7 @@ class ExecutionQuerySet(models.QuerySet[RecordT]):
         return unended.exclude(state="unconfirmed")
 
     def matching(self, *texts: str) -> Self:
-        """Queries at once: the newest with each text in a name, id or error; all with that id or tool."""
+        """Queries immediately: the newest with each text in a name, id or error; all with that id or tool."""
         found = long_lists.search_newest(self, texts, TEXTS, by="created_at")
         if len(texts) == 1:
             (text,) = texts

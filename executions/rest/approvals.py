@@ -48,7 +48,7 @@ class DecisionSerializer(serializers.Serializer[Any]):
 
 
 class ApprovalSerializer(serializers.Serializer[Approval]):
-    """A call that needs a person's approval, or needed it."""
+    """A call that needs or needed a person's approval."""
 
     execution = serializers.UUIDField(source="pk", help_text="The id of the execution and of the approval.")
     state = serializers.ChoiceField(choices=Approval.State.choices)
@@ -105,7 +105,7 @@ class ApprovalDetailSerializer(ApprovalSerializer):
 
 
 class ApproveSerializer(base.StrictSerializer):
-    """For this call, or for the same calls of a time."""
+    """Approves this call, or identical calls for a period."""
 
     minutes = serializers.IntegerField(
         required=False,
@@ -119,7 +119,7 @@ class ApproveSerializer(base.StrictSerializer):
 
 
 class RefuseSerializer(base.StrictSerializer):
-    """With words for the caller."""
+    """Refuses the call, with a reason for the caller."""
 
     words = serializers.CharField(max_length=LONGEST_WORDS, help_text="The reason, which the caller sees.")
 
@@ -270,13 +270,13 @@ class StandingApprovalViewSet(mixins.ListModelMixin, ApiViewSet[StandingApproval
         request=None,
         responses={
             200: StandingSerializer,
-            409: OpenApiResponse(base.ProblemSerializer, "It was over already."),
+            409: OpenApiResponse(base.ProblemSerializer, "It has already ended."),
         },
     )
     @action(detail=True, methods=["post"])
     def revoke(self, request: Request, pk: str) -> Response:
         standing = self.get_object()
         if not revoke_standing(standing.pk, by=caller_of(request).name):
-            raise base.Refusal(status.HTTP_409_CONFLICT, "It was over already.")
+            raise base.Refusal(status.HTTP_409_CONFLICT, "It has already ended.")
         self.record("Revoked.", standing)
         return Response(StandingSerializer(self.get_queryset().get(pk=standing.pk)).data)

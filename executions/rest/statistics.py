@@ -72,7 +72,7 @@ def _hour_of(moment: datetime) -> datetime:
 
 
 class StatisticsSerializer(serializers.Serializer[Any]):
-    """The figures of the executions that ended in a time; null in columns that were not grouped by."""
+    """The figures of the executions that ended in a period; null in columns outside the grouping."""
 
     time = serializers.DateTimeField(allow_null=True, help_text="When the hour or day begins.")
     tool = serializers.CharField(allow_null=True, help_text="The tool's name at the time.")
