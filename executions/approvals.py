@@ -123,8 +123,7 @@ def _hash(parts: Any) -> str:
 
 
 def find_standing(binding: Binding) -> StandingApproval | None:
-    now = timezone.now()
-    valid = StandingApproval.objects.filter(binding=binding.digest, until__gt=now, revoked_at=None)
+    valid = StandingApproval.objects.filter(StandingApproval.valid_now(), binding=binding.digest)
     return valid.order_by("-until").first()
 
 
@@ -399,10 +398,9 @@ def _sweep(keys: Iterable[Any], end: Callable[[Approval, Execution], bool]) -> i
 
 def revoke_standing(key: int, *, by: str) -> bool:
     """The next call needs a new approval. False if it was already revoked or has expired."""
-    now = timezone.now()
-    valid = StandingApproval.objects.filter(pk=key, revoked_at=None, until__gt=now)
+    valid = StandingApproval.objects.filter(StandingApproval.valid_now(), pk=key)
     with transaction.atomic():
-        if not valid.update(revoked_at=now, revoked_by=by[:150]):
+        if not valid.update(revoked_at=timezone.now(), revoked_by=by[:150]):
             return False
         subject = f"executions.standingapproval:{key}"
         record(Kind.APPROVAL, "approval.revoked", actor_name=by, subject=subject, outcome="revoked")

@@ -316,16 +316,12 @@ def _shown_past(past: Past) -> dict[str, Any]:
     }
 
 
-def _is_valid() -> Q:
-    return Q(revoked_at=None, until__gt=timezone.now())
-
-
 class StandingFilter(OptionsFilter):
     title = "state"
     parameter_name = "valid"
     options = {
-        "yes": ("valid", _is_valid),
-        "no": ("ended", lambda: ~_is_valid()),
+        "yes": ("valid", StandingApproval.valid_now),
+        "no": ("ended", lambda: ~StandingApproval.valid_now()),
     }
 
 
@@ -352,8 +348,7 @@ class StandingApprovalAdmin(DecisionsMixin):
     change_form_outer_before_template = "catalogue/admin/panel.html"
 
     def get_buttons(self, request: HttpRequest, obj: StandingApproval) -> list[Button]:
-        is_valid = obj.revoked_at is None and obj.until > timezone.now()
-        return super().get_buttons(request, obj) if is_valid else []
+        return super().get_buttons(request, obj) if obj.is_valid else []
 
     @admin.display(description="caller", ordering="caller_name")
     def caller_shown(self, standing: StandingApproval) -> str:
@@ -380,8 +375,7 @@ class StandingApprovalAdmin(DecisionsMixin):
             messages.warning(request, "The approval has already ended.")
 
     def panel(self, request: HttpRequest, obj: StandingApproval) -> dict[str, Any]:
-        is_valid = obj.revoked_at is None and obj.until > timezone.now()
-        state = badge("valid", "success") if is_valid else badge("ended")
+        state = badge("valid", "success") if obj.is_valid else badge("ended")
         return {
             "headline": [side_by_side([state, f"{obj.used_by.count():,} calls used this approval."])],
             "facts": [],

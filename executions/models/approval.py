@@ -142,6 +142,14 @@ class StandingApproval(models.Model):
     def __str__(self) -> str:
         return f"{self.tool_name} for {self.caller_name or self.caller}"
 
+    @staticmethod
+    def valid_now() -> Q:
+        return Q(revoked_at=None, until__gt=timezone.now())
+
+    @property
+    def is_valid(self) -> bool:
+        return self.revoked_at is None and self.until > timezone.now()
+
 
 class ApprovalNotice(models.Model):
     """A message to send, or sent; written in the transaction that it reports."""
