@@ -27,9 +27,7 @@ from mcp_bridge.tokens import Access, Origin, arriving, metadata_url
 
 REMEMBERED_CALLERS = 10_000
 PURGED_AT_ONCE = 1_000
-PASSWORD_CHECKS = (
-    1  # Concurrent ones in a process: each takes a core, which tool calls need, for most of a second
-)
+PASSWORD_CHECKS = 1  # At a time in a process: each takes a core for most of a second, which tool calls need
 PATIENCE_SECONDS = 10.0
 _checks = threading.BoundedSemaphore(PASSWORD_CHECKS)
 _paused: dict[str, float] = {}  # Until when (monotonic) wrong tokens are refused without a query, by caller

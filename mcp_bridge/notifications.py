@@ -223,9 +223,7 @@ class TooManyStreams(Exception):
 @dataclass(slots=True, eq=False)
 class Stream:
     access: Access
-    stirred: asyncio.Event = field(
-        default_factory=asyncio.Event
-    )  # Something may have changed, or the stream must end
+    stirred: asyncio.Event = field(default_factory=asyncio.Event)  # There may be news, or it must end
     is_over: bool = False  # The process ends, or the token is revoked or expired
 
     def end(self) -> None:
@@ -241,9 +239,7 @@ class OpenStreams:
         self._of_callers: Counter[str] = Counter()
         self._closing = False
         self._looking: asyncio.Task[None] | None = None
-        self._asking: asyncio.Task[None] | None = (
-            None  # The question to other servers, which nothing waits for
-        )
+        self._asking: asyncio.Task[None] | None = None  # Asks other servers; nothing here waits for it
 
     @contextlib.contextmanager
     def opened(self, access: Access) -> Iterator[Stream]:

@@ -354,12 +354,8 @@ class Access:
     kind: Kind = Kind.LOCAL
     credential: str = ""  # Identifies the token within its kind; no secret
     user_id: int | None = None  # The user for whom it acts; None: itself
-    text: SecretStr | None = field(
-        default=None, compare=False, repr=False
-    )  # If only another server can check it
-    origins: set[Origin] = field(
-        default_factory=set, compare=False, repr=False
-    )  # Of requests; not yet written
+    text: SecretStr | None = field(default=None, compare=False, repr=False)  # If only others can check it
+    origins: set[Origin] = field(default_factory=set, compare=False, repr=False)  # Not yet written
 
     def allows(self, scope: Scope) -> bool:
         return scope in self.scopes
