@@ -68,12 +68,24 @@ class BoundedPaginator(KeyPaginator):
         return min(self._found, COUNTED)
 
     @property
-    def has_more(self) -> bool:
+    def goes_on(self) -> bool:
+        """By position."""
         return self._found > COUNTED
+
+    @property
+    def has_more(self) -> bool:
+        """Or may have, where a search has found as much as it may."""
+        return self.goes_on or (self._found >= MOST_FOUND and _is_search(self.object_list))
 
     @property
     def told_count(self) -> str:
         return f"{'more than ' if self.has_more else ''}{self.count:,}"
+
+
+def _is_search(rows: Any) -> bool:
+    """Whether keys that `search_newest` found choose the rows."""
+    conditions = rows.query.where.children
+    return any(isinstance(one, In) and one.lhs.target.primary_key for one in conditions)
 
 
 def _parts(rows: QuerySet[RowT]) -> list[QuerySet[RowT]]:
@@ -115,7 +127,7 @@ def newest_of(rows: QuerySet[RowT], by: str, number: int | None = None) -> Query
 
 
 def search_newest(rows: QuerySet[Any], texts: Iterable[str], fields: Collection[str], *, by: str) -> set[Any]:
-    """Keys of the newest with each text in one of the fields, of the newest SEARCHED."""
+    """Keys of the newest MOST_FOUND with each text in one of the fields, of the newest SEARCHED."""
     anywhere = Q()
     for text in texts:
         anywhere &= Q(*((f"{field}__icontains", text) for field in fields), _connector=Q.OR)

@@ -42,6 +42,7 @@ from catalogue.access import MOST_NAMES
 from catalogue.database import NO_DATABASE
 from catalogue.long_lists import (
     COUNTED,
+    MOST_FOUND,
     BoundedPaginator,
     UnknownCursor,
     cursor_after,
@@ -327,7 +328,7 @@ class LongPages(Pages):
         self.django_paginator_class = partial(BoundedPaginator, by=by)  # type: ignore[assignment]
         rows: Any = super().paginate_queryset(queryset, request, view)
         page: Any = self.page
-        if order == f"-{by}" and page.paginator.has_more and not page.has_next():
+        if order == f"-{by}" and page.paginator.goes_on and not page.has_next():
             self._next_cursor = cursor_after(page[-1], by)
         return rows
 
@@ -364,7 +365,8 @@ class LongPages(Pages):
         told["properties"]["count_is_exact"] = {
             "type": "boolean",
             "description": "False: there are more than `count`. In the usual order `next` leads to all of "
-            "them; any other order is that of so many of the newest.",
+            f"them; any other order is that of so many of the newest. A search ends at {MOST_FOUND:,} rows "
+            "and then says false, too: there may be more.",
         }
         return told
 

@@ -217,6 +217,21 @@ def test_a_search_looks_at_the_newest_only_but_finds_whole_ids_among_all(monkeyp
     assert found(search="run-") == newest[:2]
 
 
+@pytest.mark.databases("catalogue.long_lists")
+def test_a_search_that_finds_as_much_as_it_may_does_not_call_its_count_exact(monkeypatch):
+    """Or a dashboard shows 1,000 where there are 14,000."""
+    monkeypatch.setattr(long_lists, "MOST_FOUND", 2)
+    made = [make_execution(tool_name="same", run_id=f"run-{number}") for number in range(3)]
+    client = administrator()
+
+    def counted(**query):
+        page = client.get("/api/executions/", query).json()
+        return page["count"], page["count_is_exact"], page["next"]
+
+    assert counted(search="run-") == counted(search="run-", ordering="tool") == (2, False, None)
+    assert counted(search=made[0].run_id) == (1, True, None)
+
+
 def test_whoever_is_no_administrator_finds_what_it_started():
     """E10"""
     client = agent()
