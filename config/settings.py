@@ -334,6 +334,7 @@ SPECTACULAR_SETTINGS = {
     "POSTPROCESSING_HOOKS": [
         "drf_spectacular.hooks.postprocess_schema_enums",
         "catalogue.rest.views.describe_errors",
+        "catalogue.rest.views.suit_generators",
     ],
 }
 

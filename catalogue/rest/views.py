@@ -165,6 +165,17 @@ def describe_errors(result: dict[str, Any], **_: Any) -> dict[str, Any]:
     return result
 
 
+def suit_generators(result: dict[str, Any], **_: Any) -> dict[str, Any]:
+    """A hook of drf-spectacular: leave out what pydantic writes and generators of clients refuse, such as a
+    title that two schemas share and objects as defaults of other classes."""
+    for schema in result["components"]["schemas"].values():
+        schema.pop("title", None)
+        for field in schema.get("properties", {}).values():
+            if ("$ref" in field or "oneOf" in field) and isinstance(field.get("default"), dict):
+                del field["default"]
+    return result
+
+
 def _codes(path: str, operation: dict[str, Any]) -> list[str]:
     codes = ["401", "403", "429", "503"]
     queried = {item["name"] for item in operation.get("parameters", ()) if item["in"] == "query"}

@@ -49,6 +49,16 @@ def test_the_document_shows_no_way_to_read_credentials():
     assert schemas["NewSourceRequest"]["properties"]["credentials"]["writeOnly"] is True
 
 
+def test_generators_of_clients_can_make_a_class_of_each_schema():
+    """openapi-python-client names classes by titles, of which two were the same, and takes no object as the
+    default of another class: it left out the calls that store and read HTTP tools."""
+    for name, schema in committed()["components"]["schemas"].items():
+        assert "title" not in schema, name
+        for field in schema.get("properties", {}).values():
+            is_class = "$ref" in field or "oneOf" in field
+            assert not (is_class and isinstance(field.get("default"), dict)), name
+
+
 def test_no_operation_is_described_by_what_its_class_says_of_itself():
     """Where an operation has no description, the docstring of its view is taken."""
     operations = [
