@@ -21,17 +21,17 @@ class Scope(models.TextChoices):
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What limits what a caller sees and runs."""
+    """The limits of what a caller sees and runs."""
 
     toolset: str | None = None  # A slug; None: everything exposed
-    person: Person | None = None  # To whom reservations apply; None: to nobody, as for superusers
+    person: Person | None = None  # To whom reservations apply; None: they do not apply, as for superusers
 
 
 UNBOUNDED = Bounds()
 
 
 def person_of(user: Any) -> Person | None:
-    """None for superusers, whom no reservation excludes; a query otherwise."""
+    """None for superusers, because no reservation excludes them; otherwise one query."""
     if user.is_superuser and user.is_active:
         return None
     # Not `values_list`: the groups may be prefetched.
@@ -42,14 +42,14 @@ def person_of(user: Any) -> Person | None:
 def check_form(names: Any) -> None:
     """Raises ValidationError."""
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise ValidationError("Give a list of names.")
+        raise ValidationError("This must be a list of names.")
     if wrong := [name for name in names if not name.startswith((USER, GROUP)) or not name.partition(":")[2]]:
         shown = ", ".join(wrong)[:200]
         raise ValidationError(
-            f"Each name begins with {USER} or {GROUP}, such as {GROUP}Finance; not {shown}."
+            f"Each name must begin with {USER} or {GROUP}, such as {GROUP}Finance; not {shown}."
         )
     if len(names) > MOST_NAMES:
-        raise ValidationError(f"At most {MOST_NAMES} names: make a group of the users.")
+        raise ValidationError(f"There can be at most {MOST_NAMES} names: put the users into a group.")
 
 
 def find_unknown(names: Collection[str]) -> list[str]:
@@ -82,7 +82,7 @@ class Rate:
 
 
 def rate_of(key: str, per_minute: int | None, at_once: int | None, *, whose: str) -> Rate | None:
-    """None without a limit; where nothing is said, ten seconds' worth of calls pass at once."""
+    """None without a limit. By default, ten seconds' worth of calls pass at once."""
     if not per_minute:
         return None
     return Rate(key=key, per_minute=per_minute, at_once=at_once or -(-per_minute // 6), whose=whose)

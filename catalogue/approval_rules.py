@@ -1,6 +1,6 @@
-"""Which calls need a person's approval, by their arguments: `[{argument, is, value}]`, where `argument` is a
-JSON Pointer, such as `/order/amount` or `/items/*/price` for each item. A call needs one as soon as one rule
-says so. What a rule cannot judge needs one too: a missing argument, or a value of another type."""
+"""Rules that require approval of a call by its arguments: `[{argument, is, value}]`, where `argument` is a
+JSON Pointer, such as `/order/amount`, or `/items/*/price` for each item. One matching rule is enough. A call
+that a rule cannot judge also needs approval: an argument is missing, or its value has another type."""
 
 import json
 import math
@@ -22,7 +22,7 @@ NUMBERS = ("number", "integer")
 
 
 def _is_number(value: Any) -> bool:
-    """What JSON can hold: comparisons with NaN are false."""
+    """A finite number: all comparisons with NaN are false."""
     return is_number(value) and (isinstance(value, int) or math.isfinite(value))
 
 
@@ -31,7 +31,7 @@ def _is_scalar(value: Any) -> bool:
 
 
 def _kind_of(value: Any) -> str:
-    """JSON's word for its type; `1` and `1.0` are both numbers."""
+    """The JSON type; `1` and `1.0` are both numbers."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -51,7 +51,7 @@ def _is_odd(value: Any, listed: Iterable[Any]) -> bool:
     return not _is_scalar(value) or _kind_of(value) not in {_kind_of(other) for other in listed}
 
 
-# Whether the call needs an approval; a value that the comparison is not made for does.
+# Whether the call needs approval; it does if the comparison does not apply to the type of the value.
 COMPARISONS: Mapping[str, Callable[[Any, Any], bool]] = {
     "over": lambda value, bound: not _is_number(value) or value > bound,
     "at_least": lambda value, bound: not _is_number(value) or value >= bound,
@@ -67,7 +67,7 @@ OF_LISTS = ("one_of", "none_of")
 
 
 def reasons_for_approval(rules: Iterable[Rule], arguments: Mapping[str, Any]) -> list[str]:
-    """In words, of the arguments that the engine would get; empty: no rule demands one."""
+    """A phrase for each rule that requires approval. `arguments` are those that the engine would get."""
     return [reason for rule in rules if (reason := _reason(rule, arguments))]
 
 
@@ -79,7 +79,7 @@ def _reason(rule: Rule, arguments: Mapping[str, Any]) -> str:
             return f"{describe_rule(rule)}, and the call has no such argument"
         needs = any(compare(value, rule["value"]) for value in values)
     except (KeyError, TypeError, ValueError):
-        # From a newer version, or written past the checks.
+        # Written by a newer version, or without validation.
         return f"a rule cannot be read: {json.dumps(rule, default=str)[:200]}"
     return describe_rule(rule) if needs else ""
 
@@ -90,7 +90,7 @@ def describe_rule(rule: Rule) -> str:
 
 
 def _values_at(document: Any, steps: Iterable[str]) -> list[Any] | None:
-    """All values that the steps lead to; None where one leads nowhere."""
+    """All values at the path; None if a part of it is missing."""
     found = [document]
     for step in steps:
         below: list[Any] = []
@@ -106,9 +106,9 @@ def _values_at(document: Any, steps: Iterable[str]) -> list[Any] | None:
 
 
 def check_form(given: Any) -> str:
-    """What is wrong with the form of the rules, whatever the schema; empty if nothing."""
+    """The first error in the form of the rules, regardless of the schema; empty without one."""
     if not isinstance(given, list):
-        return 'This has to be a list, such as [{"argument": "/amount", "is": "over", "value": 1000}].'
+        return 'This must be a list, such as [{"argument": "/amount", "is": "over", "value": 1000}].'
     if len(given) > MOST_RULES:
         return f"At most {MOST_RULES} rules."
     for number, rule in enumerate(given, start=1):
@@ -119,38 +119,40 @@ def check_form(given: Any) -> str:
 
 def _form_problem(rule: Any) -> str:
     if not isinstance(rule, dict) or rule.keys() != MEMBERS:
-        return "give `argument`, `is` and `value`, and nothing else."
+        return "it must have `argument`, `is` and `value`, and nothing else."
     argument, comparison, value = rule["argument"], rule["is"], rule["value"]
     if not isinstance(argument, str) or not argument.startswith("/") or argument == "/":
-        return "`argument` is a path that begins with a slash, such as /amount or /items/*/price."
+        return "`argument` must be a path that begins with a slash, such as /amount or /items/*/price."
     if len(steps_of(argument)) > MOST_STEPS:
-        return f"`argument` has at most {MOST_STEPS} steps."
+        return f"`argument` cannot have more than {MOST_STEPS} steps."
     if comparison not in COMPARISONS:
-        return f"`is` has to be one of {', '.join(COMPARISONS)}."
+        return f"`is` must be one of {', '.join(COMPARISONS)}."
     return _value_problem(comparison, value)
 
 
 def _value_problem(comparison: str, value: Any) -> str:
     if comparison in OF_NUMBERS and not _is_number(value):
-        return f"`{comparison}` compares with a number."
+        return f"`{comparison}` requires a number."
     if comparison in OF_LISTS:
         if (
             not isinstance(value, list)
             or not 0 < len(value) <= MOST_VALUES
             or not all(map(_is_scalar, value))
         ):
-            return f"`{comparison}` takes a list of 1 to {MOST_VALUES} texts, numbers, true, false or null."
+            return f"`{comparison}` requires a list of 1 to {MOST_VALUES} strings, numbers, booleans or null."
     elif not _is_scalar(value):
-        return f"`{comparison}` compares with a text, a number, true, false or null."
+        return f"`{comparison}` requires a string, a number, a boolean or null."
     try:
         written = json.dumps(value, allow_nan=False)
     except ValueError:
-        return "JSON has no infinite numbers and no NaN."
-    return f"`value` has at most {LONGEST_VALUE:,} characters." if len(written) > LONGEST_VALUE else ""
+        return "`value` cannot be infinite or NaN."
+    if len(written) > LONGEST_VALUE:
+        return f"`value` cannot have more than {LONGEST_VALUE:,} characters."
+    return ""
 
 
 def find_rule_problems(schema: dict[str, Any], rules: Iterable[Rule]) -> list[str]:
-    """Rules that no longer fit the engine's schema: each call needs an approval then."""
+    """For rules that no longer fit the engine's schema, with which each call needs approval."""
     whole = Place(schema, schema)
     return [problem for rule in rules if (problem := _misfit(whole, rule))]
 
@@ -179,24 +181,24 @@ def _misfit(place: Place, rule: Rule) -> str:
 
 
 def _below(place: Place, step: str) -> "Place | str | None":
-    """The schema behind the step, what is wrong with it, or None: the engine's schema does not say."""
+    """The schema at the step, an error, or None if the engine's schema does not say."""
     if step == EACH:
         for schema in place.chain():
             if "items" in schema:
                 return place.at(schema["items"])
         words = word_for_type(place)
-        return None if words in ("any", "array") else f"{words} has no items; `*` stands for each of a list."
+        return None if words in ("any", "array") else f"{words} has no items; `*` means each item of a list."
     inputs = inputs_at(place)
     if step in inputs.properties:
         return inputs.properties[step].place
     if not inputs.properties:
         words = word_for_type(place)
         return None if words in ("any", "object") else f"{words} has no argument {step}."
-    return f"the engine's schema names no {step}; there are {', '.join(sorted(inputs.properties)[:20])}."
+    return f"the engine's schema has no {step}; it has {', '.join(sorted(inputs.properties)[:20])}."
 
 
 def write_rules(rules: Iterable[Rule]) -> str:
-    """A line for each, as `read_rules` takes them."""
+    """One line per rule, in the format of `read_rules`."""
     lines = []
     for rule in rules:
         value = rule["value"]
@@ -207,7 +209,7 @@ def write_rules(rules: Iterable[Rule]) -> str:
 
 
 def read_rules(text: str) -> list[dict[str, Any]]:
-    """Of lines such as `/amount over 1000`. Raises ValueError with a sentence that names the line."""
+    """Parse lines such as `/amount over 1000`. Raises ValueError with the number of the invalid line."""
     rules = []
     for number, line in enumerate(text.splitlines(), start=1):
         if not line.strip():
@@ -215,7 +217,7 @@ def read_rules(text: str) -> list[dict[str, Any]]:
         argument, _, rest = line.strip().partition(" ")
         comparison, _, value = rest.strip().partition(" ")
         if not value.strip():
-            raise ValueError(f"Line {number}: write it like /amount over 1000.")
+            raise ValueError(f"Line {number}: must look like /amount over 1000.")
         rules.append({"argument": argument, "is": comparison, "value": _read_value(value.strip())})
         if problem := _form_problem(rules[-1]):
             raise ValueError(f"Line {number}: {problem}")
@@ -223,7 +225,7 @@ def read_rules(text: str) -> list[dict[str, Any]]:
 
 
 def _read_value(written: str) -> Any:
-    """JSON, else the text as it stands."""
+    """The JSON value, or else the text itself."""
     try:
         return json.loads(written)
     except ValueError:

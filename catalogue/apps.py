@@ -26,7 +26,7 @@ class CatalogueConfig(AppConfig):
 
 
 def keep_roles_up_to_date(app_config: AppConfig, apps: Apps = present_apps, **_: Any) -> None:
-    """After Django has made the permissions of an app that roles have some of."""
+    """Runs after Django has created an app's permissions, if roles have some of them."""
     from catalogue import roles
 
     if app_config.label in roles.SEEN and _has_model(apps, "catalogue", "role"):
@@ -34,7 +34,7 @@ def keep_roles_up_to_date(app_config: AppConfig, apps: Apps = present_apps, **_:
 
 
 def _has_model(apps: Apps, app: str, model: str) -> bool:
-    """False while a migration leads to a state from before that model."""
+    """False if the migrations stop before the model exists."""
     try:
         apps.get_model(app, model)
     except LookupError:
@@ -43,5 +43,5 @@ def _has_model(apps: Apps, app: str, model: str) -> bool:
 
 
 def check_connectors(**_: Any) -> list[CheckMessage]:
-    """Warnings: one package's mistake must not keep the product from starting."""
+    """Warnings, because an error in one package must not prevent the product from starting."""
     return [Warning(problem, id="catalogue.W001") for problem in connector_problems()]

@@ -37,7 +37,7 @@ def offer_schema(schema: Schema, overrides: Overrides) -> Schema:
     members = _members(offered)
     for name, override in overrides.items():
         if "constant" in override:
-            # `_fix` may add parts to those that are still to come.
+            # `_fix` may add parts during the loop.
             for part in _parts(offered):
                 _fix(part, name, override["constant"], root=schema, is_whole=part is offered)
         elif name in members:
@@ -52,7 +52,7 @@ def offer_schema(schema: Schema, overrides: Overrides) -> Schema:
 
 
 def complete_arguments(overrides: Overrides, arguments: dict[str, Any]) -> dict[str, Any]:
-    """With constants, and with defaults for missing arguments."""
+    """Add the constants, and the defaults of missing arguments."""
     if not overrides:
         return arguments
     constants = {name: override["constant"] for name, override in overrides.items() if "constant" in override}
@@ -61,7 +61,7 @@ def complete_arguments(overrides: Overrides, arguments: dict[str, Any]) -> dict[
 
 
 def settle_arguments(schema: Schema, overrides: Overrides, arguments: dict[str, Any]) -> CheckedArguments:
-    """The engine's arguments for a call, or the faults of the caller's."""
+    """The arguments for the engine, or the errors in the caller's."""
     if not overrides:
         return check_arguments(schema, arguments)
     fixed = [name for name in arguments if "constant" in overrides.get(name, {})]
@@ -78,29 +78,29 @@ def settle_arguments(schema: Schema, overrides: Overrides, arguments: dict[str, 
 
 
 def visible_arguments(overrides: Overrides, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of a run that a caller may repeat."""
+    """The arguments of a run without constants, as a caller may send them again."""
     return {name: value for name, value in arguments.items() if "constant" not in overrides.get(name, {})}
 
 
 def check_form(given: Any) -> str:
-    """What is wrong with the form of the changes, whatever the schema; empty if nothing."""
+    """The first error in the form of the overrides, regardless of the schema; empty without one."""
     if not isinstance(given, dict):
-        return 'This has to be an object, such as {"region": {"constant": "eu"}}.'
+        return 'This must be an object, such as {"region": {"constant": "eu"}}.'
     for name, override in given.items():
         if not isinstance(override, dict) or not override or override.keys() - MEMBERS:
-            return f"{name}: give a description, and a constant or a default; nothing else."
+            return f"{name}: must have a description, a constant or a default, and nothing else."
         if {"constant", "default"} <= override.keys():
-            return f"{name}: give a constant or a default, not both."
+            return f"{name}: cannot have both a constant and a default."
         described = override.get("description", "-")
         if not isinstance(described, str) or not 0 < len(described) <= LONGEST_DESCRIPTION:
-            return f"{name}: a description is a text of at most {LONGEST_DESCRIPTION:,} characters."
+            return f"{name}: the description must be a string of at most {LONGEST_DESCRIPTION:,} characters."
         if problem := _value_problem(override.get("constant", override.get("default"))):
             return f"{name}: {problem}"
     return ""
 
 
 def find_override_problems(schema: Schema, overrides: Overrides) -> dict[str, str]:
-    """Changes that no longer fit the engine's schema, by argument."""
+    """Errors by argument where the overrides no longer fit the engine's schema."""
     if not overrides:
         return {}
     inputs, members = describe_inputs(schema), _members(schema)
@@ -108,9 +108,9 @@ def find_override_problems(schema: Schema, overrides: Overrides) -> dict[str, st
     problems = {}
     for name, override in overrides.items():
         if name not in inputs:
-            problems[name] = "The engine's schema names no such argument."
+            problems[name] = "The engine's schema has no such argument."
         elif "constant" in override and name in still_named:
-            problems[name] = "The engine's schema refers to it in a way that it cannot be hidden."
+            problems[name] = "It cannot be hidden, because other parts of the engine's schema refer to it."
         else:
             values = [override[kind] for kind in ("constant", "default") if kind in override]
             misfits = (_misfit(schema, members.get(name, {}), value) for value in values)
@@ -123,8 +123,10 @@ def _value_problem(value: Any) -> str:
     try:
         written = json.dumps(value, allow_nan=False)
     except (TypeError, ValueError):
-        return "this value is not JSON."
-    return f"at most {LONGEST_VALUE:,} characters." if len(written) > LONGEST_VALUE else ""
+        return "the value is not valid JSON."
+    if len(written) > LONGEST_VALUE:
+        return f"the value cannot have more than {LONGEST_VALUE:,} characters."
+    return ""
 
 
 def _blamed(problem: ArgumentProblem, ours: set[str]) -> ArgumentProblem:
@@ -132,7 +134,7 @@ def _blamed(problem: ArgumentProblem, ours: set[str]) -> ArgumentProblem:
     if not any(problem.path == place or problem.path.startswith(f"{place}/") for place in ours):
         return problem
     message = f"the value that the catalogue sets no longer fits the engine's schema: {problem.message}"
-    return ArgumentProblem(problem.path, f"{message}. A curator has to change it")
+    return ArgumentProblem(problem.path, f"{message}. A curator must change it")
 
 
 def _members(schema: Schema) -> dict[str, Any]:

@@ -28,7 +28,7 @@ KINDS = {
     "executions.retention": Kind.SETTING,
     "executions.cachepolicy": Kind.SETTING,
 }
-IMPORTED = "Imported "  # How messages of imports begin
+IMPORTED = "Imported "  # The prefix of messages of imports
 
 
 def follow_history() -> None:
@@ -41,7 +41,7 @@ def _gather(since: datetime, until: datetime, most: int) -> tuple[list[Entry], d
     found: list[Entry] = []
     begin, last = since, 0
     while True:
-        # The span alone is what an index answers.
+        # An index only covers the span.
         span, after = {"at__gte": begin, "at__lte": until}, Q(at__gt=begin) | Q(pk__gt=last)
         page = list(HistoryEntry.objects.filter(after, **span).order_by("at", "pk")[:most])
         found += new_only(entries_of(page))
@@ -84,7 +84,7 @@ def _kind_of(change: HistoryEntry) -> Kind:
 
 
 def _digest_of(change: HistoryEntry) -> str:
-    """Of the whole change, with its values."""
+    """Covers the whole change, with its values."""
     whole = {field.attname: getattr(change, field.attname) for field in change._meta.concrete_fields}
     whole["at"] = as_text(change.at)
     return hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()
@@ -97,7 +97,7 @@ FILE_NAME = "audit.jsonl"
 
 
 def matching(entries: QuerySet[Entry], texts: Collection[str]) -> QuerySet[Entry]:
-    """The newest with each text; all of an execution with that id."""
+    """The newest entries with each text, and all entries of an execution with that id."""
     found = search_newest(entries, texts, TEXTS, by="at")
     keys = [f"{name}:{text}" for text in texts for name in ("call", "began")]
     found |= set(entries.filter(key__in=keys).values_list("pk", flat=True))
@@ -105,7 +105,7 @@ def matching(entries: QuerySet[Entry], texts: Collection[str]) -> QuerySet[Entry
 
 
 def record_export(by: Actor, what: str, **details: Any) -> None:
-    """Whatever leaves the product as a file; `details` have no secrets."""
+    """Call it for everything that leaves the product as a file. `details` must not contain secrets."""
     record(
         Kind.EXPORT,
         f"{what.replace(' ', '_')}.exported",
@@ -131,5 +131,5 @@ def send_export(by: Actor, **chosen: Any) -> StreamingHttpResponse:
 def _encoded(lines: Iterator[str]) -> Iterator[bytes]:
     while batch := list(islice(lines, AT_A_TIME)):
         yield "".join(batch).encode("utf-8", "surrogateescape")
-        # A slow reader keeps no connection.
+        # A slow reader must not occupy a connection.
         lend_connection()

@@ -1,6 +1,6 @@
-"""The configuration file: what of each model is in it, how it is written, and how it is read. The same rows
-give the same text, and no secret is in it. Every mistake is reported with its line and key. A model's field
-that is in none of the lists here fails a test."""
+"""The configuration file: which fields of each model it contains, and how it is written and read. The same
+rows give the same text, which contains no secrets. Every mistake is reported with its line and key. A test
+fails if a field of a model is missing from the lists here."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from copy import deepcopy
@@ -58,7 +58,7 @@ SECTIONS: dict[str, type[models.Model]] = {  # In the file's order, with the mod
 
 @dataclass(frozen=True, kw_only=True)
 class Curated:
-    """The fields of a model, by how the file has them."""
+    """The fields of a model, by their form in the file."""
 
     model: type[models.Model]
     fields: tuple[str, ...]  # In the file under their own names, unless they have the model's default
@@ -235,8 +235,8 @@ def _by_source(describe: Any) -> dict[str, dict[str, Any]]:
 
 
 def _features() -> dict[str, dict[str, dict[str, Any]]]:
-    """Those that a curator has decided on, by source, kind and the server's own name or address; with the
-    server's words, as `listed` has them of workflows."""
+    """Features with a curator's decision, by source, kind and the server's own name or address. They include
+    the server's definition, as `listed` does for workflows."""
     found: dict[str, dict[str, dict[str, Any]]] = {}
     rows = ServerFeature.objects.select_related("source").defer("offered").order_by()
     for row in sorted(rows, key=lambda row: (row.source.name, row.kind, row.upstream_id)):
@@ -247,7 +247,7 @@ def _features() -> dict[str, dict[str, dict[str, Any]]]:
 
 
 def describe_feature(feature: ServerFeature) -> dict[str, Any]:
-    """Empty where nothing was decided: some servers list other ones each time."""
+    """Empty without a curator's decision: some servers list different features each time."""
     described = {"enabled": feature.enabled} | FEATURE.decided(feature)
     is_new = feature.enabled == features.is_enabled_when_new(feature.source)
     return {} if is_new and not described.keys() - {"enabled", "served_as"} else described
@@ -348,24 +348,24 @@ class CatalogueFile:
         if value is None:
             return {}
         if not isinstance(value, dict):
-            self.refuse(path, "has to be a mapping, that is keys with values")
+            self.refuse(path, "must be a mapping of keys to values")
             return {}
         if known is None:
             return value
         known = tuple(known)
         for key in value:
             if key not in known:
-                message = f"there is no such key here, there are {', '.join(known)}"
+                message = f"unknown key; possible keys are {', '.join(known)}"
                 self.refuse_unknown((*path, key), message, key, known)
         return {key: given for key, given in value.items() if key in known}
 
     def items(self, path: Path, kind: type) -> list[Any]:
-        """The items at the path that have the type; empty if there is no list."""
+        """The items of this type at the path; empty without a list."""
         value = self.at(path)
         if value is None:
             return []
         if not isinstance(value, list):
-            self.refuse(path, "has to be a list")
+            self.refuse(path, "must be a list")
             return []
         wanted = "a mapping" if kind is dict else TYPES[kind]
         for index, one in enumerate(value):
@@ -392,11 +392,11 @@ class CatalogueFile:
         return value
 
     def _has_type(self, path: Path, model: type[models.Model], name: str, value: Any) -> bool:
-        """Django would accept `0` for false and `5` for a text; the model validates the values themselves."""
+        """Django would accept `0` as false and `5` as a string; the model validates the values themselves."""
         column: Any = model._meta.get_field(name)
         if value is None:
             if not column.null:
-                self.refuse(path, "needs a value; leave the key out for the default")
+                self.refuse(path, "must have a value; omit the key for the default")
             return bool(column.null)
         if (wanted := _type_of(column)) is None or type(value) is wanted:
             return True
@@ -409,10 +409,12 @@ class CatalogueFile:
         version = value.get("version") if isinstance(value, dict) else None
         if version != VERSION or isinstance(version, bool):
             found = (
-                "a file begins with `version: 1`" if version is None else f"version {version} is not known"
+                "the file must begin with `version: 1`"
+                if version is None
+                else f"version {version} is unknown"
             )
             path = ("version",) if version is not None else ()
-            self.refuse(path, f"{found}; this product reads version {VERSION}, as its export writes it")
+            self.refuse(path, f"{found}; this product reads version {VERSION}, which its export writes")
             self.raise_problems()
 
 

@@ -1,5 +1,5 @@
-"""The kinds of engines with the settings of each, and the connectors of this process: one per source and
-event loop, replaced when settings change."""
+"""The kinds of engines with their settings, and the connectors of this process: one per source and event
+loop, replaced when settings change."""
 
 import asyncio
 import atexit
@@ -49,7 +49,7 @@ PAUSE_SECONDS = 1.0  # Minimum between two notifications that a process handles
 LOOK_SECONDS = 15.0  # How often a listener checks that its connector still fits the source
 EMPTY: tuple[Any, ...] = (None, "", [], {})
 EMPTY_VALUES: dict[Any, Any] = {str: "", list: [], dict: {}}
-"""The value of an empty field, unless it stands for the default; None for all other types."""
+"""The value of an empty field, unless empty means the default; None for all other types."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,7 +64,7 @@ class Setting:
     default: Any  # As JSON; None where there is none
     bounds: "Bounds"
     hints: Hints
-    can_be_empty: bool  # Emptiness is a value other than the default, so it cannot stand for the default
+    can_be_empty: bool  # Empty is a value other than the default, so it cannot mean the default
 
     empty: Any
 
@@ -215,7 +215,7 @@ class Listening:
                     self._release()
                     return
             except (DatabaseError, InterfaceError) as error:
-                logger.warning("A change of an engine's listing could not be noted, trying again: {}", error)
+                logger.warning("A change of an engine's listing was not recorded, trying again: {}", error)
                 self._changed.set()
                 await asyncio.sleep(PAUSE_SECONDS)
 
@@ -246,7 +246,7 @@ def make_due_after_change(source_id: int) -> bool:
         due = max(now, source.last_refreshed_at + timedelta(seconds=FEWEST_SECONDS))
     later = Q(next_refresh_at=None) | Q(next_refresh_at__gt=due) | Q(refresh_lease_expires_at__gte=now)
     if Source.objects.filter(later, pk=source_id).update(next_refresh_at=due):
-        logger.bind(source=source.name).info("The engine says that its listing changed; it is listed again")
+        logger.bind(source=source.name).info("The engine reports that its listing changed; listing it again")
     return True
 
 
@@ -295,7 +295,7 @@ async def connector_for(source: Source) -> AsyncIterator[Connector]:
 
 
 def _count(source: Source, error: ConnectorError) -> None:
-    """Kinds of connectors are as many as are installed."""
+    """The label is bounded by the number of installed kinds."""
     metrics.connector_errors.labels(source.kind, error_name(error)).inc()
 
 
@@ -334,7 +334,7 @@ def make_connector(source: Source) -> Connector:
 
 
 def secret_fields(kind: str) -> list[str]:
-    """Settings of this kind that are stored encrypted. Raises Misconfigured for an unknown kind."""
+    """The settings of this kind that are stored encrypted. Raises Misconfigured for an unknown kind."""
     return [setting.name for setting in settings_of(kind).values() if setting.secret]
 
 
@@ -384,7 +384,7 @@ def _share(source: Source) -> _Shared:
     loop_connectors = _connectors.setdefault(asyncio.get_running_loop(), {})
     known, fingerprint = loop_connectors.get(source.pk), source.settings_fingerprint
     if references := references_in(source.encrypted_credentials):
-        # Another content of a file takes effect with the next call.
+        # A changed file takes effect with the next call.
         fingerprint += state_of(references)
     if known is not None and known.fingerprint == fingerprint:
         return known

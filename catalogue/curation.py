@@ -45,7 +45,7 @@ class Enabled:
             return ""
         more = f" and {len(self.unseen) - NAMED} more" if len(self.unseen) > NAMED else ""
         names = f"{', '.join(self.unseen[:NAMED])}{more}"
-        return f"Changed by the engine since it was shown, and still hidden: {names}. Look again."
+        return f"Still hidden, because the engine has changed them since: {names}. Review them again."
 
 
 class UnknownWorkflows(Exception):
@@ -95,7 +95,7 @@ def mark_read_only(workflows: QuerySet[Workflow], *, by: Actor | None = None) ->
 
 
 def clear_hints(workflows: QuerySet[Workflow], *, by: Actor | None = None) -> int:
-    return _decide(workflows, by, "Took the engine's hints again.", **dict.fromkeys(CURATORS_HINTS))
+    return _decide(workflows, by, "Restored the engine's hints.", **dict.fromkeys(CURATORS_HINTS))
 
 
 def known_tags() -> list[str]:
@@ -131,12 +131,12 @@ def change_tags(
 
 
 def override_workflow(workflow: Workflow, *, alias_days: int | None = None, **decisions: Any) -> Workflow:
-    """Set the curator's own words and limits. Raises ValidationError keyed by field. `alias_days`: how long
-    calls by the name it loses still run; where the name stays, it applies to the last former name and to live
-    aliases. 0: not at all."""
+    """Set the curator's overrides. Raises ValidationError keyed by field. `alias_days`: how long calls by the
+    old name still run. If the name stays, this applies to the last former name and to live aliases. 0: such
+    calls are refused immediately."""
     unknown = set(decisions) - set(OVERRIDABLE)
     if unknown:
-        raise TypeError(f"Not for a curator to decide: {', '.join(sorted(unknown))}")
+        raise TypeError(f"Curators cannot set these fields: {', '.join(sorted(unknown))}")
     for name, value in decisions.items():
         setattr(workflow, name, value)
     with transaction.atomic():
@@ -153,7 +153,7 @@ def override_workflow(workflow: Workflow, *, alias_days: int | None = None, **de
 
 
 def find_misfits(schema: dict[str, Any], decisions: Mapping[str, Any]) -> dict[str, list[str]]:
-    """By field, in what these decisions, whose form is right, do not fit the engine's schema."""
+    """Errors by field where well-formed decisions do not fit the engine's schema."""
     overrides = decisions.get("argument_overrides", {})
     problems = find_override_problems(schema, overrides) if not check_overrides(overrides) else {}
     rules = decisions.get("approval_rules", [])
@@ -165,17 +165,17 @@ def find_misfits(schema: dict[str, Any], decisions: Mapping[str, Any]) -> dict[s
 
 
 def _rename(workflow: Workflow, alias_days: int | None) -> None:
-    """Reads the stored names: the given workflow already has its new one. Raises ValidationError."""
+    """Reads the stored names, because the given workflow already has the new one. Raises ValidationError."""
     row = Workflow.objects.only("tool_name", "former_tool_names", "tool_aliases").get(pk=workflow.pk)
     if alias_days is not None and not 0 <= alias_days <= MOST_ALIAS_DAYS:
-        raise ValidationError({"alias_days": f"This has to be from 0 to {MOST_ALIAS_DAYS} days."})
+        raise ValidationError({"alias_days": f"This must be from 0 to {MOST_ALIAS_DAYS} days."})
     is_renamed = row.tool_name != workflow.tool_name
     names = dict.fromkeys([row.tool_name, *row.former_tool_names])
     former = [name for name in names if name != workflow.tool_name][:MOST_FORMER_NAMES]
     aliases = {name: until for name, until in row.live_aliases.items() if name in former}
     if alias_days is not None:
         concerned = {row.tool_name} if is_renamed else {*aliases, *former[:1]}
-        # A name that another workflow has taken since belongs to that one.
+        # A name that another workflow has taken meanwhile belongs to that workflow.
         others = Workflow.objects.exclude(pk=row.pk)
         concerned -= {*others.filter(tool_name__in=concerned).values_list("tool_name", flat=True)}
         concerned -= others.live_aliases().keys()
@@ -188,7 +188,7 @@ def _rename(workflow: Workflow, alias_days: int | None) -> None:
 
 @transaction.atomic
 def _decide(workflows: QuerySet[Workflow], by: Actor | None, message: str, **decisions: bool | None) -> int:
-    """Without `by` no history is recorded."""
+    """Without `by`, no history is recorded."""
     Revision.lock()
     # By primary key, because the callers' querysets may be ordered, sliced or joined.
     keys = list(workflows.values_list("pk", flat=True))
@@ -218,10 +218,10 @@ def write_toolset(
     rules: Iterable[Mapping[str, Any]] | None = None,
     **fields: Any,
 ) -> Toolset:
-    """Create or change one. `picked` (tool names) and `rules` (in order) are each replaced as a whole.
-    Omitted parts stay. Raises ValidationError keyed by field, or UnknownPicks; nothing is changed then."""
+    """Create or change a toolset. `picked` (tool names) and `rules` (in order) are each replaced as a whole;
+    omitted parts stay. Raises ValidationError keyed by field, or UnknownPicks, and then changes nothing."""
     if unknown := set(fields) - set(CHANGEABLE):
-        raise TypeError(f"Not changed this way: {', '.join(sorted(unknown))}")
+        raise TypeError(f"These fields cannot be changed here: {', '.join(sorted(unknown))}")
     for name, value in fields.items():
         setattr(toolset, name, value)
     toolset.full_clean()

@@ -30,7 +30,7 @@ Result = TypeVar("Result")
 THREADS = 2 if connection.vendor == "sqlite" else 6
 """SQLite has one writer. PostgreSQL gains from threads that bridge its waits until Python's lock makes them
 slower: docs/decisions/0009-call-path.md has the figures."""
-NO_DATABASE = "The catalogue's database cannot be asked at present: try again in some seconds."
+NO_DATABASE = "The catalogue's database is unavailable at present: try again in a few seconds."
 SCHEMA = Path(__file__).with_name("schema.sql")
 RECORDED = re.compile(r"""^INSERT INTO "django_migrations" VALUES\(\d+,'(\w+)','(\w+)'""", re.MULTILINE)
 
@@ -39,12 +39,12 @@ _turn = threading.Lock()
 
 @cache
 def _threads() -> ThreadPoolExecutor:
-    # Not asgiref's sync_to_async: without a context of its own per request it uses one thread for all.
+    # Not asgiref's sync_to_async: without a context per request, it uses one thread for all requests.
     return ThreadPoolExecutor(max_workers=THREADS, thread_name_prefix="database")
 
 
 def require_database() -> None:
-    """Raises OperationalError with the server's own words at once; the pool would keep trying."""
+    """Raises OperationalError with the server's own message immediately; the pool would keep trying."""
     probe = connection.copy()
     probe.settings_dict["OPTIONS"].pop("pool", None)
     try:
@@ -73,7 +73,7 @@ def in_turn(unit: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
 
     @wraps(unit)
     def taking_turns(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
-        # A caller in a transaction may hold SQLite's lock, which the one whose turn it is would wait for.
+        # A caller in a transaction may hold SQLite's lock, for which the thread that has its turn would wait.
         if connection.in_atomic_block:
             return unit(*args, **kwargs)
         with _turn:
@@ -107,7 +107,7 @@ def _with_clean_connection(unit: Callable[[], Any]) -> Any:
 
 @contextmanager
 def collection_paused() -> Iterator[None]:
-    """While millions of values are made that stay, the search for cyclic garbage takes half of the time."""
+    """While millions of lasting values are created, the search for cyclic garbage takes half of the time."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -131,8 +131,8 @@ def bring_up_to_date(say: Callable[[str], None]) -> None:
 
 
 def _create_tables(loader: MigrationLoader) -> None:
-    """From what the migrations make, which takes a fiftieth of their CPU. Migrations of a newer Django or
-    connector that it lacks are applied afterwards; for an older Django all are."""
+    """Uses the result of the migrations, which takes a fiftieth of their CPU time. Migrations of a newer
+    Django or connector that it lacks are applied afterwards; with an older Django, all migrations are."""
     script = SCHEMA.read_text(encoding="utf-8")
     if set(RECORDED.findall(script)) <= loader.disk_migrations.keys():
         statements = script.replace("{now}", timezone.now().isoformat(" "))

@@ -49,7 +49,7 @@ class _Remembered:
         self._asked_at: float | None = None
 
     def fresh(self) -> Outages | None:
-        """Without the database; None when it has to be queried."""
+        """Does not use the database; None if it must be queried."""
         asked_at = self._asked_at
         is_fresh = asked_at is not None and time.monotonic() - asked_at < MAX_AGE_SECONDS
         return self._outages if is_fresh else None
@@ -104,7 +104,7 @@ def summarise_workflow(workflow: Workflow, mode: Mode = Mode.COMPACT) -> dict[st
 
 
 def describe_workflow(workflow: Workflow) -> dict[str, Any]:
-    """Everything that callers of a workflow may know (D7)."""
+    """Everything that callers may know of a workflow (D7)."""
     described: dict[str, Any] = {
         "name": workflow.tool_name,
         "title": workflow.title,

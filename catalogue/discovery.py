@@ -27,7 +27,7 @@ from connectors.protocol import Connector, Health
 from telemetry import metrics
 
 LISTING_TIMEOUT_SECONDS = 300.0
-FEATURES_TIMEOUT_SECONDS = 100.0  # Of these
+FEATURES_TIMEOUT_SECONDS = 100.0  # Part of LISTING_TIMEOUT_SECONDS
 LEASE = timedelta(seconds=60)
 RENEWAL_SECONDS = 15.0  # Short enough to free the source within a minute after its process is killed
 LONGEST_TURN_SECONDS = 2 * (LISTING_TIMEOUT_SECONDS + LEASE.total_seconds())  # Several callers may wait
@@ -47,16 +47,14 @@ class BeingRefreshed(RefreshRefused):
 def refresh_source(
     source: Source, *, trigger: DiscoveryRun.Trigger = DiscoveryRun.Trigger.MANUAL, waits: bool = False
 ) -> DiscoveryRun:
-    """List the source's workflows and reconcile the catalogue; check a source that lists none. Returns the
-    finished run, also if the listing failed or is held. Raises RefreshRefused for a disabled or deleted
-    source, and BeingRefreshed. With `waits` it waits for the listing in progress, which may miss what the
-    caller wants to see, and lists again."""
+    """List the source's workflows and reconcile the catalogue, or check the engine of a source without
+    listings. Returns the finished run, also if the listing failed or is held. Raises RefreshRefused for a
+    disabled or deleted source, and BeingRefreshed. `waits`: wait for the listing in progress, which may miss
+    what the caller wants to see, and list again."""
     source = _claim_in_turn(source) if waits else _claim(source)
     try:
         for abandoned in source.discovery_runs.filter(outcome=DiscoveryRun.Outcome.RUNNING):
-            abandoned.finish(
-                outcome=DiscoveryRun.Outcome.FAILED, error="It was given up before it had ended."
-            )
+            abandoned.finish(outcome=DiscoveryRun.Outcome.FAILED, error="It was abandoned before it ended.")
         run = DiscoveryRun.objects.create(source=source, trigger=trigger)
         return _refresh(source, run)
     finally:
@@ -111,8 +109,8 @@ def _claim(source: Source) -> Source:
     if current is None:
         raise RefreshRefused(f"Source {source.name} no longer exists.")
     if not current.enabled:
-        raise RefreshRefused(f"Source {source.name} is switched off.")
-    raise BeingRefreshed(f"Source {source.name} is being refreshed already.")
+        raise RefreshRefused(f"Source {source.name} is disabled.")
+    raise BeingRefreshed(f"Source {source.name} is already being refreshed.")
 
 
 def _held(source: Source) -> QuerySet[Source]:
@@ -133,8 +131,8 @@ def _refresh(source: Source, run: DiscoveryRun) -> DiscoveryRun:
     except ConnectorError as error:
         _record_failure(source, run, error)
     except Exception:
-        log.exception("Discovery failed by an error of ours")
-        ours = ConnectorError("An error of ours, not of the engine; the log has the details.")
+        log.exception("Discovery failed because of an internal error")
+        ours = ConnectorError("An internal error, not one of the engine; the log has the details.")
         _record_failure(source, run, ours)
     else:
         _record_success(source, run, summary)
@@ -152,11 +150,11 @@ def _list_and_reconcile(source: Source, run: DiscoveryRun) -> str:
         return told + _reconcile_features(source, answer, run)
     if not answer.ok:
         raise ConnectorError(answer.message)
-    return f"Its workflows are declared here. {answer.message}"
+    return f"Its workflows are declared in the catalogue. {answer.message}"
 
 
 def _reconcile_features(source: Source, listing: "_Listing", run: DiscoveryRun) -> str:
-    """What a server's prompts and resources are like costs its tools nothing."""
+    """A failure to list prompts and resources does not affect the listing of tools."""
     if listing.features is not None:
         return reconcile_features(source, read_features(listing.features), run)
     if not listing.features_problem:
@@ -170,7 +168,7 @@ def _missing_warning(source: Source) -> str:
     if not gone:
         return ""
     named = "1 enabled workflow is" if gone == 1 else f"{gone:,} enabled workflows are"
-    return f" Warning: {named} not listed any more."
+    return f" Warning: {named} no longer listed."
 
 
 def _why_empty(run: DiscoveryRun) -> str:
@@ -180,7 +178,7 @@ def _why_empty(run: DiscoveryRun) -> str:
     first, others = run.skipped[0], run.skipped_count - 1
     named = first["name"] or first["id"] or "(no id)"
     message = f" {named}: {first['reason'].removesuffix('.')}."
-    return f"{message} And {others} more were left out." if others else message
+    return f"{message} {others} more were skipped." if others else message
 
 
 @dataclass(frozen=True, slots=True)

@@ -115,7 +115,7 @@ HINTS = {
 
 
 def _of_hints(accepted: Layer, offered: Layer) -> Iterator[Difference]:
-    """A claim to be safer is not harmless: clients confirm less then."""
+    """A claim to be safer is not harmless, because clients then ask for fewer confirmations."""
     for name, meaning in HINTS.items():
         old, new = accepted["hints"].get(name), offered["hints"].get(name)
         if old != new:
@@ -269,7 +269,7 @@ def _compare_schemas(old: Any, new: Any, path: str, side: _Side) -> Iterator[Dif
 
 
 def _same(old: Any, new: Any) -> bool:
-    """To Python, 1 equals true."""
+    """Python considers 1 equal to true."""
     return bool(old == new) and isinstance(old, bool) == isinstance(new, bool)
 
 
@@ -313,7 +313,7 @@ def _other_necessity(path: str, side: _Side, *, required: bool) -> Difference:
 
 
 def _compare_definitions(old: dict[str, Any], new: dict[str, Any], side: _Side) -> Iterator[Difference]:
-    """New definitions are harmless; the places that refer to them are compared by themselves."""
+    """New definitions are harmless; the places that refer to them are compared separately."""
     for keyword in ("$defs", "definitions"):
         before, after = _dict(old.get(keyword)), _dict(new.get(keyword))
         for name in before | after:

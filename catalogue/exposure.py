@@ -72,13 +72,13 @@ VALUE_OF: dict[str, Callable[[AnyWorkflow], str]] = {
     "category": attrgetter("category"),
     "source": attrgetter("source.name"),
 }
-"""Of the subjects of which a workflow has one; it may have several tags."""
+"""The subjects with one value per workflow; tags are not among them."""
 
 
 class FilterChain(Generic[Rule]):
     """The enabled filters, compiled. A workflow that no filter matches is let through unless there is an
-    include filter. A filter with an unusable pattern, such as one loaded past validation, hides each workflow
-    that reaches it: which of them it was meant to hide is unknown."""
+    include filter. A filter with an unusable pattern, such as one loaded without validation, hides each
+    workflow that reaches it, because its intended matches are unknown."""
 
     def __init__(self, filters: Iterable[Rule], *, whether_enabled: bool = True) -> None:
         self._rules = [_compiled(rule) for rule in filters if rule.enabled or not whether_enabled]
@@ -88,7 +88,7 @@ class FilterChain(Generic[Rule]):
         return next((rule.filter for rule in self._rules if rule.matches(workflow)), None)
 
     def lets_through(self, workflow: AnyWorkflow) -> bool:
-        # Each toolset asks for each workflow, and `next` would take twice as long.
+        # Each toolset checks each workflow, and `next` would take twice as long.
         for rule in self._rules:
             if rule.matches(workflow):
                 return rule.lets_through
@@ -125,7 +125,7 @@ class ExposedToolset:
 
 @dataclass(frozen=True, slots=True)
 class Bars:
-    """What reservations keep one person from. Persons with the same bars share views."""
+    """What reservations exclude one person from. Persons with the same exclusions share views."""
 
     sources: frozenset[int] = frozenset()
     toolsets: frozenset[str] = frozenset()
@@ -150,7 +150,7 @@ class Reservations:
         return frozenset().union(*self.sources.values(), *self.toolsets.values())
 
     def relevant_of(self, person: Person | None) -> Person | None:
-        """Equal for persons with the same bars, so that they share what is made for either."""
+        """Equal for persons with the same exclusions, so that they share cached results."""
         return None if person is None or not self._names else person & self._names
 
     def bars_of(self, person: Person | None) -> Bars:
@@ -210,8 +210,8 @@ class ExposedCatalogue:
         return known
 
     def features_within(self, bounds: Bounds) -> Sequence[ServerFeature]:
-        """Those of the sources of which the caller sees a workflow, and outside of toolsets those of sources
-        that have none to run."""
+        """Features of sources of which the caller sees a workflow, and outside toolsets also of sources
+        without workflows."""
         if not self.features:
             return ()
         key = (bounds.toolset, bars := self.reservations.bars_of(bounds.person))
@@ -225,7 +225,7 @@ class ExposedCatalogue:
         return known
 
     def toolset_within(self, bounds: Bounds) -> ExposedToolset | None:
-        """None without a toolset, and for one that is unknown or reserved for others."""
+        """None without a toolset, and for a toolset that is unknown or reserved for others."""
         slug, bars = bounds.toolset, self.reservations.bars_of(bounds.person)
         if slug is None or slug not in self.toolsets or slug in bars.toolsets:
             return None
@@ -250,7 +250,7 @@ def find_by_alias(workflows: Workflows, name: str) -> Workflow | None:
 
 
 def find_named(workflows: Workflows, name: str) -> Workflow | None:
-    """By its tool name, else by a former one that still works."""
+    """By the tool name, or by a former one that still works."""
     return workflows.get(name) or find_by_alias(workflows, name)
 
 
@@ -270,7 +270,7 @@ class Placement:
         return {slug: FilterChain(rules) for slug, rules in with_rules.items() if rules}
 
     def describe_move(self, old: Workflow, new: Workflow) -> str:
-        """How the change to `new` moves it: "it would come into the toolset finance"; empty if it stays."""
+        """How the change to `new` moves it: "it would join the toolset finance"; empty if it stays."""
         was_shown, is_shown = self._filters.lets_through(old), self._filters.lets_through(new)
         if was_shown != is_shown:
             return "agents would see it" if is_shown else "agents would no longer see it"
@@ -282,7 +282,7 @@ class Placement:
             if chain.lets_through(new) != chain.lets_through(old)
         }
         phrases = [
-            f"{'come into' if comes else 'leave'} the toolset {slug}" for slug, comes in sorted(moves.items())
+            f"{'join' if comes else 'leave'} the toolset {slug}" for slug, comes in sorted(moves.items())
         ]
         return f"it would {' and '.join(phrases)}" if phrases else ""
 
@@ -298,7 +298,7 @@ def load_exposed_catalogue(known: ExposedCatalogue | None = None) -> ExposedCata
     runnable, filtered_by = _read_runnable(known.runnable), _values_of(filters)
     judged = known.runnable if filtered_by == known.filtered_by else {}
     chain = FilterChain(filters)
-    # Not sorted by the database, whose order depends on its locale: cursors compare names.
+    # Not sorted by the database, because its order depends on the locale and cursors compare names.
     shown = {
         workflow.tool_name: workflow
         for workflow in sorted(runnable.values(), key=attrgetter("tool_name"))
@@ -459,8 +459,8 @@ def _chooser(rules: Collection[ToolsetRule], picked: Collection[int]) -> Callabl
 def _choose_each(
     choosers: Mapping[str, Callable[[Workflow], bool]], exposed: Iterable[Workflow]
 ) -> dict[str, Workflows]:
-    """Each workflow by all choosers in turn: more of them than a processor's cache holds takes twice as long
-    otherwise."""
+    """Passes each workflow to all choosers in turn, which is twice as fast if the workflows exceed a
+    processor's cache."""
     found: dict[str, dict[str, Workflow]] = {slug: {} for slug in choosers}
     into = [(choosers[slug], found[slug]) for slug in choosers]
     for workflow in exposed if into else ():
@@ -484,7 +484,7 @@ class Membership:
 
 
 def memberships_of(workflow: Workflow) -> list[Membership]:
-    """The toolsets that show the workflow while it is exposed: three queries."""
+    """The toolsets that show the workflow while it is exposed, in three queries."""
     picking = set(workflow.toolsets.values_list("pk", flat=True))
     return [
         Membership(toolset, toolset.pk in picking)
@@ -603,7 +603,7 @@ class _Remembered:
         return at_present
 
     def fresh(self) -> ExposedCatalogue | None:
-        """Without the database; None when it has to be queried."""
+        """Does not use the database; None if it must be queried."""
         return self._catalogue if time.monotonic() - self._confirmed_at < MAX_AGE_SECONDS else None
 
     def current(self) -> ExposedCatalogue:
@@ -679,9 +679,9 @@ _watchers: dict[asyncio.AbstractEventLoop, _Watcher] = {}
 
 @contextlib.contextmanager
 def watching_revisions(stirred: asyncio.Event) -> Iterator[RevisionWatch]:
-    """Signal each new revision, made by any process, until the block ends; for code on an event loop. By then
-    `current_catalogue()` returns that revision. Read the catalogue to compare with inside the block, so that
-    no revision is missed. All watches of a loop share one query, and without watches there is none."""
+    """Signal each new revision of any process until the block ends; for code on an event loop. At the signal,
+    `current_catalogue()` already returns that revision. Read the first catalogue inside the block, so that no
+    revision is missed. All watches of a loop share one query; without watches there is none."""
     loop, watch = asyncio.get_running_loop(), RevisionWatch(stirred)
     watcher = _watchers.setdefault(loop, _Watcher())
     watcher.watches.add(watch)

@@ -20,7 +20,7 @@ Key = tuple[str, str]  # Kind and the server's name or address
 CHANGEABLE = ("enabled", "served_as", "title_override", "description_override")
 DEFINED = ("definition", "offered", "missing_since", "changed_at")
 MOST_GONE = 1_000  # Of a source
-KEPT = "They stay as they were listed last."
+KEPT = "The last listed ones are kept."
 
 
 @dataclass(slots=True)
@@ -45,9 +45,9 @@ def read_features(items: Iterable[FeatureDefinition | RejectedDefinition]) -> Fe
 
 @transaction.atomic
 def reconcile_features(source: Source, listing: FeatureListing, run: DiscoveryRun) -> str:
-    """Add, update, hold and mark as missing, in queries per batch. Returns a sentence, empty for a server
-    that has had none. Changes of exposed ones are held unless the source follows its engine. Raises
-    Superseded."""
+    """Add, update and hold features, and mark missing ones, in queries per batch. Returns a sentence, empty
+    for a server that never had any. Changes of exposed features are held unless the source follows its
+    engine. Raises Superseded."""
     current, now = lock_as_listed(source), timezone.now()
     known = {(feature.kind, feature.upstream_id): feature for feature in current.features.all()}
     names, new, changed = _Names(current), list[ServerFeature](), list[ServerFeature]()
@@ -76,12 +76,13 @@ def reconcile_features(source: Source, listing: FeatureListing, run: DiscoveryRu
 
 
 def words_of(definition: FeatureDefinition) -> dict[str, Any]:
-    """What a row keeps of it."""
+    """The stored form of a definition."""
     return definition.model_dump(mode="json", exclude={"kind", "id"}, exclude_defaults=True)
 
 
 def _forget(missing: Iterable[ServerFeature]) -> None:
-    """Of what is gone, keep the latest that a curator decided on: some servers invent addresses each time."""
+    """Of the missing features, keep the latest with a curator's decision: some servers invent new addresses
+    each time."""
     latest = sorted(missing, key=lambda one: (one.missing_since or one.changed_at, one.pk), reverse=True)
     decided = [one for one in latest if one.enabled or one.title_override or one.description_override]
     kept = {one.pk for one in decided[:MOST_GONE]}
@@ -99,7 +100,7 @@ def _update(feature: ServerFeature, said: dict[str, Any], source: Source, run: D
         feature.offered = None
     elif said != feature.offered:
         feature.offered = said
-        reason = "The change is held for review: it goes on being served as it was accepted."
+        reason = "The change is held for review: the accepted version is still served."
         run.flagged.append({"id": feature.upstream_id, "name": feature.served_as, "reason": reason})
     if said != feature.definition and follows:
         feature.definition, feature.changed_at = said, timezone.now()
@@ -125,7 +126,7 @@ def is_enabled_when_new(source: Source) -> bool:
 
 
 class _Names:
-    """Makes names and addresses that no other feature is served by; reads those for the first new one."""
+    """Makes unique names and addresses; reads the existing ones for the first new feature."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
@@ -181,9 +182,9 @@ def accept_change(feature: ServerFeature, *, offer: str, by: Actor) -> bool:
 
 @transaction.atomic
 def change_feature(feature: ServerFeature, **decisions: Any) -> ServerFeature:
-    """Set what a curator decides. Raises ValidationError keyed by field."""
+    """Raises ValidationError keyed by field."""
     if unknown := set(decisions) - set(CHANGEABLE):
-        raise TypeError(f"Not for a curator to decide: {', '.join(sorted(unknown))}")
+        raise TypeError(f"Curators cannot set these fields: {', '.join(sorted(unknown))}")
     Revision.lock()
     for name, value in decisions.items():
         setattr(feature, name, value)
@@ -193,7 +194,7 @@ def change_feature(feature: ServerFeature, **decisions: Any) -> ServerFeature:
 
 
 def describe(feature: ServerFeature, definition: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """A definition of this kind by labels, for a curator."""
+    """The definition as labels and values, for a curator."""
     described = [("Title", definition.get("title", "")), ("Description", definition.get("description", ""))]
     if feature.kind == FeatureKind.PROMPT.value:
         lines = [

@@ -38,7 +38,7 @@ class JSONTextField(AnyTextField):
         # Most values are empty, as above.
         return WRITTEN[type(value)] if not value and type(value) in WRITTEN else write_json(value)
 
-    # The text is what both databases take: asking the base class takes longer than writing most values.
+    # Both databases accept text: calling the base class takes longer than writing most values.
     get_db_prep_save = get_prep_value
 
     def to_python(self, value: Any) -> Any:

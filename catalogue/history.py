@@ -50,7 +50,7 @@ def remember_relations(obj: models.Model) -> None:
 def record_change(
     actor: Actor, objects: Iterable[models.Model], message: str, *, reverts: HistoryEntry | None = None
 ) -> None:
-    """Call it after the change in its transaction, with the objects as read before. A query per model."""
+    """Call it after the change, in its transaction, with the objects as read before. One query per model."""
     record_changes(actor, [(obj, message) for obj in objects], reverts=reverts)
 
 
@@ -75,7 +75,7 @@ def record_deletion(
 
 
 def record_values(actor: Actor, entries: Sequence[tuple[models.Model, str, Mapping[str, list[Any]]]]) -> None:
-    """For fields that curators cannot edit: `{field: [old value, new value]}` of each row, in JSON values."""
+    """For fields that curators cannot edit: `{field: [old value, new value]}` of each row, as JSON values."""
     changes = {id(row): dict(values) for row, _, values in entries}
     _add_entries(actor, [(row, message) for row, message, _ in entries], changes)
 
@@ -177,7 +177,7 @@ def recorded_fields(model: type[Recorded]) -> list[Any]:
 
 
 def plain(value: Any) -> Any:
-    """As the history's JSON."""
+    """The value as JSON in the history."""
     if value is None or isinstance(value, str | bool | int):
         return value  # Most values are, and an import records tens of thousands
     return json.loads(json.dumps(value, cls=DjangoJSONEncoder))

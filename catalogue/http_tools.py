@@ -89,15 +89,15 @@ def authentication_of(config: dict[str, Any]) -> Authentication:
 
 
 class StoredTool(ToolConfig):
-    """A declared tool as it is kept."""
+    """A declared tool as it is stored."""
 
     id: str
-    """Its name as a tool: unique, and its own for ever."""
+    """Its tool name, which is unique and permanent."""
     source: str
     exposed: bool
     """Whether agents see it and may call it."""
     hidden_because: str
-    """Why they do not; empty where they do."""
+    """The reason if they do not; otherwise empty."""
     updated_at: datetime
     """When its declaration last changed."""
 

@@ -1,6 +1,6 @@
 """Lists of tables that grow with use: counts up to a bound, pages by position, searches in the newest rows.
 
-The rows have a time, by which an index sorts them, and a key that tells rows of one time apart.
+The rows have a time, by which an index sorts them, and a key that distinguishes rows of the same time.
 """
 
 import base64
@@ -18,9 +18,9 @@ from django.db.models.lookups import In
 from django.utils.functional import cached_property
 
 COUNTED = 10_000
-SEARCHED = 20_000  # The newest rows, in which a text is searched without an index
+SEARCHED = 20_000  # A text is searched in this many of the newest rows, without an index
 MOST_FOUND = 1_000
-MOST_MERGED = 9  # Values of a condition whose rows are merged along the time, such as states
+MOST_MERGED = 9  # Values of one condition, such as states, for which rows are merged in the order of time
 RowT = TypeVar("RowT", bound=Model)
 RowsT = TypeVar("RowsT", bound=QuerySet[Any])
 
@@ -31,7 +31,7 @@ else:
 
 
 class KeyPaginator(RowPaginator):
-    """Sorts and skips keys alone: rows, with what they are joined with, may be long. They are a queryset."""
+    """Sorts and skips keys alone, because rows with their joins may be long. The rows are a queryset."""
 
     def page(self, number: Any) -> "DjangoPage[Any]":
         valid, rows = self.validate_number(number), cast("QuerySet[Any]", self.object_list)
@@ -89,8 +89,8 @@ def _is_search(rows: Any) -> bool:
 
 
 def _parts(rows: QuerySet[RowT]) -> list[QuerySet[RowT]]:
-    """The rows by the values of a condition that names several, such as two states. PostgreSQL knows how many
-    there are, and sorts them or walks along the time."""
+    """The rows by the values of a condition that names several, such as two states. PostgreSQL knows their
+    number, and sorts them or follows the index of the time."""
     conditions: Any = rows.query.where.children if connection.vendor == "sqlite" else ()
     for one in conditions:
         is_own = isinstance(one, In) and one.rhs_is_direct_value() and one.lhs.alias == rows.query.base_table
@@ -100,34 +100,35 @@ def _parts(rows: QuerySet[RowT]) -> list[QuerySet[RowT]]:
 
 
 def _sort_newest(rows: QuerySet[Any], *columns: str) -> QuerySet[Any, Any]:
-    """These columns. An index sorts the rows of each part, so merging reads no others, be these few rows or
-    most of the table."""
+    """An index sorts the rows of each part, so merging reads no others, whether these are few rows or most of
+    the table."""
     first, *others = [part.order_by().values_list(*columns) for part in _parts(rows)]
     return (first.union(*others, all=True) if others else first).order_by(*(f"-{one}" for one in columns))
 
 
 def with_keys(rows: RowsT, keys: Collection[Any]) -> RowsT:
-    """By keys found among the rows: by their conditions, too, SQLite might look for them again."""
+    """The keys were found among the rows. Without the conditions, SQLite does not search for them again."""
     chosen = rows.all()
     chosen.query.clear_where()
     return chosen.filter(pk__in=keys)
 
 
 def _rows_of(rows: QuerySet[RowT], keys: Collection[Any]) -> list[RowT]:
-    """In the keys' order, with what the rows are joined with."""
+    """In the order of the keys, with the joins of `rows`."""
     by_key = {row.pk: row for row in with_keys(rows, keys).order_by()} if keys else {}
     return [by_key[key] for key in keys if key in by_key]
 
 
 def newest_of(rows: QuerySet[RowT], by: str, number: int | None = None) -> QuerySet[RowT]:
-    """So many, by default more than are counted, and those of the last one's time. Queries at once."""
+    """This many, by default more than are counted, and all others of the last one's time. Queries
+    immediately."""
     number = COUNTED + 1 if number is None else number
     last = list(_sort_newest(rows, by)[number - 1 : number])
     return rows.filter(**{f"{by}__gte": last[0][0]}) if last else rows
 
 
 def search_newest(rows: QuerySet[Any], texts: Iterable[str], fields: Collection[str], *, by: str) -> set[Any]:
-    """Keys of the newest MOST_FOUND with each text in one of the fields, of the newest SEARCHED."""
+    """Keys of the newest MOST_FOUND rows, among the newest SEARCHED, that have each text in one of the fields."""
     anywhere = Q()
     for text in texts:
         anywhere &= Q(*((f"{field}__icontains", text) for field in fields), _connector=Q.OR)
@@ -136,17 +137,17 @@ def search_newest(rows: QuerySet[Any], texts: Iterable[str], fields: Collection[
 
 
 class Unindexed(Func):
-    """A column by which SQLite is not to look for rows, since most of them match."""
+    """A column for which SQLite must not use an index, because most rows match."""
 
     template, arity = "%(expressions)s", 1
 
     def as_sqlite(self, compiler: Any, connection: Any, **context: Any) -> Any:
-        # Not "+", through which it sees that an index of rows with a value has them all, and scans that one.
+        # Not "+": SQLite still sees that a partial index has all of these rows, and scans that index.
         return self.as_sql(compiler, connection, template="COALESCE(%(expressions)s, NULL)", **context)
 
 
 class AlongTime(Unindexed):
-    """Of a sorted list alone."""
+    """Only in sorted lists."""
 
     def as_sqlite(self, compiler: Any, connection: Any, **context: Any) -> Any:
         is_sorted = bool(compiler.query.order_by)
@@ -154,8 +155,8 @@ class AlongTime(Unindexed):
 
 
 def begin_at(rows: QuerySet[RowT], column: str, begin: datetime) -> QuerySet[RowT]:
-    """Filter by another time than the rows are sorted by. SQLite knows no numbers, and would read and sort
-    all by the column's index: where many match, they are found along the time that sorts the list."""
+    """Filter by another time than the rows are sorted by. SQLite has no statistics, and would read all rows
+    by the column's index and sort them. If many match, they are found in the order of the list instead."""
     if connection.vendor == "sqlite":
         matching = rows.model._default_manager.filter(**{f"{column}__gte": begin}).order_by()
         if matching.values(column)[COUNTED : COUNTED + 1].exists():
@@ -166,9 +167,7 @@ def begin_at(rows: QuerySet[RowT], column: str, begin: datetime) -> QuerySet[Row
 
 class UnknownCursor(Exception):
     def __init__(self) -> None:
-        super().__init__(
-            "Unknown cursor: begin again without one, or use next_cursor as the last page had it."
-        )
+        super().__init__("Unknown cursor: begin again without a cursor, or use next_cursor of the last page.")
 
 
 @dataclass(frozen=True, slots=True)

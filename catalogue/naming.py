@@ -1,5 +1,5 @@
-"""Tool names: made once from the workflow's name, then stable (A6.4, B8), names that look alike, and what a
-name may be that people give."""
+"""Tool names, made once from the workflow's name and then stable (A6.4, B8); names that look alike; and the
+rules for names that people enter."""
 
 import hashlib
 import re
@@ -30,10 +30,10 @@ RESERVED = frozenset({*BUILT_IN_TOOLS, "enable", "disable"})
 
 
 def find_name_problem(name: str) -> str:
-    """Why people cannot give this name; empty if they can."""
+    """Why the name is invalid; empty if it is valid."""
     if name.strip() and CONTROLS.isdisjoint(map(unicodedata.category, name)):
         return ""
-    return "A name is one line of text, without control characters and not only of white space."
+    return "A name must be one line of text without control characters, and not only white space."
 
 
 def make_tool_name(
@@ -46,7 +46,7 @@ def make_tool_name(
         return plain
     with_id = _combined(plain, _sanitised(upstream_id))
     with_source = _combined(with_id, _sanitised(source_name))
-    # For ids that differ only in what a name cannot hold: counting up would take ever longer.
+    # For ids that differ only in characters that names cannot have: counting up would take ever longer.
     digest = hashlib.sha256(f"{source_name} {upstream_id}".encode()).hexdigest()[:8]
     for candidate in (with_id, with_source, _joined(with_id, digest)):
         if candidate not in taken and candidate not in RESERVED:
@@ -85,7 +85,7 @@ def _joined(start: str, end: str) -> str:
 
 def find_similar_names(name: str, among: Iterable[str]) -> list[str]:
     """Likely corrections of a mistyped name, the likeliest first; its words may be in another order."""
-    # Longer than any name, so no typing error.
+    # Longer than any name, so not a typo.
     if len(name) > 2 * MAX_LENGTH:
         return []
     wanted = _letter_pairs(name)

@@ -53,7 +53,7 @@ def leave_out_patterns(schema: dict[str, Any]) -> str:
         for pattern in [pattern for pattern in named if not is_linear(pattern)]:
             gone[pattern] = None
             del named[pattern]
-            # What the pattern allowed is not to be refused now.
+            # Values that the pattern allowed must not be refused now.
             for keyword in CLOSED:
                 node.pop(keyword, None)
     named = [f"the pattern {pattern[:100]!r}" for pattern in list(gone)[:NAMED_PATTERNS]]
@@ -82,7 +82,7 @@ class Searches:
 
     @classmethod
     def have_time(cls) -> bool:
-        """The clock starts with the first search: most checks have none."""
+        """The clock starts with the first search, because most checks have none."""
         now = time.monotonic()
         if cls._current.until is None:
             cls._current.until = now + MOST_SECONDS
@@ -167,7 +167,7 @@ def find_pattern_problem(*, syntax: str, pattern: str) -> str:
 
 
 def pattern_matcher(*, syntax: str, pattern: str) -> Callable[[str], object]:
-    """Whether it matches, as truth. Raises ValueError."""
+    """The result is truthy if it matches. Raises ValueError."""
     if syntax == "glob":
         return re.compile(translate(pattern)).match
     return compile_pattern(pattern).is_valid

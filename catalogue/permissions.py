@@ -27,8 +27,8 @@ class Access:
     scope: Scope  # Of a token; `catalogue:admin` includes all others, and `catalogue:read` all reading
     permission: str  # Required of a member of staff, such as `catalogue.view_source`
     other_scope: Scope | None = None
-    other_permission: str = ""  # Enough in place of `permission`
-    also: frozenset[str] = frozenset()  # What else a token exercises; of staff the view demands it
+    other_permission: str = ""  # Sufficient instead of `permission`
+    also: frozenset[str] = frozenset()  # Further permissions of a token; the view requires them of staff
 
 
 class InsufficientScope(PermissionDenied):
@@ -53,7 +53,7 @@ class AccessRequired(BasePermission):
         if request.method in READING:
             allowed.append(Scope.VIEW)
         if not any(map(token.allows, allowed)):
-            # Of the scopes that suffice, the one that allows least.
+            # The most limited of the sufficient scopes.
             raise InsufficientScope(min(allowed, key=lambda scope: scope is Scope.ADMIN))
         return True
 
@@ -113,7 +113,7 @@ def tell_missing(user: Any, scopes: Iterable[str]) -> str:
     for scope in scopes:
         missing = sorted(one for one in permissions_behind(Scope(scope)) if not user.has_perm(one))
         more = f" and {len(missing) - NAMED} more" if len(missing) > NAMED else ""
-        sentences.append(f"To hand out {scope} you would need {', '.join(missing[:NAMED])}{more}.")
+        sentences.append(f"To grant {scope}, you need {', '.join(missing[:NAMED])}{more}.")
     return " ".join(sentences)
 
 

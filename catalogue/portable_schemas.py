@@ -1,7 +1,7 @@
 """Tool names and input schemas that every model provider accepts. A portable schema has only types,
-descriptions, choices of texts, lists, and objects that name all their members by plain keys; descriptions
-state other constraints. Free objects and recursion become a text of JSON. Arguments are read back and then
-checked with the engine's own schema."""
+descriptions, choices of strings, lists, and objects that name all their members by plain keys; descriptions
+state other constraints. Free objects and recursion become JSON text. Arguments are translated back and then
+checked against the engine's own schema."""
 
 import hashlib
 import json
@@ -96,7 +96,7 @@ WORDS = {
 }  # fmt: skip
 NOTHING: Schema = {"type": []}
 CLAUDE_KEY = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
-CUT = "x-cut"  # Marks recursion, and what is too large to be inlined
+CUT = "x-cut"  # Marks recursion, and parts that are too large to inline
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +149,7 @@ class Plan:
             value = json.loads(text)
         except (ValueError, RecursionError):
             if not self.is_text:
-                wrong.append(Unreadable(place, "this has to be a text of JSON"))
+                wrong.append(Unreadable(place, "this must be JSON text"))
             return text
         if self.is_text and not self.is_anything and not isinstance(value, (dict, list)):
             return text
@@ -174,7 +174,7 @@ class Plan:
             if isinstance(others, dict):
                 read = others | read
             elif not wrong:
-                wrong.append(Unreadable((*place, self.others), "this has to be an object, as a text of JSON"))
+                wrong.append(Unreadable((*place, self.others), "this must be an object, as JSON text"))
         return read
 
     def write(self, value: Any) -> Any:
@@ -378,9 +378,9 @@ class _Writer:
     def _as_json(self, node: Schema, kind: str | None) -> tuple[Schema, Plan]:
         what = {"object": "An object", "array": "A list"}.get(kind or "", "Any value")
         if isinstance(values := node.get("additionalProperties"), dict) and (types := _types(values)):
-            what += f", whose members are of type {' or '.join(types)}"
+            what += f" with members of type {' or '.join(types)}"
         is_anything = kind not in ("object", "array")
-        written = _with_words({"type": "string", "description": f"{what}, as a text of JSON."}, node)
+        written = _with_words({"type": "string", "description": f"{what}, as JSON text."}, node)
         return written, Plan(is_json=True, is_text=is_anything, is_anything=is_anything)
 
     def _object(self, node: Schema, depth: int, *, is_open: bool) -> tuple[Schema, Plan]:
@@ -402,7 +402,7 @@ class _Writer:
             plan.members[alias] = (name, its_plan)
         if is_open:
             plan.others = _free_name(OTHERS, {*members, *properties})
-            description = "Further members, which have no name here, as a text of JSON: an object."
+            description = "An object with further members, which have no name here, as JSON text."
             properties[plan.others] = _or_null({"type": "string", "description": description})
         written: Schema = {"type": "object", "properties": properties}
         if required:
@@ -566,7 +566,7 @@ def _refusals_of_schema(schema: Schema) -> Iterator[str]:
         yield f"{' and '.join(combined)} at the root of the schema"
     if any(not REFERENCES.isdisjoint(node) for node in nodes):
         recursive = measure_demand(schema).recursive
-        yield "recursion, which LlamaIndex does not survive" if recursive else "references"
+        yield "recursion, on which LlamaIndex fails" if recursive else "references"
     if odd := sorted({key for node in nodes for key in _members_of(node) if not CLAUDE_KEY.fullmatch(key)}):
         more = f" and {len(odd) - SHOWN_KEYS} more" if len(odd) > SHOWN_KEYS else ""
         shown = ", ".join(f'"{key[:LONGEST_SHOWN]}"' for key in odd[:SHOWN_KEYS])
@@ -576,8 +576,8 @@ def _refusals_of_schema(schema: Schema) -> Iterator[str]:
 
 def _refusals_of_name(name: str, limit: int) -> Iterator[str]:
     if "." in name:
-        yield f'the name "{name}", which has a dot'
+        yield f'the name "{name}", which contains a dot'
     elif not is_portable_tool(name, limit=len(name)):
         yield f'the name "{name}", which does not begin with a letter'
     if len(name) > limit:
-        yield f"a name of {len(name)} characters, where with the server's there is room for {limit}"
+        yield f"a name of {len(name)} characters; with the server's name before it, at most {limit} fit"

@@ -16,7 +16,7 @@ CURATORS_HINTS = {  # The fields of a workflow with the curator's value, and MCP
 MAX_ICONS = 8
 MAX_ICON_CHARACTERS = 20_000  # Of all icons of a workflow together; every list of tools carries them
 MAX_ADDRESS_CHARACTERS = 2_000
-RASTER = re.compile(r"data:image/(?:png|jpeg|webp|gif);base64,([A-Za-z0-9+/]+={0,2})")  # SVG may hold scripts
+RASTER = re.compile(r"data:image/(?:png|jpeg|webp|gif);base64,([A-Za-z0-9+/]+={0,2})")  # SVG can hold scripts
 MEDIA_TYPE = re.compile(r"image/[a-z0-9.+-]{1,80}")
 SIZE = re.compile(r"any|[1-9][0-9]{0,4}x[1-9][0-9]{0,4}")
 
@@ -60,15 +60,15 @@ def check_icon_address(address: Any, *, at_most: int = MAX_ICON_CHARACTERS) -> N
         _check_image(address, at_most)
     elif not _is_secure_address(address):
         raise Unusable(
-            "its address is neither an https: one nor data:image/png (jpeg, webp, gif) in base64. "
-            "SVG is not taken in data:, as it may hold scripts."
+            "its address is neither https: nor data:image/png (jpeg, webp, gif) in base64. "
+            "SVG is not accepted in data:, because it may contain scripts."
         )
 
 
 def _read_icon(given: Any, at_most: int) -> dict[str, Any]:
     """`src` and MCP's other members where well-formed."""
     if not isinstance(given, dict):
-        raise Unusable("it is no object.")
+        raise Unusable("it is not an object.")
     check_icon_address(given.get("src"), at_most=at_most)
     kept = {name: given[name] for name, is_valid in OPTIONAL_MEMBERS.items() if is_valid(given.get(name))}
     return {"src": given["src"]} | kept
@@ -79,11 +79,11 @@ def _check_image(address: str, at_most: int) -> None:
         raise Unusable(f"it is too large; all icons together have {MAX_ICON_CHARACTERS:,} characters.")
     image = RASTER.fullmatch(address)
     if image is None:
-        raise Unusable("of images in data: only PNG, JPEG, WebP and GIF in base64 are taken.")
+        raise Unusable("of images in data: only PNG, JPEG, WebP and GIF in base64 are accepted.")
     try:
         base64.b64decode(image[1], validate=True)
     except binascii.Error:
-        raise Unusable("its base64 is broken.") from None
+        raise Unusable("its base64 is invalid.") from None
 
 
 def _is_secure_address(address: str) -> bool:

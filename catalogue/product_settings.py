@@ -1,7 +1,7 @@
 """Settings that administrators change at run time: discovery, timeouts, limits, retries. `settings.CATALOGUE`
-has the environment's values and, over them, those of one row. A process reads the row at most once in
-`MAX_AGE_SECONDS`, when a setting is read outside of an event loop; on one, the last values read count. Every
-call and every tick of a worker reads settings off the loop."""
+has the environment's values, overridden by those of one row. A process reads the row at most once in
+`MAX_AGE_SECONDS`, when a setting is read outside an event loop; on an event loop, the last values apply.
+Every call and every tick of a worker reads settings outside the loop."""
 
 import asyncio
 import math
@@ -22,7 +22,7 @@ from loguru import logger
 from catalogue.models import ProductSettings, Source
 
 MAX_AGE_SECONDS = 1.0
-listeners: list[Callable[[Mapping[str, Any]], None]] = []  # They get the overrides once these have changed
+listeners: list[Callable[[Mapping[str, Any]], None]] = []  # Called with the overrides after each change
 
 
 class Origin(StrEnum):
@@ -58,19 +58,19 @@ class LiveSetting:
         return Origin.ENVIRONMENT if self.is_given else Origin.DEFAULT
 
     def problem_with(self, value: Any) -> str:
-        """A sentence; empty for a valid value."""
+        """Empty for a valid value."""
         if self.type is bool:
-            return "" if isinstance(value, bool) else "This has to be true or false."
+            return "" if isinstance(value, bool) else "This must be true or false."
         if isinstance(value, bool) or not isinstance(value, int if self.type is int else int | float):
-            return "This has to be a whole number." if self.type is int else "This has to be a number."
+            return "This must be a whole number." if self.type is int else "This must be a number."
         if not math.isfinite(value):
-            return "This has to be a number."
+            return "This must be a number."
         if self.minimum is not None and value < self.minimum:
-            return f"This has to be {self.minimum:g} or more."
+            return f"This must be at least {self.minimum:g}."
         if self.above is not None and value <= self.above:
-            return f"This has to be more than {self.above:g}."
+            return f"This must be greater than {self.above:g}."
         if self.maximum is not None and value > self.maximum:
-            return f"This has to be {self.maximum:,g} or less."
+            return f"This must be at most {self.maximum:,g}."
         return ""
 
 
@@ -128,7 +128,7 @@ def _describe(setting: LiveSetting, before: Mapping[str, Any], after: Mapping[st
 
 
 def _reschedule_listings(interval: int) -> None:
-    """For sources without an interval of their own; those that are due already stay so."""
+    """Reschedules sources that have no interval, except those that are already due."""
     following = Source.objects.filter(refresh_interval=None)
     if not interval:
         following.update(next_refresh_at=None)
@@ -138,7 +138,7 @@ def _reschedule_listings(interval: int) -> None:
 
 
 def valid_overrides(stored: Mapping[str, Any]) -> dict[str, Any]:
-    """Without settings or values of other versions of the product."""
+    """Omits settings and values of other versions of the product."""
     known = live_settings()
     return {
         name: value for name, value in stored.items() if name in known and not known[name].problem_with(value)
@@ -153,7 +153,7 @@ class _Remembered:
 
     def current(self) -> Mapping[str, Any]:
         is_old = time.monotonic() - self._read_at > MAX_AGE_SECONDS
-        # Another thread that reads already is not waited for.
+        # Do not wait for another thread that is already reading.
         if is_old and _may_wait_for_database() and self._reading.acquire(blocking=False):
             try:
                 self._read()
@@ -166,7 +166,7 @@ class _Remembered:
         try:
             row = ProductSettings.objects.filter(pk=ProductSettings.ONLY).first()
         except (DatabaseError, InterfaceError) as error:
-            logger.debug("The settings could not be read, those read last hold: {}", error)
+            logger.debug("The settings cannot be read; the last values still apply: {}", error)
         else:
             self._take({} if row is None else valid_overrides(row.overrides))
         self._read_at = read_at

@@ -28,7 +28,7 @@ from connectors.definitions import RejectedDefinition, WorkflowDefinition
 
 RECORDED_OBJECTS = 1000
 BATCH = 500
-NO_DESCRIPTION = "It has no description, by which agents choose: it needs one from a curator."
+NO_DESCRIPTION = "It has no description. Agents choose by descriptions, so a curator must write one."
 
 LAYER_FIELDS = (  # The fields that are accepted of a workflow, or offered in their place
     "name", "upstream_title", "description", "category", "version", "author", "tags", "execution_type",
@@ -56,12 +56,12 @@ class Superseded(Exception):
 
 
 class ListingHeld(Exception):
-    """So many workflows are missing that a person has to confirm it; nothing was changed."""
+    """So many workflows are missing that an administrator must confirm the listing; nothing was changed."""
 
     def __init__(self, missing: list[Workflow], present: int, digest: str) -> None:
         super().__init__(
-            f"The listing is held: {len(missing):,} of {present:,} workflows are gone from it. The last good "
-            "list stays until the engine lists them again, or an administrator confirms that they are gone."
+            f"The listing is held: {len(missing):,} of {present:,} workflows are missing. The last good "
+            "list is kept until the engine lists them again, or an administrator confirms that they are gone."
         )
         self.missing, self.digest = missing, digest
 
@@ -98,10 +98,10 @@ def reconcile(
     by_hand: bool = False,
     by: Actor | None = None,
 ) -> list[Workflow]:
-    """Add, update, hold, return and mark as missing, and record it all on the run. Returns the added rows. A
-    partial listing does not touch workflows that it does not mention. `enable` overrides the source's policy
-    for new workflows. `by_hand` is for declarations of this catalogue, which need no review; `by` is the
-    actor in the history. Raises Superseded and ListingHeld, and changes nothing then."""
+    """Add, update, hold and restore workflows, mark missing ones, and record all of this on the run. Returns
+    the added rows. A partial listing does not touch workflows that it omits. `enable` overrides the source's
+    policy for new workflows. `by_hand` is for declarations in this catalogue, which need no review; `by` is
+    the actor in the history. Raises Superseded or ListingHeld, and then changes nothing."""
     run.skipped_count, run.skipped = len(listing.skipped), listing.skipped[:RECORDED_OBJECTS]
     try:
         changes = _apply(source, listing, is_whole=is_whole, enable=enable, by_hand=by_hand, by=by)
@@ -201,7 +201,7 @@ class _Changes:
     doubtful: list[tuple[Workflow, dict[str, Any]]] = field(default_factory=list)  # For the policy
     to_review: list[Workflow] = field(default_factory=list)  # New workflows, which have no key yet
     reviews: list[Review] = field(default_factory=list)  # Replace existing ones
-    settled: list[int] = field(default_factory=list)  # Keys of workflows that need no review any more
+    settled: list[int] = field(default_factory=list)  # Keys of workflows that no longer need review
 
     @property
     def show(self) -> bool:
@@ -303,7 +303,7 @@ def _compare(
             )
         else:
             _compare_one(workflow, upstream, reviews.get(workflow.pk), changes, policy)
-            _look_at_overrides(workflow, upstream, listing)
+            _flag_override_misfits(workflow, upstream, listing)
     _keep_unreadable(known, listing)
     changes.missing = [workflow for workflow in known.values() if workflow.missing_since is None]
     if guarded:
@@ -317,13 +317,13 @@ def _keep_unreadable(known: dict[str, Workflow], listing: Listing) -> None:
         if (workflow := known[upstream_id]).missing_since is None:
             del known[upstream_id]
             message = (
-                f"It is kept as it was, since its object cannot be read: {listing.unreadable[upstream_id]}"
+                f"It is kept unchanged, because its object cannot be read: {listing.unreadable[upstream_id]}"
             )
             listing.flagged.append({"id": upstream_id, "name": workflow.name, "reason": message})
 
 
 def _guard(source: Source, listing: Listing, missing: list[Workflow], present: int) -> None:
-    """Raises ListingHeld if too many are missing, unless exactly that was confirmed."""
+    """Raises ListingHeld if too many are missing, unless exactly these were confirmed."""
     is_much = len(missing) >= FEWEST_GUARDED and 100 * len(missing) > source.vanishing_share_percent * present
     if not missing or (listing.layers and not is_much):
         return
@@ -334,14 +334,14 @@ def _guard(source: Source, listing: Listing, missing: list[Workflow], present: i
         raise ListingHeld(missing, present, digest)
 
 
-def _look_at_overrides(workflow: Workflow, upstream: dict[str, Any], listing: Listing) -> None:
+def _flag_override_misfits(workflow: Workflow, upstream: dict[str, Any], listing: Listing) -> None:
     """Flag values that a curator has set and that no longer fit the engine's new schema."""
     if not workflow.argument_overrides or workflow.content_hash == upstream["content_hash"]:
         return
     problems = find_override_problems(upstream["input_schema"], workflow.argument_overrides)
     misfits = " ".join(f"{name}: {problem}" for name, problem in problems.items())
     if misfits:
-        reason = f"What a curator has set for its arguments no longer fits. {misfits}"
+        reason = f"The curator's settings of its arguments no longer fit. {misfits}"
         listing.flagged.append({"id": workflow.upstream_id, "name": upstream["name"], "reason": reason})
 
 
@@ -438,7 +438,7 @@ def _compare_one(
     elif (
         change is not None
         and change.offer_hash == offer_hash
-        # An offer that was turned down stays so under any policy.
+        # A rejected offer stays rejected under any policy.
         and (change.kept_at is not None or policy != Source.ChangePolicy.FOLLOW)
     ):
         if workflow.missing_since is None:
@@ -452,7 +452,7 @@ def _compare_one(
 
 
 def _may_be_held(workflow: Workflow, review: Review | None, policy: Source.ChangePolicy) -> bool:
-    """A workflow that is not enabled was never accepted; the policy `hold` holds its changes all the same."""
+    """A workflow that is not enabled was never accepted; the policy `hold` holds its changes nevertheless."""
     if policy == Source.ChangePolicy.FOLLOW:
         return False
     is_new = review is not None and review.kind == Review.Kind.NEW
@@ -551,7 +551,7 @@ def serve_layers(layers: Iterable[tuple[Workflow, Mapping[str, Any]]]) -> None:
 
 
 def apply_policy_to_held(source: Source) -> int:
-    """Returns how many are accepted; those turned down stay. Call it under `Revision.lock`."""
+    """Returns how many are accepted; rejected ones stay. Call it under `Revision.lock`."""
     served = 0
     held = Review.objects.changes().filter(workflow__source=source, kept_at=None)
     keys, placement = list(held.order_by("pk").values_list("pk", flat=True)), Placement()

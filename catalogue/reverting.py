@@ -1,4 +1,4 @@
-"""Reverting a change of the history by a new change, with all its checks."""
+"""Reverting a recorded change by a new change, with all of its checks."""
 
 from collections.abc import Callable
 from typing import Any
@@ -31,25 +31,25 @@ class RevertRefused(Exception):
 
 
 def why_not_revertible(entry: HistoryEntry) -> str:
-    """The reason found in the entry itself; empty if a revert can be tried."""
+    """The reason in the entry itself; empty if a revert can be attempted."""
     model = history.recorded_model(entry.model)
     if model is None or not entry.changes:
-        return "The entry does not say from what value to what value it changed anything."
+        return "The entry does not contain the old and new values."
     if entry.kind == HistoryEntry.Kind.ADDED and model not in removers:
-        return f"{entry.object_name} was added, which its history does not take back: its own page may."
+        return f"Adding {entry.object_name} cannot be reverted here. Delete it on its own page, if possible."
     if entry.kind == HistoryEntry.Kind.DELETED and model not in restorers:
-        return f"{entry.object_name} was deleted, and the history does not keep all of it: add it again."
+        return f"{entry.object_name} was deleted, and the history does not contain all of it. Add it again."
     if entry.kind == HistoryEntry.Kind.ADDED:
         return ""
     if any(history.SECRET in values for values in entry.changes.values()):
-        return "It changed secrets, which the history does not keep: enter them again."
+        return "It changed secrets, which the history does not contain: enter them again."
     if model is Workflow and entry.changes.keys() & DECLARED:
-        return "It was declared: declare it again with the values from before, which stand here."
+        return "It changed a declared tool: declare it again with the old values shown here."
     return ""
 
 
 def permission_to_revert(entry: HistoryEntry) -> str:
-    """Reverting is a change, a deletion or an addition itself: `catalogue.delete_toolset`."""
+    """For the change, deletion or addition that reverts the entry, such as `catalogue.delete_toolset`."""
     kinds = HistoryEntry.Kind
     verb = {kinds.ADDED: "delete", kinds.DELETED: "add"}.get(kinds(entry.kind), "change")
     app, _, model = entry.model.partition(".")
@@ -68,11 +68,11 @@ def revert_change(entry: HistoryEntry, *, by: history.Actor) -> HistoryEntry:
     try:
         if entry.kind == HistoryEntry.Kind.DELETED:
             if row is not None:
-                raise RevertRefused(f"{entry.object_name} exists: it was restored already.")
+                raise RevertRefused(f"{entry.object_name} already exists again.")
             restored = restorers[model](entry.object_id, _old_values(model, entry))
             history.record_change(by, [restored], message, reverts=entry)
         elif row is None:
-            raise RevertRefused(f"{entry.object_name} does not exist any more.")
+            raise RevertRefused(f"{entry.object_name} no longer exists.")
         elif entry.kind == HistoryEntry.Kind.ADDED:
             _check_is_as_added(row, entry)
             history.record_deletion(by, [row], message, reverts=entry)
@@ -90,7 +90,7 @@ def revert_change(entry: HistoryEntry, *, by: history.Actor) -> HistoryEntry:
 
 
 def _check_is_as_added(row: Any, entry: HistoryEntry) -> None:
-    """Later changes of the object are not discarded."""
+    """Raises RevertRefused rather than discard later changes of the object."""
     added = {name: new for name, (_, new) in entry.changes.items()}
     now = history.values_of(row)
     differing = sorted(name for name in added.keys() | now.keys() if added.get(name) != now.get(name))
@@ -105,7 +105,7 @@ def _check_is_as_left(row: Any, entry: HistoryEntry) -> None:
     for name, (_, new) in entry.changes.items():
         now = present[name] if name in present else history.plain(getattr(row, columns.get(name, name), None))
         if now != new:
-            message = f"{name} is {_shown(now)} now and not {_shown(new)} any more"
+            message = f"{name} is now {_shown(now)} and no longer {_shown(new)}"
             raise RevertRefused(f"{message}: it has changed since. Revert that change first.")
 
 
@@ -177,7 +177,7 @@ def _restore(key: str, values: dict[str, Any]) -> Any:
 
 
 def _restore_source(key: str, values: dict[str, Any]) -> Any:
-    """Its next listing brings its workflows; their curation is lost."""
+    """The next listing adds its workflows again; their curation is lost."""
     known = {name: value for name, value in values.items() if name in ("name", "kind", "config", *UPDATABLE)}
     return create_source(**{"credentials": {}, "config": {}} | known)
 
@@ -189,12 +189,12 @@ def _remove(row: Any) -> None:
         users = sorted(
             {capfirst(str(type(one)._meta.verbose_name_plural)) for one in error.protected_objects}
         )
-        raise RevertRefused(f"{row} is used: {', '.join(users)} belong to it.") from None
+        raise RevertRefused(f"{row} cannot be deleted: {', '.join(users)} belong to it.") from None
 
 
 def _remove_source(source: Source) -> None:
     if count := source.workflows.count():
-        raise RevertRefused(f"{source} has {count:,} workflows by now: delete it by hand.")
+        raise RevertRefused(f"{source} now has {count:,} workflows: delete it by hand.")
     _remove(source)
 
 

@@ -28,7 +28,7 @@ ACCEPTABLE = tuple(  # The fields that can be accepted alone
 
 class UnknownFields(ValueError):
     def __init__(self, names: list[str]) -> None:
-        super().__init__(f"No such fields: {', '.join(names)}. There are {', '.join(ACCEPTABLE)}.")
+        super().__init__(f"Unknown fields: {', '.join(names)}. Choose from {', '.join(ACCEPTABLE)}.")
 
 
 class ReviewRefused(Exception):
@@ -48,11 +48,11 @@ class Decided:
         """Empty if everything was decided."""
         sentences = []
         if self.changed_again:
-            sentences.append(f"Changed again, look at it once more: {_named(self.changed_again)}.")
+            sentences.append(f"Changed again, so review again: {_named(self.changed_again)}.")
         if self.nothing_held:
-            sentences.append(f"Nothing is held any more: {_named(self.nothing_held)}.")
+            sentences.append(f"No longer held: {_named(self.nothing_held)}.")
         if self.only_whole:
-            sentences.append(f"New workflows are accepted as a whole: {_named(self.only_whole)}.")
+            sentences.append(f"New workflows can only be accepted as a whole: {_named(self.only_whole)}.")
         return " ".join(sentences)
 
 
@@ -70,7 +70,7 @@ def fields_together(field: str, source: Source) -> tuple[str, ...]:
 
 
 def offers_of(reviews: QuerySet[Review]) -> dict[int, str]:
-    """The current offers, to decide on all of them unseen."""
+    """The current offers, for a decision on all of them without review."""
     return dict(reviews.order_by("pk").values_list("pk", "offer_hash"))
 
 
@@ -178,7 +178,7 @@ def _keep(reviews: list[Review], by: Actor, placement: Placement) -> None:
     Review.objects.filter(pk__in=[review.pk for review in changed]).update(kept_at=timezone.now())
     Review.objects.filter(pk__in=[review.pk for review in new]).delete()
     _record(by, changed, placement, "Turned down the engine's change: {}.")
-    _record(by, new, placement, "Looked at as a new workflow, and left hidden.")
+    _record(by, new, placement, "Reviewed as a new workflow, and left hidden.")
 
 
 def confirm_listing(run: DiscoveryRun, *, by: Actor) -> DiscoveryRun | None:
@@ -192,7 +192,7 @@ def confirm_listing(run: DiscoveryRun, *, by: Actor) -> DiscoveryRun | None:
         later = source.discovery_runs.filter(pk__gt=run.pk, outcome=DiscoveryRun.Outcome.SUCCEEDED)
         if later.exists() or not held.update(confirmed_at=timezone.now()):
             raise ReviewRefused(
-                "There is nothing to confirm: this listing is not held, or a later one is good."
+                "There is nothing to confirm: this listing is not held, or a later one succeeded."
             )
         record_change(by, [source], f"Confirmed that {run.missing:,} workflows are gone.")
     try:

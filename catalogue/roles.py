@@ -1,4 +1,4 @@
-"""The roles that come with the product, as groups with fixed permissions, and what they may hand out."""
+"""The roles that come with the product, as groups with fixed permissions, and what they can grant."""
 
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
@@ -40,7 +40,7 @@ OWNED = {  # Models that only owners add, change and delete
 }
 OWNED_BESIDES = frozenset({"mcp_bridge.assign_accesstoken", "mcp_bridge.keep_accesstoken"})
 WRITING = ("add", "change", "delete")
-INTERNAL = {  # Without a page of their own: no role has permissions for them
+INTERNAL = {  # They have no page, so no role has permissions for them
     "admin": ("logentry",),
     "auth": ("permission",),
     "catalogue": ("revision",),
@@ -102,13 +102,13 @@ def _new_group(name: Role.Name) -> Group:
 
 
 def role_of(user: User) -> Role | None:
-    """The one with the most permissions of several."""
+    """The role with the most permissions if there are several."""
     roles = {role.name: role for role in Role.objects.filter(group__user=user).select_related("group")}
     return next((roles[name] for name in reversed(Name.values) if name in roles), None)
 
 
 def grantable_roles(user: Any) -> list[Role]:
-    """Those with no permission that the user lacks."""
+    """The roles without permissions that the user lacks."""
     roles = Role.objects.select_related("group")
     if user.is_active and user.is_superuser:
         offered = roles
@@ -127,7 +127,7 @@ def permissions_of(holder: Any) -> QuerySet[Permission]:
 
 
 def covers(user: Any, other: User | Group | None) -> bool:
-    """Whether the other has no permission that the user lacks."""
+    """Whether the user has all permissions of the other."""
     if other is None or user.is_superuser:
         return True
     if getattr(other, "is_superuser", False):
@@ -147,6 +147,6 @@ def lock_owners() -> None:
 
 
 def would_leave_no_owner(without: Collection[int]) -> bool:
-    """Whether these users (keys) are all owners that there are."""
+    """Whether these users (keys) include all owners, if there are any."""
     remaining = owners().exclude(pk__in=without)
     return not remaining.exists() and owners().filter(pk__in=without).exists()

@@ -1,6 +1,6 @@
 """Limits for schemas of engines: their size, their depth, and the work that references multiply. A validator
-follows each reference every time: forty short definitions that each refer twice to the one before keep it
-busy for years. The demand of a schema therefore counts nodes as a validator meets them."""
+follows each reference every time: forty short definitions that each refer twice to the previous one keep it
+busy for years. The demand of a schema therefore counts nodes as often as a validator visits them."""
 
 import json
 from collections.abc import Iterator
@@ -30,8 +30,8 @@ NOT_FOLLOWED = LITERALS | DEFINITIONS
 REFERENCES = frozenset({"$ref", "$dynamicRef", "$recursiveRef"})
 ANCHORS = frozenset({"$anchor", "$dynamicAnchor"})
 MCP_HEADER = "x-mcp-header"
-"""An engine could make clients copy arguments into HTTP headers with it, and clients drop tools with invalid
-annotations, so it is removed."""
+"""Removed: with it, an engine could make clients copy arguments into HTTP headers, and clients drop tools
+with invalid annotations."""
 
 
 class UnsafeSchema(ValueError):
@@ -147,7 +147,7 @@ class Places:
             places._note(node)
         for reference in chain.from_iterable(map(_references, nodes)):
             if (base := reference.partition("#")[0]) and base not in places.resources:
-                raise UnsafeSchema(f"The schema refers to {reference[:200]!r}, which lies outside of it.")
+                raise UnsafeSchema(f"The schema refers to {reference[:200]!r}, which is outside of it.")
         return places
 
     def _note(self, node: Schema) -> None:
@@ -190,11 +190,11 @@ class Places:
 
 def _add(places: dict[str, Schema], name: str, node: Schema) -> None:
     if places.setdefault(name, node) is not node:
-        raise BrokenSchema(f"It has the name {name[:200]!r} twice.")
+        raise BrokenSchema(f"It defines the name {name[:200]!r} twice.")
 
 
 def _nowhere(reference: str) -> BrokenSchema:
-    return BrokenSchema(f"It refers to {reference[:200]!r}, where there is nothing.")
+    return BrokenSchema(f"It refers to {reference[:200]!r}, which does not exist.")
 
 
 def _references(node: Schema) -> Iterator[str]:

@@ -1,6 +1,7 @@
-"""Checking engines' JSON Schemas, and arguments against them. A schema is used as it is, replaced by the
-generic one, or refused. jsonschema-rs compiles it without retrieval and with linear-time regular expressions,
-so no schema can hang the process or fetch anything; other patterns are in `catalogue.patterns`."""
+"""Validation of engines' JSON Schemas, and of arguments against them. A schema is used unchanged, replaced by
+the generic one, or refused. jsonschema-rs compiles it without retrieval and with linear-time regular
+expressions, so no schema can hang the process or fetch anything; other patterns are in
+`catalogue.patterns`."""
 
 import copy
 import json
@@ -42,7 +43,7 @@ Place = tuple[str | int, ...]  # Keys and indexes that lead to a value
 class CheckedSchema:
     schema: dict[str, Any]
     problem: str = ""  # Why the generic schema replaces the engine's; empty if it does not
-    left_out: str = ""  # What of the engine's schema cannot be used
+    left_out: str = ""  # The parts of the engine's schema that cannot be used
 
     @property
     def remark(self) -> str:
@@ -63,7 +64,7 @@ def check_input_schema(raw: Any) -> CheckedSchema:
     if raw is None:
         return CheckedSchema(GENERIC_SCHEMA)
     if not isinstance(raw, dict):
-        return CheckedSchema(GENERIC_SCHEMA, f"The input schema is no object but {type(raw).__name__}.")
+        return CheckedSchema(GENERIC_SCHEMA, f"The input schema is not an object but {type(raw).__name__}.")
     return _checked_input(_text_of(raw if "type" in raw else raw | {"type": "object"}))
 
 
@@ -131,8 +132,8 @@ class CheckedArguments:
 
 
 def check_arguments(schema: dict[str, Any], arguments: dict[str, Any]) -> CheckedArguments:
-    """Find all faults (A2.5). null counts as left out where a member is optional and cannot be null. Many
-    clients and models write null for whatever they leave out, at any depth."""
+    """Find all errors (A2.5). null counts as omitted if a member is optional and cannot be null, because many
+    clients and models write null for members that they omit, at any depth."""
     problems = find_argument_problems(schema, arguments)
     if not problems or _extent(arguments)[1] > MAX_ARGUMENT_DEPTH or not _has_null_member(arguments):
         return CheckedArguments(arguments, problems)
@@ -144,7 +145,7 @@ def check_arguments(schema: dict[str, Any], arguments: dict[str, Any]) -> Checke
 
 
 def find_argument_problems(schema: dict[str, Any], arguments: Any) -> list[ArgumentProblem]:
-    """All faults of the arguments, at most 50 (A2.5); only the first one if all would cost too much."""
+    """All errors in the arguments, at most 50 (A2.5); only the first one if all would cost too much."""
     try:
         found = _compiled(write_json(schema)).check(arguments)
     except TooDeep:
@@ -209,7 +210,7 @@ def _refuse_halves(arguments: Any) -> None:
 
 
 class _Nulls:
-    """The members that are null, and whether they count as left out."""
+    """The members that are null, and whether they count as omitted."""
 
     def __init__(self, compiled: _Compiled, arguments: dict[str, Any]) -> None:
         self._compiled = compiled
@@ -226,7 +227,7 @@ class _Nulls:
         return self._arguments
 
     def _put_back(self, errors: Iterable[jsonschema_rs.ValidationError]) -> bool:
-        """Restore members that turn out to be required; their fault is that they are null."""
+        """Restore members that turn out to be required; the error is that they are null."""
         missing = {
             (*error.instance_path, error.kind.property)
             for error in _each(errors)
@@ -328,7 +329,7 @@ def _with_properties(part: dict[str, Any]) -> dict[str, Any]:
 
 def _find_problem(schema: dict[str, Any], text: str) -> str:
     """Why the schema cannot be compiled; `text` is its JSON."""
-    # To ask the metaschema takes a quarter of the time, and without these words nothing else can be wrong.
+    # The metaschema takes a quarter of the time, and without these keywords nothing else can be wrong.
     if not COMPILED.search(text) and jsonschema_rs.meta.is_valid(schema):
         return ""
     try:
@@ -419,7 +420,7 @@ def words_for_demand(broken: Any) -> str:
         case {"properties": dict() as absent, **others} if not others and all(
             schema is False for schema in absent.values()
         ):
-            return f"at least one of {', '.join(absent)} has to be given"
+            return f"at least one of {', '.join(absent)} is required"
         case {"not": {"anyOf": list() as groups}}:
             return _words_for_groups("one or more", groups)
         case {"not": {"oneOf": list() as groups}}:
@@ -434,4 +435,4 @@ def _words_for_groups(how_many: str, groups: list[Any]) -> str:
     if not all(isinstance(group, dict) and group.keys() == {"required"} for group in groups):
         return ""
     alternatives = " / ".join(" with ".join(map(str, group["required"])) for group in groups)
-    return f"{how_many} of these has to be given: {alternatives}"
+    return f"{how_many} of these is required: {alternatives}"

@@ -318,7 +318,7 @@ MOST_KNOWN = 50
 class WorkflowQuery:
     """The criteria of a list; empty ones do not narrow it."""
 
-    tags: Sequence[str] = ()  # A workflow has to carry all of them
+    tags: Sequence[str] = ()  # A workflow must have all of them
     source: str = ""
     query: str = ""
 
@@ -376,5 +376,5 @@ def _hint(wanted: WorkflowQuery, unknown: Sequence[str]) -> str:
     if unknown:
         return f"No workflow has the {' or the '.join(unknown)[:500]}."
     if wanted.query and not (wanted.tags or wanted.source):
-        return "Nothing has these words: try fewer or other ones, or list all without a query."
-    return "No workflow has all of that: ask for less."
+        return "No workflow matches these words: try fewer or other ones, or list all without a query."
+    return "No workflow matches all of these criteria: use fewer."

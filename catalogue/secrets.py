@@ -1,5 +1,5 @@
-"""Credentials at rest, encrypted with keys derived from SECRET_KEY, the newest first; and references to
-secrets that are kept elsewhere: `env:CATALOGUE_SECRET_NAME`, `file:name`; and the hashing of passwords."""
+"""Stored credentials, encrypted with keys derived from SECRET_KEY, the newest first; references to secrets
+that are stored elsewhere: `env:CATALOGUE_SECRET_NAME`, `file:name`; and the hashing of passwords."""
 
 import base64
 import hashlib
@@ -34,7 +34,7 @@ DERIVE = (
 
 
 class CredentialsUnreadable(Exception):
-    """The credentials were encrypted with another SECRET_KEY and have to be entered again."""
+    """The credentials were encrypted with another SECRET_KEY and must be entered again."""
 
 
 @cache
@@ -66,12 +66,12 @@ def decrypt_credentials(stored: str) -> dict[str, str]:
 
 
 VARIABLE, FILE = "env:", "file:"
-VARIABLES = "CATALOGUE_SECRET_"  # How variables begin that can be referred to
+VARIABLES = "CATALOGUE_SECRET_"  # Only variables with this prefix can be referenced
 LARGEST_FILE = 64 * 1024  # Bytes; certificates with their chain fit
 
 
 class SecretUnavailable(Exception):
-    """A reference leads to no secret; the message says what to do, and no value."""
+    """A reference does not lead to a secret. The message says what to do, without any values."""
 
 
 def is_reference(value: str) -> bool:
@@ -87,7 +87,7 @@ def resolve(value: str) -> str:
 
 
 def resolve_all(credentials: Mapping[str, Any]) -> dict[str, Any]:
-    """By the same names. Raises SecretUnavailable, whose message begins with the name."""
+    """By the same names. Raises SecretUnavailable with the name at the beginning of the message."""
     resolved = {}
     for name, value in credentials.items():
         try:
@@ -99,7 +99,7 @@ def resolve_all(credentials: Mapping[str, Any]) -> dict[str, Any]:
 
 def _read_variable(name: str) -> str:
     if not name.startswith(VARIABLES) or name == VARIABLES:
-        raise SecretUnavailable(f"only environment variables that begin with {VARIABLES} can be referred to.")
+        raise SecretUnavailable(f"only environment variables that begin with {VARIABLES} can be referenced.")
     secret: str = settings.SECRET_VARIABLES.get(name, "").strip()
     if not secret:
         raise SecretUnavailable(
@@ -110,7 +110,7 @@ def _read_variable(name: str) -> str:
 
 def _read_file(name: str) -> str:
     folder = Path(settings.SECRETS_DIR).resolve()
-    outside = SecretUnavailable(f"only files below {folder} can be referred to (CATALOGUE_SECRETS_DIR).")
+    outside = SecretUnavailable(f"only files below {folder} can be referenced (CATALOGUE_SECRETS_DIR).")
     try:
         # Not only textually: links may lead elsewhere. Orchestrators use links within the folder.
         path = (folder / name).resolve()
@@ -123,7 +123,7 @@ def _read_file(name: str) -> str:
         # A pipe would wait for a writer.
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW), "rb") as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise SecretUnavailable(f"{shown} in {folder} is no plain file.")
+                raise SecretUnavailable(f"{shown} in {folder} is not a regular file.")
             content = file.read(LARGEST_FILE + 1)
     except OSError as error:
         raise SecretUnavailable(f"the file {shown} in {folder} cannot be read: {error.strerror}.") from None
@@ -140,7 +140,7 @@ def _read_file(name: str) -> str:
 
 @lru_cache(maxsize=1_000)
 def references_in(stored: str) -> tuple[str, ...]:
-    """Those of encrypted credentials. None of unreadable ones."""
+    """The references in encrypted credentials; none if these cannot be decrypted."""
     try:
         values: Iterable[Any] = decrypt_credentials(stored).values()
     except CredentialsUnreadable:
@@ -149,7 +149,7 @@ def references_in(stored: str) -> tuple[str, ...]:
 
 
 def state_of(references: Iterable[str]) -> str:
-    """A digest that changes with what they lead to."""
+    """A digest that changes with the referenced secrets."""
     digest = hashlib.sha256()
     for reference in references:
         try:
@@ -175,7 +175,7 @@ def unseal(sealed: str) -> tuple[bytes, dict[str, Any]]:
         opened = decrypt_credentials(sealed)
         return zlib.decompress(base64.b64decode(opened["import"])), json.loads(opened["asked"])
     except (CredentialsUnreadable, KeyError):
-        raise PermissionDenied("That was not made here.") from None
+        raise PermissionDenied("This was not created by this installation.") from None
 
 
 def seal_entries(entries: dict[str, str], *, form: str) -> str:
@@ -191,7 +191,7 @@ class EntriesLost(Exception):
 
 
 def unseal_entries(sealed: str, *, form: str) -> dict[str, str]:
-    """The arguments of `seal_entries`. Raises EntriesLost where they have to be entered again."""
+    """The arguments of `seal_entries`. Raises EntriesLost if the secrets must be entered again."""
     if not sealed:
         return {}
     try:
@@ -206,8 +206,8 @@ def unseal_entries(sealed: str, *, form: str) -> dict[str, str]:
 
 
 class BackgroundPBKDF2(PBKDF2PasswordHasher):
-    """Django's own hashes, computed in a process of low priority: most of a second of a core for each guess,
-    which tool calls need."""
+    """Django's own hashes, computed in a process of low priority: each guess takes most of a second of a
+    core, which tool calls need."""
 
     def encode(self, password: str, salt: str, iterations: int | None = None) -> str:
         if not salt or "$" in salt:
@@ -231,7 +231,8 @@ class BackgroundPBKDF2(PBKDF2PasswordHasher):
             )
         except (OSError, subprocess.SubprocessError) as error:
             logger.warning(
-                "A password is checked in this process: no other one did ({}).", type(error).__name__
+                "A password is hashed in this process: a separate one failed ({}).",
+                type(error).__name__,
             )
             return None
         return base64.b64encode(bytes.fromhex(done.stdout.decode().strip())).decode("ascii").strip()

@@ -126,7 +126,7 @@ def serve_schema(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _copied(value: Any) -> Any:
-    """In a fifth of the time of `copy.deepcopy`, of JSON."""
+    """For JSON values only, in a fifth of the time of `copy.deepcopy`."""
     if isinstance(value, dict):
         return {
             key: _copied(inner) if isinstance(inner, dict | list) else inner for key, inner in value.items()

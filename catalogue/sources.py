@@ -50,7 +50,7 @@ def configure_source(
     if credentials is not None:
         source.credentials = credentials
     check_settings(source)
-    # A listing with the old settings loses its lease, and their failures no longer count.
+    # A listing with the old settings loses its lease, and its failures no longer count.
     source.next_refresh_at = source.configured_at = timezone.now()
     source.refresh_lease_expires_at, source.failures = None, 0
     # Not the whole row: a listing that ends meanwhile writes its own part of it.
@@ -66,7 +66,7 @@ def check_address_is_kept(source: Source, config: dict[str, Any]) -> None:
 
 
 def encrypted_columns() -> Iterator[tuple[type[models.Model], str]]:
-    """Of all rooms: each column whose name begins with `encrypted_`."""
+    """Each column of any model with a name that begins with `encrypted_`."""
     for model in apps.get_models():
         for field in model._meta.concrete_fields:
             if field.name.startswith("encrypted_"):
@@ -74,13 +74,13 @@ def encrypted_columns() -> Iterator[tuple[type[models.Model], str]]:
 
 
 def reencrypt_credentials() -> tuple[int, list[str]]:
-    """Re-encrypt with the present key. Returns how many, and the names of rows with an unknown key. May be
-    broken off and begun again at any time."""
+    """Re-encrypt with the present key. Returns how many, and the names of rows with an unknown key. It can be
+    interrupted and repeated at any time."""
     done, unreadable = 0, []
     for model, column in encrypted_columns():
         rows = model._base_manager.exclude(**{column: ""}).exclude(**{column: None})
         for key, stored in rows.order_by("pk").values_list("pk", column):
-            # Keeps credentials that are entered meanwhile, which have the present key already.
+            # Credentials that are entered meanwhile already have the present key.
             before = model._base_manager.filter(pk=key, **{column: stored})
             try:
                 encrypted = encrypt_credentials(decrypt_credentials(stored))
@@ -96,7 +96,7 @@ def update_source(source: Source, **changes: Any) -> Source:
     """Change fields of UPDATABLE. Raises ValidationError by field. Enabling and a new interval make a listing
     due, unless the source is refreshed by hand only. A new change policy is applied to held changes."""
     if unknown := set(changes) - set(UPDATABLE):
-        raise TypeError(f"Not changed this way: {', '.join(sorted(unknown))}")
+        raise TypeError(f"These fields cannot be changed here: {', '.join(sorted(unknown))}")
     for name, value in changes.items():
         setattr(source, name, value)
     source.full_clean()
@@ -114,7 +114,7 @@ def update_source(source: Source, **changes: Any) -> Source:
 
 @transaction.atomic
 def rename_in_reservations(old: str, new: str) -> None:
-    """`user:ada` is called otherwise from now on; where she may use something she still may."""
+    """`old` and `new` are names such as `user:ada`. Reservations keep admitting the renamed user or group."""
     Revision.lock()
     for model in (Source, Toolset):
         for row in model._default_manager.filter(reserved_for__contains=old):
@@ -146,7 +146,7 @@ def check_settings(source: Source) -> None:
     except Misconfigured as error:
         raise ValidationError({"kind": error.message}) from None
     if misplaced:
-        message = f"{', '.join(misplaced)}: a secret; as a credential it would be stored encrypted."
+        message = f"{', '.join(misplaced)}: a secret; give it as a credential, so that it is encrypted."
         raise ValidationError({"config": message})
     try:
         make_connector(source)
@@ -156,11 +156,11 @@ def check_settings(source: Source) -> None:
 
 def _check_is_object(config: object) -> None:
     if not isinstance(config, dict):
-        raise ValidationError({"config": "The settings have to be a JSON object."})
+        raise ValidationError({"config": "The settings must be a JSON object."})
 
 
 def webhook_address(source: Source) -> str:
-    """Where its engine reports ends, if it has a webhook."""
+    """Where the engine reports ended runs, if it has a webhook."""
     return f"{settings.PUBLIC_URL}{reverse('webhook', args=[source.name])}"
 
 
@@ -170,7 +170,7 @@ def check_source(source: Source) -> Health:
 
 
 def check_candidate(source: Source) -> Health:
-    """The same with settings that are not stored, by a connector of its own."""
+    """Like `check_source`, for settings that are not stored, with a separate connector."""
     return run_without_connection(_check(lambda: aclosing(make_connector(source))))
 
 
@@ -183,5 +183,5 @@ async def _check(open_connector: Callable[[], AbstractAsyncContextManager[Connec
     except ConnectorError as error:
         return Health(ok=False, message=error.message)
     except Exception:  # noqa: BLE001 - a connector's bug is reported like an engine's failure
-        logger.exception("A connector failed in a way of its own")
-        return Health(ok=False, message="An error of ours, not of the engine; the log has the details.")
+        logger.exception("A connector failed with an unexpected error")
+        return Health(ok=False, message="An internal error, not one of the engine; the log has the details.")

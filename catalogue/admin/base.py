@@ -51,10 +51,8 @@ def describe_changes(entry: HistoryEntry) -> list[str]:
 
 
 def changes_in_full(entry: HistoryEntry) -> list[tuple[str, str, str]]:
-    """Of each field its label, its old and its new value.
-
-    Those that read the same, such as None and {}, tell nothing.
-    """
+    """The label, old and new value of each field, except fields with values that read the same, such as None
+    and {}."""
     model = recorded_model(entry.model)
     fields = {} if model is None else {field.name: field for field in model._meta.get_fields()}
     labels = {
@@ -89,7 +87,8 @@ class CatalogueChangeList(ChangeList):  # type: ignore[misc]
     queryset: QuerySet[Any] | None = None
 
     def get_queryset(self, request: HttpRequest, exclude_parameters: Any = None) -> QuerySet[Any]:
-        """Each filter that counts its choices asks for the rows without itself; most are not in use."""
+        """Each filter that counts its choices requests the rows without itself, although most are not in
+        use."""
         if self.queryset is not None and self.filter_params.keys().isdisjoint(exclude_parameters or ()):
             return self.queryset
         rows: QuerySet[Any] = super().get_queryset(request, exclude_parameters)
@@ -108,7 +107,7 @@ class CatalogueChangeList(ChangeList):  # type: ignore[misc]
 
 
 class BoundedChangeList(CatalogueChangeList):
-    """The newest first, by the column `model_admin.newest_by`; leads on from its last page by time."""
+    """The newest first, by the column `model_admin.newest_by`; its last page links to older rows by time."""
 
     @property
     def older(self) -> str:
@@ -125,7 +124,7 @@ class BoundedChangeList(CatalogueChangeList):
 
 @cache
 def _checkbox() -> str:
-    """Every row's, with KEY in place of its key: Unfold renders two templates for each."""
+    """For every row, with KEY as its key, because Unfold renders two templates for each checkbox."""
     return str(checkbox.render(ACTION_CHECKBOX_NAME, KEY))
 
 
@@ -133,7 +132,7 @@ MEANT = {PAGE_VAR: re.compile("[0-9]{0,9}"), ORDER_VAR: re.compile(r"(-?[0-9]{1,
 
 
 def _why_not_shown(chosen: Mapping[str, str], wrong: Sequence[str]) -> str:
-    """`wrong`: parameters that are no numbers; empty if Django refused the address otherwise."""
+    """`wrong`: parameters that are not numbers; empty if Django refused the address for another reason."""
     named = wrong or ([PAGE_VAR] if PAGE_VAR in chosen else [name for name in chosen if "__" in name])
     if named == [PAGE_VAR]:
         return f"This list has no page {chosen[PAGE_VAR][:SHOWN_VALUE]}; this is the first page."
@@ -166,7 +165,7 @@ class CatalogueAdmin(UnfoldAdmin):
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
     ) -> tuple[QuerySet[Any], bool]:
-        """Of a long table in the newest rows that the filters leave, each word anywhere."""
+        """Searches a long table only in the newest rows that match the filters, for each word anywhere."""
         if not self.newest_by:
             return super().get_search_results(request, queryset, search_term)
         words = search_term.split()
@@ -220,7 +219,7 @@ class CatalogueAdmin(UnfoldAdmin):
 
     @contextmanager
     def comparing(self, request: HttpRequest, object_id: str | None) -> Iterator[None]:
-        """Forms made meanwhile are compared with the mark that was sent, until what they save is saved."""
+        """Forms created in this block are compared with the submitted mark, until they are saved."""
         if request.method != "POST" or object_id is None:
             yield
             return
@@ -230,10 +229,10 @@ class CatalogueAdmin(UnfoldAdmin):
             yield
 
     def lock(self, request: HttpRequest, key: str) -> None:
-        """Until the transaction ends, so that of two saves the second sees what the first one did."""
+        """Until the transaction ends, so that the second of two saves sees the first one's changes."""
         if issubclass(self.model, Exposing):
             Revision.lock()
-        with suppress(ValueError, ValidationError):  # An address that is no key
+        with suppress(ValueError, ValidationError):  # The address is not a key
             self.model._base_manager.select_for_update(no_key=True).filter(pk=key).first()
 
     def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any) -> Any:
@@ -296,7 +295,7 @@ def _in_words(message: Any) -> str:
 
 
 class CountingFilter(DropdownFilter):  # type: ignore[misc]
-    """Counts the rows of its choices with as many queries for few choices as for many."""
+    """Counts the rows of its choices in a constant number of queries."""
 
     def get_facet_queryset(self, changelist: ChangeList) -> dict[str, int]:
         counts = self.count_choices(changelist.get_queryset(self.request, self.expected_parameters()))
@@ -309,7 +308,7 @@ class CountingFilter(DropdownFilter):  # type: ignore[misc]
 
 class OptionsFilter(CountingFilter):
     options: ClassVar[Mapping[str, tuple[str, Q | Callable[[], Q]]]]
-    """By the parameter's value: the label, and the condition of the rows that it leaves."""
+    """By the parameter's value: the label, and the condition for the rows."""
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
         return [(value, label) for value, (label, _) in self.options.items()]
@@ -332,7 +331,7 @@ def since(column: str, *, days: int) -> Callable[[], Q]:
 
 
 class SinceFilter(OptionsFilter):
-    """Of rows with a time `at`."""
+    """For rows with a time `at`."""
 
     title = "date"
     parameter_name = "since"
@@ -462,8 +461,8 @@ def ask_for_selected(
     note: str = "",
     shown: Iterable[Any] | None = None,
 ) -> HttpResponse | None:
-    """Shows the page with the form until a valid one is sent; then `apply` runs and the list is shown again.
-    `note` replaces the number of selected rows, and `shown` their names."""
+    """Shows the page with the form until a valid one is submitted; then `apply` runs and the list is shown
+    again. `note` replaces the number of selected rows, and `shown` their names."""
     form = form_class(request.POST) if "post" in request.POST else form_class()
     if form.is_bound and form.is_valid():
         apply(form)

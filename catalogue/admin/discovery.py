@@ -165,7 +165,7 @@ class ReviewAdmin(base.ReadOnlyMixin, base.ButtonsMixin):
         _report(request, keep_accepted(offers, by=actor_of(request)), "Kept")
 
     def _press(self, request: HttpRequest, object_id: str, *, name: str) -> HttpResponseBase:
-        """Redirects to the list, unless the review has to be looked at again."""
+        """Redirects to the list, unless the review must be repeated."""
         answer = super()._press(request, object_id, name=name)
         if Review.objects.awaiting().filter(pk__in=[object_id]).exists():
             return answer
@@ -210,7 +210,7 @@ class ReviewAdmin(base.ReadOnlyMixin, base.ButtonsMixin):
 
 
 def _with_offer(review: Review, placement: Placement) -> SafeString:
-    """With the offer on display, which a decision names."""
+    """With the displayed offer, which a decision names."""
     seen = format_html('<input type="hidden" name="{}-{}" value="{}">', OFFER, review.pk, review.offer_hash)
     return format_html("<div>{}{}</div>", seen, _summary(review, placement))
 
@@ -351,7 +351,7 @@ def review_badge(workflow: Any) -> SafeString:
 def accept_for_workflows(
     pages: base.CatalogueAdmin, request: HttpRequest, workflows: QuerySet[Workflow]
 ) -> HttpResponse | None:
-    """The page that shows the held changes of these workflows; once it is sent, they are accepted."""
+    """The page that shows the held changes of these workflows; submitting it accepts them."""
     reviews = Review.objects.awaiting().filter(workflow__in=workflows.order_by().values("pk"))
     awaiting = reviews.count()
     if not awaiting:
@@ -487,7 +487,7 @@ class DiscoveryRunAdmin(base.ReadOnlyMixin, base.ButtonsMixin):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[DiscoveryRun]:
         runs: QuerySet[DiscoveryRun] = super().get_queryset(request)
-        # The long lists are for one run's own page, which reads them when it shows them.
+        # Only the page of a run shows the long lists, and reads them then.
         return runs.for_lists()  # type: ignore[attr-defined,no-any-return]
 
     @admin.display(description="started", ordering="started_at")

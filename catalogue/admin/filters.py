@@ -100,7 +100,7 @@ class FilterChangeList(CatalogueChangeList):
     result_list: Any
 
     def get_results(self, request: HttpRequest) -> None:
-        """Of rows to save, those that were sent and in that order: others may have moved them meanwhile."""
+        """The submitted rows in the submitted order, because others may have moved rows meanwhile."""
         super().get_results(request)
         if SAVE in request.POST:
             rows = {str(rule.pk): rule for rule in self.root_queryset}
@@ -113,7 +113,7 @@ class FilterFormSet(FilterModelFormSet):
 
     @property
     def errors(self) -> list[Any]:
-        """Empty where no form has errors: the page takes a list of empty ones for errors."""
+        """Empty if no form has errors, because the page shows even a list of empty ones as errors."""
         found = super().errors
         return found if any(found) else []
 
@@ -317,7 +317,7 @@ def _awaiting(kind: str) -> Callable[[], Q]:
 
 
 def _none_of(*conditions: Q) -> Callable[[], Q]:
-    """By key: what is not known to be true, such as of a column without a value, is not true."""
+    """By key. Unknown conditions, such as those of a column without a value, are false."""
     return lambda: ~Q(pk__in=Workflow.objects.filter(Q(*conditions, _connector=Q.OR)).order_by().values("pk"))
 
 

@@ -27,7 +27,7 @@ MONOSPACE = {
 
 
 class ParsedField(forms.CharField):
-    """Compares values rather than texts: the same value written otherwise is no change."""
+    """Compares values rather than texts: another notation of the same value is not a change."""
 
     widget = widgets.UnfoldAdminTextareaWidget
 
@@ -426,7 +426,7 @@ class _ReservedWidget(widgets.UnfoldAdminSelect2MultipleWidget):  # type: ignore
     choices: Any
 
     def optgroups(self, name: str, value: Any, attrs: Any = None) -> Any:
-        """With names of deleted users and groups: without them a save could open the object."""
+        """Includes names of deleted users and groups, because a save without them could open the object."""
         known = {key for _, options in self.choices for key, _ in options}
         if gone := [(one, f"{one} (deleted)") for one in value if one and one not in known]:
             self.choices = [*self.choices, ("Deleted", gone)]
@@ -434,7 +434,7 @@ class _ReservedWidget(widgets.UnfoldAdminSelect2MultipleWidget):  # type: ignore
 
 
 class ReservedForField(forms.MultipleChoiceField):
-    """Users and groups; the model checks which there are."""
+    """Users and groups; the model checks that they exist."""
 
     widget = _ReservedWidget
 

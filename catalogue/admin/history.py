@@ -1,5 +1,5 @@
-"""What was done: the history of curation, and the audit, which tells of the history too: a list to search,
-each entry with its seal, and the whole as a file."""
+"""The history of curation, and the audit, which includes that history: a searchable list, each entry with its
+seal, and an export of all entries."""
 
 import json
 from collections.abc import Sequence

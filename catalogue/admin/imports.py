@@ -1,4 +1,4 @@
-"""Imports in the admin: choose a file, look at what it would change, import exactly that."""
+"""Imports in the admin: choose a file, review its plan, and import exactly that."""
 
 import json
 from collections.abc import Iterable
@@ -44,7 +44,7 @@ CHOOSE_AGAIN = "Choose the file again; browsers do not keep it."
 
 
 class ImportForm(forms.Form):
-    """A refused form keeps what was typed; secrets that it does not show travel with it, encrypted."""
+    """A refused form keeps its input. It contains secrets only in encrypted form, and does not show them."""
 
     kept_entries = forms.CharField(required=False, widget=forms.HiddenInput)
 
@@ -61,7 +61,7 @@ class ImportForm(forms.Form):
 
     @classmethod
     def data_of(cls, asked: dict[str, Any]) -> dict[str, Any]:
-        """What was sent, other than the file and the secrets."""
+        """The submitted data without the file and the secrets."""
         return {
             name: "\n".join(value) if isinstance(value, list) else value
             for name, value in asked.items()

@@ -1,6 +1,7 @@
-"""Forms carry a mark of what they showed: what others changed meanwhile is kept, or told if both did.
+"""Forms carry a mark of the values that they showed. Changes that others made meanwhile are kept, and
+conflicts are reported.
 
-Without a mark, as of a script, a form is saved as it is.
+Without a mark, as from a script, a form is saved unchanged.
 """
 
 import json
@@ -55,7 +56,7 @@ ROW = re.compile(r"form-([0-9]{1,6})-(\w+)")  # How a list that is edited names 
 
 
 def leave_out_deleted(request: HttpRequest, present: Collection[str]) -> int:
-    """Of the rows that a list has sent, by their keys, those that others deleted. Returns how many."""
+    """Remove rows that others have deleted from a submitted list. Returns how many."""
     sent = {name: ROW.fullmatch(name) for name in request.POST}
     keys = {int(row[1]): request.POST[name] for name, row in sent.items() if row and row[2] == "id"}
     places = [place for place, key in sorted(keys.items()) if key in present]
@@ -83,7 +84,7 @@ def _renumbered(values: Mapping[str, Any], places: Sequence[int]) -> dict[str, A
 
 
 def _marked(form: Any) -> list[forms.BoundField]:
-    """Secrets are never shown, and hidden fields have a check of their own."""
+    """Secrets are never shown, and hidden fields have a separate check."""
     return [
         field
         for field in form.visible_fields()
@@ -98,7 +99,7 @@ def _plain(value: Any) -> Any:
 
 
 class MarkedForm(Form):
-    """Of an object, or of one of its rows."""
+    """The form of an object, or of one of its rows."""
 
     shown: ClassVar[Mapping[str, Any]] = {}
     shown_at: ClassVar[datetime]
@@ -116,12 +117,12 @@ class MarkedForm(Form):
         for field in kept:
             field.disabled = True  # So Django takes the stored value
         super().full_clean()
-        vars(self).pop("changed_data", None)  # Sets of forms ask for it before they check the form
-        _ = self.changed_data  # Which is found once, while those are none of it
+        vars(self).pop("changed_data", None)  # Formsets read it before they check the form
+        _ = self.changed_data  # Cached now, while the kept fields do not count as changed
         for field in kept:
             field.disabled, field.bound_data = False, lambda data, initial: initial  # type: ignore[method-assign]
         self._tell()
-        self._tell_of_secrets()
+        self._report_secrets()
 
     def _changes(self, field: forms.BoundField, value: Any) -> bool:
         is_deleted = DELETION_FIELD_NAME in self.fields and self[DELETION_FIELD_NAME].data
@@ -141,8 +142,8 @@ class MarkedForm(Form):
             for field in self.clashing:
                 self.add_error(field.name, f"It was changed in the meantime, and is now: {_describe(field)}")
 
-    def _tell_of_secrets(self) -> None:
-        """By what the history has, of all of them together: no mark has what was made of a secret."""
+    def _report_secrets(self) -> None:
+        """Uses the history, for all secrets together, because marks contain nothing about secrets."""
         if not (typed := getattr(self, "typed_secrets", ())):
             return
         columns = {*self.instance.recorded_as_secret}
@@ -154,7 +155,7 @@ class MarkedForm(Form):
 
     @property
     def told_of_deletion(self) -> str:
-        """Django looks for no errors in rows that are deleted."""
+        """Django does not check deleted rows for errors."""
         if not (self.clashing and self.cleaned_data.get(DELETION_FIELD_NAME)):
             return ""
         if self._is_gone:
@@ -190,8 +191,8 @@ def _named(field: Any, keys: list[Any]) -> list[str]:
 
 
 def show_mark(request: HttpRequest, obj: Model | None, shown: Sequence[Any]) -> dict[str, str]:
-    """For mark.html, of a page's forms: of an object, or of the rows of a list. Tells of a clash by whom and
-    when it was, as the history has it."""
+    """The context of mark.html for the forms of an object, or of the rows of a list. Reports who caused a
+    conflict, and when, from the history."""
     if clashing := [form for form in shown if getattr(form, "clashing", ())]:
         known: list[str] = []
         for one in [form.instance for form in clashing] if obj is None else [obj]:

@@ -20,7 +20,7 @@ SHOWN_CHARACTERS = 100_000
 DASH = "-"
 
 
-@lru_cache(maxsize=1_000, typed=True)  # Typed: what is marked as safe is another text.
+@lru_cache(maxsize=1_000, typed=True)  # Typed: a SafeString differs from an equal str.
 def badge(text: str, kind: str = "", *, title: str = "", href: str = "") -> SafeString:
     """A coloured label, with `href` a link. Kinds: success, warning, danger, info, and plain by default."""
     look = {"text": text, "type": kind, "label_title": title, "href": href}

@@ -139,7 +139,7 @@ class SourceForm(CatalogueForm):
 
     @property
     def typed_secrets(self) -> list[str]:
-        """Names of fields that set a secret or have one forgotten, for what others did meanwhile."""
+        """Names of fields that set or delete a secret, for the comparison with others' changes."""
         secrets = {SETTING + name for name, setting in self.settings.items() if setting.secret}
         return [name for name in self.changed_data if name in secrets or name.startswith(FORGET)]
 
@@ -263,7 +263,7 @@ def known_settings(kind: str) -> dict[str, Setting]:
 
 
 def stored_credentials(source: Source) -> dict[str, str]:
-    """Empty after a change of SECRET_KEY; they have to be entered again."""
+    """Empty after a change of SECRET_KEY, when they must be entered again."""
     try:
         return source.credentials
     except CredentialsUnreadable:
@@ -271,7 +271,7 @@ def stored_credentials(source: Source) -> dict[str, str]:
 
 
 def _stored_as(value: str) -> str:
-    """A reference is no secret, and shown."""
+    """A reference is not a secret, so it is shown."""
     return value if is_reference(value) else STORED
 
 
@@ -414,7 +414,7 @@ class SourceAdmin(ButtonsMixin):
         return initial | {"kind": self._kind_to_add(request)}
 
     def lock(self, request: HttpRequest, key: str) -> None:
-        """Not while an engine is only asked."""
+        """A form that is only tested takes no lock."""
         if TEST not in request.POST:
             super().lock(request, key)
 
@@ -483,7 +483,7 @@ class SourceAdmin(ButtonsMixin):
             notify(request, html.paragraphs("\n".join(outcome["told"])))
         return super().render_change_form(request, context, *args, **kwargs)
 
-    # Deleting takes everything of the source along; what it ran stays on record.
+    # Deleting also deletes everything of the source except the record of its runs.
 
     def get_deleted_objects(
         self, objs: Any, request: HttpRequest
@@ -594,7 +594,7 @@ def _features_of(request: HttpRequest, source: Source) -> Any:
 
 
 def _choices_of(connector: type[Connector]) -> Iterator[tuple[str, str, dict[str, str]]]:
-    """What a source of the kind may be made for: label, sentence, and what the form begins with."""
+    """The purposes of a source of the kind: label, sentence, and initial values of the form."""
     ready_made: Any = getattr(connector, "ready_made", tuple)
     for label, summary, settings_ in ready_made():
         yield label, summary, {SETTING + name: value for name, value in settings_.items()}

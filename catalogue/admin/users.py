@@ -1,4 +1,4 @@
-"""Users and groups: nobody gives rights that they lack, and the last owner stays one."""
+"""Users and groups: users can only grant rights that they have, and the last owner remains an owner."""
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, cast
@@ -93,7 +93,7 @@ class OwnPermissionsMixin(CatalogueAdmin):
 
 
 def _covers(request: HttpRequest, other: User | Group | None) -> bool:
-    """Looked up once for a request: Django asks a dozen times while it makes one page."""
+    """Cached for a request, because Django asks a dozen times for one page."""
     known: dict[object, bool] = vars(request).setdefault("_covered", {})
     if other not in known:
         known[other] = roles.covers(request.user, other)
@@ -199,7 +199,7 @@ class UserAdmin(OwnPermissionsMixin, auth_admin.UserAdmin):  # type: ignore[type
             rename_in_reservations(f"user:{former}", f"user:{obj.username}")
 
     def save_related(self, request: HttpRequest, form: Any, formsets: Any, change: bool) -> None:
-        """The form's own groups have none of a role."""
+        """The form's own groups do not include those of roles."""
         super().save_related(request, form, formsets, change)
         own = form.instance.groups.filter(role=None)
         role = Role.objects.filter(name=form.cleaned_data.get("role") or "").first()
@@ -230,7 +230,7 @@ class GroupForm(Form):
 
 @admin.register(Group)
 class GroupAdmin(OwnPermissionsMixin, auth_admin.GroupAdmin):
-    """The groups of roles are kept by the product: only looked at here."""
+    """The product manages the groups of roles, so they are read-only here."""
 
     form = GroupForm
     list_display = ("name", "kind", "members")

@@ -290,7 +290,7 @@ class WorkflowAdmin(ToolPagesMixin):
         ]
 
     def changeform_view(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
-        """What is to be enabled may no longer be what the form showed."""
+        """Refuses to enable content other than the form showed."""
         try:
             return super().changeform_view(request, *args, **kwargs)
         except ValidationError as error:
@@ -339,7 +339,7 @@ class WorkflowAdmin(ToolPagesMixin):
         workflow.explanation, workflow.may_be_switched = explain_exposure(workflow, _present_chain()), True
         note_reviews([workflow])
         if enabled and enabled.unseen:
-            # The rest of the row still shows what it was, so its switch goes on standing for that.
+            # The rest of the row still shows the old content, so its switch still refers to that.
             workflow.content_hash, workflow.has_changed = seen, True
         return HttpResponse(self.state(workflow))
 

@@ -1,6 +1,6 @@
 """Making the catalogue match a configuration file, in one transaction and one revision. A plan runs the same
-code and rolls back. The file describes an object as a whole: fields that it leaves out get their defaults.
-Objects and sections that it does not have stay, unless they are pruned."""
+code and rolls back. The file describes each object as a whole: omitted fields get their defaults. Objects and
+sections that are not in the file stay, unless they are pruned."""
 
 import hashlib
 import json
@@ -362,7 +362,7 @@ def _join_names(row: Workflow, name: str, of_file: list[str]) -> list[str]:
 VERBS = {Verb.ADD: "add", Verb.CHANGE: "change", Verb.REMOVE: "delete"}
 CHANGE_SOURCE = "catalogue.change_source"
 GROUPS_REFUSED = (
-    "groups are changed by superusers in the admin, and by manage.py import_catalogue; leave the section out"
+    "only superusers in the admin and manage.py import_catalogue can change groups; omit the section"
 )
 Rights = Callable[[str], bool]  # Whether the actor has a permission such as `catalogue.change_source`
 
@@ -496,7 +496,7 @@ class _Import:
         present = {group.name: group for group in own}
         wanted = self._file.mapping(("groups",))
         for role in Role.objects.filter(group__name__in=list(wanted)).select_related("group"):
-            self._file.refuse(("groups", role.group.name), "is a role, which the product keeps: leave it out")
+            self._file.refuse(("groups", role.group.name), "is a role, which the product manages: omit it")
         for name in wanted:
             names = self._file.items(("groups", name), str)
             for index, one in enumerate(names):
@@ -542,7 +542,7 @@ class _Import:
         given = self._file.mapping(path, known=("kind", "config", "secrets", *SOURCE.names))
         kind, config = given.get("kind"), given.get("config") or {}
         if not isinstance(kind, str) or not isinstance(config, dict):
-            self._file.refuse(path, "needs its `kind`, such as simplified, and a mapping as its `config`")
+            self._file.refuse(path, "must have a `kind`, such as simplified, and a mapping as `config`")
             return
         if source is not None and source.kind != kind:
             message = (
@@ -573,7 +573,7 @@ class _Import:
         if not self._file.has(*path, "secrets"):
             named = sorted({*stored, *given})
         if unknown := sorted({*named, *given} - set(known)):
-            message = f"no secrets of this kind: {', '.join(unknown)}; there are {', '.join(known) or 'none'}"
+            message = f"unknown secrets: {', '.join(unknown)}; possible ones are {', '.join(known) or 'none'}"
             self._file.refuse(path, message)
             return None
         if missing := [one for one in named if one not in given and one not in stored]:
@@ -675,7 +675,7 @@ class _Import:
                 self._change_feature(("features",), feature, undecided)
 
     def _write_feature(self, path: Path, feature: ServerFeature | None) -> None:
-        """One that is not known yet is made as the file has it; of others only the decisions count."""
+        """Unknown features are created from the file; for others only the decisions count."""
         given = self._file.mapping(path, known=(*FEATURE.names, DEFINITION))
         values = self._file.fields(path, FEATURE, given)
         if feature is not None:
@@ -697,7 +697,7 @@ class _Import:
         try:
             checked = FeatureDefinition.model_validate({**definition, "kind": kind, "id": identifier})
         except (TypeError, PydanticError) as error:
-            reason = explain(error) if isinstance(error, PydanticError) else "has to be a mapping"
+            reason = explain(error) if isinstance(error, PydanticError) else "must be a mapping"
             self._file.refuse((*path, DEFINITION), reason)
             return
         if problem := problem_of(checked):
@@ -715,7 +715,7 @@ class _Import:
             self._note(Verb.ADD, kind, feature, path, name=label, fields=fields, permission=CHANGE_SOURCE)
 
     def _change_feature(self, path: Path, feature: ServerFeature, values: dict[str, Any]) -> None:
-        # Without another one it keeps the name or address that was made here.
+        # Otherwise it keeps the name or address that was made here.
         values["served_as"] = values["served_as"] or feature.served_as
         before = FEATURE.decided(feature)
         if not (
@@ -837,7 +837,7 @@ class _Import:
             self._note(verb, "toolset", written, path, fields=compare(before, wanted))
 
     def _unwritten_names(self) -> list[Any]:
-        """Of workflows of the file that are missing for a mistake that is told."""
+        """Tool names of workflows in the file that are missing because of a reported mistake."""
         sources = self._file.at(("workflows",)) if self._file.problems else None
         given = sources.values() if isinstance(sources, dict) else ()
         rows = [row for one in given if isinstance(one, dict) for row in one.values()]

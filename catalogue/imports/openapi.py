@@ -81,7 +81,7 @@ class TargetApi:
 
     @property
     def lacking(self) -> str:
-        """Settings that calls need and the source does not have; empty: none."""
+        """Settings that calls need and the source lacks; empty if it has all."""
         settings = self.config | self.secrets
         if find_setting_problems(KIND, settings):
             return ""
@@ -175,7 +175,7 @@ def _check_names(settings: dict[str, Any], secrets: dict[str, str]) -> None:
     if misplaced := sorted(settings.keys() & known):
         raise ImportRefused([f"{', '.join(misplaced)}: a secret; give it as one, so that it is encrypted."])
     if "base_url" in settings:
-        raise ImportRefused(["The base URL is given by itself, not among the settings."])
+        raise ImportRefused(["Give the base URL separately, not among the settings."])
 
 
 def _known_api(document: Document, request: OpenApiImportRequest, source: Source) -> TargetApi:
@@ -184,7 +184,7 @@ def _known_api(document: Document, request: OpenApiImportRequest, source: Source
             [f"Source {source.name} is of the kind {source.kind}, not {KIND}."], about="source"
         )
     if request.settings or request.secrets:
-        raise ImportRefused([f"Source {source.name} exists: its settings and secrets are changed at itself."])
+        raise ImportRefused([f"Source {source.name} exists: change its settings and secrets at the source."])
     own = address_of(source)
     try:
         wanted = base_url_of(document, request.base_url)

@@ -174,8 +174,8 @@ def _config(request: TemporalImportRequest, source: Source | None, declared: Dec
         return config | {"definitions": write_document({"workflows": earlier | declared.entries})}
     if lost := sorted(earlier.keys() - declared.entries.keys()):
         raise ImportRefused(
-            [f"The source has workflows that the file has not ({', '.join(lost)}). A file that is read "
-             "by its path decides alone: put them into it, or prune them."]
+            [f"The file lacks workflows that the source has ({', '.join(lost)}). A file that is read "
+             "at each refresh must contain all: add them to it, or prune them."]
         )  # fmt: skip
     return config | {"definitions_file": request.path}
 
@@ -190,7 +190,7 @@ def _entries_of(source: Source) -> dict[str, dict[str, Any]]:
         return read_declared(settings).entries
     except (Misconfigured, ValueError):
         raise ImportRefused(
-            [f"What source {source.name} declares at present cannot be read, so that nothing can be added to "
+            [f"The present declaration of source {source.name} cannot be read, so nothing can be added to "
              "it. Pruning replaces it."]
         ) from None  # fmt: skip
 

@@ -112,7 +112,7 @@ def _faults(error: pydantic.ValidationError, written: Any) -> Iterator[ToolFault
         steps = list(_steps_of(problem["loc"], written, is_absent=problem["type"] == "missing"))
         message = problem["msg"].removeprefix("Value error, ")
         if problem["type"] == "extra_forbidden" and steps[2:] in BESIDE:
-            message = f'This is said beside the tools: {{"{steps[2]}": ..., "tools": [...]}}.'
+            message = f'Put this beside the tools: {{"{steps[2]}": ..., "tools": [...]}}.'
         if len(steps) > 1 and steps[0] == "tools":
             yield ToolFault(position=int(steps[1]), path=pointer_of(steps[2:]), message=message)
         else:
@@ -264,7 +264,7 @@ class _NamedTarget:
     def take(self, submitted: SubmittedTool) -> None:
         if self._taken:
             message = (
-                f"Source {self._name} is of another kind: HTTP tools belong to a source of the kind {KIND}."
+                f"Source {self._name} is of another kind: HTTP tools require a source of the kind {KIND}."
             )
             raise _NoTarget(ToolFault(path="/source", message=message))
         self._target = self._target or _new_target(self._name, submitted)
@@ -287,12 +287,12 @@ def _check_belongs(source: Source, submitted: SubmittedTool) -> None:
 def _join(target: TargetSource, submitted: SubmittedTool) -> None:
     """All tools of a new source share its API and its authentication."""
     if submitted.connection.base_url != target.base_url:
-        message = f"A source is one API: this tool is not at {target.base_url}, where the first one is."
+        message = f"A source has one API: this tool is not at {target.base_url}, unlike the first one."
         raise _NoTarget(submitted.fault(message, "/api/endpoint"))
     if not submitted.names_authentication:
         return
     if identity(authentication_of(target.settings)) != identity(submitted.authentication):
-        message = "A source authenticates in one way: this tool's is another than the first one's."
+        message = "A source has one authentication: this tool's differs from the first one's."
         raise _NoTarget(submitted.fault(message, "/api/authentication"))
     _add_secrets(target, submitted)
 
@@ -307,11 +307,11 @@ def _new_target(name: str, submitted: SubmittedTool) -> TargetSource:
 
 
 def _add_secrets(target: TargetSource, submitted: SubmittedTool) -> None:
-    """Tools of one source may leave its secrets out, but not give different ones."""
+    """Tools of one source may omit its secrets, but not give different ones."""
     given = submitted.connection.secrets
     if target.secrets and given and target.secrets != given:
         message = (
-            "An earlier tool of this submission has another one for the same API: name a source for each."
+            "An earlier tool of this submission has a different one for the same API: name a source for each."
         )
         raise _NoTarget(submitted.fault_of_secret(message))
     target.secrets = target.secrets or given
@@ -349,8 +349,8 @@ def _own_secrets(source: Source) -> dict[str, str]:
 
 def other_secrets(source: Source) -> str:
     return (
-        f"Source {source.name} of this API has another one, which its other tools use. Leave it out to use "
-        'that, change it at the source itself, or name a new source: {"source": ..., "tools": [...]}, or '
+        f"Source {source.name} of this API has a different one, which its other tools use. Omit it to use "
+        'that, change it at the source, or name a new source: {"source": ..., "tools": [...]}, or '
         "`add_tools --source`."
     )
 
@@ -561,7 +561,7 @@ def _note(workflow: Workflow, change: Change) -> str:
     )
     if workflow.tool_name == wanted:
         return ""
-    return f"The id {wanted} belongs to another tool already."
+    return f"The id {wanted} already belongs to another tool."
 
 
 def store_tools(
@@ -580,7 +580,7 @@ def store_tools(
     `prune` removes the other tools of the named source. Without `replace` existing tools stay as they are.
     `may_add_source` is the caller's permission to add a source. `by` is the actor in the history."""
     if prune and (source is None or not replace):
-        raise ValueError("Pruning needs the name of a source, and replaces what it has.")
+        raise ValueError("Pruning requires the name of a source, and replaces its tools.")
     with transaction.atomic():
         Revision.lock()
         targets, faults = find_targets(tools, source=source)
@@ -589,7 +589,7 @@ def store_tools(
                 ToolFault(
                     position=target.positions[0],
                     path="/api/endpoint",
-                    message=f"No source fits {target.base_url}; to add one takes catalogue.add_source.",
+                    message=f"No source fits {target.base_url}; adding one requires catalogue.add_source.",
                 )
                 for target in targets
                 if target.source is None
@@ -612,9 +612,9 @@ def replace_tool(workflow: Workflow, tool: ToolConfig, *, by: Actor | None = Non
         Revision.lock()
         present = Workflow.objects.present().select_related("source").filter(pk=workflow.pk).first()
         if present is None:
-            raise ToolsRefused([ToolFault(message=f"There is no tool {workflow.tool_name} any more.")])
+            raise ToolsRefused([ToolFault(message=f"The tool {workflow.tool_name} no longer exists.")])
         if tool.name != present.upstream_id:
-            message = f"The tool is called {present.upstream_id}; submit another one for another name."
+            message = f"The tool's name is {present.upstream_id}. To use another name, submit another tool."
             raise ToolsRefused([ToolFault(position=0, path="/name", message=message)])
         name = present.source.name
         return store_tools([tool], source=name, expose=present.enabled, may_add_source=False, by=by)
@@ -623,7 +623,7 @@ def replace_tool(workflow: Workflow, tool: ToolConfig, *, by: Actor | None = Non
 def remove_tool(workflow: Workflow) -> None:
     """Its executions stay; stored again, it gets its id back. Raises ValueError for other workflows."""
     if workflow.source.kind != KIND:
-        raise ValueError(f"{workflow.tool_name} is no HTTP tool")
+        raise ValueError(f"{workflow.tool_name} is not an HTTP tool")
     with transaction.atomic():
         Revision.lock()
         present = Workflow.objects.present().filter(pk=workflow.pk)

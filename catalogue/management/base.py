@@ -92,7 +92,7 @@ def refusal_of(error: ValidationError) -> CommandError:
 
 
 def why_unreadable(error: OSError | UnicodeError) -> str:
-    return "it is no text in UTF-8" if isinstance(error, UnicodeError) else error.strerror or str(error)
+    return "it is not UTF-8 text" if isinstance(error, UnicodeError) else error.strerror or str(error)
 
 
 def whole_number(least: int, most: int | None = None) -> Callable[[str], int]:
@@ -105,7 +105,7 @@ def whole_number(least: int, most: int | None = None) -> Callable[[str], int]:
             number = least - 1
         if number < least or (most is not None and number > most):
             bounds = f"from {least} on" if most is None else f"from {least} to {most}"
-            raise ArgumentTypeError(f"{text!r} is no whole number {bounds}")
+            raise ArgumentTypeError(f"{text!r} is not a whole number {bounds}")
         return number
 
     return read
@@ -117,14 +117,14 @@ def json_object(text: str) -> dict[str, Any]:
     except ValueError as error:
         raise ArgumentTypeError(f"not valid JSON: {error}") from None
     if not isinstance(value, dict):
-        raise ArgumentTypeError("has to be a JSON object")
+        raise ArgumentTypeError("must be a JSON object")
     return value
 
 
 def _key_and_value(text: str) -> tuple[str, str]:
     key, equals, value = text.partition("=")
     if not key or not equals:
-        raise ArgumentTypeError("has to look like KEY=VALUE")
+        raise ArgumentTypeError("must look like KEY=VALUE")
     return key, value
 
 
@@ -140,7 +140,7 @@ def key_and_file(text: str) -> tuple[str, str]:
 def _key_and_variable(text: str) -> tuple[str, str]:
     key, variable = _key_and_value(text)
     if variable not in os.environ:
-        raise ArgumentTypeError(f"there is no variable {variable} in the environment")
+        raise ArgumentTypeError(f"the environment variable {variable} is not set")
     return key, os.environ[variable]
 
 
@@ -179,5 +179,5 @@ def read_secrets(options: dict[str, Any]) -> dict[str, str]:
         # Without the text: it is secret.
         raise CommandError(f"standard input: {error}") from None
     if not all(isinstance(value, str) for value in read.values()):
-        raise CommandError("standard input: each secret has to be a text")
+        raise CommandError("standard input: each secret must be a string")
     return given | read

@@ -1,4 +1,4 @@
-"""What exists in the engines, and what the curators made of it."""
+"""The engines' workflows, and the curators' decisions about them."""
 
 from catalogue.models.filter import ChoosingRule, WorkflowFilter
 from catalogue.models.history import Exposing, HistoryEntry, Recorded, Revision

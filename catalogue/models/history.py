@@ -34,7 +34,7 @@ class Recorded(models.Model):
         return row
 
     def clean_fields(self, exclude: Collection[str] | None = None) -> None:
-        """A row from before goes on with the names that it has."""
+        """Unchanged names are not validated again."""
         super().clean_fields(exclude=exclude)
         before = dict(zip(*self.as_read, strict=True)) if self.as_read else {}
         checked = set(self.names_by_people) - set(exclude or ())
@@ -111,7 +111,7 @@ class ExposingQuerySet(models.QuerySet[Row]):
 
 class HistoryIsKept(TypeError):
     def __init__(self) -> None:
-        super().__init__("The history is only added to: entries are neither changed nor removed.")
+        super().__init__("The history is append-only: entries cannot be changed or removed.")
 
 
 class HistoryQuerySet(models.QuerySet["HistoryEntry"]):
@@ -179,12 +179,13 @@ class HistoryEntry(models.Model):
 
     @staticmethod
     def label_of(model: type[models.Model]) -> str:
-        """The model's label; that of a proxy is its own."""
+        """The model's label; proxies have their own."""
         return str(model._meta.label_lower)
 
     @classmethod
     def known_models(cls) -> list[str]:
-        """From one to the next by the index of an object's history: many rows, few models."""
+        """Skips from model to model in the index of objects' histories, because there are many rows and few
+        models."""
         known = [cls.objects.order_by("model").values_list("model", flat=True).first()]
         while known[-1] is not None:
             later = cls.objects.filter(model__gt=known[-1]).order_by("model")
@@ -201,7 +202,7 @@ class HistoryEntry(models.Model):
 
 
 class Reservable(Exposing):
-    """By name, so that a deleted user or group opens nothing: a name without either admits nobody."""
+    """By name, so that a deleted user or group does not open the object: an unknown name admits no one."""
 
     reserved_for = JSONTextField(
         default=list,
@@ -224,7 +225,7 @@ class Reservable(Exposing):
         self.reserved_for = sorted(set(self.reserved_for))
 
     def _stored_reservation(self) -> Sequence[str]:
-        """Those may be gone by now."""
+        """They may have been deleted since."""
         if self.as_read is None:
             return ()
         read: dict[str, Any] = dict(zip(*self.as_read, strict=True))

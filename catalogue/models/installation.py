@@ -1,4 +1,4 @@
-"""What the installation has one set of: settings changed at run time, and the groups of its roles."""
+"""Settings that were changed at run time, and the groups of the roles."""
 
 from typing import ClassVar
 
@@ -29,7 +29,7 @@ class ProductSettings(Recorded):
 
 
 class Role(models.Model):
-    """A group that the product keeps; an administrator's own group of the same name is another one."""
+    """A group that the product manages; an administrator's own group of the same name is not a role."""
 
     class Name(models.TextChoices):
         VIEWER = "viewer", "Viewer"

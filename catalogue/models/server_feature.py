@@ -102,7 +102,7 @@ class ServerFeature(Exposing):
         return "A prompt's name has 1 to 64 letters, digits, underscores, dots or hyphens."
 
     def _template_problem(self) -> str:
-        """It is what addresses are matched with, so nothing but the prefix can differ."""
+        """Addresses are matched with it, so only the prefix can differ."""
         prefixed = prefix_of(self.source) + self.upstream_id
         usable = [prefixed] if scheme_of(self.upstream_id) in OWN_SCHEMES else [self.upstream_id, prefixed]
         return "" if self.served_as in usable else f"This must be {' or '.join(usable)}."
@@ -132,7 +132,7 @@ class ServerFeature(Exposing):
 
     @property
     def offer_hash(self) -> str:
-        """Stands for the change that awaits review; a decision names it. Empty if there is none."""
+        """Identifies the change that awaits review; a decision names it. Empty if there is none."""
         if self.offered is None:
             return ""
         return hashlib.sha256(json.dumps(self.offered, sort_keys=True).encode()).hexdigest()

@@ -117,7 +117,7 @@ class WorkflowQuerySet(ExposingQuerySet["Workflow"]):
         return {tag: counts[json.dumps(tag).lower()] for tag in tags}
 
     def named_like(self, glob: str) -> "WorkflowQuerySet":
-        """With a name that matches as a whole, without regard to case; runs a query of its own."""
+        """With a name that matches as a whole, without regard to case; runs a separate query."""
         # Not by the database: their regular expressions differ, and some take exponential time.
         fits = re.compile(translate(glob), re.IGNORECASE).match
         rows = self.order_by().values_list("pk", "tool_name", "name", "upstream_id", "title_override")

@@ -99,7 +99,7 @@ class PlaceSerializer(serializers.Serializer[Any]):
 
 
 class ProblemSerializer(serializers.Serializer[Any]):
-    """What every error looks like."""
+    """The format of every error."""
 
     detail = serializers.CharField(help_text="What went wrong and what to do, in a sentence.")
     kind = serializers.ChoiceField(
@@ -111,7 +111,7 @@ class ProblemSerializer(serializers.Serializer[Any]):
 
 
 def answer_with_problem(error: Exception, context: dict[str, Any]) -> Response:
-    """A database that cannot be asked is answered with 503, any other unexpected exception with 500."""
+    """Returns 503 if the database cannot be queried, and 500 for any other unexpected exception."""
     from rest_framework.views import exception_handler
 
     request = context["request"]
@@ -228,9 +228,9 @@ class StrictSerializer(serializers.Serializer[Any]):
         fields = super().get_fields()
         for one in (getattr(one, "child", one) for one in fields.values()):
             if isinstance(one, serializers.ChoiceField):
-                there_are = ", ".join(map(str, one.choices))
+                choices = ", ".join(map(str, one.choices))
                 one.error_messages["invalid_choice"] = (
-                    f'"{{input}}" is not a valid choice; there are {there_are}.'
+                    f'"{{input}}" is not a valid choice. The choices are {choices}.'
                 )
         return fields
 
@@ -284,7 +284,7 @@ def wanted_fields(request: Request, known: Collection[str]) -> set[str]:
     """Raises Refusal."""
     wanted = {name.strip() for name in ",".join(request.query_params.getlist(FIELDS)).split(",")} - {""}
     if unknown := sorted(wanted - set(known)):
-        message = f"There is no field {unknown[0][:100]}; there are {', '.join(known)}."
+        message = f"Unknown field {unknown[0][:100]}. The fields are {', '.join(known)}."
         raise Refusal(400, REFUSED, kind="validation", errors=[Problem(f"?{FIELDS}", message)])
     if not wanted:
         raise Refusal(
@@ -302,9 +302,9 @@ CURSOR_DESCRIPTION = (
 
 
 class LongPages(Pages):
-    """Of a view with `newest_by`, the time that its rows are sorted by, the newest first. Pages by number
-    reach as far as rows are counted, and `next` goes on by position. Other orders are of as many new rows.
-    """
+    """For views with `newest_by`, the time by which the rows are sorted, the newest first. Numbered pages
+    reach as far as rows are counted, and `next` continues by position. Other orders cover the same number of
+    the newest rows."""
 
     further_parameters = (CURSOR,)
     invalid_page_message = (
@@ -464,7 +464,7 @@ def _hint(field: forms.Field) -> str:
     if not isinstance(field, forms.ChoiceField):
         return ""
     choices: Any = field.choices
-    return f" There are {', '.join(str(value) for value, _ in choices if value)}."
+    return f" The choices are {', '.join(str(value) for value, _ in choices if value)}."
 
 
 JSON_OBJECT = {"type": "object", "additionalProperties": True}

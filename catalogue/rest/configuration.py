@@ -153,7 +153,7 @@ class ConfigurationViewSet(ImportViewSet):
         _refuse_unknown(request, SECTION)
         wanted = request.query_params.getlist("section") or list(SECTIONS)
         if unknown := [name for name in wanted if name not in SECTIONS]:
-            message = f"There is no section {unknown[0][:100]}; there are {', '.join(SECTIONS)}."
+            message = f"Unknown section {unknown[0][:100]}. The sections are {', '.join(SECTIONS)}."
             raise Refusal(400, message, kind="validation", errors=[Problem("?section", message)])
         if request.auth is None:
             wanted = sections_for(request.user, wanted)

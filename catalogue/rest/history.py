@@ -1,4 +1,4 @@
-"""What was done: the history of curation, and the audit, which tells of the history too."""
+"""The history of curation, and the audit, which includes that history."""
 
 import json
 from base64 import b64decode
@@ -108,16 +108,16 @@ class HistoryViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSe
     @extend_schema(
         operation_id="history_revert",
         summary="Revert a change",
-        description="What was changed has its earlier values again, what was deleted is there again, and "
-        "what was added goes. The answer is the new entry, which can be reverted too. It needs the right to "
-        "do that otherwise; a token reverts what REST lets it change.",
+        description="Restores the old values or a deleted object, or removes an added one. Returns the new "
+        "entry, which can be reverted too. The request requires the permission for that change; a token can "
+        "revert what it can change over REST.",
         request=None,
         responses={
             200: HistoryEntrySerializer,
             409: OpenApiResponse(
                 ProblemSerializer,
-                "It was changed since, it is used, it held secrets, or the values are not kept: "
-                "`detail` says why. Nothing was changed.",
+                "The object has changed since, is in use, contained secrets, or its values were not "
+                "kept: `detail` gives the reason. Nothing was changed.",
             ),
         },
     )
@@ -212,7 +212,7 @@ class AuditPages(CursorPagination):
             raise base.Refusal(400, base.REFUSED, kind="validation", errors=[problem]) from None
 
     def decode_cursor(self, request: Request) -> Any:
-        """Raises NotFound also for what is no Base64, of which REST framework reads what it can."""
+        """Also raises NotFound for invalid Base64, which REST framework would decode in part."""
         given = request.query_params.get(CURSOR, "")
         try:
             b64decode(given, validate=True)
@@ -291,7 +291,7 @@ class AuditViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet[
 def _read_kinds(given: Iterable[str]) -> list[str]:
     kinds = list(given)
     if any(kind not in Kind.values for kind in kinds):
-        problem = base.Problem("?kind", f"There are {', '.join(Kind.values)}.")
+        problem = base.Problem("?kind", f"The kinds are {', '.join(Kind.values)}.")
         raise base.Refusal(400, base.REFUSED, kind="validation", errors=[problem])
     return kinds
 

@@ -86,7 +86,7 @@ class WorkflowChangeSerializer(serializers.Serializer[Any]):
 
 
 class ImportSerializer(serializers.Serializer[TemporalImport]):
-    """What an import came to, or would come to."""
+    """The outcome of an import, or of a dry run."""
 
     source = serializers.CharField()  # type: ignore[assignment]
     is_new = serializers.BooleanField(help_text="Whether the source is created.")
@@ -201,7 +201,7 @@ class NewOpenApiImportSerializer(StrictSerializer):
 
 
 class ImportedToolSerializer(serializers.Serializer[ImportedTool]):
-    """An operation that became a tool, or would."""
+    """An operation that became a tool, or would become one."""
 
     tool_id = serializers.CharField(source="stored.tool_id", help_text="Its name as a tool.")
     name = serializers.CharField(source="stored.name", help_text="As the document calls the operation.")
@@ -216,7 +216,7 @@ class ImportedToolSerializer(serializers.Serializer[ImportedTool]):
 
 
 class RefusedOperationSerializer(serializers.Serializer[RefusedOperation]):
-    """An operation that becomes no tool."""
+    """An operation that does not become a tool."""
 
     method = serializers.CharField(help_text="`*`: all of the path's.")
     path = serializers.CharField()
@@ -226,7 +226,7 @@ class RefusedOperationSerializer(serializers.Serializer[RefusedOperation]):
 
 
 class OpenApiImportSerializer(serializers.Serializer[OpenApiImport]):
-    """What an import came to, or would come to; every operation of the document counts once."""
+    """The outcome of an import, or of a dry run; every operation of the document counts once."""
 
     source = serializers.CharField()  # type: ignore[assignment]
     is_new = serializers.BooleanField(help_text="Whether the source is created.")

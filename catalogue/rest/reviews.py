@@ -39,7 +39,7 @@ MOST_OFFERS = 10_000
 
 
 class ReviewSerializer(serializers.Serializer[Review]):
-    """What awaits a decision about a workflow."""
+    """A change or a new workflow that awaits a decision."""
 
     workflow = serializers.CharField(source="workflow.tool_name", help_text="What agents call.")
     source = serializers.CharField(source="workflow.source.name")  # type: ignore[assignment]
@@ -62,7 +62,7 @@ class ReviewSerializer(serializers.Serializer[Review]):
 
 
 class DifferenceSerializer(serializers.Serializer[Any]):
-    """One thing that the engine says otherwise than what was accepted."""
+    """One difference between the engine's version and the accepted version."""
 
     field = serializers.CharField(help_text="Such as `description`: it can be accepted alone.")
     told = serializers.CharField(
@@ -75,7 +75,7 @@ class DifferenceSerializer(serializers.Serializer[Any]):
 
 
 class ReviewDetailSerializer(ReviewSerializer):
-    """What awaits a decision about a workflow, in full."""
+    """A change or a new workflow that awaits a decision, in full."""
 
     differences = serializers.SerializerMethodField()
     offered = serializers.JSONField(help_text="All that the engine says now; null for a new workflow.")
@@ -134,7 +134,7 @@ class AcceptanceSerializer(DecisionSerializer):
 
 
 class DecidedSerializer(serializers.Serializer[Decided]):
-    """Tool names, by what became of the decision."""
+    """Tool names, by the result of the decision."""
 
     done = serializers.ListField(child=serializers.CharField())
     changed_again = serializers.ListField(

@@ -88,7 +88,7 @@ class NamedWorkflowSerializer(serializers.Serializer[Any]):
 
 
 class NamedChangesSerializer(serializers.Serializer[Any]):
-    """The workflows behind the counts, at most 1,000 of each; what did not occur is left out."""
+    """The workflows behind the counts, at most 1,000 of each; empty lists are left out."""
 
     added = NamedWorkflowSerializer(many=True, required=False)
     updated = NamedWorkflowSerializer(many=True, required=False)
@@ -233,7 +233,7 @@ class SourceSerializer(serializers.ModelSerializer[Source]):
 
 
 class SourceChangeSerializer(StrictSerializer):
-    """What may change of a source; its kind may not."""
+    """The fields of a source that can be changed; its kind cannot."""
 
     name = serializers.CharField(max_length=64, help_text="Letters, digits, underscores, dots and hyphens.")
     config = JSONObjectField(help_text="The engine's settings, all of them: omitted ones get their defaults.")
@@ -320,10 +320,10 @@ NEW_SOURCE = {
     retrieve=extend_schema(summary="Read a source"),
     destroy=extend_schema(
         summary="Delete a source",
-        description="Its workflows go with it, at once and for good; records of executions stay. "
-        "What has not been started fails. Runs that are under way may go on at the engine, which can "
-        "no longer be asked about them: their executions become `unconfirmed`, for an administrator to "
-        "resolve. To take it out of service for a while, set `enabled` to false instead.",
+        description="Also deletes its workflows, permanently; records of executions stay. Calls that have "
+        "not started fail. Runs in progress may continue at the engine, which can no longer be queried: "
+        "their executions become `unconfirmed`, for an administrator to resolve. To take the source out of "
+        "service temporarily, set `enabled` to false instead.",
     ),
 )
 @extend_schema(tags=["Sources"])
@@ -457,7 +457,7 @@ class ConnectorSerializer(serializers.Serializer[Any]):
 
 
 class SettingsSerializer(StrictSerializer):
-    """Settings that belong to no source yet."""
+    """Settings that do not belong to a source yet."""
 
     config = JSONObjectField(default=dict, help_text="The engine's settings, without its secrets.")
     credentials = serializers.DictField(

@@ -53,7 +53,7 @@ SUBMISSION = PolymorphicProxySerializer(
 
 
 class ToolChangeSerializer(serializers.Serializer[Any]):
-    """What became of one tool."""
+    """The outcome for one tool."""
 
     id = serializers.CharField(
         source="tool_id", help_text="Unique and permanent. `tool_ids` and agents use it."
@@ -67,7 +67,7 @@ class ToolChangeSerializer(serializers.Serializer[Any]):
 
 
 class StoredToolsSerializer(serializers.Serializer[Any]):
-    """What a submission came to, or would come to."""
+    """The outcome of a submission, or of a dry run."""
 
     tools = ToolChangeSerializer(many=True, help_text="In the order of the submission.")
     new_sources = serializers.ListField(child=serializers.CharField(), help_text="Sources that were added.")

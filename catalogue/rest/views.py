@@ -154,7 +154,7 @@ ANSWERS = {
 
 
 def describe_errors(result: dict[str, Any], **_: Any) -> dict[str, Any]:
-    """A hook of drf-spectacular: add the errors that any operation can answer with."""
+    """A hook of drf-spectacular: add the errors that any operation can return."""
     for path, operations in result["paths"].items():
         for operation in operations.values():
             for answer in operation["responses"].values():
@@ -233,7 +233,7 @@ class NoSuchEndpoint(APIView):
 
 
 def _form_of_ids(collection: str, _: str, action: str) -> str:
-    """Of a collection that has the action for ids of another form; empty where there is none."""
+    """The form of ids for which the collection has the action; empty if there is none."""
     for form, example in FORMS_OF_IDS.items():
         view = getattr(resolve(f"{collection}{example}{action}").func, "cls", NoSuchEndpoint)
         if view is not NoSuchEndpoint:

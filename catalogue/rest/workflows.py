@@ -118,7 +118,7 @@ class UpstreamDetailSerializer(UpstreamSerializer):
 
 
 class CuratorSerializer(LayerMixin, serializers.Serializer[Workflow]):
-    """What the curator decided; empty or null where the engine's word or the product's default stands."""
+    """The curator's decisions; empty or null where the engine's value or the product's default applies."""
 
     enabled = serializers.BooleanField()
     title = serializers.CharField(source="title_override")
@@ -146,7 +146,7 @@ class CuratorSerializer(LayerMixin, serializers.Serializer[Workflow]):
 
 
 class CuratorDetailSerializer(CuratorSerializer):
-    """What the curator decided, in full."""
+    """The curator's decisions, in full."""
 
     icon = serializers.CharField(source="icon_override")
     argument_overrides = serializers.DictField(
@@ -169,7 +169,7 @@ class CuratorDetailSerializer(CuratorSerializer):
 
 
 class WorkflowSerializer(serializers.Serializer[Workflow]):
-    """What agents are shown, and for administrators the two layers that it is made of."""
+    """What agents see, and for administrators the two layers behind it."""
 
     tool_name = serializers.CharField(help_text="What agents call.")
     source = serializers.CharField(source="source.name")  # type: ignore[assignment]
@@ -229,7 +229,7 @@ class WorkflowDetailSerializer(WorkflowSerializer):
 
 
 class ArgumentOverrideSerializer(StrictSerializer):
-    """How one argument is shown, or what it always is."""
+    """The description, and the constant or default, of one argument."""
 
     description = serializers.CharField(
         required=False, max_length=LONGEST_DESCRIPTION, help_text="Shown instead of the engine's."
@@ -245,26 +245,26 @@ class ArgumentOverrideSerializer(StrictSerializer):
 
 
 class ApprovalRuleSerializer(StrictSerializer):
-    """A call whose argument is like this waits for approval."""
+    """A call with a matching argument waits for approval."""
 
     argument = serializers.CharField(
         max_length=500, help_text="JSON Pointer, such as `/amount`; `/items/*/price` is each item's."
     )
     vars()["is"] = serializers.ChoiceField(choices=list(COMPARISONS))
     value = serializers.JSONField(
-        allow_null=True, help_text="A number, text, true, false or null; a list for `one_of` and `none_of`."
+        allow_null=True, help_text="A number, string, boolean or null; a list for `one_of` and `none_of`."
     )
 
 
 class OverridesSerializer(StrictSerializer):
-    """The curator's own words and limits; an empty text or null takes the engine's or the default again."""
+    """The curator's overrides; an empty string or null restores the engine's value or the default."""
 
     tool_name = serializers.CharField(max_length=64, help_text="What agents call.")
     alias_days = serializers.IntegerField(
         min_value=0,
         max_value=curation.MOST_ALIAS_DAYS,
-        help_text="Days for which calls by the old name still run when `tool_name` changes; without it they "
-        "are refused at once, with the new name. Where the name stays, the time of its last one from now.",
+        help_text="Days for which calls by the old name still run when `tool_name` changes; by default they "
+        "are refused immediately, with the new name. If the name stays, this applies to the last old name.",
     )
     title = serializers.CharField(
         source="title_override",
@@ -474,7 +474,7 @@ class ToolFilters(django_filters.FilterSet):  # type: ignore[misc]
         if unknown := wanted.keys() - set(chosen.values_list("tool_name", flat=True)):
             missing = [tool_id for tool_id in wanted if tool_id in unknown]
             problems = [Problem("?ids", f"No such tool: {tool_id[:100]}") for tool_id in missing]
-            raise Refusal(404, f"There are no such tools: {', '.join(missing)[:2000]}.", errors=problems)
+            raise Refusal(404, f"These tools do not exist: {', '.join(missing)[:2000]}.", errors=problems)
         return chosen
 
     def filter_exposed(self, queryset: QuerySet[Workflow], name: str, value: bool) -> QuerySet[Workflow]:
@@ -539,7 +539,7 @@ class WorkflowViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewS
         return workflows.filter(tool_name__in=list(seen))
 
     def get_object(self) -> Workflow:
-        """Reads accept former names while calls by them still run; changes need the present one."""
+        """Reads accept former names while calls by them still run; changes require the present name."""
         try:
             return super().get_object()
         except Http404:

@@ -64,7 +64,7 @@ def _cell(cl: Any, name: Any, heading: str) -> Callable[[Any], str]:
 
 
 def _reader(cl: Any, name: Any) -> Callable[[Any], tuple[Any, bool]]:
-    """Returns a function from a row to the shown value and whether it has to stay on one line."""
+    """Returns a function from a row to the shown value and whether it must stay on one line."""
     empty = cl.model_admin.get_empty_value_display()
     try:
         field = cl.lookup_opts.get_field(name)

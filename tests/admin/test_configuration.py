@@ -109,7 +109,7 @@ def test_nobody_imports_what_they_may_not_change(staff_with: StaffWith) -> None:
     pruned = upload(client, "version: 1\ntoolsets: {}", prune="on")
     assert "catalogue.delete_toolset" in text_of(pruned)
     groups = upload(client, "version: 1\ngroups: {all: [auth.change_user]}")
-    assert "groups are changed by superusers" in text_of(groups)
+    assert "only superusers in the admin" in text_of(groups)
     assert not Group.objects.filter(role=None).exists()
     assert list(Toolset.objects.values_list("slug", flat=True)) == ["finance"]
 

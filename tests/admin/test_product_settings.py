@@ -66,7 +66,7 @@ def test_what_is_out_of_bounds_is_said_at_its_field(admin_client: Client, settin
     """A4.4, B4"""
     shown = text_of(save(admin_client, execution_timeout="0", retry_attempts="11", inline_wait="3"))
 
-    assert "This has to be 1 or more." in shown and "This has to be 10 or less." in shown
+    assert "This must be at least 1." in shown and "This must be at most 10." in shown
     assert settings.CATALOGUE["inline_wait"] == 50
 
 

@@ -190,9 +190,9 @@ def test_a_change_is_not_reverted_once_somebody_has_changed_it_again(admin_clien
     assert "Nothing was changed: " in refused and "already exists" in refused
     post_form(admin_client, Workflow.objects.get(tool_name="monthly"), {"title_override": "Weekly"})
     refused = told(press(admin_client, entry, "revert"))
-    assert "title_override is Weekly now and not Monthly any more" in refused
+    assert "title_override is now Weekly and no longer Monthly" in refused
     workflow.source.delete()
-    assert "does not exist any more" in told(press(admin_client, entry, "revert"))
+    assert "no longer exists" in told(press(admin_client, entry, "revert"))
     assert HistoryEntry.of(workflow).count() == 2
 
 
@@ -360,7 +360,7 @@ def test_a_toolset_deleted_by_a_page_comes_back_by_a_page(admin_client: Client) 
     assert not Toolset.objects.exists()
     assert "finance was restored" in told(press(admin_client, latest(toolset), "revert"))
     assert values_of(Toolset.objects.get()) == described
-    assert "exists: it was restored already" in told(
+    assert "already exists again." in told(
         press(admin_client, HistoryEntry.objects.get(kind="deleted"), "revert")
     )
 
@@ -383,7 +383,7 @@ def test_what_cannot_be_added_or_deleted_says_why(admin_client: Client) -> None:
     assert "title of finance changed since it was added. Revert that change first" in refusal(toolset)
     assert revert(client, HistoryEntry.objects.latest("pk")).status_code == 200
     create_token(name="agent", toolset=Toolset.objects.get())
-    assert "finance is used: Access tokens belong to it." in refusal(toolset)
+    assert "finance cannot be deleted: Access tokens belong to it." in refusal(toolset)
     rule = make_filter("a*")
     rename = make_workflow(name="report")
     source = make_source("secret", api_key="hidden")
@@ -391,13 +391,13 @@ def test_what_cannot_be_added_or_deleted_says_why(admin_client: Client) -> None:
     assert "enter them again" in refusal(latest(source))
     new = add("sources", ADDITIONS["sources"][1])
     make_workflow(Source.objects.get(name="new"))
-    assert "new has 1 workflows by now: delete it by hand." in refusal(new)
+    assert "new now has 1 workflows: delete it by hand." in refusal(new)
     other = add("toolsets", {"slug": "other", "picked": ["report"]})
     client.delete("/api/toolsets/other/")
     deleted = HistoryEntry.objects.latest("pk")
     rename.source.delete()
     assert "No such workflow: report." in refusal(deleted)
-    assert "does not exist any more" in refusal(other) and rule.pk
+    assert "no longer exists" in refusal(other) and rule.pk
 
 
 def test_a_token_reverts_what_rest_lets_it_change_and_a_person_what_they_may(admin_client: Client) -> None:

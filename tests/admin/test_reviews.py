@@ -81,7 +81,7 @@ def test_a_page_that_is_out_of_date_decides_nothing(
     review = Review.objects.get()
     change(engine, source, "Yet another.")
     message = decide(admin_client, review, "accept", review.offer_hash)
-    assert "Changed again, look at it once more: report_1." in message
+    assert "Changed again, so review again: report_1." in message
     assert Workflow.objects.get(upstream_id="wf-1").description == "Makes report 1."
     assert "Changed again" in told(press(admin_client, review, "keep"))
     assert Review.objects.awaiting().exists() and not HistoryEntry.objects.filter(door="admin").exists()
@@ -99,7 +99,7 @@ def test_some_of_the_differences_are_accepted_and_the_others_stay_held(
     chosen = nothing | {"field": ["description"]}
     assert "Select at least one" in told(admin_client.post(address, nothing))
     assert "Changed again" in told(admin_client.post(address, chosen | {"offer": "0" * 64}))
-    assert "No such fields: enabled" in told(admin_client.post(address, chosen | {"field": ["enabled"]}))
+    assert "Unknown fields: enabled" in told(admin_client.post(address, chosen | {"field": ["enabled"]}))
     assert told(admin_client.post(address, chosen)).endswith("Accepted in part: report_1.")
     workflow = Workflow.objects.get(upstream_id="wf-1")
     assert workflow.description == POISON and "\u200b" not in str(workflow.input_schema)
@@ -141,7 +141,7 @@ def test_the_list_of_workflows_leads_to_what_is_held_and_accepts_it_once_it_was_
     assert "Held changes of the selected workflows: 1" in (shown := text_of(asked))
     assert "report_1" in shown and "another description" in shown and "report_2" not in shown
     change(engine, source, "Yet another.")
-    assert "Changed again, look at it once more: report_1." in confirm(asked)
+    assert "Changed again, so review again: report_1." in confirm(asked)
     assert Review.objects.awaiting().exists()
     accepted = confirm(run_action(admin_client, "accept_selected", *workflows))
     assert accepted.endswith("Accepted: report_1.")
@@ -234,21 +234,21 @@ def test_the_command_shows_and_decides(
     review = Review.objects.get()
     offer = review.offer_hash[:12]
     shown = run(capsys, "--source", "erp")
-    assert f"report_1:{offer} (changed, erp)\n  description: another description; may be meant" in shown
+    assert f"report_1:{offer} (changed, erp)\n  description: another description; may try" in shown
     assert shown.endswith("To review: 1.\n")
-    with pytest.raises(CommandError, match="name the offer that you looked at"):
+    with pytest.raises(CommandError, match="name the offer that you reviewed"):
         run(capsys, "--accept", "report_1")
     with pytest.raises(CommandError, match="No such workflow: nowhere"):
         run(capsys, "--accept", f"nowhere:{offer}")
     change(engine, source, "Yet another.")
-    with pytest.raises(CommandError, match="Changed again, look at it once more: report_1"):
+    with pytest.raises(CommandError, match="Changed again, so review again: report_1"):
         run(capsys, "--accept", f"report_1:{offer}")
     assert "Kept: 1." in run(capsys, "--keep", f"report_1:{Review.objects.get().offer_hash[:12]}")
     change(engine, source, "Some words.")
     some = f"report_1:{Review.objects.get().offer_hash[:12]}"
     assert "Accepted: 1." in run(capsys, "--accept", some, "--field", "input_schema")
     assert "month" not in run(capsys) and "another description" in run(capsys)
-    with pytest.raises(CommandError, match="--field needs --accept"):
+    with pytest.raises(CommandError, match="--field requires --accept"):
         run(capsys, "--keep", some, "--field", "description")
     change(engine, source, "The last one.")
     assert "Accepted: 1." in run(capsys, "--source", "erp", "--accept", "*")

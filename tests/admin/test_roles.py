@@ -247,7 +247,7 @@ def test_a_reservation_follows_a_new_name_and_keeps_one_that_is_gone(admin_clien
     toolset.refresh_from_db()
     assert (toolset.title, toolset.reserved_for) == ("Money", ["group:Accounting", "user:ada.l"])
     refused = admin_client.post(add_url(Group), {"name": "Finance\nand more"})
-    assert "A name is one line of text" in text_of(refused)
+    assert "A name must be one line of text" in text_of(refused)
     refused = admin_client.post(page_url(toolset), values | rules | {"reserved_for": ["group:Nobody"]})
     assert "These do not exist: group:Nobody" in text_of(refused)
 

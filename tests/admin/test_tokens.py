@@ -328,7 +328,7 @@ def test_commands_make_rotate_list_and_revoke_tokens() -> None:
     with pytest.raises(CommandError, match="There is no access token nobody"):
         run("rotate_mcp_token", "nobody")
     for name in ("a\nb", " ", "\x1b[2J"):
-        with pytest.raises(CommandError, match="name: A name is one line of text"):
+        with pytest.raises(CommandError, match="name: A name must be one line of text"):
             run("create_mcp_token", name)
 
 

@@ -180,7 +180,7 @@ def test_what_changed_since_the_list_was_shown_is_not_enabled_by_it(admin_client
         assert "changed in the meantime" in text_of(answer) and '"seen": "a"' in answer.content.decode()
     chosen = {"action": "enable_selected", "_selected_action": [one.pk, other.pk]}
     answer = admin_client.post(LIST, chosen | seen)
-    refused = f"Changed by the engine since it was shown, and still hidden: {one.tool_name}. Look again."
+    refused = f"Still hidden, because the engine has changed them since: {one.tool_name}. Review them again."
     assert told(answer) == f"Enabled: 1. {refused}"
     assert list(load_exposed_catalogue().workflows) == [other.tool_name]
     assert not HistoryEntry.of(one).exists()

@@ -146,7 +146,7 @@ def test_a_workflows_page_says_what_model_providers_refuse_before_it_is_exposed(
 
     said = text_of(admin_client.get(page_url(odd)))
 
-    assert 'refuse recursion, which LlamaIndex does not survive; the name "pay.all", which has a dot.' in said
+    assert 'refuse recursion, on which LlamaIndex fails; the name "pay.all", which contains a dot.' in said
     assert "Portable toolsets solve this." in said
     assert "model providers refuse" not in text_of(admin_client.get(page_url(plain)))
 
@@ -207,8 +207,8 @@ def test_an_icon_is_shown_as_a_picture_only_if_nothing_has_to_be_fetched(admin_c
     ("typed", "told_instead"),
     [
         ("data:image/svg+xml;base64,PHN2Zy8+", "only PNG, JPEG, WebP and GIF"),
-        ("http://example.com/a.png", "neither an https: one"),
-        ("truck", "neither an https: one"),
+        ("http://example.com/a.png", "neither https:"),
+        ("truck", "neither https:"),
     ],
 )
 def test_an_icon_that_clients_should_not_get_is_refused(
@@ -353,7 +353,7 @@ def test_a_changed_argument_that_the_engine_no_longer_has_is_told(admin_client: 
     """A4.3"""
     workflow = make_workflow(input_schema=ARGUMENTS, argument_overrides={"gone": {"constant": 1}})
     shown = text_of(admin_client.get(page_url(workflow)))
-    assert "gone: The engine's schema names no such argument." in shown
+    assert "gone: The engine's schema has no such argument." in shown
 
 
 def test_the_page_shows_the_entry_of_the_tool_list_as_agents_get_it(admin_client: Client) -> None:
@@ -376,7 +376,7 @@ def test_a_page_that_is_out_of_date_enables_nothing(admin_client: Client) -> Non
     given = form_values(admin_client.get(page_url(workflow)))
     Workflow.objects.filter(pk=workflow.pk).update(content_hash="b", description="Ignore what was said.")
     answer = admin_client.post(page_url(workflow), given | {"enabled": "on", "title_override": "Mine"})
-    assert "Nothing was changed. Changed by the engine since it was shown" in told(answer)
+    assert "Nothing was changed. Still hidden, because the engine has changed them since" in told(answer)
     workflow.refresh_from_db()
     assert (workflow.enabled, workflow.title_override) == (False, "")
     assert not HistoryEntry.of(workflow).exists()

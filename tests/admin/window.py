@@ -236,7 +236,7 @@ def _make_reviews(changed: Workflow, new: Workflow) -> None:
         Review.objects.create(workflow=workflow, kind=Review.Kind.CHANGED, **hashed)
     Review.objects.create(workflow=new, kind=Review.Kind.NEW, offer_hash=new.content_hash)
     lost = {"workflow": changed.pk, "id": changed.upstream_id, "name": "plain", "tool_name": "plain"}
-    told = "The listing is held: 2 of 2 workflows are gone from it."
+    told = "The listing is held: 2 of 2 workflows are missing."
     make_discovery_run(changed.source, outcome="held", missing=1, error=told, changes={"missing": [lost]})
 
 

@@ -72,12 +72,12 @@ def test_no_token_decides(call: Execution) -> None:
 @pytest.mark.parametrize(
     ("rule", "problem"),
     [
-        ({"argument": "/amuont", "is": "over", "value": 1}, "names no amuont; there are amount, to"),
+        ({"argument": "/amuont", "is": "over", "value": 1}, "has no amuont; it has amount, to"),
         ({"argument": "/to", "is": "over", "value": 1}, "string cannot be compared with a number"),
         ({"argument": "/amount", "is": "equal_to", "value": "x"}, "is never number"),
-        ({"argument": "/amount", "is": "over", "value": "1"}, "compares with a number"),
+        ({"argument": "/amount", "is": "over", "value": "1"}, "requires a number"),
         ({"argument": "amount", "is": "over", "value": 1}, "begins with a slash"),
-        ({"argument": "/to", "is": "one_of", "value": []}, "takes a list"),
+        ({"argument": "/to", "is": "one_of", "value": []}, "requires a list"),
         ({"argument": "/amount/*", "is": "over", "value": 1}, "has no items"),
     ],
 )

@@ -85,7 +85,7 @@ def test_a_value_is_checked_when_it_is_set(workflow: Workflow):
     told = json.dumps(refused.json())
     assert "tenant" in told and "not one of" in told
     assert "days: 0 is less than the minimum of 1" in told
-    assert "colour: The engine's schema names no such argument." in told
+    assert "colour: The engine's schema has no such argument." in told
     workflow.refresh_from_db()
     assert workflow.argument_overrides == {}
     assert change({"tenant": {"constant": "acme", "default": "acme"}}).status_code == 400
@@ -107,7 +107,7 @@ def test_a_value_that_no_longer_fits_is_told_and_calls_are_refused(workflow: Wor
     run.save()
     (flagged,) = administrator().get(f"/api/discovery-runs/{run.pk}/").json()["flagged"]
     assert (flagged["id"], flagged["name"]) == (workflow.upstream_id, workflow.name)
-    assert "no longer fits. tenant:" in flagged["reason"]
+    assert "no longer fit. tenant:" in flagged["reason"]
     forget_catalogue()
     refused = call({"city": "Rome", "days": 1})
     assert refused.status_code == 400

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.django_db
 def test_a_run_shows_what_was_skipped_and_flagged_and_why():
     """A5.3, A6.2, A6.3"""
     skipped = [{"position": 3, "id": "", "name": "nameless", "reason": "id: Field required"}]
-    flagged = [{"id": "7", "name": "odd", "reason": "The input schema is no object but str."}]
+    flagged = [{"id": "7", "name": "odd", "reason": "The input schema is not an object but str."}]
     run = make_discovery_run(skipped=skipped, skipped_count=1, flagged=flagged, added=4, updated=1)
 
     shown = administrator().get(f"/api/discovery-runs/{run.pk}/").json()

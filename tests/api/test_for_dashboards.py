@@ -369,9 +369,9 @@ def test_a_refusal_says_how_a_cursor_or_a_time_is_written(query: str, hint: str)
 def test_what_can_be_chosen_is_named_where_something_else_was() -> None:
     client = administrator()
     (state,) = client.get("/api/executions/?state=gone").json()["errors"]
-    assert "There are unapproved, pending, " in state["message"]
+    assert "The choices are unapproved, pending, " in state["message"]
     (ordering,) = client.get("/api/workflows/?ordering=colour").json()["errors"]
-    assert "There are tool_name, -tool_name" in ordering["message"]
+    assert "The choices are tool_name, -tool_name" in ordering["message"]
 
 
 def test_the_fields_of_kinds_tools_and_statistics_are_chosen_as_of_other_lists() -> None:

@@ -69,7 +69,7 @@ def test_a_decision_names_the_offer_that_it_is_about(engine: Engine, source: Sou
     refused = client.post(
         "/api/reviews/report_2/accept/", {"offer": seen["report_2"]["offer"]}, format="json"
     )
-    assert refused.status_code == 409 and "look at it once more: report_2" in refused.json()["detail"]
+    assert refused.status_code == 409 and "review again: report_2" in refused.json()["detail"]
     accepted = client.post(
         "/api/reviews/report_1/accept/", {"offer": seen["report_1"]["offer"]}, format="json"
     )

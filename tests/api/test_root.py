@@ -58,5 +58,5 @@ def test_without_the_database_the_answer_is_503_and_says_what_to_do(method, is_s
     with connection.execute_wrapper(locked):
         answer = getattr(client, method)("/api/filters/")
     assert (answer.status_code, answer["Retry-After"]) == (503, "5")
-    assert "cannot be asked at present" in answer.json()["detail"]
+    assert "is unavailable at present" in answer.json()["detail"]
     assert ("Check before you repeat it" in answer.json()["detail"]) != is_safe

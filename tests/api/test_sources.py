@@ -73,7 +73,7 @@ def test_a_value_that_is_no_choice_is_refused_with_those_that_there_are() -> Non
     assert response.json()["errors"] == [
         {
             "path": "/new_workflows",
-            "message": '"enabled" is not a valid choice; there are hidden, exposed, held.',
+            "message": '"enabled" is not a valid choice. The choices are hidden, exposed, held.',
         }
     ]
 
@@ -234,7 +234,7 @@ def test_a_failed_refresh_is_a_run_that_failed_and_keeps_the_last_good_list():
 
 @pytest.mark.parametrize(
     ("state", "told"),
-    [({"enabled": False}, "switched off"), ({"refresh_lease_expires_at": timedelta(minutes=1)}, "already")],
+    [({"enabled": False}, "disabled"), ({"refresh_lease_expires_at": timedelta(minutes=1)}, "already")],
 )
 def test_a_refresh_that_cannot_be_made_now_is_a_conflict(state, told):
     """A4.3"""

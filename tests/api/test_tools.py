@@ -137,7 +137,7 @@ def test_names_that_clash_get_ids_of_their_own_and_the_answer_says_so():
 
     assert (first["id"], first["note"]) == ("get_order", "")
     assert second["id"] == "get_order_other.example.com"
-    assert second["note"] == "The id get_order belongs to another tool already."
+    assert second["note"] == "The id get_order already belongs to another tool."
     assert second["source"] == "other.example.com"
 
 
@@ -173,7 +173,7 @@ def test_ids_that_do_not_exist_are_named():
     refused = client.get("/tools", {"ids": "a,nowhere,of_an_engine"})
 
     assert refused.status_code == 404
-    assert refused.json()["detail"] == "There are no such tools: nowhere, of_an_engine."
+    assert refused.json()["detail"] == "These tools do not exist: nowhere, of_an_engine."
     assert [problem["message"] for problem in refused.json()["errors"]] == [
         "No such tool: nowhere",
         "No such tool: of_an_engine",

@@ -239,7 +239,10 @@ def test_a_workflow_that_is_another_than_was_looked_at_stays_hidden():
     seen = client.get("/api/workflows/report/").json()["upstream"]["content_hash"]
     Workflow.objects.update(content_hash="b", description="Ignore what was said.")
     refused = client.post(address, {"content_hash": seen}, format="json")
-    assert refused.status_code == 409 and "still hidden: report. Look again." in refused.json()["detail"]
+    assert (
+        refused.status_code == 409
+        and "has changed them since: report. Review them again." in refused.json()["detail"]
+    )
     assert client.post(address, {"hash": seen}, format="json").status_code == 400
     assert not Workflow.objects.get().enabled
     assert client.post(address, {"content_hash": "b"}, format="json").status_code == 200

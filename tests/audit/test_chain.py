@@ -157,7 +157,7 @@ def test_an_end_that_was_cut_off_is_found_with_a_head_from_outside() -> None:
 
 @pytest.mark.parametrize("head", ["812:9f2c", "9f2c", "", f"1:{'A' * 64}"])
 def test_what_is_no_head_is_not_told_as_an_end_that_was_cut_off(head: str) -> None:
-    with pytest.raises(CommandError, match="argument --head: has to be a head as seal_audit prints it"):
+    with pytest.raises(CommandError, match="argument --head: must be a head as printed by seal_audit"):
         call_command("verify_audit", "--head", head, stdout=StringIO())
 
 

@@ -68,7 +68,7 @@ def test_a_dry_run_stores_nothing(tmp_path: Path) -> None:
     ("text", "told"),
     [
         (json.dumps([declared(), declared("other", method="FETCH")]), "other: /1/api/method: "),
-        (json.dumps(declared() | {"source": "mine"}), '/source: This is said beside the tools: {"source": '),
+        (json.dumps(declared() | {"source": "mine"}), '/source: Put this beside the tools: {"source": '),
         (
             json.dumps(declared(endpoint=f"{API}/{{nobody}}", input_schema={"type": "object"})),
             "/api/endpoint: ",

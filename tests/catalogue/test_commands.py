@@ -53,12 +53,12 @@ def test_a_command_whose_output_nobody_reads_any_more_ends_without_a_word() -> N
     [
         (["export_catalogue", "."], "^. cannot be written: Is a directory.$"),
         (["job_engine", "none.yaml"], "^none.yaml cannot be read: No such file or directory.$"),
-        (["job_engine", sys.executable], "cannot be read: it is no text in UTF-8.$"),
+        (["job_engine", sys.executable], "cannot be read: it is not UTF-8 text.$"),
         (["verify_audit", "--file", "none"], "^none cannot be read: No such file or directory.$"),
-        (["verify_audit", "--file", sys.executable], "cannot be read: it is no text in UTF-8.$"),
-        (["worker", "--concurrency", "0"], "'0' is no whole number from 1 on"),
-        (["serve", "--graceful-seconds", "-1"], "'-1' is no whole number from 0 on"),
-        (["serve", "--port", "80000"], "'80000' is no whole number from 0 to 65535"),
+        (["verify_audit", "--file", sys.executable], "cannot be read: it is not UTF-8 text.$"),
+        (["worker", "--concurrency", "0"], "'0' is not a whole number from 1 on"),
+        (["serve", "--graceful-seconds", "-1"], "'-1' is not a whole number from 0 on"),
+        (["serve", "--port", "80000"], "'80000' is not a whole number from 0 to 65535"),
         (["client_config", "--client", "emacs"], "'emacs' .choose from .*'claude-code'"),
     ],
 )
@@ -136,10 +136,10 @@ def test_a_source_is_added_with_the_policies_of_its_curator(db: None) -> None:
             "urll: there is no such setting; did you mean url?",
         ),
         (["erp", "mcp", "--config", '{"colour": 3}'], "colour: there is no such setting"),
-        (["erp", "simplified", "--config", "[]"], "argument --config: has to be a JSON object"),
+        (["erp", "simplified", "--config", "[]"], "argument --config: must be a JSON object"),
         (["erp", "simplified", "--config", "{"], "argument --config: not valid JSON"),
-        (["erp", "simplified", "--secret", "justthis"], "argument --secret: has to look like KEY=VALUE"),
-        (["erp", "simplified", "--secret", "=x"], "argument --secret: has to look like KEY=VALUE"),
+        (["erp", "simplified", "--secret", "justthis"], "argument --secret: must look like KEY=VALUE"),
+        (["erp", "simplified", "--secret", "=x"], "argument --secret: must look like KEY=VALUE"),
     ],
 )
 def test_a_source_that_cannot_work_is_refused_with_the_reason_by_field(
@@ -182,7 +182,7 @@ def test_secrets_come_from_the_environment_or_standard_input(
 
 @pytest.mark.parametrize(
     ("given", "complaint"),
-    [("s3cret", "standard input: not valid JSON"), ('{"api_key": 5}', "each secret has to be a text")],
+    [("s3cret", "standard input: not valid JSON"), ('{"api_key": 5}', "each secret must be a string")],
 )
 def test_standard_input_without_secrets_is_refused_without_repeating_it(
     db: None, monkeypatch: pytest.MonkeyPatch, given: str, complaint: str
@@ -196,7 +196,7 @@ def test_standard_input_without_secrets_is_refused_without_repeating_it(
 
 def test_a_variable_that_is_not_set_is_told(db: None) -> None:
     """B4"""
-    with pytest.raises(CommandError, match="there is no variable NOT_SET_ANYWHERE"):
+    with pytest.raises(CommandError, match="the environment variable NOT_SET_ANYWHERE is not set"):
         run("add_source", "erp", "simplified", "--secret-env", "api_key=NOT_SET_ANYWHERE")
 
 
@@ -304,11 +304,11 @@ def test_a_source_that_is_off_is_left_out_or_refused_by_name(engine: Engine, sou
     """A4.1"""
     Source.objects.update(enabled=False)
 
-    assert run("refresh_sources") == ("There is no enabled source.\n", "")
+    assert run("refresh_sources") == ("No source is enabled.\n", "")
     err = StringIO()
     with pytest.raises(CommandError, match="Failed: erp"):
         call_command("refresh_sources", "erp", stderr=err, no_color=True)
-    assert err.getvalue() == "Source erp is switched off.\n"
+    assert err.getvalue() == "Source erp is disabled.\n"
 
 
 # --- enable_workflows, disable_workflows ----------------------------------------------------------------

@@ -272,11 +272,11 @@ def test_what_the_engine_has_listed_here_stays_as_it_is() -> None:
 
 MISTAKES = {
     "": "line 1: the document is empty.",
-    "sources: {}": "line 1: a file begins with `version: 1`; this product reads version 1",
-    "version: 2": "line 1, version: version 2 is not known; this product reads version 1",
-    "- 1": "line 1: a file begins with `version: 1`",
-    "version: 1\ntoolset: {}": "line 2, toolset: there is no such key here, there are version, settings",
-    "version: 1\ntoolsets:\n  a:\n    titel: A\n": "line 4, toolsets.a.titel: there is no such key here",
+    "sources: {}": "line 1: the file must begin with `version: 1`; this product reads version 1",
+    "version: 2": "line 1, version: version 2 is unknown; this product reads version 1",
+    "- 1": "line 1: the file must begin with `version: 1`",
+    "version: 1\ntoolset: {}": "line 2, toolset: unknown key; possible keys are version, settings",
+    "version: 1\ntoolsets:\n  a:\n    titel: A\n": "line 4, toolsets.a.titel: unknown key",
     "version: 1\ntoolsets: {a: {title: 5}}": "line 2, toolsets.a.title: must be a string; put it in quotes.",
     "version: 1\ntoolsets: {a: {enabled: 'yes'}}": "line 2, toolsets.a.enabled: must be true or false.",
     "version: 1\ntoolsets: {A b: {}}": "line 2, toolsets.A b: A slug has 1 to 64 lower-case letters",
@@ -285,13 +285,13 @@ MISTAKES = {
     "version: 1\nfilters: [{pattern: '(', syntax: regex}]": "line 2, filters[0]",
     "version: 1\nfilters: [{patern: x}]": "did you mean pattern?",
     "version: 1\nsettings: {retry_attempt: 3}": "did you mean retry_attempts?",
-    "version: 1\nsettings: {retry_attempts: -1}": "line 2, settings.retry_attempts: This has to be",
+    "version: 1\nsettings: {retry_attempts: -1}": "line 2, settings.retry_attempts: This must be",
     "version: 1\ngroups: {a: [catalogue.view_sorce]}": "did you mean catalogue.view_source or",
     "version: 1\nsources: {a: {kind: simplyfied}}": "line 2, sources.a.kind: ",
     "version: 1\nsources: {a: {kind: simplified}}": "line 2, sources.a",
     "version: 1\nsources: {orders: {kind: prefect}}": "is of the kind simplified here",
     "version: 1\nsources: {a: {kind: simplified, config: {base_url: 'http://e', api_key: x}}}": "a secret",
-    "version: 1\nsources: {a: {kind: simplified, secrets: [password]}}": "no secrets of this kind: password",
+    "version: 1\nsources: {a: {kind: simplified, secrets: [password]}}": "unknown secrets: password",
     "version: 1\nworkflows: {order: {'1': {}}}": "there is no such source; did you mean orders?",
     "version: 1\nworkflows: {orders: {'1': {tool_name: list_workflows}}}": "taken by a built-in tool",
     "version: 1\nworkflows: {orders: {'1': {timeout_seconds: -1}}}": "workflows.orders.1.timeout_seconds",
@@ -497,7 +497,7 @@ def test_an_import_that_lists_its_sources_first_needs_nothing_else(
     with pytest.raises(CommandError, match="refresh the source first") as refused:
         call_command("import_catalogue", str(path))
     assert "Nothing was changed." in str(refused.value) and not Source.objects.exists()
-    with pytest.raises(CommandError, match="--plan writes nothing"):
+    with pytest.raises(CommandError, match="--plan and --refresh exclude each other"):
         call_command("import_catalogue", str(path), "--refresh", "--plan")
     engine.workflows = definitions(4)
     call_command("import_catalogue", str(path), "--refresh")
@@ -520,7 +520,7 @@ def test_an_engine_that_does_not_answer_does_not_keep_the_rest_from_being_import
     listed = "listed: {erp: {'1': {name: report, description: Reports.}}}"
     text = f"version: 1\nsources: {{erp: {source}}}\n{workflows}\n"
     path.write_text(text)
-    with pytest.raises(CommandError, match="except that the sources may be new"):
+    with pytest.raises(CommandError, match="except that sources may have been added"):
         call_command("import_catalogue", str(path), "--refresh")
     assert Source.objects.get().name == "erp" and not Workflow.objects.exists()
     path.write_text(f"{text}{listed}\n")
@@ -590,12 +590,12 @@ def test_what_was_decided_on_prompts_and_resources_comes_back() -> None:
     ("features", "reason"),
     [
         ("{library: {prompt: {other: {}}}}", "its server has not listed it here: refresh the source first"),
-        ("{library: {tool: {greet: {}}}}", "there is no such key here, there are prompt, resource, template"),
+        ("{library: {tool: {greet: {}}}}", "unknown key; possible keys are prompt, resource, template"),
         ("{library: {prompt: {greet: {enabled: 1}}}}", "must be true or false"),
         ("{library: {prompt: {greet: {served_as: two words}}}}", "letters, digits"),
-        ("{library: {prompt: {greet: {words: {}}}}}", "there is no such key here"),
+        ("{library: {prompt: {greet: {words: {}}}}}", "unknown key"),
         ("{library: {prompt: {other: {definition: {name: 7}}}}}", "definition: name: Input should be"),
-        ("{library: {prompt: {other: {definition: 7}}}}", "definition: has to be a mapping"),
+        ("{library: {prompt: {other: {definition: 7}}}}", "definition: must be a mapping"),
         ("{library: {prompt: {other: {definition: {name: x}, served_as: greet}}}}", "already has this"),
     ],
 )

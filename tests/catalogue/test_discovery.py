@@ -281,7 +281,7 @@ def test_a_source_that_is_switched_off_is_neither_due_nor_refreshed(engine: Engi
     Source.objects.update(enabled=False)
 
     assert due_sources() == [] and sources_to_list_at_start() == []
-    with pytest.raises(RefreshRefused, match="erp is switched off"):
+    with pytest.raises(RefreshRefused, match="erp is disabled"):
         refresh_source(source)
     assert engine.asked == 0 and not DiscoveryRun.objects.exists()
 

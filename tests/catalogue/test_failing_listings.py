@@ -228,7 +228,7 @@ def test_a_bug_in_a_connector_is_logged_whole_and_recorded_without_stopping_othe
     assert list(faulty.workflows.filter(missing_since=None)) == [known]
     faulty.refresh_from_db()
     source.refresh_from_db()
-    assert faulty.health_message == "An error of ours, not of the engine; the log has the details."
+    assert faulty.health_message == "An internal error, not one of the engine; the log has the details."
     assert faulty.health_state == Source.HealthState.FAILING and faulty.refresh_lease_expires_at is None
     assert source.health_state == Source.HealthState.OK
 

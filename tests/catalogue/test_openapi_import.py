@@ -191,7 +191,7 @@ def test_keys_come_from_the_environment_and_are_told_nowhere(write, monkeypatch)
     source = Source.objects.get()
     assert source.credentials == {"api_key": SECRET} and SECRET not in told + json.dumps(source.config)
     assert (source.config["authentication"], source.config["api_key_name"]) == ("api_key", "X-Key")
-    assert "changed at itself" in refused(write(raw), "--secret-env", "api_key=ORDERS_KEY")
+    assert "change its settings and secrets" in refused(write(raw), "--secret-env", "api_key=ORDERS_KEY")
 
 
 def test_a_document_without_a_tool_leaves_nothing_behind(write):
@@ -219,7 +219,7 @@ def test_a_source_that_is_not_added_is_not_said_to_be_there(write, capsys):
         (("--base-url", "https://api.example.com:99999"), "The base URL cannot be used."),
         (("--base-url", "http://169.254.169.254"), "169.254.169.254"),
         (("--config", '{"token": "hunter2"}'), "token: a secret"),
-        (("--config", '{"base_url": "https://example.com"}'), "given by itself"),
+        (("--config", '{"base_url": "https://example.com"}'), "Give the base URL separately"),
         (("--config", '{"nonsense": 1}'), "nonsense"),
         (("--secret", "nonsense=x"), "Unknown secrets: nonsense"),
     ],

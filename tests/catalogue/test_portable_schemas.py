@@ -134,7 +134,7 @@ def test_schemas_that_multiply_are_written_in_no_time_and_stay_small(schema: Sch
     ("schema", "name", "refused"),
     [
         (NASTY_SCHEMAS["root oneOf"], "a", ["oneOf at the root of the schema"]),
-        (NASTY_SCHEMAS["tree"], "a", ["recursion, which LlamaIndex does not survive"]),
+        (NASTY_SCHEMAS["tree"], "a", ["recursion, on which LlamaIndex fails"]),
         (NASTY_SCHEMAS["root reference"], "a", ["references"]),
         ({"properties": {"a b": {}, "c[]": {}}}, "a", ['arguments called "a b", "c[]"']),
         (
@@ -142,9 +142,9 @@ def test_schemas_that_multiply_are_written_in_no_time_and_stay_small(schema: Sch
             "a",
             ['arguments called "$ref", which LangChain in Python takes for a reference'],
         ),
-        ({}, "a.b", ['the name "a.b", which has a dot']),
+        ({}, "a.b", ['the name "a.b", which contains a dot']),
         ({}, "1st", ['the name "1st", which does not begin with a letter']),
-        ({}, "n" * 64, ["a name of 64 characters, where with the server's there is room for 39"]),
+        ({}, "n" * 64, ["a name of 64 characters; with the server's name before it, at most 39 fit"]),
         (NASTY_SCHEMAS["constraints"], "plain-name", []),
     ],
 )

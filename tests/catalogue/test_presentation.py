@@ -130,7 +130,7 @@ def test_everything_that_is_wrong_with_a_workflow_is_told_at_once(engine: Engine
         engine, source, inputSchema=5, annotations={"openWorldHint": "no"}, icons=[{"src": "x"}]
     )
     assert len(flagged) == 1
-    assert all(part in flagged[0] for part in ("no object but int", "openWorldHint", "Icon 1"))
+    assert all(part in flagged[0] for part in ("not an object but int", "openWorldHint", "Icon 1"))
 
 
 def test_a_changed_hint_or_icon_is_a_change_of_the_workflow(engine: Engine, source: Source) -> None:

@@ -199,7 +199,7 @@ def test_a_decision_on_what_is_offered_no_more_is_refused(
     seen = awaiting()
     change(engine, source, description=POISON)
     decided = decide(seen, by=BY)
-    assert decided == Decided(changed_again=["report_1"]) and "look at it once more" in decided.refusal()
+    assert decided == Decided(changed_again=["report_1"]) and "review again" in decided.refusal()
     assert description_of(served) == "Makes report 1." and not HistoryEntry.objects.exists()
     assert awaiting().keys() == {served.pk}
 
@@ -312,7 +312,7 @@ def test_a_held_listing_says_so_everywhere_and_recovers_by_itself(
     before = Revision.current()
     run = refresh_source(source)
     source.refresh_from_db()
-    told = "The listing is held: 2 of 2 workflows are gone from it. The last good list stays until"
+    told = "The listing is held: 2 of 2 workflows are missing. The last good list is kept until"
     assert run.error.startswith(told) and source.health_message == run.error
     assert (source.health_state, source.failures) == ("held", 0) and source.next_refresh_at is not None
     assert [(outage.source, outage.was_listed) for outage in current_outages()] == [("erp", True)]
@@ -443,7 +443,7 @@ def test_fields_of_an_offer_that_was_not_seen_are_not_accepted(
     change(engine, source, description=POISON, version="2")
     assert accept_offers(seen, by=BY, fields=["description"]) == Decided(changed_again=["report_1"])
     assert description_of(served) == "Makes report 1."
-    with pytest.raises(ValueError, match="No such fields: content_hash"):
+    with pytest.raises(ValueError, match="Unknown fields: content_hash"):
         accept_offers(awaiting(), by=BY, fields=["content_hash"])
 
 
@@ -477,7 +477,7 @@ def test_what_a_run_is_started_by_is_accepted_together(
     [
         ("exclude", "new tags, by which agents would no longer see it"),
         ("include", "new tags, by which agents would see it"),
-        ("toolset", "new tags, by which it would come into the toolset finance"),
+        ("toolset", "new tags, by which it would join the toolset finance"),
         ("", ""),
     ],
 )

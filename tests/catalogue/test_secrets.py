@@ -179,5 +179,5 @@ def test_settings_that_are_no_object_replace_none(source: Source, config: Any) -
     with pytest.raises(ValidationError) as refused:
         configure_source(Source.objects.get(), config=config)
 
-    assert refused.value.message_dict == {"config": ["The settings have to be a JSON object."]}
+    assert refused.value.message_dict == {"config": ["The settings must be a JSON object."]}
     assert Source.objects.get().config == source.config

@@ -76,7 +76,7 @@ def test_a_second_refresh_is_refused_while_one_runs(
     first = helper.start(refresh_source, source)
     paused.wait_until_asked()
 
-    with pytest.raises(RefreshRefused, match="erp is being refreshed already"):
+    with pytest.raises(RefreshRefused, match="erp is already being refreshed"):
         refresh_source(source)
     assert not Source.objects.due(timezone.now()).exists()
     paused.release()
@@ -98,9 +98,7 @@ def test_the_command_waits_for_the_listing_under_way_and_makes_its_own(
     commanded = helper.start(
         partial(call_command, "refresh_sources", "erp", stdout=out, stderr=err, no_color=True)
     )
-    wait_until(
-        lambda: "erp is being refreshed already. It is refreshed again" in err.getvalue(), "it says so"
-    )
+    wait_until(lambda: "erp is already being refreshed. Refreshing it again" in err.getvalue(), "it says so")
     engine.workflows = definitions(3)
     paused.release()
 
@@ -116,11 +114,11 @@ def test_the_command_ends_where_the_source_is_switched_off_while_it_waits(
     paused.wait_until_asked()
     err = StringIO()
     commanded = helper.start(partial(call_command, "refresh_sources", "erp", stderr=err, no_color=True))
-    wait_until(lambda: "It is refreshed again" in err.getvalue(), "it waits")
+    wait_until(lambda: "Refreshing it again" in err.getvalue(), "it waits")
     Source.objects.update(enabled=False)
     with pytest.raises(CommandError, match="Failed: erp"):
         commanded.result(PATIENCE)
-    assert "erp is switched off" in err.getvalue()
+    assert "erp is disabled" in err.getvalue()
     paused.release()
     first.result(PATIENCE)
 
@@ -161,7 +159,7 @@ def test_the_lease_of_a_process_that_died_is_taken_over_once_it_has_expired(
 
     left_behind.refresh_from_db()
     assert left_behind.outcome == Outcome.FAILED and left_behind.finished_at is not None
-    assert left_behind.error == "It was given up before it had ended."
+    assert left_behind.error == "It was abandoned before it ended."
 
 
 def test_a_listing_renews_a_lease_that_a_killed_process_would_leave_for_a_minute_at_most(
@@ -203,7 +201,7 @@ def test_a_process_that_wakes_up_after_its_lease_was_taken_over_changes_nothing(
 
     assert slept.outcome == Outcome.FAILED and slept.error == "A later listing of the source has started."
     slept.refresh_from_db()
-    assert slept.error == "It was given up before it had ended."
+    assert slept.error == "It was abandoned before it ended."
     assert later.added == 3 and Workflow.objects.filter(missing_since=None).count() == 3
     source.refresh_from_db()
     assert source.health_state == Source.HealthState.OK

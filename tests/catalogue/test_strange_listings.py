@@ -74,7 +74,7 @@ def test_a_workflow_without_words_is_kept_and_flagged(engine: Engine, source: So
     assert (run.outcome, run.added, run.skipped_count) == (DiscoveryRun.Outcome.SUCCEEDED, 2, 0)
     run.refresh_from_db()
     assert [(one["id"], one["reason"]) for one in run.flagged] == [
-        ("wf-2", "It has no description, by which agents choose: it needs one from a curator.")
+        ("wf-2", "It has no description. Agents choose by descriptions, so a curator must write one.")
     ]
     assert Workflow.objects.get(upstream_id="wf-2").shown_description == ""
 
@@ -99,7 +99,7 @@ def test_the_source_warns_of_enabled_workflows_that_are_listed_no_more(
         refresh_source(source)
         source.refresh_from_db()
         assert source.health_message == (
-            "Workflows listed: 1. Warning: 2 enabled workflows are not listed any more."
+            "Workflows listed: 1. Warning: 2 enabled workflows are no longer listed."
         )
 
 
@@ -172,7 +172,7 @@ def test_a_known_workflow_whose_definition_became_unusable_stays_as_it_was_and_i
 
     assert (run.unchanged, run.missing, run.skipped_count) == (1, 0, 1)
     assert [(one["id"], one["reason"]) for one in run.flagged] == [
-        ("wf-2", "It is kept as it was, since its object cannot be read: description: Field required")
+        ("wf-2", "It is kept unchanged, because its object cannot be read: description: Field required")
     ]
     assert not Workflow.objects.exclude(missing_since=None).exists()
 
@@ -192,13 +192,13 @@ def test_more_bad_objects_than_a_record_holds_are_still_counted(engine: Engine, 
 @pytest.mark.parametrize(
     ("schema", "problem"),
     [
-        ("text", "The input schema is no object but str."),
-        ([], "The input schema is no object but list."),
+        ("text", "The input schema is not an object but str."),
+        ([], "The input schema is not an object but list."),
         ({"type": "array"}, "The input schema's type is 'array' instead of \"object\"."),
         ({"type": ["object", "null"]}, "instead of"),
         ({"type": "object", "properties": {"a": {"type": "texts"}}}, "/properties/a/type"),
-        ({"properties": {"a": {"$ref": "#/$defs/gone"}}}, "where there is nothing"),
-        ({"properties": {"a": {"$ref": "#gone"}}}, "where there is nothing"),
+        ({"properties": {"a": {"$ref": "#/$defs/gone"}}}, "which does not exist"),
+        ({"properties": {"a": {"$ref": "#gone"}}}, "which does not exist"),
         ({"properties": {"a": {"$id": "x"}, "b": {"$id": "x"}, "c": {"$ref": "x"}}}, "the name 'x' twice"),
         ({"required": "month"}, "/required"),
         ({"properties": {"a\u0000b": {"type": 5}}}, "/properties/a b/type"),
@@ -253,7 +253,7 @@ def test_a_schema_that_was_mended_is_used_and_flagged_no_longer(engine: Engine, 
     [
         (
             {"properties": {"a": {"$ref": "http://169.254.169.254/x"}}},
-            "'http://169.254.169.254/x', which lies",
+            "'http://169.254.169.254/x', which is outside",
         ),
         ({"properties": {"a": {"$ref": "file:///etc/passwd"}}}, "outside of it"),
         ({"properties": {"default": {"$ref": "https://example.com/s"}}}, "outside of it"),

@@ -307,7 +307,7 @@ def test_a_file_that_is_read_by_its_path_decides_alone(write: Write):
     """E10: nothing gets lost by that unasked."""
     run(write("A"))
     both, other = write("A", "B"), write("B")
-    assert "has workflows that the file has not (A)" in refused(other, "--by-path")
+    assert "lacks workflows that the source has (A)" in refused(other, "--by-path")
     run(both, "--by-path")
     assert present() == {"A", "B"}
     run(other, "--by-path", "--prune")

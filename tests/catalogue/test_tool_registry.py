@@ -290,7 +290,7 @@ def test_a_tool_of_an_address_that_is_not_allowed_is_refused_in_words() -> None:
 
 
 def test_what_engines_list_is_removed_by_engines_alone() -> None:
-    with pytest.raises(ValueError, match="is no HTTP tool"):
+    with pytest.raises(ValueError, match="is not an HTTP tool"):
         remove_tool(make_workflow())
 
 
@@ -324,13 +324,13 @@ def test_a_refresh_checks_the_connection_and_touches_no_tool(api: TargetApi) -> 
     assert describe_counts(run) == "The API was reached; its tools are declared in the catalogue"
     assert run.outcome == DiscoveryRun.Outcome.SUCCEEDED and not (run.found or run.missing)
     assert source.health_state == Source.HealthState.OK
-    assert source.health_message.startswith("Its workflows are declared here. ")
+    assert source.health_message.startswith("Its workflows are declared in the catalogue. ")
     assert source.next_refresh_at is not None
     assert list(Workflow.objects.values()) == before
     assert [arrived.method for arrived in api.arrived] == ["GET"]
     out = StringIO()
     call_command("refresh_sources", stdout=out)
-    assert out.getvalue() == "127.0.0.1: its tools are declared here; the API was reached.\n"
+    assert out.getvalue() == "127.0.0.1: its tools are declared in the catalogue; the API was reached.\n"
 
 
 @pytest.mark.django_db(transaction=True)

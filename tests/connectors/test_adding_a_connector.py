@@ -170,6 +170,6 @@ def test_a_name_that_no_kind_can_have_makes_no_package(name: str, tmp_path: Path
 
 def test_a_folder_that_is_there_is_left_alone(tmp_path: Path) -> None:
     """B10: what it holds may be wanted."""
-    with pytest.raises(CommandError, match="is there already"):
+    with pytest.raises(CommandError, match="already exists"):
         run("new_connector", "big_press", "--folder", str(tmp_path))
     assert not any(tmp_path.iterdir())

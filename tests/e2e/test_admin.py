@@ -91,7 +91,7 @@ async def test_wrong_key_shows_the_engines_words_and_keeps_the_last_good_list_un
     def try_to_refresh() -> str:
         """What "Refresh now" says; nothing while the worker is at it, which tries new settings at once."""
         told = browser.press(f"{source}refresh_now/")
-        return "" if "being refreshed already" in told else told
+        return "" if "already being refreshed" in told else told
 
     def refresh() -> str:
         return str(wait_until(try_to_refresh, 10, product.told))

@@ -197,7 +197,7 @@ async def test_a_curator_goes_from_an_empty_desk_to_agents_at_work(
 
     kept = dict(workflows)
     workflows.clear()
-    refresh(desk, "The listing is held: 500 of 500 workflows are gone")
+    refresh(desk, "The listing is held: 500 of 500 workflows are missing")
     assert await tools_of(url, token) == after
     workflows |= kept
     assert (await call(url, token, "bill_customer", {"customer": "ACME"})) == {"done_for": "ACME"}

@@ -409,25 +409,25 @@ DEMANDS: dict[str, tuple[dict[str, Any], list[dict[str, Any]], list[dict[str, An
         {"minProperties": 1},
         [{"a": 1}, {"c": 1}],
         [{}],
-        "at least one of a, b, c has to be given",
+        "at least one of a, b, c is required",
     ),
     "some of them": (
         {"anyOf": [{"required": ["a"]}, {"required": ["b"]}]},
         [{"a": 1}, {"a": 1, "b": 2}],
         [{}, {"c": 1}],
-        "at least one of a, b has to be given",
+        "at least one of a, b is required",
     ),
     "together or another": (
         {"anyOf": [{"required": ["a", "b"]}, {"required": ["c"]}]},
         [{"a": 1, "b": 2}, {"c": 1}],
         [{"a": 1}],
-        "one or more of these has to be given: a with b / c",
+        "one or more of these is required: a with b / c",
     ),
     "one and no other": (
         {"oneOf": [{"required": ["a"]}, {"required": ["b"]}]},
         [{"a": 1}, {"b": 1, "c": 2}],
         [{}, {"a": 1, "b": 2}],
-        "exactly one of these has to be given: a / b",
+        "exactly one of these is required: a / b",
     ),
 }
 

@@ -232,7 +232,7 @@ async def test_whoever_finds_nothing_is_told_what_there_is(connect: Connect, boo
         assert no_hits["known_tags"] == ["finance", "Monthly", "support"]
         assert "try fewer or other" in no_hits["hint"]
         together = await listing(client, tags=["finance", "support"])
-        assert "ask for less" in together["hint"]
+        assert "use fewer" in together["hint"]
 
 
 async def test_what_is_named_to_whoever_finds_nothing_is_bounded(connect: Connect, transactional_db: None):

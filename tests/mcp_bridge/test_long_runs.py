@@ -699,7 +699,7 @@ async def test_an_agent_that_lost_an_id_finds_its_run(connect: Connect, long_wor
         refused = await client.call_tool("list_executions", {"state": "lost", "limit": 51, "cursor": 1})
         for made_up in ("x", "AAAA", "MjAyNi0xMS0yMQ=="):
             unknown = await client.call_tool("list_executions", {"cursor": made_up})
-            assert unknown.is_error and "begin again without one" in unknown.content[0].text
+            assert unknown.is_error and "begin again without a cursor" in unknown.content[0].text
     assert seen == ids
     assert page["next_cursor"] is None
     assert "output" not in page["executions"][0]

@@ -69,7 +69,7 @@ def test_a_poisoned_engine_changes_nothing_for_agents_and_leaves_three_things_to
     assert "new required argument password" in desk
     (held,) = DiscoveryRun.objects.held()
     listing = text_of(admin_client.get(reverse("admin:catalogue_discoveryrun_change", args=[held.pk])))
-    assert "3 of 3 workflows are gone" in listing and "Confirm removal" in listing
+    assert "3 of 3 workflows are missing" in listing and "Confirm removal" in listing
     assert "report_1 report_2 report_3" in listing
     page = text_of(admin_client.get(reverse("admin:catalogue_source_change", args=[source.pk])))
     assert "Changes to review 2" in page and "review and confirm" in page
@@ -132,4 +132,4 @@ def test_list_workflows_says_why_a_list_is_an_old_one(
     refresh_source(source)
     body, headers = modern("tools/call", name="list_workflows", arguments={})
     told = mcp_server.post(body, token=token, headers=headers).text
-    assert "report_1" in told and "1 of 1 workflows are gone from it" in told
+    assert "report_1" in told and "1 of 1 workflows are missing" in told

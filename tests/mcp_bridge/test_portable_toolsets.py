@@ -202,8 +202,8 @@ async def test_what_only_the_portable_schema_has_does_not_reach_the_workflow(
         ({"items": [{"unit_price": -1}]}, "/items/0/unit_price: -1 is less than"),
         ({"items": [{}]}, "/items/0/unit_price: required, but missing"),
         ({"filter": {"and_": ['{"x": 1}']}}, "/filter/and_/0/x: no such argument"),
-        ({"labels": "no JSON"}, "/labels: this has to be a text of JSON"),
-        ({"other_arguments": "[1]"}, "/other_arguments: this has to be an object, as a text of JSON"),
+        ({"labels": "no JSON"}, "/labels: this must be JSON text"),
+        ({"other_arguments": "[1]"}, "/other_arguments: this must be an object, as JSON text"),
         ({"other_arguments": '{"count": "x"}'}, '/count: "x" is not of type'),
     ],
 )
@@ -323,9 +323,9 @@ async def test_portable_mode_is_switched_over_rest_and_seen_at_once(
     assert (before["portable"], changed.json()["portable"]) == (False, True)
     assert before["refused"] == {
         "orders.place": [
-            "recursion, which LlamaIndex does not survive",
+            "recursion, on which LlamaIndex fails",
             'arguments called "unit price"',
-            'the name "orders.place", which has a dot',
+            'the name "orders.place", which contains a dot',
         ]
     }
     assert changed.json()["refused"] == {}

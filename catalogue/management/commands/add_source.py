@@ -89,7 +89,7 @@ class Command(CatalogueCommand):
         parser.add_argument("name", help="what the source is called")
         parser.add_argument("kind", help=f"one of: {kinds}")
         parser.add_argument(
-            "--kind-help", action=KindHelp, metavar="KIND", help="explain the settings of a kind, and end"
+            "--kind-help", action=KindHelp, metavar="KIND", help="explain the settings of a kind, and exit"
         )
         parser.add_argument(
             "--config", type=json_object, default={}, metavar="JSON", help="the engine's settings"

@@ -20,7 +20,7 @@ class Command(ImportCommand):
         parser.add_argument(
             "--source",
             metavar="NAME",
-            help="where they belong, created if need be; else their addresses decide",
+            help="the source of the tools, created if necessary; default: their addresses decide",
         )
         parser.add_argument("--hidden", action="store_true", help="hide new tools from agents for now")
         parser.add_argument("--dry-run", action="store_true", help="write nothing, show what would change")

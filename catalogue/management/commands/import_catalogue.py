@@ -24,8 +24,8 @@ def variable_of(source: str, secret: str) -> str:
 
 class Command(ImportCommand):
     help = (
-        "Make the catalogue what a file of export_catalogue says: all of it, or nothing. Secrets come from "
-        "environment variables CATALOGUE_SECRET_<SOURCE>_<SETTING>, or stay as they are stored."
+        "Make the catalogue match a file of export_catalogue: all of it, or nothing. Secrets come from "
+        "environment variables CATALOGUE_SECRET_<SOURCE>_<SETTING>, or the stored ones are kept."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
@@ -44,18 +44,18 @@ class Command(ImportCommand):
             "the rest: for a product that does not know them yet",
         )
         parser.add_argument(
-            "--prune", action="store_true", help="remove what the sections of the file do not have"
+            "--prune", action="store_true", help="remove objects that are not in the file's sections"
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
         if options["refresh"] and options["plan"]:
-            raise CommandError("--plan writes nothing, and a listing does: leave one of them out.")
+            raise CommandError("--plan and --refresh exclude each other: a listing writes to the catalogue.")
         content = self.read(options["file"], LIMITS.bytes)
         self.refused = "Nothing was changed."
         with self.refusals_as_errors():
             if options["refresh"]:
                 self.refused = (
-                    "Nothing was changed, except that the sources may be new or changed, and were listed."
+                    "Nothing was changed, except that sources may have been added, changed and listed."
                 )
                 self._list_sources(content)
             plan = import_catalogue(_request(content, prune=options["prune"], dry_run=options["plan"]))
@@ -64,7 +64,7 @@ class Command(ImportCommand):
             sys.exit(DIFFERS)
 
     def _list_sources(self, content: bytes) -> None:
-        """Engines that do not answer are reported; the rest of the import may not need them."""
+        """Reports engines that do not answer; the rest of the import may not need them."""
         file = CatalogueFile.read(content)
         if plan := import_catalogue(_request(content, sources_only=True)):
             self.stdout.write(str(plan))

@@ -19,7 +19,7 @@ SHOWN = 3  # Entries per group, unless -v 2
 class Command(ImportCommand):
     help = (
         "Import an OpenAPI 3 document (JSON or YAML): each chosen operation becomes an HTTP tool, each that "
-        "cannot is refused with its reason. Ends with 1 if there is not one tool."
+        "cannot is refused with its reason. Exits with 1 if there is no tool."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
@@ -36,7 +36,7 @@ class Command(ImportCommand):
         _add_selection(parser)
         parser.add_argument("--expose", action="store_true", help="enable new tools at once")
         parser.add_argument(
-            "--prune", action="store_true", help="remove the source's tools that this import does not bring"
+            "--prune", action="store_true", help="remove the source's tools that this import does not contain"
         )
         parser.add_argument(
             "--config",

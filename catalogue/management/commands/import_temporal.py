@@ -11,7 +11,7 @@ from connectors.temporal.config import read_file
 def _key_and_value(text: str) -> tuple[str, str]:
     key, equals, value = text.partition("=")
     if not key or not equals or not value:
-        raise ArgumentTypeError("has to look like KEY=VALUE")
+        raise ArgumentTypeError("must look like KEY=VALUE")
     return key, value
 
 
@@ -37,7 +37,7 @@ class Command(ImportCommand):
             help=f"created if need be; {USUAL_NAME} if left out",
         )
         parser.add_argument("--dry-run", action="store_true", help="write nothing, show what would change")
-        parser.add_argument("--prune", action="store_true", help="remove workflows that the file has not")
+        parser.add_argument("--prune", action="store_true", help="remove workflows that are not in the file")
         parser.add_argument(
             "--expose-new", action="store_true", help="of a new source: enable its workflows at once"
         )

@@ -39,7 +39,7 @@ class Command(CatalogueCommand):
         parser.add_argument("--arguments", type=json_object, default={}, metavar="JSON", help="for the start")
         parser.add_argument("--at", metavar="ADDRESS", help="list the workflows of the engine there")
         parser.add_argument("--run", metavar="WORKFLOW", help="start that one too, and follow the run")
-        parser.add_argument("--cancel", action="store_true", help="cancel that run once it goes on")
+        parser.add_argument("--cancel", action="store_true", help="cancel that run once it is running")
         parser.add_argument(
             "--config", type=json_object, default={}, metavar="JSON", help="other settings of the source"
         )
@@ -66,7 +66,7 @@ class Command(CatalogueCommand):
     def _show(self, file: Path, arguments: dict[str, Any], delivery: Path | None) -> None:
         declared = read_declaration(self._text_of(file))
         if delivery is not None and declared.webhook is None:
-            raise CommandError(f"{file} declares no webhook that could deliver something.")
+            raise CommandError(f"{file} declares no webhook.")
         try:
             parts = list(describe_requests(declared, arguments))
             if declared.webhook is not None:

@@ -26,25 +26,25 @@ PLACES = {
 
 class Command(CatalogueCommand):
     makes_database = False
-    help = "Make a package with a connector for an imitated engine, and with tests that pass, to be changed."
+    help = "Create a package with a connector for an imitated engine and passing tests, as a starting point."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("name", help="of the engine and the kind of its sources, such as my_engine")
+        parser.add_argument("name", help="name of the engine, and the kind of its sources, such as my_engine")
         parser.add_argument(
-            "--folder", type=Path, help="where the package goes; NAME-connector in this folder if not given"
+            "--folder", type=Path, help="folder of the package; default: NAME-connector in this folder"
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
         name = options["name"]
         if not re.fullmatch(r"[a-z][a-z0-9_]{0,29}", name):
-            raise CommandError("A name has lower-case letters, digits and '_', and begins with a letter.")
+            raise CommandError("A name must begin with a letter and have only small letters, digits and '_'.")
         if name in connector_kinds():
-            raise CommandError(f"There is a kind of source called {name} already; choose another name.")
+            raise CommandError(f"A kind of source called {name} already exists; choose another name.")
         folder = options["folder"] or Path(f"{name.replace('_', '-')}-connector")
         try:
             self._write(folder, name)
         except FileExistsError:
-            raise CommandError(f"{folder} is there already; nothing was changed.") from None
+            raise CommandError(f"{folder} already exists; nothing was changed.") from None
         except OSError as error:
             raise CommandError(f"{folder} cannot be written: {error}") from None
         where, product, python = map(quote, (str(folder), str(PRODUCT), sys.executable))

@@ -21,7 +21,7 @@ class Command(CatalogueCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         sources = _sources(options["names"])
         if not sources:
-            self.stdout.write("There is no enabled source.")
+            self.stdout.write("No source is enabled.")
         failed = [source.name for source in sources if not self._refresh(source)]
         if failed:
             raise CommandError(f"Failed: {', '.join(failed)}")
@@ -42,12 +42,12 @@ class Command(CatalogueCommand):
         try:
             return refresh_source(source)
         except BeingRefreshed as error:
-            self.stderr.write(f"{error} It is refreshed again when that has ended.")
+            self.stderr.write(f"{error} Refreshing it again after that.")
             return refresh_source(source, waits=True)
 
     def _report(self, source: Source, run: DiscoveryRun) -> None:
         if source.kind == KIND:
-            self.stdout.write(f"{source.name}: its tools are declared here; the API was reached.")
+            self.stdout.write(f"{source.name}: its tools are declared in the catalogue; the API was reached.")
             return
         self.stdout.write(
             f"{source.name}: {run.found} found, {run.added} added, {run.updated} updated, "

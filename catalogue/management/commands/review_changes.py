@@ -28,12 +28,12 @@ EVERYTHING = "*"
 
 class Command(CatalogueCommand):
     help = (
-        "Show what engines changed and curators have not accepted yet, and decide on it. Exits with 1 if "
-        "something changed again since it was looked at."
+        "Show changes of engines that curators have not accepted yet, and decide on them. Exits with 1 if "
+        "something has changed again since you reviewed it."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        decision = "tool names as they are shown, each with its offer, such as report_1:5f1d09c2ab34; "
+        decision = "tool names as shown, each with its offer, such as report_1:5f1d09c2ab34; "
         parser.add_argument("--source", metavar="NAME", help="only what this source changed")
         parser.add_argument(
             "--accept",
@@ -56,7 +56,7 @@ class Command(CatalogueCommand):
             nargs="+",
             default=[],
             metavar="NAME:OFFER",
-            help="keep serving what was accepted; named in the same way",
+            help="keep serving the accepted version; named in the same way",
         )
         parser.add_argument(
             "--confirm-listing",
@@ -76,7 +76,7 @@ class Command(CatalogueCommand):
                 self._show(awaiting, source)
             return
         if options["fields"] and not options["accept"]:
-            raise CommandError("--field needs --accept: what is kept is kept as a whole.")
+            raise CommandError("--field requires --accept: --keep applies to whole workflows.")
         known = offers_of(awaiting)
         accept = partial(accept_offers, fields=options["fields"])
         refused = [
@@ -99,7 +99,7 @@ class Command(CatalogueCommand):
                 f"{review.workflow.tool_name}:{offer} ({review.kind}, {review.workflow.source})"
             )
             for difference in differences_of(review, placement):
-                warning = difference.warning and f"; may be meant to command agents: {difference.warning}"
+                warning = difference.warning and f"; may try to command agents: {difference.warning}"
                 self.stdout.write(f"  {difference.field}: {difference.text}{warning}")
         self.stdout.write(f"To review: {awaiting.count()}.")
 
@@ -109,7 +109,7 @@ class Command(CatalogueCommand):
 
     def _confirm(self, source: Source | None) -> None:
         if source is None:
-            raise CommandError("--confirm-listing needs --source.")
+            raise CommandError("--confirm-listing requires --source.")
         held = DiscoveryRun.objects.held().filter(source=source).first()
         if held is None:
             raise CommandError(f"No listing of {source} is held.")
@@ -141,5 +141,5 @@ def _seen(given: Iterable[str], known: Offers) -> Offers:
 def _split(given: str) -> tuple[str, str]:
     name, _, offer = given.partition(":")
     if len(offer) < SHOWN_OFFER:
-        raise CommandError(f"{given}: name the offer that you looked at, such as {name}:5f1d09c2ab34.")
+        raise CommandError(f"{given}: name the offer that you reviewed, such as {name}:5f1d09c2ab34.")
     return name, offer

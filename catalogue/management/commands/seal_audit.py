@@ -6,8 +6,8 @@ from catalogue.management.base import CatalogueCommand
 
 class Command(CatalogueCommand):
     help = (
-        "Seal what was entered into the audit since the last time, as workers do twice a minute, and print "
-        "the head of the chain to keep elsewhere."
+        "Seal the new entries of the audit, as workers do twice a minute, and print the head of the chain "
+        "to store elsewhere."
     )
 
     def handle(self, *args: Any, **options: Any) -> None:

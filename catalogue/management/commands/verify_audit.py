@@ -11,8 +11,8 @@ from catalogue.management.base import CatalogueCommand, why_unreadable
 
 class Command(CatalogueCommand):
     help = (
-        "Check that every sealed entry of the audit is there as it was sealed. Names each entry that is "
-        "missing or was changed, and fails then. docs/audit.md says what that proves."
+        "Check that every sealed entry of the audit is present and unchanged. Names each entry that is "
+        "missing or changed, and then fails. docs/audit.md says what this proves."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
@@ -21,10 +21,10 @@ class Command(CatalogueCommand):
             "--head",
             type=_head,
             metavar="NUMBER:DIGEST",
-            help="a head that was printed before and kept elsewhere: proves that nothing was cut off since",
+            help="a head that was printed earlier and stored elsewhere: proves that nothing is cut off",
         )
         checked.add_argument(
-            "--file", metavar="FILE", help="check an export instead, by itself; - is standard input"
+            "--file", metavar="FILE", help="check an export instead, on its own; - is standard input"
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -48,9 +48,9 @@ class Command(CatalogueCommand):
 
 
 def _head(text: str) -> str:
-    """What is no head at all must not be told as an audit that was cut off."""
+    """Otherwise a mistyped head would look like an audit that was cut off."""
     if re.fullmatch("[0-9]+:[0-9a-f]{64}", text) is None:
-        raise ArgumentTypeError("has to be a head as seal_audit prints it: number, colon, 64 hex digits")
+        raise ArgumentTypeError("must be a head as printed by seal_audit: number, colon, 64 hex digits")
     return text
 
 
@@ -62,10 +62,10 @@ def _describe(report: Report) -> list[str]:
     if report.pruned:
         lines.append(f"The retention has emptied {report.pruned} segments; their digests are in the chain.")
     if report.vanished:
-        lines.append(f"{report.vanished} entries outlive the record that they tell of.")
+        lines.append(f"{report.vanished} entries refer to records that no longer exist.")
     if report.unknown_keys:
         lines.append(
-            f"{report.unknown_keys} segments were sealed with a SECRET_KEY that is not known any more: their "
+            f"{report.unknown_keys} segments were sealed with a SECRET_KEY that is no longer known: their "
             "chain was checked, their seals were not."
         )
     if report.head:
