@@ -1,7 +1,7 @@
-"""The entries of the audit, the segments that seal them, and how far what other rooms record was gathered.
-`record` writes an entry, in the transaction of what it tells of.
+"""The entries of the audit, the segments that seal them, and how far the records of other rooms have been
+gathered. `record` writes an entry in the transaction of the event.
 
-The database refuses other changes than sealing and the retention's: triggers of the first migration.
+Triggers of the first migration refuse all changes except those of sealing and the retention.
 """
 
 import hashlib
@@ -61,7 +61,7 @@ class EntryQuerySet(models.QuerySet["Entry"]):
 
 
 class Entry(models.Model):
-    """Something that a person, a token or the product did. It outlives all that it names."""
+    """An action of a person, a token or the product. It outlives all objects that it names."""
 
     at = models.DateTimeField("when", default=timezone.now)
     kind = models.CharField(max_length=10, choices=Kind.choices)
@@ -119,7 +119,7 @@ class Entry(models.Model):
         raise AuditIsKept
 
     def content(self) -> dict[str, Any]:
-        """All that is sealed, as JSON values."""
+        """Everything that is sealed, as JSON values."""
         return {"id": self.pk, **self.contents()}
 
     def contents(self) -> dict[str, Any]:
@@ -204,7 +204,7 @@ class Segment(models.Model):
         raise AuditIsKept
 
     def content(self) -> dict[str, Any]:
-        """All that its digest covers, as JSON values."""
+        """Everything that its digest covers, as JSON values."""
         return {
             "number": self.number,
             "kind": self.kind,
@@ -217,7 +217,7 @@ class Segment(models.Model):
 
 
 class Progress(models.Model):
-    """One row: how far the records of other rooms were gathered. Sealers take turns by its lock."""
+    """One row: how far the records of other rooms have been gathered. Sealers take turns by its lock."""
 
     ONLY = 1
     id = models.PositiveSmallIntegerField(primary_key=True, default=ONLY, editable=False)
@@ -256,8 +256,8 @@ def record(
     client: str | None = None,
     **details: Any,
 ) -> Entry:
-    """Write an entry now. `address` and `client` are the request's unless given; `details` JSON values, none
-    of them secret."""
+    """Write an entry now. `address` and `client` default to those of the request. `details` are JSON values
+    without secrets."""
     here = origin.get() or Origin("", "")
     return Entry.objects.create(
         kind=kind,
@@ -275,7 +275,7 @@ def record(
 
 
 def clean(text: str, length: int = NAME_LENGTH) -> str:
-    """Without control characters, and short enough."""
+    """Removes control characters and shortens the text."""
     return " ".join(printable(text).split())[:length]
 
 
@@ -296,12 +296,12 @@ def _note_sign_in(user: Any, **_: Any) -> None:
 
 
 def _note_sign_out(user: Any, **_: Any) -> None:
-    if user is not None:  # Not of visitors who never signed in
+    if user is not None:  # None for visitors who never signed in
         record(Kind.SIGN_IN, "sign_in.ended", actor=f"user:{user.pk}", actor_name=user.get_username())
 
 
 def _note_failure(credentials: dict[str, Any], **_: Any) -> None:
-    """The name only of accounts that exist: what else is entered there may be a password."""
+    """Only names of existing accounts are recorded: other input may be a password."""
     users = get_user_model()
     given = credentials.get(users.USERNAME_FIELD) or credentials.get("username") or ""
     user = users._default_manager.filter(**{users.USERNAME_FIELD: str(given)[:NAME_LENGTH]}).first()

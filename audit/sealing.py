@@ -1,11 +1,11 @@
-"""Gathering what other rooms record, sealing, exporting and verifying it, and the retention.
+"""Gathering the records of other rooms; sealing, exporting and verifying the audit; and its retention.
 
-Writers only insert, and never wait for a sealer or for one another. An entry belongs to no segment until a
-sealer finds it committed: one that commits late, with a lower number than a sealed one, comes into a later
-segment. Sealers take turns by the lock of one row; segments are numbered without a gap, and two with one
-number cannot be. What other rooms record anyway is not written twice at the time: a sealer reads it there, by
-its time, and looks back far enough for transactions that commit late; the key of the record keeps it from
-being entered twice.
+Writers only insert, and never wait for a sealer or for each other. An entry belongs to no segment until a
+sealer finds it committed: an entry that commits late, with a lower number than a sealed one, gets into a
+later segment. Sealers take turns by the lock of one row. Segments are numbered without gaps, and their
+numbers are unique. Records that other rooms write anyway are not written twice: a sealer reads them there, by
+their time, and looks back far enough for transactions that commit late. The key of the record prevents
+duplicate entries.
 """
 
 import hashlib
@@ -31,11 +31,11 @@ BATCH = 200  # Entries at a time: SQLite has one writer
 VERIFIED_AT_A_TIME = 100  # Segments
 MOST_PROBLEMS = 1_000
 LONGEST_REST_SECONDS = 0.5
-LATE = timedelta(minutes=2)  # A transaction may commit so long after the time that it wrote
+LATE = timedelta(minutes=2)  # How long after the time that it wrote a transaction may commit
 RECHECKED_EVERY, RECHECKED = timedelta(hours=1), timedelta(days=1)
 SALT = "audit seal v1"
 LONG_AGO = datetime(1970, 1, 1, tzinfo=timezone.get_default_timezone())
-DAYS = {  # The setting that says how long entries are kept; the audit's own are kept for ever
+DAYS = {  # The setting for how long entries are kept; the audit's own entries are kept forever
     Kind.CALL: "audit_call_days",
     Kind.SIGN_IN: "audit_sign_in_days",
     Kind.TOKEN: "audit_access_days",
@@ -50,18 +50,18 @@ DAYS = {  # The setting that says how long entries are kept; the audit's own are
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Witness:
-    """Records of another room of which the audit tells."""
+    """Records of another room that the audit covers."""
 
     name: str  # Keys of entries begin with it and a colon
     delay: timedelta
-    """How old they are when they are gathered at the earliest."""
+    """The minimum age of gathered records."""
     gather: Callable[[datetime, datetime, int], tuple[list[Entry], datetime | None]]
-    """Entries of records in a span of time, the oldest first, of which there are none yet: at most so many.
-    Also the time that was reached, or None for the whole span."""
+    """New entries for records in a span of time, the oldest first, at most as many as the third argument
+    says. Also the time that was reached, or None for the whole span."""
     again: Callable[[Collection[str]], dict[str, Entry]]
-    """What would be gathered now of those with these keys that are still there, by key."""
+    """Entries for the records with these keys that still exist, by key, as they would be gathered now."""
     may_vanish: bool
-    """Whether a retention of their own removes the records."""
+    """Whether another retention removes the records."""
 
 
 witnesses: list[Witness] = []
@@ -74,15 +74,15 @@ def new_only(entries: Sequence[Entry]) -> list[Entry]:
 
 
 def seal(*, seconds: float | None = None) -> int:
-    """Seal all that is settled, for about `seconds` if given. Returns how many entries; several processes may
-    do it at once."""
+    """Seal everything that is settled, for about `seconds` if given. Returns how many entries. Several
+    processes may call it at the same time."""
     sealed, work_time = 0, WorkTime(seconds)
     while not work_time.is_over:
         begun = time.monotonic()
         try:
             number, is_more = _seal_batch()
         except IntegrityError as error:
-            # Of the processes that begin an empty audit together one has made the first rows.
+            # Of the processes that begin an empty audit together, another one created the first rows.
             logger.debug("Another process seals the audit: {}", error)
             break
         sealed += number
@@ -95,7 +95,7 @@ def seal(*, seconds: float | None = None) -> int:
 
 
 def head() -> str:
-    """`number:digest` of the last segment, to keep outside; empty before the first."""
+    """`number:digest` of the last segment, to store elsewhere; empty before the first."""
     last = Segment.objects.order_by("number").last()
     return "" if last is None else str(last)
 
@@ -126,7 +126,7 @@ def _lock_progress() -> Progress | None:
 
 
 def _gather(progress: Progress, by_kind: dict[str, list[Entry]]) -> bool:
-    """Adds entries that are not stored yet. Returns whether there is more to gather."""
+    """Adds entries that are not stored yet. Returns whether there are more."""
     now, gathered, is_more = timezone.now(), json.loads(progress.gathered), False
     is_due = progress.rechecked_at is None or now - progress.rechecked_at > RECHECKED_EVERY
     reach = RECHECKED if is_due else LATE
@@ -138,7 +138,7 @@ def _gather(progress: Progress, by_kind: dict[str, list[Entry]]) -> bool:
         for entry in found:
             by_kind[entry.kind].append(entry)
         is_more |= reached is not None
-        # While there is more, what is behind the mark was looked at in this turn.
+        # While there are more, everything behind the mark was examined in this turn.
         gathered[witness.name] = max(mark, until if reached is None else reached).isoformat()
     progress.gathered = json.dumps(gathered)
     if not is_more:
@@ -186,7 +186,7 @@ def root_of(leaves: str) -> str:
 
 
 def seal_of(digest: str, key: str) -> tuple[str, str]:
-    """The seal, and what tells this key from others."""
+    """The seal, and an identifier of the key."""
     made = salted_hmac(SALT, digest, secret=key, algorithm="sha256").hexdigest()
     return made, key_name(key)
 
@@ -196,8 +196,8 @@ def key_name(key: str) -> str:
 
 
 def prune(*, seconds: float | None = None) -> int:
-    """Remove the entries of segments past the retention of their kind, a segment at a time. The digest
-    stays, and an entry of the audit itself says what went. Returns how many entries."""
+    """Remove the entries of segments past the retention of their kind, one segment at a time. The digest
+    stays, and an entry of the audit itself records the removal. Returns how many entries."""
     removed, work_time = 0, WorkTime(seconds)
     for kind, setting in DAYS.items():
         days: int = settings.CATALOGUE[setting]  # type: ignore[literal-required]
@@ -213,7 +213,7 @@ def prune(*, seconds: float | None = None) -> int:
 
 @transaction.atomic
 def _prune_segment(kind: Kind, before: datetime, days: int) -> int | None:
-    """Returns how many entries went; None if no segment is due."""
+    """Returns how many entries were removed; None if no segment is due."""
     due = Segment.objects.filter(kind=kind, newest_at__lt=before, pruned_at=None).order_by("newest_at")
     segment = due.select_for_update(skip_locked=True).first()
     if segment is None:
@@ -256,8 +256,8 @@ class Report:
     pruned: int = 0  # Segments whose entries the retention removed
     unsealed: int = 0
     unsealed_since: datetime | None = None
-    unknown_keys: int = 0  # Segments sealed with a key that is not known any more
-    vanished: int = 0  # Records of other rooms that their own retention has removed
+    unknown_keys: int = 0  # Segments sealed with a key that is no longer known
+    vanished: int = 0  # Records of other rooms that another retention removed
     head: str = ""
     problems: list[Problem] = field(default_factory=list)
 
@@ -299,7 +299,7 @@ def verify(*, known_head: str = "") -> Report:
 
 
 def _segments() -> Iterator[Segment]:
-    """Without a cursor of the server, which would hold back its clean-up for as long as this takes."""
+    """Does not use a server-side cursor, which would block the server's clean-up meanwhile."""
     last = 0
     while page := list(Segment.objects.filter(number__gt=last).order_by("number")[:VERIFIED_AT_A_TIME]):
         yield from page
@@ -337,7 +337,7 @@ def _number(text: str) -> int | None:
 
 
 def _verify_records(segment: int, entries: dict[str, Entry], report: Report) -> None:
-    """Whether the records of other rooms are as they were when they were gathered."""
+    """Checks that the records of other rooms are unchanged since they were gathered."""
     for witness in witnesses:
         ours = {key: entry for key, entry in entries.items() if key.startswith(f"{witness.name}:")}
         now = witness.again(ours) if ours else {}
@@ -351,7 +351,7 @@ def _verify_records(segment: int, entries: dict[str, Entry], report: Report) -> 
 
 
 def _verify_pruning(pruned: dict[int, str], report: Report) -> None:
-    """The audit says of each segment that the retention has emptied it."""
+    """The audit contains an entry for each segment that the retention has emptied."""
     noted = set()
     for details in Entry.objects.filter(kind=Kind.AUDIT, event="audit.pruned").values_list(
         "subject", "details"
@@ -372,7 +372,7 @@ def _count_unsealed(report: Report) -> None:
         report.note("its segment is missing", segment=entry.segment, entry=entry.pk)
 
 
-# The audit as JSON lines, which prove themselves: digests of entries, segments and chain are made from them.
+# The audit as JSON lines, which are self-contained: all digests derive from them.
 
 AT_A_TIME = 500
 
@@ -380,7 +380,8 @@ AT_A_TIME = 500
 def export_lines(
     *, kinds: Collection[str] = (), since: datetime | None = None, until: datetime | None = None
 ) -> Iterator[str]:
-    """One JSON object a line. Segments are whole: one is left out if all of its entries are out of bounds."""
+    """One JSON object per line. Segments are complete: only those without entries within the bounds are
+    omitted."""
     last = 0
     while page := list(Segment.objects.filter(number__gt=last).order_by("number")[:AT_A_TIME]):
         for segment in page:
@@ -424,7 +425,8 @@ def _line(content: dict[str, Any]) -> str:
 
 
 def verify_lines(lines: Iterable[str]) -> Report:
-    """Of an export alone. Segments need not follow one another, as an export may have some kinds only."""
+    """Verifies an export on its own. Segments need not be consecutive, because an export may have only some
+    kinds."""
     leaves: list[str] = []
     report, previous = Report(), None
     for number, line in enumerate(lines, 1):

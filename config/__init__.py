@@ -1,4 +1,4 @@
-"""The wiring of the rooms, and the product as a Django app of its own."""
+"""The wiring of the rooms, and the product as a Django app."""
 
 import atexit
 import gc
@@ -6,7 +6,7 @@ from importlib import import_module
 
 from django.apps import AppConfig
 
-# At its end the interpreter looks for cycles among all that was imported: a third of a second of CPU.
+# At exit, the interpreter searches everything imported for cycles: a third of a second of CPU time.
 atexit.register(gc.freeze)
 
 
@@ -16,5 +16,5 @@ class ProductConfig(AppConfig):
     verbose_name = "Workflow Catalogue"
 
     def ready(self) -> None:
-        """Make ours the current Celery app before any task is sent."""
+        """Sets the current Celery app before any task is sent."""
         import_module("config.celery")

@@ -31,7 +31,7 @@ from telemetry.traces import finish_spans  # noqa: E402
 
 
 class _ProtectedResourceMetadata:
-    """A class, since Starlette passes functions a request instead of the ASGI triple."""
+    """A class, because Starlette passes a request instead of the ASGI triple to functions."""
 
     __call__ = staticmethod(protected_resource_metadata)
 
@@ -45,7 +45,7 @@ def build_application() -> Starlette:
         async with endpoint.session_manager.run():
             # Imports the admin and REST, and compiles their addresses, before the first request.
             reverse("admin:index")
-            # All these objects stay, and the garbage collector would make requests wait while it visits them.
+            # All of these objects stay, and requests would wait while the garbage collector visits them.
             gc.collect()
             gc.freeze()
             # A page's objects live until it is sent. With Python's thresholds, every third page of a large

@@ -1,5 +1,5 @@
-"""Backups of the embedded database with what is needed to read it: one tar file. docs/deployment.md says how
-they are used, and what PostgreSQL has instead."""
+"""Backups of the embedded database and the files that are needed to read it, as one tar file.
+docs/deployment.md describes their use, and the alternatives for PostgreSQL."""
 
 import io
 import json
@@ -25,7 +25,7 @@ FORMAT = 1
 
 
 class BackupRefused(Exception):
-    """Its text is for the operator. Nothing was changed."""
+    """Nothing was changed. The message is for the operator."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,7 +37,7 @@ class Manifest:
 
 
 def make_backup(target: Path, *, replace: bool) -> Manifest:
-    """Writes while others read and write. Raises BackupRefused, OSError."""
+    """Works while others read and write. Raises BackupRefused or OSError."""
     database = _embedded_database()
     if target.exists() and not replace:
         raise BackupRefused(f"{target} already exists; use --force to replace it.")
@@ -45,7 +45,7 @@ def make_backup(target: Path, *, replace: bool) -> Manifest:
         snapshot, draft = Path(folder, DATABASE), Path(folder, "backup.tar")
         key = _read(settings.DATA_DIR / KEY)
         with closing(sqlite3.connect(database)) as source, closing(sqlite3.connect(snapshot)) as copy:
-            # In one step, which is one moment of the database; writers need not wait for it.
+            # In one step, which sees one state of the database; writers do not wait for it.
             source.backup(copy)
             copy.execute("PRAGMA journal_mode=DELETE")
             applied = [
@@ -73,7 +73,7 @@ def make_backup(target: Path, *, replace: bool) -> Manifest:
 
 
 def restore_backup(source: Path, *, replace: bool) -> Manifest:
-    """What was there before is kept beside it, as `*.before-<time>`. Raises BackupRefused, OSError."""
+    """Existing files are kept as `*.before-<time>`. Raises BackupRefused or OSError."""
     database = Path(_embedded_database())
     settings.DATA_DIR.mkdir(mode=0o700, parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=database.parent, prefix=".restore-") as folder:
@@ -84,7 +84,7 @@ def restore_backup(source: Path, *, replace: bool) -> Manifest:
                 f"{database} already contains data; use --force to replace it with the backup."
             )
         if not is_new:
-            _require_nobody_uses(database)
+            _require_unused(database)
         before = f"before-{datetime.now(UTC):%Y%m%d-%H%M%S}"
         for place in [database, *(settings.DATA_DIR / name for name in found)]:
             if place.exists() and not (is_new and place == database):
@@ -104,7 +104,7 @@ def is_behind(manifest: Manifest) -> bool:
 
 
 def _unpack(source: Path, folder: Path) -> tuple[Manifest, list[str]]:
-    """The manifest and the names of other files, all checked and in the folder."""
+    """Returns the manifest and the names of the other files, which are checked and in the folder."""
     try:
         with tarfile.open(source) as archive:
             members = {member.name: member for member in archive if member.isfile()}
@@ -119,7 +119,7 @@ def _unpack(source: Path, folder: Path) -> tuple[Manifest, list[str]]:
         with closing(sqlite3.connect(folder / DATABASE)) as database:
             verdict = database.execute("PRAGMA integrity_check").fetchone()[0]
     except (tarfile.TarError, KeyError, ValueError, TypeError, sqlite3.DatabaseError, EOFError) as error:
-        # Of a file that is no tar, tarfile lists every compression that it tried.
+        # For a file that is not a tar file, tarfile lists every compression that it tried.
         why = str(error).partition("\n")[0].rstrip(":") or type(error).__name__
         raise BackupRefused(f"{source} is not a complete backup of this product ({why}).") from None
     if verdict != "ok":
@@ -143,8 +143,8 @@ def _embedded_database() -> str:
     return str(connection.settings_dict["NAME"])
 
 
-def _require_nobody_uses(database: Path) -> None:
-    """SQLite leaves its write-ahead log only for the last one that has the database open."""
+def _require_unused(database: Path) -> None:
+    """SQLite leaves the WAL mode only if no other connection has the database open."""
     connection.close()
     with closing(sqlite3.connect(database, timeout=1)) as alone:
         try:

@@ -63,7 +63,7 @@ def embedded_broker_options(folder: Path) -> dict[str, Any]:
     messages, control = folder / "messages", folder / "control"
     for made in (messages, control):
         made.mkdir(parents=True, exist_ok=True)
-    # kombu writes this file at first use, and a concurrent reader would see half of it.
+    # kombu writes this file at the first use, when a concurrent reader could see half of it.
     exchange = control / f"{DEFAULT_QUEUE}.exchange"
     if not exchange.exists():
         _write_whole(exchange, dumps([[DEFAULT_QUEUE, "", DEFAULT_QUEUE]]))
@@ -71,7 +71,7 @@ def embedded_broker_options(folder: Path) -> dict[str, Any]:
         "data_folder_in": str(messages),
         "data_folder_out": str(messages),
         "control_folder": str(control),
-        # Seconds between two looks into the folder; a stopping worker waits for one as well.
+        # Seconds between two polls of the folder; a stopping worker waits for one as well.
         "polling_interval": 0.2,
     }
 
@@ -102,13 +102,13 @@ os.environ.setdefault("CELERY_SKIP_CHECKS", "true")
 UNUSED_QUEUE_SECONDS = 3600  # RabbitMQ then deletes a queue without workers; nothing depends on its messages
 
 WITH_TASKS = ["audit", "catalogue", "executions", "orchestration", "mcp_bridge.oauth"]
-"""Named, since Celery would take every module `tasks` for one of its own: that of the MCP server too."""
+"""A list, because Celery would load every module called `tasks`, including the MCP server's."""
 
 
 class Application(Celery):
     @cached_property
     def Beat(self) -> Any:  # noqa: N802 - Celery's name
-        """Sends tasks by name: without their modules, the models and all that these import."""
+        """Sends tasks by name, without importing their modules and models."""
         from celery.apps.beat import Beat
 
         class Schedule(Beat):
@@ -116,8 +116,8 @@ class Application(Celery):
                 app.finalize()
 
             def install_sync_handler(self, service: Any) -> None:
-                """Ends between two ticks. Celery's own closes the connection at once, also in the middle of a
-                message to RabbitMQ, of which it then waits for the lock that it holds itself."""
+                """Stops between two ticks. Celery's own handler closes the connection immediately, even in
+                the middle of a message to RabbitMQ, and then waits for a lock that it holds itself."""
 
                 def end(*_: object) -> None:
                     service.stop()
@@ -140,7 +140,7 @@ _ended = threading.Event()
 
 @worker_ready.connect
 def _begin_heartbeat(**_: Any) -> None:
-    """In a thread of its own: all others of the worker may be busy."""
+    """In a separate thread, because all others of the worker may be busy."""
     from executions.local_worker import show_life
 
     threading.Thread(target=show_life, args=(_ended,), name="heartbeat", daemon=True).start()
@@ -159,7 +159,7 @@ def _show_metrics(**_: Any) -> None:
 
 @worker_shutting_down.connect
 def _end_long_work(**_: Any) -> None:
-    """Celery waits for tasks that have begun; what they leave undone is due again with the next worker."""
+    """Celery waits for running tasks; the next worker does what they leave undone."""
     from connectors.background import process_ends
 
     process_ends.set()
@@ -179,7 +179,7 @@ def _pass_request_on(headers: dict[str, Any] | None = None, **_: Any) -> None:
 
 @task_prerun.connect
 def _take_request_over(task: Any, **_: Any) -> None:
-    """Set for each task: the thread has run others before."""
+    """Set for each task, because the thread has run others before."""
     sent = task.request
     traces.continue_task(
         identity=getattr(sent, "request_id", None), traceparent=getattr(sent, "traceparent", None)

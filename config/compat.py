@@ -25,5 +25,5 @@ def note_handler(response: HttpResponseBase, handler: type[BaseHandler]) -> None
 
 
 def check_connections_with(pool: Any, check: Callable[[Any], None]) -> None:
-    """Have a pool of psycopg's check connections by `check`: Django passes it one of its own."""
+    """Make a psycopg pool check connections by `check`, instead of the check that Django passes."""
     pool._check = check

@@ -892,7 +892,7 @@ def variable_names() -> list[str]:
 
 
 def _unreadable(folder: Path) -> list[str]:
-    """A sentence for each setting whose file is no text."""
+    """A sentence for each setting with a file that is not text."""
     problems = []
     for name in variable_names():
         try:

@@ -15,11 +15,11 @@ from telemetry.metrics import bounded, log_entries
 from telemetry.traces import current_trace_id, request_id
 
 CONTINUED = "    "  # Indents tracebacks, which may quote engines: only an entry begins with its time
-QUIET_LOGGERS = {  # They would log a line per request, task and tick
+QUIET_LOGGERS = {  # They would log one line per request, task and tick
     "httpx2": "WARNING",
     "httpcore2": "WARNING",
     "mcp": "WARNING",
-    # It quotes what engines send; the connector says the same in its own words.
+    # It quotes responses of engines; the connector reports the same without quoting.
     "mcp.client": "CRITICAL",
     "uvicorn.access": "WARNING",
     "celery.app.trace": "WARNING",
@@ -36,19 +36,20 @@ WITHOUT_TRACEBACK = ("django.security.DisallowedHost",)  # Network scans trigger
 KNOWN_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 WARNING = 30
 UNSEEN = re.compile(r"[\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
-"""What JSON leaves as it is, and some programs take for the end of a line or a change of direction."""
+"""Characters that JSON does not escape, but that some programs treat as a line end or a change of
+direction."""
 NO_FIELDS = ("process", "line")  # Extra values that are none of `logger.bind(execution=...)`
 
 
 class _ToLoguru(logging.Handler):
-    """Passes records of the standard library on, with their origin."""
+    """Forwards records of the standard library, with their origin."""
 
     def emit(self, record: logging.LogRecord) -> None:
         level = record.levelname if record.levelname in KNOWN_LEVELS else record.levelno
         exception = None if record.name in WITHOUT_TRACEBACK else record.exc_info
 
         def set_origin(entry: Any) -> None:
-            """Otherwise every line would seem to come from this file."""
+            """Otherwise every line would appear to come from this file."""
             entry["name"], entry["function"], entry["line"] = record.name, record.funcName, record.lineno
 
         logger.opt(exception=exception).patch(set_origin).log(level, "{}", record.getMessage())
@@ -69,7 +70,8 @@ def configure_logging(*, level: str, log_format: str) -> None:
 
 
 def _name_request(record: Any) -> None:
-    """In every line that a request caused, in whatever process; counts what operators look for."""
+    """Adds the request's id to every line that the request causes, in any process, and counts lines for
+    operators."""
     if identity := request_id.get():
         record["extra"]["request_id"] = identity
     if trace := current_trace_id():

@@ -1,7 +1,7 @@
 """Readiness, probes and metrics for operators' programs.
 
-In front of Django, whose check of the Host header would refuse probes and scrapers that name a machine's
-address; without cookies, so that no page can use it.
+They are in front of Django, because Django's check of the Host header would refuse probes and scrapers that
+use a machine's address. They accept no cookies, so that web pages cannot use them.
 """
 
 import threading
@@ -33,7 +33,7 @@ from executions.models import WorkerPresence
 from mcp_bridge.transports.http import admit_reader
 from telemetry import metrics, traces
 
-MEASURES_SECONDS = 5.0  # How long what was read from the database answers further scrapes
+MEASURES_SECONDS = 5.0  # How long scrapes share the figures read from the database
 NO_STORE = {"Cache-Control": "no-store"}
 AREAS = {
     "mcp": "mcp", "api": "rest", "tools": "rest", "workflow": "workflow", "admin": "admin", "login": "admin",
@@ -50,7 +50,9 @@ UNKNOWN = "Unknown without the database."
 @dataclass(frozen=True, slots=True)
 class Check:
     ok: bool
-    reason: str  # Without names of servers, errors' words and anything else that only operators should see
+    reason: (
+        str  # Without names of servers, messages of errors and anything else that only operators should see
+    )
 
 
 class Readiness:
@@ -94,8 +96,8 @@ class Readiness:
         }
 
     def _check_migrations(self) -> Check:
-        """Asked until all are applied: they are not taken back under a process that runs. Those of newer code
-        do not matter."""
+        """Checked until all are applied, because they are not reverted while a process runs. Migrations of
+        newer code do not matter."""
         if not self._is_migrated:
             executor = MigrationExecutor(connection)
             missing = len(executor.migration_plan(executor.loader.graph.leaf_nodes()))
@@ -166,12 +168,12 @@ readiness = Readiness()
 
 
 async def live(request: Request) -> Response:
-    """The process answers: neither the database nor a thread is asked."""
+    """Shows that the process responds, without using the database or a thread."""
     return JSONResponse({"status": "ok"}, headers=NO_STORE)
 
 
 async def ready(request: Request) -> Response:
-    """503 if a check fails that the query does not leave out."""
+    """Returns 503 if a check fails that the query does not leave out."""
     found = await run_in_database(readiness.checks)
     left_out = {name for names in request.query_params.getlist("leave_out") for name in names.split(",")}
     if unknown := sorted(left_out - found.keys()):
@@ -212,8 +214,8 @@ async def show_metrics(request: Request) -> Response:
 
 
 def collect() -> bytes:
-    """This process, the others of its data folder, and what the database knows; that is left out while the
-    database cannot be asked, which `catalogue_ready` says."""
+    """The metrics of this process, of others with the same data folder, and of the database. The latter are
+    missing while the database cannot be queried; `catalogue_ready` shows that."""
     checks = readiness.checks()
     families = [*publication.families(), *_readiness(checks)]
     if checks["database"].ok and checks["migrations"].ok:
@@ -269,7 +271,8 @@ ROUTES = [
 
 
 class Observed:
-    """ASGI middleware around everything: gives each request its id, which the answer names, and counts it."""
+    """ASGI middleware around everything: gives each request an id, which the response contains, and counts
+    it."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -290,7 +293,7 @@ class Observed:
         await self._app(scope, receive, send_with_id)
 
 
-# `labels` looks the series up under a lock and checks the names each time.
+# `labels` searches the series under a lock and checks the names each time.
 @cache
 def _counted(area: str, status: int) -> Any:
     return metrics.http_requests.labels(area, metrics.status_class(status))

@@ -1,11 +1,11 @@
-"""Files that only the product's account may read, whatever the folder around them allows."""
+"""Files that only the product's account may read, regardless of the folder's permissions."""
 
 import os
 import uuid
 from contextlib import suppress
 from pathlib import Path
 
-OTHERS = 0o007  # A group may have been granted access on purpose
+OTHERS = 0o007  # A group may have been given access on purpose
 COMPANIONS = ("", "-wal", "-shm", "-journal")  # SQLite makes them beside a database, with its permissions
 
 
@@ -36,7 +36,7 @@ def _write_beside(path: Path, text: str) -> Path:
 
 
 def keep_private(folder: Path) -> None:
-    """Make the folder for its owner alone, or withdraw others' access to an existing one."""
+    """Create the folder for its owner alone, or withdraw others' access to an existing one."""
     with suppress(OSError):
         folder.mkdir(mode=0o700, exist_ok=True)
     _shut_others_out(folder)
@@ -46,7 +46,7 @@ def keep_private_database(name: str) -> None:
     """The same for the files of an SQLite database."""
     if not name or name == ":memory:":
         return
-    # Where it cannot be made, the first connection says so, better than we could here.
+    # If it cannot be created, the first connection reports this better.
     with suppress(OSError):
         os.close(os.open(name, os.O_RDWR | os.O_CREAT, mode=0o600))
     for companion in COMPANIONS:

@@ -42,8 +42,8 @@ LOGGING_CONFIG = None
 
 
 def _secret_keys(path: Path) -> list[str]:
-    """The key, then former ones that still count. From the environment, else from a file with a key a line,
-    which the first start makes."""
+    """The key, followed by former ones that are still accepted. They come from the environment, or else from
+    a file with one key per line, which the first start creates."""
     former = [
         key.strip() for key in ENVIRONMENT.secret_key_fallbacks.get_secret_value().split(",") if key.strip()
     ]
@@ -67,11 +67,11 @@ ALLOWED_HOSTS = sorted(
 CSRF_TRUSTED_ORIGINS = [PUBLIC_URL]
 SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if PUBLIC_URL.startswith("https:") else None
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = PUBLIC_URL.startswith("https:")
-# Browsers that used HTTPS once keep to it for a year; other hosts of the domain are not affected.
+# Browsers that used HTTPS once use it for a year; other hosts of the domain are not affected.
 SECURE_HSTS_SECONDS = 31_536_000 if PUBLIC_URL.startswith("https:") else 0
 # What `check --deploy` says besides. None is about secrets or cookies.
 SILENCED_SYSTEM_CHECKS = [
-    "security.W005",  # Other hosts of the domain: not ours to decide
+    "security.W005",  # It would affect other hosts of the domain
     "security.W021",  # The same, for browsers' lists
     "security.W008",  # The proxy that has the certificate redirects
     "oauth2_provider.W008",  # Programs on the user's machine are called back at http://127.0.0.1 (RFC 8252)
@@ -136,7 +136,7 @@ TEMPLATES = [
     }
 ]
 
-# Widgets too are looked for among these.
+# Templates of widgets are also found here.
 FORM_RENDERER = "django.forms.renderers.TemplatesSetting"
 
 SQLITE_OPTIONS: dict[str, Any] = {
@@ -146,7 +146,7 @@ SQLITE_OPTIONS: dict[str, Any] = {
     "init_command": (
         "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; "
         "PRAGMA cache_size=-16000; PRAGMA temp_store=MEMORY; "
-        # A call writes some 25 pages: with the usual 1,000, every 40th call would have to move them all.
+        # A call writes some 25 pages: with the default of 1,000, every 40th call would move them all.
         "PRAGMA wal_autocheckpoint=8000"
     ),
 }
@@ -342,7 +342,7 @@ SPECTACULAR_SETTINGS = {
 CELERY_BROKER_URL = ENVIRONMENT.celery_broker_url
 
 
-# Debug pages hide what is called a secret.
+# Debug pages hide values with a name such as secret.
 SECRET_VARIABLES = secret_variables()
 SECRETS_DIR = Path(ENVIRONMENT.secrets_dir) if ENVIRONMENT.secrets_dir else DATA_DIR / "secrets"
 
@@ -512,7 +512,7 @@ UNFOLD = {
             {
                 "title": "Executions",
                 "items": [
-                    # Its address is also the beginning of the next one's.
+                    # The next address begins with this one.
                     _page("Executions", "play_circle", "executions", "execution")
                     | {"active": lambda request: re.search(r"/execution/(?!usage/)", request.path)},
                     _page("Usage", "monitoring", "executions", "execution")
@@ -525,7 +525,7 @@ UNFOLD = {
                     _page("Approved for a period", "more_time", "executions", "standingapproval")
                     | {"permission": lambda request: request.user.has_perm("executions.decide_approval")},
                     _page("Result cache", "bolt", "executions", "cachepolicy"),
-                    # Its address is also the beginning of the next one's.
+                    # The next address begins with this one.
                     _page("Natural-language requests", "chat", "orchestration", "workflowrequest")
                     | {"active": lambda request: re.search(r"/workflowrequest/(?!try/)", request.path)},
                     {

@@ -30,7 +30,7 @@ from orchestration.rest import WorkflowViewSet as RequestInWords
 
 
 class Router(SimpleRouter):
-    """With an optional trailing slash, since redirecting a POST would turn it into a GET."""
+    """With an optional trailing slash, because a redirect would turn a POST into a GET."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ api.register("catalogue", ConfigurationViewSet, "catalogue")
 api.register("tokens", TokenViewSet, "token")
 api.register("workflow-requests", WorkflowRequestViewSet, "workflow-request")
 
-# Not when Django is set up: commands and workers start half a second earlier without the admin's pages.
+# Not at Django's setup: commands and workers start half a second earlier without the admin's pages.
 admin.autodiscover()
 
 handler403, handler404 = "catalogue.admin.site.page_refused", "catalogue.admin.site.page_missing"

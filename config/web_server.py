@@ -1,7 +1,7 @@
-"""The web server: uvicorn with bounds for each connection, Django behind it in threads, and what each request
-and answer of Django's gets besides: a noted origin, security headers, debug pages without values.
-docs/decisions/0019-endpoint-limits.md has the bounds and what happens beyond each,
-docs/decisions/0030-django-in-one-hop.md the reasons for a handler of our own."""
+"""The web server: uvicorn with limits for each connection; Django behind it in threads; and for Django's
+requests and responses the recorded origin, security headers, and debug pages without values.
+docs/decisions/0019-endpoint-limits.md describes the limits and the behaviour beyond each,
+docs/decisions/0030-django-in-one-hop.md the reasons for a separate handler."""
 
 import asyncio
 import resource
@@ -63,8 +63,8 @@ PAGES = "; ".join(  # Only our own scripts run, never what engines, agents and c
 )
 DOCUMENTS = "default-src 'none'; frame-ancestors 'none'"
 WRONG_TOKEN = (401, 429)  # Status codes of its refusal
-WEBHOOKS = "/hooks/"  # Whose deliveries prove with each request who sends them
-PRIVATE = ("/api", "/tools", "/workflow")  # REST's paths, whose answers no cache may keep
+WEBHOOKS = "/hooks/"  # Each of their deliveries proves its sender
+PRIVATE = ("/api", "/tools", "/workflow")  # REST's paths; no cache may keep their responses
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +145,7 @@ class BoundedProtocol(AnnouncingProtocol):
         return self._answering is None or self._answering.response_complete
 
     def _note_disconnect(self) -> None:
-        """Uvicorn informs only the last of several requests; the answered one would fail at writing."""
+        """Uvicorn informs only the last of several requests; the answered one would fail when writing."""
         if self._answering is not None and not self._answering.response_complete:
             self._answering.disconnected = True
             self._answering.message_event.set()
@@ -185,7 +185,7 @@ class BoundedProtocol(AnnouncingProtocol):
             self._outgoing = None
 
     def _abort(self, status: int, reason: bytes) -> None:
-        """Close the connection, with the reason if no answer has begun."""
+        """Close the connection, with the reason if no response has begun."""
         self._stop_awaiting_input()
         if self._phase is Phase.HEAD and self._is_idle:
             self._write_response(status, reason)
@@ -201,7 +201,7 @@ class BoundedProtocol(AnnouncingProtocol):
 
 
 def configure_server(application: Any, **options: Any) -> uvicorn.Config:
-    """Every web process's configuration; options as uvicorn's."""
+    """The configuration of every web process. `options` are uvicorn's."""
     usual: dict[str, Any] = {
         "http": BoundedProtocol,
         "ws": "none",
@@ -217,7 +217,7 @@ def configure_server(application: Any, **options: Any) -> uvicorn.Config:
 
 
 class Server(uvicorn.Server):
-    """Which answers calls that wait before it ends, instead of breaking them off."""
+    """Answers waiting calls before it ends, instead of aborting them."""
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         # Models need Django's applications, which the servers of tests that use this module do not have.
@@ -239,7 +239,7 @@ def serve(*, host: str, port: int, graceful_seconds: int) -> None:
 
 
 def _most_connections() -> int:
-    """As many as the limit on open files allows beside everything else."""
+    """As many as the limit on open files allows besides everything else."""
     wanted = MOST_CONNECTIONS + OTHER_FILES
     soft, hard = (
         wanted if limit == resource.RLIM_INFINITY else limit
@@ -256,9 +256,9 @@ class _UnknownCaller(Exception):
 
 class ThreadHandler(ASGIHandler):
     """Runs a request's synchronous views and middleware in one thread. Django's handler starts a thread with
-    a database connection per request and hops there and back for every middleware;
+    a database connection per request and switches there and back for every middleware;
     docs/decisions/0030-django-in-one-hop.md has the figures. A view runs to its end even if the client has
-    gone."""
+    disconnected."""
 
     def __init__(self, *, largest_body: int, is_known: Known, doorkeeper: Doorkeeper) -> None:
         BaseHandler.__init__(self)
@@ -310,8 +310,8 @@ class ThreadHandler(ASGIHandler):
                 await to_thread.run_sync(response.close, limiter=self._threads)
 
     async def _read_body(self, scope: dict[str, Any], receive: Callable[[], Awaitable[Any]]) -> Any:
-        """On disk if large. Raises RequestAborted, RequestDataTooBig. An unauthenticated caller's body is
-        discarded, so that the answer is a refusal."""
+        """Large bodies are on disk. Raises RequestAborted or RequestDataTooBig. The body of an
+        unauthenticated caller is discarded, so that the request is refused."""
         length = dict(scope["headers"]).get(b"content-length", b"0")
         if length.isdigit() and int(length) > self._largest_body:
             raise RequestDataTooBig
@@ -365,7 +365,7 @@ class ThreadHandler(ASGIHandler):
 
 
 def _problem(status: int, words: str) -> HttpResponse:
-    """In REST's format, as most large bodies are for REST."""
+    """In REST's format, because most large bodies are for REST."""
     return JsonResponse({"detail": words}, status=status)
 
 
@@ -380,7 +380,7 @@ class SecurityHeaders:
             return response
         is_page = response.get("Content-Type", "").startswith("text/html")
         policy = PAGES if is_page else DOCUMENTS
-        if target := getattr(response, "form_target", ""):  # Where a form of the page leads besides
+        if target := getattr(response, "form_target", ""):  # Further targets of the page's forms
             policy = policy.replace("form-action 'self'", f"form-action 'self' {target}")
         response.setdefault("Content-Security-Policy", policy)
         if request.path.startswith(PRIVATE):
@@ -389,7 +389,7 @@ class SecurityHeaders:
 
 
 class OriginMiddleware:
-    """Notes for the audit where a request comes from."""
+    """Records for the audit where a request comes from."""
 
     def __init__(self, answer: Callable[[HttpRequest], HttpResponseBase]) -> None:
         self._answer = answer
@@ -404,7 +404,7 @@ class OriginMiddleware:
 
 
 class WithoutValues(SafeExceptionReporterFilter):
-    """Debug pages without the values of variables and forms, among which are credentials on their way."""
+    """Debug pages without the values of variables and forms, which may be credentials."""
 
     def is_active(self, request: HttpRequest | None) -> bool:
         return True

@@ -1,7 +1,7 @@
-"""Write down what a move of code must not change: `python -m scripts.behaviour FOLDER`.
+"""Record what a move of code must not change: `python -m scripts.behaviour FOLDER`.
 
-Run it before and after, then compare the folders with `diff -r`. They hold the OpenAPI document, the help of
-every command, and tools/list of a fixed catalogue for both eras of the protocol.
+Run it before and after, then compare the folders with `diff -r`. They contain the OpenAPI document, the help
+of every command, and tools/list of a fixed catalogue for both eras of the protocol.
 """
 
 import json

@@ -1,7 +1,7 @@
-"""Hold the chart and the systemd units against Helm, Kubernetes' schemas and systemd: `make test-deployment`.
+"""Check the chart and the systemd units with Helm, Kubernetes' schemas and systemd: `make test-deployment`.
 
-Helm's own library renders the chart, with the default values, with everything enabled and with everything
-disabled. systemd-analyze reads the units where this machine has it.
+Helm's own library renders the chart with the default values, with everything enabled and with everything
+disabled. systemd-analyze checks the units if this machine has it.
 """
 
 import shutil

@@ -72,7 +72,7 @@ def main() -> None:
 
 
 async def call(token: str) -> None:
-    """What the worker lists is served, and a run is recorded."""
+    """The worker's listing is served, and a run is recorded."""
     headers = {"Authorization": f"Bearer {token}"}
     async with httpx2.AsyncClient(headers=headers, timeout=60) as http:
         transport = streamable_http_client(f"http://127.0.0.1:{PORT}/mcp", http_client=http)
@@ -93,7 +93,7 @@ def engine(*words: str) -> str:
 
 
 def stop(name: str) -> None:
-    """With its last lines, should it have ended by itself."""
+    """Shows the container's last lines if it has ended unexpectedly."""
     logs = subprocess.run([ENGINE, "logs", "--tail", "20", name], capture_output=True, text=True, check=False)
     stopped = subprocess.run([ENGINE, "stop", "--time", "20", name], capture_output=True, check=False)
     if stopped.returncode:

@@ -43,7 +43,7 @@ ROOMS = (
 SMALL = 5
 """Lines of a function."""
 CALLS = ("calls of own functions in tools/call", "calls of own functions in POST /workflow")
-"""As sys.setprofile sees them: a coroutine that goes on after a wait counts once more."""
+"""As sys.setprofile sees them: a coroutine that continues after a wait counts again."""
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -79,7 +79,7 @@ def read_modules(root: Path) -> list[Module]:
 
 
 def code_lines(module: Module) -> int:
-    """Those that are not blank, comment, import, docstring or the string below a name that documents it."""
+    """All except blank lines, comments, imports, docstrings and strings that document the name above."""
     kept: set[int] = set()
     for token in tokenize.generate_tokens(io.StringIO(module.text).readline):
         if token.type not in NO_CODE:
@@ -114,7 +114,7 @@ def length(function: Function) -> int:
 
 
 def imports_of(modules: list[Module]) -> dict[str, set[str]]:
-    """Which modules each of them imports, also inside functions and for types alone."""
+    """The modules that each of them imports, also inside functions and only for types."""
     known = {module.name for module in modules}
     return {module.name: set(_imported(module, known)) - {module.name} for module in modules}
 
@@ -165,7 +165,7 @@ def _reached_from(name: str, imports: dict[str, set[str]]) -> set[str]:
 
 
 def used_once(modules: list[Module]) -> list[tuple[str, int]]:
-    """Functions whose name no other function has and which is read at one place, with their lines."""
+    """Functions with a unique name that is read at one place, with their lines."""
     uses: Counter[str] = Counter()
     defined: dict[str, list[tuple[str, int]]] = defaultdict(list)
     for module in modules:
@@ -209,7 +209,7 @@ def figures(root: Path) -> dict[str, str]:
     }
 
 
-# Calls: the product serves in this process, from the folder that it was started in
+# Calls: the product serves in this process, from the folder in which it was started
 
 
 TOOL = {
@@ -305,7 +305,7 @@ def serving(application: Any) -> Iterator[str]:
 
 
 def count_calls() -> dict[str, Counter[str]]:
-    """Of one request each in a warm process, by commands and HTTP alone, which other revisions have too."""
+    """For one request each in a warm process, only by commands and HTTP, which other revisions have too."""
     root = Path.cwd()
     sys.path.insert(0, str(root))
     profile = Profile(root)
@@ -358,7 +358,8 @@ WARM_UP, MEASURED = 5, 5
 
 
 def _count(profile: Profile, url: str, body: dict[str, Any], headers: dict[str, str]) -> Counter[str]:
-    """The median of some requests: work of the process itself, such as a look at the revision, is in few."""
+    """The median of some requests, because the process's own work, such as reading the revision, is in
+    few."""
     found: list[Counter[str]] = []
     for number in range(WARM_UP + MEASURED):
         profile.calls = Counter()
@@ -375,11 +376,11 @@ def _count(profile: Profile, url: str, body: dict[str, Any], headers: dict[str, 
 
 
 QUIET_SECONDS = 0.3
-"""What a request leaves behind it in other threads belongs to it."""
+"""Work that a request leaves to other threads counts for the request."""
 
 
 def calls(root: Path) -> dict[str, Counter[str]]:
-    """`count_calls` in a process of its own, in this folder."""
+    """`count_calls` in a separate process, in this folder."""
     command = [sys.executable, str(Path(__file__).resolve()), "--count"]
     printed = subprocess.run(command, cwd=root, stdout=subprocess.PIPE, check=True).stdout
     return {name: Counter(found) for name, found in json.loads(printed.splitlines()[-1]).items()}
@@ -433,7 +434,7 @@ BEGINNING, END = "<!-- Made by `make map`. -->\n", "<!-- End of the map. -->"
 
 
 def draw_map(root: Path) -> str:
-    """Which room imports which, as Mermaid; an arrow that another path implies is left out."""
+    """The imports among the rooms, as Mermaid, without arrows that another path implies."""
     below: dict[str, set[str]] = {room: set() for room in ROOMS}
     for name, imported in imports_of(read_modules(root)).items():
         room = name.partition(".")[0]

@@ -28,7 +28,7 @@ def main() -> None:
     if database_url is None:
         problems.append(f"PostgreSQL at {POSTGRES} allows no login without a password.")
     if not answers():
-        problems.append(f"There is no answer at {broker}.")
+        problems.append(f"{broker} does not respond.")
     if problems:
         sys.exit("\n".join(problems))
     print(f"DATABASE_URL={database_url}")
@@ -36,7 +36,7 @@ def main() -> None:
 
 
 def find_postgres() -> str | None:
-    """The URL of a database of this run's own (tests make and drop it), for the first user let in."""
+    """The URL of a database for this run (tests create and drop it), for the first user that can log in."""
     for user in (getpass.getuser(), "postgres"):
         server = f"postgresql://{user}@{POSTGRES}"
         try:

@@ -33,7 +33,7 @@ PIP_OPTIONS = (
     "--disable-pip-version-check",
     "--progress-bar=off",
 )
-# The lock is complete, so nothing has to be resolved, and its hashes make any index as good as another.
+# The lock is complete, so nothing needs resolving, and its hashes make all indexes equivalent.
 UV_OPTIONS = (
     "--require-hashes",
     "--no-deps",
@@ -49,11 +49,11 @@ UV_VARIABLES = {
     "proxy": ("HTTP_PROXY", "HTTPS_PROXY"),
     "trusted-host": ("UV_INSECURE_HOST",),
 }
-"""What uv, which does not read pip's configuration, is given in place of pip's settings."""
+"""The equivalents of pip's settings for uv, which does not read pip's configuration."""
 
 OF_NO_CONSEQUENCE = {
     *("timeout", "default-timeout", "retries", "disable-pip-version-check", "no-input", "quiet", "verbose"),
-    # A lock pins every package, so that a constraint could only forbid it.
+    # A lock pins every package, so a constraint could only forbid it.
     "constraint",
     *(
         "progress-bar",
@@ -65,12 +65,12 @@ OF_NO_CONSEQUENCE = {
         "config-file",
     ),
 }
-"""Settings of pip that do not change what is installed from where. pip itself heeds all others."""
+"""Settings of pip that do not change what is installed from where. pip itself applies all others."""
 
 SHOWN_LINES = 6
 SHOWN_CHARACTERS = 300
 
-# Asked before anything that an old Python would stumble over.
+# Checked before anything that an old Python does not support.
 if sys.version_info < (3, 11):
     sys.exit(
         f"Python 3.11 or newer is needed, and {sys.executable} is {sys.version.split()[0]}. "
@@ -98,19 +98,19 @@ def main() -> None:
 
 @contextlib.contextmanager
 def timed(name: str, what: str) -> Iterator[None]:
-    """A line before and a line after; Ctrl-C leaves a sentence instead of a traceback."""
+    """Prints a line before and a line after. Ctrl-C prints a sentence instead of a traceback."""
     print(f"{name}: installing {what} ...", flush=True)
     started = time.monotonic()
     try:
         yield
     except KeyboardInterrupt:
-        sys.exit(f"{name}: interrupted; the next run goes on.")
+        sys.exit(f"{name}: interrupted; the next run continues.")
     print(f"{name}: ready after {time.monotonic() - started:.0f} s.", flush=True)
 
 
 @contextlib.contextmanager
 def log_for(name: str) -> Iterator[Path]:
-    """An empty file for what programs print while they install something of this name."""
+    """An empty file for the output of programs that install something of this name."""
     LOGS.mkdir(parents=True, exist_ok=True)
     log = LOGS / f"{name.lstrip('.')}.log"
     log.write_text("", encoding="utf-8")
@@ -127,7 +127,7 @@ def check_venv() -> None:
 
 
 def stamp_lines(locks: list[str], environment: Path) -> list[str]:
-    """What has to be true of an environment that was installed from these locks."""
+    """The properties of an environment that was installed from these locks."""
     place = f"{environment} python {dotted(sys.version_info[:2])}"
     return [f"{place} {lock} {hashlib.sha256(Path(lock).read_bytes()).hexdigest()}" for lock in locks]
 
@@ -166,7 +166,7 @@ def install(environment: Path, lock: str, log: Path) -> None:
         fail(
             log,
             f"{environment.name}: pip could not install what {lock} lists.",
-            "Check the network and `pip config list`, and run the same again: it goes on from here.",
+            "Check the network and `pip config list`, and run the command again: it continues from here.",
         )
 
 
@@ -184,7 +184,7 @@ def run_pip(environment: Path, lock: str, log: Path) -> int:
 
 
 def ready_uv(log: Path) -> bool:
-    """Installed by pip once; installations side by side wait for the first of them."""
+    """pip installs it once; concurrent installations wait for the first of them."""
     wanted = stamp_lines([str(UV_LOCK)], UV_ENVIRONMENT)
     with (LOGS / "uv.lock").open("w") as turn:
         fcntl.flock(turn, fcntl.LOCK_EX)
@@ -198,7 +198,7 @@ def ready_uv(log: Path) -> bool:
 
 
 def pip_settings(environment: Path) -> dict[str, str]:
-    """What pip's configuration files and environment variables say, the stronger over the weaker."""
+    """The settings in pip's configuration files and environment variables, by precedence."""
     command = [str(python_of(environment)), "-m", "pip", "config", "list"]
     listing = subprocess.run(command, capture_output=True, text=True, check=False).stdout
     found = re.findall(r"^(global|install|:env:)\.([\w-]+)=(.*)$", listing, re.MULTILINE)
@@ -207,7 +207,7 @@ def pip_settings(environment: Path) -> dict[str, str]:
 
 
 def variables_for_uv(settings: dict[str, str]) -> dict[str, str] | None:
-    """None where pip's settings ask for what only pip does."""
+    """None if pip's settings require something that only pip does."""
     if settings.keys() - UV_VARIABLES.keys() - OF_NO_CONSEQUENCE:
         return None
     variables: dict[str, str] = {}
@@ -236,7 +236,7 @@ def run(
 
 
 def fail(log: Path, what: str, advice: str = "") -> None:
-    """End with what went wrong: the last errors that the log holds, or its last lines if it names none."""
+    """Exit with the last errors in the log, or with its last lines if it has no errors."""
     lines = [line.strip() for line in log.read_text(encoding="utf-8", errors="replace").splitlines()]
     lines = [line for line in lines if line and line != "npm error"]
     errors = [line for line in lines if re.match(r"(npm )?error\b", line, re.IGNORECASE)] or lines

@@ -18,7 +18,7 @@ from install import fail, log_for, run, timed
 
 INSTALL = ("npm", "ci", "--no-progress", "--loglevel=error")
 IMPATIENT = ("--fetch-retries=1", "--fetch-retry-mintimeout=1000", "--fetch-timeout=60000")
-"""Who is offline should not have to wait for that."""
+"""Offline, retries only cost time."""
 
 
 def main() -> None:
@@ -53,7 +53,7 @@ def install(folder: Path, log: Path) -> None:
         fail(
             log,
             f"npm could not install what {folder}/package-lock.json lists; tests that need it are skipped.",
-            "Check the network and `npm config list`, and run the same again.",
+            "Check the network and `npm config list`, and run the same command again.",
         )
 
 

@@ -46,13 +46,13 @@ def run_all(stages: list[str], table: Path) -> int:
 
 
 def run(command: list[str]) -> int:
-    """Ctrl-C reaches the command from the terminal too, so this only waits for it to end in its own way."""
+    """Ctrl-C from the terminal reaches the command too, so this only waits for it to end."""
     interrupts: list[int] = []
     signal.signal(signal.SIGINT, lambda number, _: interrupts.append(number))
     process = subprocess.Popen(command)
     signal.signal(signal.SIGTERM, lambda *_: process.terminate())
     code = process.wait()
-    # Ended by a signal, it counts as a shell would count it.
+    # An end by a signal has the exit code that a shell would give.
     return INTERRUPTED if interrupts else code if code >= 0 else 128 - code
 
 

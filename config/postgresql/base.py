@@ -1,5 +1,5 @@
-"""PostgreSQL as Django has it, with quicker arrays of texts, and a pool that recovers at once when the server
-was restarted."""
+"""Django's PostgreSQL backend with faster arrays of strings, and a pool that recovers immediately after a
+restart of the server."""
 
 from functools import partial
 from typing import Any
@@ -16,13 +16,13 @@ TEXT_OR_NULL = {str, type(None)}
 
 
 class TextsDumper(ListDumper):
-    """Django sends each column of a `bulk_create` as an array. The original escapes every quote in it by a
-    call of Python, and JSON is full of quotes: of an import of tools that was a third."""
+    """Django sends each column of a `bulk_create` as an array. The original dumper escapes every quote in it
+    by a Python call, and JSON is full of quotes: this took a third of an import of tools."""
 
     def dump(self, obj: list[Any]) -> Buffer | None:
         if obj and TEXT_OR_NULL.issuperset(map(type, obj)):
             written = f"{{{','.join(map(_quoted, obj))}}}"
-            # The original says what is wrong with this character.
+            # The original raises the error for this character.
             if "\0" not in written:
                 return written.encode()
         return super().dump(obj)
@@ -45,7 +45,7 @@ class DatabaseWrapper(base.DatabaseWrapper):
     @property
     def pool(self) -> Any:
         """psycopg_pool discards dead connections one by one and waits 1, 2, 4 ... seconds between them. With
-        more than five in the pool, requests failed for 15 s. Django leaves no room for a check of ours."""
+        more than five in the pool, requests failed for 15 s. Django does not let a project set the check."""
         pool: Any = super().pool
         if pool is not None:
             check_connections_with(pool, partial(_check_connection, pool))

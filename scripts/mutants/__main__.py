@@ -21,7 +21,7 @@ from .sampling import PARTS, place, sample
 from .selection import Contexts
 
 FIRST = 25
-"""Tests, each of another module, that most mutants do not survive."""
+"""Tests of different modules that most mutants do not survive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ def main() -> None:
             copies[0].record_contexts(contexts, processes=options.jobs)
         known = Contexts(contexts, tree, {mutant.path for mutant in mutants})
         chosen = [(mutant, known.tests_of(mutant)) for mutant in mutants]
-        # Says at once, and not after an hour, if pytest cannot run here.
+        # Fails immediately, and not after an hour, if pytest cannot run here.
         copies[0].failing([tests[0] for _, tests in chosen if tests])
         outcomes = try_all(chosen, copies, cap=options.cap)
         unfit = copies[0].failing([outcome.killer for outcome in outcomes if outcome.killer])
@@ -112,7 +112,8 @@ def try_all(
 
 
 def report(outcomes: Sequence[Outcome], unfit: Sequence[str], *, threshold: float) -> int:
-    """Print it; the exit code. Tests that fail without a mutant too have killed nothing."""
+    """Prints the outcome and returns the exit code. Tests that also fail without a mutant have killed
+    nothing."""
     survivors = [outcome for outcome in outcomes if outcome.killer is None]
     for outcome in survivors:
         why = f"survived {outcome.tests} tests" if outcome.tests else "no test executes it"

@@ -1,4 +1,4 @@
-"""Copies of the tree for mutants to live in, and the tests run there."""
+"""Copies of the tree for mutants, and the tests that run there."""
 
 import json
 import os
@@ -15,12 +15,12 @@ from .operators import Mutant, mutated
 
 ALLOWED_SECONDS = 300.0
 ALLOWED_SECONDS_PER_TEST = 3.0
-"""For a process that runs tests; each test has its own limit besides, from pytest-timeout."""
+"""For a process that runs tests; pytest-timeout also limits each test."""
 PLUGIN = Path(__file__).with_name("mutants_plugin.py")
 RUN_BY_TESTS = ("PYTEST_", "COV_", "COVERAGE_", "DJANGO_SETTINGS_MODULE")
-"""What test runs tell the processes that they start, such as this one in its own tests."""
+"""Variables that test runs set for the processes that they start, such as this one in its own tests."""
 NO_TESTS = 5
-"""What pytest exits with when all were deselected."""
+"""The exit code of pytest if all tests were deselected."""
 
 
 class Copy:
@@ -70,11 +70,11 @@ class Copy:
 
     def write(self, path: str, source: str) -> None:
         (self.folder / path).write_text(source, encoding="utf-8")
-        # Python takes bytecode for current where size and second are the same.
+        # Python considers bytecode current if size and second are the same.
         Path(cache_from_source(str(self.folder / path))).unlink(missing_ok=True)
 
     def failing(self, tests: Sequence[str]) -> list[str]:
-        """Those of the tests that fail without a mutant. Exits if pytest does not get as far as tests."""
+        """The tests that fail without a mutant. Exits if pytest cannot run the tests."""
         code, failed = self.run_tests(tests)
         if code not in (0, 1, NO_TESTS):
             sys.exit(f"The tests do not run:\n{self.last_output()}")
@@ -82,7 +82,7 @@ class Copy:
 
     def run_tests(self, tests: Sequence[str], *options: str) -> tuple[int, list[str]]:
         """pytest's exit code and what failed. Raises TimeoutExpired."""
-        # By module, as pytest refuses to run any if it does not find one of them.
+        # By module, because pytest runs none if it does not find one of them.
         modules = dict.fromkeys(test.split("::")[0] for test in tests)
         modules_here = [module for module in modules if (self.folder / module).exists()]
         if not modules_here:
@@ -122,7 +122,7 @@ class Copy:
 
 
 def stop_group(process: subprocess.Popen[bytes]) -> None:
-    """With what the tests started and left behind."""
+    """Including processes that the tests started and left behind."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()

@@ -51,7 +51,7 @@ ARITHMETIC: dict[type[ast.operator], tuple[str, str]] = {
     ast.BitOr: (r"\|", "&"),
 }
 WORD = re.compile(r"[A-Za-z_][\w./-]+")
-"""Texts that programs read. Others are messages, and no test should quote those."""
+"""Strings that programs read. Others are messages, which tests should not quote."""
 UNOBSERVABLE = re.compile(
     r"(.*\.)?(logger|log|log_of|logging|warnings)\b.*"  # what is logged
     r"|isinstance|issubclass|cast|TypeVar|NewType|namedtuple"  # types
@@ -60,7 +60,7 @@ UNOBSERVABLE = re.compile(
 UNOBSERVABLE_FIELDS = {"annotation", "returns", "decorator_list"}
 UNOBSERVABLE_KEYWORDS = {"repr", "title", "description", "help_text", "verbose_name"}
 Edit = tuple[str, int, int, str]
-"""Operator, the bytes from and to which it changes the source, and what comes there."""
+"""The operator, the byte range that it replaces, and the replacement."""
 
 
 class Operators(ast.NodeVisitor):
@@ -94,7 +94,7 @@ class Operators(ast.NodeVisitor):
         return operator, self.start(node), self.end(node), new
 
     def between(self, operator: str, left: ast.expr, right: ast.expr, old: str, new: str) -> Iterator[Edit]:
-        """The operator's sign, which has no position of its own in the tree."""
+        """The operator's sign, which has no position in the tree."""
         start = self.end(left)
         if found := re.search(old.encode(), self.source[start : self.start(right)]):
             yield operator, start + found.start(), start + found.end(), new
@@ -125,7 +125,7 @@ class Operators(ast.NodeVisitor):
             yield "not", self.start(node), self.start(node) + len("not "), ""
 
     def visit_If(self, node: ast.If | ast.While | ast.IfExp) -> Iterator[Edit]:
-        # Comparisons and `not` have operators of their own.
+        # Comparisons and `not` have separate operators.
         if not isinstance(node.test, ast.Compare | ast.UnaryOp):
             text = self.source[self.start(node.test) : self.end(node.test)].decode()
             yield self.whole("condition", node.test, f"not ({text})")
@@ -137,7 +137,7 @@ class Operators(ast.NodeVisitor):
         if isinstance(value, bool):
             yield self.whole("boolean", node, str(not value))
         elif isinstance(value, int | float):
-            # 61 seconds instead of 60 are no fault that a test should find.
+            # A test should not have to detect 61 seconds instead of 60.
             yield self.whole("number", node, str(value + 1) if value in range(-10, 11) else "0")
         elif isinstance(value, str) and WORD.fullmatch(value):
             yield self.whole("text", node, json.dumps(f"{value}x"))
@@ -159,7 +159,7 @@ class Operators(ast.NodeVisitor):
     visit_Raise = visit_Delete = visit_Expr  # noqa: N815
 
     def visit_Assign(self, node: ast.Assign) -> Iterator[Edit]:
-        # Without the assignment of a local name nothing works, which says nothing of the tests.
+        # Without the assignment of a local name nothing works, which shows nothing about the tests.
         if not any(isinstance(target, ast.Name | ast.Tuple) for target in node.targets):
             yield self.whole("statement", node, "pass")
 
@@ -217,7 +217,7 @@ def mutated(mutant: Mutant, source: str) -> str:
 
 
 def is_a_change(mutant: Mutant, source: str) -> bool:
-    """Whether it compiles, into something else."""
+    """Whether it compiles to something else."""
     try:
         return ast.dump(ast.parse(mutated(mutant, source))) != ast.dump(ast.parse(source))
     except SyntaxError:

@@ -1,4 +1,4 @@
-"""Which mutants are tried, and where they are in another state of the code."""
+"""Choosing mutants, and finding them in another state of the code."""
 
 import random
 import sys
@@ -22,7 +22,7 @@ PARTS = (
 
 
 def sample(tree: Path, parts: Iterable[str], *, size: int, seed: int) -> list[Mutant]:
-    """The same for the same code and seed."""
+    """The same sample for the same code and seed."""
     sources = {
         str(path.relative_to(tree)): path.read_bytes() for part in parts for path in modules_of(tree, part)
     }
@@ -36,7 +36,7 @@ def modules_of(tree: Path, part: str) -> list[Path]:
     module = tree / f"{part}.py"
     found = [module] if module.exists() else sorted((tree / part).rglob("*.py"))
     if not found:
-        sys.exit(f"There is no {part} in {tree}; --parts names the packages and modules to change.")
+        sys.exit(f"{tree} does not contain {part}; --parts names the packages and modules to change.")
     return found
 
 

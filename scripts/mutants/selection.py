@@ -29,7 +29,7 @@ class Contexts:
         return {line: {name.rsplit("|", 1)[0] for name in names if name} for line, names in found.items()}
 
     def tests_of(self, mutant: Mutant) -> list[str]:
-        """Those that may notice it, the likeliest first. Empty where no test executes the line."""
+        """The tests that may notice it, the likeliest first. Empty if no test executes the line."""
         path, file = mutant.path, self.tree / mutant.path
         lines = range(mutant.line, mutant.line + len(mutant.before))
         statement = statement_at(file, mutant.line)
@@ -41,7 +41,7 @@ class Contexts:
         elif isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
             # The default of an argument.
             return self.in_order(self.executing(path, range(statement.lineno, end_of(statement) + 1)))
-        # Executed by whatever imported the module first, so any test that uses the module may notice.
+        # Executed by the first import of the module, so any test that uses the module may notice.
         using = [path, *importers(self.tree, path)]
         if constant := name_of(statement):
             using_it = [(user, lines_naming(constant, self.tree / user)) for user in using]
@@ -64,7 +64,8 @@ class Contexts:
 
     @cached_property
     def costs(self) -> Counter[str]:
-        """How many lines of what is mutated each test executes: the fewer, the more it is about them."""
+        """How many of the mutated modules' lines each test executes: fewer lines mean a more specific
+        test."""
         return Counter(test for path in self.paths for tests in self.of(path).values() for test in tests)
 
 
@@ -83,26 +84,26 @@ def parse(path: Path) -> ast.Module:
 
 
 def statement_at(path: Path, line: int) -> ast.stmt:
-    """The innermost around the line."""
+    """The innermost node around the line."""
     statements = (node for node in ast.walk(parse(path)) if isinstance(node, ast.stmt))
     around = (node for node in statements if node.lineno <= line <= end_of(node))
     return min(around, key=lambda node: end_of(node) - node.lineno)
 
 
 def head_of(node: ast.stmt) -> range:
-    """Its lines; of one with a body those before that."""
+    """The lines of the node; for a node with a body, the lines before the body."""
     body = getattr(node, "body", None)
     return range(node.lineno, body[0].lineno if body else end_of(node) + 1)
 
 
 def name_of(node: ast.stmt) -> str | None:
-    """What a module's constant is called."""
+    """The name of a module's constant."""
     target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
     return target.id if isinstance(target, ast.Name) and node.col_offset == 0 else None
 
 
 def lines_naming(name: str, path: Path) -> set[int]:
-    """Where the module uses the name, apart from imports and where it gets its value."""
+    """Where the module uses the name, except imports and its assignment."""
     return {
         node.lineno
         for node in ast.walk(parse(path))
@@ -124,7 +125,7 @@ def product_sources(tree: Path) -> dict[str, str]:
 
 
 def importers(tree: Path, path: str) -> list[str]:
-    """The product's modules that import this one, or the package that hands its names on."""
+    """The product's modules that import this one, or the package that re-exports its names."""
     module = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
     package = f"{path.rpartition('/')[0]}/__init__.py"
     sources = product_sources(tree)

@@ -181,7 +181,7 @@ class Supervisor:
             self.process.wait()
 
     def _copy_output(self) -> None:
-        """Through our own pipe, as supervisord cannot write to every kind of standard output."""
+        """Through a pipe, because supervisord cannot write to every kind of standard output."""
         assert self.process.stdout is not None
         for line in self.process.stdout:
             with self._printing:
@@ -219,7 +219,7 @@ class Welcome:
 
 
 def is_first_start() -> bool:
-    """The admin is made last, so that an interrupted first start is repeated."""
+    """The admin is created last, so that an interrupted first start is repeated."""
     return not get_user_model().objects.filter(is_superuser=True).exists()
 
 
@@ -317,7 +317,7 @@ def _follow(source: Source, engine: ExampleEngine) -> None:
 
 
 def run_everything(*, data_dir: Path, port: int) -> None:
-    """Runs until interrupted. Raises CommandError if it cannot start or ends by itself."""
+    """Runs until interrupted. Raises CommandError if it cannot start or ends unexpectedly."""
     with claimed(data_dir, port=port), claimed_port(port), chosen_engine(data_dir) as (before, engine):
         print(f"Starting on port {port}, with the data in {data_dir} ...", flush=True)
         migrate()
@@ -365,7 +365,7 @@ def _variables(data_dir: Path, port: int, engine: ExampleEngine) -> dict[str, st
 
 
 def welcome(data_dir: Path) -> Welcome:
-    """Makes the admin at the first start."""
+    """Creates the admin at the first start."""
     first = is_first_start()
     token = quickstart_token(data_dir, first=first)
     password = secrets.token_urlsafe(12) if first else None

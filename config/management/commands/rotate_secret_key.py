@@ -45,7 +45,7 @@ class Command(CatalogueCommand):
         done, unreadable = reencrypt_credentials()
         told = {"actor": "command", "actor_name": "manage.py rotate_secret_key", "door": "command"}
         record(Kind.SETTING, "secret_key.rotated", **told, reencrypted=done, unreadable=len(unreadable))
-        # The seal of the present key covers all that the former one has sealed.
+        # A seal with the present key covers everything that the former key has sealed.
         seal()
         self.stdout.write(f"Encrypted the credentials of {done} source(s) with the current SECRET_KEY.")
         people, locked_out = reencrypt_keys()

@@ -10,8 +10,8 @@ from config.web_server import serve
 
 
 def check_port(host: str, port: int) -> None:
-    """As the server, which would tell a second later and between lines that sound like a start, listens.
-    Raises CommandError."""
+    """Tests the address before the server, which would fail a second later, between lines that suggest a
+    start. Raises CommandError."""
     try:
         asyncio.run(_bind(host, port))
     except OSError as error:

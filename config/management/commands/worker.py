@@ -21,7 +21,7 @@ class Command(CatalogueCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         # Root in a container knows.
         warnings.filterwarnings("ignore", "You're running the worker with superuser privileges")
-        # Celery's own messages among workers; the database says all that they have to know of each other.
+        # Celery's messages among workers; the database has everything that they need to know of each other.
         quiet = ["--without-gossip", "--without-mingle", "--without-heartbeat"]
         count = str(options["concurrency"])
         app.worker_main(["--quiet", "worker", "--pool", "threads", "--concurrency", count, *quiet])
