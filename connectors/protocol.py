@@ -1,5 +1,6 @@
 """The protocol of engine connectors, and the values that cross it."""
 
+import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -116,6 +117,17 @@ class RunSnapshot:
     finished_at: datetime | None = None
     raw: dict[str, Any] = field(default_factory=dict)
     """The engine's whole answer, for the record."""
+
+    def __post_init__(self) -> None:
+        """In the connector, whose author then sees the line."""
+        if not isinstance(self.state, RunState):
+            raise TypeError(f"state has to be a RunState, not {self.state!r}")
+        if self.progress is not None and not math.isfinite(self.progress):
+            raise ValueError(f"progress has to be finite, not {self.progress!r}")
+        for name in ("created_at", "started_at", "updated_at", "finished_at"):
+            at: datetime | None = getattr(self, name)
+            if at is not None and at.utcoffset() is None:
+                raise ValueError(f"{name} has to have a time zone, unlike {at.isoformat()}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

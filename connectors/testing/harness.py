@@ -43,7 +43,7 @@ _turns = itertools.count(os.getpid() * 386)
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 _FIELDS = (
     *("id", "name", "run_id", "runId", "workflow_id", "state", "state_type", "status", "started", "ended"),
-    *("items", "data", "results", "workflows", "runs", "run", "count", "total", "next"),
+    *("items", "data", "results", "workflows", "jobs", "runs", "run", "count", "total", "next"),
 )
 BROKEN_OFF = "an answer that breaks off"
 EMPTY_LIST = "an empty list"
@@ -174,6 +174,7 @@ GARBAGE: Mapping[str, bytes] = {
     "a list of no objects": _json([None, 7, "x", []]),
     "an object of wrong types": _json(_wrong_types()),
     "a list of objects of wrong types": _json([_wrong_types()]),
+    "an object of lists of no objects": _json({key: [None, 7, "x", []] for key in _FIELDS}),
 }
 """The same, and JSON of unexpected shapes."""
 

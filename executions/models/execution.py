@@ -683,5 +683,5 @@ class InputRequest(models.Model):
 
 
 def size_of(value: Any) -> int:
-    """In bytes of JSON."""
-    return len(json.dumps(value))
+    """In bytes of JSON. Raises ValueError for NaN and infinity, which JSON does not have."""
+    return len(json.dumps(value, allow_nan=False))

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, ClassVar
 from uuid import UUID
 
@@ -20,6 +21,7 @@ from connectors.protocol import (
     ReportProgress,
     RunRef,
     RunSnapshot,
+    RunState,
     Started,
     WorkflowRef,
     ignore_progress,
@@ -194,8 +196,18 @@ def relays(engine: ExampleEngine, *, answers: bool = True) -> Behaviour:
     return behave
 
 
+BAD_VALUES: dict[str, dict[str, Any]] = {
+    "a state": {"state": "done"},
+    "a time": {"finished_at": datetime(2026, 11, 26, 9, 30)},  # noqa: DTZ001 - the bug
+    "a progress": {"state": RunState.RUNNING, "progress": "50 %"},
+    "an output": {"output": {"rate": float("nan")}},
+    "a raw answer": {"raw": {"rate": float("inf")}},
+}
+
+
 class ClumsyConnector:
-    """A connector with bugs: what its settings name raises an error that no connector may raise."""
+    """A connector with bugs: what its settings name raises an error that no connector may raise, or is wrong
+    in what it returns of a run."""
 
     kind: ClassVar[str] = "clumsy"
     label: ClassVar[str] = "Clumsy"
@@ -237,6 +249,8 @@ class ClumsyConnector:
 
     async def poll(self, run: RunRef) -> RunSnapshot:
         self._stumble("poll")
+        if bad := BAD_VALUES.get(self._config.stumbles_over):
+            return RunSnapshot(**{"state": RunState.COMPLETED, "output": 7} | bad)
         raise AssertionError("never asked")
 
     async def cancel(self, run: RunRef) -> None:

@@ -27,6 +27,7 @@ from tests import plain_http
 from tests.api.clients import administrator
 from tests.connectors.scripted import Behaviour, replies, sends_and_hangs_up, stays_silent_after
 from tests.executions.engines import (
+    BAD_VALUES,
     RUN_ID,
     WORKFLOW_ID,
     Gate,
@@ -629,7 +630,7 @@ def test_a_bug_in_a_start_counts_as_an_unknown_outcome(clumsy: Any, idempotent: 
     assert "the log has the details" in record.error
 
 
-@pytest.mark.parametrize("stumbles_over", ["making", "capabilities", "poll", "cancel"])
+@pytest.mark.parametrize("stumbles_over", ["making", "capabilities", "poll", "cancel", *BAD_VALUES])
 def test_a_run_whose_connector_has_a_bug_ends_at_its_deadline_at_the_latest(
     clumsy: Any, stumbles_over: str
 ) -> None:
@@ -646,6 +647,16 @@ def test_a_run_whose_connector_has_a_bug_ends_at_its_deadline_at_the_latest(
     advance_due_executions()
 
     assert read(execution).state == State.TIMED_OUT
+
+
+@pytest.mark.parametrize("stumbles_over", ["a state", "a time", "a progress"])
+def test_a_value_of_a_wrong_type_fails_in_the_connector_and_the_record_says_so(
+    clumsy: Any, stumbles_over: str
+) -> None:
+    """B6: a state that was no RunState made a run that had succeeded a failed one."""
+    execution = make_active(clumsy(stumbles_over), State.RUNNING)
+    advance_due_executions()
+    assert read(execution).poll_failure == "The connector failed; the log has the details."
 
 
 def test_a_connector_whose_bug_stays_is_asked_ever_more_rarely(clumsy: Any) -> None:
