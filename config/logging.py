@@ -9,6 +9,7 @@ import unicodedata
 from pathlib import Path
 from typing import Any
 
+from django.db.utils import OperationalError
 from loguru import logger
 
 from telemetry.metrics import bounded, log_entries
@@ -25,6 +26,8 @@ QUIET_LOGGERS = {  # They would log one line per request, task and tick
     "celery.app.trace": "WARNING",
     "celery.beat": "WARNING",
     "celery.worker.strategy": "WARNING",
+    # Ticks expire while a worker is busy or the database is away.
+    "celery.worker.request": "WARNING",
     "asyncio": "WARNING",
     "kombu": "WARNING",
     # It warns that the embedded broker has no host name.
@@ -87,10 +90,16 @@ def _as_text(record: Any) -> str:
     fields = "".join(f" {key}={value}" for key, value in extra.items() if key not in NO_FIELDS)
     line = f"{origin} {record['name']}: {_in_one_line(record['message'] + fields)}"
     if record["exception"] is not None:
-        lines = "".join(traceback.format_exception(record["exception"].value)).splitlines()
+        lines = _traceback(record["exception"].value).splitlines()
         line = "\n".join([line, *(CONTINUED + _in_one_line(part) for part in lines)])
     extra["line"] = line
     return "{extra[line]}\n"
+
+
+def _traceback(error: BaseException) -> str:
+    """While a database server is away, all ticks and requests fail: their tracebacks hid everything else."""
+    is_away = isinstance(error, OperationalError) and getattr(error.__cause__, "sqlstate", "") is None
+    return "".join((traceback.format_exception_only if is_away else traceback.format_exception)(error))
 
 
 def _in_one_line(text: str) -> str:
@@ -116,7 +125,7 @@ def _as_json(record: Any) -> str:
         **{key: value for key, value in record["extra"].items() if key not in NO_FIELDS},
     }
     if record["exception"] is not None:
-        line["exception"] = "".join(traceback.format_exception(record["exception"].value))
+        line["exception"] = _traceback(record["exception"].value)
     text = _encode(line)
     record["extra"]["line"] = UNSEEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
     return "{extra[line]}\n"

@@ -1,10 +1,15 @@
 """Django's PostgreSQL backend with faster arrays of strings, and a pool that recovers immediately after a
-restart of the server."""
+restart or a long outage of the server."""
 
+import threading
+import time
+from collections.abc import Callable
 from functools import partial
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from django.db.backends.postgresql import base
+from loguru import logger
 from psycopg import OperationalError
 from psycopg.abc import Buffer
 from psycopg.adapt import AdaptersMap
@@ -13,6 +18,7 @@ from psycopg.types.array import ListDumper
 from config.compat import check_connections_with
 
 TEXT_OR_NULL = {str, type(None)}
+RETRY_SECONDS = 1.0  # Between two attempts to reach a server that is away
 
 
 class TextsDumper(ListDumper):
@@ -35,6 +41,42 @@ def _quoted(text: str | None) -> str:
     return f'"{escaped}"'
 
 
+class _Outage:
+    """Begins when a pool gives up its last connection. From then on, queries fail at once with the server's
+    own words: a process has few threads for the database, and if each query waited for the pool, probes and
+    requests would be answered after minutes. One query a second tries to connect."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._began_at = time.monotonic()
+        self._tried_at = float("-inf")
+        self._problem = ""
+
+    def end_or_raise(self, connect: Callable[[], Any]) -> None:
+        if time.monotonic() - self._tried_at < RETRY_SECONDS or not self._lock.acquire(blocking=False):
+            raise OperationalError(self._problem or "the database cannot be reached")
+        try:
+            connect().close()
+        except OperationalError as error:
+            if not self._problem:
+                logger.error("The database cannot be reached; trying again each second: {}", error)
+            self._problem = str(error)
+            raise
+        finally:
+            self._tried_at = time.monotonic()
+            self._lock.release()
+        logger.warning("The database could not be reached for {:.0f} s", self._tried_at - self._began_at)
+
+
+_outages: WeakKeyDictionary[Any, _Outage] = WeakKeyDictionary()
+
+
+def _give_up(pool: Any) -> None:
+    """A server may also refuse more connections than the pool has."""
+    if not pool.get_stats()["pool_size"]:
+        _outages.setdefault(pool, _Outage())
+
+
 class DatabaseWrapper(base.DatabaseWrapper):
     def get_connection_params(self) -> dict[str, Any]:
         params: dict[str, Any] = super().get_connection_params()
@@ -46,10 +88,19 @@ class DatabaseWrapper(base.DatabaseWrapper):
     def pool(self) -> Any:
         """psycopg_pool discards dead connections one by one and waits 1, 2, 4 ... seconds between them. With
         more than five in the pool, requests failed for 15 s. Django does not let a project set the check."""
+        if options := self.settings_dict["OPTIONS"].get("pool"):
+            options["reconnect_failed"] = _give_up
         pool: Any = super().pool
         if pool is not None:
             check_connections_with(pool, partial(_check_connection, pool))
         return pool
+
+    def get_new_connection(self, conn_params: dict[str, Any]) -> Any:
+        pool = self.pool
+        if pool is not None and (outage := _outages.get(pool)) is not None:
+            outage.end_or_raise(partial(self.Database.connect, **conn_params))
+            _outages.pop(pool, None)
+        return super().get_new_connection(conn_params)
 
 
 def _check_connection(pool: Any, connection: Any) -> None:

@@ -55,6 +55,27 @@ def test_a_json_line_is_one_flat_object_with_the_bound_values_and_the_traceback(
     assert "exception" not in host
 
 
+@pytest.mark.parametrize("log_format", ["json", "text"])
+def test_an_outage_of_the_database_costs_lines_and_no_tracebacks(log_format: str) -> None:
+    program = (
+        "import psycopg\n"
+        "from config.logging import configure_logging\n"
+        "from django.db.utils import OperationalError\n"
+        "from loguru import logger\n"
+        f"configure_logging(level='INFO', log_format={log_format!r})\n"
+        "for cause in (psycopg.OperationalError('server gone'), psycopg.errors.DeadlockDetected('locked')):\n"
+        "    try:\n        raise OperationalError(str(cause)) from cause\n"
+        "    except OperationalError:\n        logger.exception('The task failed')\n"
+    )
+    outcome = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    gone, locked = outcome.stderr.split("The task failed")[1:]
+    assert "OperationalError: server gone" in gone
+    assert "Traceback" not in gone
+    assert "Traceback" in locked
+
+
 def test_nobody_elses_words_begin_a_line_of_the_text_format() -> None:
     """B9: a line that looks genuine is genuine, and a traceback can be read."""
     forged = "2026-01-01 00:00:00.000 INFO    web config: Everything is fine"

@@ -1,11 +1,19 @@
 """What the product's own backend of PostgreSQL changes; on SQLite the same is true anyway."""
 
+import copy
+import socket
+import threading
+import time
+from contextlib import suppress
 from itertools import product
 
 import pytest
-from django.db import DataError, connection, transaction
+from django.db import DataError, OperationalError, connection, transaction
 
 from catalogue.models import HistoryEntry
+from config.postgresql.base import DatabaseWrapper
+from config.settings import POSTGRES_OPTIONS
+from connectors.testing import free_port
 
 PARTS = ("", "NULL", '"', "\\", '\\"', "{}", "a,b", "'", " ", "\n", "\u2003", "😀", "%s", "$1", "\x01")
 
@@ -37,3 +45,78 @@ def test_no_text_is_cut_off_where_the_database_would_end_it() -> None:
     else:
         HistoryEntry.objects.bulk_create(entries)
         assert set(HistoryEntry.objects.values_list("message", flat=True)) == {"first", "before\0after"}
+
+
+class Gateway:
+    """Between the product and the server: what is away for the product runs on for the other tests."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._server, self._sockets = (host, port), []
+        self.port = free_port()
+
+    def open(self) -> None:
+        self._listener = socket.create_server(("127.0.0.1", self.port))
+        threading.Thread(target=self._accept, args=(self._listener,), daemon=True).start()
+
+    def _accept(self, listener: socket.socket) -> None:
+        with suppress(OSError):
+            while True:
+                client = listener.accept()[0]
+                server = socket.create_connection(self._server)
+                self._sockets += [client, server]
+                for source, target in ((client, server), (server, client)):
+                    threading.Thread(target=self._pass_on, args=(source, target), daemon=True).start()
+
+    def _pass_on(self, source: socket.socket, target: socket.socket) -> None:
+        with suppress(OSError):
+            while data := source.recv(65_536):
+                target.sendall(data)
+
+    def close(self) -> None:
+        for one in (self._listener, *self._sockets):
+            with suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+            one.close()
+        self._sockets = []
+
+
+@pytest.mark.databases("config.postgresql")
+@pytest.mark.django_db
+def test_a_server_that_is_away_is_told_at_once_and_used_at_once_when_it_is_back() -> None:
+    if connection.vendor != "postgresql":
+        pytest.skip("SQLite is no server")
+    settings = copy.deepcopy(connection.settings_dict)
+    gateway = Gateway(settings["HOST"] or "127.0.0.1", int(settings["PORT"] or 5432))
+    settings |= {"HOST": "127.0.0.1", "PORT": gateway.port, "CONN_HEALTH_CHECKS": True}
+    settings["OPTIONS"] |= {"pool": POSTGRES_OPTIONS["pool"] | {"timeout": 7}}
+    database = DatabaseWrapper(settings, "through the gateway")
+
+    def seconds_of_a_query() -> tuple[float, str]:
+        started = time.monotonic()
+        try:
+            with database.cursor() as cursor:
+                cursor.execute("SELECT 1")
+        except OperationalError as error:
+            return time.monotonic() - started, str(error)
+        finally:
+            database.close()
+        return time.monotonic() - started, ""
+
+    try:
+        gateway.open()
+        assert seconds_of_a_query()[1] == ""
+        gateway.close()
+        seconds_of_a_query()  # The pool tries for some seconds, as while a server restarts
+
+        away = [seconds_of_a_query() for _ in range(5)]
+        gateway.open()
+        time.sleep(1.1)
+        back = seconds_of_a_query()
+    finally:
+        gateway.close()
+        database.close_pool()
+
+    assert max(seconds for seconds, _ in away) < 1
+    assert all("refused" in problem for _, problem in away)
+    assert back[1] == ""
+    assert back[0] < 2
