@@ -50,12 +50,16 @@ class _ToLoguru(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         level = record.levelname if record.levelname in KNOWN_LEVELS else record.levelno
         exception = None if record.name in WITHOUT_TRACEBACK else record.exc_info
+        message = record.getMessage()
+        if record.name == "celery.beat" and message.startswith("Message Error"):
+            # It tells of each tick without a broker by a stack and a traceback: 150 lines a second.
+            message, exception = message.partition("\n")[0], None
 
         def set_origin(entry: Any) -> None:
             """Otherwise every line would appear to come from this file."""
             entry["name"], entry["function"], entry["line"] = record.name, record.funcName, record.lineno
 
-        logger.opt(exception=exception).patch(set_origin).log(level, "{}", record.getMessage())
+        logger.opt(exception=exception).patch(set_origin).log(level, "{}", message)
 
 
 def configure_logging(*, level: str, log_format: str) -> None:

@@ -4,6 +4,7 @@ They are in front of Django, because Django's check of the Host header would ref
 use a machine's address. They accept no cookies, so that web pages cannot use them.
 """
 
+import errno
 import threading
 import time
 from contextlib import closing
@@ -120,10 +121,12 @@ def _embedded_broker() -> Check:
     folder = settings.DATA_DIR / "broker" / "messages"
     probe = folder / ".probe"
     try:
-        probe.write_bytes(b"")
+        probe.write_bytes(b".")  # A full disk takes empty files
         probe.unlink(missing_ok=True)
     except OSError as error:
         logger.error("Not ready: the embedded broker's folder is not writable: {}", error)
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return Check(False, "The disk of the embedded broker's folder is full.")
         return Check(False, "The embedded broker's folder is not writable.")
     return Check(True, "Embedded: its folder is writable.")
 

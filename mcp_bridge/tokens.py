@@ -4,6 +4,7 @@ import math
 import secrets
 import time
 from collections.abc import Collection, Iterable
+from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -13,7 +14,7 @@ from typing import Any
 from django.conf import settings
 from django.contrib.auth.models import User
 from django.core.exceptions import ValidationError
-from django.db import IntegrityError, transaction
+from django.db import IntegrityError, InternalError, OperationalError, transaction
 from django.db.models import ProtectedError, Q
 from django.utils import timezone
 from loguru import logger
@@ -181,9 +182,11 @@ def find_token(text: str) -> AccessToken | None:
     usable = AccessToken.objects.usable().select_related("toolset", "owner", "created_by").defer("last_uses")
     if (token := usable.filter(by_secret).first()) is None:
         return None
-    _note_use(token, digest, now)
-    if token.end_logged_at is None and token.expires_at is not None and token.expires_at - now < SOON:
-        _log_end(token)
+    # While the database cannot be written to (a full disk, a replica), what only reads goes on.
+    with suppress(OperationalError, InternalError):
+        _note_use(token, digest, now)
+        if token.end_logged_at is None and token.expires_at is not None and token.expires_at - now < SOON:
+            _log_end(token)
     return token
 
 

@@ -4,6 +4,7 @@ from datetime import timedelta
 
 import pytest
 from django.contrib.auth.models import User
+from django.db import OperationalError, connection
 from django.utils import timezone
 from loguru import logger
 from rest_framework.test import APIClient
@@ -184,6 +185,20 @@ def test_where_a_token_was_used_from_is_kept_for_the_last_ten_places(settings):
     shown = administrator().get(f"{ADDRESS}{client.token.pk}/").json()["last_uses"]
     assert [use["address"] for use in shown] == [f"203.0.113.{number}" for number in range(11, 1, -1)]
     assert shown[0]["client"] == "client/11"
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_database_that_only_reads_still_answers_what_only_reads():
+    """As with a full disk: monitoring is needed most then."""
+
+    def full(execute, sql, params, many, context):
+        if sql.startswith("UPDATE"):
+            raise OperationalError("database or disk is full")
+        return execute(sql, params, many, context)
+
+    client = agent()
+    with connection.execute_wrapper(full):
+        assert client.get("/api/workflows/").status_code == 200
 
 
 def test_another_place_is_noted_within_a_minute_and_not_at_each_call():

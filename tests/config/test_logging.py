@@ -76,6 +76,24 @@ def test_an_outage_of_the_database_costs_lines_and_no_tracebacks(log_format: str
     assert "Traceback" in locked
 
 
+def test_a_tick_that_finds_no_broker_costs_one_line() -> None:
+    program = (
+        "from celery import Celery\n"
+        "from celery.beat import Scheduler\n"
+        "from config.logging import configure_logging\n"
+        "configure_logging(level='INFO', log_format='text')\n"
+        "app = Celery(broker='redis://127.0.0.1:1/0', set_as_current=False)\n"
+        "app.conf.update(broker_transport_options={'max_retries': 0}, task_publish_retry=False)\n"
+        "Scheduler(app, schedule={}).apply_entry(Scheduler.Entry(name='poll', task='poll', app=app))\n"
+    )
+    outcome = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    (line,) = outcome.stderr.splitlines()
+    assert "Couldn't apply scheduled task poll" in line
+    assert "refused" in line
+
+
 def test_nobody_elses_words_begin_a_line_of_the_text_format() -> None:
     """B9: a line that looks genuine is genuine, and a traceback can be read."""
     forged = "2026-01-01 00:00:00.000 INFO    web config: Everything is fine"

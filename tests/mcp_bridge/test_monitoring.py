@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,10 +14,12 @@ from mcp import MCPError
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 from prometheus_client.parser import text_string_to_metric_families
+from pydantic import SecretStr
 
 from catalogue.access import Scope
 from catalogue.discovery import refresh_source
 from catalogue.models import Workflow
+from config.celery import SCHEME
 from config.monitoring import collect, forget_measures, publication, readiness
 from executions.advancing import advance_due_executions
 from executions.local_worker import SILENCE, note_alive, note_worker, stand_in
@@ -90,6 +93,21 @@ def test_readiness_names_what_is_missing_and_each_check_has_a_reason(mcp_server:
     WorkerPresence.objects.update(worker_at=timezone.now() - SILENCE * 2)
     checks = ready(mcp_server).json()["checks"]
     assert not checks["workers"]["ok"] and "20 s ago" in checks["workers"]["reason"]
+
+
+def test_a_full_disk_below_the_embedded_broker_is_named(
+    mcp_server: McpServer, settings: Any, tmp_path: Path
+) -> None:
+    """The worker and beat, which cannot write either, looked as if they had died."""
+    settings.CELERY_BROKER_URL = SecretStr(f"{SCHEME}://")
+    settings.DATA_DIR = tmp_path
+    probe = settings.DATA_DIR / "broker" / "messages" / ".probe"
+    probe.parent.mkdir(parents=True)
+    probe.symlink_to("/dev/full")
+
+    broker = ready(mcp_server).json()["checks"]["broker"]
+
+    assert broker == {"ok": False, "reason": "The disk of the embedded broker's folder is full."}
 
 
 def test_a_process_that_stands_in_for_workers_counts_as_one() -> None:
