@@ -329,10 +329,13 @@ class CatalogueFile:
             for message in error.messages:
                 self.refuse(path, message)
             return
-        for field_name, messages in error.message_dict.items():
+        for field_name, errors in error.error_dict.items():
             name = (names or {}).get(field_name, field_name)
-            for message in messages:
-                self.refuse((*path, name) if self.has(*path, name) else path, message)
+            is_there = self.has(*path, name)
+            for one in errors:
+                messages = [f"needs `{name}`"] if one.code == "blank" and not is_there else one.messages
+                for message in messages:
+                    self.refuse((*path, name) if is_there else path, message)
 
     def refuse_unknown(self, path: Path, message: str, name: str, known: Iterable[str]) -> None:
         similar = find_similar_names(name, known)

@@ -577,10 +577,25 @@ class _Import:
             self._file.refuse(path, message)
             return None
         if missing := [one for one in named if one not in given and one not in stored]:
-            where = self._request.secret_hint(str(path[1]), missing[0])
-            self._file.refuse(path, f"the secret {missing[0]} is not stored here: {where}")
+            self._refuse_secrets(path, missing, "is not stored here")
             return None
         return {one: given.get(one) or stored[one] for one in named}
+
+    def _refuse_secrets(self, path: Path, names: Iterable[str], why: str) -> None:
+        for name in names:
+            where = self._request.secret_hint(str(path[1]), name)
+            self._file.refuse(path, f"the secret {name} {why}: {where}")
+
+    def _may_keep(self, path: Path, source: Source, config: dict[str, Any], secrets: list[str]) -> bool:
+        try:
+            check_address_is_kept(source, config)
+        except ValidationError:
+            self._refuse_secrets(path, secrets, "does not follow the source to another address")
+            return False
+        except Misconfigured as error:
+            self._file.refuse(path, error.message)
+            return False
+        return True
 
     def _add_source(self, path: Path, name: str, values: dict[str, Any]) -> None:
         if self._request.sources_only:
@@ -606,9 +621,10 @@ class _Import:
         changed = {name: value for name, value in values.items() if getattr(source, name) != value}
         given = self._request.secrets.get(source.name, {})
         entered = sorted(name for name in given if given[name] != stored.get(name))
+        kept = sorted(credentials.keys() - given.keys())
+        if config != source.config and kept and not self._may_keep(path, source, config, kept):
+            return
         try:
-            if config != source.config and set(credentials) - set(given):
-                check_address_is_kept(source, config)
             if config != source.config or credentials != stored:
                 configure_source(source, config=config, credentials=credentials)
             if changed:

@@ -214,11 +214,20 @@ def test_a_mistake_is_told_without_what_only_follows_from_it() -> None:
     assert ["there is no workflow order_reprot" in one for one in both] == [False, True]
 
 
+def test_every_secret_that_an_import_lacks_is_named_at_once() -> None:
+    text = "version: 1\nsources: {a: {kind: http_job, config: {}, secrets: [token, webhook_secret]}}"
+    named = [one.partition("the secret ")[2].split()[0] for one in problems(text)]
+    assert named == ["token", "webhook_secret"]
+
+
 def test_stored_secrets_do_not_follow_a_source_to_another_address() -> None:
     """Whoever may import a file could otherwise have them sent to a server of their own."""
     make_source("orders", base_url="http://127.0.0.1:9")
     elsewhere = export_catalogue().replace("http://127.0.0.1:9", "http://127.0.0.1:10")
-    assert problems(elsewhere)[0].endswith("The engine's address changes: enter its secrets again.")
+    assert problems(elsewhere) == [
+        "line 6, sources.orders: the secret api_key does not follow the source to another address: "
+        "give it with the file."
+    ]
     assert told(load(elsewhere, secrets={"orders": {"api_key": "a-new-key-0123456789"}})) == [
         "change source orders"
     ]
@@ -283,6 +292,7 @@ MISTAKES = {
     "version: 1\ntoolsets: {a: {picked: [repor]}}": "there is no workflow repor; did you mean report?",
     "version: 1\ntoolsets: {a: {rules: [{pattern: '(', syntax: regex}]}}": "line 2, toolsets.a.rules[0]",
     "version: 1\nfilters: [{pattern: '(', syntax: regex}]": "line 2, filters[0]",
+    "version: 1\ntoolsets: {a: {rules: [{action: include}]}}": "toolsets.a.rules[0]: needs `pattern`.",
     "version: 1\nfilters: [{patern: x}]": "did you mean pattern?",
     "version: 1\nsettings: {retry_attempt: 3}": "did you mean retry_attempts?",
     "version: 1\nsettings: {retry_attempts: -1}": "line 2, settings.retry_attempts: This must be",
