@@ -128,7 +128,7 @@ def newest_of(rows: QuerySet[RowT], by: str, number: int | None = None) -> Query
 
 
 def search_newest(rows: QuerySet[Any], texts: Iterable[str], fields: Collection[str], *, by: str) -> set[Any]:
-    """Keys of the newest MOST_FOUND rows, among the newest SEARCHED, that have each text in one of the fields."""
+    """Keys of the newest MOST_FOUND rows, of SEARCHED, that have each text in one of the fields."""
     anywhere = Q()
     for text in texts:
         anywhere &= Q(*((f"{field}__icontains", text) for field in fields), _connector=Q.OR)

@@ -119,15 +119,15 @@ class RunSnapshot:
     """The engine's whole answer, for the record."""
 
     def __post_init__(self) -> None:
-        """In the connector, whose author then sees the line."""
+        """Raises in the connector, so that the traceback shows its author the line."""
         if not isinstance(self.state, RunState):
-            raise TypeError(f"state has to be a RunState, not {self.state!r}")
+            raise TypeError(f"state must be a RunState, not {self.state!r}")
         if self.progress is not None and not math.isfinite(self.progress):
-            raise ValueError(f"progress has to be finite, not {self.progress!r}")
+            raise ValueError(f"progress must be finite, not {self.progress!r}")
         for name in ("created_at", "started_at", "updated_at", "finished_at"):
             at: datetime | None = getattr(self, name)
             if at is not None and at.utcoffset() is None:
-                raise ValueError(f"{name} has to have a time zone, unlike {at.isoformat()}")
+                raise ValueError(f"{name} must have a time zone, unlike {at.isoformat()}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
