@@ -52,7 +52,7 @@ def test_a_document_is_looked_at_and_then_imported(admin_client: Client) -> None
     assert f"api.example.com , which is new, at {BASE}, authentication none: 1 added, 1 refused." in page
     assert re.search(r"About [34]\d tokens in tools/list\.", page)
     assert "orders 1 listOrders" in page and "POST /upload" in page and "only JSON and forms" in page
-    assert 'style "deepObject" is not supported' in page and not Source.objects.exists()
+    assert 'unsupported style "deepObject"' in page and not Source.objects.exists()
 
     done = confirm(admin_client, upload(admin_client))
     source = Source.objects.get()
@@ -75,7 +75,7 @@ def test_what_is_imported_is_what_was_chosen(admin_client: Client) -> None:
     ("raw", "sentence"),
     [
         ({"swagger": "2.0"}, "This is a Swagger 2.0 document."),
-        ([], "no JSON object"),
+        ([], "not a JSON object"),
         (document({"/upload": ORDERS["paths"]["/upload"]}), "1 refused"),
     ],
 )
