@@ -331,6 +331,11 @@ def test_workflows_are_switched_by_tool_name_name_or_id(source: Source) -> None:
     assert run("disable_workflows", "--source", "erp", "tool-1", "id/3")[0] == "Workflows disabled: 2.\n"
 
 
+def test_all_of_a_source_that_was_never_listed_says_how_to_list_it(source: Source) -> None:
+    with pytest.raises(CommandError, match="refresh_sources erp"):
+        run("enable_workflows", "--source", "erp", "--all")
+
+
 def test_all_means_every_present_workflow_of_that_source(source: Source) -> None:
     """A4.2, A1.3"""
     make_workflow(source, enabled=False)

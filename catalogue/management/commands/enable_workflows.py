@@ -1,5 +1,7 @@
 from typing import Any
 
+from django.core.management import CommandError
+
 from catalogue.curation import enable_workflows
 from catalogue.history import command
 from catalogue.management.base import WorkflowSelectionCommand
@@ -9,5 +11,9 @@ class Command(WorkflowSelectionCommand):
     help = "Let agents see workflows of a source, as far as the filters let them through."
 
     def handle(self, *args: Any, **options: Any) -> None:
-        changed = enable_workflows(self.selected(options), by=command("enable_workflows"))
+        chosen = self.selected(options)
+        if options["all"] and not chosen.exists():
+            name = options["source"]
+            raise CommandError(f"No workflows of {name} are known. List them first: refresh_sources {name}")
+        changed = enable_workflows(chosen, by=command("enable_workflows"))
         self.stdout.write(f"Workflows enabled: {changed}.")
