@@ -108,7 +108,7 @@ def test_its_page_shows_the_servers_words_and_takes_the_curators(
     [
         ("prompt", "greet", "two words", "letters, digits"),
         ("prompt", "greet", "taken", "already has this"),
-        ("resource", "note://1", "no address", "no URI"),
+        ("resource", "note://1", "no address", "not a URI"),
         ("resource", "note://1", "workflow://list", "product's own"),
         ("resource", "note://1", "upstream://other/x", "begins with upstream://library/"),
         (
