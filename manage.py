@@ -48,13 +48,16 @@ def _run() -> None:
 
 def _describe(error: Exception) -> str:
     """What went wrong and what helps; the traceback is for those who have asked for much."""
+    from django.conf import settings
     from loguru import logger
 
     logger.opt(exception=error).debug("The command was broken off")
-    reason = str(error).partition("\n")[0]
+    reason, database = str(error).partition("\n")[0], settings.DATABASES["default"]
+    question = "Is DATABASE_URL right, and is its server running?"
+    if database["ENGINE"].endswith("sqlite3"):
+        question = f"Is {database['NAME']} the right file, and can this user write it and its folder?"
     return (
-        f"The database cannot be used: {reason}\n"
-        "Is DATABASE_URL right, and does its server run? After an update, run `manage.py migrate` first."
+        f"The database cannot be used: {reason}\n{question} After an update, run `manage.py migrate` first."
     )
 
 

@@ -33,7 +33,7 @@ def test_a_database_that_cannot_be_used_is_told_in_a_sentence(
     told = ended.stderr.decode()
     assert (ended.returncode, ended.stdout) == (1, b"")
     assert "The database cannot be used: " in told and "manage.py migrate" in told
-    assert "Traceback" not in told
+    assert f"{tmp_path}/{name} the right file" in told and "Traceback" not in told
 
 
 def test_a_database_server_that_does_not_answer_is_told_at_once_without_its_password(
@@ -51,6 +51,7 @@ def test_a_database_server_that_does_not_answer_is_told_at_once_without_its_pass
     told = ended.stderr.decode()
     assert (ended.returncode, ended.stdout) == (1, b"")
     assert "The database cannot be used: " in told and "Connection refused" in told
+    assert "is its server running?" in told
     assert "psycopg.pool" not in told and "not-to-be-shown" not in told
 
 

@@ -28,6 +28,16 @@ def test_folder_is_free_again_once_the_other_start_has_ended(tmp_path: Path) -> 
         pass
 
 
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    """B5"""
+    (tmp_path / "quickstart.lock").mkdir()  # In the place of a folder that is read-only: root can write it
+    refused = pytest.raises(
+        CommandError, match=f"The data folder {tmp_path} cannot be written: Is a directory"
+    )
+    with refused, claimed(tmp_path, port=8000):
+        pass
+
+
 def test_taken_port_is_refused_with_an_example_that_works(taken_port: int) -> None:
     another = taken_port + 1 if taken_port < 65535 else taken_port - 1
     refused = pytest.raises(CommandError, match=rf"Port {taken_port} is in use, .*: PORT={another} make run")

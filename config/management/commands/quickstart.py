@@ -70,7 +70,14 @@ class ExampleEngine:
 @contextmanager
 def claimed(data_dir: Path, *, port: int) -> Iterator[None]:
     """Lock the data folder against a second start."""
-    with (data_dir / "quickstart.lock").open("a+", encoding="ascii") as lock:
+    try:
+        file = (data_dir / "quickstart.lock").open("a+", encoding="ascii")
+    except OSError as error:
+        raise CommandError(
+            f"The data folder {data_dir} cannot be written: {error.strerror}. Make it writable, or "
+            "set CATALOGUE_DATA_DIR to another folder."
+        ) from None
+    with file as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
