@@ -9,7 +9,7 @@ import unicodedata
 from pathlib import Path
 from typing import Any
 
-from django.db.utils import OperationalError
+from django.db.utils import DatabaseError, OperationalError
 from loguru import logger
 
 from telemetry.metrics import bounded, log_entries
@@ -38,6 +38,7 @@ OWN_HANDLERS = ("uvicorn", "uvicorn.error", "uvicorn.access")  # With handlers b
 WITHOUT_TRACEBACK = ("django.security.DisallowedHost",)  # Network scans trigger these; the message suffices
 KNOWN_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 WARNING = 30
+UNDEFINED_TABLE = "42P01"  # PostgreSQL's code
 UNSEEN = re.compile(r"[\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
 """Characters that JSON does not escape, but that some programs treat as a line end or a change of
 direction."""
@@ -101,9 +102,15 @@ def _as_text(record: Any) -> str:
 
 
 def _traceback(error: BaseException) -> str:
-    """While a database server is away, all ticks and requests fail: their tracebacks hid everything else."""
-    is_away = isinstance(error, OperationalError) and getattr(error.__cause__, "sqlstate", "") is None
-    return "".join((traceback.format_exception_only if is_away else traceback.format_exception)(error))
+    """While a database server is away or not migrated, all ticks and requests fail: their tracebacks hid
+    everything else."""
+    sqlstate = getattr(error.__cause__, "sqlstate", "")
+    is_away = isinstance(error, OperationalError) and sqlstate is None
+    is_empty = isinstance(error, DatabaseError) and (
+        sqlstate == UNDEFINED_TABLE or str(error).startswith("no such table")
+    )
+    is_plain = is_away or is_empty
+    return "".join((traceback.format_exception_only if is_plain else traceback.format_exception)(error))
 
 
 def _in_one_line(text: str) -> str:

@@ -56,23 +56,29 @@ def test_a_json_line_is_one_flat_object_with_the_bound_values_and_the_traceback(
 
 
 @pytest.mark.parametrize("log_format", ["json", "text"])
-def test_an_outage_of_the_database_costs_lines_and_no_tracebacks(log_format: str) -> None:
+def test_a_database_that_is_away_or_not_migrated_costs_lines_and_no_tracebacks(log_format: str) -> None:
     program = (
-        "import psycopg\n"
+        "import psycopg, sqlite3\n"
         "from config.logging import configure_logging\n"
         "from django.db.utils import OperationalError\n"
         "from loguru import logger\n"
         f"configure_logging(level='INFO', log_format={log_format!r})\n"
-        "for cause in (psycopg.OperationalError('server gone'), psycopg.errors.DeadlockDetected('locked')):\n"
+        "for cause in (\n"
+        "    psycopg.OperationalError('server gone'),\n"
+        "    psycopg.errors.UndefinedTable('no relation'),\n"
+        "    sqlite3.OperationalError('no such table: x'),\n"
+        "    psycopg.errors.DeadlockDetected('locked'),\n"
+        "):\n"
         "    try:\n        raise OperationalError(str(cause)) from cause\n"
         "    except OperationalError:\n        logger.exception('The task failed')\n"
     )
     outcome = subprocess.run(
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
     )
-    gone, locked = outcome.stderr.split("The task failed")[1:]
-    assert "OperationalError: server gone" in gone
-    assert "Traceback" not in gone
+    gone, undefined, missing, locked = outcome.stderr.split("The task failed")[1:]
+    assert "OperationalError: server gone" in gone and "Traceback" not in gone
+    assert "no relation" in undefined and "Traceback" not in undefined
+    assert "no such table" in missing and "Traceback" not in missing
     assert "Traceback" in locked
 
 
