@@ -123,14 +123,14 @@ def bring_up_to_date(say: Callable[[str], None]) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX)
         executor = MigrationExecutor(connection)
         if connection.vendor == "sqlite" and not connection.introspection.table_names():
-            _create_tables(executor.loader)
+            create_tables(executor.loader)
         if executor.migration_plan(executor.loader.graph.leaf_nodes()):
             say("Bringing the database up to date ...")
             # Standard output may be a client's.
             call_command("migrate", verbosity=0, interactive=False, stdout=sys.stderr)
 
 
-def _create_tables(loader: MigrationLoader) -> None:
+def create_tables(loader: MigrationLoader) -> None:
     """Uses the result of the migrations, which takes a fiftieth of their CPU time. Migrations of a newer
     Django or connector that it lacks are applied afterwards; with an older Django, all migrations are."""
     script = SCHEMA.read_text(encoding="utf-8")

@@ -14,6 +14,7 @@ import pytest
 from django.conf import settings
 from django.core.management.commands import migrate as migrate_command
 from django.db import connection, transaction
+from django.db.migrations.loader import MigrationLoader
 from django.template import Context, RequestContext, Template
 from django.test import TransactionTestCase
 from django.test.utils import instrumented_test_render, override_settings
@@ -27,6 +28,7 @@ from xdist.scheduler import LoadScopeScheduling, Scheduling
 from xdist.workermanage import WorkerController
 
 from catalogue import connections
+from catalogue.database import create_tables
 from catalogue.descriptions import forget_outages
 from catalogue.exposure import forget_catalogue
 from catalogue.product_settings import keep_settings
@@ -197,19 +199,20 @@ OTHER_SESSIONS = """
 
 @pytest.fixture(scope="session")
 def _migrated_once() -> Iterator[None]:
-    """Each worker's database is a copy of the one that an earlier run has migrated."""
+    """Each worker's database is a copy of the one that an earlier run has made as a first start does."""
     migrate = migrate_command.Command.handle
 
     def migrate_or_copy(command: migrate_command.Command, *args: Any, **options: Any) -> None:
         database = Path(connection.settings_dict["NAME"])
         kept_database().parent.mkdir(parents=True, exist_ok=True)
         with kept_database().with_name("lock").open("w") as lock:
-            # Of several workers one migrates, and the others wait for its result.
+            # Of several workers one makes it, and the others wait for its result.
             fcntl.flock(lock, fcntl.LOCK_EX)
             if kept_database().exists():
                 shutil.copyfile(kept_database(), database)
                 return
-            migrate(command, *args, **options)
+            create_tables(MigrationLoader(connection))
+            migrate(command, *args, **options)  # What schema.sql lacks; a test looks that this is nothing
             keep(database)
 
     with pytest.MonkeyPatch.context() as patch:
