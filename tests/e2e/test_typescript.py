@@ -14,11 +14,11 @@ from tests.e2e.product import Product, another_web, environment
 from tests.processes import ROOT
 
 __all__ = ["node"]
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 
 INSPECTOR = PACKAGES / "@modelcontextprotocol" / "inspector" / "clients" / "launcher" / "build" / "index.js"
 TOOL, GIVEN, WORDS = "text_statistics", {"text": "One sentence. And another one!"}, 5
-PATIENCE_SECONDS = 60
+PATIENCE_SECONDS = 150  # Each start of Node and of the product takes seconds, and four others start theirs
 SEVERAL_PAGES = {"CATALOGUE_PAGE_SIZE": "4"}
 OTHER_TOOLS = {"csv_profile", "countdown", "list_workflows", "execute_workflow", "get_execution_status"}
 V1 = {"release": "v1"}
