@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import IO, TYPE_CHECKING, Any, cast
+from typing import IO, TYPE_CHECKING, Any, ClassVar, cast
 
 from django import forms
 from django.conf import settings
@@ -473,6 +473,8 @@ JSON_OBJECT = {"type": "object", "additionalProperties": True}
 @extend_schema_field(JSON_OBJECT)
 class JSONObjectField(serializers.DictField):
     """Any JSON object."""
+
+    default_error_messages: ClassVar[dict[str, Any]] = {"not_a_dict": "Must be a JSON object."}
 
 
 RESERVED_FOR = (

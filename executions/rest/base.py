@@ -329,7 +329,7 @@ class StartSerializer(StrictSerializer):
     """A workflow and its arguments."""
 
     tool = serializers.CharField(max_length=64, help_text="The workflow's tool name.")
-    arguments = serializers.DictField(
+    arguments = base.JSONObjectField(
         default=dict, help_text="The arguments, which must match the workflow's input schema."
     )
     wait_seconds = serializers.IntegerField(

@@ -91,9 +91,7 @@ class TalkSerializer(StrictSerializer):
     """A query for a run, or a signal to it."""
 
     name = serializers.CharField(max_length=255, help_text="The name that the workflow declares.")
-    arguments = serializers.DictField(
-        default=dict, help_text="The arguments, which must match its inputSchema."
-    )
+    arguments = JSONObjectField(default=dict, help_text="The arguments, which must match its inputSchema.")
 
 
 class AnswerSerializer(serializers.Serializer[Any]):

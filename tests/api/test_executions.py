@@ -284,6 +284,11 @@ def test_a_start_that_is_not_well_formed_is_refused_by_field(body, path):
     assert (response.status_code, problem_paths(response)) == (400, [path])
 
 
+def test_arguments_of_a_wrong_type_are_refused_in_jsons_words():
+    (problem,) = agent().post("/api/executions/", {"tool": "greet", "arguments": "text"}).json()["errors"]
+    assert problem["message"] == "Must be a JSON object."
+
+
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("wait_seconds", [0, 5])
 def test_a_disabled_tool_is_as_unknown_as_one_that_never_was(wait_seconds):
