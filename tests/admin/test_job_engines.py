@@ -203,7 +203,7 @@ def test_five_thousand_workflows_are_listed_within_the_limits_of_the_source() ->
         at = f"http://127.0.0.1:{engine.port}"
         source = make_source(kind="http_job", base_url=at, api_key="", config=config)
         for asked in (2_000, 4_000):
-            assert "asked for 2,000 workflows" in refresh_source(source).error
+            assert "made 2,000 detail requests" in refresh_source(source).error
             assert engine.asked_for().total() == asked
             assert not Workflow.objects.exists()
         with CaptureQueriesContext(connection) as written:
