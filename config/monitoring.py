@@ -51,9 +51,7 @@ UNKNOWN = "Unknown without the database."
 @dataclass(frozen=True, slots=True)
 class Check:
     ok: bool
-    reason: (
-        str  # Without names of servers, messages of errors and anything else that only operators should see
-    )
+    reason: str  # Without names of servers, messages of errors and what else only operators should see
 
 
 class Readiness:

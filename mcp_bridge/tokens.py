@@ -4,7 +4,6 @@ import math
 import secrets
 import time
 from collections.abc import Collection, Iterable
-from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -183,10 +182,12 @@ def find_token(text: str) -> AccessToken | None:
     if (token := usable.filter(by_secret).first()) is None:
         return None
     # While the database cannot be written to (a full disk, a replica), what only reads goes on.
-    with suppress(OperationalError, InternalError):
+    try:
         _note_use(token, digest, now)
         if token.end_logged_at is None and token.expires_at is not None and token.expires_at - now < SOON:
             _log_end(token)
+    except (OperationalError, InternalError) as error:
+        logger.warning("The use of the token {} could not be recorded: {}", token.name, error)
     return token
 
 
