@@ -308,6 +308,32 @@ async def test_a_span_says_what_was_refused_by_the_code_and_never_by_words(
     assert not any("miller" in span.to_json() for span in made.values())
 
 
+@pytest.mark.parametrize(("sent", "exported"), [("00", False), ("01", True)])
+async def test_who_asks_for_no_trace_gets_none_and_the_engine_is_told_so(
+    mcp_server: McpServer,
+    token: str,
+    long_workflow: Workflow,
+    wire_engine: WireEngine,
+    spans: InMemorySpanExporter,
+    sent: str,
+    exported: bool,
+) -> None:
+    """B9: by the flag of the client's trace context; its ids are passed on either way."""
+    trace, client = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+    await call_by_hand(mcp_server, token, "report", {"traceparent": f"00-{trace}-{client}-{sent}"})
+    start = next(request.received.headers for request in wire_engine.requests if request.kind == "start")
+    version, passed_on, parent, flags = start["traceparent"].split("-")
+    assert (version, passed_on, flags) == ("00", trace, sent) and parent != client
+    made = {span.name: span for span in spans.get_finished_spans()}
+    assert bool(made) is exported
+    if exported:
+        message = made["tools/call report"]
+        assert message.parent is not None and f"{message.parent.span_id:016x}" == client
+        assert parent in {f"{span.context.span_id:016x}" for span in made.values() if span.context}
+        assert {span.context.trace_id for span in made.values() if span.context} == {int(trace, 16)}
+        assert all((span.start_time or 0) <= (span.end_time or 0) for span in made.values())
+
+
 @pytest.mark.parametrize("mode", ["2026-07-28", "legacy"])
 async def test_mcp_requests_are_counted_by_method_and_outcome(
     connect: Connect, long_workflow: Workflow, mode: str
