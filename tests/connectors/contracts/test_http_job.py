@@ -11,10 +11,10 @@ from uuid import UUID, uuid4
 import pytest
 
 from connectors.definitions import RejectedDefinition, WorkflowDefinition
-from connectors.errors import OutcomeUnknown, Rejected
+from connectors.errors import OutcomeUnknown, Rejected, Unreachable
 from connectors.http_job.connector import HttpJobConnector
 from connectors.http_job.engine import HttpJobConfig
-from connectors.protocol import Connector, WorkflowRef
+from connectors.protocol import Connector, RunState, WorkflowRef
 from connectors.testing import (
     GARBAGE,
     Asked,
@@ -358,3 +358,18 @@ async def test_a_token_of_orkes_that_has_expired_is_renewed(conductor: Conductor
         conductor.tokens.clear()
         assert (await connector.check()).ok
     assert sum(asked.path == "/api/token" for asked in conductor.asked) == 2
+
+
+async def test_a_run_of_dagster_that_is_still_starting_is_not_marked_as_cancelled_and_left_to_run() -> None:
+    """A7.5: Dagster would say that it is cancelled, and its process start all the same."""
+    with serving(Dagster()) as engine:
+        assert isinstance(engine, Dagster)
+        harness = DagsterHarness(engine)
+        async with closing(harness.connector()) as connector:
+            _, run = await start(connector, harness.lasting)
+            engine.starting.add(run.run_id)
+            with pytest.raises(Unreachable, match="cannot end this run yet"):
+                await connector.terminate(run)
+            engine.starting.clear()
+            await connector.terminate(run)
+            assert (await connector.poll(run)).state is RunState.CANCELLED
