@@ -329,6 +329,7 @@ def _chart(
             "borderColor": color,
             "borderWidth": 0 if kind == "bar" else 2,
             "borderRadius": 2,
+            "borderJoinStyle": "round",  # A mitre would reach below zero where a line turns sharply.
             "pointRadius": 2,
             "spanGaps": True,
         }
