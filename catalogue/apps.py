@@ -1,10 +1,13 @@
+from collections.abc import Sequence
 from typing import Any
 
 from django.apps import AppConfig
 from django.apps.registry import Apps
 from django.apps.registry import apps as present_apps
 from django.conf import settings
-from django.core.checks import CheckMessage, Warning, register
+from django.core.checks import CheckMessage, Error, Tags, Warning, register
+from django.db import connections
+from django.db.migrations.loader import MigrationLoader
 from django.db.models.signals import post_migrate
 
 from connectors.network.policy import allow_http_tool_hosts, allow_stdio_commands
@@ -18,6 +21,7 @@ class CatalogueConfig(AppConfig):
         from catalogue import audit, product_settings
 
         register(check_connectors)
+        register(check_squashed_migrations, Tags.database)
         post_migrate.connect(keep_roles_up_to_date)
         audit.follow_history()
         settings.CATALOGUE.overrides = product_settings.overrides  # type: ignore[attr-defined]
@@ -45,3 +49,12 @@ def _has_model(apps: Apps, app: str, model: str) -> bool:
 def check_connectors(**_: Any) -> list[CheckMessage]:
     """Warnings, because an error in one package must not prevent the product from starting."""
     return [Warning(problem, id="catalogue.W001") for problem in connector_problems()]
+
+
+def check_squashed_migrations(databases: Sequence[str] | None = None, **_: Any) -> list[CheckMessage]:
+    """Runs before `migrate`, as Django runs all that are tagged so."""
+    from catalogue.database import describe_partly_migrated
+
+    loaders = (MigrationLoader(connections[name]) for name in databases or ())
+    problems = filter(None, map(describe_partly_migrated, loaders))
+    return [Error(problem, id="catalogue.E001") for problem in problems]

@@ -5,10 +5,11 @@ import asyncio
 import contextvars
 import fcntl
 import gc
+import itertools
 import re
 import sys
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Collection, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache, partial, wraps
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from django.conf import settings
-from django.core.management import call_command
+from django.core.management import CommandError, call_command
 from django.db import close_old_connections, connection
 from django.db.migrations.executor import MigrationExecutor
 from django.db.migrations.loader import MigrationLoader
@@ -33,6 +34,8 @@ slower: docs/decisions/0009-call-path.md has the figures."""
 NO_DATABASE = "The catalogue's database is unavailable at present: try again in a few seconds."
 SCHEMA = Path(__file__).with_name("schema.sql")
 RECORDED = re.compile(r"""^INSERT INTO "django_migrations" VALUES\(\d+,'(\w+)','(\w+)'""", re.MULTILINE)
+MigrationKey = tuple[str, str]
+"""App and name."""
 
 _turn = threading.Lock()
 
@@ -118,23 +121,28 @@ def collection_paused() -> Iterator[None]:
 
 
 def bring_up_to_date(say: Callable[[str], None]) -> None:
-    """Apply pending migrations, one process of a data folder at a time. Raises OperationalError."""
+    """Apply pending migrations, one process of a data folder at a time. Raises OperationalError, and
+    CommandError for a partly migrated database."""
     with (settings.DATA_DIR / "migrations.lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         executor = MigrationExecutor(connection)
         if connection.vendor == "sqlite" and not connection.introspection.table_names():
             create_tables(executor.loader)
+        if problem := describe_partly_migrated(executor.loader):
+            raise CommandError(problem)
         if executor.migration_plan(executor.loader.graph.leaf_nodes()):
             say("Bringing the database up to date ...")
             # Standard output may be a client's.
             call_command("migrate", verbosity=0, interactive=False, stdout=sys.stderr)
+        else:
+            executor.check_replacements()  # As `migrate` does, of a database from before the squash
 
 
 def create_tables(loader: MigrationLoader) -> None:
     """Uses the result of the migrations, which takes a fiftieth of their CPU time. Migrations of a newer
     Django or connector that it lacks are applied afterwards; with an older Django, all migrations are."""
     script = SCHEMA.read_text(encoding="utf-8")
-    if set(RECORDED.findall(script)) <= loader.disk_migrations.keys():
+    if set(RECORDED.findall(script)) <= known_migrations(loader):
         statements = script.replace("{now}", timezone.now().isoformat(" "))
         with (
             connection.constraint_checks_disabled(),
@@ -143,6 +151,31 @@ def create_tables(loader: MigrationLoader) -> None:
         ):
             cursor.executescript(statements)
         loader.build_graph()
+
+
+def known_migrations(loader: MigrationLoader) -> set[MigrationKey]:
+    """Of this version, with those that it has squashed: Django records these too."""
+    squashed = (replacement.replaces for replacement in loader.replacements.values())
+    return {*loader.disk_migrations, *itertools.chain.from_iterable(squashed)}
+
+
+def describe_partly_migrated(
+    loader: MigrationLoader, applied: Collection[MigrationKey] | None = None
+) -> str | None:
+    """What to do about a database with only some of the migrations that this version has squashed. Django
+    takes it for up to date, as the files of the others are gone. `applied` is what the loader's database has,
+    unless given."""
+    applied = loader.applied_migrations or () if applied is None else applied
+    for (app, _), replacement in loader.replacements.items():
+        done = [name for _, name in replacement.replaces if (app, name) in applied]
+        gone = set(replacement.replaces) - set(applied) - loader.disk_migrations.keys()
+        if done and gone:
+            return (
+                f"The database has the migrations of {app} up to {done[-1]} only, and this version has "
+                f"squashed those up to {max(gone)[1]}. Apply these with the last code that has them first: "
+                "docs/decisions/0097-squashed-migrations.md says how."
+            )
+    return None
 
 
 def prepare_embedded_database(*, only_new: bool = False) -> None:

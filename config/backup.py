@@ -17,6 +17,7 @@ from django.conf import settings
 from django.db import connection
 from django.db.migrations.loader import MigrationLoader
 
+from catalogue.database import MigrationKey, describe_partly_migrated, known_migrations
 from config.private_files import COMPANIONS
 
 DATABASE, MANIFEST, KEY = "catalogue.sqlite3", "manifest.json", "secret_key"
@@ -34,6 +35,10 @@ class Manifest:
     version: str  # Of the product
     made_at: str  # ISO 8601
     migrations: list[str]  # Those applied, as `app.name`
+
+    @property
+    def applied(self) -> set[MigrationKey]:
+        return {(app, name) for app, _, name in (each.partition(".") for each in self.migrations)}
 
 
 def make_backup(target: Path, *, replace: bool) -> Manifest:
@@ -100,7 +105,7 @@ def restore_backup(source: Path, *, replace: bool) -> Manifest:
 
 def is_behind(manifest: Manifest) -> bool:
     """Whether this version has migrations that the backup lacks."""
-    return bool(_known_migrations() - set(manifest.migrations))
+    return bool(known_migrations(MigrationLoader(None)) - manifest.applied)
 
 
 def _unpack(source: Path, folder: Path) -> tuple[Manifest, list[str]]:
@@ -124,13 +129,16 @@ def _unpack(source: Path, folder: Path) -> tuple[Manifest, list[str]]:
         raise BackupRefused(f"{source} is not a complete backup of this product ({why}).") from None
     if verdict != "ok":
         raise BackupRefused(f"The database in {source} is damaged: {verdict}")
-    if manifest.format != FORMAT or (unknown := set(manifest.migrations) - _known_migrations()):
-        known = f" ({min(unknown)} is unknown to this version)" if manifest.format == FORMAT else ""
+    loader = MigrationLoader(None)
+    if manifest.format != FORMAT or (unknown := manifest.applied - known_migrations(loader)):
+        known = f" ({'.'.join(min(unknown))} is unknown to this version)" if manifest.format == FORMAT else ""
         raise BackupRefused(
             f"{source} was made by version {manifest.version}, and this is "
             f"{settings.VERSION}{known}. Install that version or a later one and restore the "
             "backup with it."
         )
+    if problem := describe_partly_migrated(loader, manifest.applied):
+        raise BackupRefused(f"{source}: {problem}")
     return manifest, found
 
 
@@ -153,10 +161,6 @@ def _require_unused(database: Path) -> None:
             raise BackupRefused(f"{database} is in use. Stop all processes of the product first.") from None
         except sqlite3.DatabaseError:
             return  # Damaged, and about to be replaced
-
-
-def _known_migrations() -> set[str]:
-    return {f"{app}.{name}" for app, name in MigrationLoader(None).disk_migrations or {}}
 
 
 def _read(path: Path) -> bytes | None:

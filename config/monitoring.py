@@ -25,7 +25,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from catalogue.database import run_in_database
+from catalogue.database import describe_partly_migrated, run_in_database
 from catalogue.models import Source
 from config.celery import SCHEME
 from executions.local_worker import SILENCE
@@ -99,6 +99,8 @@ class Readiness:
         newer code do not matter."""
         if not self._is_migrated:
             executor = MigrationExecutor(connection)
+            if problem := describe_partly_migrated(executor.loader):
+                return Check(False, problem)
             missing = len(executor.migration_plan(executor.loader.graph.leaf_nodes()))
             if missing:
                 return Check(False, f"{missing} are not applied: run the migrate command.")

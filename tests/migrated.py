@@ -1,6 +1,6 @@
 """An SQLite database as a first start makes it, which later runs and products copy.
 
-The migrations themselves take some 10 s of CPU; tests/config/test_migrations.py compares.
+The migrations themselves take some 4 s of CPU; tests/config/test_migrations.py compares.
 """
 
 import os

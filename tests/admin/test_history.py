@@ -1,25 +1,21 @@
 """The history of what people, tokens and commands changed."""
 
 import json
-from datetime import timedelta
-from importlib import import_module
 from io import StringIO
 from typing import Any
 
 import pytest
-from django.apps import apps
 from django.contrib import admin
-from django.contrib.admin.models import CHANGE, LogEntry
 from django.contrib.auth.models import User
 from django.core.management import call_command
-from django.db import connection, models
+from django.db import models
 from django.test import Client, RequestFactory
 from django.urls import reverse
 from django.utils import timezone
 
 import config.urls  # noqa: F401 - it registers the pages
 from catalogue.history import command, record_change
-from catalogue.models import HistoryEntry, Review, Source, Toolset, Workflow
+from catalogue.models import HistoryEntry, Review, Toolset, Workflow
 from tests.admin.pages import form_values, list_url, page_url, run_action, text_of
 from tests.admin.window import make_everything
 from tests.factories import NOWHERE, make_source, make_workflow, make_workflows
@@ -142,20 +138,3 @@ def test_a_change_of_many_workflows_is_kept_with_a_few_queries() -> None:
     make_workflows(50)
     disable_workflows(Workflow.objects.all(), by=command("somebody"))
     assert HistoryEntry.objects.filter(message="Disabled.").count() == 50
-
-
-def test_what_the_admin_noted_before_is_taken_over() -> None:
-    """F1: an upgrade loses no history."""
-    user = User.objects.create(username="ada", is_staff=True)
-    source = make_source("orders")
-    message = '[{"changed": {"fields": ["Name"]}}]'
-    LogEntry.objects.log_actions(
-        user_id=user.pk, queryset=[source], action_flag=CHANGE, change_message=message, single_object=True
-    )
-    then = timezone.now() - timedelta(days=3)
-    LogEntry.objects.update(action_time=then)
-    import_module("catalogue.migrations.0006_history_admin").take_over_log_entries(apps, connection)
-    entry = HistoryEntry.of(source).get()
-    assert (entry.actor, entry.actor_name, entry.at) == (f"user:{user.pk}", "ada", then)
-    assert entry.message == "Changed Name."
-    assert Source.objects.get() == source

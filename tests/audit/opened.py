@@ -6,7 +6,7 @@ from importlib import import_module
 
 from django.db import connection, transaction
 
-triggers = import_module("audit.migrations.0002_append_only")
+triggers = import_module("audit.migrations.0001_squashed_0003")
 
 
 @contextmanager

@@ -93,6 +93,39 @@ def test_a_backup_of_a_later_version_is_refused(data: Path, tmp_path: Path) -> N
     assert "audit.0999_later is unknown to this version" in refused and "Install that version" in refused
 
 
+def forget_migrations(data: Path, condition: str) -> None:
+    with closing(sqlite3.connect(data / "catalogue.sqlite3")) as database:
+        assert database.execute(f"DELETE FROM django_migrations WHERE {condition}").rowcount
+        database.commit()
+
+
+def test_a_backup_from_before_the_squash_of_migrations_is_restored_and_needs_none(
+    data: Path, tmp_path: Path
+) -> None:
+    """E10: `migrate` only notes that."""
+    add_source(data, "erp")
+    forget_migrations(data, "name LIKE '0001_squashed_%'")
+    manage(data, "backup", str(tmp_path / "b.tar"))
+    elsewhere = tmp_path / "elsewhere"
+    assert "Migrate the database before you start" in manage(elsewhere, "restore", str(tmp_path / "b.tar"))
+    assert "No migrations to apply." in manage(elsewhere, "migrate")
+    shown = manage(elsewhere, "showmigrations", "catalogue")
+    assert "[X] 0001_squashed_0019 (19 squashed migrations)" in shown and "[ ]" not in shown
+    show = "from catalogue.models import Source; print(Source.objects.get(name='erp').credentials)"
+    assert "engine-secret" in manage(elsewhere, "shell", "--verbosity=0", "-c", show)
+
+
+def test_a_backup_with_some_of_the_squashed_migrations_is_refused_as_migrate_refuses_it(
+    data: Path, tmp_path: Path
+) -> None:
+    """E10: with the code that can apply the others."""
+    forget_migrations(data, "app = 'executions' AND name = '0019_plain_words'")
+    manage(data, "backup", str(tmp_path / "b.tar"))
+    sentence = "The database has the migrations of executions up to 0018_webhooks only"
+    assert sentence in manage(tmp_path / "elsewhere", "restore", str(tmp_path / "b.tar"), fails=True)
+    assert sentence in manage(data, "migrate", fails=True)
+
+
 @pytest.mark.parametrize("damage", ["cut off", "no tar", "other tar"])
 def test_what_is_no_whole_backup_is_refused(data: Path, tmp_path: Path, damage: str) -> None:
     backup = tmp_path / "b.tar"

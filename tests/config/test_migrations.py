@@ -18,11 +18,11 @@ from scripts.schema import SCHEMA, schema_of
 from tests.warm_starts import run_warm
 
 BEFORE_THE_FIRST_RELEASE = {
-    "audit": "0002_append_only",
-    "catalogue": "0014_approval",
-    "executions": "0014_approvals",
-    "mcp_bridge": "0010_second_factor",
-    "orchestration": "0004_plain_labels",
+    "audit": "0001_squashed_0003",
+    "catalogue": "0001_squashed_0019",
+    "executions": "0001_squashed_0019",
+    "mcp_bridge": "0001_squashed_0012",
+    "orchestration": "0001_squashed_0007",
 }
 """Up to here nobody has to upgrade without a pause."""
 CONTRACTING: set[str] = set()

@@ -3,9 +3,11 @@
 import pytest
 from django.core.management import CommandError
 from django.db import connection
+from django.db.migrations.recorder import MigrationRecorder
 
 from catalogue import database
 from config.management.commands import quickstart
+from config.monitoring import Readiness
 
 pytestmark = [
     pytest.mark.django_db,
@@ -29,3 +31,24 @@ def test_a_database_that_cannot_be_reached_ends_the_start_with_a_sentence(
     monkeypatch.setattr(database, "connection", unreachable)
     with pytest.raises(CommandError, match="The database cannot be used: "):
         quickstart.migrate()
+
+
+def test_a_database_from_before_the_squash_is_recorded_as_up_to_date(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """E8: all that the squashed migrations would do is in it."""
+    squashed = MigrationRecorder(connection).migration_qs.filter(name__startswith="0001_squashed_")
+    count, _ = squashed.all().delete()
+    quickstart.migrate()
+    assert capsys.readouterr().out == ""
+    assert squashed.count() == count == 5
+
+
+def test_a_database_that_lacks_some_of_the_squashed_migrations_is_refused() -> None:
+    """E8: Django would say that it is up to date."""
+    recorded = MigrationRecorder(connection).migration_qs
+    recorded.filter(app="catalogue", name__in=["0018_server_features", "0019_plain_labels"]).delete()
+    with pytest.raises(CommandError, match=r"catalogue up to 0017_webhooks only.*squashed-migrations\.md"):
+        quickstart.migrate()
+    check = Readiness().checks()["migrations"]
+    assert not check.ok and "catalogue up to 0017_webhooks only" in check.reason
