@@ -1,28 +1,42 @@
-"""Backups of the embedded database and the files that are needed to read it, as one tar file.
-docs/deployment.md describes their use, and the alternatives for PostgreSQL."""
+"""Backups of the embedded database and the files that are needed to read it, as one tar file, which is
+restored as the embedded database or into an empty PostgreSQL. docs/deployment.md describes their use, and
+backups of PostgreSQL."""
 
 import io
 import json
 import os
+import re
 import sqlite3
 import tarfile
 import tempfile
+from collections import Counter
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from django.apps import apps
 from django.conf import settings
-from django.db import connection
+from django.contrib.auth.models import Permission
+from django.contrib.contenttypes.models import ContentType
+from django.db import DatabaseError, IntegrityError, OperationalError, connection, models, transaction
 from django.db.migrations.loader import MigrationLoader
+from django.db.migrations.recorder import MigrationRecorder
 
-from catalogue.database import MigrationKey, describe_partly_migrated, known_migrations
+from catalogue.database import SCHEMA, MigrationKey, describe_partly_migrated, known_migrations
+from config.environment import COMMAND
 from config.private_files import COMPANIONS
 
 DATABASE, MANIFEST, KEY = "catalogue.sqlite3", "manifest.json", "secret_key"
 FILES = (KEY, "quickstart-token", "example-engine.json")  # Of the data folder, where they exist
 FORMAT = 1
+FILLED = re.compile(r'^INSERT INTO "(\w+)"', re.MULTILINE)  # In the SQL of an empty database
+PLACE = re.compile(r"COPY \w+, line (\d+)(?:, column (\w+))?")  # In PostgreSQL's errors
+OTHER_SESSIONS = """
+    SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND usename = current_user
+    AND backend_type = 'client backend' AND pid <> pg_backend_pid()
+"""
 
 
 class BackupRefused(Exception):
@@ -78,28 +92,22 @@ def make_backup(target: Path, *, replace: bool) -> Manifest:
 
 
 def restore_backup(source: Path, *, replace: bool) -> Manifest:
-    """Existing files are kept as `*.before-<time>`. Raises BackupRefused or OSError."""
-    database = Path(_embedded_database())
-    settings.DATA_DIR.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=database.parent, prefix=".restore-") as folder:
+    """Into the database of DATABASE_URL. Existing files are kept as `*.before-<time>`. Raises BackupRefused,
+    OSError, or DatabaseError if PostgreSQL cannot be used."""
+    is_embedded = connection.vendor == "sqlite"
+    place = Path(_embedded_database()).parent if is_embedded else settings.DATA_DIR
+    with tempfile.TemporaryDirectory(dir=place, prefix=".restore-") as folder:
         manifest, found = _unpack(source, Path(folder))
-        is_new = not database.exists() or not database.stat().st_size
-        if not is_new and not replace:
-            raise BackupRefused(
-                f"{database} already contains data; use --force to replace it with the backup."
-            )
-        if not is_new:
-            _require_unused(database)
-        before = f"before-{datetime.now(UTC):%Y%m%d-%H%M%S}"
-        for place in [database, *(settings.DATA_DIR / name for name in found)]:
-            if place.exists() and not (is_new and place == database):
-                place.rename(place.with_name(f"{place.name}.{before}"))
-        for companion in COMPANIONS[1:]:
-            Path(f"{database}{companion}").unlink(missing_ok=True)
-        for name in found:
-            Path(folder, name).replace(settings.DATA_DIR / name)
-        # Last: an interrupted restore leaves no database with another one's key.
-        Path(folder, DATABASE).replace(database)
+        _require_key(source, Path(folder, KEY))
+        if is_embedded:
+            _replace_embedded(Path(folder), found, replace=replace)
+        else:
+            # A pool would hide the server's own message, and count as a session of the product.
+            connection.settings_dict["OPTIONS"].pop("pool", None)
+            _require_equal_migrations(source, manifest)
+            with transaction.atomic():
+                _fill_postgresql(Path(folder, DATABASE))
+                _replace_files(Path(folder), found)
     return manifest
 
 
@@ -142,11 +150,50 @@ def _unpack(source: Path, folder: Path) -> tuple[Manifest, list[str]]:
     return manifest, found
 
 
+def _require_key(source: Path, key: Path) -> None:
+    """A key from the environment takes precedence over the backup's."""
+    if settings.SECRET_KEY_FILE is None and key.exists():
+        known = {settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS}
+        if not known.issuperset(key.read_text(encoding="ascii").split()):
+            raise BackupRefused(
+                "SECRET_KEY comes from the environment, and the backup needs the key that it contains. Set "
+                f"SECRET_KEY to it, or add it to SECRET_KEY_FALLBACKS: tar -xOf {source} {KEY}"
+            )
+
+
+def _replace_embedded(folder: Path, found: list[str], *, replace: bool) -> None:
+    database = Path(_embedded_database())
+    is_new = not database.exists() or not database.stat().st_size
+    if not is_new and not replace:
+        raise BackupRefused(f"{database} already contains data; use --force to replace it with the backup.")
+    if not is_new:
+        _require_unused(database)
+        _keep(database)
+    for companion in COMPANIONS[1:]:
+        Path(f"{database}{companion}").unlink(missing_ok=True)
+    _replace_files(folder, found)
+    # Last: an interrupted restore leaves no database with another one's key.
+    (folder / DATABASE).replace(database)
+
+
+def _replace_files(folder: Path, found: list[str]) -> None:
+    for name in found:
+        place = settings.DATA_DIR / name
+        is_own = name == KEY and settings.SECRET_KEY_IS_NEW  # This process made it, so nothing uses it
+        if not is_own and _read(place) not in (None, _read(folder / name)):
+            _keep(place)
+        (folder / name).replace(place)
+
+
+def _keep(path: Path) -> None:
+    path.rename(path.with_name(f"{path.name}.before-{datetime.now(UTC):%Y%m%d-%H%M%S}"))
+
+
 def _embedded_database() -> str:
     if connection.vendor != "sqlite":
         raise BackupRefused(
-            "This command is for the embedded database. For PostgreSQL, use pg_dump and "
-            "pg_restore as described in docs/deployment.md."
+            "This command is for the embedded database. For PostgreSQL, use pg_dump as described in "
+            "docs/deployment.md."
         )
     return str(connection.settings_dict["NAME"])
 
@@ -161,6 +208,124 @@ def _require_unused(database: Path) -> None:
             raise BackupRefused(f"{database} is in use. Stop all processes of the product first.") from None
         except sqlite3.DatabaseError:
             return  # Damaged, and about to be replaced
+
+
+def _require_equal_migrations(source: Path, manifest: Manifest) -> None:
+    """The rows are copied as they are, so both databases must have this version's tables."""
+    known, applied = (
+        known_migrations(MigrationLoader(None)),
+        {*MigrationRecorder(connection).applied_migrations()},
+    )
+    if unknown := applied - known:
+        raise BackupRefused(
+            f"The database of DATABASE_URL was migrated by a later version than this, {settings.VERSION} "
+            f"({'.'.join(min(unknown))} is unknown to it). Use an empty database."
+        )
+    if applied != known:
+        raise BackupRefused(
+            "The database of DATABASE_URL is not migrated to this version. Run this first, and then restore "
+            f"again: {COMMAND} migrate"
+        )
+    if is_behind(manifest):
+        raise BackupRefused(
+            f"{source} was made by version {manifest.version}, which has other tables than this, "
+            f"{settings.VERSION}. Upgrade the embedded database to this version, back it up and restore that."
+        )
+
+
+def _fill_postgresql(snapshot: Path) -> None:
+    """In the caller's transaction: an interrupted copy leaves nothing and can be repeated. All rows keep
+    their ids. Content types, permissions and roles, which the migrations made, are replaced too."""
+    copied = {model._meta.db_table: model for model in apps.get_models(include_auto_created=True)}
+    with connection.cursor() as cursor, closing(sqlite3.connect(snapshot)) as embedded:
+        _require_alone(cursor, list(copied))
+        filled = Counter(FILLED.findall(SCHEMA.read_text(encoding="utf-8")))
+        for table, model in copied.items():
+            _require_no_more(cursor, model, filled[table])
+        for table in filled.keys() & copied.keys():
+            cursor.execute(f"DELETE FROM {_quoted(table)}")  # noqa: S608 - only names
+        # Entries of the audit come before the segments that seal them: its triggers demand that order.
+        for model in copied.values():
+            _copy_rows(cursor, embedded, model)
+        # The last id that was ever given: the audit names deleted objects by theirs.
+        for table, last in embedded.execute("SELECT name, seq FROM sqlite_sequence WHERE seq > 0"):
+            if table in copied:
+                key = copied[table]._meta.pk.column
+                cursor.execute(
+                    "SELECT setval(pg_get_serial_sequence(%s, %s), %s)", [_quoted(table), key, last]
+                )
+        try:
+            connection.check_constraints()
+        except IntegrityError as error:
+            raise BackupRefused(f"Rows of the backup refer to rows that it lacks: {error}") from None
+        cursor.execute("ANALYZE")
+
+
+def _require_alone(cursor: Any, tables: list[str]) -> None:
+    in_use = "The database of DATABASE_URL is in use. Stop all processes of the product first."
+    cursor.execute(OTHER_SESSIONS)
+    if cursor.fetchone()[0]:
+        raise BackupRefused(in_use)
+    try:
+        cursor.execute(f"LOCK TABLE {_quoted(*tables)} IN ACCESS EXCLUSIVE MODE NOWAIT")
+    except OperationalError:
+        raise BackupRefused(in_use) from None
+
+
+def _require_no_more(cursor: Any, model: type[models.Model], count: int) -> None:
+    """Than the rows that the migrations made. A newer Django may make more of two kinds, and nobody else."""
+    table = _quoted(model._meta.db_table)
+    cursor.execute(f"SELECT count(*) FROM (SELECT FROM {table} LIMIT {count + 1}) AS first")  # noqa: S608
+    if cursor.fetchone()[0] > count and model not in (ContentType, Permission):
+        raise BackupRefused(
+            f"The database of DATABASE_URL already contains data (in {model._meta.db_table}). Create an "
+            f"empty database, prepare it with {COMMAND} migrate, and restore into that."
+        )
+
+
+def _copy_rows(cursor: Any, embedded: sqlite3.Connection, model: type[models.Model]) -> None:
+    """PostgreSQL reads what Django writes into SQLite (0 and 1, times in UTC, UUIDs without hyphens) as text
+    of its own types; columns of JSON are text in both, or JSON that SQLite keeps as text."""
+    table, columns = model._meta.db_table, [str(field.column) for field in model._meta.local_concrete_fields]
+    selected = f"SELECT {_quoted(*columns)} FROM {_quoted(table)} ORDER BY rowid"  # noqa: S608 - only names
+    row: tuple[Any, ...] = ()
+    number = 0
+    try:
+        with (
+            connection.wrap_database_errors,
+            cursor.copy(f"COPY {_quoted(table)} ({_quoted(*columns)}) FROM STDIN") as copy,
+        ):
+            for number, row in enumerate(embedded.execute(selected), start=1):  # noqa: B007
+                copy.write_row(row)
+    except OperationalError as error:
+        raise BackupRefused(f"The database of DATABASE_URL failed: {error}\nRestore again.") from None
+    except sqlite3.Error as error:
+        raise _refuse_row(embedded, model, number + 1, "", str(error)) from None
+    except DatabaseError as error:
+        # For a NUL character, psycopg raises the error itself, before it sends the row.
+        told: Any = getattr(error.__cause__, "diag", None)
+        if place := PLACE.search(told.context if told and told.context else ""):
+            number, column = int(place[1]), place[2] or ""
+        else:
+            column = next((name for name, value in zip(columns, row, strict=True) if "\0" in str(value)), "")
+        raise _refuse_row(embedded, model, number, column, str(error).partition("\n")[0]) from None
+
+
+def _refuse_row(
+    embedded: sqlite3.Connection, model: type[models.Model], number: int, column: str, why: str
+) -> BackupRefused:
+    """The number is its place in the table, from 1 on."""
+    table, key = model._meta.db_table, str(model._meta.pk.column)
+    selected = f"SELECT {_quoted(key)} FROM {_quoted(table)} ORDER BY rowid LIMIT 1 OFFSET ?"  # noqa: S608
+    (value,) = embedded.execute(selected, [number - 1]).fetchone()
+    return BackupRefused(
+        f"PostgreSQL cannot store {f'the column {column} of ' if column else ''}the row of {table} with "
+        f"{key} {value}: {why}. Correct it in the embedded database, back that up, and restore the backup."
+    )
+
+
+def _quoted(*names: str) -> str:
+    return ", ".join(map(connection.ops.quote_name, names))
 
 
 def _read(path: Path) -> bytes | None:

@@ -14,17 +14,19 @@ def write_secret(path: Path, text: str) -> None:
     _write_beside(path, text).replace(path)
 
 
-def write_secret_once(path: Path, text: str) -> None:
-    """Like `write_secret`, but an existing file stays."""
+def write_secret_once(path: Path, text: str) -> bool:
+    """Like `write_secret`, but an existing file stays; whether there was none."""
     fresh = _write_beside(path, text)
     try:
         path.hardlink_to(fresh)
     except FileExistsError:
-        pass
+        return False
     except OSError:
         # A file system without links.
         fresh.replace(path)
-    fresh.unlink(missing_ok=True)
+    finally:
+        fresh.unlink(missing_ok=True)
+    return True
 
 
 def _write_beside(path: Path, text: str) -> Path:

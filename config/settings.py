@@ -49,12 +49,15 @@ def _secret_keys(path: Path) -> list[str]:
     ]
     if key := ENVIRONMENT.secret_key.get_secret_value():
         return [key, *former]
-    if not path.exists():
-        write_secret_once(path, secrets.token_urlsafe(50))
     return path.read_text(encoding="ascii").split() + former
 
 
 SECRET_KEY_FILE = None if ENVIRONMENT.secret_key.get_secret_value() else DATA_DIR / "secret_key"
+SECRET_KEY_IS_NEW = (  # Made by this process
+    SECRET_KEY_FILE is not None
+    and not SECRET_KEY_FILE.exists()
+    and write_secret_once(SECRET_KEY_FILE, secrets.token_urlsafe(50))
+)
 SECRET_KEY, *SECRET_KEY_FALLBACKS = _secret_keys(DATA_DIR / "secret_key")
 DEBUG = ENVIRONMENT.debug
 DEFAULT_EXCEPTION_REPORTER_FILTER = "config.web_server.WithoutValues"

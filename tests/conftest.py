@@ -273,6 +273,7 @@ THE_SHARED_PRODUCT = "the shared product"
 STARTS_WARM = {
     "test_backup",
     "test_environment",
+    "test_moving_to_postgresql",
     "test_one_start",
     "test_private_files",
     "test_security_headers",

@@ -54,6 +54,7 @@ def test_a_restored_product_reads_the_credentials_that_the_first_one_stored(
     assert (tmp_path / "b.tar").stat().st_mode & 0o777 == 0o600
     elsewhere = tmp_path / "elsewhere"
     assert "Restored the backup of 20" in manage(elsewhere, "restore", str(tmp_path / "b.tar"))
+    assert not list(elsewhere.glob("*.before-*")), "the key that the command made itself is of no use"
     show = "from catalogue.models import Source; print(Source.objects.get(name='erp').credentials)"
     assert "engine-secret" in manage(elsewhere, "shell", "--verbosity=0", "-c", show)
     assert (elsewhere / "catalogue.sqlite3").stat().st_mode & 0o077 == 0
@@ -65,10 +66,31 @@ def test_existing_data_is_replaced_only_when_told_to_and_kept(data: Path, tmp_pa
     refused = manage(data, "restore", str(tmp_path / "b.tar"), fails=True)
     assert "Nothing was changed" in refused and "--force" in refused
     manage(data, "restore", str(tmp_path / "b.tar"), "--force")
-    (kept,) = data.glob("catalogue.sqlite3.before-*")
+    (kept,) = data.glob("*.before-*")
     for database, count in ((data / "catalogue.sqlite3", 0), (kept, 1)):
         with closing(sqlite3.connect(database)) as opened:
             assert opened.execute("SELECT count(*) FROM catalogue_source").fetchone() == (count,)
+
+
+def test_another_key_that_was_there_before_is_kept(data: Path, tmp_path: Path) -> None:
+    manage(data, "backup", str(tmp_path / "b.tar"))
+    elsewhere = tmp_path / "elsewhere"
+    manage(elsewhere, "shell", "--verbosity=0", "-c", "0")
+    key = (elsewhere / "secret_key").read_text()
+    manage(elsewhere, "restore", str(tmp_path / "b.tar"))
+    (kept,) = elsewhere.glob("secret_key.before-*")
+    assert kept.read_text() == key
+    assert (elsewhere / "secret_key").read_text() == (data / "secret_key").read_text()
+
+
+def test_a_backup_whose_key_the_environment_lacks_is_refused(data: Path, tmp_path: Path) -> None:
+    """The product would use the environment's key, which reads none of the credentials."""
+    manage(data, "backup", str(tmp_path / "b.tar"))
+    own = {"SECRET_KEY": "another-key-of-the-environment-0123456789"}
+    refused = manage(tmp_path / "elsewhere", "restore", str(tmp_path / "b.tar"), fails=True, **own)
+    assert f"tar -xOf {tmp_path / 'b.tar'} secret_key" in refused
+    own["SECRET_KEY_FALLBACKS"] = (data / "secret_key").read_text()
+    assert "Restored" in manage(tmp_path / "elsewhere", "restore", str(tmp_path / "b.tar"), **own)
 
 
 def test_a_database_in_use_is_not_replaced(data: Path, tmp_path: Path) -> None:

@@ -189,11 +189,11 @@ def place_for_one(folder: Path, *, is_empty: bool = False) -> Iterator[dict[str,
 
 
 @contextmanager
-def scratch_database(url: str) -> Iterator[str]:
+def scratch_database(url: str, template: str = "template1") -> Iterator[str]:
     """A new PostgreSQL database on the same server, for the length of the block."""
     parts, name = urlsplit(url), f"catalogue_e2e_{uuid.uuid4().hex[:12]}"
     with psycopg.connect(urlunsplit(parts._replace(path="/postgres")), autocommit=True) as server:
-        server.execute(f"CREATE DATABASE {name}")
+        server.execute(f"CREATE DATABASE {name} TEMPLATE {template}")
         try:
             yield urlunsplit(parts._replace(path=f"/{name}"))
         finally:

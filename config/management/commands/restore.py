@@ -9,7 +9,10 @@ from config.environment import COMMAND
 
 
 class Command(CatalogueCommand):
-    help = "Replace the embedded database with a backup. Stop all processes of the product first."
+    help = (
+        "Restore a backup of the embedded database, or fill an empty PostgreSQL with it. Stop all processes "
+        "of the product first."
+    )
     makes_database = False
 
     def add_arguments(self, parser: CommandParser) -> None:
