@@ -34,7 +34,7 @@ FORMAT = 1
 FILLED = re.compile(r'^INSERT INTO "(\w+)"', re.MULTILINE)  # In the SQL of an empty database
 PLACE = re.compile(r"COPY \w+, line (\d+)(?:, column (\w+))?")  # In PostgreSQL's errors
 OTHER_SESSIONS = """
-    SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND usename = current_user
+    SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND usename = session_user
     AND backend_type = 'client backend' AND pid <> pg_backend_pid()
 """
 
@@ -212,10 +212,8 @@ def _require_unused(database: Path) -> None:
 
 def _require_equal_migrations(source: Path, manifest: Manifest) -> None:
     """The rows are copied as they are, so both databases must have this version's tables."""
-    known, applied = (
-        known_migrations(MigrationLoader(None)),
-        {*MigrationRecorder(connection).applied_migrations()},
-    )
+    known = known_migrations(MigrationLoader(None))
+    applied = set(MigrationRecorder(connection).applied_migrations())
     if unknown := applied - known:
         raise BackupRefused(
             f"The database of DATABASE_URL was migrated by a later version than this, {settings.VERSION} "
@@ -236,7 +234,8 @@ def _require_equal_migrations(source: Path, manifest: Manifest) -> None:
 def _fill_postgresql(snapshot: Path) -> None:
     """In the caller's transaction: an interrupted copy leaves nothing and can be repeated. All rows keep
     their ids. Content types, permissions and roles, which the migrations made, are replaced too."""
-    copied = {model._meta.db_table: model for model in apps.get_models(include_auto_created=True)}
+    every = apps.get_models(include_auto_created=True)
+    copied = {model._meta.db_table: model for model in every if not model._meta.proxy}
     with connection.cursor() as cursor, closing(sqlite3.connect(snapshot)) as embedded:
         _require_alone(cursor, list(copied))
         filled = Counter(FILLED.findall(SCHEMA.read_text(encoding="utf-8")))
@@ -303,11 +302,13 @@ def _copy_rows(cursor: Any, embedded: sqlite3.Connection, model: type[models.Mod
         raise _refuse_row(embedded, model, number + 1, "", str(error)) from None
     except DatabaseError as error:
         # For a NUL character, psycopg raises the error itself, before it sends the row.
-        told: Any = getattr(error.__cause__, "diag", None)
-        if place := PLACE.search(told.context if told and told.context else ""):
+        with_nul = [name for name, value in zip(columns, row, strict=False) if "\0" in str(value)]
+        if place := PLACE.search(str(error)):
             number, column = int(place[1]), place[2] or ""
+        elif with_nul:
+            column = with_nul[0]
         else:
-            column = next((name for name, value in zip(columns, row, strict=True) if "\0" in str(value)), "")
+            raise
         raise _refuse_row(embedded, model, number, column, str(error).partition("\n")[0]) from None
 
 
