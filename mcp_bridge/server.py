@@ -144,8 +144,8 @@ def _describe(span: traces.CurrentSpan, ctx: Context, failure: str) -> None:
     if failure:
         span.fail(failure)
     if failure in ("", "tool_error") and (naming := NAMING.get(ctx.method)) and ctx.params:
-        span.update_name(f"{ctx.method} {ctx.params['name']}")
-        span.set_attribute(naming, ctx.params["name"])
+        span.rename(f"{ctx.method} {ctx.params['name']}")
+        span.set(naming, ctx.params["name"])
 
 
 def _ending_of(error: BaseException) -> tuple[str, str]:

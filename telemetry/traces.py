@@ -7,19 +7,14 @@ as headers. Without an OTLP endpoint, no spans are created, and a client's trace
 import contextlib
 import os
 import re
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from opentelemetry import context as otel_context
 from opentelemetry import trace
-from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags
+from opentelemetry.trace import SpanKind, Status, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
-from opentelemetry.util.types import Attributes, AttributeValue
-
-if TYPE_CHECKING:  # The SDK takes a third of a second, and most processes export nothing.
-    from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 
 REQUEST_ID_HEADER = "x-request-id"
 REQUEST_ID = re.compile(r"[A-Za-z0-9._:+/=-]{1,64}")
@@ -30,9 +25,8 @@ FLUSH_MILLISECONDS = 2_000
 request_id: ContextVar[str] = ContextVar("request_id", default="")
 """Empty without a request, such as in scheduled work."""
 _propagator = TraceContextTextMapPropagator()
-_exporting: list["SpanExport"] = []
-"""One, if there is an endpoint."""
-_UNSET, _FAILED = Status(StatusCode.UNSET), Status(StatusCode.ERROR)
+_tracer = trace.get_tracer(SERVICE)
+_exporting: list[Any] = []  # The provider of spans, if there is one
 
 
 def new_request_id() -> str:
@@ -148,64 +142,10 @@ def _within(context: otel_context.Context) -> Iterator[None]:
         otel_context.detach(before)
 
 
-class SpanExport:
-    """The SDK's sampler and ids, and the processor that gets the spans that have ended."""
+class CurrentSpan:
+    """Like `start_as_current_span`, which nests three generators, in three quarters of the time."""
 
-    def __init__(self, provider: "TracerProvider", processor: "SpanProcessor") -> None:
-        from opentelemetry.sdk.trace import ReadableSpan
-        from opentelemetry.sdk.trace.sampling import Decision
-        from opentelemetry.sdk.util.instrumentation import InstrumentationScope
-
-        self._sampler, self._ids, self._resource = provider.sampler, provider.id_generator, provider.resource
-        self._processor, self._scope = processor, InstrumentationScope(SERVICE)
-        self._readable, self._decisions = ReadableSpan, Decision
-
-    def sample(
-        self,
-        name: str,
-        kind: SpanKind,
-        around: otel_context.Context,
-        attributes: Mapping[str, str | int] | None,
-    ) -> tuple[SpanContext | None, SpanContext, dict[str, Any] | None]:
-        """The span above the new one, if there is one; the new one's own context; and its attributes, or None
-        if it is not recorded."""
-        above: SpanContext | None = trace.get_current_span(around).get_span_context()
-        if above is None or not above.is_valid:
-            above, trace_id = None, self._ids.generate_trace_id()
-            is_random = self._ids.is_trace_id_random()
-        else:
-            trace_id, is_random = above.trace_id, above.trace_flags.random_trace_id
-        said = self._sampler.should_sample(around, trace_id, name, kind, attributes)
-        is_sampled = said.decision is self._decisions.RECORD_AND_SAMPLE
-        flags = TraceFlags.SAMPLED if is_sampled else TraceFlags.DEFAULT
-        flags |= TraceFlags.RANDOM_TRACE_ID if is_random else TraceFlags.DEFAULT
-        own = SpanContext(trace_id, self._ids.generate_span_id(), False, TraceFlags(flags), said.trace_state)
-        return above, own, None if said.decision is self._decisions.DROP else dict(said.attributes or {})
-
-    def take(self, span: "CurrentSpan", end_time: int) -> None:
-        ended = self._readable(
-            name=span.name,
-            context=span.get_span_context(),
-            parent=span.above,
-            resource=self._resource,
-            attributes=span.attributes,
-            kind=span.kind,
-            status=span.status,
-            start_time=span.start_time,
-            end_time=end_time,
-            instrumentation_scope=self._scope,
-        )
-        self._processor.on_end(ended)
-
-    def flush(self) -> None:
-        self._processor.force_flush(FLUSH_MILLISECONDS)
-
-
-class CurrentSpan(trace.Span):
-    """A span of the block, sampled and numbered by the SDK and handed to its processor when the block ends.
-
-    The SDK's own spans take four times as long, which is a twentieth of a call: see docs/decisions/0073.
-    """
+    __slots__ = ("_attributes", "_before", "_has_failed", "_kind", "_name", "_parent", "_span")
 
     def __init__(
         self,
@@ -214,63 +154,37 @@ class CurrentSpan(trace.Span):
         parent: otel_context.Context | None,
         attributes: Mapping[str, str | int] | None,
     ) -> None:
-        self.name, self.kind, self.status = name, kind, _UNSET
-        around = otel_context.get_current() if parent is None else parent
-        self._export = _exporting[0]
-        self.above, self._own, recorded = self._export.sample(name, kind, around, attributes)
-        self._is_recording = recorded is not None
-        self.attributes = recorded or {}
-        self._within = trace.set_span_in_context(self, around)
+        self._name, self._kind, self._parent, self._attributes = name, kind, parent, attributes
+        self._has_failed = False
 
     def __enter__(self) -> "CurrentSpan":
-        self.start_time = time.time_ns()
-        self._before = otel_context.attach(self._within)
+        self._span = _tracer.start_span(
+            self._name,
+            self._parent,
+            self._kind,
+            self._attributes,
+            record_exception=False,
+            set_status_on_exception=False,
+        )
+        self._before = otel_context.attach(trace.set_span_in_context(self._span))
         return self
+
+    def rename(self, name: str) -> None:
+        self._span.update_name(name)
+
+    def set(self, name: str, value: str | int) -> None:
+        self._span.set_attribute(name, value)
+
+    def fail(self, error_type: str) -> None:
+        self._has_failed = True
+        self._span.set_attribute("error.type", error_type)
+        self._span.set_status(Status(StatusCode.ERROR))
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
         otel_context.detach(self._before)
-        if isinstance(error, Exception) and self.status is _UNSET:
+        if isinstance(error, Exception) and not self._has_failed:
             self.fail(type(error).__name__)
-        self.end()
-
-    def fail(self, error_type: str) -> None:
-        self.attributes["error.type"] = error_type
-        self.status = _FAILED
-
-    def get_span_context(self) -> SpanContext:
-        return self._own
-
-    def is_recording(self) -> bool:
-        return self._is_recording
-
-    def update_name(self, name: str) -> None:
-        self.name = name
-
-    def set_attribute(self, key: str, value: AttributeValue) -> None:
-        self.attributes[key] = value
-
-    def set_attributes(self, attributes: Mapping[str, AttributeValue]) -> None:
-        self.attributes.update(attributes)
-
-    def set_status(self, status: Status | StatusCode, description: str | None = None) -> None:
-        self.status = status if isinstance(status, Status) else Status(status, description)
-
-    def add_event(self, name: str, attributes: Attributes = None, timestamp: int | None = None) -> None:
-        """Leaves it out: what libraries would add to a span of ours may quote engines and callers."""
-
-    def record_exception(
-        self,
-        exception: BaseException,
-        attributes: Attributes = None,
-        timestamp: int | None = None,
-        escaped: bool = False,
-    ) -> None:
-        self.attributes["error.type"] = type(exception).__name__
-
-    def end(self, end_time: int | None = None) -> None:
-        if self._is_recording:
-            self._is_recording = False
-            self._export.take(self, end_time or time.time_ns())
+        self._span.end()
 
 
 def export_spans(*, process: str, version: str) -> None:
@@ -297,13 +211,12 @@ def export_spans(*, process: str, version: str) -> None:
             return hashed
 
     provider = TracerProvider(resource=HashedOnce(dict(resource.attributes), resource.schema_url))
-    processor = BatchSpanProcessor(OTLPSpanExporter())
-    provider.add_span_processor(processor)
-    trace.set_tracer_provider(provider)  # For the spans of libraries
-    _exporting.append(SpanExport(provider, processor))
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+    trace.set_tracer_provider(provider)
+    _exporting.append(provider)
 
 
 def finish_spans() -> None:
     """Send the remaining spans before the process ends."""
-    for export in _exporting:
-        export.flush()
+    for provider in _exporting:
+        provider.force_flush(FLUSH_MILLISECONDS)

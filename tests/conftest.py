@@ -165,9 +165,10 @@ def _contexts_of_pages_only(django_test_environment: None) -> Iterator[None]:
 @pytest.fixture
 def spans(monkeypatch: pytest.MonkeyPatch) -> InMemorySpanExporter:
     """All that a collector of traces would get."""
-    exporter = InMemorySpanExporter()
-    export = traces.SpanExport(TracerProvider(), SimpleSpanProcessor(exporter))
-    monkeypatch.setattr(traces, "_exporting", [export])
+    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    monkeypatch.setattr(traces, "_tracer", provider.get_tracer(traces.SERVICE))
+    monkeypatch.setattr(traces, "_exporting", [provider])
     return exporter
 
 
