@@ -15,10 +15,11 @@ from django.utils import timezone
 
 import config.urls  # noqa: F401 - it registers the pages
 from catalogue.history import command, record_change
-from catalogue.models import HistoryEntry, Review, Toolset, Workflow
-from tests.admin.pages import form_values, list_url, page_url, run_action, text_of
+from catalogue.models import HistoryEntry, Review, Source, Toolset, Workflow
+from tests.admin.pages import form_at, list_url, page_url, run_action, text_of
 from tests.admin.window import make_everything
 from tests.factories import NOWHERE, make_source, make_workflow, make_workflows
+from tests.tables import table_row
 
 pytestmark = pytest.mark.django_db
 
@@ -43,25 +44,22 @@ ASKED_FOR: dict[str, dict[str, Any]] = {
 """What some actions ask for before they do anything."""
 
 
-@pytest.mark.parametrize(
-    ("model", "action"), bulk_actions(), ids=lambda part: part if isinstance(part, str) else part.__name__
-)
-def test_every_action_of_every_list_leaves_a_trace(
-    admin_client: Client, model: type[models.Model], action: str
-) -> None:
+def test_every_action_of_every_list_leaves_a_trace(admin_client: Client, subtests: pytest.Subtests) -> None:
     """B8: who did it, by which door and to what."""
     make_everything(User.objects.get())
     earlier = list(HistoryEntry.objects.values_list("pk", flat=True))
-    rows = list(model._default_manager.order_by("pk").values_list("pk", flat=True))
-    # The first toolset has a token that is bound to it, and so stays.
-    selected = rows[-1:] if action == "delete_selected" else rows
-    asked = {name: value() if callable(value) else value for name, value in ASKED_FOR.get(action, {}).items()}
     looked_at = {f"offer-{review.pk}": review.offer_hash for review in Review.objects.all()}
-    chosen = {"action": action, "_selected_action": selected, "post": "yes"}
-    admin_client.post(list_url(model), chosen | asked | looked_at)
-    entries = HistoryEntry.objects.exclude(pk__in=earlier)
-    assert entries, action
-    assert {(entry.actor_name, entry.door) for entry in entries} == {("admin", "admin")}
+    for model, action in bulk_actions():
+        with table_row(subtests, f"{model.__name__} {action}"):
+            rows = list(model._default_manager.order_by("pk").values_list("pk", flat=True))
+            # The first toolset has a token that is bound to it, and so stays.
+            selected = rows[-1:] if action == "delete_selected" else rows
+            asked = ASKED_FOR.get(action, {})
+            chosen = {"action": action, "_selected_action": selected, "post": "yes"} | looked_at
+            chosen |= {name: value() if callable(value) else value for name, value in asked.items()}
+            admin_client.post(list_url(model), chosen)
+            entries = HistoryEntry.objects.exclude(pk__in=earlier)
+            assert {(entry.actor_name, entry.door) for entry in entries} == {("admin", "admin")}
 
 
 def test_an_action_on_several_rows_is_told_on_the_page_of_each_that_it_changed(admin_client: Client) -> None:
@@ -79,7 +77,7 @@ def test_an_action_on_several_rows_is_told_on_the_page_of_each_that_it_changed(a
 def test_the_admin_notes_changes_in_words(admin_client: Client) -> None:
     """B8."""
     source = make_source("orders")
-    page = form_values(admin_client.get(page_url(source)))
+    page = form_at(admin_client, page_url(source))
     assert admin_client.post(page_url(source), page | {"name": "purchases"}).status_code == 302
     entry = HistoryEntry.of(source).get()
     assert entry.object_name == "purchases"
