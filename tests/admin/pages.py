@@ -82,11 +82,17 @@ def text_of(response: Any) -> str:
     return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", shown)).split())
 
 
+def form_at(client: Client, url: str) -> dict[str, Any]:
+    """What the browser would send back of the form at this address if nobody changed anything."""
+    with undrawn():
+        return form_values(client.get(url))
+
+
 def form_values(response: Any) -> dict[str, Any]:
     """What the browser would send back of the page's form if nobody changed anything."""
     return {
         field.html_name: value
-        for field in response.context["adminform"].form
+        for field in response.context_data["adminform"].form
         if not isinstance(field.field.widget, PasswordInput)
         and (value := _sent_value(field)) not in (None, False)
     }

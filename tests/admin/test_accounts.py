@@ -8,7 +8,7 @@ from django.test import Client
 from django.urls import reverse
 
 from tests.admin.conftest import StaffWith
-from tests.admin.pages import add_url, form_values, list_url, page_url
+from tests.admin.pages import add_url, form_at, list_url, page_url
 
 pytestmark = pytest.mark.django_db
 
@@ -26,7 +26,7 @@ def clerk(staff_with: StaffWith) -> Client:
 
 
 def save(client: Client, account: User, **changes: Any) -> None:
-    values = form_values(client.get(page_url(account)))
+    values = form_at(client, page_url(account))
     values |= {"date_joined_0": "2026-01-01", "date_joined_1": "00:00:00"}
     client.post(page_url(account), {name: value for name, value in values.items() if value != ""} | changes)
 

@@ -21,7 +21,7 @@ from catalogue.curation import override_workflow
 from catalogue.models import HistoryEntry, ProductSettings, Source, Toolset, Workflow, WorkflowFilter
 from catalogue.product_settings import settings_row
 from tests.admin.conftest import StaffWith
-from tests.admin.pages import form_values, list_url, page_url, press, text_of, told
+from tests.admin.pages import form_values, list_url, page_url, press, text_of, told, undrawn
 from tests.admin.window import make_everything
 from tests.factories import make_filter, make_source, make_toolset, make_workflow
 
@@ -30,13 +30,13 @@ pytestmark = pytest.mark.django_db
 
 def opened(client: Client, obj: Model) -> dict[str, Any]:
     """What the browser would send back of an object's page if nobody changed anything."""
-    page: Any = client.get(page_url(obj))
-    return sent_back(page)
+    with undrawn():
+        return sent_back(client.get(page_url(obj)))
 
 
 def sent_back(page: Any) -> dict[str, Any]:
-    sent = form_values(page) | {MARK: page.context["mark"]}
-    for inline in page.context["inline_admin_formsets"]:
+    sent = form_values(page) | {MARK: page.context_data["mark"]}
+    for inline in page.context_data["inline_admin_formsets"]:
         for form in (inline.formset.management_form, *inline.formset.initial_forms):
             values = {field.html_name: field.value() for field in form}
             sent |= {

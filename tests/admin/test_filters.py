@@ -10,7 +10,7 @@ from django.urls import reverse
 from catalogue.exposure import load_exposed_catalogue
 from catalogue.models import Revision, WorkflowFilter
 from tests.admin.conftest import StaffWith
-from tests.admin.pages import add_url, form_values, list_url, page_url, run_action, text_of
+from tests.admin.pages import add_url, form_at, form_values, list_url, page_url, run_action, text_of
 from tests.factories import make_filter, make_source, make_workflow, make_workflows
 
 pytestmark = pytest.mark.django_db
@@ -221,7 +221,7 @@ def test_the_question_before_saving_is_no_error(admin_client: Client) -> None:
     """A4.2: nothing was done wrong, so that the page does not say so; of the form and of the list."""
     make_workflow(name="pay_all")
     rule = make_filter("pay*", action="exclude")
-    page = form_values(admin_client.get(page_url(rule)))
+    page = form_at(admin_client, page_url(rule))
     asked = text_of(admin_client.post(page_url(rule), page | {"pattern": "x*"}))
     assert "Not saved yet." in asked and "Please correct" not in asked
     row = {"form-TOTAL_FORMS": 1, "form-INITIAL_FORMS": 1, "form-0-id": rule.pk, "form-0-position": 1}

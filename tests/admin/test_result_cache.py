@@ -9,7 +9,7 @@ from catalogue.models import Workflow
 from executions.models import CachedResult, CachePolicy, CacheUse, Execution
 from executions.starting import create_execution
 from tests.admin.conftest import StaffWith
-from tests.admin.pages import add_url, form_values, list_url, page_url, press, run_action, text_of, told
+from tests.admin.pages import add_url, form_at, list_url, page_url, press, run_action, text_of, told
 from tests.executions.caching import cache_for, cached_outputs, finish_run
 from tests.executions.steps import request_for
 from tests.factories import make_workflow
@@ -51,7 +51,7 @@ def test_an_administrator_changes_what_holds_while_the_product_runs(
 ) -> None:
     """E4: a lower limit evicts at once."""
     page = policy_page(admin_client)
-    values = form_values(admin_client.get(page))
+    values = form_at(admin_client, page)
     answer = admin_client.post(page, values | {"max_bytes": 4000, "cleanup_seconds": 60}, follow=True)
     assert "1 results were evicted" in text_of(answer)
     policy = CachePolicy.objects.get()
@@ -64,7 +64,7 @@ def test_an_administrator_changes_what_holds_while_the_product_runs(
 
 def test_a_limit_that_makes_no_sense_is_refused(admin_client: Client) -> None:
     page = policy_page(admin_client)
-    values = form_values(admin_client.get(page))
+    values = form_at(admin_client, page)
     answer = admin_client.post(page, values | {"max_bytes": 1, "cleanup_seconds": 0})
     assert "greater than or equal to 1024" in text_of(answer)
     assert CachePolicy.objects.get().max_bytes == 100 * 1024 * 1024

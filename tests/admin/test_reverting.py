@@ -21,7 +21,7 @@ from catalogue.models.history import HistoryIsKept
 from mcp_bridge.models import AccessToken
 from mcp_bridge.tokens import create_token
 from tests.admin.conftest import StaffWith
-from tests.admin.pages import form_values, list_url, page_url, press, run_action, text_of, told
+from tests.admin.pages import form_at, list_url, page_url, press, run_action, text_of, told
 from tests.api.clients import administrator, staff_session
 from tests.factories import make_filter, make_source, make_toolset, make_workflow, make_workflows
 
@@ -33,7 +33,7 @@ def latest(obj: Any) -> HistoryEntry:
 
 
 def post_form(client: Client, obj: Any, changes: dict[str, Any]) -> None:
-    given = form_values(client.get(page_url(obj))) | changes
+    given = form_at(client, page_url(obj)) | changes
     response = client.post(page_url(obj), given)
     assert response.status_code == 302, text_of(response)
 

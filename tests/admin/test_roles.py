@@ -15,7 +15,7 @@ from django.urls import reverse
 from catalogue import roles
 from catalogue.admin.users import LAST_OWNER
 from catalogue.models import HistoryEntry, Role
-from tests.admin.pages import add_url, form_values, list_url, page_url, text_of, told
+from tests.admin.pages import add_url, form_at, form_values, list_url, page_url, text_of, told
 from tests.factories import make_source, make_toolset
 
 pytestmark = [pytest.mark.django_db, pytest.mark.databases("catalogue.roles")]
@@ -42,7 +42,7 @@ def signed_in(user: User) -> Client:
 
 def save(client: Client, account: User, **changes: Any) -> Any:
     """The page's form as it is, with these changes; None takes a field away."""
-    values = form_values(client.get(page_url(account))) | changes
+    values = form_at(client, page_url(account)) | changes
     return client.post(
         page_url(account), {name: one for name, one in values.items() if one not in ("", None)}
     )

@@ -12,7 +12,7 @@ from django.test import Client
 from catalogue.models import HistoryEntry, Source
 from connectors.registry import forget_connectors, usable_connectors
 from tests.admin.conftest import StaffWith
-from tests.admin.pages import add_url, form_values, list_url, page_url, press, text_of, told
+from tests.admin.pages import add_url, form_at, form_values, list_url, page_url, press, text_of, told
 from tests.admin.test_sources import KEY, LEDGER, NEW, SETTINGS, errors_of
 from tests.factories import make_source
 from tests.packages import declare_package
@@ -96,7 +96,7 @@ def test_a_text_of_several_lines_is_kept_as_it_was_written(admin_client: Client,
     source = Source.objects.get()
     assert source.config["rules"] == "a:\n  - b"
     before = source.settings_fingerprint
-    given = form_values(admin_client.get(page_url(source))) | {"setting_rules": "a:\r\n  - b"}
+    given = form_at(admin_client, page_url(source)) | {"setting_rules": "a:\r\n  - b"}
     admin_client.post(page_url(source), given)
     source.refresh_from_db()
     assert source.settings_fingerprint == before
@@ -158,7 +158,7 @@ def test_what_does_not_matter_is_neither_checked_nor_stored(admin_client: Client
     admin_client.post(add_url(Source), given | {"setting_storage": "there"})
     source = Source.objects.get()
     assert (source.config["place"], source.credentials["place_key"]) == ("somewhere", "key-of-the-place")
-    back = form_values(admin_client.get(page_url(source))) | {"setting_storage": "here"}
+    back = form_at(admin_client, page_url(source)) | {"setting_storage": "here"}
     response = admin_client.post(page_url(source), back | {"setting_password": "long-password"})
     assert response.status_code == 302, errors_of(response)
     source.refresh_from_db()
@@ -231,7 +231,7 @@ def test_a_stored_secret_is_used_for_the_address_that_it_was_entered_for(
     """B9: a changed timeout can be tried without the key at hand, and changes nothing."""
     source = make_source("orders", base_url=good["setting_base_url"], api_key=good["setting_api_key"])
     before = source.settings_fingerprint
-    given = form_values(admin_client.get(page_url(source))) | {"_test": "1", "name": "renamed"}
+    given = form_at(admin_client, page_url(source)) | {"_test": "1", "name": "renamed"}
     assert tried(admin_client, page_url(source), given | {"setting_request_timeout_seconds": "5"})["ok"]
     source.refresh_from_db()
     assert (source.settings_fingerprint, source.name) == (before, "orders")
@@ -240,7 +240,7 @@ def test_a_stored_secret_is_used_for_the_address_that_it_was_entered_for(
 def test_a_stored_secret_is_not_tried_at_another_address(admin_client: Client, good: dict[str, str]) -> None:
     """B8: whoever may change a source cannot have its key sent to a server of their own."""
     source = make_source(base_url="http://127.0.0.1:9", api_key=KEY)
-    given = form_values(admin_client.get(page_url(source))) | {"_test": "1"}
+    given = form_at(admin_client, page_url(source)) | {"_test": "1"}
     outcome = tried(admin_client, page_url(source), given | {"setting_base_url": good["setting_base_url"]})
     assert outcome["told"] == ["API key: The engine's address changes: enter its secrets again."]
 
@@ -342,7 +342,7 @@ def test_a_key_typed_into_a_form_that_is_refused_is_stored_once_the_form_is_mend
 def test_a_new_key_typed_into_a_refused_change_replaces_the_stored_one(admin_client: Client) -> None:
     """B4, B8."""
     source = make_source("orders", base_url="http://engine.example.com", api_key="the-old-key-0123456789")
-    page = form_values(admin_client.get(page_url(source)))
+    page = form_at(admin_client, page_url(source))
     refused = admin_client.post(
         page_url(source), page | {"name": "two words", "setting_api_key": "the-new-key-0123456789"}
     )
@@ -361,7 +361,7 @@ def test_a_key_kept_in_a_refused_form_opens_in_no_other_form(
     source = make_source("orders", api_key="")
     refused = admin_client.post(add_url(Source), FILLED_IN | {"name": "two words"})
     kept = {"kept_entries": form_values(refused)["kept_entries"]}
-    page = form_values(admin_client.get(page_url(source)))
+    page = form_at(admin_client, page_url(source))
     assert LOST in text_of(admin_client.post(page_url(source), page | kept))
     member = staff_with("add_source", "view_source")
     assert LOST in text_of(member.post(add_url(Source), form_values(refused) | {"name": "mine"}))

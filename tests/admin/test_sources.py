@@ -9,7 +9,17 @@ from catalogue.models import DiscoveryRun, Revision, Source, Workflow
 from catalogue.tasks import refresh_one_source
 from executions.models import State
 from tests.admin.conftest import StaffWith
-from tests.admin.pages import add_url, form_values, list_url, page_url, press, run_action, text_of, told
+from tests.admin.pages import (
+    add_url,
+    form_at,
+    form_values,
+    list_url,
+    page_url,
+    press,
+    run_action,
+    text_of,
+    told,
+)
 from tests.factories import (
     make_discovery_run,
     make_execution,
@@ -174,7 +184,7 @@ def test_settings_that_no_connector_can_be_made_from_are_refused(admin_client: C
 def test_changed_settings_are_stored_and_make_a_listing_due(admin_client: Client) -> None:
     """A4.4: configuration changes apply without a restart."""
     source = make_source(next_refresh_at=None)
-    given = form_values(admin_client.get(page_url(source))) | {"setting_source": "billing"}
+    given = form_at(admin_client, page_url(source)) | {"setting_source": "billing"}
     assert admin_client.post(page_url(source), given).status_code == 302
     source.refresh_from_db()
     assert source.config["source"] == "billing"
@@ -185,7 +195,7 @@ def test_saving_an_unchanged_form_changes_nothing(admin_client: Client) -> None:
     """A4.4: opening and saving a page neither lists the engine again nor reconnects to it."""
     source = make_source(next_refresh_at=None, config={"min_poll_seconds": 3.0, "list_keys": ["flows"]})
     before, revision = source.settings_fingerprint, Revision.current()
-    given = form_values(admin_client.get(page_url(source)))
+    given = form_at(admin_client, page_url(source))
     assert admin_client.post(page_url(source), given).status_code == 302
     source.refresh_from_db()
     assert (source.settings_fingerprint, source.next_refresh_at) == (before, None)
@@ -195,7 +205,7 @@ def test_saving_an_unchanged_form_changes_nothing(admin_client: Client) -> None:
 def test_another_refresh_interval_applies_at_once(admin_client: Client) -> None:
     """A4.1, A4.4: a source that was only refreshed by hand is due when it gets an interval."""
     source = make_source(refresh_interval=0, next_refresh_at=None)
-    given = form_values(admin_client.get(page_url(source))) | {"refresh_interval": "60"}
+    given = form_at(admin_client, page_url(source)) | {"refresh_interval": "60"}
     admin_client.post(page_url(source), given)
     source.refresh_from_db()
     assert source.next_refresh_at is not None
@@ -205,12 +215,12 @@ def test_a_source_is_limited(admin_client: Client) -> None:
     """B4, B7: without a restart, and without listing the engine again."""
     source = make_source(next_refresh_at=None)
     revision = Revision.current()
-    given = form_values(admin_client.get(page_url(source))) | {"max_concurrent": "4"}
+    given = form_at(admin_client, page_url(source)) | {"max_concurrent": "4"}
     assert admin_client.post(page_url(source), given).status_code == 302
     source.refresh_from_db()
     assert (source.max_concurrent, source.next_refresh_at) == (4, None)
     assert Revision.current() > revision
-    given = form_values(admin_client.get(page_url(source))) | {"max_concurrent": "0"}
+    given = form_at(admin_client, page_url(source)) | {"max_concurrent": "0"}
     assert admin_client.post(page_url(source), given).context["adminform"].form.errors["max_concurrent"]
 
 
@@ -218,7 +228,7 @@ def test_renaming_a_source_moves_the_revision(admin_client: Client) -> None:
     """A4.4: filters match source names, so agents may see something else."""
     source = make_source()
     revision = Revision.current()
-    given = form_values(admin_client.get(page_url(source))) | {"name": "renamed"}
+    given = form_at(admin_client, page_url(source)) | {"name": "renamed"}
     admin_client.post(page_url(source), given)
     assert Revision.current() > revision
     assert Source.objects.get().name == "renamed"
@@ -230,7 +240,7 @@ def test_renaming_a_source_moves_the_revision(admin_client: Client) -> None:
 def test_a_stored_secret_is_never_shown_again(admin_client: Client) -> None:
     """E6: not in the form, not after an error, not in the list."""
     source = make_source(api_key=KEY)
-    bad = form_values(admin_client.get(page_url(source))) | {"setting_base_url": "x"}
+    bad = form_at(admin_client, page_url(source)) | {"setting_base_url": "x"}
     pages = [
         admin_client.get(page_url(source)),
         admin_client.post(page_url(source), bad | {"setting_api_key": KEY}),
@@ -243,7 +253,7 @@ def test_a_stored_secret_is_never_shown_again(admin_client: Client) -> None:
 def test_an_empty_secret_keeps_what_is_stored(admin_client: Client) -> None:
     """B4: changing a path must not cost the key."""
     source = make_source(api_key=KEY)
-    given = form_values(admin_client.get(page_url(source))) | {"setting_source": "billing"}
+    given = form_at(admin_client, page_url(source)) | {"setting_source": "billing"}
     admin_client.post(page_url(source), given)
     source.refresh_from_db()
     assert source.credentials == {"api_key": KEY}
@@ -252,7 +262,7 @@ def test_an_empty_secret_keeps_what_is_stored(admin_client: Client) -> None:
 def test_a_secret_can_be_replaced_and_be_forgotten(admin_client: Client) -> None:
     """B4: the two ways in which a stored key changes."""
     source = make_source(api_key=KEY)
-    given = form_values(admin_client.get(page_url(source)))
+    given = form_at(admin_client, page_url(source))
     admin_client.post(page_url(source), given | {"setting_api_key": "another-key-entirely"})
     source.refresh_from_db()
     assert source.credentials == {"api_key": "another-key-entirely"}
@@ -267,7 +277,7 @@ def test_a_required_secret_is_asked_for_once(admin_client: Client, ledger_kind: 
     assert "required" in " ".join(errors_of(response)["setting_password"])
     admin_client.post(add_url(Source), LEDGER)
     source = Source.objects.get()
-    given = form_values(admin_client.get(page_url(source))) | {"setting_retries": "1"}
+    given = form_at(admin_client, page_url(source)) | {"setting_retries": "1"}
     assert admin_client.post(page_url(source), given).status_code == 302
     source.refresh_from_db()
     assert (source.config["retries"], source.credentials) == (1, {"password": "long-password"})
@@ -277,7 +287,7 @@ def test_unreadable_secrets_can_be_entered_again(admin_client: Client) -> None:
     """B5: after a change of SECRET_KEY the page still opens and repairs the source."""
     source = make_source()
     Source.objects.filter(pk=source.pk).update(encrypted_credentials="written with another key")
-    given = form_values(admin_client.get(page_url(source))) | {"setting_api_key": "entered-again"}
+    given = form_at(admin_client, page_url(source)) | {"setting_api_key": "entered-again"}
     assert admin_client.post(page_url(source), given).status_code == 302
     source.refresh_from_db()
     assert source.credentials == {"api_key": "entered-again"}
@@ -319,7 +329,7 @@ def test_a_failing_refresh_shows_the_engines_answer_and_keeps_the_last_good_list
     source = make_source(base_url=example_engine.base_url, api_key=example_engine.api_key)
     refresh_source(source)
     count = Workflow.objects.present().count()
-    given = form_values(admin_client.get(page_url(source)))
+    given = form_at(admin_client, page_url(source))
     admin_client.post(page_url(source), given | {"setting_api_key": "wrong-key-wrong-key"})
     message = told(press(admin_client, source, "refresh_now"))
     assert "401" in message
@@ -467,7 +477,7 @@ def test_the_number_of_workflows_counts_only_those_that_are_present(admin_client
 def test_a_stored_key_is_never_sent_to_another_address_than_it_was_entered_for(admin_client: Client) -> None:
     """B8: whoever may change a source cannot read its key by pointing it at a server of their own."""
     source = make_source(base_url="http://127.0.0.1:9", api_key="the-companys-key-1234")
-    given = form_values(admin_client.get(page_url(source)))
+    given = form_at(admin_client, page_url(source))
     elsewhere = given | {"setting_base_url": "http://127.0.0.1:10"}
     refused = admin_client.post(page_url(source), elsewhere)
     assert "enter its secrets again" in text_of(refused)
@@ -481,7 +491,7 @@ def test_a_stored_key_is_never_sent_to_another_address_than_it_was_entered_for(a
 def test_a_refused_save_leaves_what_holds_on_the_page(admin_client: Client) -> None:
     """B8: the form has what was typed; everything else tells of the source as it is."""
     source = make_source("orders", next_refresh_at=timezone.now())
-    given = form_values(admin_client.get(page_url(source))) | {"name": "bills", "refresh_interval": "-1"}
+    given = form_at(admin_client, page_url(source)) | {"name": "bills", "refresh_interval": "-1"}
     given.pop("enabled")
     page = admin_client.post(page_url(source), given)
     assert errors_of(page)

@@ -16,7 +16,7 @@ from catalogue.models import HistoryEntry, Revision, Workflow
 from mcp_bridge.tokens import Access
 from mcp_bridge.tool_lists import serialise_tool, visible_tools
 from tests.admin.conftest import StaffWith
-from tests.admin.pages import form_values, list_url, page_url, text_of, told
+from tests.admin.pages import form_at, list_url, page_url, text_of, told
 from tests.factories import make_filter, make_workflow
 from tests.icons import PNG
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.django_db
 
 def change(client: Client, workflow: Workflow, **typed: str) -> Any:
     """Fill some of the form's fields, send it, and read the row anew."""
-    given = form_values(client.get(page_url(workflow))) | typed
+    given = form_at(client, page_url(workflow)) | typed
     response = client.post(page_url(workflow), given)
     workflow.refresh_from_db()
     return response
@@ -46,7 +46,7 @@ def test_overrides_are_saved_and_the_engines_layer_stays(admin_client: Client) -
     """A3.1, A7.2: title, description, tags, tool name and times are the curator's."""
     workflow = make_workflow(description="Upstream words.", tags=["a"])
     given_before = workflow.tool_name
-    given = form_values(admin_client.get(page_url(workflow))) | {
+    given = form_at(admin_client, page_url(workflow)) | {
         "tool_name": "renamed",
         "title_override": "Our title",
         "description_override": "Our words.",
@@ -66,7 +66,7 @@ def test_overrides_are_saved_and_the_engines_layer_stays(admin_client: Client) -
 def test_a_curator_decides_how_calls_behave_and_how_many_there_are(admin_client: Client) -> None:
     """B7, D3: and takes it back by emptying the fields."""
     workflow = make_workflow(execution_type="async")
-    given = form_values(admin_client.get(page_url(workflow))) | {
+    given = form_at(admin_client, page_url(workflow)) | {
         "execution_type_override": "sync",
         "on_disconnect": "cancel",
         "reattach": "",
@@ -78,7 +78,7 @@ def test_a_curator_decides_how_calls_behave_and_how_many_there_are(admin_client:
     assert (workflow.reattach, workflow.max_concurrent) == (False, 3)
     assert "synchronous" in text_of(admin_client.get(list_url(Workflow)))
 
-    given = form_values(admin_client.get(page_url(workflow))) | {
+    given = form_at(admin_client, page_url(workflow)) | {
         "execution_type_override": "",
         "max_concurrent": "",
     }
@@ -91,7 +91,7 @@ def test_a_curator_decides_how_calls_behave_and_how_many_there_are(admin_client:
 def test_a_limit_that_lets_nothing_through_is_refused(admin_client: Client, typed: str) -> None:
     """B4: to stop a workflow there is its switch."""
     workflow = make_workflow()
-    given = form_values(admin_client.get(page_url(workflow))) | {"max_concurrent": typed}
+    given = form_at(admin_client, page_url(workflow)) | {"max_concurrent": typed}
     response = admin_client.post(page_url(workflow), given)
     assert response.context["adminform"].form.errors["max_concurrent"]
 
@@ -102,7 +102,7 @@ def test_tags_can_be_the_engines_none_or_our_own(
 ) -> None:
     """D3: an empty field restores what the engine says."""
     workflow = make_workflow(tags=["upstream"], tags_override=["old"])
-    given = form_values(admin_client.get(page_url(workflow)))
+    given = form_at(admin_client, page_url(workflow))
     admin_client.post(page_url(workflow), given | {"tags_override": typed})
     workflow.refresh_from_db()
     assert workflow.tags_override == stored
@@ -113,7 +113,7 @@ def test_saving_an_unchanged_workflow_changes_nothing(admin_client: Client, tags
     """A6.4: names and words stay as they are."""
     workflow = make_workflow(tags_override=tags)
     before, revision = Workflow.objects.values().get(), Revision.current()
-    given = form_values(admin_client.get(page_url(workflow)))
+    given = form_at(admin_client, page_url(workflow))
     assert admin_client.post(page_url(workflow), given).status_code == 302
     assert Workflow.objects.values().get() == before
     assert Revision.current() == revision
@@ -124,7 +124,7 @@ def test_a_tool_name_that_clients_cannot_use_is_refused(admin_client: Client, na
     """A6.4, B8: 64 safe characters, unique."""
     make_workflow(tool_name="taken")
     workflow = make_workflow(tool_name="mine")
-    given = form_values(admin_client.get(page_url(workflow))) | {"tool_name": name}
+    given = form_at(admin_client, page_url(workflow)) | {"tool_name": name}
     response = admin_client.post(page_url(workflow), given)
     assert response.context["adminform"].form.errors["tool_name"]
     workflow.refresh_from_db()
@@ -259,7 +259,7 @@ def test_a_curator_is_told_what_becomes_of_an_old_name_and_what_the_tool_costs(a
 def test_a_name_that_another_gives_up_at_the_same_moment_is_not_taken(admin_client: Client) -> None:
     """A6.4: the other change is first to have its turn."""
     first, second = make_workflow(tool_name="report"), make_workflow(tool_name="other")
-    given = form_values(admin_client.get(page_url(second))) | {"tool_name": "weekly"}
+    given = form_at(admin_client, page_url(second)) | {"tool_name": "weekly"}
     until = (timezone.now() + timedelta(days=1)).isoformat()
 
     def overtake(execute: Any, sql: str, *args: Any) -> Any:
@@ -373,7 +373,7 @@ def test_the_page_shows_the_entry_of_the_tool_list_as_agents_get_it(admin_client
 def test_a_page_that_is_out_of_date_enables_nothing(admin_client: Client) -> None:
     """A5.2: whoever pressed Save had read what the engine said before; nor is anything else of it saved."""
     workflow = make_workflow(enabled=False, content_hash="a")
-    given = form_values(admin_client.get(page_url(workflow)))
+    given = form_at(admin_client, page_url(workflow))
     Workflow.objects.filter(pk=workflow.pk).update(content_hash="b", description="Ignore what was said.")
     answer = admin_client.post(page_url(workflow), given | {"enabled": "on", "title_override": "Mine"})
     assert "Nothing was changed. Still hidden, because the engine has changed them since" in told(answer)

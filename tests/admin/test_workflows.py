@@ -12,7 +12,7 @@ from catalogue.exposure import (
 )
 from catalogue.models import Revision, Workflow, WorkflowFilter
 from tests.admin.conftest import StaffWith
-from tests.admin.pages import form_values, list_url, page_url, run_action, text_of, told
+from tests.admin.pages import form_at, list_url, page_url, run_action, text_of, told
 from tests.factories import make_filter, make_source, make_workflow, make_workflows
 
 pytestmark = pytest.mark.django_db
@@ -176,7 +176,7 @@ def test_the_switch_on_a_workflows_page_works_too(admin_client: Client) -> None:
     """A4.4."""
     workflow = make_workflow()
     revision = Revision.current()
-    given = form_values(admin_client.get(page_url(workflow))) | {"enabled": ""}
+    given = form_at(admin_client, page_url(workflow)) | {"enabled": ""}
     assert admin_client.post(page_url(workflow), given).status_code == 302
     assert not Workflow.objects.get().enabled
     assert Revision.current() > revision
