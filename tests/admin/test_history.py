@@ -15,7 +15,7 @@ from django.utils import timezone
 
 import config.urls  # noqa: F401 - it registers the pages
 from catalogue.history import command, record_change
-from catalogue.models import HistoryEntry, Review, Source, Toolset, Workflow
+from catalogue.models import HistoryEntry, Review, Toolset, Workflow
 from tests.admin.pages import form_at, list_url, page_url, run_action, text_of
 from tests.admin.window import make_everything
 from tests.factories import NOWHERE, make_source, make_workflow, make_workflows

@@ -140,13 +140,13 @@ async def test_of_a_server_that_cannot_be_used_no_token_is_good_or_wrong(
         await read(issuer, server.sign())
 
 
-KEYS_NOT_TO_USE = {
-    "a symmetric one": {"kty": "oct", "k": "c2VjcmV0", "kid": "one", "alg": "HS256"},
-    "one for encryption": public_jwk("one", use="enc"),
-    "one for another algorithm": public_jwk("one", alg="RS512"),
-    "a short one": public_jwk("short", 1024, kid="one"),
-    "a broken one": {"kty": "RSA", "kid": "one", "n": "!", "e": "AQAB"},
-    "no key": "one",
+KEYS_NOT_TO_USE: dict[str, Callable[[], Any]] = {
+    "a symmetric one": lambda: {"kty": "oct", "k": "c2VjcmV0", "kid": "one", "alg": "HS256"},
+    "one for encryption": lambda: public_jwk("one", use="enc"),
+    "one for another algorithm": lambda: public_jwk("one", alg="RS512"),
+    "a short one": lambda: public_jwk("short", 1024, kid="one"),
+    "a broken one": lambda: {"kty": "RSA", "kid": "one", "n": "!", "e": "AQAB"},
+    "no key": lambda: "one",
 }
 
 
@@ -155,7 +155,7 @@ KEYS_NOT_TO_USE = {
 async def test_a_key_that_is_not_for_this_signs_nothing(
     issuer: Issuer, server: AuthorizationServer, key: str
 ) -> None:
-    server.keys = [KEYS_NOT_TO_USE[key]]  # type: ignore[list-item]
+    server.keys = [KEYS_NOT_TO_USE[key]()]
     token = server.sign("short", 1024, headers={"kid": "one"}) if key == "a short one" else server.sign()
     with pytest.raises(TokenRefused):
         await read(issuer, token)
