@@ -4,7 +4,7 @@ loop, replaced when settings change."""
 import asyncio
 import atexit
 import inspect
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -36,7 +36,7 @@ from catalogue.secrets import (
 )
 from connectors.background import finish_in_background_loop
 from connectors.errors import ConnectorError, Misconfigured, error_name
-from connectors.network.redaction import Redactor
+from connectors.network.redaction import Redactor, first_line
 from connectors.protocol import Connector
 from connectors.registry import connector_class
 from connectors.settings import FieldProblem, Hints, hints_of
@@ -328,9 +328,24 @@ def make_connector(source: Source) -> Connector:
     except Misconfigured:
         raise
     except Exception as error:  # noqa: BLE001 - another package's connector may raise anything
-        reason = Redactor(secrets.values()).text(f"{type(error).__name__}: {error}")
+        reason = _name_error(error, secrets.values())
         logger.error("The connector of source {} could not be made: {}", source.name, reason)
         raise Misconfigured(f"The connector of source {source.name} could not be made: {reason}") from None
+
+
+def describe_bug(source: Source, error: Exception) -> str:
+    """An error that is neither the engine's nor the settings', for people who see the source."""
+    try:
+        reason = _name_error(error, resolve_all(source.credentials).values())
+    except (CredentialsUnreadable, SecretUnavailable):
+        # What cannot be read cannot be masked.
+        reason = type(error).__name__
+    return f"An internal error, not one of the engine: {reason}. The log has the details."
+
+
+def _name_error(error: Exception, secrets: Iterable[str]) -> str:
+    """`KeyError: 'id'`, as the text alone may be only `'id'`."""
+    return first_line(Redactor(secrets).text(f"{type(error).__name__}: {error}")).rstrip(": .")
 
 
 def secret_fields(kind: str) -> list[str]:

@@ -16,7 +16,7 @@ from django.db.models.functions import Coalesce
 from django.utils import timezone
 from loguru import logger
 
-from catalogue.connections import connector_for
+from catalogue.connections import connector_for, describe_bug
 from catalogue.database import run_in_database, run_without_connection
 from catalogue.features import KEPT, read_features, reconcile_features
 from catalogue.models import DiscoveryRun, Source
@@ -130,10 +130,9 @@ def _refresh(source: Source, run: DiscoveryRun) -> DiscoveryRun:
         _record_held_listing(source, run, error)
     except ConnectorError as error:
         _record_failure(source, run, error)
-    except Exception:
+    except Exception as error:
         log.exception("Discovery failed because of an internal error")
-        ours = ConnectorError("An internal error, not one of the engine; the log has the details.")
-        _record_failure(source, run, ours)
+        _record_failure(source, run, ConnectorError(describe_bug(source, error)))
     else:
         _record_success(source, run, summary)
     metrics.discovery_runs.labels(str(run.outcome)).inc()

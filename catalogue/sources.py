@@ -12,7 +12,13 @@ from django.urls import reverse
 from django.utils import timezone
 from loguru import logger
 
-from catalogue.connections import addresses_in, connector_for, make_connector, secret_fields
+from catalogue.connections import (
+    addresses_in,
+    connector_for,
+    describe_bug,
+    make_connector,
+    secret_fields,
+)
 from catalogue.database import run_without_connection
 from catalogue.history import Actor, record_change
 from catalogue.models import Revision, Source, Toolset
@@ -166,15 +172,17 @@ def webhook_address(source: Source) -> str:
 
 def check_source(source: Source) -> Health:
     """Connect to the engine now. Failures of engine and settings are part of the result."""
-    return run_without_connection(_check(lambda: connector_for(source)))
+    return run_without_connection(_check(source, lambda: connector_for(source)))
 
 
 def check_candidate(source: Source) -> Health:
     """Like `check_source`, for settings that are not stored, with a separate connector."""
-    return run_without_connection(_check(lambda: aclosing(make_connector(source))))
+    return run_without_connection(_check(source, lambda: aclosing(make_connector(source))))
 
 
-async def _check(open_connector: Callable[[], AbstractAsyncContextManager[Connector]]) -> Health:
+async def _check(
+    source: Source, open_connector: Callable[[], AbstractAsyncContextManager[Connector]]
+) -> Health:
     try:
         async with asyncio.timeout(CHECK_TIMEOUT_SECONDS), open_connector() as connector:
             return await connector.check()
@@ -182,6 +190,6 @@ async def _check(open_connector: Callable[[], AbstractAsyncContextManager[Connec
         return Health(ok=False, message=f"No answer within {CHECK_TIMEOUT_SECONDS:g} s.")
     except ConnectorError as error:
         return Health(ok=False, message=error.message)
-    except Exception:  # noqa: BLE001 - a connector's bug is reported like an engine's failure
+    except Exception as error:  # noqa: BLE001 - a connector's bug is reported like an engine's failure
         logger.exception("A connector failed with an unexpected error")
-        return Health(ok=False, message="An internal error, not one of the engine; the log has the details.")
+        return Health(ok=False, message=describe_bug(source, error))

@@ -3,14 +3,14 @@
 from collections.abc import AsyncIterator
 from typing import Any, ClassVar
 
-from pydantic import BaseModel
+from pydantic import BaseModel, SecretStr
 
 from connectors.definitions import WorkflowDefinition
 from connectors.protocol import Capabilities
 
 
 class FaultyConfig(BaseModel):
-    """Whatever is given is ignored."""
+    api_key: SecretStr = SecretStr("")
 
 
 class FaultyConnector:
@@ -19,14 +19,19 @@ class FaultyConnector:
     Config: ClassVar[type[BaseModel]] = FaultyConfig
     capabilities = Capabilities()
 
-    def __init__(self, config: Any) -> None:
-        pass
+    def __init__(self, config: FaultyConfig) -> None:
+        self._answer = {f"answer for {config.api_key.get_secret_value()}": ""}
 
     async def discover(self) -> AsyncIterator[WorkflowDefinition]:
         yield WorkflowDefinition(id="wf-1", name="half", description="Half of the list.")
-        raise ZeroDivisionError("a bug")
+        self._fail()
 
-    async def check(self) -> Any: ...
+    async def check(self) -> Any:
+        self._fail()
+
+    def _fail(self) -> None:
+        """Like a key that the engine's answer does not have."""
+        raise KeyError(*self._answer)
 
     async def start(self, *given: Any, **named: Any) -> Any: ...
 

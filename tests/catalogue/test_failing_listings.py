@@ -12,7 +12,7 @@ from pytest_django import Settings
 
 from catalogue.discovery import FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS, refresh_source
 from catalogue.models import DiscoveryRun, Revision, Source
-from catalogue.sources import configure_source
+from catalogue.sources import check_source, configure_source
 from connectors.registry import forget_connectors
 from tests.catalogue.conftest import Logged
 from tests.catalogue.engine import Engine, definition, definitions
@@ -217,18 +217,19 @@ def faulty_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str
 def test_a_bug_in_a_connector_is_logged_whole_and_recorded_without_stopping_other_sources(
     source: Source, faulty_kind: str, logged: Logged
 ) -> None:
-    """A5.1, B6"""
-    faulty = make_source("aaa-faulty", kind=faulty_kind)
+    """A5.1, B6: with the error's type, without which a KeyError is only a quoted key."""
+    faulty = make_source("aaa-faulty", kind=faulty_kind, api_key=SECRET)
     known = make_workflow(faulty)
 
     with pytest.raises(CommandError, match=r"^Failed: aaa-faulty$"):
         call_command("refresh_sources", stdout=StringIO(), stderr=StringIO())
 
-    assert any("ZeroDivisionError: a bug" in line for line in logged)
+    assert any("Traceback" in line and "in discover" in line for line in logged)
     assert list(faulty.workflows.filter(missing_since=None)) == [known]
     faulty.refresh_from_db()
     source.refresh_from_db()
-    assert faulty.health_message == "An internal error, not one of the engine; the log has the details."
+    why = "An internal error, not one of the engine: KeyError: 'answer for ***'. The log has the details."
+    assert faulty.health_message == check_source(faulty).message == why
     assert faulty.health_state == Source.HealthState.FAILING and faulty.refresh_lease_expires_at is None
     assert source.health_state == Source.HealthState.OK
 
