@@ -20,13 +20,12 @@ from django.http import Http404
 from django_filters import (  # type: ignore[import-untyped]
     BooleanFilter,
     ChoiceFilter,
-    Filter,
     FilterSet,
     MultipleChoiceFilter,
     OrderingFilter,
 )
 from django_filters.rest_framework import DjangoFilterBackend  # type: ignore[import-untyped]
-from drf_spectacular.utils import extend_schema_field
+from drf_spectacular.utils import OpenApiParameter, extend_schema_field
 from loguru import logger
 from rest_framework import exceptions, serializers, status
 from rest_framework.pagination import PageNumberPagination
@@ -58,6 +57,7 @@ if TYPE_CHECKING:
     from rest_framework.views import APIView
 
 MAX_PROBLEMS = 50
+NOT_BOOLEAN = "Say true or false."
 NOT_VALID = "The request is not valid and nothing was changed. `errors` has each invalid field."
 LOOK_FIRST = "It is not known whether this request changed or started anything. Check before you repeat it."
 SIGN_IN = "Send an access token as `Authorization: Bearer <token>`, or sign in to the admin as staff."
@@ -155,6 +155,12 @@ def _as_expected(error: Exception, context: dict[str, Any]) -> Exception:
         return exceptions.ValidationError(as_serializer_error(error))
     if isinstance(error, SuspiciousOperation):
         return exceptions.ParseError("The request was refused as malformed.")
+    if isinstance(error, exceptions.UnsupportedMediaType):
+        read = " or ".join(parser.media_type for parser in context["view"].get_parsers())
+        return exceptions.UnsupportedMediaType("", f"Send the body as Content-Type: {read}.")
+    if isinstance(error, exceptions.NotAcceptable):
+        written = " or ".join(renderer.media_type for renderer in context["view"].get_renderers())
+        return exceptions.NotAcceptable(f"Send Accept: {written}. The response has no other media type.")
     return error
 
 
@@ -241,7 +247,7 @@ class StrictSerializer(serializers.Serializer[Any]):
         # REST framework takes 0, "no" and "off" for false, which only forms need.
         boolean = {name for name, one in self.fields.items() if isinstance(one, serializers.BooleanField)}
         vague = [name for name in data if name in boolean and not isinstance(data[name], bool | None)]
-        return problems | {name: ["Say true or false."] for name in vague}
+        return problems | {name: [NOT_BOOLEAN] for name in vague}
 
 
 EMPTY_CHOICE = "Give a value, or omit the parameter."
@@ -396,7 +402,7 @@ class StrictBooleanField(forms.Field):
     def to_python(self, value: Any) -> bool | None:
         text = (value or "").strip().lower()
         if text not in BOOLEANS:
-            raise forms.ValidationError("Say true or false.")
+            raise forms.ValidationError(NOT_BOOLEAN)
         return BOOLEANS[text]
 
 
@@ -415,11 +421,10 @@ class StrictFilterBackend(DjangoFilterBackend):  # type: ignore[misc]
         given, known = request.query_params, [*filters, *Pages.parameters]
         for one in (getattr(view, "paginator", None), view):
             known += getattr(one, "further_parameters", ())
-        message = f"Unknown parameter. The parameters are {', '.join(known)}."
+        several = [name for name, one in filters.items() if isinstance(one, MultipleChoiceFilter)]
         choices = [name for name, one in filters.items() if isinstance(one, ChoiceFilter)]
         problems = [
-            *(Problem(f"?{name[:100]}", message) for name in given if name not in known),
-            *_given_again(request, filters, known),
+            *_misused(request, known, several=[FIELDS, *several]),
             *_bad_page_size(request),
             *(Problem(f"?{name}", EMPTY_CHOICE) for name in choices if "" in given.getlist(name)),
             *_bad_values(filterset),
@@ -430,14 +435,30 @@ class StrictFilterBackend(DjangoFilterBackend):  # type: ignore[misc]
         return narrowed
 
 
-def _given_again(request: Request, filters: Mapping[str, Filter], known: Collection[str]) -> list[Problem]:
-    several = {FIELDS, *(name for name, one in filters.items() if isinstance(one, MultipleChoiceFilter))}
-    given = request.query_params
-    return [
-        Problem(f"?{name}", "Send this parameter only once; it takes a single value.")
-        for name in given
-        if name in known and name not in several and len(given.getlist(name)) > 1
-    ]
+def _misused(request: Request, known: Collection[str], *, several: Collection[str]) -> Iterator[Problem]:
+    """Unknown parameters, and those that are sent again although they are none of `several`."""
+    message = f"Unknown parameter. The parameters are {', '.join(known)}."
+    for name, values in request.query_params.lists():
+        if name not in known:
+            yield Problem(f"?{name[:100]}", message)
+        elif name not in several and len(values) > 1:
+            yield Problem(f"?{name}", "Send this parameter only once; it takes a single value.")
+
+
+def check_parameters(request: Request, *known: OpenApiParameter) -> None:
+    """For addresses that are no lists. Raises Refusal."""
+    several = [parameter.name for parameter in known if parameter.many]
+    if problems := list(_misused(request, [parameter.name for parameter in known], several=several)):
+        raise Refusal(400, problems[0].message, kind="validation", errors=problems)
+
+
+def is_set(request: Request, parameter: OpenApiParameter) -> bool:
+    """Raises Refusal."""
+    text = request.query_params.get(parameter.name, "").strip().lower()
+    if text not in BOOLEANS:
+        problem = Problem(f"?{parameter.name}", NOT_BOOLEAN)
+        raise Refusal(400, NOT_BOOLEAN, kind="validation", errors=[problem])
+    return bool(BOOLEANS[text])
 
 
 def _bad_page_size(request: Request) -> list[Problem]:

@@ -42,7 +42,6 @@ from catalogue.imports.configuration import (
 from catalogue.models import ProductSettings
 from catalogue.permissions import Access
 from catalogue.rest.base import (
-    BOOLEANS,
     NOT_VALID,
     TOO_LARGE,
     BoundedJSONParser,
@@ -50,6 +49,8 @@ from catalogue.rest.base import (
     ProblemSerializer,
     Refusal,
     StrictSerializer,
+    check_parameters,
+    is_set,
 )
 from catalogue.rest.imports import ImportViewSet
 from catalogue.rest.views import ApiViewSet
@@ -150,7 +151,7 @@ class ConfigurationViewSet(ImportViewSet):
     )
     @action(detail=False, methods=["get"], renderer_classes=[YAMLRenderer, JSONRenderer])
     def export(self, request: Request) -> HttpResponse:
-        _refuse_unknown(request, SECTION)
+        check_parameters(request, SECTION)
         wanted = request.query_params.getlist("section") or list(SECTIONS)
         if unknown := [name for name in wanted if name not in SECTIONS]:
             message = f"Unknown section {unknown[0][:100]}. The sections are {', '.join(SECTIONS)}."
@@ -175,7 +176,7 @@ class ConfigurationViewSet(ImportViewSet):
     )
     @action(detail=False, methods=["post"], url_path="import", parser_classes=[BoundedJSONParser, YAMLParser])
     def import_file(self, request: Request) -> Response:
-        _refuse_unknown(request, PLAN, PRUNE)
+        check_parameters(request, PLAN, PRUNE)
         asked = CatalogueImportSerializer(data=request.data)
         asked.is_valid(raise_exception=True)
         content = asked.validated_data["file"].encode("utf-8", "surrogateescape")
@@ -185,33 +186,17 @@ class ConfigurationViewSet(ImportViewSet):
                 CatalogueImportRequest(
                     file=CatalogueFile.read(content),
                     secrets=asked.validated_data["secrets"],
-                    prune=_is_set(request, PRUNE),
+                    prune=is_set(request, PRUNE),
                     secret_hint=lambda source, secret: (
                         f'give it as {{"secrets": {{"{source}": {{"{secret}": "..."}}}}}} beside the file'
                     ),
                     by=actor_of(request),
                     rights=rights_of(request.user if request.auth is None else None),
-                    dry_run=_is_set(request, PLAN),
+                    dry_run=is_set(request, PLAN),
                 )
             )
 
         return Response(PlanSerializer(self.carry_out(importer)).data)
-
-
-def _refuse_unknown(request: Request, *known: OpenApiParameter) -> None:
-    names = [parameter.name for parameter in known]
-    message = f"Unknown parameter. The parameters are {', '.join(names)}."
-    if problems := [Problem(f"?{name[:100]}", message) for name in request.query_params if name not in names]:
-        raise Refusal(400, message, kind="validation", errors=problems)
-
-
-def _is_set(request: Request, parameter: OpenApiParameter) -> bool:
-    text = request.query_params.get(parameter.name, "").strip().lower()
-    if text not in BOOLEANS:
-        message = "Say true or false."
-        problem = Problem(f"?{parameter.name}", message)
-        raise Refusal(400, message, kind="validation", errors=[problem])
-    return bool(BOOLEANS[text])
 
 
 @extend_schema_field({"oneOf": [{"type": "boolean"}, {"type": "number"}]})

@@ -13,7 +13,7 @@ from catalogue.history import changed_fields
 from catalogue.models import Revision, WorkflowFilter
 from catalogue.patterns import find_pattern_problem
 from catalogue.permissions import Access
-from catalogue.rest.base import StrictSerializer
+from catalogue.rest.base import StrictSerializer, check_parameters, is_set
 from catalogue.rest.views import ApiViewSet
 
 HIGHEST_POSITION = 1_000_000_000
@@ -146,9 +146,11 @@ class FilterViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet
         return Response(status=status.HTTP_204_NO_CONTENT)
 
     def _write(self, request: Request, rule: WorkflowFilter, code: int, *, message: str) -> Response:
+        check_parameters(request, PREVIEW)
+        is_preview = is_set(request, PREVIEW)
         stored = list(WorkflowFilter.objects.all())
         effect = effect_of_replacing(stored, [*(other for other in stored if other.pk != rule.pk), rule])
-        if request.query_params.get("preview") == "true":
+        if is_preview:
             code = status.HTTP_200_OK
         else:
             rule.save()

@@ -139,7 +139,6 @@ class HistoryViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSe
 # The audit
 
 CURSOR = "cursor"
-KNOWN = ("kind", "since", "until")
 KIND = OpenApiParameter("kind", str, enum=Kind.values, many=True, description="Only of these kinds.")
 SINCE = OpenApiParameter("since", OpenApiTypes.DATETIME, description="Segments with entries from then on.")
 UNTIL = OpenApiParameter("until", OpenApiTypes.DATETIME, description="Segments with entries before then.")
@@ -274,13 +273,7 @@ class AuditViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet[
     )
     @action(detail=False, methods=["get"], pagination_class=None, filter_backends=())
     def export(self, request: Request) -> StreamingHttpResponse:
-        problems = [
-            base.Problem(f"?{name[:100]}", f"Unknown parameter. The parameters are {', '.join(KNOWN)}.")
-            for name in request.query_params
-            if name not in KNOWN
-        ]
-        if problems:
-            raise base.Refusal(400, base.REFUSED, kind="validation", errors=problems)
+        base.check_parameters(request, KIND, SINCE, UNTIL)
         bounds = {name: request.query_params.get(name, "") for name in ("since", "until")}
         moments = {name: _read_moment(name, text) for name, text in bounds.items()}
         return send_export(

@@ -147,7 +147,7 @@ ANSWERS = {
     "403": "The token lacks a scope, or the member of staff a permission; the answer names it.",
     "404": "It does not exist, or this caller may not see it; of a list, there is no such page.",
     "413": "The body is larger than CATALOGUE_MAX_REQUEST_BYTES.",
-    "415": "The body is not declared as application/json.",
+    "415": "The body has another Content-Type than those that the answer names.",
     "429": "Too many wrong access tokens came from this address; `Retry-After` says when to go on.",
     "503": "The database is not available; `Retry-After` says when to try again.",
 }

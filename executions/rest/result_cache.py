@@ -11,7 +11,7 @@ from rest_framework.response import Response
 from catalogue.access import Scope
 from catalogue.models import Workflow
 from catalogue.permissions import Access
-from catalogue.rest.base import Problem, ProblemSerializer, Refusal, StrictSerializer
+from catalogue.rest.base import Problem, ProblemSerializer, Refusal, StrictSerializer, check_parameters
 from catalogue.rest.views import ApiViewSet
 from executions.models import CachePolicy, CacheUse
 from executions.result_cache import CacheFigures, cache_figures, clear_results
@@ -74,6 +74,7 @@ class ResultCacheViewSet(ApiViewSet[CacheUse]):
         responses=forced_singular_serializer(CacheFiguresSerializer),  # type: ignore[no-untyped-call]
     )
     def list(self, request: Request) -> Response:
+        check_parameters(request, WORKFLOW)
         name = request.query_params.get(WORKFLOW.name)
         figures = cache_figures(None if name is None else _key_of(name, place=f"?{WORKFLOW.name}"))
         return Response(CacheFiguresSerializer(figures).data)

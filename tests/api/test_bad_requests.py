@@ -90,7 +90,31 @@ def test_a_body_that_is_not_declared_as_json_gets_415(content_type):
     response = administrator().post("/api/sources/", b'{"name": "x"}', content_type=content_type)
 
     assert response.status_code == 415
-    assert response.json()["detail"]
+    assert response.json()["detail"] == "Send the body as Content-Type: application/json."
+
+
+def test_a_media_type_that_is_not_understood_is_answered_with_those_that_are():
+    """A5.1"""
+    client = administrator()
+    refused = client.post("/api/catalogue/import/?plan=true", b"version: 1", content_type="text/plain")
+    assert (refused.status_code, refused.json()["detail"]) == (
+        415,
+        "Send the body as Content-Type: application/json or application/yaml.",
+    )
+    refused = client.get("/api/sources/", HTTP_ACCEPT="text/html")
+    assert (refused.status_code, refused.json()["detail"]) == (
+        406,
+        "Send Accept: application/json. The response has no other media type.",
+    )
+
+
+@pytest.mark.parametrize(
+    ("query", "at"), [("plan=true&plan=false", "?plan"), ("prune=yes", "?prune"), ("dry_run=1", "?dry_run")]
+)
+def test_an_import_whose_parameters_are_not_understood_changes_nothing(query: str, at: str) -> None:
+    """A5.1: of a parameter that is sent twice, the last value counted."""
+    response = administrator().post(f"/api/catalogue/import/?{query}", {"file": "version: 1"})
+    assert (response.status_code, problem_paths(response)) == (400, [at])
 
 
 @pytest.mark.parametrize(

@@ -51,6 +51,28 @@ def test_a_filter_is_added_previewed_changed_and_taken_away():
     assert client.get(address).status_code == 404
 
 
+@pytest.mark.parametrize(
+    ("query", "at"),
+    [
+        ("preview=yes", "?preview"),
+        ("preview=true&preview=false", "?preview"),
+        ("dry_run=true", "?dry_run"),
+    ],
+)
+def test_a_preview_that_is_not_understood_saves_nothing(query: str, at: str) -> None:
+    """A4.2: any value but `true` saved the filter."""
+    rule = make_filter("b")
+    client = administrator()
+    for answer in (
+        client.post(f"{ADDRESS}?{query}", {"pattern": "pay*"}),
+        client.patch(f"{ADDRESS}{rule.pk}/?{query}", {"enabled": False}),
+    ):
+        assert (answer.status_code, problem_paths(answer)) == (400, [at])
+    assert WorkflowFilter.objects.get().enabled
+    shown = client.post(f"{ADDRESS}?preview=1", {"pattern": "pay*"})
+    assert (shown.status_code, WorkflowFilter.objects.count()) == (200, 1)
+
+
 def test_filters_stand_in_the_order_in_which_they_are_tried():
     client = administrator()
     make_filter("b", position=20)
