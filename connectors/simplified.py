@@ -49,6 +49,7 @@ MORE_KEYS = (
     *("next_page_token", "nextPageToken", "next_url", "nextUrl"),
 )
 """They announce more items without a link or cursor that this connector can follow."""
+TOTAL_KEYS = ("total", "total_count", "totalCount", "total_items", "totalItems")
 STATES = {
     "RUNNING": RunState.RUNNING,
     "COMPLETED": RunState.COMPLETED,
@@ -254,7 +255,7 @@ class SimplifiedConnector:
         return await health_of(self._greet())
 
     async def _greet(self) -> str:
-        items, following = await self._page(self._config.list_path)
+        items, following = await self._page(self._config.list_path, 0)
         count = f"at least {len(items)}" if following else str(len(items))
         return f"The engine answered; workflows listed: {count}."
 
@@ -318,9 +319,9 @@ class SimplifiedConnector:
     async def aclose(self) -> None:
         await self._client.aclose()
 
-    async def _page(self, target: str) -> tuple[list[Any], str]:
+    async def _page(self, target: str, before: int) -> tuple[list[Any], str]:
         answer = await self._client.request_json("GET", target, max_depth=LISTING_DEPTH, is_listing=True)
-        items, link = read_listing(answer, self._config.list_keys)
+        items, link = read_listing(answer, self._config.list_keys, before)
         if not link or "://" in link or link.startswith(("/", "?")):
             return items, link and self._client.follow(link, found_at=target)
         current = httpx2.URL(self._client.follow("", found_at=target))
@@ -342,7 +343,7 @@ def _run_path(path: str, run: RunRef) -> str:
 
 
 async def walk_listing(
-    fetch_page: Callable[[str], Awaitable[tuple[list[Any], str]]],
+    fetch_page: Callable[[str, int], Awaitable[tuple[list[Any], str]]],
     first: str = "",
     *,
     listing: str,
@@ -350,7 +351,8 @@ async def walk_listing(
     most: int = MAX_ITEMS,
 ) -> AsyncGenerator[tuple[int, Any]]:
     """The items of all pages with their positions. Raises InvalidAnswer for an endless listing. `fetch_page`
-    returns a page's items and the next page, empty on the last. `listing` and `of` name them in errors."""
+    gets a page and the number of items before it, and returns its items and the next page, empty on the last.
+    `listing` and `of` name them in errors."""
     target, visited, position = first, set[str](), 0
     while True:
         if target in visited:
@@ -358,7 +360,7 @@ async def walk_listing(
         if len(visited) == MAX_PAGES:
             raise InvalidAnswer(f"{listing} has more than {MAX_PAGES:,} pages.")
         visited.add(target)
-        items, target = await fetch_page(target)
+        items, target = await fetch_page(target, position)
         for item in items:
             if position == most:
                 raise InvalidAnswer(f"{listing} has more than {most:,} {of}.")
@@ -368,9 +370,10 @@ async def walk_listing(
             return
 
 
-def read_listing(answer: Any, keys: list[str]) -> tuple[list[Any], str]:
+def read_listing(answer: Any, keys: list[str], before: int) -> tuple[list[Any], str]:
     """A page's workflows and the link or cursor of the next page, empty on the last. Raises InvalidAnswer for
-    a page without an array, or one that announces more items without a link."""
+    a page without an array, or one that announces more items without a link. `before`: the number of items of
+    earlier pages."""
     items, envelope = find_items(answer, keys)
     link = _next_of(envelope) or _next_of(answer)
     if not link and (said := _more_of(envelope) or _more_of(answer)):
@@ -378,7 +381,22 @@ def read_listing(answer: Any, keys: list[str]) -> tuple[list[Any], str]:
             f"The listing announces more items ({said}), but has no link to the next page under "
             f"{', '.join(NEXT_KEYS)}. It is not used, because it is incomplete."
         )
+    if not link:
+        refuse_incomplete(envelope, listed=before + len(items))
+        refuse_incomplete(answer, listed=before + len(items))
     return items, link
+
+
+def refuse_incomplete(envelope: Any, *, listed: int) -> None:
+    """Raises InvalidAnswer if the last page announces more items than were listed."""
+    given = envelope if isinstance(envelope, dict) else {}
+    for key in TOTAL_KEYS:
+        total: Any = given.get(key)
+        if is_number(total) and total > listed:
+            raise InvalidAnswer(
+                f"The listing announces {total:,} items ({key}), but has only {listed:,} and no next page. "
+                "It is not used, because it is incomplete."
+            )
 
 
 def find_items(answer: Any, keys: list[str]) -> tuple[list[Any], Any]:

@@ -34,6 +34,7 @@ from connectors.http_job.declaration import (
     HowFar,
     Inputs,
     One,
+    Pages,
     Seen,
     Step,
     find,
@@ -56,7 +57,14 @@ from connectors.protocol import (
     health_of,
     ignore_progress,
 )
-from connectors.simplified import MOST_WORKFLOWS, NO_REASON, identifier, shape_of, walk_listing
+from connectors.simplified import (
+    MOST_WORKFLOWS,
+    NO_REASON,
+    identifier,
+    refuse_incomplete,
+    shape_of,
+    walk_listing,
+)
 
 LOG_LINES = 20
 FIRST_PAGE = {"offset": "0", "cursor": "", "link": ""}
@@ -112,8 +120,9 @@ class HttpJobConnector:
         if self._declared.check is not None:
             await self._engine.ask(self._declared.check, self._engine.values)
             return f"{self._declared.name} answered."
-        items, following = await self._page(self._first_page)
-        count = f"at least {len(items)}" if following else str(len(items))
+        items, following = await self._page(self._first_page, 0)
+        found = sum(is_workflow(self._declared, item) for item in items)
+        count = f"at least {found}" if following else str(found)
         return f"{self._declared.name} answered; workflows listed: {count}."
 
     # The listing
@@ -129,6 +138,8 @@ class HttpJobConnector:
         self._asked = 0
         async with aclosing(listed):
             async for position, (item, detail) in listed:
+                if not is_workflow(self._declared, item):
+                    continue
                 if isinstance(detail, ConnectorError):
                     name = id_at(self._declared.list.id, item)
                     reason = f"Its detail request failed: {detail.message}"
@@ -142,7 +153,7 @@ class HttpJobConnector:
         pages = self._declared.list.pages
         return "" if pages is None else FIRST_PAGE.get(pages.by, str(pages.first))
 
-    async def _page(self, page: str) -> tuple[list[Any], str]:
+    async def _page(self, page: str, before: int) -> tuple[list[Any], str]:
         pages = self._declared.list.pages
         names = {"offset": "", "page": "", "cursor": "", "limit": pages.size if pages else ""}
         if pages is not None and pages.by != "link":
@@ -152,10 +163,10 @@ class HttpJobConnector:
             self._declared.list, {**self._engine.values, **names}, is_listing=True, link=link
         )
         items = read_items(self._declared, answer)
-        return items, next_page(self._declared, answer, page, len(items))
+        return items, next_page(self._declared, answer, page, before=before, count=len(items))
 
-    async def _detailed_page(self, page: str) -> tuple[list[Any], str]:
-        items, following = await self._page(page)
+    async def _detailed_page(self, page: str, before: int) -> tuple[list[Any], str]:
+        items, following = await self._page(page, before)
         if self._declared.list.detail is None:
             return [(item, None) for item in items], following
         room = asyncio.Semaphore(self._config.details_at_once)
@@ -181,7 +192,7 @@ class HttpJobConnector:
         """The answer, or an error that affects this workflow only."""
         listing = self._declared.list
         request, identifier = listing.detail, id_at(listing.id, item)
-        if request is None or not identifier or not isinstance(item, dict):
+        if request is None or not identifier or not is_workflow(self._declared, item):
             return None
         written = json.dumps(item, sort_keys=True)
         known = hashlib.sha256(f"{identifier} {written}".encode("utf-8", "replace")).hexdigest()
@@ -513,6 +524,12 @@ def read_items(declared: Declaration, answer: Any) -> list[Any]:
     return items if declared.list.newest is None else _newest(items, declared.list.id, declared.list.newest)
 
 
+def is_workflow(declared: Declaration, item: Any) -> bool:
+    """Without an id, what an item is cannot be known: it is skipped with a reason, not left out."""
+    only = declared.list.only
+    return only is None or not id_at(declared.list.id, item) or bool(find(only, item))
+
+
 def _newest(items: list[Any], of: str, version: str) -> list[Any]:
     """Without older versions of a workflow; items without id or version stay."""
     newest: dict[str, Any] = {}
@@ -525,26 +542,34 @@ def _newest(items: list[Any], of: str, version: str) -> list[Any]:
     ]
 
 
-def next_page(declared: Declaration, answer: Any, page: str, count: int) -> str:
-    """The next page's offset, number, cursor or link; empty after the last. `count`: items on this page."""
+def next_page(declared: Declaration, answer: Any, page: str, *, before: int, count: int) -> str:
+    """The next page's offset, number, cursor or link; empty after the last. `count`: items on this page;
+    `before`: those of earlier pages. Raises InvalidAnswer for a listing that ends early."""
     pages = declared.list.pages
     if pages is None:
+        refuse_incomplete(answer, listed=count)
         return ""
-    if pages.next is not None:
-        found = find(pages.next, answer)
-        if found is not None and (isinstance(found, bool) or not isinstance(found, str | int)):
-            raise InvalidAnswer("The listing's next page is neither a string nor a number.")
-        return str(found or "")
     total = find(pages.total, answer) if pages.total is not None else None
     if pages.total is not None and not is_number(total):
         raise InvalidAnswer("The listing has no total number of items.")
-    begun = int(page) if pages.by == "offset" else (int(page) - pages.first) * pages.size
-    is_last = count < pages.size if total is None else begun + (count or pages.size) >= total
-    if is_last:
-        return ""
-    if not count:
-        raise InvalidAnswer(f"The listing announces {total} items, but has none from {begun} on.")
-    return str(begun + count) if pages.by == "offset" else str(int(page) + 1)
+    if pages.next is not None:
+        following = _linked_page(pages, answer)
+    elif (count < pages.size) if total is None else (before + count >= total or not count):
+        following = ""
+    else:
+        following = str(before + count) if pages.by == "offset" else str(int(page) + 1)
+    if not following and total is not None and before + count < total:
+        raise InvalidAnswer(
+            f"The listing announces {total:,} items, but has none from {before + count:,} on."
+        )
+    return following
+
+
+def _linked_page(pages: Pages, answer: Any) -> str:
+    found = find(pages.next or "", answer)
+    if found is not None and (isinstance(found, bool) or not isinstance(found, str | int)):
+        raise InvalidAnswer("The listing's next page is neither a string nor a number.")
+    return str(found or "")
 
 
 def read_state(seen: Seen, states: Mapping[str, str], answer: Any) -> RunState:

@@ -230,7 +230,8 @@ class Pages(Block):
     by: Literal["offset", "page", "cursor", "link"]
     size: Annotated[int, Field(ge=1, le=10_000)] = 100
     total: Expression | None = None
-    """The total number of items; without it, a page that is not full is the last."""
+    """The total number of items; without it, a page that is not full is the last. A listing that ends with
+    fewer items is refused."""
     next: Expression | None = None
     """The next page's cursor, or its link, which must be at the source's address."""
     first: Annotated[int, Field(ge=0, le=1)] = 1
@@ -297,6 +298,8 @@ class List(Request, Described):
     """The listing of workflows."""
 
     items: Expression
+    only: Expression | None = None
+    """True for the items that are workflows; others are left out, unless they have no id."""
     id: Expression
     name: Expression | None = None
     """Default: the id."""

@@ -117,8 +117,11 @@ class McpConnector:
         if not _may_have_tools(era):
             return
         needs_headers = era.is_modern
-        page = partial(self._session.page, "tools/list", "tools")
-        tools = walk_listing(page, listing="The server's list of tools", of="tools")
+        tools = walk_listing(
+            lambda cursor, _: self._session.page("tools/list", "tools", cursor),
+            listing="The server's list of tools",
+            of="tools",
+        )
         async with aclosing(tools):
             async for position, tool in tools:
                 yield read_tool(tool, position=position, needs_headers=needs_headers)
@@ -305,10 +308,10 @@ class ListedWorkflows:
     async def aclose(self) -> None:
         await self._runner.aclose()
 
-    async def _page(self, cursor: str) -> tuple[list[Any], str]:
+    async def _page(self, cursor: str, before: int) -> tuple[list[Any], str]:
         tool = self._config.list_tool
         result = await self._call(tool, {"cursor": cursor} if cursor else {}, repeatable=True)
-        return read_listing(read_answer(result, tool=tool), LISTING_KEYS)
+        return read_listing(read_answer(result, tool=tool), LISTING_KEYS, before)
 
 
 def _as_ours(

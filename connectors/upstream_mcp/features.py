@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing, suppress
-from functools import partial
 from typing import Any
 
 from mcp.shared.uri_template import InvalidUriTemplate, UriTemplate
@@ -57,8 +56,11 @@ class ServerFeatures:
     async def _list(
         self, kind: FeatureKind, method: str, key: str
     ) -> AsyncGenerator[FeatureDefinition | RejectedDefinition]:
-        page = partial(self._session.page, method, key)
-        listed = walk_listing(page, listing=f"The server's answer to {method}", of=key)
+        listed = walk_listing(
+            lambda cursor, _: self._session.page(method, key, cursor),
+            listing=f"The server's answer to {method}",
+            of=key,
+        )
         async with aclosing(listed):
             async for position, raw in listed:
                 if position == MOST_LISTED:

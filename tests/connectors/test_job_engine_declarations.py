@@ -838,6 +838,53 @@ async def test_a_listing_that_announces_more_than_it_has_is_no_short_listing() -
             await listed(connector)
 
 
+@pytest.mark.parametrize("by", ["page", "offset"])
+async def test_pages_that_are_smaller_than_requested_are_read_to_the_announced_total(by: str) -> None:
+    """A1.1, A1.4: an engine may limit the size of its pages, and a page may have nothing that can run."""
+    text = with_line(
+        f'{{get: "/jobs?at={{{by}}}", items: jobs, only: runs, id: id, '
+        f"pages: {{by: {by}, size: 100, total: total}}}}",
+        instead_of='{get: /jobs, items: "@", id: id}',
+    )
+    jobs = [{"id": str(number), "runs": number > 2} for number in range(6)]
+    firsts = {"page": ("1", "2", "3"), "offset": ("0", "2", "4")}[by]
+    pages = {
+        f"/jobs?at={first}": {"jobs": jobs[number * 2 : number * 2 + 2], "total": 6}
+        for number, first in enumerate(firsts)
+    }
+    async with declared(text, routes(pages)) as (connector, engine):
+        assert [getattr(item, "id", None) for item in await listed(connector)] == ["3", "4", "5"]
+        engine.behave = routes(pages | {f"/jobs?at={firsts[2]}": {"jobs": [], "total": 6}})
+        with pytest.raises(InvalidAnswer, match="announces 6 items, but has none from 4 on"):
+            await listed(connector)
+
+
+async def test_a_listing_without_declared_pages_that_announces_more_is_no_whole_listing() -> None:
+    """A1.4, A5.1"""
+    text = with_line("{get: /jobs, items: jobs, id: id}", instead_of='{get: /jobs, items: "@", id: id}')
+    async with declared(text, replies(200, {"jobs": [{"id": "a"}], "total": 2})) as (connector, _):
+        with pytest.raises(InvalidAnswer, match=r"announces 2 items \(total\), but has only 1"):
+            await listed(connector)
+
+
+async def test_what_is_no_workflow_is_left_out_only_if_it_has_an_id() -> None:
+    """A1.4, B6: what is garbage is skipped with a reason, so that it is no empty listing."""
+    text = with_line(
+        "{get: /jobs, items: jobs, only: runs, id: id}", instead_of='{get: /jobs, items: "@", id: id}'
+    )
+    jobs = [{"id": "a", "runs": True}, {"id": "folder"}, {"runs": False}, 7, {"id": "b", "runs": 1}]
+    async with declared(text, replies(200, {"jobs": jobs})) as (connector, _):
+        found = await listed(connector)
+        assert (await connector.check()).message.endswith("workflows listed: 4.")
+    assert [(item.id, type(item)) for item in found] == [
+        ("a", WorkflowDefinition),
+        ("", RejectedDefinition),
+        ("", RejectedDefinition),
+        ("b", WorkflowDefinition),
+    ]
+    assert [item.position for item in found if isinstance(item, RejectedDefinition)] == [2, 3]
+
+
 async def test_one_workflow_that_is_nested_too_deep_costs_itself_alone() -> None:
     """B6: the others are listed."""
     deep = "[" * 300 + "]" * 300

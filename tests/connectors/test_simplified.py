@@ -352,6 +352,28 @@ async def test_a_first_page_is_not_taken_for_the_whole_listing(more: dict[str, A
         assert len(await discovered(engine)) == 1
 
 
+@pytest.mark.parametrize("name", ["total", "total_count", "totalItems"])
+async def test_a_listing_with_fewer_workflows_than_it_announces_is_no_whole_listing(name: str) -> None:
+    """A1.1, A5.1: all pages count, and the engine's check says so too."""
+    second = f"{LIST}?page=2"
+    pages: dict[str, Any] = {
+        LIST: {"workflows": listed("1", "2"), name: 3, "next": "?page=2"},
+        second: {"workflows": listed("3"), name: 3},
+    }
+    why = rf"announces 3 items \({name}\), but has only 2 and no next page"
+    async with ScriptedEngine(routes(pages)) as engine:
+        assert len(await discovered(engine)) == 3
+        engine.behave = routes(pages | {second: {"workflows": [], name: 3}})
+        with pytest.raises(InvalidAnswer, match=why):
+            await discovered(engine)
+        engine.behave = routes({LIST: {"data": {"workflows": listed("1", "2")}, name: 3}})
+        with pytest.raises(InvalidAnswer, match=why):
+            await discovered(engine)
+        async with connected(engine) as connector:
+            health = await connector.check()
+        assert not health.ok and "announces 3 items" in health.message
+
+
 async def test_endless_pages_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """B8: a listing has a bounded number of pages."""
     monkeypatch.setattr("connectors.simplified.MAX_PAGES", 5)

@@ -16,7 +16,6 @@ from connectors.http_job.connector import HttpJobConnector
 from connectors.http_job.engine import HttpJobConfig
 from connectors.protocol import Connector, RunState, WorkflowRef
 from connectors.testing import (
-    GARBAGE,
     Asked,
     ConnectorContract,
     EngineHarness,
@@ -44,8 +43,6 @@ from tests.connectors.job_engines import (
 from tests.connectors.scripted import Received, ScriptedEngine, replies, stays_silent_after
 
 WRONG = "wrong-secret-fedcba9876543210"
-FILTERED = {name: answer for name, answer in GARBAGE.items() if name != "an object of lists of no objects"}
-"""For lists with a filter, which leaves nothing of those; the catalogue holds an empty list."""
 
 
 class JobEngineHarness(EngineHarness):
@@ -170,7 +167,6 @@ class GitHubHarness(JobEngineHarness):
 class N8nHarness(JobEngineHarness):
     preset = "n8n"
     engine_class = N8n
-    garbage = FILTERED
     output: ClassVar = [{"brewed": {"cups": 2}}]
 
     def workflow(self, job: str) -> WorkflowRef:
@@ -183,7 +179,6 @@ class N8nHarness(JobEngineHarness):
 class JenkinsHarness(JobEngineHarness):
     preset = "jenkins"
     engine_class = Jenkins
-    garbage = FILTERED
     login: ClassVar = {"username": "tea"}
     secret = "password"
     output: ClassVar = {"result": "SUCCESS", "number": ANY, "url": ANY}
