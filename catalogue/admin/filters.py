@@ -145,7 +145,7 @@ class WorkflowFilterAdmin(ButtonsMixin):
     ordering = ("position", "pk")
     form = WorkflowFilterForm
     list_before_template = "catalogue/admin/filter_preview.html"
-    change_form_outer_before_template = "catalogue/admin/filter_proposal.html"
+    change_form_outer_before_template = "catalogue/admin/filter_question.html"
     change_form_outer_after_template = "catalogue/admin/filter_effect.html"
     fieldsets = (
         (None, {"fields": ("action", "subject", "syntax", "pattern", "position", "enabled", "note", SEEN)}),
@@ -236,7 +236,9 @@ class WorkflowFilterAdmin(ButtonsMixin):
     ) -> HttpResponse:
         form, stored = context["adminform"].form, context.get("original")
         context |= {"proposal": getattr(form, "proposal", None), "question": getattr(form, "question", "")}
-        if self.has_change_permission(request, stored):
+        if self.has_change_permission(request, stored) or (
+            stored is None and self.has_add_permission(request)
+        ):
             key = [] if stored is None else [stored.pk]
             view = "preview" if key else "preview_new"
             context |= {"preview_url": reverse(f"admin:catalogue_workflowfilter_{view}", args=key)}

@@ -13,7 +13,7 @@ from catalogue.models import HistoryEntry, Review, Source, Toolset, Workflow, Wo
 from mcp_bridge.models import AccessToken
 from tests.admin.pages import add_url, list_url, page_url
 from tests.admin.window import Window, make_everything, make_http_tool
-from tests.e2e.webdriver import BROWSER, DRIVER, MISSING
+from tests.e2e.webdriver import BACKSPACE, BROWSER, DRIVER, MISSING
 from tests.factories import make_toolset, make_workflow
 
 pytestmark = [
@@ -164,6 +164,24 @@ def test_a_filter_is_previewed_then_asked_for_and_then_saved(window: Window) -> 
     assert "Not saved yet" not in window.browser.text("#main")
     assert WorkflowFilter.objects.get().pattern == "pay*"
     assert Workflow.objects.count() == 2
+
+
+def test_the_effect_of_a_filter_is_shown_once_beside_the_question(window: Window) -> None:
+    """A4.2: and it follows what is typed afterwards."""
+    for name in ("pay_all", "report"):
+        make_workflow(name=name)
+    window.open(add_url(WorkflowFilter))
+    window.click("[name=pattern]")
+    window.browser.press("pay*")
+    window.click_through("[name=_save]")
+    window.browser.wait_for_text("1 matched, regardless of other filters", within="#live-preview")
+    shown = window.browser.text("#main")
+    assert "Not saved yet. 1 workflow would be hidden: report." in shown
+    assert shown.count("1 would be hidden report") == 1
+    window.click("[name=pattern]")
+    window.browser.press(*[BACKSPACE] * 4, "rep*")
+    wait_for_preview(window, "1 would be hidden pay_all")
+    assert "1 would be hidden report" not in window.browser.text("#main")
 
 
 COUNT_CHANGES = """

@@ -13,7 +13,7 @@ from catalogue.models import ProductSettings, Review, Workflow
 from executions.models import CachePolicy, Execution, Retention
 from tests.admin.pages import list_url, page_url
 from tests.admin.window import Window, make_everything
-from tests.e2e.webdriver import BROWSER, CONTROL, DOWN, DRIVER, ENTER, MISSING
+from tests.e2e.webdriver import BACKSPACE, BROWSER, CONTROL, DOWN, DRIVER, ENTER, MISSING
 from tests.factories import make_execution, make_source, make_workflow, make_workflows
 
 pytestmark = [
@@ -26,7 +26,7 @@ HEADINGS = """[...document.querySelectorAll('#result_list thead th')].flatMap(he
   [...heading.querySelectorAll("a[href*='o=']")].filter(link => link.innerText.trim()).slice(0, 1))
 """
 """The links that sort, one of each column."""
-BACKSPACE = "\ue003"
+
 FIELDS = "#filter-form [name]:not([type=hidden])"
 
 
