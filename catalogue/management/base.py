@@ -121,33 +121,37 @@ def json_object(text: str) -> dict[str, Any]:
     return value
 
 
-def _key_and_value(text: str) -> tuple[str, str]:
-    key, equals, value = text.partition("=")
-    if not key or not equals:
+def key_and_value(text: str) -> tuple[str, str]:
+    """Without a value, a shell's variable was probably unset."""
+    key, _, value = text.partition("=")
+    if not key or not value:
         raise ArgumentTypeError("must look like KEY=VALUE")
     return key, value
 
 
 def key_and_file(text: str) -> tuple[str, str]:
     """The key, and the text of the file."""
-    key, name = _key_and_value(text)
+    key, name = key_and_value(text)
     try:
         return key, Path(name).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ArgumentTypeError(f"{name} cannot be read: {why_unreadable(error)}") from None
 
 
-def _key_and_variable(text: str) -> tuple[str, str]:
-    key, variable = _key_and_value(text)
-    if variable not in os.environ:
-        raise ArgumentTypeError(f"the environment variable {variable} is not set")
-    return key, os.environ[variable]
+def key_and_variable(text: str) -> tuple[str, str]:
+    """The key, and the value of the environment variable."""
+    key, variable = key_and_value(text)
+    if not (value := os.environ.get(variable)):
+        raise ArgumentTypeError(
+            f"the environment variable {variable} is {'not set' if value is None else 'empty'}"
+        )
+    return key, value
 
 
 def add_secret_options(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--secret",
-        type=_key_and_value,
+        type=key_and_value,
         action="append",
         default=[],
         metavar="KEY=VALUE",
@@ -156,7 +160,7 @@ def add_secret_options(parser: ArgumentParser) -> None:
     )
     parser.add_argument(
         "--secret-env",
-        type=_key_and_variable,
+        type=key_and_variable,
         action="append",
         default=[],
         metavar="KEY=VARIABLE",

@@ -140,6 +140,7 @@ def test_a_source_is_added_with_the_policies_of_its_curator(db: None) -> None:
         (["erp", "simplified", "--config", "{"], "argument --config: not valid JSON"),
         (["erp", "simplified", "--secret", "justthis"], "argument --secret: must look like KEY=VALUE"),
         (["erp", "simplified", "--secret", "=x"], "argument --secret: must look like KEY=VALUE"),
+        (["erp", "simplified", "--secret", "api_key="], "argument --secret: must look like KEY=VALUE"),
     ],
 )
 def test_a_source_that_cannot_work_is_refused_with_the_reason_by_field(
@@ -194,8 +195,11 @@ def test_standard_input_without_secrets_is_refused_without_repeating_it(
     assert complaint in str(refused.value) and "s3cret" not in str(refused.value)
 
 
-def test_a_variable_that_is_not_set_is_told(db: None) -> None:
-    """B4"""
+def test_a_variable_that_is_not_set_or_empty_is_told(db: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """B4: an empty secret would be stored as none."""
+    monkeypatch.setenv("SET_TO_NOTHING", "")
+    with pytest.raises(CommandError, match="the environment variable SET_TO_NOTHING is empty"):
+        run("add_source", "erp", "simplified", "--secret-env", "api_key=SET_TO_NOTHING")
     with pytest.raises(CommandError, match="the environment variable NOT_SET_ANYWHERE is not set"):
         run("add_source", "erp", "simplified", "--secret-env", "api_key=NOT_SET_ANYWHERE")
 

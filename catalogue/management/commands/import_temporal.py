@@ -1,25 +1,11 @@
 import os
-from argparse import ArgumentParser, ArgumentTypeError
+from argparse import ArgumentParser
 from typing import Any
 
 from catalogue.history import command
 from catalogue.imports.temporal import USUAL_NAME, TemporalImportRequest, import_file
-from catalogue.management.base import ImportCommand
+from catalogue.management.base import ImportCommand, key_and_value, key_and_variable
 from connectors.temporal.config import read_file
-
-
-def _key_and_value(text: str) -> tuple[str, str]:
-    key, equals, value = text.partition("=")
-    if not key or not equals or not value:
-        raise ArgumentTypeError("must look like KEY=VALUE")
-    return key, value
-
-
-def _key_and_variable(text: str) -> tuple[str, str]:
-    key, variable = _key_and_value(text)
-    if not os.environ.get(variable):
-        raise ArgumentTypeError(f"the environment variable {variable} is not set")
-    return key, os.environ[variable]
 
 
 class Command(ImportCommand):
@@ -48,7 +34,7 @@ class Command(ImportCommand):
         )
         parser.add_argument(
             "--secret",
-            type=_key_and_value,
+            type=key_and_value,
             action="append",
             default=[],
             metavar="KEY=VALUE",
@@ -56,7 +42,7 @@ class Command(ImportCommand):
         )
         parser.add_argument(
             "--secret-from",
-            type=_key_and_variable,
+            type=key_and_variable,
             action="append",
             default=[],
             metavar="KEY=VARIABLE",
