@@ -20,6 +20,7 @@ from catalogue.connections import connector_for, describe_bug
 from catalogue.database import run_in_database, run_without_connection
 from catalogue.features import KEPT, read_features, reconcile_features
 from catalogue.models import DiscoveryRun, Source
+from catalogue.naming import counted
 from catalogue.reconciliation import ListingHeld, Superseded, read_listing, reconcile
 from connectors.definitions import FeatureDefinition, RejectedDefinition, WorkflowDefinition
 from connectors.errors import ConnectorError, InvalidAnswer, Unreachable, backoff_seconds, error_name
@@ -166,8 +167,7 @@ def _missing_warning(source: Source) -> str:
     gone = source.workflows.filter(enabled=True).exclude(missing_since=None).count()
     if not gone:
         return ""
-    named = "1 enabled workflow is" if gone == 1 else f"{gone:,} enabled workflows are"
-    return f" Warning: {named} no longer listed."
+    return f" Warning: {counted(gone, 'enabled workflow is', 'enabled workflows are')} no longer listed."
 
 
 def _why_empty(run: DiscoveryRun) -> str:
@@ -177,7 +177,7 @@ def _why_empty(run: DiscoveryRun) -> str:
     first, others = run.skipped[0], run.skipped_count - 1
     named = first["name"] or first["id"] or "(no id)"
     message = f" {named}: {first['reason'].removesuffix('.')}."
-    return f"{message} {others} more were skipped." if others else message
+    return f"{message} {counted(others, 'more was', 'more were')} skipped." if others else message
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,11 @@ RESERVED = frozenset({*BUILT_IN_TOOLS, "enable", "disable"})
 """Built-in tools, and REST's addresses beside the tools'; a workflow of such a name gets its id added."""
 
 
+def counted(number: int, noun: str, plural: str = "") -> str:
+    """`1 workflow`, `1,200 workflows`; with a verb, such as `workflow is`, `plural` is needed."""
+    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
+
+
 def find_name_problem(name: str) -> str:
     """Why the name is invalid; empty if it is valid."""
     if name.strip() and CONTROLS.isdisjoint(map(unicodedata.category, name)):

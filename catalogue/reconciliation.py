@@ -20,7 +20,7 @@ from catalogue.exposure import Placement
 from catalogue.history import Actor, record_values
 from catalogue.interactions import read_interactions
 from catalogue.models import DiscoveryRun, Review, Revision, Source, Workflow
-from catalogue.naming import BUILT_IN_TOOLS, looks_of, make_tool_name
+from catalogue.naming import BUILT_IN_TOOLS, counted, looks_of, make_tool_name
 from catalogue.presentation import read_hints, read_icons
 from catalogue.schema_limits import UnsafeSchema
 from catalogue.schemas import check_input_schema, check_output_schema
@@ -59,9 +59,10 @@ class ListingHeld(Exception):
     """So many workflows are missing that an administrator must confirm the listing; nothing was changed."""
 
     def __init__(self, missing: list[Workflow], present: int, digest: str) -> None:
+        gone = f"{len(missing):,} of {counted(present, 'workflow')} {'is' if len(missing) == 1 else 'are'}"
         super().__init__(
-            f"The listing is held: {len(missing):,} of {present:,} workflows are missing. The last good "
-            "list is kept until the engine lists them again, or an administrator confirms that they are gone."
+            f"The listing is held: {gone} missing. The last good list is kept until the engine lists them "
+            "again, or an administrator confirms that they are gone."
         )
         self.missing, self.digest = missing, digest
 

@@ -18,6 +18,7 @@ from catalogue.models import (
     Workflow,
     WorkflowFilter,
 )
+from catalogue.naming import counted
 from catalogue.product_settings import InvalidSettings, change_settings
 from catalogue.reconciliation import LAYER_FIELDS
 from catalogue.sources import UPDATABLE, configure_source, create_source, update_source
@@ -194,7 +195,7 @@ def _remove(row: Any) -> None:
 
 def _remove_source(source: Source) -> None:
     if count := source.workflows.count():
-        raise RevertRefused(f"{source} now has {count:,} workflows: delete it by hand.")
+        raise RevertRefused(f"{source} now has {counted(count, 'workflow')}: delete it by hand.")
     _remove(source)
 
 

@@ -15,6 +15,7 @@ from catalogue.drift import Difference, describe_differences
 from catalogue.exposure import Placement
 from catalogue.history import Actor, record_change, record_changes
 from catalogue.models import DiscoveryRun, Review, Revision, Source, Workflow
+from catalogue.naming import counted
 from catalogue.reconciliation import BATCH, LAYER_FIELDS, hash_layer, judge_offer, layer_of, serve_layers
 
 Offers = Mapping[int, str]  # By the workflow's key, the hash of the offer that was seen
@@ -194,7 +195,8 @@ def confirm_listing(run: DiscoveryRun, *, by: Actor) -> DiscoveryRun | None:
             raise ReviewRefused(
                 "There is nothing to confirm: this listing is not held, or a later one succeeded."
             )
-        record_change(by, [source], f"Confirmed that {run.missing:,} workflows are gone.")
+        gone = counted(run.missing, "workflow is", "workflows are")
+        record_change(by, [source], f"Confirmed that {gone} gone.")
     try:
         return refresh_source(source)
     except BeingRefreshed:

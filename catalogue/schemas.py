@@ -386,7 +386,7 @@ def _alternatives(error: jsonschema_rs.ValidationError, context: Any) -> str:
             return ""
         reasons.append(describe_validation_error(own[0]))
     if left := len(context) - len(reasons):
-        reasons.append(f"and {left} alternatives more")
+        reasons.append(f"and {left} more")
     return "; ".join(reasons)
 
 

@@ -33,6 +33,7 @@ from catalogue.access import Caller
 from catalogue.approval_rules import reasons_for_approval
 from catalogue.exposure import memberships_of
 from catalogue.models import Review, Toolset, Workflow
+from catalogue.naming import counted
 from executions.models import (
     Approval,
     ApprovalDecision,
@@ -144,7 +145,8 @@ def check_room(caller: Caller) -> None:
         admitted_at=None, finished_at=None, state="unapproved", caller=caller.key
     ).order_by()
     if theirs[:most].count() >= most:
-        raise Busy(f"{most} of your calls are already waiting for approval.", retry_after=RETRY_SECONDS)
+        waiting = counted(most, "of your calls is", "of your calls are")
+        raise Busy(f"{waiting} already waiting for approval.", retry_after=RETRY_SECONDS)
 
 
 def request_approval(

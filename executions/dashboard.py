@@ -14,6 +14,7 @@ from django.utils.timesince import timesince, timeuntil
 from catalogue.admin.rendering import ago, duration, link, table
 from catalogue.exposure import current_catalogue
 from catalogue.models import HistoryEntry, Review, Source, Workflow
+from catalogue.naming import counted
 from executions.admin.page import UNDER_WAY, UNSUCCESSFUL, state_badge
 from executions.admin.usage import query_of, shown_figures
 from executions.models import Approval, Execution, HourlyUsage, State
@@ -296,11 +297,11 @@ def _charts(period: Period, start: datetime, found: dict[datetime, Figures]) -> 
     most, failed = sum(each.calls for each in figures), sum(failures)
     return [
         _chart(
-            "Calls", "bar", labels, f"{most:,} calls in the last {period.words}",
+            "Calls", "bar", labels, f"{counted(most, 'call')} in the last {period.words}",
             {"Calls": ([each.calls for each in figures], PRIMARY)},
         ),
         _chart(
-            "Failures", "bar", labels, f"{failed:,} failures in the last {period.words}",
+            "Failures", "bar", labels, f"{counted(failed, 'failure')} in the last {period.words}",
             {"Failures": (failures, RED)},
         ),
         _chart(

@@ -2,6 +2,7 @@ from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
 from catalogue.access import Rate
+from catalogue.naming import counted
 from catalogue.schemas import ArgumentProblem
 from executions.models import Execution
 
@@ -53,7 +54,7 @@ def _as_many_as_fit(problems: list[ArgumentProblem]) -> Iterator[str]:
         line = f"- {problem}"
         room -= len(line)
         if number and room < 0:
-            yield f"- and {len(problems) - number} more problems"
+            yield f"- and {counted(len(problems) - number, 'more problem')}"
             return
         yield line
 

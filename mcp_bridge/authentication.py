@@ -19,6 +19,7 @@ from rest_framework.exceptions import APIException, AuthenticationFailed, Thrott
 from rest_framework.request import Request
 
 from audit.models import Kind, record
+from catalogue.naming import counted
 from mcp_bridge.addresses import SHOWN_NAME, client_address, neighbourhood
 from mcp_bridge.bearers import Undecided, authenticate, describe_wrong_bearer
 from mcp_bridge.external_tokens import named_outside
@@ -54,7 +55,7 @@ CLIENT_DOCUMENTS = Limit("addresses of clients that are read for a user", 20, 36
 class TooManyFailures(Exception):
     def __init__(self, seconds: int) -> None:
         minutes = -(-seconds // 60)
-        wait = f"{seconds} seconds" if minutes < 2 else f"{minutes} minutes"
+        wait = counted(seconds, "second") if minutes < 2 else f"{minutes} minutes"
         super().__init__(f"Too many failed attempts: try again in {wait}.")
         self.seconds = seconds
 

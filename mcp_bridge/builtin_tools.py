@@ -15,6 +15,7 @@ from catalogue.exposure import current_catalogue
 from catalogue.interactions import InteractionKind
 from catalogue.long_lists import UnknownCursor
 from catalogue.models import Workflow
+from catalogue.naming import counted
 from catalogue.schemas import ArgumentProblem, check_arguments
 from catalogue.search import WorkflowQuery, select_workflows
 from executions.change_feed import watch_until_settled
@@ -335,7 +336,9 @@ def _status(
         blocks = content.blocks_of(execution)
     if blocks and (number := arguments.get("content_block")) is not None:
         if number >= len(blocks):
-            raise content.NoSuchPart(f"The result has {len(blocks)} content blocks, numbered from 0.")
+            raise content.NoSuchPart(
+                f"The result has {counted(len(blocks), 'content block')}, numbered from 0."
+            )
         blocks = [blocks[int(number)]]
         document = _describe_block(execution, blocks[0], int(arguments.get("output_offset", 0)))
     elif execution.state == State.COMPLETED and (offset := arguments.get("output_offset")) is not None:

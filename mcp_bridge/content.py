@@ -13,6 +13,7 @@ from mcp_types.version import is_version_at_least
 from pydantic import TypeAdapter, ValidationError
 
 from catalogue.models import Workflow
+from catalogue.naming import counted
 from executions.models import Execution
 from executions.reading import decode_base64
 from mcp_bridge.request_meta import NOTE
@@ -332,7 +333,7 @@ def _stand_in(execution: Execution, block: Block, protocol_version: str) -> Iter
 def _left_out(execution: Execution, left: list[Block]) -> str:
     asking = json.dumps(rest_of_block(execution, left[0].number))
     return (
-        f"The result has {len(left):,} more content blocks, numbered {left[0].number} to "
+        f"The result has {counted(len(left), 'more content block')}, numbered {left[0].number} to "
         f"{left[-1].number}. Call get_execution_status with {asking} for the first of them, and "
         "so on."
     )

@@ -19,6 +19,7 @@ from catalogue.descriptions import describe_workflow, shorten, unavailable_sourc
 from catalogue.exposure import ExposedCatalogue, current_catalogue, find_named
 from catalogue.models import ServerFeature, Workflow
 from catalogue.models.server_feature import scheme_of
+from catalogue.naming import counted
 from catalogue.search import WorkflowQuery, select_workflows, tagged
 from catalogue.served_schemas import summarise_inputs
 from connectors.definitions import FeatureKind
@@ -343,7 +344,7 @@ def _find_block(reading: Reading, execution: Execution) -> content.Block:
     if execution.state == State.COMPLETED and (problem := content.why_no_output(execution)):
         raise UnknownResource(problem)
     raise UnknownResource(
-        f"There is no block {number}: the result has {len(blocks)} blocks, numbered from 0. "
+        f"There is no block {number}: the result has {counted(len(blocks), 'block')}, numbered from 0. "
         f"execution://{execution.pk} shows the state of the run."
     )
 

@@ -24,6 +24,7 @@ from catalogue.database import run_in_database
 from catalogue.descriptions import Outage, Outages, current_outages, fresh_outages, outages_within
 from catalogue.exposure import ExposedCatalogue, current_catalogue, fresh_catalogue
 from catalogue.models import Toolset
+from catalogue.naming import counted
 from connectors.formats.json_schema import pointer_of
 from executions.advancing import finish_steps
 from executions.local_worker import LocalWorker, stands_in_for_workers
@@ -358,7 +359,9 @@ def write_instructions(catalogue: ExposedCatalogue, outages: Outages, bounds: Bo
     if stands_in_for_workers():
         paragraphs.append(ALONE)
     if (more := len(seen) - NAMED_OUTAGES) > 0:
-        paragraphs.append(f"{more} more sources cannot be reached. list_workflows names all of them.")
+        paragraphs.append(
+            f"{counted(more, 'more source')} cannot be reached. list_workflows names all of them."
+        )
     return "\n\n".join(paragraphs)
 
 

@@ -21,6 +21,7 @@ from pydantic import SecretStr
 
 from catalogue.access import Bounds, Caller, Scope, person_of
 from catalogue.models import Toolset
+from catalogue.naming import counted
 from catalogue.permissions import grantable_scopes, tell_missing
 from mcp_bridge.addresses import client_address
 from mcp_bridge.models import SOON, AccessToken, TokenState, default_scopes
@@ -97,7 +98,7 @@ def settle_expiry(wanted: datetime | Expiry | None, *, chosen_by: User | None) -
         raise ValidationError({"expires_at": f"A token that never expires needs the permission {KEEP}."})
     most = settings.CATALOGUE["max_token_days"]
     if most and wanted > timezone.now() + timedelta(days=most, minutes=1):
-        raise ValidationError({"expires_at": f"The settings allow {most} days at most."})
+        raise ValidationError({"expires_at": f"The settings allow {counted(most, 'day')} at most."})
     return wanted
 
 

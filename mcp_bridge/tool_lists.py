@@ -32,6 +32,7 @@ from catalogue.descriptions import tokens_for
 from catalogue.exposure import ExposedCatalogue, Workflows, confirmed_catalogue, expose, shown_by
 from catalogue.interactions import InteractionKind
 from catalogue.models import Toolset, Workflow
+from catalogue.naming import counted
 from mcp_bridge.builtin_tools import BUILT_IN_TOOLS
 from mcp_bridge.content import promises_output
 from mcp_bridge.models import default_scopes
@@ -424,8 +425,7 @@ class ListCost:
         return tokens_for(self.characters)
 
     def __str__(self) -> str:
-        tools = "1 tool" if self.tools == 1 else f"{self.tools:,} tools"
-        return f"{tools}, {self.characters:,} characters, about {self.tokens:,} tokens"
+        return f"{counted(self.tools, 'tool')}, {self.characters:,} characters, about {self.tokens:,} tokens"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -22,6 +22,7 @@ from catalogue.descriptions import CHARACTERS_PER_TOKEN, tokens_for
 from catalogue.exposure import current_catalogue
 from catalogue.http_tools import is_http_tool
 from catalogue.models import Workflow
+from catalogue.naming import counted
 from connectors.network.redaction import printable, shorten
 from executions.advancing import begin
 from executions.models import Execution
@@ -346,7 +347,7 @@ class Pipeline:
 
 
 def _count(tools: Mapping[str, Workflow]) -> str:
-    return "1 tool" if len(tools) == 1 else f"{len(tools)} tools"
+    return counted(len(tools), "tool")
 
 
 def _found_by(selection: Selection) -> dict[str, Any]:

@@ -39,6 +39,7 @@ from catalogue.history import actor_of, record_change, record_deletion, recorded
 from catalogue.long_lists import BoundedPaginator, search_newest, with_keys
 from catalogue.models import HistoryEntry, Revision
 from catalogue.models.history import Exposing
+from catalogue.naming import counted
 
 SHOWN_CHANGES, SHOWN_VALUE = 4, 50
 
@@ -474,7 +475,7 @@ def ask_for_selected(
         "title": title,
         "opts": pages.opts,
         "form": form,
-        "note": note or f"{count:,} workflow{'' if count == 1 else 's'} selected",
+        "note": note or f"{counted(count, 'workflow')} selected",
         "shown": shown,
         "names": [] if shown else [chip(str(row)) for row in queryset[:SHOWN_NAMES]],
         "more": 0 if shown else max(0, count - SHOWN_NAMES),

@@ -22,6 +22,7 @@ from catalogue.exposure import Placement
 from catalogue.history import actor_of
 from catalogue.http_tools import KIND
 from catalogue.models import DiscoveryRun, HistoryEntry, Review, Source, Workflow
+from catalogue.naming import counted
 from catalogue.review import (
     Decided,
     ReviewRefused,
@@ -401,7 +402,7 @@ def held_listing_fact(request: HttpRequest, source: Source) -> tuple[str, Any]:
     run = DiscoveryRun.objects.held().filter(source=source).for_lists().first()
     if run is None:
         return "Held listing", ""
-    gone = "1 workflow is" if run.missing == 1 else f"{run.missing:,} workflows are"
+    gone = counted(run.missing, "workflow is", "workflows are")
     advice = f"{gone} missing from it: review and confirm"
     return "Held listing", html.link_if_allowed(request, advice, "catalogue_discoveryrun_change", run.pk)
 
@@ -433,7 +434,7 @@ def describe_counts(run: DiscoveryRun) -> str:
     if run.source.kind == KIND:
         return changes or CHECKED
     skipped = f"; {run.skipped_count} skipped" if run.skipped_count else ""
-    return f"{run.found} workflows found{': ' if changes else ''}{changes}{skipped}"
+    return f"{counted(run.found, 'workflow')} found{': ' if changes else ''}{changes}{skipped}"
 
 
 def describe_run(run: DiscoveryRun) -> str:

@@ -43,6 +43,7 @@ from catalogue.exposure import (
 )
 from catalogue.models import Review, Revision, Toolset, Workflow, WorkflowFilter
 from catalogue.models.workflow import is_hinted, is_overridden
+from catalogue.naming import counted
 from catalogue.presentation import CURATORS_HINTS
 
 SHOWN_NAMES = 20
@@ -282,9 +283,7 @@ def _effect_sentences(effect: FilterPreview) -> list[str]:
         if names:
             some, more = ", ".join(names[:SHOWN_NAMES]), len(names) - SHOWN_NAMES
             shown = f"{some} and {more} more" if more > 0 else some
-            sentences.append(
-                f"{len(names)} {'workflow' if len(names) == 1 else 'workflows'} {what}: {shown}."
-            )
+            sentences.append(f"{counted(len(names), 'workflow')} {what}: {shown}.")
     return sentences
 
 

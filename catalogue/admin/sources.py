@@ -29,6 +29,7 @@ from catalogue.connections import EMPTY, Setting, find_setting_problems, setting
 from catalogue.discovery import RefreshRefused, make_due, refresh_source
 from catalogue.history import actor_of, record_change
 from catalogue.models import DiscoveryRun, ServerFeature, Source, Workflow
+from catalogue.naming import counted
 from catalogue.secrets import (
     CredentialsUnreadable,
     EntriesLost,
@@ -517,7 +518,9 @@ class SourceAdmin(ButtonsMixin):
             _refresh(request, queryset.get())
         elif asked := make_due(queryset):
             messages.success(
-                request, f"{asked} listings start within seconds. The discovery runs show their progress."
+                request,
+                f"{counted(asked, 'listing starts', 'listings start')} within seconds. "
+                "The discovery runs show their progress.",
             )
         else:
             messages.warning(request, "Nothing to list: the sources are disabled, or discovery is.")

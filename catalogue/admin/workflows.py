@@ -29,6 +29,7 @@ from catalogue.history import actor_of
 from catalogue.long_lists import KeyPaginator
 from catalogue.models import Toolset, Workflow, WorkflowFilter
 from catalogue.models.workflow import WorkflowQuerySet
+from catalogue.naming import counted
 from catalogue.portable_schemas import find_refusals, limit_for_tools
 from catalogue.presentation import CURATORS_HINTS
 
@@ -364,7 +365,11 @@ class WorkflowAdmin(ToolPagesMixin):
             curation.override_workflow(obj, **decisions)
         if "tool_name" in decisions:
             old, days = form.initial["tool_name"], decisions["alias_days"]
-            who = f"Calls by {old} run for {days} days more and" if days else f"Agents that still call {old}"
+            who = (
+                f"Calls by {old} run for {counted(days, 'day')} more and"
+                if days
+                else f"Agents that still call {old}"
+            )
             messages.warning(request, f"{who} get a message to call {obj.tool_name} instead.")
         if "enabled" in form.changed_data:
             if not form.cleaned_data["enabled"]:

@@ -49,7 +49,7 @@ from catalogue.http_tools import KIND as DECLARED_HERE
 from catalogue.imports.pipeline import stored_secrets
 from catalogue.models import Review, Revision, Role, ServerFeature, Source, Toolset, Workflow, WorkflowFilter
 from catalogue.models.workflow import describe_alias
-from catalogue.naming import make_tool_name
+from catalogue.naming import counted, make_tool_name
 from catalogue.product_settings import InvalidSettings, change_settings, live_settings, settings_row
 from catalogue.reconciliation import read_listing
 from catalogue.sources import check_address_is_kept, configure_source, create_source, update_source
@@ -116,11 +116,10 @@ class Plan:
         """`2 sources to add, 1 workflow to change.`; after the import `added` and `changed`."""
         if not self.changes:
             return "Nothing differs."
-        counted = Counter((change.kind, change.verb) for change in self.changes)
         parts = []
-        for (kind, verb), number in counted.items():
-            plural = "" if number == 1 or kind.endswith("s") else "s"
-            parts.append(f"{number:,} {kind}{plural} {DONE[verb] if self.is_done else f'to {verb}'}")
+        for (kind, verb), number in Counter((change.kind, change.verb) for change in self.changes).items():
+            what = kind if kind.endswith("s") else counted(number, kind)
+            parts.append(f"{what} {DONE[verb] if self.is_done else f'to {verb}'}")
         return ", ".join(parts) + "."
 
     @property

@@ -39,6 +39,7 @@ from catalogue.admin.rendering import (
     wrapped,
 )
 from catalogue.long_lists import SEARCHED
+from catalogue.naming import counted
 from connectors.network.redaction import printable
 from executions.admin.page import show_caller, state_badge
 from executions.approvals import (
@@ -377,6 +378,8 @@ class StandingApprovalAdmin(DecisionsMixin):
     def panel(self, request: HttpRequest, obj: StandingApproval) -> dict[str, Any]:
         state = badge("valid", "success") if obj.is_valid else badge("ended")
         return {
-            "headline": [side_by_side([state, f"{obj.used_by.count():,} calls used this approval."])],
+            "headline": [
+                side_by_side([state, f"{counted(obj.used_by.count(), 'call')} used this approval."])
+            ],
             "facts": [],
         }

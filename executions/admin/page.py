@@ -39,6 +39,7 @@ from catalogue.audit import record_export
 from catalogue.history import actor_of
 from catalogue.long_lists import begin_at
 from catalogue.models import Source, Toolset, Workflow
+from catalogue.naming import counted
 from catalogue.schemas import find_argument_problems
 from connectors.http_tools.tool import HTTPRequestSpec, HTTPResponseSpec
 from executions.models import Execution, ExecutionPayload, State
@@ -448,7 +449,8 @@ def _next_step(execution: Execution) -> str:
         return "as soon as the limits allow"
     if execution.is_unapproved:
         return link("once it is approved", "executions_approval_change", execution.pk)
-    failures = f", after {execution.attempts} failed attempts in a row" if execution.attempts else ""
+    failed = counted(execution.attempts, "failed attempt")
+    failures = f", after {failed} in a row" if execution.attempts else ""
     return format_html("{}{}", exactly(execution.next_attempt_at), failures)
 
 

@@ -16,6 +16,7 @@ from catalogue.admin.workflows import WorkflowAdmin
 from catalogue.history import actor_of, record_change
 from catalogue.long_lists import SEARCHED
 from catalogue.models import Workflow
+from catalogue.naming import counted
 from executions.models import CachedResult, CachePolicy, CacheUse, Retention
 from executions.models.result_cache import evict_excess, remove_results
 from executions.result_cache import CacheFigures, cache_figures, clear_results
@@ -57,11 +58,13 @@ class CachePolicyAdmin(ButtonsMixin, OnlyRowAdmin):
         """Applies a lower limit immediately; does not write fields that a worker updates."""
         obj.save(update_fields=form.changed_data)
         if evicted := evict_excess():
-            messages.info(request, f"{evicted} results were evicted to stay within the limit.")
+            messages.info(
+                request, f"{counted(evicted, 'result was', 'results were')} evicted to stay within the limit."
+            )
 
     @button("Clear", icon="mop", variant="danger", confirm="Remove all cached results?")
     def clear_all(self, request: HttpRequest, policy: CachePolicy) -> None:
-        messages.success(request, f"Cleared: {clear_results()} results.")
+        messages.success(request, f"Cleared: {counted(clear_results(), 'result')}.")
 
     def panel(self, request: HttpRequest, obj: CachePolicy) -> dict[str, Any]:
         figures = cache_figures()
@@ -118,7 +121,7 @@ class CacheUseAdmin(ReadOnlyMixin, CatalogueAdmin):
         workflows = Workflow.objects.filter(cache_use__in=queryset)
         record_change(actor_of(request), workflows.only("tool_name"), "Cleared its cached results.")
         cleared = clear_results(list(queryset.values_list("pk", flat=True)))
-        messages.success(request, f"Cleared: {cleared} results.")
+        messages.success(request, f"Cleared: {counted(cleared, 'result')}.")
 
     @admin.display(description="workflow", ordering="workflow__tool_name")
     def workflow_shown(self, use: CacheUse) -> SafeString:
@@ -173,7 +176,7 @@ class CachedResultAdmin(ReadOnlyMixin, CatalogueAdmin):
         workflows = Workflow.objects.filter(cached_results__in=queryset).distinct()
         record_change(actor_of(request), workflows.only("tool_name"), "Removed some of its cached results.")
         removed = remove_results(queryset.values_list("pk", flat=True), counted_as="cleared")
-        messages.success(request, f"Removed: {removed} results.")
+        messages.success(request, f"Removed: {counted(removed, 'result')}.")
 
     @admin.display(description="workflow", ordering="workflow__tool_name")
     def workflow_shown(self, result: CachedResult) -> SafeString:
@@ -208,7 +211,8 @@ def cache_fact(request: HttpRequest, workflow: Workflow) -> tuple[str, str]:
     if use is None:
         return ("Cached results", "")
     found = link(f"{use.entries:,}", RESULTS, query=f"?workflow__id__exact={use.pk}")
-    counts = f"{use.hits:,} hits, {use.misses:,} misses, {_share(use.hits, use.misses)}"
+    hits, misses = counted(use.hits, "hit"), counted(use.misses, "miss", "misses")
+    counts = f"{hits}, {misses}, {_share(use.hits, use.misses)}"
     return ("Cached results", format_html("{} ({}, {} hit rate)", found, filesizeformat(use.bytes), counts))
 
 

@@ -22,6 +22,7 @@ from catalogue.exposure import members_of_toolsets
 from catalogue.history import actor_of
 from catalogue.models import Toolset, Workflow
 from catalogue.models.workflow import WorkflowQuerySet
+from catalogue.naming import counted
 from executions import statistics
 from executions.admin.page import ALL_TOOLS, UNSUCCESSFUL, show_caller
 from executions.models import HourlyUsage
@@ -201,13 +202,13 @@ def _ask_before_disabling(request: HttpRequest, workflows: dict[int, Workflow]) 
             "{} loses {} of its {}",
             link_if_allowed(request, toolset, "catalogue_toolset_change", keys[toolset]),
             lost,
-            f"{whole:,} workflow{'' if whole == 1 else 's'}",
+            counted(whole, "workflow"),
         )
         for toolset, (lost, whole) in losing.items()
         if toolset in keys
     ]
     context = admin.site.each_context(request) | {
-        "title": f"Disable {number:,} workflow{'' if number == 1 else 's'}",
+        "title": f"Disable {counted(number, 'workflow')}",
         "note": "Agents cannot see or call these workflows until you enable them again.",
         "names": [chip(workflow.tool_name) for workflow in list(workflows.values())[:SHOWN_NAMES]],
         "more": max(0, number - SHOWN_NAMES),

@@ -26,6 +26,7 @@ from catalogue.access import Scope
 from catalogue.admin import rendering
 from catalogue.admin.base import Button, ButtonsMixin, CatalogueForm, Link, button
 from catalogue.history import Actor, actor_of, record_change
+from catalogue.naming import counted
 from catalogue.permissions import grantable_scopes, tell_missing
 from catalogue.reverting import RevertRefused, reverters
 from executions.admin.page import caller_pages
@@ -60,7 +61,7 @@ OVERLAPS = (0, 1, 4, 24, 72, 168)  # Hours
 def _in_words(hours: int) -> str:
     if not hours:
         return "no time: it stops working immediately"
-    return f"{hours // 24} days" if hours > 24 else f"{hours} hours" if hours > 1 else "1 hour"
+    return counted(hours // 24, "day") if hours > 24 else counted(max(hours, 1), "hour")
 
 
 class OwnedForm(AccessTokenModelForm):
@@ -108,7 +109,8 @@ class AccessTokenForm(OwnedForm):
         if missing := [scope.value for scope in Scope if scope not in granted]:
             scopes.help_text = tell_missing(self.maker, missing)
         days = (usual_expiry() - timezone.now()).days + 1
-        self.fields["expires_at"].help_text = f"In UTC. If empty, the token expires in {days} days."
+        expires_in = counted(days, "day")
+        self.fields["expires_at"].help_text = f"In UTC. If empty, the token expires in {expires_in}."
         if not may_keep_tokens(self.maker):
             del self.fields["never_expires"]
 

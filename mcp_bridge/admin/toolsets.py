@@ -19,6 +19,7 @@ from catalogue.admin.rendering import badge, chip, cut_short, link, side_by_side
 from catalogue.compat import formsets_of
 from catalogue.exposure import ExposedCatalogue, choose, confirmed_catalogue, shown_by
 from catalogue.models import Toolset, ToolsetRule, Workflow
+from catalogue.naming import counted
 from executions.dashboard import Need, address, further_needs
 from mcp_bridge import tool_lists
 from mcp_bridge.client_configuration import configurations_of, server_for_users
@@ -289,7 +290,7 @@ class ToolsetAdmin(ButtonsMixin):
             "headline": [_state_badges(obj, cost), cost.warning],
             "facts": [
                 ("Address", chip(resource_url(obj.slug))),
-                ("Shows", "1 workflow" if count == 1 else f"{count:,} workflows"),
+                ("Shows", counted(count, "workflow")),
                 ("List in full mode", str(cost.full)),
                 ("List in compact mode", str(cost.compact)),
                 ("Budget", cost.compared),

@@ -43,6 +43,8 @@ def test_a_run_shows_its_counts_duration_and_outcome(admin_client: Client) -> No
     DiscoveryRun.objects.update(finished_at=run.started_at + timedelta(milliseconds=1300))
     shown = text_of(admin_client.get(list_url(DiscoveryRun)))
     assert "8 workflows found: 3 added, 5 unchanged; 2 skipped" in shown
+    make_discovery_run(added=1)
+    assert "1 workflow found: 1 added" in text_of(admin_client.get(list_url(DiscoveryRun)))
     assert "1.3\N{NO-BREAK SPACE}s" in admin_client.get(page_url(run)).content.decode()
     assert "succeeded" in shown
     assert f"{run.source} {run.started_at:%Y-%m-%d %H:%M:%S} UTC" in text_of(admin_client.get(page_url(run)))

@@ -53,7 +53,7 @@ def test_an_administrator_changes_what_holds_while_the_product_runs(
     page = policy_page(admin_client)
     values = form_at(admin_client, page)
     answer = admin_client.post(page, values | {"max_bytes": 4000, "cleanup_seconds": 60}, follow=True)
-    assert "1 results were evicted" in text_of(answer)
+    assert "1 result was evicted" in text_of(answer)
     policy = CachePolicy.objects.get()
     assert (policy.enabled, policy.max_bytes, policy.cleanup_seconds) == (True, 4000, 60)
     assert cached_outputs() == [] and CacheUse.objects.get().evictions == 1
@@ -74,7 +74,7 @@ def test_everything_is_cleared_by_a_button(admin_client: Client, report: Workflo
     """E4."""
     policy_page(admin_client)
     answer = press(admin_client, CachePolicy.objects.get(), "clear_all")
-    assert told(answer) == "Cleared: 1 results." and cached_outputs() == []
+    assert told(answer) == "Cleared: 1 result." and cached_outputs() == []
 
 
 # By workflow, and by result
@@ -93,7 +93,7 @@ def test_the_results_of_chosen_workflows_are_cleared(admin_client: Client, repor
     other = make_workflow(cache_seconds=60)
     finish_run(other, output=2)
     answer = run_action(admin_client, "clear", CacheUse.objects.get(pk=report.pk))
-    assert told(answer) == "Cleared: 1 results." and cached_outputs() == [2]
+    assert told(answer) == "Cleared: 1 result." and cached_outputs() == [2]
     assert CacheUse.objects.get(pk=report.pk).clearings == 1
 
 
@@ -123,7 +123,7 @@ def test_chosen_results_are_forgotten(admin_client: Client, report: Workflow) ->
     finish_run(report, digest="more", output=2)
     first = CachedResult.objects.get(hits=1)
     answer = run_action(admin_client, "forget", first)
-    assert told(answer) == "Removed: 1 results." and cached_outputs() == [2]
+    assert told(answer) == "Removed: 1 result." and cached_outputs() == [2]
     use = CacheUse.objects.get()
     assert (use.entries, use.bytes, use.cleared) == (1, 1, 1)
 
@@ -162,7 +162,7 @@ def test_the_page_of_a_workflow_tells_how_its_results_are_used(
 ) -> None:
     """E9."""
     shown = text_of(admin_client.get(page_url(report)))
-    assert "Cached results 1 (4.9 KB, 1 hits, 1 misses, 50 % hit rate)" in shown
+    assert "Cached results 1 (4.9 KB, 1 hit, 1 miss, 50 % hit rate)" in shown
     assert "Cached results" not in text_of(admin_client.get(page_url(make_workflow())))
 
 

@@ -284,4 +284,5 @@ def test_the_charts_add_up_to_what_was_called(admin_client: Client) -> None:
             assert len(chart["labels"]) == len(chart["datasets"][0]["data"]) == bars
             assert sum(chart["datasets"][0]["data"]) == calls
         assert [data for data in charts[2]["datasets"][0]["data"] if data is not None][-1] > 0
-        assert page.context["charts"][0].description.startswith(f"{calls} calls")
+        told = f"{calls} call{'s' if calls > 1 else ''} in the last"
+        assert page.context["charts"][0].description.startswith(told)

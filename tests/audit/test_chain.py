@@ -496,7 +496,7 @@ def test_an_export_proves_itself(tmp_path: Path) -> None:
     assert "3 segments with 3 entries; 1 unsealed" in told and f"Head: {kept}" in told
     only_tokens = exported(kind=["token"])
     assert [json.loads(line)["kind"] for line in only_tokens] == ["token", "token"]
-    assert "1 segments with 1 entries" in verified(tmp_path / "tokens.jsonl", only_tokens)
+    assert "1 segment with 1 entry" in verified(tmp_path / "tokens.jsonl", only_tokens)
 
 
 @pytest.mark.parametrize(

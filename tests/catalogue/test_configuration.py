@@ -338,6 +338,19 @@ def run(*args: str) -> tuple[str, int]:
     return out.getvalue(), 0
 
 
+def test_a_plan_counts_what_there_is_one_of(tmp_path: Path) -> None:
+    """B8: settings are one object, of which there is no number."""
+    file = tmp_path / "catalogue.yaml"
+    file.write_text(
+        "version: 1\nsettings: {execution_timeout: 60}\n"
+        "filters:\n- {pattern: a}\ntoolsets: {finance: {}, sales: {}}\n"
+    )
+    out, code = run(str(file), "--plan")
+    assert (out.splitlines()[-1], code) == ("settings to change, 1 filter to add, 2 toolsets to add.", 2)
+    out, _ = run(str(file))
+    assert out.splitlines()[-1] == "settings changed, 1 filter added, 2 toolsets added."
+
+
 def test_a_plan_exits_with_2_where_something_differs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """For CI: a step that fails when production is not what the repository says."""
     make_source("the-orders")

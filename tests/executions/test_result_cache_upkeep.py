@@ -98,14 +98,16 @@ def test_more_than_a_batch_is_cleared(report: Workflow) -> None:
     assert not CachedResult.objects.exists() and not CachedOutput.objects.exists() and totals_agree()
 
 
-@pytest.mark.parametrize(("arguments", "told"), [((), 2), (("report",), 1)])
-def test_the_command_clears(report: Workflow, arguments: tuple[str, ...], told: int) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "number", "told"), [((), 2, "2 cached results"), (("report",), 1, "1 cached result")]
+)
+def test_the_command_clears(report: Workflow, arguments: tuple[str, ...], number: int, told: str) -> None:
     """E4."""
     finish_run(make_workflow(cache_seconds=60), output=2)
     out = StringIO()
     call_command("clear_result_cache", *arguments, stdout=out)
-    assert out.getvalue() == f"Cleared: {told} cached results.\n"
-    assert len(cached_outputs()) == 2 - told
+    assert out.getvalue() == f"Cleared: {told}.\n"
+    assert len(cached_outputs()) == 2 - number
 
 
 def test_the_command_names_a_workflow_that_there_is_not(report: Workflow) -> None:

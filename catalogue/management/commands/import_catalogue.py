@@ -13,6 +13,7 @@ from catalogue.http_tools import KIND as DECLARED_HERE
 from catalogue.imports.configuration import CatalogueImportRequest, import_catalogue
 from catalogue.management.base import ImportCommand
 from catalogue.models import DiscoveryRun, Source
+from catalogue.naming import counted
 
 DIFFERS = 2
 
@@ -77,7 +78,7 @@ class Command(ImportCommand):
                 self.stderr.write(str(refused))
                 continue
             if run.outcome == DiscoveryRun.Outcome.SUCCEEDED:
-                self.stdout.write(f"{source.name}: {run.found} workflows listed")
+                self.stdout.write(f"{source.name}: {counted(run.found, 'workflow')} listed")
             else:
                 self.stderr.write(f"{source.name}: {run.error}")
 

@@ -7,6 +7,7 @@ from django.core.management.base import CommandError
 
 from audit.sealing import Report, verify, verify_lines
 from catalogue.management.base import CatalogueCommand, why_unreadable
+from catalogue.naming import counted
 
 
 class Command(CatalogueCommand):
@@ -58,15 +59,19 @@ def _describe(report: Report) -> list[str]:
     since = (
         f", the oldest since {report.unsealed_since:%Y-%m-%d %H:%M:%S} UTC" if report.unsealed_since else ""
     )
-    lines = [f"{report.segments} segments with {report.entries} entries; {report.unsealed} unsealed{since}."]
+    segments, entries = counted(report.segments, "segment"), counted(report.entries, "entry", "entries")
+    lines = [f"{segments} with {entries}; {report.unsealed:,} unsealed{since}."]
     if report.pruned:
-        lines.append(f"The retention has emptied {report.pruned} segments; their digests are in the chain.")
+        emptied = counted(report.pruned, "segment")
+        lines.append(f"The retention has emptied {emptied}; the digests are in the chain.")
     if report.vanished:
-        lines.append(f"{report.vanished} entries refer to records that no longer exist.")
+        refer = counted(report.vanished, "entry refers", "entries refer")
+        lines.append(f"{refer} to records that no longer exist.")
     if report.unknown_keys:
+        sealed = counted(report.unknown_keys, "segment was", "segments were")
         lines.append(
-            f"{report.unknown_keys} segments were sealed with a SECRET_KEY that is no longer known: their "
-            "chain was checked, their seals were not."
+            f"{sealed} sealed with a SECRET_KEY that is no longer known: "
+            "the chain was checked, the seals were not."
         )
     if report.head:
         lines.append(f"Head: {report.head}")

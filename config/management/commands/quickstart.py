@@ -32,6 +32,7 @@ from catalogue.discovery import RefreshRefused, refresh_source
 from catalogue.exposure import load_exposed_catalogue
 from catalogue.management.base import CatalogueCommand
 from catalogue.models import DiscoveryRun, Source
+from catalogue.naming import counted
 from catalogue.secrets import CredentialsUnreadable
 from catalogue.sources import configure_source, create_source
 from config.environment import BASE_DIR, COMMAND, IS_CHECKOUT
@@ -257,6 +258,7 @@ def banner(welcome: Welcome) -> str:
     token = welcome.token or TOKEN_HERE
     server = HttpServer(token=token)
     shown_token = welcome.token or f"create one: {COMMAND} create_mcp_token NAME"
+    tools = counted(welcome.tools, "workflow")
     if welcome.password:
         login = f"{ADMIN_NAME} / {welcome.password}   (shown only once: write it down)"
     else:
@@ -265,7 +267,7 @@ def banner(welcome: Welcome) -> str:
         [
             "",
             "=" * 78,
-            f"  Workflow Catalogue is up, with {welcome.tools} workflows as tools. Ctrl-C stops it.",
+            f"  Workflow Catalogue is up, with {tools} as tools. Ctrl-C stops it.",
             "",
             f"  Admin   {welcome.address}/admin/",
             f"  Login   {login}",

@@ -5,6 +5,7 @@ from django.core.management.base import CommandError
 
 from catalogue.management.base import CatalogueCommand
 from catalogue.models import Workflow
+from catalogue.naming import counted
 from executions.result_cache import clear_results
 
 
@@ -20,4 +21,4 @@ class Command(CatalogueCommand):
             workflows = set(Workflow.objects.filter(tool_name=name).values_list("pk", flat=True))
             if not workflows:
                 raise CommandError(f"No workflow has the tool name {name}.")
-        self.stdout.write(f"Cleared: {clear_results(workflows)} cached results.")
+        self.stdout.write(f"Cleared: {counted(clear_results(workflows), 'cached result')}.")

@@ -1,6 +1,7 @@
 from typing import Any
 
 from catalogue.management.base import CatalogueCommand
+from catalogue.naming import counted
 from executions.statistics import recount
 
 
@@ -11,11 +12,11 @@ class Command(CatalogueCommand):
     )
 
     def handle(self, *args: Any, **options: Any) -> None:
-        counted = recount()
-        if counted.since is None:
+        found = recount()
+        if found.since is None:
             self.stdout.write("Nothing to count: no execution has ended.")
             return
         self.stdout.write(
-            f"Counted {counted.hours} hours since {counted.since:%Y-%m-%d %H:%M} UTC; "
-            f"{counted.differed} differed and were corrected."
+            f"Counted {counted(found.hours, 'hour')} since {found.since:%Y-%m-%d %H:%M} UTC; "
+            f"{found.differed} differed and were corrected."
         )
