@@ -9,6 +9,7 @@ import itertools
 import re
 import sys
 import threading
+import time
 from collections.abc import Callable, Collection, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -98,6 +99,28 @@ def run_in_database(
         if threading.main_thread().is_alive():
             raise
         raise asyncio.CancelledError("the process ends") from None
+
+
+class DatabaseOutage:
+    """For a loop that repeats a query until the database answers. It logs the first of several failures in a
+    row and their end, instead of each attempt."""
+
+    def __init__(self, activity: str, **bound: Any) -> None:
+        self._activity, self._log = activity, logger.bind(**bound)
+        self._began_at: float | None = None
+
+    def note(self, error: Exception) -> None:
+        if self._began_at is None:
+            self._began_at = time.monotonic()
+            self._log.warning(
+                "{} failed, and is repeated until the database answers: {}", self._activity, error
+            )
+
+    def end(self) -> None:
+        if self._began_at is not None:
+            seconds = time.monotonic() - self._began_at
+            self._began_at = None
+            self._log.warning("{} works again; the database failed for {:.0f} s", self._activity, seconds)
 
 
 def _with_clean_connection(unit: Callable[[], Any]) -> Any:

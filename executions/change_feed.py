@@ -11,10 +11,9 @@ from typing import Any
 
 from django.db import DatabaseError, InterfaceError
 from django.utils import timezone
-from loguru import logger
 
 from catalogue.access import Caller
-from catalogue.database import run_in_database
+from catalogue.database import DatabaseOutage, run_in_database
 from executions.models import Execution, State
 from executions.reading import find_execution
 from executions.wakeups import request_poll_if_stale, waits, woken_by
@@ -135,6 +134,7 @@ def find_fresh_execution(execution_id: str, *, caller: Caller) -> Execution:
 
 
 async def _keep_looking(watcher: _Watcher) -> None:
+    outage = DatabaseOutage("Watching executions")
     for number in itertools.count(1):
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LOOK_SECONDS):
@@ -144,8 +144,9 @@ async def _keep_looking(watcher: _Watcher) -> None:
         try:
             looks = await run_in_database(_look_at, watched, refresh=number % LOOKS_PER_REFRESH == 0)
         except (DatabaseError, InterfaceError) as error:
-            logger.warning("Watching executions failed, trying again in {:g} s: {}", LOOK_SECONDS, error)
+            outage.note(error)
             continue
+        outage.end()
         for watch in list(watcher.watches):
             watch.compare(looks)
 

@@ -13,6 +13,7 @@ from django.db.models import Q
 from django.utils import timezone
 from loguru import logger
 
+from catalogue.database import DatabaseOutage
 from catalogue.discovery import due_sources, give_up_listings, sources_to_list_at_start
 from catalogue.models import DiscoveryRun
 from catalogue.tasks import refresh_one_source
@@ -41,6 +42,7 @@ class LocalWorker:
         self._due: dict[str, float] = {}
         self._under_way: dict[object, threading.Thread] = {}
         self._has_listed = False
+        self._outage = DatabaseOutage("The local worker's look for other workers")
         # In place of the Celery tasks of these names, which report or need a worker.
         self._own_jobs: dict[str, Callable[[], None]] = {
             "executions.poll_due_executions": self._poll,
@@ -88,8 +90,9 @@ class LocalWorker:
         try:
             stands_in = stand_in(self._process)
         except (DatabaseError, InterfaceError) as error:
-            logger.warning("The database failed, trying again in {} s: {}", TICK_SECONDS, error)
+            self._outage.note(error)
             return
+        self._outage.end()
         if stands_in and not stands_in_for_workers():
             logger.info(
                 "No worker is running: this process lists the engines and follows the runs itself, "

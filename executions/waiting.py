@@ -9,7 +9,7 @@ from django.db import InterfaceError, OperationalError
 from django.utils import timezone
 from loguru import logger
 
-from catalogue.database import run_in_database
+from catalogue.database import DatabaseOutage, run_in_database
 from catalogue.models import Workflow
 from executions import advancing
 from executions.change_feed import watching
@@ -156,6 +156,7 @@ class _Follower:
     async def _run(self) -> None:
         try:
             self._execution = created = await record(self._create)
+            self._outage = DatabaseOutage("Following the execution", execution=created.pk)
             # A request that repeats a key only watches: the first one answers.
             self._owns = created.pk == self._request.id or not self._request.idempotency_key
             # Approval takes long: a call that waits for it is answered immediately.
@@ -217,8 +218,9 @@ class _Follower:
                 try:
                     execution = await run_in_database(advancing.read_execution, execution.pk)
                     watch.saw(execution)
+                    self._outage.end()
                 except (OperationalError, InterfaceError) as error:
-                    await _wait_for_database(error, execution)
+                    await self._wait_for_database(error)
         execution.awaited_here = self._owns and not execution.is_settled
         self._execution = execution
         self._news.set()
@@ -230,8 +232,13 @@ class _Follower:
             try:
                 self._execution = await self._take_step(self._execution)
                 self._news.set()
+                self._outage.end()
             except (OperationalError, InterfaceError) as error:
-                await _wait_for_database(error, self._execution)
+                await self._wait_for_database(error)
+
+    async def _wait_for_database(self, error: Exception) -> None:
+        self._outage.note(error)
+        await asyncio.sleep(LOOK_AGAIN_SECONDS)
 
     async def _take_step(self, execution: Execution) -> Execution:
         fresh = execution
@@ -304,12 +311,6 @@ class _Follower:
             await run_in_database(execution.note, "not_cancelled", cancellation.message)
         if cancellation.outcome != CancelOutcome.CANCELLED:
             await run_in_database(execution.mark_unanswered)
-
-
-async def _wait_for_database(error: Exception, execution: Execution) -> None:
-    bound = logger.bind(execution=execution.pk)
-    bound.warning("The database failed, trying again in {} s: {}", LOOK_AGAIN_SECONDS, error)
-    await asyncio.sleep(LOOK_AGAIN_SECONDS)
 
 
 def _is_cancelled_on_disconnect(execution: Execution) -> bool:

@@ -12,9 +12,8 @@ from typing import Any, NamedTuple
 from django.db import DatabaseError, InterfaceError, transaction
 from django.db.models import Prefetch, Q
 from django.utils import timezone
-from loguru import logger
 
-from catalogue.database import run_in_database
+from catalogue.database import DatabaseOutage, run_in_database
 from catalogue.models import Workflow
 from executions.models import ACTIVE, Execution, State
 from telemetry import metrics
@@ -63,12 +62,15 @@ def _drop_one(counts: Counter[Any], key: Any) -> None:
 
 
 async def _renew(kept: _Kept) -> None:
+    outage = DatabaseOutage("Renewing leases")
     while True:
         await asyncio.sleep(RENEWAL_SECONDS)
         try:
             await run_in_database(_extend, list(kept.held), list(kept.awaited))
         except (DatabaseError, InterfaceError) as error:
-            logger.warning("Renewing leases failed, trying again in {} s: {}", RENEWAL_SECONDS, error)
+            outage.note(error)
+        else:
+            outage.end()
 
 
 def _extend(held: Sequence[Held], awaited: Sequence[uuid.UUID]) -> None:

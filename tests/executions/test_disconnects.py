@@ -399,6 +399,21 @@ async def test_a_database_that_fails_for_a_moment_costs_a_waiting_caller_no_resu
     assert faults.times == 0 and "database is locked" in "".join(log)
 
 
+@pytest.mark.databases("executions.waiting", "catalogue.database")
+async def test_an_outage_of_the_database_is_logged_when_it_begins_and_when_it_ends(
+    faults: Faults, engine: WireEngine, workflow: Workflow, log: list[str]
+) -> None:
+    """B6, B9: and not with each attempt of each call that waits."""
+    engine.on_status = in_turn(replies(200, status()), replies(200, completed({"sum": 3})))
+    waiting = asyncio.create_task(ask())
+    await until(lambda: Execution.objects.filter(polls=1).exists())
+    faults.fails, faults.times = 'SELECT "executions_execution"', 5
+    assert (await waiting).succeeded and faults.times == 0
+    first, last = [line for line in log if line.startswith("Following the execution")]
+    assert "failed, and is repeated until the database answers: database is locked" in first
+    assert "works again; the database failed for " in last
+
+
 async def test_a_note_that_cannot_be_written_is_logged(
     faults: Faults, engine: WireEngine, workflow: Workflow, log: list[str]
 ) -> None:
