@@ -3,7 +3,9 @@
 from typing import Any
 
 from django.contrib.admin import ModelAdmin
+from django.core.cache.backends.dummy import DummyCache
 from django.http import HttpRequest, HttpResponseBase
+from unfold import sites
 
 
 def formsets_of(pages: "ModelAdmin[Any]", request: HttpRequest, row: Any, *, change: bool) -> list[Any]:
@@ -15,3 +17,10 @@ def formsets_of(pages: "ModelAdmin[Any]", request: HttpRequest, row: Any, *, cha
 def mark_logged(response: HttpResponseBase) -> None:
     """Keep Django from logging an error response."""
     response._has_been_logged = True  # type: ignore[attr-defined]
+
+
+def search_without_cache() -> None:
+    """Unfold keeps the results of a search for five minutes: what was added since was not found, and what was
+    deleted was. It has no setting for that, and Django's cache also serves others."""
+    assert sites.cache is not None
+    sites.cache = DummyCache("searches", {})

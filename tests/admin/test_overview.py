@@ -143,6 +143,10 @@ def test_the_search_over_everything_finds_what_one_may_see(
     member = staff_with("view_source")
     shown = text_of(member.get("/admin/search/", {"s": "orders", "extended": "1"}))
     assert "orders-engine" in shown and "collect_orders" not in shown and "orders-only" not in shown
+    workflow.delete()
+    make_workflow(name="return_orders")
+    shown = text_of(admin_client.get("/admin/search/", {"s": "orders", "extended": "1"}))
+    assert "return_orders" in shown and "collect_orders" not in shown, "it is searched each time"
     nothing = admin_client.get("/admin/search/", {"s": "nothing-is-called-that", "extended": "1"})
     assert "No results matching your query" in text_of(nothing)
     assert 'id="command-results-list"' in nothing.content.decode()
