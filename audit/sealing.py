@@ -25,7 +25,7 @@ from django.utils.crypto import constant_time_compare, salted_hmac
 from loguru import logger
 
 from audit.models import Entry, Kind, Progress, Segment, digest_of, record
-from connectors.background import WorkTime
+from connectors.background import CLOCKS_APART, WorkTime
 
 BATCH = 200  # Entries at a time: SQLite has one writer
 VERIFIED_AT_A_TIME = 100  # Segments
@@ -128,11 +128,16 @@ def _lock_progress() -> Progress | None:
 def _gather(progress: Progress, by_kind: dict[str, list[Entry]]) -> bool:
     """Adds entries that are not stored yet. Returns whether there are more."""
     now, gathered, is_more = timezone.now(), json.loads(progress.gathered), False
-    is_due = progress.rechecked_at is None or now - progress.rechecked_at > RECHECKED_EVERY
+    # In the future after the clock was set back, when records may be older than the mark.
+    is_due = progress.rechecked_at is None or not (
+        -CLOCKS_APART < now - progress.rechecked_at <= RECHECKED_EVERY
+    )
     reach = RECHECKED if is_due else LATE
     for witness in witnesses:
         mark = datetime.fromisoformat(gathered.get(witness.name, LONG_AGO.isoformat()))
         until = now - witness.delay
+        if mark > until + CLOCKS_APART:
+            mark = until
         begin = mark if mark - LONG_AGO < reach else mark - reach
         found, reached = witness.gather(begin, until, BATCH)
         for entry in found:

@@ -22,6 +22,7 @@ from catalogue.features import KEPT, read_features, reconcile_features
 from catalogue.models import DiscoveryRun, Source
 from catalogue.naming import counted
 from catalogue.reconciliation import ListingHeld, Superseded, read_listing, reconcile
+from connectors.background import CLOCKS_APART
 from connectors.definitions import FeatureDefinition, RejectedDefinition, WorkflowDefinition
 from connectors.errors import ConnectorError, InvalidAnswer, Unreachable, backoff_seconds, error_name
 from connectors.protocol import Connector, Health
@@ -67,6 +68,29 @@ def due_sources() -> list[int]:
     if not settings.CATALOGUE["discovery_enabled"]:
         return []
     return list(Source.objects.due(timezone.now()).values_list("pk", flat=True))
+
+
+def correct_times() -> None:
+    """Limit plans and leases from a clock that was ahead to what the present time allows; a source that was
+    listed in the future is due."""
+    now = timezone.now()
+    ahead, leased = now + CLOCKS_APART, now + CLOCKS_APART + LEASE
+    wrong = Q(last_refreshed_at__gt=ahead) | Q(next_refresh_at__gt=ahead)
+    wrong |= Q(refresh_lease_expires_at__gt=leased)
+    for source in Source.objects.filter(wrong, enabled=True):
+        changes: dict[str, datetime] = {}
+        longest = timedelta(seconds=max(source.effective_refresh_interval, LONGEST_RETRY_SECONDS))
+        if source.last_refreshed_at is not None and source.last_refreshed_at > ahead:
+            changes["last_refreshed_at"] = now
+            if source.next_refresh_at is not None:
+                changes["next_refresh_at"] = min(source.next_refresh_at, now)
+        elif source.next_refresh_at is not None and source.next_refresh_at > ahead + longest:
+            changes["next_refresh_at"] = now
+        # A process that still lists it renews its lease, or gives way.
+        if source.refresh_lease_expires_at is not None and source.refresh_lease_expires_at > leased:
+            changes["refresh_lease_expires_at"] = now + LEASE
+        if changes:
+            Source.objects.filter(wrong, pk=source.pk).update(**changes)
 
 
 def make_due(sources: QuerySet[Source]) -> int:

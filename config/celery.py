@@ -26,6 +26,7 @@ from celery.signals import (
 from kombu import Exchange, Queue
 from kombu.transport import TRANSPORT_ALIASES, filesystem
 from kombu.utils.json import dumps, loads
+from loguru import logger
 
 from telemetry import metrics, traces
 
@@ -110,9 +111,23 @@ class Application(Celery):
     def Beat(self) -> Any:  # noqa: N802 - Celery's name
         """Sends tasks by name, without importing their modules and models."""
         from celery.apps.beat import Beat
+        from celery.beat import PersistentScheduler
+
+        class Scheduler(PersistentScheduler):
+            def tick(self, *arguments: Any, **named: Any) -> Any:
+                """Celery's own would send nothing until the time of the last ticks is reached again."""
+                now = self.app.now()
+                ahead = [one for one in self.schedule.values() if one.last_run_at and one.last_run_at > now]
+                for entry in ahead:
+                    entry.last_run_at = now
+                if ahead:
+                    logger.warning("The clock was set back; beat goes on by the present time")
+                    self._heap = None
+                return super().tick(*arguments, **named)
 
         class Schedule(Beat):
             def init_loader(self) -> None:
+                self.scheduler_cls = Scheduler
                 app.finalize()
 
             def install_sync_handler(self, service: Any) -> None:
@@ -213,6 +228,11 @@ def _configure() -> None:
                 "task": "executions.poll_due_executions",
                 "schedule": 1.0,
                 "options": {"expires": 5},
+            },
+            "correct-times": {
+                "task": "executions.correct_times",
+                "schedule": 10.0,
+                "options": {"expires": 10},
             },
             "refresh-due-sources": {
                 "task": "catalogue.refresh_due_sources",

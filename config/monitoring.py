@@ -9,6 +9,7 @@ import threading
 import time
 from contextlib import closing
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import cache
 from typing import Any
 
@@ -145,7 +146,10 @@ def _check_beat(presence: WorkerPresence | None) -> Check:
     if presence is None:
         return Check(False, "No tick has been processed yet. Are a worker and beat running?")
     age = timezone.now() - presence.seen_at
+    if age < -SILENCE:
+        return Check(False, _is_ahead(-age))
     if age < SILENCE:
+        age = max(age, timedelta())
         return Check(True, f"The last tick was processed {age.total_seconds():.0f} s ago.")
     alive = _is_alive(presence)
     advice = "A worker is running. Is beat running?" if alive else "No worker is running to process one."
@@ -155,16 +159,27 @@ def _check_beat(presence: WorkerPresence | None) -> Check:
 def _check_workers(presence: WorkerPresence | None) -> Check:
     if presence is None:
         return Check(False, "No worker has been seen yet.")
-    if presence.process and timezone.now() - presence.seen_at < SILENCE:
+    if presence.process and abs(timezone.now() - presence.seen_at) < SILENCE:
         return Check(True, "This process does the work of the workers itself.")
-    last = max(presence.seen_at, presence.worker_at or presence.seen_at)
-    seconds = (timezone.now() - last).total_seconds()
-    return Check(_is_alive(presence), f"A worker was last seen {seconds:.0f} s ago.")
+    age = _age_of_last_sign(presence)
+    if age < -SILENCE:
+        return Check(False, _is_ahead(-age))
+    seconds = max(age, timedelta()).total_seconds()
+    return Check(age < SILENCE, f"A worker was last seen {seconds:.0f} s ago.")
+
+
+def _age_of_last_sign(presence: WorkerPresence) -> timedelta:
+    """The smaller distance from now counts: either sign may be from before the clock was set."""
+    signs = (presence.seen_at, presence.worker_at or presence.seen_at)
+    return min((timezone.now() - sign for sign in signs), key=abs)
 
 
 def _is_alive(presence: WorkerPresence) -> bool:
-    last = max(presence.seen_at, presence.worker_at or presence.seen_at)
-    return timezone.now() - last < SILENCE
+    return abs(_age_of_last_sign(presence)) < SILENCE
+
+
+def _is_ahead(by: timedelta) -> str:
+    return f"The last sign is dated {by.total_seconds():.0f} s ahead. Compare the clocks of the processes."
 
 
 readiness = Readiness()

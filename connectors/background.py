@@ -5,11 +5,14 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Coroutine
+from datetime import timedelta
 from functools import cache
 from typing import Any, TypeVar
 
 Result = TypeVar("Result")
 
+# The largest assumed difference of clocks. Times further ahead are from a clock that was or is wrong.
+CLOCKS_APART = timedelta(seconds=60)
 process_ends = threading.Event()  # Set when a worker must end
 
 

@@ -10,7 +10,7 @@ import hmac
 import json
 import time
 from collections.abc import Iterable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from smtplib import SMTPException
 from typing import Any
 
@@ -18,10 +18,11 @@ from django.conf import settings
 from django.contrib.auth import get_user_model
 from django.core.mail import EmailMessage
 from django.db import transaction
+from django.db.models import Q, QuerySet
 from django.utils import timezone
 from loguru import logger
 
-from connectors.background import WorkTime, run_in_background_loop
+from connectors.background import CLOCKS_APART, WorkTime, run_in_background_loop
 from connectors.errors import ConnectorError, backoff_seconds
 from connectors.formats.json import readable_json
 from connectors.network.client import EngineClient
@@ -47,9 +48,7 @@ class NotSent(Exception):
 def send_due(*, seconds: float) -> int:
     """Returns how many were sent; stops between two after so many seconds."""
     work_time, sent = WorkTime(seconds), 0
-    due = ApprovalNotice.objects.filter(
-        sent_at=None, given_up_at=None, next_attempt_at__lte=timezone.now()
-    ).order_by("next_attempt_at")
+    due = _due(timezone.now()).order_by("next_attempt_at")
     for key in list(due.values_list("pk", flat=True)[:AT_ONCE]):
         if work_time.is_over:
             break
@@ -58,12 +57,18 @@ def send_due(*, seconds: float) -> int:
     return sent
 
 
+def _due(now: datetime) -> QuerySet[ApprovalNotice]:
+    is_due = Q(next_attempt_at__lte=now)
+    # No right clock plans so far ahead.
+    is_due |= Q(next_attempt_at__gt=now + timedelta(seconds=LONGEST_SECONDS) + CLOCKS_APART)
+    return ApprovalNotice.objects.filter(is_due, sent_at=None, given_up_at=None)
+
+
 def _claim(key: int) -> ApprovalNotice | None:
     """No other worker sends it in the meantime; if this one is killed, it is due again."""
     now = timezone.now()
     with transaction.atomic():
-        open_ones = ApprovalNotice.objects.select_for_update(skip_locked=True, of=("self",))
-        notice = open_ones.filter(pk=key, sent_at=None, given_up_at=None, next_attempt_at__lte=now).first()
+        notice = _due(now).select_for_update(skip_locked=True, of=("self",)).filter(pk=key).first()
         if notice is not None:
             notice.next_attempt_at, notice.attempts = now + CLAIMED, notice.attempts + 1
             notice.save(update_fields=["next_attempt_at", "attempts"])

@@ -14,6 +14,7 @@ import math
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from datetime import timedelta
 from typing import Any
 
 from django.conf import settings
@@ -25,13 +26,14 @@ from catalogue.access import Caller, Rate, rate_of
 from catalogue.database import in_turn
 from catalogue.exposure import current_catalogue
 from catalogue.models import Workflow
+from connectors.background import CLOCKS_APART
 from executions.models import RateBucket
 from executions.refusals import TooManyCalls
 
 TERM_SECONDS = 1.0
 REMEMBERED_RATES = 10_000
 MINUTE = 60_000_000  # Microseconds
-CLOCKS_APART = MINUTE  # The largest assumed difference of clocks, and wait for the database
+EXCESS = CLOCKS_APART // timedelta(microseconds=1)  # From other clocks, and waits for the database
 KEPT = 24 * 60 * MINUTE  # Rows with bookings that ended longer ago are removed
 PURGED_AT_ONCE = 1_000
 
@@ -166,7 +168,7 @@ def book_calls(rate: Rate, number: int) -> tuple[int, float]:
         RateBucket.objects.bulk_create([RateBucket(key=rate.key, booked_until=now)], ignore_conflicts=True)
         old = RateBucket.objects.filter(booked_until__lt=now - KEPT)
         RateBucket.objects.filter(pk__in=list(old.values_list("pk", flat=True)[:PURGED_AT_ONCE])).delete()
-    if booked_until > horizon + CLOCKS_APART:
+    if booked_until > horizon + EXCESS:
         # The rate was lowered, or the clock set back. Another process booked a smaller excess: this one may
         # have waited for the database, or its clock may be behind.
         row.filter(booked_until=booked_until).update(booked_until=horizon)

@@ -25,6 +25,7 @@ from loguru import logger
 
 from catalogue.database import in_turn
 from catalogue.models import Workflow
+from connectors.background import CLOCKS_APART
 from executions.models import CachedResult, CachePolicy, CacheUse, Execution, State
 from executions.models.execution import size_of
 from executions.models.lifecycle import StartRequest, insert_execution, new_execution
@@ -127,9 +128,11 @@ def clear_results(workflows: Collection[int] | None = None) -> int:
 def clean_if_due() -> None:
     now = timezone.now()
     policy, _ = CachePolicy.objects.get_or_create(pk=CachePolicy.ONLY)
-    due_at = policy.cleaned_at and policy.cleaned_at + timedelta(seconds=policy.cleanup_seconds)
+    pause = timedelta(seconds=policy.cleanup_seconds)
     same = CachePolicy.objects.filter(pk=policy.pk, cleaned_at=policy.cleaned_at)
-    if (due_at is None or due_at <= now) and same.update(cleaned_at=now):
+    # Also if it was cleaned in the future: the clock was set back.
+    is_due = policy.cleaned_at is None or not now - pause < policy.cleaned_at <= now + CLOCKS_APART
+    if is_due and same.update(cleaned_at=now):
         clean()
 
 

@@ -27,6 +27,7 @@ from catalogue.exposure import current_catalogue, find_named
 from catalogue.models import Workflow
 from catalogue.naming import find_similar_names
 from catalogue.schemas import ArgumentProblem
+from connectors.background import CLOCKS_APART
 from executions import approvals, queue, rates, refusals
 from executions.models import OPEN, Execution, StandingApproval, State
 from executions.models.execution import has_abandoned
@@ -135,7 +136,8 @@ def _check_queue(caller: Caller) -> None:
 
 def _pause(**whose: str) -> int:
     came_through = Execution.objects.filter(admitted_at__gt=F("created_at"), **whose)
-    lately = came_through.filter(admitted_at__gte=timezone.now() - MINUTE).count()
+    now = timezone.now()
+    lately = came_through.filter(admitted_at__range=(now - MINUTE, now + CLOCKS_APART)).count()
     return math.ceil(MINUTE.total_seconds() / max(lately, 1))
 
 

@@ -3,15 +3,19 @@ from typing import Any
 from celery import shared_task
 from celery.signals import worker_process_shutdown, worker_shutdown
 
+from catalogue import discovery
 from catalogue.product_settings import overrides
 from connectors.background import run_in_background_loop
 from executions import advancing, approval_notices, approvals, result_cache, retention, statistics
 from executions.local_worker import RENEWAL_SECONDS, at_most_every, note_worker
 from executions.models import StatisticsState
 from executions.queue import admit_queued
+from executions.runner import lease
 from executions.wakeups import POLL_TASK
 
 _note_worker = at_most_every(RENEWAL_SECONDS, note_worker)
+# Seldom: workers whose clocks differ would list sources in turn.
+_correct_sources = at_most_every(300.0, discovery.correct_times)
 NOTICE_SECONDS = 20.0
 PRUNING_SECONDS = 20.0  # It occupies a thread of the worker
 
@@ -22,6 +26,13 @@ def poll_due_executions() -> None:
     advancing.poll_due_executions()
     admit_queued()
     _note_worker()
+
+
+@shared_task(name="executions.correct_times")
+def correct_times() -> None:
+    """After a clock that was ahead has been set back."""
+    lease.correct_times()
+    _correct_sources()
 
 
 @shared_task(name="executions.prune_executions")

@@ -20,6 +20,7 @@ from rest_framework.request import Request
 
 from audit.models import Kind, record
 from catalogue.naming import counted
+from connectors.background import CLOCKS_APART
 from mcp_bridge.addresses import SHOWN_NAME, client_address, neighbourhood
 from mcp_bridge.bearers import Undecided, authenticate, describe_wrong_bearer
 from mcp_bridge.external_tokens import named_outside
@@ -177,8 +178,9 @@ def _count(key: str, limit: Limit) -> int:
     now = timezone.now()
     with transaction.atomic():
         counts = FailureCount.objects.filter(key=key)
-        counts.filter(ends_at__lte=now).delete()
         fresh = FailureCount(key=key, ends_at=now + timedelta(seconds=limit.seconds))
+        # One that ends later than a new one is from a clock that was ahead.
+        counts.exclude(ends_at__gt=now, ends_at__lte=fresh.ends_at + CLOCKS_APART).delete()
         FailureCount.objects.bulk_create([fresh], ignore_conflicts=True)
         counts.update(failures=F("failures") + 1)
         count = counts.first()

@@ -5,6 +5,7 @@ import hashlib
 import os
 import time
 from collections.abc import Callable
+from math import ceil
 from typing import Any
 from urllib.parse import urlencode
 
@@ -17,6 +18,7 @@ from django.contrib.auth import BACKEND_SESSION_KEY
 from django.contrib.auth.models import AnonymousUser, User
 from django.contrib.auth.views import redirect_to_login
 from django.db import transaction
+from django.db.models import Q
 from django.http import HttpRequest, HttpResponse, HttpResponseBase, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import reverse
@@ -31,11 +33,13 @@ from django.views.decorators.debug import sensitive_post_parameters
 from audit.models import Kind, record
 from catalogue.history import actor_of, record_change
 from catalogue.secrets import CredentialsUnreadable, decrypt_credentials, encrypt_credentials
+from connectors.background import CLOCKS_APART
 from mcp_bridge.addresses import client_address
 from mcp_bridge.authentication import CodeAttempt, TooManyFailures
 from mcp_bridge.models import SecondFactor
 
 STEP_SECONDS = 30
+STEPS_APART = ceil(CLOCKS_APART.total_seconds() / STEP_SECONDS) + 1
 DIGITS = 6
 KEY_BYTES = 20
 RECOVERY_CODES = 10
@@ -87,8 +91,9 @@ def _accepts_code(factor: SecondFactor, code: str) -> bool:
     present = int(time.time()) // STEP_SECONDS
     for step in (present - 1, present, present + 1):
         if totp.generate(step * STEP_SECONDS).decode() == code:
-            unused = SecondFactor.objects.filter(pk=factor.pk, last_step__lt=step)
-            return unused.update(last_step=step) == 1
+            # A step far ahead was accepted by a clock that was, and would refuse all codes until then.
+            unused = Q(last_step__lt=step) | Q(last_step__gt=present + STEPS_APART)
+            return SecondFactor.objects.filter(unused, pk=factor.pk).update(last_step=step) == 1
     return False
 
 

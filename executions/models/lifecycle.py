@@ -300,7 +300,7 @@ class Execution(Transitions):
     def news_in(self, snapshot: RunSnapshot, now: datetime) -> str:
         """A line for the timeline, or empty: the timeline grows with the logarithm of the run's age."""
         spacing = (now - (self.started_at or self.created_at)) / 20
-        if self.progress_noted_at is not None and now - self.progress_noted_at < spacing:
+        if self.progress_noted_at is not None and timedelta() <= now - self.progress_noted_at < spacing:
             return ""
         message = progress_message(snapshot)
         if (snapshot.progress, message) == (self.progress, self.progress_message):

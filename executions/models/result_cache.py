@@ -22,6 +22,7 @@ from loguru import logger
 from catalogue.fields import JSONTextField
 from catalogue.models import Recorded, Workflow
 from catalogue.schemas import find_argument_problems
+from connectors.background import CLOCKS_APART
 from executions.models.execution import ExecutionRecord, size_of
 from executions.models.statements import adapt_key, adapt_time, carry_out, read_row, update
 
@@ -156,7 +157,9 @@ class CachedResult(models.Model):
 
     def answers(self, now: datetime, *, seconds: int) -> bool:
         """Whether it may still be used if its workflow's results are now cached for `seconds`."""
-        return now < min(self.expires_at, self.created_at + timedelta(seconds=seconds))
+        ends_at = min(self.expires_at, self.created_at + timedelta(seconds=seconds))
+        # Not one from a clock that was ahead: it would answer for that much longer.
+        return self.created_at - CLOCKS_APART < now < ends_at
 
     def use(self, now: datetime) -> bool:
         """Count a hit, last in its transaction. Returns False if the result was removed or replaced."""

@@ -22,6 +22,7 @@ from django.db.models.functions import Coalesce
 from django.utils import timezone
 
 from catalogue.database import THREADS, run_in_database
+from connectors.background import CLOCKS_APART
 from connectors.errors import ConnectorError, NotFound, Rejected, Unreachable, Unsupported, error_name
 from connectors.network.redaction import printable
 from connectors.protocol import Capabilities, Connector, RunSnapshot, RunState
@@ -302,7 +303,8 @@ async def _poll(connector: Connector, execution: Execution, *, waited_for: bool)
     if execution.polled_at is not None:
         # The engine's minimum applies between any two polls of a run (B2).
         not_before = execution.polled_at + timedelta(seconds=capabilities.min_poll_seconds)
-        if not_before > timezone.now():
+        # Not if the last poll lies ahead: the clock was set back.
+        if not_before > timezone.now() >= execution.polled_at - CLOCKS_APART:
             return not_before
     snapshot = await ask(connector.poll(execution.run), seconds=READ_SECONDS, otherwise=Unreachable)
     return _Look(snapshot, poll_interval(execution, capabilities, waited_for=waited_for))

@@ -15,6 +15,7 @@ from django.utils import timezone
 
 from catalogue.database import DatabaseOutage, run_in_database
 from catalogue.models import Workflow
+from connectors.background import CLOCKS_APART
 from executions.models import ACTIVE, Execution, State
 from telemetry import metrics
 
@@ -88,6 +89,52 @@ def _extend(held: Sequence[Held], awaited: Sequence[uuid.UUID]) -> None:
         waited_for = Execution.objects.filter(pk__in=awaited[at : at + AT_A_TIME])
         # Not for callers that disconnected during a step.
         waited_for.filter(awaited_until__gt=now).update(awaited_until=until)
+
+
+WRITTEN = (
+    "started_at", "polled_at", "admitted_at", "progress_noted_at", "end_reported_at", "looked_up_since",
+    "cancel_requested_at", "overdue_since", "cancel_sent_at", "terminate_sent_at",
+)  # fmt: skip
+PLANNED_AHEAD = timedelta(hours=1)  # The most that an engine or a source's settings may ask for
+CORRECTED_AT_A_TIME = 500
+
+
+def correct_times() -> None:
+    """Limit what a clock that was ahead wrote into active executions to what the present time allows.
+
+    Otherwise such a run would be polled, timed out and taken over only once the time is reached. A process
+    whose clock is still ahead renews its leases, and so keeps them.
+    """
+    now = timezone.now()
+    ahead = now + CLOCKS_APART
+    wrong = Q(lease_expires_at__gt=ahead + LEASE) | Q(awaited_until__gt=ahead + LEASE)
+    wrong |= Q(next_attempt_at__gt=ahead + PLANNED_AHEAD)
+    for name in WRITTEN:
+        wrong |= Q(**{f"{name}__gt": ahead})
+    corrected = 0
+    for execution in Execution.objects.active().filter(wrong)[:CORRECTED_AT_A_TIME]:
+        changes = _corrections(execution, now)
+        # What has changed since is corrected the next time.
+        same = {name: getattr(execution, name) for name in (*changes, "state", "lease_holder")}
+        corrected += Execution.objects.filter(pk=execution.pk, **same).update(**changes)
+    if corrected:
+        logger.warning(
+            "{} executions had times in the future; compare the clocks of all processes", corrected
+        )
+
+
+def _corrections(execution: Execution, now: datetime) -> dict[str, Any]:
+    ahead = now + CLOCKS_APART
+    limits = {"lease_expires_at": LEASE, "awaited_until": LEASE, "next_attempt_at": PLANNED_AHEAD}
+    limits["deadline_at"] = timedelta(seconds=execution.timeout_seconds)
+    changes: dict[str, Any] = {}
+    for name in (*limits, *WRITTEN):
+        value, limit = getattr(execution, name), limits.get(name, timedelta())
+        if value is not None and value > ahead + limit:
+            changes[name] = now + limit
+    if not changes.keys().isdisjoint({*WRITTEN, "next_attempt_at"}):
+        changes["next_attempt_at"] = min(execution.next_attempt_at, now)
+    return changes
 
 
 LANE_ROOM = 50  # Concurrent steps of one lane in a process: the size of an engine's connection pool

@@ -162,6 +162,8 @@ def learn_from_end(execution: Execution, *, ended_at: datetime | None) -> None:
     last_poll = execution.polled_at or begun
     if ended_at is not None and last_poll <= ended_at <= found_at:
         last_poll = found_at = ended_at
+    if not begun <= last_poll <= found_at:
+        return  # The clock was set back during the run.
     with _lock:
         runs = _runs.setdefault(execution.workflow_id, LatestRuns())
         runs.add((last_poll - begun).total_seconds(), (found_at - begun).total_seconds())

@@ -170,6 +170,15 @@ def test_a_code_counts_once_also_for_several_at_once(clock: Clock) -> None:
     assert log_in().post(PAGE, {"code": code_of(clock, steps=-1)}).status_code == 400, "nor an older one"
 
 
+def test_codes_count_again_after_the_clock_was_set_back(clock: Clock) -> None:
+    """All were refused until the time of the last code was reached; each still counts once."""
+    clock.now += 86_400
+    enrol(clock)
+    clock.now -= 86_400
+    assert log_in().post(PAGE, {"code": code_of(clock)}).status_code == 302
+    assert log_in().post(PAGE, {"code": code_of(clock)}).status_code == 400
+
+
 def test_a_recovery_code_opens_once_and_new_ones_end_the_others(clock: Clock) -> None:
     client, codes = enrol(clock)
     assert len(set(codes)) == second_factor.RECOVERY_CODES

@@ -133,6 +133,14 @@ def test_counts_that_have_ended_are_removed() -> None:
     assert not FailureCount.objects.filter(key="old").exists()
 
 
+def test_counts_of_a_clock_that_was_ahead_keep_nobody_out() -> None:
+    """It was a day until the next attempt."""
+    for _ in range(TRIES + 1):
+        sign_in()
+    FailureCount.objects.update(ends_at=timezone.now() + timedelta(days=1))
+    assert sign_in(password=PASSWORD).status_code == 302
+
+
 @pytest.mark.django_db(transaction=True)
 def test_passwords_are_checked_one_at_a_time(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     """G3: however many sign in, calls find a core; who would wait too long is told, and not counted."""

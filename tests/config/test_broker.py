@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from pathlib import Path
 from queue import Empty
 from threading import Event
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 from kombu import Connection
 
-from config.celery import embedded_broker_options
+from config.celery import app, embedded_broker_options
 from tests.processes import ROOT
 
 WRITERS, READERS, EACH = 3, 3, 150
@@ -99,6 +100,30 @@ def test_workers_and_beat_start_without_what_only_others_need(start: str, loaded
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
     )
     assert outcome.stdout.split() == ["True"]
+
+
+def test_beat_goes_on_at_once_after_its_clock_was_set_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """It sent nothing until the time of its last ticks was reached again, also after a restart."""
+    right, offset, sent = app.now, timedelta(days=1), []
+    monkeypatch.setattr(app, "now", lambda: right() + offset)
+    monkeypatch.setattr(app, "send_task", lambda name, *_, **__: sent.append(name))
+    program = app.Beat()
+    program.init_loader()
+    scheduler = program.scheduler_cls(app=app, schedule_filename=str(tmp_path / "schedule"))
+
+    def tick() -> int:
+        sent.clear()
+        for _ in range(2 * len(scheduler.schedule)):
+            scheduler.tick()
+        return sent.count("executions.poll_due_executions")
+
+    tick()
+    offset += timedelta(seconds=5)
+    assert tick() == 1
+    offset = timedelta()
+    assert tick() == 0
+    offset += timedelta(seconds=5)
+    assert tick() == 1
 
 
 ENDED_WITHIN_A_MESSAGE = """

@@ -192,6 +192,8 @@ def test_how_long_to_wait_follows_from_how_fast_the_queue_moves(
         at = now - timedelta(seconds=30 if number % 2 else 90)
         make_execution(workflow, admitted_at=at, created_at=at - timedelta(seconds=100))
     make_execution(workflow, created_at=now, admitted_at=now)
+    ahead = now + timedelta(days=1)  # By a clock that has been set back
+    make_execution(workflow, created_at=ahead, admitted_at=ahead + timedelta(seconds=9))
     for _ in range(2):
         create_execution(request_for("report"))
     with pytest.raises(Busy) as refused:

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,18 @@ def test_readiness_names_what_is_missing_and_each_check_has_a_reason(mcp_server:
     WorkerPresence.objects.update(worker_at=timezone.now() - SILENCE * 2)
     checks = ready(mcp_server).json()["checks"]
     assert not checks["workers"]["ok"] and "20 s ago" in checks["workers"]["reason"]
+
+
+def test_readiness_does_not_count_a_tick_that_lies_ahead(mcp_server: McpServer) -> None:
+    """A dead worker seemed to be alive until the time was reached."""
+    note_worker()
+    WorkerPresence.objects.update(seen_at=timezone.now() + timedelta(hours=2), worker_at=None)
+    checks = ready(mcp_server).json()["checks"]
+    for name in ("beat", "workers"):
+        assert not checks[name]["ok"] and "Compare the clocks" in checks[name]["reason"]
+
+    note_alive()
+    assert ready(mcp_server).json()["checks"]["workers"]["ok"]
 
 
 def test_a_full_disk_below_the_embedded_broker_is_named(
