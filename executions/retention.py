@@ -109,13 +109,16 @@ def _what_is_due(retention: Retention, now: datetime) -> dict[str, Callable[[], 
         "discovery_runs": (retention.keeps_for("discovery_runs"), _prune_discovery_runs),
         "statistics": (retention.keeps_for("statistics"), prune_statistics),
     }
+    parts = {"payloads", "timelines"}
     for kept in kept_alike:
         kinds[kept.name] = (records, kept.prune_records)
         kinds[kept.payloads] = (payloads, kept.prune_payloads)
+        parts.add(kept.payloads)
     return {
         kind: partial(prune_batch, now - limit)
         for kind, (limit, prune_batch) in kinds.items()
-        if limit is not None
+        # What is removed with its record is not emptied first.
+        if limit is not None and (kind not in parts or records is None or limit < records)
     }
 
 

@@ -212,6 +212,15 @@ def test_more_than_a_batch_is_removed_too(monkeypatch: pytest.MonkeyPatch) -> No
     assert prune() == Pruned(payloads=5, timelines=5)
 
 
+def test_what_goes_with_its_record_is_not_emptied_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the first retention of a large database, that was a quarter of the work."""
+    monkeypatch.setattr(retention, "BATCH", 2)
+    keep(records=30, payloads=30, events=60)
+    for _ in range(5):
+        ended(61)
+    assert prune() == Pruned(executions=5)
+
+
 def test_when_the_time_is_up_the_rest_is_left_to_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """B7: the worker has other things to do."""
     monkeypatch.setattr(retention, "BATCH", 2)
