@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from django.db import DatabaseError, InterfaceError, transaction
 from django.db.models import Prefetch, Q
 from django.utils import timezone
+from loguru import logger
 
 from catalogue.database import DatabaseOutage, run_in_database
 from catalogue.models import Workflow
