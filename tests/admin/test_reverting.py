@@ -391,7 +391,7 @@ def test_what_cannot_be_added_or_deleted_says_why(admin_client: Client) -> None:
     assert "enter them again" in refusal(latest(source))
     new = add("sources", ADDITIONS["sources"][1])
     make_workflow(Source.objects.get(name="new"))
-    assert "new now has 1 workflows: delete it by hand." in refusal(new)
+    assert "new now has 1 workflow: delete it by hand." in refusal(new)
     other = add("toolsets", {"slug": "other", "picked": ["report"]})
     client.delete("/api/toolsets/other/")
     deleted = HistoryEntry.objects.latest("pk")

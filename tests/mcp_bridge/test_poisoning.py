@@ -132,4 +132,4 @@ def test_list_workflows_says_why_a_list_is_an_old_one(
     refresh_source(source)
     body, headers = modern("tools/call", name="list_workflows", arguments={})
     told = mcp_server.post(body, token=token, headers=headers).text
-    assert "report_1" in told and "1 of 1 workflows are missing" in told
+    assert "report_1" in told and "1 of 1 workflow is missing" in told
