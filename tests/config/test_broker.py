@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 from queue import Empty
@@ -109,7 +110,7 @@ def test_beat_goes_on_at_once_after_its_clock_was_set_back(tmp_path: Path, monke
     monkeypatch.setattr(app, "send_task", lambda name, *_, **__: sent.append(name))
     program = app.Beat()
     program.init_loader()
-    scheduler = program.scheduler_cls(app=app, schedule_filename=str(tmp_path / "schedule"))
+    made = program.scheduler_cls(app=app, schedule_filename=str(tmp_path / "schedule"))
 
     def tick() -> int:
         sent.clear()
@@ -117,13 +118,14 @@ def test_beat_goes_on_at_once_after_its_clock_was_set_back(tmp_path: Path, monke
             scheduler.tick()
         return sent.count("executions.poll_due_executions")
 
-    tick()
-    offset += timedelta(seconds=5)
-    assert tick() == 1
-    offset = timedelta()
-    assert tick() == 0
-    offset += timedelta(seconds=5)
-    assert tick() == 1
+    with closing(made) as scheduler, closing(scheduler.connection):
+        tick()
+        offset += timedelta(seconds=5)
+        assert tick() == 1
+        offset = timedelta()
+        assert tick() == 0
+        offset += timedelta(seconds=5)
+        assert tick() == 1
 
 
 ENDED_WITHIN_A_MESSAGE = """
