@@ -106,13 +106,13 @@ class DatabaseOutage:
     row and their end, instead of each attempt."""
 
     def __init__(self, activity: str, **bound: Any) -> None:
-        self._activity, self._log = activity, logger.bind(**bound)
+        self._activity, self._bound = activity, bound  # Each call has one, and few are needed.
         self._began_at: float | None = None
 
     def note(self, error: Exception) -> None:
         if self._began_at is None:
             self._began_at = time.monotonic()
-            self._log.warning(
+            logger.bind(**self._bound).warning(
                 "{} failed, and is repeated until the database answers: {}", self._activity, error
             )
 
@@ -120,7 +120,9 @@ class DatabaseOutage:
         if self._began_at is not None:
             seconds = time.monotonic() - self._began_at
             self._began_at = None
-            self._log.warning("{} works again; the database failed for {:.0f} s", self._activity, seconds)
+            logger.bind(**self._bound).warning(
+                "{} works again; the database failed for {:.0f} s", self._activity, seconds
+            )
 
 
 def _with_clean_connection(unit: Callable[[], Any]) -> Any:

@@ -25,7 +25,7 @@ class Capabilities:
     can_find_runs: bool = False
     """Runs can be looked up by the key of their start."""
     min_poll_seconds: float = 1.0
-    """The shortest interval between two polls of one run."""
+    """The shortest interval between two polls of one run; at most 3,600."""
     status_is_optional: bool = False
     """The API may have no status request: "not found" may not mean that the run is gone."""
     can_wait: bool = False
