@@ -21,6 +21,7 @@ from starlette.types import ASGIApp  # noqa: E402
 
 from config.monitoring import ROUTES, Observed, publication  # noqa: E402
 from config.web_server import ThreadHandler  # noqa: E402
+from connectors.network import connections  # noqa: E402, F401 - not within the first call, as it takes 0.1 s
 from mcp_bridge.bearers import is_known  # noqa: E402
 from mcp_bridge.doorkeeper import CrossOrigin, doorkeeper  # noqa: E402
 from mcp_bridge.tokens import METADATA_PATH  # noqa: E402

@@ -18,7 +18,6 @@ from telemetry.traces import current_trace_id, request_id
 CONTINUED = "    "  # Indents tracebacks, which may quote engines: only an entry begins with its time
 QUIET_LOGGERS = {  # They would log one line per request, task and tick
     "httpx2": "WARNING",
-    "httpcore2": "WARNING",
     "mcp": "WARNING",
     # It quotes responses of engines; the connector reports the same without quoting.
     "mcp.client": "CRITICAL",

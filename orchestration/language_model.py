@@ -12,7 +12,6 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict
 from weakref import WeakKeyDictionary
 
-import httpcore2
 import httpx2
 from django.conf import settings
 from loguru import logger
@@ -368,12 +367,9 @@ class _ModelTransport(transport.GuardedTransport):
         sent = httpx2.Request(
             request.method, request.url, headers=headers, stream=request.stream, extensions=request.extensions
         )
-        received = await self.pool.handle_async_request(transport.for_pool(sent))
+        received = await super().handle_async_request(sent)
         response = httpx2.Response(
-            received.status,
-            headers=received.headers,
-            stream=_BoundedBody(received, self._most_bytes),
-            extensions=received.extensions,
+            received.status_code, headers=received.headers, stream=_BoundedBody(received, self._most_bytes)
         )
         if response.headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
             await response.aclose()
@@ -382,13 +378,13 @@ class _ModelTransport(transport.GuardedTransport):
 
 
 class _BoundedBody(httpx2.AsyncByteStream):
-    def __init__(self, received: httpcore2.Response, most_bytes: int) -> None:
+    def __init__(self, received: httpx2.Response, most_bytes: int) -> None:
         self._received = received
         self._most_bytes = most_bytes
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         length = 0
-        async for chunk in self._received.aiter_stream():
+        async for chunk in self._received.aiter_raw():
             length += len(chunk)
             if length > self._most_bytes:
                 raise UnusableAnswer(f"is larger than {self._most_bytes:,} bytes")
@@ -488,10 +484,9 @@ class _Question:
             raise ModelError(f"The model server's answer {error}.", problem=ModelProblem.EMPTY) from None
         except Misconfigured as error:
             raise ModelError(f"OPENAI_BASE_URL: {error}", problem=ModelProblem.NOT_CONFIGURED) from None
-        except transport.TRANSPORT_ERRORS as error:
-            return _Answer(NOT_CONNECTED, failure=transport.failure_reason(error, self.wanted.limits))
-        except APIConnectionError:
-            return _Answer(NOT_CONNECTED, failure="the connection failed")
+        except APIConnectionError as error:
+            cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
+            return _Answer(NOT_CONNECTED, failure=transport.failure_reason(cause, self.wanted.limits))
         return _Answer(raw.status_code, raw.content)
 
     def _fallbacks(self, dialect: Dialect, answer: _Answer) -> Fallback | None:

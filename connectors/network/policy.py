@@ -13,7 +13,6 @@ from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import Self
 
-import httpcore2
 import httpx2
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -197,19 +196,26 @@ class AddressPolicy:
 
     async def resolve(self, host: str, port: int) -> list[str]:
         """The host's permitted IP addresses, in the resolver's order. Raises Misconfigured if it has only
-        others, httpcore2.ConnectError for an unknown name."""
+        others, httpx2.ConnectError for an unknown name."""
         found = []
         with contextlib.suppress(OSError, UnicodeError):
             found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
         if not found:
-            raise httpcore2.ConnectError(f"the name {host} could not be resolved")
+            raise httpx2.ConnectError(f"the name {host} could not be resolved")
         addresses = list(dict.fromkeys(str(entry[4][0]) for entry in found))
         allowed = [address for address in addresses if not self.objection(address, host=host, port=port)]
         if not allowed:
-            objection = self.objection(addresses[0], host=host, port=port)
-            advice = self.advice_about(addresses[0])
-            raise Misconfigured(f"{host} is {addresses[0]}, {objection}: not contacted. {advice}".rstrip())
+            raise self._refusal(host, addresses[0], port)
         return allowed
+
+    def check(self, host: str, port: int) -> None:
+        """Raises Misconfigured for an IP address that may not be contacted; a name is not looked at."""
+        if self.objection(host, port=port):
+            raise self._refusal(host, host, port)
+
+    def _refusal(self, host: str, address: str, port: int) -> Misconfigured:
+        objection, advice = self.objection(address, host=host, port=port), self.advice_about(address)
+        return Misconfigured(f"{host} is {address}, {objection}: not contacted. {advice}".rstrip())
 
     def advice_about(self, address: str) -> str:
         """Empty for an address that nothing can allow."""

@@ -1,22 +1,18 @@
-"""Connections that reach only the addresses that were checked, and one HTTP request over them."""
+"""One HTTP request and its answer, with limits and errors that show no secret."""
 
 import asyncio
-import contextlib
 import os
-import select
 import ssl
 import time
-from collections.abc import AsyncIterator, Iterable
-from contextlib import aclosing
+from contextlib import closing
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from functools import cache, lru_cache, partial
+from functools import cache, cached_property, lru_cache, partial
 from http.client import responses
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
-import httpcore2
 import httpx2
 from loguru import logger
 from opentelemetry.trace import SpanKind
@@ -35,11 +31,13 @@ from connectors.network.policy import ENGINE_ADDRESSES, AddressPolicy
 from connectors.network.redaction import Redactor, shorten, words_of
 from telemetry import metrics, traces
 
-IDLE_SECONDS = 4.0  # Common servers close idle connections after 5 s; a start must never meet that
+if TYPE_CHECKING:
+    from connectors.network.connections import Connections
+
 WORDS_LIMIT = 500  # Characters of an engine's message in an error
 RETRY_AFTER_LIMIT = 3600.0
-MOST_UNREAD = 256 * 1024  # Bytes of a connection in memory, beyond which the engine must wait
-TRANSPORT_ERRORS = (httpcore2.NetworkError, httpcore2.TimeoutException, httpcore2.ProtocolError, OSError)
+FRAMING = ("connection", "content-length", "host", "transfer-encoding")  # Set by aiohttp
+TRANSPORT_ERRORS = (httpx2.TransportError, OSError)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,281 +68,46 @@ being_sent: ContextVar[BeingSent | None] = ContextVar("being_sent", default=None
 """The request of this task: only its stream knows whether it was sent before a deadline passed."""
 
 
-class _Readability:
-    """Which sockets of a pool can be read: one system call for all, as the pool asks about each idle one.
-
-    What it found holds for one turn of the event loop, and until one of them is read.
-    """
-
-    def __init__(self) -> None:
-        self._poll = select.poll() if hasattr(select, "poll") else None
-        self.found: dict[int, int] | None = None
-
-    def add(self, number: int) -> None:
-        if self._poll is not None:
-            self._poll.register(number, select.POLLIN)
-        self.found = None
-
-    def remove(self, number: int) -> None:
-        if self._poll is not None:
-            with contextlib.suppress(KeyError):
-                self._poll.unregister(number)
-
-    def forget(self) -> None:
-        self.found = None
-
-    def has(self, number: int) -> bool:
-        if self._poll is None:
-            return bool(select.select([number], [], [], 0)[0])
-        if self.found is None:
-            self.found = dict(self._poll.poll(0))
-            asyncio.get_running_loop().call_soon(self.forget)
-        return number in self.found
-
-
-class GuardedNetwork(httpcore2.AsyncNetworkBackend):
-    """Connects to the very addresses that were checked. The pool resolves the name again when it connects,
-    and its owner may answer differently then. TLS verifies the name, not the address."""
-
-    def __init__(self, policy: AddressPolicy) -> None:
-        self._policy = policy
-        self._readable = _Readability()
-
-    async def connect_tcp(
-        self,
-        host: str,
-        port: int,
-        timeout: float | None = None,
-        local_address: str | None = None,
-        socket_options: Iterable[httpcore2.SOCKET_OPTION] | None = None,
-    ) -> httpcore2.AsyncNetworkStream:
-        assert timeout is not None, "every request of ours has a time limit"
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + timeout
-
-        async def connect(address: str, *, share: int) -> httpcore2.AsyncNetworkStream:
-            seconds = max(deadline - loop.time(), 0) / share
-            try:
-                async with asyncio.timeout(seconds):
-                    _, connection = await loop.create_connection(_Connection, address, port)
-            except TimeoutError as error:
-                raise httpcore2.ConnectTimeout(str(error)) from error
-            except OSError as error:
-                raise httpcore2.ConnectError(str(error)) from error
-            return _Stream(connection, self._readable)
-
-        addresses = await self._resolve(host, port, deadline)
-        for left in range(len(addresses), 1, -1):
-            with contextlib.suppress(httpcore2.ConnectError, httpcore2.ConnectTimeout):
-                return await connect(addresses[-left], share=left)
-        return await connect(addresses[-1], share=1)
-
-    async def _resolve(self, host: str, port: int, deadline: float) -> list[str]:
-        try:
-            async with asyncio.timeout_at(deadline):
-                return await self._policy.resolve(host, port)
-        except TimeoutError:
-            raise httpcore2.ConnectTimeout(f"the name {host} was not resolved in time") from None
-
-
-class _Connection(asyncio.Protocol):
-    """The bytes that have arrived but were not read, and whether more can be written."""
-
-    def __init__(self) -> None:
-        self.transport: Any = None
-        self.received = bytearray()
-        self.is_paused = self.has_ended = False
-        self.error: Exception | None = None
-        self.arrival: asyncio.Future[None] | None = None
-        self.room: asyncio.Future[None] | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = transport
-
-    def data_received(self, data: bytes) -> None:
-        self.received += data
-        if len(self.received) > MOST_UNREAD and not self.is_paused:
-            self.is_paused = True
-            self.transport.pause_reading()
-        self._wake(self.arrival)
-
-    def eof_received(self) -> None:
-        self.has_ended = True
-        self._wake(self.arrival)
-
-    def connection_lost(self, error: Exception | None) -> None:
-        self.has_ended, self.error = True, error
-        self._wake(self.arrival)
-        self.resume_writing()
-
-    def pause_writing(self) -> None:
-        self.room = asyncio.get_running_loop().create_future()
-
-    def resume_writing(self) -> None:
-        self._wake(self.room)
-        self.room = None
-
-    def _wake(self, waiting: asyncio.Future[None] | None) -> None:
-        if waiting is not None and not waiting.done():
-            waiting.set_result(None)
-
-
-class _Stream(httpcore2.AsyncNetworkStream):
-    """Uses asyncio directly: httpcore2's own stream supports any event loop, but takes twice the time."""
-
-    def __init__(self, connection: _Connection, readable: _Readability) -> None:
-        self._connection, self._transport = connection, connection.transport
-        self._socket = self._transport.get_extra_info("socket")
-        self._readable = readable
-        if self._socket is not None:
-            readable.add(self._socket.fileno())
-
-    async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
-        connection = self._connection
-        self._readable.found = None
-        if not connection.received and not connection.has_ended:
-            connection.arrival = asyncio.get_running_loop().create_future()
-            try:
-                async with asyncio.timeout(timeout):
-                    await connection.arrival
-            except TimeoutError as error:
-                raise httpcore2.ReadTimeout(str(error)) from error
-            finally:
-                connection.arrival = None
-        if connection.received:
-            data = bytes(connection.received[:max_bytes])
-            del connection.received[:max_bytes]
-            if connection.is_paused and not self._transport.is_closing():
-                connection.is_paused = False
-                self._transport.resume_reading()
-            return data
-        if connection.error is not None:
-            raise httpcore2.ReadError(str(connection.error)) from connection.error
-        return b""
-
-    async def write(self, buffer: bytes, timeout: float | None = None) -> None:
-        if (request := being_sent.get()) is not None:
-            request.sent = True
-        if not buffer:
-            return
-        if self._transport.is_closing():
-            raise httpcore2.WriteError("the connection is closed") from self._connection.error
-        self._transport.write(buffer)
-        if self._connection.room is not None:
-            try:
-                async with asyncio.timeout(timeout):
-                    await self._connection.room
-            except TimeoutError as error:
-                raise httpcore2.WriteTimeout(str(error)) from error
-            if self._connection.error is not None:
-                raise httpcore2.WriteError(str(self._connection.error)) from self._connection.error
-
-    async def aclose(self) -> None:
-        if self._socket is not None and (number := self._socket.fileno()) >= 0:
-            self._readable.remove(number)
-        if not self._transport.is_closing():
-            self._transport.close()
-            await asyncio.sleep(0)
-        self._transport.abort()
-
-    async def start_tls(
-        self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
-    ) -> httpcore2.AsyncNetworkStream:
-        connection, loop = self._connection, asyncio.get_running_loop()
-        try:
-            async with asyncio.timeout(timeout):
-                connection.transport = await loop.start_tls(
-                    self._transport, connection, ssl_context, server_hostname=server_hostname
-                )
-        except BaseException as error:
-            # Also of a handshake that is cancelled.
-            await self.aclose()
-            if isinstance(error, TimeoutError):
-                raise httpcore2.ConnectTimeout(str(error)) from error
-            if isinstance(error, OSError):
-                raise httpcore2.ConnectError(str(error)) from error
-            raise
-        return _Stream(connection, self._readable)
-
-    def get_extra_info(self, info: str) -> Any:
-        if info != "is_readable":
-            return self._transport.get_extra_info(info)
-        # An idle connection is readable only if it was closed.
-        if self._connection.received or self._connection.has_ended or self._transport.is_closing():
-            return True
-        if self._socket is None or (number := self._socket.fileno()) < 0:
-            return True
-        return self._readable.has(number)
+def _mark_as_sent() -> None:
+    if (request := being_sent.get()) is not None:
+        request.sent = True
 
 
 class GuardedTransport(httpx2.AsyncBaseTransport):
-    """httpx2's transport cannot pass a network backend to its pool; this one does."""
+    """Reaches only what the policy allows. Raises httpx2's TransportErrors, and Misconfigured for other
+    addresses."""
 
     def __init__(
         self, *, limits: HttpLimits, tls: ssl.SSLContext | None, policy: AddressPolicy = ENGINE_ADDRESSES
     ) -> None:
-        self.pool = httpcore2.AsyncConnectionPool(
-            ssl_context=tls,
-            max_connections=limits.max_connections,
-            max_keepalive_connections=limits.max_connections,
-            keepalive_expiry=IDLE_SECONDS,
-            network_backend=GuardedNetwork(policy),
+        self._limits, self._tls, self._policy = limits, tls, policy
+
+    @cached_property
+    def connections(self) -> "Connections":
+        from connectors.network.connections import Connections
+
+        return Connections(
+            most=self._limits.max_connections,
+            connect_seconds=self._limits.connect_seconds,
+            tls=self._tls,
+            policy=self._policy,
+            when_sent=_mark_as_sent,
         )
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        response = await self.pool.handle_async_request(for_pool(request))
-        return httpx2.Response(
-            status_code=response.status,
-            headers=response.headers,
-            stream=_PooledBody(response),
-            extensions=response.extensions,
+        headers = [(name, value) for name, value in request.headers.multi_items() if name not in FRAMING]
+        response = await self.connections.open(
+            request.method,
+            request.url,
+            headers,
+            await request.aread() or None,
+            silence=request.extensions["timeout"]["read"],
         )
+        return httpx2.Response(response.status, headers=response.headers, stream=response)
 
     async def aclose(self) -> None:
-        await self.pool.aclose()
-
-
-def _pool_url(url: httpx2.URL) -> httpcore2.URL:
-    return httpcore2.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path)
-
-
-def _wire_headers(
-    exchange: "Exchange", headers: dict[str, str], content: bytes | None
-) -> list[tuple[bytes, bytes]]:
-    """Including those that HTTP requires."""
-    wire = [(b"Host", exchange.url.netloc)]
-    if content is not None or exchange.method in ("POST", "PUT", "PATCH"):
-        wire.append((b"Content-Length", b"%d" % len(content or b"")))
-    own = (b"host", b"content-length")
-    wire += [
-        (encoded, value.encode("ascii"))
-        for name, value in headers.items()
-        if (encoded := name.encode("ascii")).lower() not in own
-    ]
-    return wire
-
-
-def for_pool(request: httpx2.Request) -> httpcore2.Request:
-    assert isinstance(request.stream, httpx2.AsyncByteStream)
-    return httpcore2.Request(
-        method=request.method,
-        url=_pool_url(request.url),
-        headers=request.headers.raw,
-        content=request.stream,
-        extensions=request.extensions,
-    )
-
-
-class _PooledBody(httpx2.AsyncByteStream):
-    def __init__(self, response: httpcore2.Response) -> None:
-        self._response = response
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        async for chunk in self._response.aiter_stream():
-            yield chunk
-
-    async def aclose(self) -> None:
-        await self._response.aclose()
+        if "connections" in self.__dict__:
+            await self.connections.aclose()
 
 
 def tls_context(*, verify: bool, ca_file: str) -> ssl.SSLContext:
@@ -488,13 +251,13 @@ def retry_after(headers: httpx2.Headers) -> float | None:
 def failure_reason(error: Exception, limits: HttpLimits) -> str:
     """The meaning of one of TRANSPORT_ERRORS, without messages that may quote the request."""
     match error:
-        case httpcore2.ReadTimeout() | httpcore2.WriteTimeout():
+        case httpx2.ReadTimeout() | httpx2.WriteTimeout():
             return f"no response within {limits.read_seconds:g} s"
-        case httpcore2.PoolTimeout():
+        case httpx2.PoolTimeout():
             return f"all {limits.max_connections} connections to the engine stayed busy"
-        case httpcore2.ConnectTimeout():
+        case httpx2.ConnectTimeout():
             return str(error) or f"no connection within {limits.connect_seconds:g} s"
-        case httpcore2.ConnectError():
+        case httpx2.ConnectError():
             return _root_cause(error)
     return "the connection broke before the response was complete"
 
@@ -502,7 +265,6 @@ def failure_reason(error: Exception, limits: HttpLimits) -> str:
 def _root_cause(error: BaseException) -> str:
     """The reason of the operating system or TLS behind the pool's error."""
     cause = error
-    # The pool re-raises "from None", which leaves only the context to follow.
     while deeper := cause.__cause__ or cause.__context__:
         cause = deeper
         if isinstance(cause, ssl.SSLError):
@@ -523,12 +285,8 @@ class HttpSender:
 
     def __init__(self, *, limits: HttpLimits, tls: ssl.SSLContext | None, policy: AddressPolicy) -> None:
         self._limits = limits
-        # A short wait for the pool leaves a start enough of its time: once sent, being late makes it unknown.
         # No limit for a part that the whole exchange would not reach.
-        part = limits.read_seconds if limits.read_seconds < limits.total_seconds else None
-        self._timeouts = httpx2.Timeout(
-            part, connect=limits.connect_seconds, pool=limits.connect_seconds
-        ).as_dict()
+        self._silence = limits.read_seconds if limits.read_seconds < limits.total_seconds else None
         self._transport = GuardedTransport(limits=limits, tls=tls, policy=policy)
 
     async def carry_out(
@@ -577,30 +335,26 @@ class HttpSender:
         seconds: float,
         refusal_bytes: int | None,
     ) -> None:
-        # Not as httpx2's request, and not through its client, whose redirects, cookies and authentication are
-        # not needed: both together cost 0.3 ms.
-        request = httpcore2.Request(
-            exchange.method,
-            _pool_url(exchange.url),
-            headers=_wire_headers(exchange, headers, content),
-            content=content or b"",
-            extensions={"timeout": self._timeouts},
-        )
         being_sent.set(exchange)
         started = time.perf_counter()
         failure = ""
         try:
-            sending = self._transport.pool.handle_async_request(request)
-            async with asyncio.timeout_at(until), aclosing(await sending) as response:
-                exchange.status, exchange.headers = response.status, httpx2.Headers(response.headers)
-                limit = self._limits.max_response_bytes
-                if refusal_bytes is not None and exchange.refused:
-                    limit = refusal_bytes
-                async for chunk in response.aiter_stream():
-                    exchange.body += chunk
-                    if len(exchange.body) > limit:
-                        exchange.truncated = True
-                        break
+            # Not as httpx2's request, and not through its client, whose redirects, cookies and authentication
+            # are not needed: both together cost 0.3 ms.
+            sending = self._transport.connections.open(
+                exchange.method, exchange.url, headers, content or None, silence=self._silence
+            )
+            async with asyncio.timeout_at(until):
+                with closing(await sending) as response:
+                    exchange.status, exchange.headers = response.status, httpx2.Headers(response.headers)
+                    limit = self._limits.max_response_bytes
+                    if refusal_bytes is not None and exchange.refused:
+                        limit = refusal_bytes
+                    async for part in response:
+                        exchange.body += part
+                        if len(exchange.body) > limit:
+                            exchange.truncated = True
+                            break
         except TimeoutError:
             failure = f"no complete response within {round(seconds, 2):g} s"
         except TRANSPORT_ERRORS as error:

@@ -117,7 +117,13 @@ def response(status: int, body: bytes | str = b"", **headers: str) -> bytes:
 def replies(status: int, body: Any = b"", **headers: str) -> Behaviour:
     """Answer every request like this; what is neither bytes nor text is sent as JSON."""
     content = body if isinstance(body, bytes | str) else json.dumps(body)
-    return sends(response(status, content, **headers))
+    whole = response(status, content, **headers)
+    head = whole[: whole.index(b"\r\n\r\n") + 4]
+
+    async def behave(request: Received, writer: asyncio.StreamWriter) -> None:
+        writer.write(head if request.method == "HEAD" else whole)
+
+    return behave
 
 
 def sends(raw: bytes) -> Behaviour:

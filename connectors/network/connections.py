@@ -1,0 +1,238 @@
+"""Connections to the addresses that a policy allows, by aiohttp, which parses answers in C. Imported at first
+use: aiohttp loads the public authorities as it is imported."""
+
+import asyncio
+import contextlib
+import select
+import socket
+import ssl
+from collections.abc import AsyncIterator, Callable, Mapping
+from functools import lru_cache
+from typing import Any
+from weakref import WeakSet
+
+import aiohttp
+import httpx2
+from aiohttp.abc import AbstractResolver, ResolveResult
+from aiohttp.connector import Connection
+from aiohttp.http_exceptions import HttpProcessingError
+from yarl import URL
+
+from connectors.network.policy import AddressPolicy
+
+IDLE_SECONDS = 4.0  # Common servers close idle connections after 5 s; a start must never meet that
+MOST_HEADER_BYTES = 65_536  # Of one header; aiohttp's own limit is below what gateways send
+MOST_HEADERS = 1_000
+RESOLVED_WITHIN = 0.9  # Of the time to connect, so that an error can say that the name is to blame
+FROM_CALLER = ("accept", "accept-encoding", "content-type", "user-agent")  # Not aiohttp's own
+FAILURES = (aiohttp.ClientError, HttpProcessingError, OSError, ValueError)
+
+
+class Connections:
+    """At most `most` at a time. Errors: httpx2's TransportErrors, and Misconfigured for an address that
+    may not be contacted. No request is sent twice."""
+
+    def __init__(
+        self,
+        *,
+        most: int,
+        connect_seconds: float,
+        tls: ssl.SSLContext | None,
+        policy: AddressPolicy,
+        when_sent: Callable[[], None],
+    ) -> None:
+        """`connect_seconds`: for one to become free, and again to connect. `when_sent` is called in the task
+        of a request, before its first byte."""
+        self._free = asyncio.Semaphore(most)
+        self._connect_seconds = connect_seconds
+        self._connector = _Connector(
+            policy, tls=tls, resolve_seconds=connect_seconds * RESOLVED_WITHIN, when_sent=when_sent
+        )
+        self._session = aiohttp.ClientSession(
+            connector=self._connector,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            skip_auto_headers=FROM_CALLER,
+            auto_decompress=False,
+            max_line_size=MOST_HEADER_BYTES,
+            max_field_size=MOST_HEADER_BYTES,
+            middlewares=(_once,),
+        )
+
+    async def open(
+        self,
+        method: str,
+        url: httpx2.URL,
+        headers: Mapping[str, str] | list[tuple[str, str]],
+        content: bytes | None,
+        *,
+        silence: float | None,
+    ) -> "Response":
+        """`silence`: seconds before and between the parts of the response."""
+        if self._free.locked():
+            try:
+                async with asyncio.timeout(self._connect_seconds):
+                    await self._free.acquire()
+            except TimeoutError:
+                raise httpx2.PoolTimeout("") from None
+        else:
+            await self._free.acquire()
+        try:
+            response = await self._session.request(
+                method,
+                _spelt_out(url),
+                headers=headers,
+                data=content,
+                allow_redirects=False,
+                timeout=_timeout(self._connect_seconds, silence),
+            )
+        except FAILURES as error:
+            self._free.release()
+            raise _as_httpx2(error) from error
+        except BaseException:
+            self._free.release()
+            raise
+        return Response(response, self._free)
+
+    async def aclose(self) -> None:
+        await self._session.close()
+
+
+class Response(httpx2.AsyncByteStream):
+    """Its parts as they arrive. Close it, read or not."""
+
+    def __init__(self, response: aiohttp.ClientResponse, free: asyncio.Semaphore) -> None:
+        self.status, self.headers = response.status, response.raw_headers
+        self._response = response
+        self._free: asyncio.Semaphore | None = free
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        try:
+            while part := await self._response.content.readany():
+                yield part
+        except FAILURES as error:
+            raise _as_httpx2(error) from error
+
+    def close(self) -> None:
+        if self._free is not None:
+            self._response.close()
+            self._free.release()
+            self._free = None
+
+    async def aclose(self) -> None:
+        self.close()
+
+
+def _spelt_out(url: httpx2.URL) -> URL:
+    """127.1 becomes the address that resolvers take it for, which aiohttp would not do."""
+    with contextlib.suppress(OSError):
+        if url.host.replace(".", "").isdigit():
+            url = url.copy_with(host=socket.inet_ntoa(socket.inet_aton(url.host)))
+    return URL(f"{url.scheme}://{url.netloc.decode()}{url.raw_path.decode()}", encoded=True)
+
+
+async def _once(request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
+    """aiohttp repeats a GET, PUT or DELETE whose connection broke; the engine may have carried it out."""
+    try:
+        return await send(request)
+    except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError) as error:
+        raise _as_httpx2(error) from error
+
+
+def _as_httpx2(error: Exception) -> httpx2.TransportError:
+    kind: type[httpx2.TransportError]
+    match error:
+        case aiohttp.ConnectionTimeoutError():
+            return httpx2.ConnectTimeout("")
+        case TimeoutError():
+            return httpx2.ReadTimeout("")
+        case aiohttp.ClientConnectorError():
+            kind = httpx2.ConnectError
+        case aiohttp.ClientOSError():
+            kind = httpx2.ReadError
+        case _:
+            kind = httpx2.RemoteProtocolError
+    return kind(str(error))
+
+
+@lru_cache(maxsize=64)
+def _timeout(connect_seconds: float, silence: float | None) -> aiohttp.ClientTimeout:
+    return aiohttp.ClientTimeout(total=None, connect=connect_seconds, sock_read=silence)
+
+
+class _Connector(aiohttp.TCPConnector):
+    """Uses no connection that the engine has closed."""
+
+    def __init__(
+        self,
+        policy: AddressPolicy,
+        *,
+        tls: ssl.SSLContext | None,
+        resolve_seconds: float,
+        when_sent: Callable[[], None],
+    ) -> None:
+        super().__init__(
+            ssl=tls or True,
+            limit=0,
+            resolver=_Resolver(policy, resolve_seconds),
+            use_dns_cache=False,
+            keepalive_timeout=IDLE_SECONDS,
+        )
+        self._policy, self._when_sent = policy, when_sent
+        self._used: WeakSet[asyncio.BaseProtocol] = WeakSet()
+
+    async def connect(
+        self, req: aiohttp.ClientRequest, traces: list[Any], timeout: aiohttp.ClientTimeout
+    ) -> Connection:
+        assert req.host
+        self._policy.check(req.host, req.port or 0)  # aiohttp resolves no address
+        connection = await super().connect(req, traces, timeout)
+        while connection.protocol in self._used and _is_readable(connection.transport):
+            # An idle connection is readable only if it was closed.
+            connection.close()
+            connection = await super().connect(req, traces, timeout)
+        assert connection.protocol is not None
+        self._used.add(connection.protocol)
+        self._when_sent()
+        return connection
+
+
+def _is_readable(transport: asyncio.Transport | None) -> bool:
+    number = transport.get_extra_info("socket").fileno() if transport is not None else -1
+    if number < 0:
+        return True
+    if not hasattr(select, "poll"):
+        return bool(select.select([number], [], [], 0)[0])
+    asked = select.poll()
+    asked.register(number, select.POLLIN)
+    return bool(asked.poll(0))
+
+
+class _Resolver(AbstractResolver):
+    """Only what the policy allows: a name's owner may answer differently each time. TLS verifies the name,
+    not the address."""
+
+    def __init__(self, policy: AddressPolicy, seconds: float) -> None:
+        self._policy, self._seconds = policy, seconds
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
+    ) -> list[ResolveResult]:
+        try:
+            async with asyncio.timeout(self._seconds):
+                addresses = await self._policy.resolve(host, port)
+        except TimeoutError:
+            raise httpx2.ConnectTimeout(f"the name {host} was not resolved in time") from None
+        return [
+            ResolveResult(
+                hostname=host,
+                host=address,
+                port=port,
+                family=socket.AF_INET6 if ":" in address else socket.AF_INET,
+                proto=0,
+                flags=socket.AI_NUMERICHOST,
+            )
+            for address in addresses
+        ]
+
+    async def close(self) -> None:
+        """Nothing is open."""
