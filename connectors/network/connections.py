@@ -177,14 +177,15 @@ class _Connector(aiohttp.TCPConnector):
             use_dns_cache=False,
             keepalive_timeout=IDLE_SECONDS,
         )
-        self._policy, self._when_sent = policy, when_sent
+        self._check = lru_cache(maxsize=100)(policy.check)
+        self._when_sent = when_sent
         self._used: WeakSet[asyncio.BaseProtocol] = WeakSet()
 
     async def connect(
         self, req: aiohttp.ClientRequest, traces: list[Any], timeout: aiohttp.ClientTimeout
     ) -> Connection:
         assert req.host
-        self._policy.check(req.host, req.port or 0)  # aiohttp resolves no address
+        self._check(req.host, req.port or 0)  # aiohttp resolves no address
         connection = await super().connect(req, traces, timeout)
         while connection.protocol in self._used and _is_readable(connection.transport):
             # An idle connection is readable only if it was closed.
