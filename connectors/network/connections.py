@@ -14,6 +14,7 @@ from weakref import WeakSet
 import aiohttp
 import httpx2
 from aiohttp.abc import AbstractResolver, ResolveResult
+from aiohttp.client_proto import ResponseHandler
 from aiohttp.connector import Connection
 from aiohttp.http_exceptions import HttpProcessingError
 from yarl import URL
@@ -55,6 +56,7 @@ class Connections:
             auto_decompress=False,
             max_line_size=MOST_HEADER_BYTES,
             max_field_size=MOST_HEADER_BYTES,
+            max_headers=MOST_HEADERS,
             middlewares=(_once,),
         )
 
@@ -160,7 +162,7 @@ def _timeout(connect_seconds: float, silence: float | None) -> aiohttp.ClientTim
 
 
 class _Connector(aiohttp.TCPConnector):
-    """Uses no connection that the engine has closed."""
+    """Uses no connection again of which the engine may think otherwise."""
 
     def __init__(
         self,
@@ -179,26 +181,30 @@ class _Connector(aiohttp.TCPConnector):
         )
         self._check = lru_cache(maxsize=100)(policy.check)
         self._when_sent = when_sent
-        self._used: WeakSet[asyncio.BaseProtocol] = WeakSet()
+        self._used: WeakSet[ResponseHandler] = WeakSet()
 
     async def connect(
         self, req: aiohttp.ClientRequest, traces: list[Any], timeout: aiohttp.ClientTimeout
     ) -> Connection:
         assert req.host
         self._check(req.host, req.port or 0)  # aiohttp resolves no address
-        connection = await super().connect(req, traces, timeout)
-        while connection.protocol in self._used and _is_readable(connection.transport):
-            # An idle connection is readable only if it was closed.
-            connection.close()
+        while True:
             connection = await super().connect(req, traces, timeout)
-        assert connection.protocol is not None
-        self._used.add(connection.protocol)
+            protocol = connection.protocol
+            assert protocol is not None
+            if protocol not in self._used or not _has_news(protocol):
+                break
+            connection.close()
+        self._used.add(protocol)
         self._when_sent()
         return connection
 
 
-def _is_readable(transport: asyncio.Transport | None) -> bool:
-    number = transport.get_extra_info("socket").fileno() if transport is not None else -1
+def _has_news(idle: ResponseHandler) -> bool:
+    """It was closed, or the engine has sent what nobody asked for, which must not answer the next request."""
+    if idle.should_close or idle.transport is None:
+        return True
+    number = idle.transport.get_extra_info("socket").fileno()
     if number < 0:
         return True
     if not hasattr(select, "poll"):

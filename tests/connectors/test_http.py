@@ -31,8 +31,10 @@ from connectors.network.redaction import Redactor, words_of
 from connectors.network.transport import HttpLimits, retry_after
 from connectors.testing import everything_told_by
 from tests.connectors.scripted import (
+    Received,
     ScriptedEngine,
     replies,
+    response,
     sends,
     sends_and_hangs_up,
     stays_silent_after,
@@ -521,6 +523,59 @@ async def test_an_interim_answer_is_passed_over() -> None:
             assert await client.request_json("GET", "/list") == []
         await client.aclose()
     assert [request.connection for request in engine.received] == [1, 1]
+
+
+@pytest.mark.parametrize("is_read", [True, False])
+async def test_what_an_engine_sends_unasked_answers_nobody(is_read: bool) -> None:
+    """B8: proxies send a 408 on an idle connection; the next start must not take it for its own answer."""
+    sent = asyncio.Event()
+
+    async def behave(request: Received, writer: asyncio.StreamWriter) -> None:
+        writer.write(response(200, f'"{request.target}"'))
+        await writer.drain()
+        if request.target == "/first":
+            await may_go_on.wait()
+            writer.write(response(408))
+            await writer.drain()
+            sent.set()
+
+    may_go_on = asyncio.Event()
+    async with ScriptedEngine(behave) as engine, ScriptedEngine(replies(200, [])) as other:
+        client, neighbour = client_of(engine), client_of(other)
+        assert await client.request_json("GET", "/first") == "/first"
+        may_go_on.set()
+        await sent.wait()
+        if is_read:
+            # The event loop goes on meanwhile, and reads what has arrived from the first engine.
+            await neighbour.request_json("GET", "/list")
+        assert await client.request_json("POST", "/start", body={}, repeatable=False) == "/start"
+        await client.aclose()
+        await neighbour.aclose()
+    assert [request.connection for request in engine.received] == [1, 2]
+
+
+@pytest.mark.parametrize("method", ["GET", "POST", "PUT", "DELETE"])
+async def test_a_request_whose_connection_breaks_is_not_sent_again(method: str) -> None:
+    """B8: also where HTTP calls the method idempotent, and on a connection that has been used before."""
+    async with ScriptedEngine(replies(200, [])) as engine:
+        client = client_of(engine)
+        await client.request_json("GET", "/list")
+        engine.behave = sends_and_hangs_up()
+        with pytest.raises(OutcomeUnknown, match="the connection broke"):
+            await client.request_json(method, "/start", repeatable=False)
+        await client.aclose()
+    assert [request.target for request in engine.received] == ["/list", "/start"]
+
+
+async def test_an_answer_may_have_many_headers_and_long_ones() -> None:
+    """Gateways add cookies and policies of ten kilobytes."""
+    headers = {f"x_{number}": "a" for number in range(500)} | {"content_security_policy": "b" * 20_000}
+    async with ScriptedEngine(replies(200, [], **headers)) as engine:
+        client = client_of(engine)
+        answer = await client.exchange("GET", "/list", repeatable=True)
+        await client.aclose()
+    assert len(answer.headers) > 500
+    assert len(answer.headers["content-security-policy"]) == 20_000
 
 
 async def test_an_answer_without_a_length_ends_with_its_connection() -> None:
