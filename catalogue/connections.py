@@ -36,7 +36,7 @@ from catalogue.secrets import (
 )
 from connectors.background import finish_in_background_loop
 from connectors.errors import ConnectorError, Misconfigured, error_name
-from connectors.network.redaction import Redactor, first_line
+from connectors.network.redaction import Redactor, first_line, remember_credentials
 from connectors.protocol import Connector
 from connectors.registry import connector_class
 from connectors.settings import FieldProblem, Hints, hints_of
@@ -319,6 +319,7 @@ def make_connector(source: Source) -> Connector:
         secrets = resolve_all(source.credentials)
     except (CredentialsUnreadable, SecretUnavailable) as error:
         raise Misconfigured(str(error)) from None
+    remember_credentials(secrets.values())
     try:
         return connector(connector.Config.model_validate(source.config | secrets))
     except ValidationError as error:

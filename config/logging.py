@@ -12,6 +12,7 @@ from typing import Any
 from django.db.utils import DatabaseError, OperationalError
 from loguru import logger
 
+from connectors.network.redaction import mask_credentials
 from telemetry.metrics import bounded, log_entries
 from telemetry.traces import current_trace_id, request_id
 
@@ -66,7 +67,7 @@ def configure_logging(*, level: str, log_format: str) -> None:
     """Make loguru the only sink; may be called again."""
     logger.remove()
     logger.configure(extra={"process": process_name(sys.argv)}, patcher=_name_request)
-    line_of = _as_json if log_format == "json" else _as_text
+    line_of = as_json if log_format == "json" else as_text
     logger.add(sys.stderr, level=level, format=line_of, backtrace=False, diagnose=False)
     logging.basicConfig(handlers=[_ToLoguru()], level=level, force=True)
     for name in OWN_HANDLERS:
@@ -87,7 +88,7 @@ def _name_request(record: Any) -> None:
         log_entries.labels(bounded(record["level"].name, KNOWN_LEVELS)).inc()
 
 
-def _as_text(record: Any) -> str:
+def as_text(record: Any) -> str:
     """One line for the message and the bound values as key=value, and indented ones for a traceback."""
     time, level, extra = record["time"], record["level"].name, record["extra"]
     origin = f"{time:%Y-%m-%d %H:%M:%S}.{time.microsecond // 1000:03} {level:<7} {extra['process']}"
@@ -101,15 +102,15 @@ def _as_text(record: Any) -> str:
 
 
 def _traceback(error: BaseException) -> str:
-    """While a database server is away or not migrated, all ticks and requests fail: their tracebacks hid
-    everything else."""
+    """Without credentials, which the error of a connector may quote. While a database server is away or not
+    migrated, all ticks and requests fail, and their tracebacks hid everything else."""
     sqlstate = getattr(error.__cause__, "sqlstate", "")
     is_away = isinstance(error, OperationalError) and sqlstate is None
     is_empty = isinstance(error, DatabaseError) and (
         sqlstate == UNDEFINED_TABLE or str(error).startswith("no such table")
     )
-    is_plain = is_away or is_empty
-    return "".join((traceback.format_exception_only if is_plain else traceback.format_exception)(error))
+    parts = (traceback.format_exception_only if is_away or is_empty else traceback.format_exception)(error)
+    return mask_credentials("".join(parts))
 
 
 def _in_one_line(text: str) -> str:
@@ -124,7 +125,7 @@ def _in_one_line(text: str) -> str:
     )
 
 
-def _as_json(record: Any) -> str:
+def as_json(record: Any) -> str:
     """One flat object per line, with the bound values beside the message."""
     line = {
         "time": record["time"].isoformat(),

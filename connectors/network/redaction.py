@@ -5,6 +5,7 @@ import html
 import json
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Any
 from urllib.parse import quote
 
@@ -75,6 +76,24 @@ class Redactor:
             case dict():
                 return {self._masked(key): self._masked(item) for key, item in value.items()}
         return value
+
+
+_used: set[str] = set()
+
+
+def remember_credentials(secrets: Iterable[str]) -> None:
+    """What a connector of this process is made with, for `mask_credentials`."""
+    _used.update(secret for secret in secrets if len(secret) >= SHORTEST_IN_VALUES)
+
+
+def mask_credentials(text: str) -> str:
+    """For texts that no connector has masked, such as the traceback of its own error."""
+    return _redactor_of(len(_used)).text(text)
+
+
+@lru_cache(maxsize=1)
+def _redactor_of(known: int) -> Redactor:
+    return Redactor(_used)
 
 
 def printable(text: str) -> str:

@@ -1,6 +1,7 @@
 """A listing that fails changes nothing but what is known of the source's health."""
 
-from collections.abc import Iterator
+import contextlib
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from io import StringIO
 from pathlib import Path
@@ -8,11 +9,13 @@ from typing import Any
 
 import pytest
 from django.core.management import CommandError, call_command
+from loguru import logger
 from pytest_django import Settings
 
 from catalogue.discovery import FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS, refresh_source
 from catalogue.models import DiscoveryRun, Revision, Source
 from catalogue.sources import check_source, configure_source
+from config.logging import as_json, as_text
 from connectors.registry import forget_connectors
 from tests.catalogue.conftest import Logged
 from tests.catalogue.engine import Engine, definition, definitions
@@ -232,6 +235,21 @@ def test_a_bug_in_a_connector_is_logged_whole_and_recorded_without_stopping_othe
     assert faulty.health_message == check_source(faulty).message == why
     assert faulty.health_state == Source.HealthState.FAILING and faulty.refresh_lease_expires_at is None
     assert source.health_state == Source.HealthState.OK
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("line_of", [as_text, as_json])
+def test_the_traceback_of_a_connectors_bug_shows_no_credential(
+    faulty_kind: str, line_of: Callable[[Any], str]
+) -> None:
+    """E6: the connector's author may quote it, and nobody has masked that error before it is logged."""
+    faulty, lines = make_source("aaa-faulty", kind=faulty_kind, api_key=SECRET), list[str]()
+    sink = logger.add(lines.append, format=line_of, backtrace=False, diagnose=False)
+    with contextlib.ExitStack() as stack:
+        stack.callback(logger.remove, sink)
+        refresh_source(faulty)
+    (told,) = [line for line in lines if "because of an internal error" in line]
+    assert "KeyError: 'answer for ***'" in told and "in discover" in told and SECRET not in told
 
 
 def test_credentials_that_a_new_secret_key_cannot_read_show_on_the_source(
