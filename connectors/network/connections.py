@@ -26,7 +26,7 @@ MOST_HEADER_BYTES = 65_536  # Of one header; aiohttp's own limit is below what g
 MOST_HEADERS = 1_000
 RESOLVED_WITHIN = 0.9  # Of the time to connect, so that an error can say that the name is to blame
 FROM_CALLER = ("accept", "accept-encoding", "content-type", "user-agent")  # Not aiohttp's own
-FAILURES = (aiohttp.ClientError, HttpProcessingError, OSError, ValueError)
+FAILURES = (aiohttp.ClientError, HttpProcessingError, OSError)
 
 
 class Connections:

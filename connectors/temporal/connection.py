@@ -196,7 +196,7 @@ class Connection:
             )
         except ConnectorError:
             raise
-        except Exception as error:  # noqa: BLE001 - the SDK raises RuntimeError, httpcore2 its own
+        except Exception as error:  # noqa: BLE001 - the SDK raises RuntimeError, httpx2 its own
             failure = no_connection(str(error), address=self._config.host_port, tls=self._config.uses_tls)
         finally:
             self._connecting = None
