@@ -196,7 +196,7 @@ def _pass_request_on(headers: dict[str, Any] | None = None, **_: Any) -> None:
 def _take_request_over(task: Any, **_: Any) -> None:
     """Set for each task, because the thread has run others before."""
     sent = task.request
-    traces.continue_task(
+    traces.continue_request(
         identity=getattr(sent, "request_id", None), traceparent=getattr(sent, "traceparent", None)
     )
 

@@ -8,7 +8,7 @@ import contextlib
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from contextvars import ContextVar
+from contextvars import ContextVar, Token
 from typing import Any
 
 from opentelemetry import context as otel_context
@@ -41,7 +41,7 @@ def begin_request(headers: Iterable[tuple[bytes, bytes]]) -> str:
     if not REQUEST_ID.fullmatch(identity):
         identity = ""
     if b"traceparent" in sent:
-        context = _context_in({name.decode(): value.decode("latin-1") for name, value in sent.items()})
+        context = context_of({name.decode(): value.decode("latin-1") for name, value in sent.items()})
         if context is not None:
             otel_context.attach(context)
             identity = identity or current_trace_id()
@@ -54,14 +54,10 @@ _READ = frozenset({b"x-request-id", b"traceparent", b"tracestate"})
 
 
 def context_of(meta: Mapping[str, Any] | None) -> otel_context.Context | None:
-    """The trace context in `_meta` of an MCP message; None if it is missing or malformed."""
+    """The trace context in headers or in `_meta` of an MCP message; None if it is missing or malformed."""
     if not meta or not isinstance(meta.get(TRACEPARENT), str):
         return None
-    return _context_in({name: value for name, value in meta.items() if isinstance(value, str)})
-
-
-def _context_in(carrier: Mapping[str, str]) -> otel_context.Context | None:
-    context = _propagator.extract(carrier)
+    context = _propagator.extract({name: value for name, value in meta.items() if isinstance(value, str)})
     return context if trace.get_current_span(context).get_span_context().is_valid else None
 
 
@@ -90,9 +86,7 @@ def outgoing_headers() -> dict[str, str]:
 @contextlib.contextmanager
 def continued(*, traceparent: str | None, identity: str | None) -> Iterator[None]:
     """The block is part of an earlier request, or of none."""
-    carrier = {TRACEPARENT: traceparent} if traceparent else {}
-    attached = otel_context.attach(_propagator.extract(carrier, context=otel_context.Context()))
-    before = request_id.set(identity or "")
+    attached, before = continue_request(traceparent=traceparent, identity=identity)
     try:
         yield
     finally:
@@ -100,11 +94,13 @@ def continued(*, traceparent: str | None, identity: str | None) -> Iterator[None
         otel_context.detach(attached)
 
 
-def continue_task(*, traceparent: str | None, identity: str | None) -> None:
-    """Like `continued`, for the rest of this thread's context."""
+def continue_request(
+    *, traceparent: str | None, identity: str | None
+) -> tuple[Token[otel_context.Context], Token[str]]:
+    """Like `continued`, for the rest of this thread's context. Returns what restores the one before."""
     carrier = {TRACEPARENT: traceparent} if traceparent else {}
-    otel_context.attach(_propagator.extract(carrier, context=otel_context.Context()))
-    request_id.set(identity or "")
+    attached = otel_context.attach(_propagator.extract(carrier, context=otel_context.Context()))
+    return attached, request_id.set(identity or "")
 
 
 def step(name: str, *, execution: object) -> contextlib.AbstractContextManager[object]:
