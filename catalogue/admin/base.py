@@ -9,7 +9,6 @@ from datetime import timedelta
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from urllib.parse import parse_qsl
-from urllib.parse import quote as percent_encoded
 
 from django import forms
 from django.contrib import admin, messages
@@ -25,7 +24,6 @@ from django.http import HttpRequest, HttpResponse, HttpResponseBase, HttpRespons
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 from django.utils import timezone
-from django.utils.functional import cached_property
 from django.utils.html import escape
 from django.utils.http import urlencode
 from django.utils.safestring import SafeString
@@ -94,17 +92,6 @@ class CatalogueChangeList(ChangeList):  # type: ignore[misc]
             return self.queryset
         rows: QuerySet[Any] = super().get_queryset(request, exclude_parameters)
         return rows
-
-    @cached_property
-    def _address_of_rows(self) -> tuple[str, str]:
-        """The parts before and after the key: resolving an address for each row is slow."""
-        name = f"admin:{self.opts.app_label}_{self.opts.model_name}_change"
-        before, _, after = reverse(name, args=[KEY]).rpartition(KEY)
-        return before, after
-
-    def url_for_result(self, result: Any) -> str:
-        before, after = self._address_of_rows
-        return f"{before}{percent_encoded(str(quote(getattr(result, self.pk_attname))))}{after}"
 
 
 class BoundedChangeList(CatalogueChangeList):
@@ -241,7 +228,11 @@ class CatalogueAdmin(UnfoldAdmin):
 
     def get_formsets_with_inlines(self, request: HttpRequest, obj: Any = None) -> Iterator[Any]:
         for formset, inline in super().get_formsets_with_inlines(request, obj):
-            yield marks.marked_rows(formset, request), inline
+            if vars(request).get(marks.MARK) is None:
+                yield formset, inline
+            else:
+                rows = {"form": marks.marked(formset.form, request)}
+                yield type("Rows", (marks.MarkedFormSet, formset), rows), inline
 
     def render_change_form(
         self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any

@@ -226,11 +226,10 @@ class WorkflowFilterAdmin(ButtonsMixin):
         listed: HttpResponse = answer
         return listed
 
-    def get_changelist_form(self, request: HttpRequest, **kwargs: Any) -> Any:
-        return marked(super().get_changelist_form(request, **kwargs), request)
-
     def get_changelist_formset(self, request: HttpRequest, **kwargs: Any) -> Any:
-        return super().get_changelist_formset(request, formset=FilterFormSet, **kwargs)
+        formset: Any = super().get_changelist_formset(request, formset=FilterFormSet, **kwargs)
+        formset.form = marked(formset.form, request)
+        return formset
 
     def render_change_form(
         self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any

@@ -221,8 +221,3 @@ def marked(form: Any, request: HttpRequest) -> Any:
         if mark is None
         else type(form)(form.__name__, (MarkedForm, form), {"shown": mark.values, "shown_at": mark.at})
     )
-
-
-def marked_rows(formset: Any, request: HttpRequest) -> Any:
-    rows = {"form": marked(formset.form, request)}
-    return formset if vars(request).get(MARK) is None else type("Rows", (MarkedFormSet, formset), rows)

@@ -3,17 +3,21 @@
 from collections.abc import Callable
 from datetime import date, time
 from typing import Any
+from urllib.parse import quote as percent_encoded
 
+from django.contrib.admin.utils import quote
 from django.core.exceptions import FieldDoesNotExist, ObjectDoesNotExist
 from django.db import models
 from django.template import Library
 from django.template.context import Context
+from django.urls import reverse
 from django.utils.html import conditional_escape, escape
 from django.utils.safestring import SafeString
 from unfold.templatetags import unfold_list
 from unfold.utils import display_for_field, display_for_value
 
 register = Library()
+KEY = "the-key-of-the-row"
 CHECKBOX = "action_checkbox"
 CELL_CLASSES, CHECKBOX_CLASSES, LINK_CLASSES = (
     " ".join(classes)
@@ -51,12 +55,16 @@ def _cell(cl: Any, name: Any, heading: str) -> Callable[[Any], str]:
     css = CHECKBOX_CLASSES if name == CHECKBOX else f"field-{getattr(name, '__name__', name)} {CELL_CLASSES}"
     begin, label = f'<{tag} class="{css}', f' data-label="{escape(heading)}">'
     query = f"?{cl.preserved_filters}" if cl.preserved_filters else ""
+    page = f"admin:{cl.opts.app_label}_{cl.opts.model_name}_change"
+    # Not for each row, because resolving an address is slow.
+    address_of_rows = reverse(page, args=[KEY]) + query if name in linked else ""
 
     def show(row: Any) -> str:
         value, is_short = value_of(row)
         shown = conditional_escape(value)
         if name in linked:
-            address = escape(cl.url_for_result(row) + query)
+            key = percent_encoded(str(quote(getattr(row, cl.pk_attname))))
+            address = escape(address_of_rows.replace(KEY, key))
             shown = SafeString(f'<a href="{address}" class="{LINK_CLASSES}">{shown}</a>')
         return f'{begin}{" nowrap" if is_short else ""}"{label}{shown}</{tag}>'
 
