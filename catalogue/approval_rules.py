@@ -66,12 +66,8 @@ OF_NUMBERS = ("over", "at_least", "under", "at_most")
 OF_LISTS = ("one_of", "none_of")
 
 
-def reasons_for_approval(rules: Iterable[Rule], arguments: Mapping[str, Any]) -> list[str]:
-    """A phrase for each rule that requires approval. `arguments` are those that the engine would get."""
-    return [reason for rule in rules if (reason := _reason(rule, arguments))]
-
-
-def _reason(rule: Rule, arguments: Mapping[str, Any]) -> str:
+def reason_for_approval(rule: Rule, arguments: Mapping[str, Any]) -> str:
+    """A phrase if the rule requires approval, else empty. `arguments` are those that the engine would get."""
     try:
         steps, compare = steps_of(rule["argument"]), COMPARISONS[rule["is"]]
         values = _values_at(arguments, steps)

@@ -55,17 +55,21 @@ def complete_arguments(overrides: Overrides, arguments: dict[str, Any]) -> dict[
     """Add the constants, and the defaults of missing arguments."""
     if not overrides:
         return arguments
-    constants = {name: override["constant"] for name, override in overrides.items() if "constant" in override}
     defaults = {name: override["default"] for name, override in overrides.items() if "default" in override}
-    return defaults | arguments | constants
+    return defaults | arguments | constants_of(overrides)
+
+
+def constants_of(overrides: Overrides) -> dict[str, Any]:
+    """The arguments that callers neither see nor set."""
+    return {name: override["constant"] for name, override in overrides.items() if "constant" in override}
 
 
 def settle_arguments(schema: Schema, overrides: Overrides, arguments: dict[str, Any]) -> CheckedArguments:
     """The arguments for the engine, or the errors in the caller's."""
     if not overrides:
         return check_arguments(schema, arguments)
-    fixed = [name for name in arguments if "constant" in overrides.get(name, {})]
-    if fixed:
+    constants = constants_of(overrides)
+    if fixed := [name for name in arguments if name in constants]:
         problems = [ArgumentProblem(pointer_of([name]), LEFT_TO_THE_CATALOGUE) for name in fixed]
         return CheckedArguments(arguments, problems)
     checked = check_arguments(offer_schema(schema, overrides), arguments)
@@ -75,11 +79,6 @@ def settle_arguments(schema: Schema, overrides: Overrides, arguments: dict[str, 
     ours = {pointer_of([name]) for name in settled.keys() - checked.arguments.keys()}
     problems = [_blamed(problem, ours) for problem in find_argument_problems(schema, settled)]
     return CheckedArguments(settled, problems)
-
-
-def visible_arguments(overrides: Overrides, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of a run without constants, as a caller may send them again."""
-    return {name: value for name, value in arguments.items() if "constant" not in overrides.get(name, {})}
 
 
 def check_form(given: Any) -> str:

@@ -74,15 +74,11 @@ def describe_interactions(workflow: Workflow) -> dict[str, Any]:
         name: [
             one | {"inputSchema": serve_schema(one.get("inputSchema") or GENERIC_SCHEMA)} for one in declared
         ]
-        for name, declared in _declared_by(workflow).items()
+        for name, declared in declared_interactions(workflow).items()
     }
 
 
-def _declared_by(workflow: Workflow) -> dict[str, list[dict[str, Any]]]:
+def declared_interactions(workflow: Workflow) -> dict[str, list[dict[str, Any]]]:
+    """As the engine declares them, by the same names."""
     both = {"queries": workflow.queries, "signals": workflow.signals}
     return {name: declared for name, declared in both.items() if declared}
-
-
-def name_interactions(workflow: Workflow) -> dict[str, list[str]]:
-    """`{queries: [name, ...], signals: [name, ...]}`; empty kinds are left out."""
-    return {name: [one["name"] for one in declared] for name, declared in _declared_by(workflow).items()}

@@ -30,7 +30,7 @@ from loguru import logger
 
 from audit.models import Kind, record
 from catalogue.access import Caller
-from catalogue.approval_rules import reasons_for_approval
+from catalogue.approval_rules import reason_for_approval
 from catalogue.exposure import memberships_of
 from catalogue.models import Review, Toolset, Workflow
 from catalogue.naming import counted
@@ -90,7 +90,8 @@ def find_need(workflow: Workflow, arguments: Mapping[str, Any]) -> Need | None:
     reasons = [f"Each call of {workflow.tool_name} needs approval."] if workflow.approval_required else []
     toolsets: Iterable[Toolset] = workflow.approving_toolsets
     reasons += [f"Each call of the toolset {toolset.slug} needs approval." for toolset in toolsets]
-    reasons += [f"By a rule: {why}." for why in reasons_for_approval(workflow.approval_rules, arguments)]
+    ruled = [reason_for_approval(rule, arguments) for rule in workflow.approval_rules]
+    reasons += [f"By a rule: {why}." for why in ruled if why]
     if not reasons:
         return None
     wanted = [workflow.approvers_needed, *(toolset.approvers_needed for toolset in toolsets)]

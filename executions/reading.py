@@ -8,7 +8,7 @@ from typing import Any
 from django.db.models import QuerySet
 
 from catalogue.access import Caller
-from catalogue.interactions import name_interactions
+from catalogue.interactions import declared_interactions
 from catalogue.long_lists import Page, page_of
 from executions.approvals import describe_wait
 from executions.models import Execution, State
@@ -36,7 +36,8 @@ def describe_execution(execution: Execution) -> dict[str, Any]:
     if execution.is_unapproved:
         described["approval"] = describe_wait(execution)
     if execution.state == State.RUNNING and execution.workflow is not None:
-        described |= name_interactions(execution.workflow)
+        declared = declared_interactions(execution.workflow)
+        described |= {kind: [one["name"] for one in several] for kind, several in declared.items()}
     if execution.state == State.COMPLETED:
         described["output"] = execution.payload.output
         if execution.payload_pruned_at is not None:

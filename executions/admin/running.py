@@ -18,7 +18,7 @@ from catalogue.admin.base import ButtonsMixin, Link
 from catalogue.admin.form_fields import MONOSPACE, NotReadable, read_value, write_value
 from catalogue.admin.rendering import DASH, ago, duration, link, link_if_allowed, side_by_side, table
 from catalogue.admin.workflows import WorkflowAdmin
-from catalogue.argument_overrides import visible_arguments
+from catalogue.argument_overrides import constants_of
 from catalogue.models import Workflow
 from catalogue.served_schemas import Input, Inputs, Place, inputs_at
 from connectors.formats.json import UnreadableJSON, parse_json
@@ -368,7 +368,8 @@ def _arguments_of(request: HttpRequest, workflow: Workflow) -> dict[str, Any]:
     if payload is None or not isinstance(payload.input, dict):
         messages.warning(request, "The arguments of that run have been removed.")
         return {}
-    return visible_arguments(workflow.argument_overrides, payload.input)
+    constants = constants_of(workflow.argument_overrides)
+    return {name: value for name, value in payload.input.items() if name not in constants}
 
 
 def _in_other_mode(workflow: Workflow, form: RunForm, mode: str) -> RunForm:

@@ -12,7 +12,7 @@ from django.db import connection
 from django.utils import timezone
 
 from audit.models import Entry
-from catalogue.approval_rules import reasons_for_approval
+from catalogue.approval_rules import reason_for_approval
 from catalogue.curation import override_workflow
 from catalogue.models import Review, Source, Workflow
 from executions import approvals
@@ -443,4 +443,4 @@ def test_what_a_rule_cannot_judge_needs_approval(
     argument: str, comparison: str, value: Any, arguments: dict[str, Any], needs: bool
 ) -> None:
     rule = {"argument": argument, "is": comparison, "value": value}
-    assert bool(reasons_for_approval([rule], arguments)) == needs
+    assert bool(reason_for_approval(rule, arguments)) == needs
