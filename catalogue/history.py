@@ -58,7 +58,9 @@ def record_changes(
     actor: Actor, entries: Sequence[tuple[models.Model, str]], *, reverts: HistoryEntry | None = None
 ) -> None:
     """Like `record_change`, with a message for each object."""
-    _add_entries(actor, entries, _find_changes([obj for obj, _ in entries]), reverts=reverts)
+    changes = _find_changes([obj for obj, _ in entries])
+    found = [(obj, message, changes.get(id(obj), {})) for obj, message in entries]
+    record_values(actor, found, reverts=reverts)
 
 
 def record_deletion(
@@ -69,29 +71,22 @@ def record_deletion(
     reverts: HistoryEntry | None = None,
 ) -> None:
     """Call it before the deletion and in its transaction."""
-    rows = list(objects)
-    gone = {id(row): {name: [old, None] for name, old in values_of(row).items()} for row in rows}
-    _add_entries(actor, [(row, message) for row in rows], gone, reverts=reverts, are_deleted=True)
+    gone = [(row, message, {name: [old, None] for name, old in values_of(row).items()}) for row in objects]
+    record_values(actor, gone, reverts=reverts, are_deleted=True)
 
 
-def record_values(actor: Actor, entries: Sequence[tuple[models.Model, str, Mapping[str, list[Any]]]]) -> None:
-    """For fields that curators cannot edit: `{field: [old value, new value]}` of each row, as JSON values."""
-    changes = {id(row): dict(values) for row, _, values in entries}
-    _add_entries(actor, [(row, message) for row, message, _ in entries], changes)
-
-
-def _add_entries(
+def record_values(
     actor: Actor,
-    entries: Sequence[tuple[models.Model, str]],
-    changes: Mapping[int, dict[str, list[Any]]],
+    entries: Sequence[tuple[models.Model, str, Mapping[str, list[Any]]]],
     *,
     reverts: HistoryEntry | None = None,
     are_deleted: bool = False,
 ) -> None:
-    """`changes` are by the id() of the row."""
-    seen_by_agents = {id(row) for row, _ in entries if isinstance(row, Exposing) and changes.get(id(row))}
+    """`{field: [old value, new value]}` of each row, as JSON values; also for fields that curators cannot
+    edit."""
+    seen_by_agents = {id(row) for row, _, values in entries if values and isinstance(row, Exposing)}
     revision = Revision.current() if seen_by_agents else None
-    added = {id(row) for row, _ in entries if isinstance(row, Recorded) and row.as_read is None}
+    added = {id(row) for row, _, _ in entries if isinstance(row, Recorded) and row.as_read is None}
     kinds = HistoryEntry.Kind
     HistoryEntry.objects.bulk_create(
         [
@@ -104,11 +99,11 @@ def _add_entries(
                 object_name=str(row)[:LONGEST_NAME],
                 kind=kinds.DELETED if are_deleted else kinds.ADDED if id(row) in added else kinds.CHANGED,
                 message=message,
-                changes=changes.get(id(row), {}),
+                changes=values,
                 revision=revision if id(row) in seen_by_agents else None,
                 reverts=reverts,
             )
-            for row, message in entries
+            for row, message, values in entries
         ],
         batch_size=BATCH,
     )
