@@ -94,28 +94,27 @@ def settings_of(kind: str) -> dict[str, Setting]:
 
 @cache
 def _read_settings(config: type[BaseModel]) -> dict[str, Setting]:
-    return {name: _read_setting(name, info) for name, info in config.model_fields.items()}
-
-
-def _read_setting(name: str, info: FieldInfo) -> Setting:
-    plain = plain_type(info.annotation)
-    secret, empty = plain is SecretStr, EMPTY_VALUES.get(get_origin(plain) or plain)
-    default = info.get_default(call_default_factory=True, validated_data={})
-    default = None if secret or default is PydanticUndefined else to_jsonable_python(default)
-    return Setting(
-        name=name,
-        title=info.title or name.replace("_", " ").capitalize(),
-        help=info.description or "",
-        type=plain,
-        optional=NoneType in get_args(info.annotation),
-        required=info.is_required(),
-        secret=secret,
-        default=default,
-        bounds=_bounds_of(info),
-        hints=hints_of(info),
-        empty=empty,
-        can_be_empty=default not in EMPTY and _accepts(info, empty),
-    )
+    read = {}
+    for name, info in config.model_fields.items():
+        plain = plain_type(info.annotation)
+        secret, empty = plain is SecretStr, EMPTY_VALUES.get(get_origin(plain) or plain)
+        default = info.get_default(call_default_factory=True, validated_data={})
+        default = None if secret or default is PydanticUndefined else to_jsonable_python(default)
+        read[name] = Setting(
+            name=name,
+            title=info.title or name.replace("_", " ").capitalize(),
+            help=info.description or "",
+            type=plain,
+            optional=NoneType in get_args(info.annotation),
+            required=info.is_required(),
+            secret=secret,
+            default=default,
+            bounds=_bounds_of(info),
+            hints=hints_of(info),
+            empty=empty,
+            can_be_empty=default not in EMPTY and _accepts(info, empty),
+        )
+    return read
 
 
 def _accepts(info: FieldInfo, value: Any) -> bool:
@@ -206,14 +205,17 @@ class Listening:
         self._task.cancel()
 
     async def _listen(self) -> None:
+        enabled = Source.objects.filter(pk=self._source_id, enabled=True)
         while True:
             try:
                 if await self._is_notified():
                     await run_in_database(make_due_after_change, self._source_id)
                     await asyncio.sleep(PAUSE_SECONDS)
-                elif not await run_in_database(self._is_current):
-                    self._release()
-                    return
+                else:
+                    source = await run_in_database(enabled.first)
+                    if source is None or source.settings_fingerprint != self._fingerprint:
+                        self._release()
+                        return
             except (DatabaseError, InterfaceError) as error:
                 logger.warning("A change of an engine's listing was not recorded, trying again: {}", error)
                 self._changed.set()
@@ -228,10 +230,6 @@ class Listening:
             return False
         self._changed.clear()
         return True
-
-    def _is_current(self) -> bool:
-        source = Source.objects.filter(pk=self._source_id, enabled=True).first()
-        return source is not None and source.settings_fingerprint == self._fingerprint
 
 
 def make_due_after_change(source_id: int) -> bool:

@@ -75,17 +75,15 @@ class BoundedPaginator(KeyPaginator):
     @property
     def has_more(self) -> bool:
         """Or may have, where a search has found as much as it may."""
-        return self.goes_on or (self._found >= MOST_FOUND and _is_search(self.object_list))
+        rows: Any = self.object_list
+        conditions = rows.query.where.children
+        # The keys that `search_newest` found choose the rows of a search.
+        is_search = any(isinstance(one, In) and one.lhs.target.primary_key for one in conditions)
+        return self.goes_on or (is_search and self._found >= MOST_FOUND)
 
     @property
     def told_count(self) -> str:
         return f"{'more than ' if self.has_more else ''}{self.count:,}"
-
-
-def _is_search(rows: Any) -> bool:
-    """Whether keys that `search_newest` found choose the rows."""
-    conditions = rows.query.where.children
-    return any(isinstance(one, In) and one.lhs.target.primary_key for one in conditions)
 
 
 def _parts(rows: QuerySet[RowT]) -> list[QuerySet[RowT]]:

@@ -11,6 +11,8 @@ from functools import cached_property
 from typing import Any
 
 from django.db import transaction
+from django.db.models import Subquery
+from django.db.models.functions import Coalesce
 from django.utils import timezone
 
 from catalogue.argument_overrides import find_override_problems
@@ -324,14 +326,16 @@ def _keep_unreadable(known: dict[str, Workflow], listing: Listing) -> None:
 
 
 def _guard(source: Source, listing: Listing, missing: list[Workflow], present: int) -> None:
-    """Raises ListingHeld if too many are missing, unless exactly these were confirmed."""
+    """Raises ListingHeld if too many are missing, unless exactly these were confirmed since the last listing
+    that succeeded."""
     is_much = len(missing) >= FEWEST_GUARDED and 100 * len(missing) > source.vanishing_share_percent * present
     if not missing or (listing.layers and not is_much):
         return
     ids = json.dumps(sorted(workflow.upstream_id for workflow in missing))
     digest = hashlib.sha256(ids.encode()).hexdigest()
-    confirmed = DiscoveryRun.objects.confirmed_since_success(source).filter(vanishing_digest=digest)
-    if not confirmed.exists():
+    succeeded = source.discovery_runs.filter(outcome="succeeded").order_by("-pk").values("pk")[:1]
+    held = source.discovery_runs.filter(outcome="held", pk__gt=Coalesce(Subquery(succeeded), 0))
+    if not held.filter(vanishing_digest=digest).exclude(confirmed_at=None).exists():
         raise ListingHeld(missing, present, digest)
 
 

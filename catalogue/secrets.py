@@ -38,26 +38,29 @@ class CredentialsUnreadable(Exception):
 
 
 @cache
-def _cipher_with(key: str) -> Fernet:
-    derivation = HKDF(algorithm=SHA256(), length=32, salt=None, info=PURPOSE)
-    return Fernet(base64.urlsafe_b64encode(derivation.derive(key.encode())))
-
-
-def _current_cipher() -> MultiFernet:
-    return MultiFernet([_cipher_with(key) for key in (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS)])
+def _cipher_with(*keys: str) -> MultiFernet:
+    """Encrypts with the first key."""
+    ciphers = []
+    for key in keys:
+        derivation = HKDF(algorithm=SHA256(), length=32, salt=None, info=PURPOSE)
+        ciphers.append(Fernet(base64.urlsafe_b64encode(derivation.derive(key.encode()))))
+    return MultiFernet(ciphers)
 
 
 def encrypt_credentials(credentials: dict[str, str]) -> str:
     """Empty for no credentials."""
-    return _current_cipher().encrypt(json.dumps(credentials).encode()).decode() if credentials else ""
+    if not credentials:
+        return ""
+    return _cipher_with(settings.SECRET_KEY).encrypt(json.dumps(credentials).encode()).decode()
 
 
 def decrypt_credentials(stored: str) -> dict[str, str]:
     """Raises CredentialsUnreadable after a change of SECRET_KEY."""
     if not stored:
         return {}
+    cipher = _cipher_with(settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS)
     try:
-        credentials: dict[str, str] = json.loads(_current_cipher().decrypt(stored.encode()))
+        credentials: dict[str, str] = json.loads(cipher.decrypt(stored.encode()))
     except InvalidToken:
         raise CredentialsUnreadable(
             "The stored credentials cannot be decrypted with the present SECRET_KEY; enter them again."

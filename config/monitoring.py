@@ -151,7 +151,7 @@ def _check_beat(presence: WorkerPresence | None) -> Check:
     if age < SILENCE:
         age = max(age, timedelta())
         return Check(True, f"The last tick was processed {age.total_seconds():.0f} s ago.")
-    alive = _is_alive(presence)
+    alive = abs(_age_of_last_sign(presence)) < SILENCE
     advice = "A worker is running. Is beat running?" if alive else "No worker is running to process one."
     return Check(False, f"The last tick was processed {age.total_seconds():.0f} s ago. {advice}")
 
@@ -172,10 +172,6 @@ def _age_of_last_sign(presence: WorkerPresence) -> timedelta:
     """The smaller distance from now counts: either sign may be from before the clock was set."""
     signs = (presence.seen_at, presence.worker_at or presence.seen_at)
     return min((timezone.now() - sign for sign in signs), key=abs)
-
-
-def _is_alive(presence: WorkerPresence) -> bool:
-    return abs(_age_of_last_sign(presence)) < SILENCE
 
 
 def _is_ahead(by: timedelta) -> str:

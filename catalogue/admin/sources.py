@@ -543,11 +543,10 @@ class SourceAdmin(ButtonsMixin):
     def import_openapi(self, request: HttpRequest) -> HttpResponse:
         return OpenApiImportPage.show(request)
 
-    def has_refresh_permission(self, request: HttpRequest) -> bool:
+    def may_press_buttons(self, request: HttpRequest) -> bool:
         return self.has_change_permission(request) or request.user.has_perm("catalogue.refresh_source")
 
-    def may_press_buttons(self, request: HttpRequest) -> bool:
-        return self.has_refresh_permission(request)
+    has_refresh_permission = may_press_buttons  # Of the action for selected rows
 
     def has_import_permission(self, request: HttpRequest) -> bool:
         return self.has_add_permission(request) or self.has_change_permission(request)

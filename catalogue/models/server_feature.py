@@ -84,22 +84,19 @@ class ServerFeature(Exposing):
 
     def clean(self) -> None:
         """Raises ValidationError for a name or address that clients or the product cannot use."""
-        problems = {
-            FeatureKind.PROMPT: self._name_problem,
-            FeatureKind.RESOURCE: self._address_problem,
-            FeatureKind.TEMPLATE: self._template_problem,
-        }
-        problem = problems[FeatureKind(self.kind)]()
+        problem = ""
+        match FeatureKind(self.kind):
+            case FeatureKind.PROMPT if not PROMPT_NAME.fullmatch(self.served_as):
+                problem = "A prompt's name has 1 to 64 letters, digits, underscores, dots or hyphens."
+            case FeatureKind.RESOURCE:
+                problem = self._address_problem()
+            case FeatureKind.TEMPLATE:
+                problem = self._template_problem()
         others = ServerFeature.objects.filter(kind=self.kind, served_as=self.served_as).exclude(pk=self.pk)
         if not problem and (other := others.select_related("source").first()) is not None:
             problem = f"Another one, of the source {other.source}, already has this."
         if problem:
             raise ValidationError({"served_as": problem})
-
-    def _name_problem(self) -> str:
-        if PROMPT_NAME.fullmatch(self.served_as):
-            return ""
-        return "A prompt's name has 1 to 64 letters, digits, underscores, dots or hyphens."
 
     def _template_problem(self) -> str:
         """Addresses are matched with it, so only the prefix can differ."""

@@ -7,7 +7,6 @@ from django.conf import settings
 from django.core.validators import MaxValueValidator, MinValueValidator, RegexValidator
 from django.db import models
 from django.db.models import Count, Q
-from django.db.models.functions import Coalesce
 from django.utils import timezone
 
 from catalogue.fields import JSONTextField
@@ -194,12 +193,6 @@ class DiscoveryRunQuerySet(models.QuerySet["DiscoveryRun"]):
         of_source = DiscoveryRun.objects.filter(source=models.OuterRef("source"))
         newest = of_source.filter(outcome__in=("succeeded", "held")).order_by("-pk").values("pk")[:1]
         return self.filter(outcome="held", pk=models.Subquery(newest))
-
-    def confirmed_since_success(self, source: Source) -> "DiscoveryRunQuerySet":
-        """The source's confirmed held listings that are newer than its last successful one."""
-        succeeded = self.filter(source=source, outcome="succeeded").order_by("-pk").values("pk")[:1]
-        later = self.filter(source=source, outcome="held").exclude(confirmed_at=None)
-        return later.filter(pk__gt=Coalesce(models.Subquery(succeeded), 0))
 
 
 class DiscoveryRun(models.Model):
