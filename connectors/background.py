@@ -5,6 +5,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
 from datetime import timedelta
 from functools import cache
 from typing import Any, TypeVar
@@ -37,18 +38,18 @@ def _background_loop() -> asyncio.AbstractEventLoop:
     return loop
 
 
+def start_in_background_loop(coroutine: Coroutine[Any, Any, Result]) -> Future[Result]:
+    """Start the coroutine on the process's loop, where clients keep their connections between calls.
+    Cancelling the future cancels the coroutine."""
+    return asyncio.run_coroutine_threadsafe(coroutine, _background_loop())
+
+
 def run_in_background_loop(coroutine: Coroutine[Any, Any, Result]) -> Result:
-    """Run the coroutine on the process's loop, where clients keep their connections between calls."""
-    return asyncio.run_coroutine_threadsafe(coroutine, _background_loop()).result()
-
-
-async def await_in_background_loop(coroutine: Coroutine[Any, Any, Result]) -> Result:
-    """Like `run_in_background_loop`, from another loop; cancelling the wait cancels the coroutine."""
-    return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, _background_loop()))
+    return start_in_background_loop(coroutine).result()
 
 
 def finish_in_background_loop(finish: Callable[[], Coroutine[Any, Any, None]], *, seconds: float) -> None:
     """Run a last coroutine before the process ends, unless the loop was never used."""
     if _background_loop.cache_info().currsize:
         with contextlib.suppress(TimeoutError):
-            asyncio.run_coroutine_threadsafe(finish(), _background_loop()).result(seconds)
+            start_in_background_loop(finish()).result(seconds)

@@ -17,7 +17,7 @@ from catalogue.access import GROUP, Caller, Person, Scope, person_of
 from catalogue.models import Toolset
 from catalogue.models.toolset import SLUG_FORM
 from catalogue.permissions import permissions_behind, scopes_of
-from connectors.background import await_in_background_loop, run_in_background_loop
+from connectors.background import run_in_background_loop, start_in_background_loop
 from connectors.errors import ConnectorError, Unreachable
 from connectors.network.issuer import Issuer, TokenRefused
 from mcp_bridge.bearers import KINDS, TokenKind, Undecided
@@ -63,7 +63,7 @@ async def _prepare(text: str) -> None:
 
 async def _read_anew(text: str) -> _Reading:
     """Raises Undecided."""
-    return _recall(text) or _remember(text, await await_in_background_loop(_ask(text)))
+    return _recall(text) or _remember(text, await asyncio.wrap_future(start_in_background_loop(_ask(text))))
 
 
 def _recall(text: str) -> _Reading | None:
