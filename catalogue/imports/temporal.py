@@ -23,12 +23,12 @@ from connectors.formats.yaml import UnusableText, write_document
 from connectors.protocol import Health
 from connectors.temporal.config import (
     PLACES,
+    SETTING_OF,
     Declared,
     TemporalConfig,
     name_in_file,
     read_declared,
     read_definitions,
-    setting_named,
 )
 from connectors.temporal.declarations import CacheBlock
 
@@ -198,7 +198,7 @@ def _entries_of(source: Source) -> dict[str, dict[str, Any]]:
 def _credentials(
     request: TemporalImportRequest, source: Source | None, declared: Declared, config: dict[str, Any]
 ) -> dict[str, str]:
-    given = {setting_named(name): value for name, value in request.secrets.items()}
+    given = {SETTING_OF.get(name, name): value for name, value in request.secrets.items()}
     if unknown := sorted(given.keys() - set(secret_fields(KIND))):
         known = ", ".join(name_in_file(name).rpartition(".")[2] for name in secret_fields(KIND))
         raise ImportRefused([f"Unknown secrets: {', '.join(unknown)}; there are {known}."])

@@ -34,7 +34,6 @@ from connectors.http_job.declaration import (
     HowFar,
     Inputs,
     One,
-    Pages,
     Seen,
     Step,
     find,
@@ -553,7 +552,10 @@ def next_page(declared: Declaration, answer: Any, page: str, *, before: int, cou
     if pages.total is not None and not is_number(total):
         raise InvalidAnswer("The listing has no total number of items.")
     if pages.next is not None:
-        following = _linked_page(pages, answer)
+        link = find(pages.next, answer)
+        if link is not None and (isinstance(link, bool) or not isinstance(link, str | int)):
+            raise InvalidAnswer("The listing's next page is neither a string nor a number.")
+        following = str(link or "")
     elif (count < pages.size) if total is None else (before + count >= total or not count):
         following = ""
     else:
@@ -563,13 +565,6 @@ def next_page(declared: Declaration, answer: Any, page: str, *, before: int, cou
             f"The listing announces {total:,} items, but has none from {before + count:,} on."
         )
     return following
-
-
-def _linked_page(pages: Pages, answer: Any) -> str:
-    found = find(pages.next or "", answer)
-    if found is not None and (isinstance(found, bool) or not isinstance(found, str | int)):
-        raise InvalidAnswer("The listing's next page is neither a string nor a number.")
-    return str(found or "")
 
 
 def read_state(seen: Seen, states: Mapping[str, str], answer: Any) -> RunState:

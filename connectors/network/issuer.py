@@ -219,21 +219,19 @@ class Issuer:
         headers = {}
         if not self._secret:
             form = form | {"client_id": self.client_id}
-        elif await self._wants_secret_in_form():
-            form = form | {"client_id": self.client_id, "client_secret": self._secret}
         else:
-            pair = f"{quote(self.client_id, safe='')}:{quote(self._secret, safe='')}"
-            headers["authorization"] = f"Basic {b64encode(pair.encode()).decode()}"
+            metadata = await self._metadata.read(seconds=METADATA_SECONDS, kept=KEPT_SECONDS)
+            methods = metadata.get("token_endpoint_auth_methods_supported")
+            known = methods if isinstance(methods, list) else ["client_secret_basic"]
+            if "client_secret_basic" not in known and "client_secret_post" in known:
+                form = form | {"client_id": self.client_id, "client_secret": self._secret}
+            else:
+                pair = f"{quote(self.client_id, safe='')}:{quote(self._secret, safe='')}"
+                headers["authorization"] = f"Basic {b64encode(pair.encode()).decode()}"
         secrets = [form[name] for name in ("token", "code", "code_verifier") if name in form]
         secrets += [value.partition(" ")[2] for value in headers.values()]
         client = self._client(url)
         return _object(await client.request_json("POST", url, form=form, headers=headers, secrets=secrets))
-
-    async def _wants_secret_in_form(self) -> bool:
-        metadata = await self._metadata.read(seconds=METADATA_SECONDS, kept=KEPT_SECONDS)
-        methods = metadata.get("token_endpoint_auth_methods_supported")
-        known = methods if isinstance(methods, list) else ["client_secret_basic"]
-        return "client_secret_basic" not in known and "client_secret_post" in known
 
     async def _fetch_metadata(self) -> dict[str, Any]:
         *others, last = _metadata_urls(self.url)

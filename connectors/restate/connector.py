@@ -5,6 +5,7 @@ import re
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import UTC, datetime
+from math import inf
 from typing import Annotated, Any, ClassVar
 from uuid import UUID
 
@@ -22,7 +23,7 @@ from connectors.errors import (
     Unreachable,
     Unsupported,
 )
-from connectors.formats.json import UnreadableJSON, parse_json, read_time, read_uuid
+from connectors.formats.json import UnreadableJSON, is_number, parse_json, read_time, read_uuid
 from connectors.network.client import Answer, EngineClient, encode_body, fill_path
 from connectors.network.policy import normalise_base_url
 from connectors.network.redaction import first_line, printable, shorten, shorten_error, words_of
@@ -296,9 +297,11 @@ class RestateConnector:
     def capabilities_for(self, workflow: WorkflowRef) -> Capabilities:
         """Only workflow runs accept queries and signals."""
         is_workflow = handlers.type_of(workflow) == handlers.WORKFLOW
+        remembered = workflow.metadata.get("remembered_seconds", inf)
         return replace(
             self.capabilities,
-            idempotent_start=handlers.remembers_keys_of(workflow),
+            # A start that is repeated within the run's timeout must find the run, even if it ended early.
+            idempotent_start=is_number(remembered) and remembered >= (workflow.timeout_seconds or 0.0),
             can_query=is_workflow,
             can_signal=is_workflow,
         )

@@ -8,7 +8,6 @@ from uuid import UUID
 
 from connectors.definitions import RejectedDefinition, WorkflowDefinition, parse_definition
 from connectors.errors import NotFound, Rejected
-from connectors.formats.json import is_number
 from connectors.network.client import fill_path
 from connectors.protocol import WorkflowRef
 
@@ -186,12 +185,6 @@ def _interaction(handler: dict[str, Any]) -> dict[str, Any]:
         "description": description if isinstance(description, str) else "",
         "inputSchema": _arguments(handler)[1],
     }
-
-
-def remembers_keys_of(workflow: WorkflowRef) -> bool:
-    """Whether a start that is repeated within the run's timeout finds the run, even if it ended early."""
-    remembered = workflow.metadata.get("remembered_seconds", inf)
-    return is_number(remembered) and remembered >= (workflow.timeout_seconds or 0.0)
 
 
 def type_of(workflow: WorkflowRef) -> str:

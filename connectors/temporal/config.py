@@ -262,9 +262,8 @@ def name_in_file(setting: str) -> str:
     return ".".join(map(str, PLACES[setting]))
 
 
-def setting_named(name: str) -> str:
-    """The setting for `clientSecret` or `auth.clientSecret`; any other name unchanged."""
-    return next((ours for ours, place in PLACES.items() if name in (place[-1], name_in_file(ours))), name)
+SETTING_OF = {name: ours for ours, place in PLACES.items() for name in (str(place[-1]), name_in_file(ours))}
+"""By the names in a file: `clientSecret` as well as `auth.clientSecret`."""
 
 
 def _settings_in(block: TemporalBlock) -> Iterator[tuple[str, Any]]:

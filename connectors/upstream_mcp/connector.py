@@ -54,12 +54,11 @@ from connectors.upstream_mcp.stdio_transport import ProgramExit, command_line, o
 from connectors.upstream_mcp.tools import (
     METADATA_KEY,
     ServerTasks,
-    argument_headers,
     created_task,
+    prepare_call,
     read_result,
     read_task,
     read_tool,
-    task_parameters,
 )
 
 Found = AsyncGenerator[WorkflowDefinition | RejectedDefinition]
@@ -141,14 +140,13 @@ class McpConnector:
             shown = shorten(printable(self._redactor.text(words)), PROGRESS_CHARACTERS)
             report(RunSnapshot(state=RunState.RUNNING, progress=percent, progress_message=shown))
 
-        as_task = task_parameters(workflow, await self._session.era())
+        params, headers = prepare_call(workflow, arguments, await self._session.era())
         began = datetime.now(UTC)
-        params: dict[str, Any] = {"name": workflow.id, "arguments": arguments} | as_task
         given: dict[str, Any] = {}
         for _ in range(MOST_ROUNDS):
             answer = await self._call(
                 params | given,
-                headers=argument_headers(workflow, arguments),
+                headers=headers,
                 on_progress=on_progress,
                 caller=caller,
             )

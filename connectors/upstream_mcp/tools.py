@@ -37,13 +37,21 @@ METADATA_KEY = "mcp"
 NO_REASON = "The tool failed and the server gave no reason."
 
 
-def task_parameters(workflow: WorkflowRef, era: Era) -> dict[str, Any]:
-    """Parameters that make a call a task; empty: the server decides."""
+def prepare_call(
+    workflow: WorkflowRef, arguments: dict[str, Any], era: Era
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """The parameters, which make the call a task if it should be one, and the headers in which a stateless
+    server expects arguments."""
+    metadata = workflow.metadata.get(METADATA_KEY)
+    needed = metadata if isinstance(metadata, dict) else {}
+    parameters: dict[str, Any] = {"name": workflow.id, "arguments": arguments}
     calls = era.capabilities.get("tasks")
     for key in ("requests", "tools", "call"):
         calls = calls.get(key) if isinstance(calls, dict) else None
-    wished = not era.is_modern and calls is not None and _metadata(workflow).get("task") is True
-    return {"task": {"ttl": KEPT_MILLISECONDS}} if wished else {}
+    if not era.is_modern and calls is not None and needed.get("task") is True:
+        parameters["task"] = {"ttl": KEPT_MILLISECONDS}
+    headers = {tuple(path): token for path, token in needed.get("headers", [])}
+    return parameters, mcp_param_headers(headers, arguments)
 
 
 def created_task(answer: dict[str, Any]) -> dict[str, Any] | None:
@@ -201,17 +209,6 @@ def _needed_to_start(tool: dict[str, Any], *, has_headers: bool) -> dict[str, An
     if headers:
         needed["headers"] = sorted([list(path), token] for path, token in headers.items())
     return needed
-
-
-def argument_headers(workflow: WorkflowRef, arguments: dict[str, Any]) -> dict[str, str]:
-    """Arguments that a stateless server expects as headers."""
-    listed = _metadata(workflow).get("headers", [])
-    return mcp_param_headers({tuple(path): token for path, token in listed}, arguments)
-
-
-def _metadata(workflow: WorkflowRef) -> dict[str, Any]:
-    metadata = workflow.metadata.get(METADATA_KEY)
-    return metadata if isinstance(metadata, dict) else {}
 
 
 def read_result(answer: dict[str, Any]) -> RunSnapshot:

@@ -232,11 +232,7 @@ def _converted(document: Document, schemas: Schemas, raw: Any, pointer: str) -> 
     size = size_of(schema)
     if definitions:
         schema["$defs"] = definitions
-        # A definition is part of many schemas, most of which are too large.
-        size += len(',"$defs":{}') - len(",")
-        size += sum(
-            len(f'"{name}":,') + schemas.size_of_definition(name, one) for name, one in definitions.items()
-        )
+        size += schemas.size_of_definitions(definitions)
     return schema if size <= MAX_BYTES else None
 
 

@@ -356,10 +356,12 @@ class Schemas:
             waiting += sorted(definition.needs, reverse=True)
         return found
 
-    def size_of_definition(self, name: str, schema: Any) -> int:
-        if name not in self._sizes:
-            self._sizes[name] = size_of(schema)
-        return self._sizes[name]
+    def size_of_definitions(self, definitions: Schema) -> int:
+        """In a schema. A definition is part of many schemas, most of which are too large."""
+        for name in definitions.keys() - self._sizes.keys():
+            self._sizes[name] = size_of(definitions[name])
+        members = sum(len(f'"{name}":,') + self._sizes[name] for name in definitions)
+        return len(',"$defs":{}') - len(",") + members
 
     def _definition(self, pointer: str) -> Converted:
         if pointer not in self._definitions:
