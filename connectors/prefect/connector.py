@@ -1,18 +1,28 @@
 """Prefect: deployments are workflows, flow runs are runs."""
 
 import asyncio
+import base64
 import re
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, Self, TypeVar
 from uuid import UUID
 
 from loguru import logger
-from pydantic import BaseModel
+from pydantic import AfterValidator, BaseModel, Field, SecretStr, field_validator, model_validator
 
+from connectors import settings
 from connectors.definitions import RejectedDefinition, WorkflowDefinition, parse_definition
-from connectors.errors import InvalidAnswer, NotFound, OutcomeUnknown, Rejected, Unreachable
+from connectors.errors import (
+    InvalidAnswer,
+    NotFound,
+    OutcomeUnknown,
+    Rejected,
+    Unreachable,
+    backoff_seconds,
+    spread,
+)
 from connectors.formats.json import (
     TooDeep,
     UnreadableJSON,
@@ -21,8 +31,10 @@ from connectors.formats.json import (
     read_time,
     read_uuid,
 )
+from connectors.network.client import EngineClient
+from connectors.network.policy import normalise_base_url
 from connectors.network.redaction import first_line, printable, shorten, shorten_error
-from connectors.prefect.api import ERROR, INFO, MOST_ROWS, PrefectApi, PrefectConfig
+from connectors.network.transport import HttpLimits
 from connectors.protocol import (
     Capabilities,
     Health,
@@ -38,7 +50,15 @@ from connectors.protocol import (
     health_of,
     ignore_progress,
 )
+from connectors.settings import FieldProblem, SourceConfig, hint
 
+RESULTS = hint(group="Results and logs")
+MOST_ROWS = 200
+LISTING_DEPTH = 250  # Above the limit of one schema, so that a deep one does not fail the listing
+BUSY_RETRIES = 4
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.25, 2.0
+"""Between retries of 503, Prefect's answer while its database is busy; its own clients retry as well."""
+INFO, ERROR = 20, 40
 MAX_WORKFLOWS = 10_000
 LOGS_ARRIVE_WITHIN = timedelta(seconds=10)
 PAUSES_FOR_LOGS = (0.2, 0.4, 0.8, 1.6)
@@ -53,6 +73,70 @@ LISTS_OF_SUBSCHEMAS = ("anyOf", "oneOf", "allOf", "prefixItems")
 MAPS_OF_SUBSCHEMAS = ("properties", "definitions", "$defs", "patternProperties")
 
 
+class PrefectConfig(SourceConfig):
+    base_url: Annotated[str, AfterValidator(normalise_base_url)] = Field(
+        title="API URL",
+        description="The value of PREFECT_API_URL, such as http://prefect.example.com:4200/api, or "
+        "https://api.prefect.cloud/api/accounts/.../workspaces/... for a workspace in Prefect Cloud.",
+        json_schema_extra=hint(address=True),
+    )
+    api_key: settings.HeaderSecret = Field(
+        default=SecretStr(""),
+        title="API key",
+        description="The API key of Prefect Cloud or of a gateway, sent as a bearer token.",
+    )
+    auth_string: SecretStr = Field(
+        default=SecretStr(""),
+        title="Auth string",
+        description="user:password, if the server was started with PREFECT_SERVER_API_AUTH_STRING.",
+    )
+    include_tags: list[str] = Field(
+        default=[],
+        title="Only with these tags",
+        description="Only deployments that have at least one of these tags are listed. Leave empty to list "
+        "all.",
+    )
+    result_artifact_key: str = Field(
+        default="catalog-result",
+        pattern=r"^[a-z0-9-]+$",
+        max_length=255,
+        title="Key of the result artifact",
+        description="The key of the artifact that holds a run's result. Without it, the result is the "
+        "message of the run's final state. Prefect allows lowercase letters, digits and dashes.",
+        json_schema_extra=RESULTS,
+    )
+    log_lines: int = Field(
+        default=20,
+        ge=0,
+        le=200,
+        title="Lines of the log",
+        description="The number of a run's last log lines to store with its execution. While the run is "
+        "active, the newest line is its progress message. Enter 0 to never read logs.",
+        json_schema_extra=RESULTS,
+    )
+    min_poll_seconds: settings.MinPollSeconds = 1.0
+    request_timeout_seconds: settings.RequestTimeoutSeconds = 30.0
+    max_response_bytes: settings.MaxResponseBytes = Field(
+        default=10_000_000,
+        description="Larger responses are rejected. A page holds up to 200 deployments.",
+    )
+    verify_tls: settings.VerifyTls = True
+    ca_file: settings.CaFile = ""
+
+    @field_validator("auth_string")
+    @classmethod
+    def _user_and_password(cls, auth: SecretStr) -> SecretStr:
+        if (value := auth.get_secret_value().strip()) and ":" not in value:
+            raise ValueError("must be user:password")
+        return SecretStr(value)
+
+    @model_validator(mode="after")
+    def _one_way_to_log_in(self) -> Self:
+        if self.api_key.get_secret_value() and self.auth_string.get_secret_value():
+            raise FieldProblem("auth_string", "Set either an API key or an auth string, not both.")
+        return self
+
+
 class PrefectConnector:
     """Deployments of a Prefect server or of a workspace in Prefect Cloud."""
 
@@ -62,7 +146,20 @@ class PrefectConnector:
 
     def __init__(self, config: PrefectConfig) -> None:
         self._config = config
-        self._api = PrefectApi(config)
+        key, auth = config.api_key.get_secret_value(), config.auth_string.get_secret_value()
+        basic = base64.b64encode(auth.encode()).decode()
+        authorization = f"Bearer {key}" if key else f"Basic {basic}" if auth else ""
+        self._client = EngineClient(
+            base_url=config.base_url,
+            headers={"authorization": authorization} if authorization else {},
+            secrets=[key, auth, auth.partition(":")[2], basic],
+            limits=HttpLimits.within(
+                config.request_timeout_seconds, max_response_bytes=config.max_response_bytes
+            ),
+            verify_tls=config.verify_tls,
+            ca_file=config.ca_file,
+        )
+        self._only_tagged = {"tags": {"any_": config.include_tags}} if config.include_tags else {}
 
     def __repr__(self) -> str:
         return f"PrefectConnector({self._config.base_url})"
@@ -82,16 +179,21 @@ class PrefectConnector:
 
     async def _greet(self) -> str:
         """Counting needs valid credentials; the version may be public."""
-        count = await self._api.count_deployments()
-        version = await _or_else("", self._api.version())
-        return f"Prefect {version} answered; deployments: {count}.".replace("  ", " ")
+        count = await self._ask("POST", "/deployments/count", {"deployments": self._only_tagged})
+        if not isinstance(count, int):
+            raise InvalidAnswer("Prefect's count of deployments is not a number.")
+        version = await _or_else("", self._ask("GET", "/admin/version"))
+        shown = version if isinstance(version, str) else ""
+        return f"Prefect {shown} answered; deployments: {count}.".replace("  ", " ")
 
     async def discover(self) -> AsyncIterator[WorkflowDefinition | RejectedDefinition]:
         position = 0
         flow_names: dict[str, str] = {}
-        while page := await self._api.deployments(offset=position):
+        wanted = {"sort": "CREATED_DESC", "deployments": self._only_tagged}
+        # A page of the server's size, which is empty after the last.
+        while page := await self._rows("/deployments/filter", {"offset": position, **wanted}):
             ids = {str(raw.get("flow_id")) for raw in page if isinstance(raw, dict)} - flow_names.keys()
-            flow_names |= await self._api.flow_names(ids) if ids else {}
+            flow_names |= await self._flow_names(ids) if ids else {}
             for raw in page:
                 if position == MAX_WORKFLOWS:
                     raise InvalidAnswer(f"Prefect lists more than {MAX_WORKFLOWS:,} deployments.")
@@ -113,13 +215,16 @@ class PrefectConnector:
                 "variable. Pass the value itself."
             )
         wanted = {"parameters": arguments, "idempotency_key": str(key), "name": f"{TAG}-{key}", "tags": [TAG]}
-        started = _read_started(await self._api.create_run(workflow.id, wanted))
+        path = f"/deployments/{_id(workflow.id, 'deployment')}/create_flow_run"
+        started = _read_started(await self._ask("POST", path, wanted, repeatable=False))
         if started is None:
             raise OutcomeUnknown("Prefect's answer to the start has no flow run id.")
         return started
 
     async def poll(self, run: RunRef) -> RunSnapshot:
-        flow_run = await self._api.run(run.run_id)
+        flow_run = _object(await self._ask("GET", f"/flow_runs/{_id(run.run_id, 'flow run')}"))
+        if not isinstance(flow_run.get("id"), str):
+            raise InvalidAnswer("Prefect's answer is not a flow run.")
         seen = snapshot_of(flow_run)
         if seen.state is not RunState.RUNNING:
             return await self._ended(run.run_id, flow_run, seen)
@@ -127,7 +232,8 @@ class PrefectConnector:
 
     async def cancel(self, run: RunRef) -> None:
         asked = {"type": "CANCELLING", "message": f"Cancelled by {TAG}."}
-        answer = await self._api.set_state(run.run_id, asked)
+        path = f"/flow_runs/{_id(run.run_id, 'flow run')}/set_state"
+        answer = _object(await self._ask("POST", path, {"state": asked, "force": False}))
         details, state = answer.get("details"), answer.get("state")
         details = details if isinstance(details, dict) else {}
         reason = str(details.get("reason") or "Prefect gave no reason.")
@@ -149,7 +255,7 @@ class PrefectConnector:
         self, workflow: WorkflowRef, arguments: dict[str, Any], *, key: UUID
     ) -> Started | None:
         wanted = {"limit": 2, "flow_runs": {"idempotency_key": {"any_": [str(key)]}}}
-        found = await self._api.runs(wanted)
+        found = await self._runs(wanted)
         for run in found:
             started = _read_started(run)
             # A version that ignores the condition lists other runs.
@@ -162,26 +268,27 @@ class PrefectConnector:
 
     async def list_runs(self, wanted: RunFilter, *, page_size: int, cursor: str = "") -> RunPage:
         offset, size = offset_of(cursor), min(page_size, MOST_ROWS)
-        found = await self._api.runs(wanted_runs(wanted) | {"limit": size, "offset": offset})
+        found = await self._runs(wanted_runs(wanted) | {"limit": size, "offset": offset})
         flows = {str(run["flow_id"]) for run in found if run.get("flow_id")}
         deployments = {str(run["deployment_id"]) for run in found if run.get("deployment_id")}
+        with_ids = {"deployments": {"id": {"any_": sorted(deployments)}}}
         flow_names, named = await asyncio.gather(
-            self._api.flow_names(flows), self._api.deployments_by_id(deployments)
+            self._flow_names(flows), self._rows("/deployments/filter", with_ids)
         )
-        by_id = {str(deployment.get("id")): deployment for deployment in named}
+        by_id = {str(deployment.get("id")): deployment for deployment in _objects(named)}
         return RunPage(
             runs=[read_listed(run, by_id, flow_names) for run in found],
             next_cursor=str(offset + size) if len(found) == size else "",
         )
 
     async def aclose(self) -> None:
-        await self._api.aclose()
+        await self._client.aclose()
 
     async def _under_way(self, run_id: str, seen: RunSnapshot) -> RunSnapshot:
         """Missing logs or progress do not fail the poll."""
         logs, artifact = await asyncio.gather(
             self._last_logs(run_id, lines=min(1, self._config.log_lines)),
-            _or_else(None, self._api.newest_artifact(run_id, type="progress")),
+            _or_else(None, self._newest_artifact(run_id, type="progress")),
         )
         newest = next(filter(None, (first_line(message_in(entry)) for entry in logs)), "")
         percent = read_percent(artifact.get("data")) if artifact else None
@@ -200,7 +307,7 @@ class PrefectConnector:
         """The artifact's data, else the state's message, else None."""
         key = self._config.result_artifact_key
         try:
-            artifact = await self._api.newest_artifact(run_id, key=key)
+            artifact = await self._newest_artifact(run_id, key=key)
         except InvalidAnswer as error:
             if not error.details.get("truncated"):
                 raise
@@ -226,7 +333,74 @@ class PrefectConnector:
         return logs
 
     async def _last_logs(self, run_id: str, *, lines: int) -> list[dict[str, Any]]:
-        return await _or_else([], self._api.last_logs(run_id, lines=lines, level=INFO)) if lines else []
+        """Newest first."""
+        logs = {"flow_run_id": {"any_": [run_id]}, "level": {"ge_": INFO}}
+        wanted = {"limit": lines, "sort": "TIMESTAMP_DESC", "logs": logs}
+        return _objects(await _or_else([], self._rows("/logs/filter", wanted))) if lines else []
+
+    async def _newest_artifact(self, run_id: str, **which: str) -> dict[str, Any] | None:
+        """The run's newest artifact with this `key` or `type`."""
+        chosen = {name: {"any_": [value]} for name, value in which.items()}
+        wanted = {
+            "limit": 1,
+            "sort": "CREATED_DESC",
+            "artifacts": {"flow_run_id": {"any_": [run_id]}, **chosen},
+        }
+        return next(iter(_objects(await self._rows("/artifacts/filter", wanted))), None)
+
+    async def _flow_names(self, ids: Iterable[str]) -> dict[str, str]:
+        rows = await self._rows("/flows/filter", {"flows": {"id": {"any_": sorted(ids)}}})
+        named = [(row.get("id"), row.get("name")) for row in _objects(rows)]
+        return {key: name for key, name in named if isinstance(key, str) and isinstance(name, str)}
+
+    async def _runs(self, wanted: dict[str, Any]) -> list[dict[str, Any]]:
+        rows = await self._rows("/flow_runs/filter", wanted)
+        if not all(isinstance(row, dict) and isinstance(row.get("id"), str) for row in rows):
+            raise InvalidAnswer("Prefect's list of flow runs contains something else.")
+        return rows
+
+    async def _rows(self, path: str, wanted: dict[str, Any]) -> list[Any]:
+        answer = await self._ask("POST", path, wanted)
+        if not isinstance(answer, list):
+            raise InvalidAnswer(f"Prefect's answer to {path} is not a list.")
+        return answer
+
+    async def _ask(self, method: str, path: str, body: Any = None, *, repeatable: bool = True) -> Any:
+        """Asks again while the database is busy. Even a start is safe to repeat, because it has a key."""
+        for repeated in range(BUSY_RETRIES):
+            try:
+                return await self._ask_once(method, path, body, repeatable=repeatable)
+            except (Unreachable, OutcomeUnknown) as error:
+                # If the server says when to retry, the caller waits until then.
+                says_when = getattr(error, "retry_after", None) is not None
+                if error.details.get("status") != 503 or says_when:
+                    raise
+            pause = backoff_seconds(repeated, first=FIRST_PAUSE_SECONDS, longest=LONGEST_PAUSE_SECONDS)
+            await asyncio.sleep(spread(pause))
+        return await self._ask_once(method, path, body, repeatable=repeatable)
+
+    async def _ask_once(self, method: str, path: str, body: Any, *, repeatable: bool) -> Any:
+        return await self._client.request_json(
+            method, path, body=body, repeatable=repeatable, max_depth=LISTING_DEPTH, is_listing=True
+        )
+
+
+def _id(text: str, what: str) -> str:
+    """Raises NotFound for anything but a UUID, which could change the path."""
+    try:
+        return str(UUID(text))
+    except ValueError:
+        raise NotFound(f"{text!r} is not the id of a {what}. Nothing was sent to Prefect.") from None
+
+
+def _object(answer: Any) -> dict[str, Any]:
+    if not isinstance(answer, dict):
+        raise InvalidAnswer("Prefect's answer is not an object.")
+    return answer
+
+
+def _objects(rows: list[Any]) -> list[dict[str, Any]]:
+    return [row for row in rows if isinstance(row, dict)]
 
 
 async def _or_else(otherwise: Answer, asked: Coroutine[Any, Any, Answer]) -> Answer:

@@ -14,8 +14,7 @@ from pydantic import ValidationError
 
 from connectors.definitions import RejectedDefinition, WorkflowDefinition
 from connectors.errors import InvalidAnswer, NotFound, OutcomeUnknown, Rejected, Unreachable
-from connectors.prefect.api import PrefectConfig
-from connectors.prefect.connector import PrefectConnector
+from connectors.prefect.connector import PrefectConfig, PrefectConnector
 from connectors.protocol import RunFilter, RunRef, RunState, WorkflowRef
 from tests.connectors.scripted import Behaviour, Received, ScriptedEngine, response
 
@@ -220,7 +219,7 @@ async def test_a_busy_database_that_stays_busy_leaves_the_outcome_open(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A7.2: the start may have happened, and is repeated with its key by whoever keeps the record."""
-    monkeypatch.setattr("connectors.prefect.api.FIRST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr("connectors.prefect.connector.FIRST_PAUSE_SECONDS", 0.01)
     async with prefect({CREATE: BUSY, READ: BUSY}) as (connector, _):
         with pytest.raises(OutcomeUnknown):
             await connector.start(WORKFLOW, {}, key=KEY)
