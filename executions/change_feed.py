@@ -49,7 +49,7 @@ class Watch:
         return changed
 
     def saw(self, execution: Execution) -> bool:
-        look = _look_of(execution)
+        look = (execution.admitted_at is not None, *(getattr(execution, name) for name in SHOWN))
         self._changed.discard(execution.pk)
         known, self._seen[execution.pk] = self._seen.get(execution.pk), look
         return known != look
@@ -167,7 +167,3 @@ def _refresh(execution: Execution) -> None:
     now, begun = timezone.now(), execution.started_at or execution.created_at
     if now - (execution.polled_at or begun) >= min((now - begun) / 20, OLDEST):
         request_poll_if_stale(execution)
-
-
-def _look_of(execution: Execution) -> Look:
-    return (execution.admitted_at is not None, *(getattr(execution, name) for name in SHOWN))

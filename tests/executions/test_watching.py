@@ -90,7 +90,7 @@ async def test_a_look_that_is_older_than_what_the_watcher_knows_costs_a_reading_
     running: Execution,
 ) -> None:
     """It was under way while the watcher read a newer state: no news comes of it, and none is lost."""
-    old = {running.pk: rooms._look_of(running)}
+    old = await in_database(rooms._look_at, [running.pk], refresh=False)
     await change(running, progress=40.0)
     with watching([running.pk]) as watch:
         watch.saw(await in_database(read, running))
