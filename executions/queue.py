@@ -113,12 +113,11 @@ def read_occupancy() -> Occupancy:
 
 def has_room(limits: Limits) -> bool:
     """Read from the database; counts at most as many rows as the limits allow."""
-    return all(_number_in(room, at_most=most) < most for room, most in limits.items())
-
-
-def _number_in(room: Room, *, at_most: int) -> int:
-    there: dict[str, Any] = {room.field: room.key} if room.field else {}
-    return Execution.objects.admitted().filter(**there).order_by()[:at_most].count()
+    for room, most in limits.items():
+        there: dict[str, Any] = {room.field: room.key} if room.field else {}
+        if Execution.objects.admitted().filter(**there).order_by()[:most].count() >= most:
+            return False
+    return True
 
 
 STALE_SECONDS = 1.0  # How long a process relies on its last read of the queue; the next tick reads it again
