@@ -654,13 +654,6 @@ class ExecutionPayload(models.Model):
         ]
         return values | dict.fromkeys(too_large) | {"cut": known + cut}, lines
 
-    @staticmethod
-    def note_changes(execution: ExecutionRecord, values: Mapping[str, Any]) -> None:
-        """Updates the payload that the instance has already loaded."""
-        if (known := execution._state.fields_cache.get("payload")) is not None:
-            for name, value in values.items():
-                setattr(known, name, value)
-
 
 class InputRequest(models.Model):
     """The open question of a run to its caller; removed once the run has the answers."""

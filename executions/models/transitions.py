@@ -150,8 +150,8 @@ class Transitions(ExecutionRecord):
             moved = self._move_when(when, allowed, changes, others)
         if not moved:
             return False
-        if payload:
-            ExecutionPayload.note_changes(self, payload)
+        if (known := self._state.fields_cache.get("payload")) is not None:
+            vars(known).update(payload)
         for name, value in changes.items():
             if name != "state" and not isinstance(value, models.expressions.Combinable):
                 setattr(self, name, value)
