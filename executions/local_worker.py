@@ -21,15 +21,10 @@ from connectors.background import finish_in_background_loop
 from executions import advancing
 from executions.models import WorkerPresence
 from executions.queue import admit_queued
-from executions.wakeups import poll_in_this_process
+from executions.wakeups import poll_in_this_process, stands_in_for_workers
 
 TICK_SECONDS = 1.0
 LAST_STEPS_SECONDS = 2.0  # Clients kill a server that takes much longer to stop
-_stands_in = threading.Event()
-
-
-def stands_in_for_workers() -> bool:
-    return _stands_in.is_set()
 
 
 class LocalWorker:
@@ -62,7 +57,7 @@ class LocalWorker:
         self._thread.join()
         if not stands_in_for_workers():
             return
-        self._change_over(stands_in=False)
+        poll_in_this_process(None)
         last = time.monotonic() + LAST_STEPS_SECONDS
         finish_in_background_loop(advancing.finish_polling, seconds=LAST_STEPS_SECONDS)
         for thread in list(self._under_way.values()):
@@ -100,13 +95,6 @@ class LocalWorker:
             )
         elif not stands_in and stands_in_for_workers():
             logger.info("Another process lists the engines and follows the runs from now on.")
-        self._change_over(stands_in=stands_in)
-
-    def _change_over(self, *, stands_in: bool) -> None:
-        if stands_in:
-            _stands_in.set()
-        else:
-            _stands_in.clear()
         poll_in_this_process(advancing.poll_due_executions if stands_in else None)
 
     def _begin_due_jobs(self) -> None:

@@ -123,6 +123,10 @@ def poll_in_this_process(poll: Callable[[], None] | None) -> None:
     _here[:] = [] if poll is None else [poll]
 
 
+def stands_in_for_workers() -> bool:
+    return bool(_here)
+
+
 def request_poll() -> None:
     """Have a worker poll after this transaction commits; neither waits for the broker nor fails with it."""
     transaction.on_commit(_publish_soon)

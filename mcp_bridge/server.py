@@ -27,8 +27,9 @@ from catalogue.models import Toolset
 from catalogue.naming import counted
 from connectors.formats.json_schema import pointer_of
 from executions.advancing import finish_steps
-from executions.local_worker import LocalWorker, stands_in_for_workers
+from executions.local_worker import LocalWorker
 from executions.refusals import UnknownTool
+from executions.wakeups import stands_in_for_workers
 from mcp_bridge import request_meta
 from mcp_bridge.builtin_tools import call_tool, describe_missing_scope, missing_scope
 from mcp_bridge.calls import OpenCalls, ToolCall, in_words

@@ -3,8 +3,9 @@
 import pytest
 
 from catalogue.models import DiscoveryRun, Workflow
-from executions.local_worker import LocalWorker, note_worker, stands_in_for_workers
+from executions.local_worker import LocalWorker, note_worker
 from executions.models import State, WorkerPresence
+from executions.wakeups import stands_in_for_workers
 from tests.connectors.scripted import replies
 from tests.executions.engines import WireEngine, completed, wait_until
 from tests.executions.steps import make_active, read
