@@ -64,7 +64,7 @@ class LocalWorker:
             thread.join(max(0.0, last - time.monotonic()))
         try:
             give_up_listings([source for source in self._under_way.copy() if isinstance(source, int)])
-            stand_down(self._process)
+            WorkerPresence.objects.filter(process=self._process).delete()
         except (DatabaseError, InterfaceError) as error:
             logger.warning("The database failed while this process ended: {}", error)
 
@@ -147,17 +147,12 @@ def note_worker() -> None:
     _renew(Q(), process="")
 
 
-def note_alive() -> None:
-    """Record that a worker is alive, even if no tick of beat reaches it. There is no row before the first
-    tick."""
-    WorkerPresence.objects.filter(pk=WorkerPresence.ONLY).update(worker_at=timezone.now())
-
-
 def show_life(ended: threading.Event) -> None:
-    """Record it every few seconds, until the worker ends."""
+    """Record every few seconds that a worker is alive, even if no tick of beat reaches it, until it ends.
+    There is no row before the first tick."""
     while not ended.wait(HEARTBEAT_SECONDS):
         try:
-            note_alive()
+            WorkerPresence.objects.filter(pk=WorkerPresence.ONLY).update(worker_at=timezone.now())
         except (DatabaseError, InterfaceError) as error:
             logger.warning("This worker could not record that it is alive: {}", error)
         finally:
@@ -167,10 +162,6 @@ def show_life(ended: threading.Event) -> None:
 def stand_in(process: str) -> bool:
     """Whether `process` stands in for the workers; call it again every few seconds."""
     return _renew(Q(process=process) | Q(seen_at__lt=timezone.now() - SILENCE), process=process)
-
-
-def stand_down(process: str) -> None:
-    WorkerPresence.objects.filter(process=process).delete()
 
 
 def at_most_every(seconds: float, call: Callable[[], None]) -> Callable[[], None]:

@@ -3,7 +3,7 @@
 import pytest
 
 from catalogue.models import DiscoveryRun, Workflow
-from executions.local_worker import LocalWorker, note_worker
+from executions.local_worker import LocalWorker, note_worker, stand_in
 from executions.models import State, WorkerPresence
 from executions.wakeups import stands_in_for_workers
 from tests.connectors.scripted import replies
@@ -29,6 +29,21 @@ def test_it_lists_at_its_start_follows_what_is_due_and_leaves_nothing_behind(
         worker.end()
     assert DiscoveryRun.objects.get().trigger == DiscoveryRun.Trigger.START
     assert not stands_in_for_workers() and not WorkerPresence.objects.exists()
+
+
+@pytest.mark.parametrize("is_followed", [False, True], ids=["alone", "followed"])
+def test_it_leaves_its_place_at_its_end_but_not_that_of_a_process_that_has_followed_it(
+    is_followed: bool,
+) -> None:
+    """E8."""
+    worker = LocalWorker()
+    worker.begin()
+    assert not stand_in("another")
+    if is_followed:
+        WorkerPresence.objects.update(process="another")
+    worker.end()
+    assert WorkerPresence.objects.filter(process="another").exists() == is_followed
+    assert stand_in("a third one") != is_followed
 
 
 def test_where_a_worker_lives_it_does_nothing(engine: WireEngine, workflow: Workflow) -> None:

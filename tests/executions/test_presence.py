@@ -7,7 +7,7 @@ import pytest
 from django.db import connection
 from django.db.models import F
 
-from executions.local_worker import SILENCE, note_worker, stand_down, stand_in
+from executions.local_worker import SILENCE, note_worker, stand_in
 from executions.models import WorkerPresence
 from executions.tasks import poll_due_executions
 
@@ -47,15 +47,6 @@ def test_a_process_that_was_killed_or_stopped_is_followed_by_another_one() -> No
     assert stand_in("a")
     let_pass(SILENCE + timedelta(seconds=1))
     assert stand_in("b") and not stand_in("a")
-
-
-def test_a_process_that_ends_leaves_its_place_at_once() -> None:
-    """E8: but not the place of the process that has followed it."""
-    assert stand_in("a")
-    stand_down("a")
-    assert stand_in("b")
-    stand_down("a")
-    assert not stand_in("a")
 
 
 @pytest.mark.parametrize("silent", [False, True], ids=["the first", "after a silence"])

@@ -2,6 +2,8 @@
 
 import asyncio
 import os
+import threading
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -24,7 +26,7 @@ from catalogue.models import Workflow
 from config.celery import SCHEME
 from config.monitoring import collect, forget_measures, publication, readiness
 from executions.advancing import advance_due_executions
-from executions.local_worker import SILENCE, note_alive, note_worker, stand_in
+from executions.local_worker import SILENCE, note_worker, show_life, stand_in
 from executions.models import Execution, WorkerPresence
 from executions.tasks import poll_due_executions
 from mcp_bridge.tokens import create_token
@@ -72,8 +74,28 @@ def ready(server: McpServer, query: str = "", **headers: str) -> Any:
     return plain_http.get(f"{server.base_url}/health/ready{query}", headers=headers, timeout=20)
 
 
+@pytest.fixture
+def heartbeat(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Waits for one of a worker, which then falls silent."""
+
+    def show_life_once() -> None:
+        began, ended = timezone.now(), threading.Event()
+        thread = threading.Thread(target=show_life, args=(ended,))
+        thread.start()
+        try:
+            wait_until(lambda: WorkerPresence.objects.filter(worker_at__gte=began), "the worker shows life")
+        finally:
+            ended.set()
+            thread.join()
+
+    monkeypatch.setattr("executions.local_worker.HEARTBEAT_SECONDS", 0.01)
+    return show_life_once
+
+
 @pytest.mark.databases("config.monitoring", "executions.local_worker")
-def test_readiness_names_what_is_missing_and_each_check_has_a_reason(mcp_server: McpServer) -> None:
+def test_readiness_names_what_is_missing_and_each_check_has_a_reason(
+    mcp_server: McpServer, heartbeat: Callable[[], None]
+) -> None:
     """B9: beat's last tick and workers are told apart; a load balancer may leave them out."""
     nobody = ready(mcp_server)
     assert nobody.status_code == 503
@@ -87,7 +109,7 @@ def test_readiness_names_what_is_missing_and_each_check_has_a_reason(mcp_server:
     assert ready(mcp_server).status_code == 200
 
     WorkerPresence.objects.update(seen_at=timezone.now() - SILENCE * 2)
-    note_alive()
+    heartbeat()
     checks = ready(mcp_server).json()["checks"]
     assert checks["workers"]["ok"] and not checks["beat"]["ok"]
     assert "Is beat running?" in checks["beat"]["reason"]
@@ -97,7 +119,9 @@ def test_readiness_names_what_is_missing_and_each_check_has_a_reason(mcp_server:
     assert not checks["workers"]["ok"] and "20 s ago" in checks["workers"]["reason"]
 
 
-def test_readiness_does_not_count_a_tick_that_lies_ahead(mcp_server: McpServer) -> None:
+def test_readiness_does_not_count_a_tick_that_lies_ahead(
+    mcp_server: McpServer, heartbeat: Callable[[], None]
+) -> None:
     """A dead worker seemed to be alive until the time was reached."""
     note_worker()
     WorkerPresence.objects.update(seen_at=timezone.now() + timedelta(hours=2), worker_at=None)
@@ -105,7 +129,7 @@ def test_readiness_does_not_count_a_tick_that_lies_ahead(mcp_server: McpServer) 
     for name in ("beat", "workers"):
         assert not checks[name]["ok"] and "Compare the clocks" in checks[name]["reason"]
 
-    note_alive()
+    heartbeat()
     assert ready(mcp_server).json()["checks"]["workers"]["ok"]
 
 
