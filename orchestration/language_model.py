@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict
 from weakref import WeakKeyDictionary
 
@@ -305,7 +306,9 @@ async def connect_to_model(wanted: ModelSettings) -> "AsyncOpenAI":
     if known is not None and known[0] == wanted:
         return known[1]
     # The import takes half a second, which should delay neither start-up nor other requests.
-    await asyncio.to_thread(_import_sdk)
+    await asyncio.to_thread(import_module, "openai.resources.chat.completions")
+    # OPENAI_LOG would enable logging that the product does not configure.
+    logging.getLogger("openai").setLevel(logging.WARNING)
     _clients[loop] = (wanted, _make_client(wanted))
     if known is not None:
         await known[1].close()
@@ -319,19 +322,7 @@ async def close_model_connection() -> None:
         await client.close()
 
 
-def close_background_model_connection() -> None:
-    """Of the background loop, before the process ends."""
-    finish_in_background_loop(close_model_connection, seconds=CLOSING_SECONDS)
-
-
-atexit.register(close_background_model_connection)
-
-
-def _import_sdk() -> None:
-    import openai.resources.chat.completions  # noqa: F401
-
-    # OPENAI_LOG would enable logging that the product does not configure.
-    logging.getLogger("openai").setLevel(logging.WARNING)
+atexit.register(finish_in_background_loop, close_model_connection, seconds=CLOSING_SECONDS)
 
 
 def _make_client(wanted: ModelSettings) -> "AsyncOpenAI":

@@ -8,11 +8,7 @@ from pytest_django import Settings
 
 from catalogue.connections import close_connectors
 from connectors.background import run_in_background_loop
-from orchestration.language_model import (
-    close_background_model_connection,
-    close_model_connection,
-    forget_dialects,
-)
+from orchestration.language_model import close_model_connection, forget_dialects
 from tests.engines.model_server import KEY, MODEL, ModelServer
 from tests.executions.engines import until
 from tests.executions.steps import is_nothing_under_way
@@ -40,4 +36,4 @@ async def model_server(settings: Settings) -> AsyncIterator[ModelServer]:
         }
         yield server
         await close_model_connection()
-        close_background_model_connection()
+        run_in_background_loop(close_model_connection())
