@@ -46,7 +46,11 @@ def _complete(params: types.CompleteRequestParams, access: Access) -> types.Comp
 
 
 def _checked(feature: ServerFeature, argument: types.CompletionArgument, of: str) -> ServerFeature:
-    if argument.name not in (names := upstream.argument_names(feature)):
+    if feature.kind == FeatureKind.TEMPLATE.value:
+        names = upstream.parsed_template(feature.upstream_id).variable_names
+    else:
+        names = [argument["name"] for argument in feature.arguments]
+    if argument.name not in names:
         raise _unknown_argument(argument, of, names)
     return feature
 

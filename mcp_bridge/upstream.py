@@ -230,13 +230,6 @@ async def complete(
     )
 
 
-def argument_names(feature: ServerFeature) -> list[str]:
-    """The arguments of a prompt, or the variables of a template."""
-    if feature.kind == FeatureKind.TEMPLATE.value:
-        return parsed_template(feature.upstream_id).variable_names
-    return [argument["name"] for argument in feature.arguments]
-
-
 @asynccontextmanager
 async def _server(feature: ServerFeature, access: Access, method: str) -> AsyncIterator[Connector]:
     """Raises MCPError and, for a resource that the server does not know, NotFound."""
