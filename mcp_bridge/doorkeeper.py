@@ -10,7 +10,6 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from contextlib import asynccontextmanager
-from functools import lru_cache
 from typing import Any
 
 from django.conf import settings
@@ -126,13 +125,9 @@ def _place_of(scope: MutableMapping[str, Any]) -> str:
     return neighbourhood(client_address(peer, Headers(scope=scope).get("x-forwarded-for", "")))
 
 
-@lru_cache(maxsize=4)
-def _origins(listed: str) -> frozenset[str]:
-    return frozenset(one.strip().rstrip("/").lower() for one in listed.split(",") if one.strip())
-
-
 def allowed_origins() -> frozenset[str]:
-    return _origins(settings.CATALOGUE["allowed_origins"])
+    listed: str = settings.CATALOGUE["allowed_origins"]
+    return frozenset(one.strip().rstrip("/").lower() for one in listed.split(",") if one.strip())
 
 
 class CrossOrigin:
