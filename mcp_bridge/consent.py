@@ -59,8 +59,7 @@ LOCAL_HOSTS = {"127.0.0.1", "::1", "localhost"}
 class AnyUserSignInForm(SignInForm):
     """The admin's form, with its throttle, also for users who are not staff."""
 
-    def confirm_login_allowed(self, user: Any) -> None:
-        auth_forms.AuthenticationForm.confirm_login_allowed(self, user)
+    confirm_login_allowed = auth_forms.AuthenticationForm.confirm_login_allowed
 
 
 class SignInPage(LoginView):
