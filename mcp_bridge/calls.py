@@ -38,7 +38,6 @@ from executions.starting import find_continued
 from executions.waiting import GRACE_SECONDS, inline_wait, start_and_wait
 from mcp_bridge.elicitation import (
     APPROVAL,
-    ELICIT,
     ROUND,
     UNKNOWN_STATE,
     Ask,
@@ -47,6 +46,7 @@ from mcp_bridge.elicitation import (
     input_required,
     question_about,
     questions_of,
+    requests_of,
     take_response,
 )
 from mcp_bridge.log_messages import ClientLog
@@ -300,17 +300,11 @@ async def known_patience(access: Access) -> int | None:
 
 def _render(execution: Execution, call: ToolCall, patience: int | None, called: str) -> ToolAnswer:
     """A run that continues is a task for clients that support tasks: better for them than a long wait."""
-    if execution.is_unapproved and call.ask is None and not (call.takes_tasks or call.continues):
-        question = question_about(execution, call.elicits())
-        if question is not None:
-            return input_required(execution, {APPROVAL: {"method": ELICIT, "params": question}})
-    if (
-        execution.is_asking
-        and call.ask is None
-        and not call.takes_tasks
-        and (asked := questions_of(execution))
-    ):
-        return input_required(execution, asked)
+    if (execution.is_unapproved or execution.is_asking) and call.ask is None and not call.takes_tasks:
+        # A call that continues has already asked for the approval.
+        modes = frozenset[str]() if call.continues else call.elicits()
+        if asked := requests_of(execution, modes):
+            return input_required(execution, asked)
     workflow = execution.workflow
     is_present = workflow is not None and workflow.tool_name == called
     present = "" if is_present else _name_instead_of(called, call.access)
