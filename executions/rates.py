@@ -61,18 +61,17 @@ product_settings.listeners.append(defaults.refresh)
 def take_call(workflow: Workflow | None, caller: Caller) -> None:
     """Count one call, or without a workflow one read of an MCP server's prompt or resource. Raises
     TooManyCalls, and counts nothing then."""
-    passed: list[_Portion] = []
+    passed: list[Rate] = []
     for rate in rates_of(workflow, caller):
-        portion = _portion_of(rate.key)
-        if (seconds := portion.take(rate)) > 0:
+        if (seconds := seconds_until_free(rate)) > 0:
             for other in passed:
-                other.give_back()
+                _portion_of(other.key).give_back()
             raise TooManyCalls(rate, retry_after=math.ceil(seconds))
-        passed.append(portion)
+        passed.append(rate)
 
 
 def seconds_until_free(rate: Rate) -> float:
-    """Count one of anything else that has a rate. 0: it may pass."""
+    """Count one of anything that has a rate. 0: it may pass."""
     return _portion_of(rate.key).take(rate)
 
 
