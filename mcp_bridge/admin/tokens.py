@@ -248,12 +248,16 @@ class AccessTokenAdmin(ButtonsMixin):
             else:
                 messages.success(request, f"The token {token.name} has a new secret.")
                 return self._show_secret(request, token, text)
+        ends = "It still never expires."
+        if token.expires_at is not None:
+            present, later = f"{token.expires_at:%Y-%m-%d}", f"{usual_expiry():%Y-%m-%d}"
+            ends = f"Its new expiry is {later}{'' if present == later else f', instead of {present}'}."
         context = self.admin_site.each_context(request) | {
             "title": f"Rotate {token.name}",
             "opts": self.opts,
             "original": token,
             "form": form,
-            "ends": _describe_end_after_rotation(token),
+            "ends": ends,
         }
         return TemplateResponse(request, "mcp_bridge/admin/token_rotation.html", context)
 
@@ -409,13 +413,6 @@ def _describe_former_secret(token: AccessToken) -> list[tuple[str, Any]]:
         ("Former secret", f"{token.former_prefix}…, until {rendering.exactly(token.former_ends_at)}"),
         ("Former secret last used", rendering.exactly(used) if used else "never"),
     ]
-
-
-def _describe_end_after_rotation(token: AccessToken) -> str:
-    if token.expires_at is None:
-        return "It still never expires."
-    present, later = f"{token.expires_at:%Y-%m-%d}", f"{usual_expiry():%Y-%m-%d}"
-    return f"Its new expiry is {later}{'' if present == later else f', instead of {present}'}."
 
 
 def _describe_wait(token: AccessToken) -> str:
