@@ -24,7 +24,7 @@ from catalogue.models import Toolset
 from catalogue.naming import counted
 from catalogue.permissions import grantable_scopes, tell_missing
 from mcp_bridge.addresses import client_address
-from mcp_bridge.models import SOON, AccessToken, TokenState, default_scopes
+from mcp_bridge.models import AccessToken, TokenState, default_scopes
 
 TOKEN_START = "wfc_"  # noqa: S105 - a prefix by which secret scanners recognise a leaked token
 SHOWN_CHARACTERS = 12
@@ -185,7 +185,7 @@ def find_token(text: str) -> AccessToken | None:
     # While the database cannot be written to (a full disk, a replica), what only reads goes on.
     try:
         _note_use(token, digest, now)
-        if token.end_logged_at is None and token.expires_at is not None and token.expires_at - now < SOON:
+        if token.end_logged_at is None and token.ends_soon:
             _log_end(token)
     except (OperationalError, InternalError) as error:
         logger.warning("The use of the token {} could not be recorded: {}", token.name, error)
