@@ -54,19 +54,16 @@ class UsualDurations:
         self._over = list(accumulate(map(len, groups), initial=0))
         self._weights = list(accumulate(weights, initial=0.0))
         self._weighted_ages = list(accumulate(weighted, initial=0.0))
-        self._first: dict[float, float | None] = {}
-
-    def first_age(self, shortest: float) -> float | None:
-        """The best age of a run for its first poll, in seconds."""
-        if shortest not in self._first:
-            self._first[shortest] = self.next_age(0.0, shortest)
-        return self._first[shortest]
+        self._first: dict[float, float] = {}
 
     def next_age(self, age: float, shortest: float) -> float | None:
-        """The best age for the next poll of a run that continues at this age, in seconds.
+        """The best age for the next poll of a run that continues at this age (0: its first), in seconds.
 
         `shortest`: the least time between two polls. None if the run takes longer than all others did.
         """
+        # Each run that starts asks for this one.
+        if not age and shortest in self._first:
+            return self._first[shortest]
         begin = bisect_right(self._ages, age)
         if begin == len(self._ages):
             return None
@@ -74,7 +71,10 @@ class UsualDurations:
         costs = [OVERTIME_COST] * (len(self._ages) + 1)
         for index in range(len(self._ages) - 1, begin, -1):
             costs[index], _ = self._best(index, self._ages[index - 1] + shortest, costs)
-        return self._best(begin, age + shortest if age else 0.0, costs)[1]
+        _, wanted = self._best(begin, age + shortest if age else 0.0, costs)
+        if not age:
+            self._first[shortest] = wanted
+        return wanted
 
     def _best(self, begin: int, earliest: float, costs: list[float]) -> tuple[float, float]:
         """The least cost of a run of group `begin` or later, and the age of the poll that leads to it."""
@@ -184,7 +184,7 @@ def learnt_pause(execution: Execution, *, shortest: float) -> timedelta | None:
 
 def pause_before(usual: UsualDurations, age: float, *, shortest: float) -> float | None:
     """In seconds. While the end is far off, occasional polls read the progress."""
-    wanted = usual.next_age(age, shortest) if age else usual.first_age(shortest)
+    wanted = usual.next_age(age, shortest)
     if wanted is None:
         return None
     longest = min(max(wanted / PROGRESS_POLLS, PROGRESS_SECONDS), LONGEST_PAUSE_SECONDS)

@@ -104,10 +104,10 @@ def test_without_times_some_dozens_of_runs_teach_when_a_short_one_is_over(
     """Issue 15: a poll that comes too early costs a second, and shows that the others were not that short."""
     runs = LatestRuns()
     for _ in range(60):
-        age = 0.2 if runs.usual is None else runs.usual.first_age(1.0) or 0.2
+        age = 0.2 if runs.usual is None else runs.usual.next_age(0.0, 1.0) or 0.2
         runs.add(*((0.0, age) if age >= seconds else (age, age + 1.0)))
     assert runs.usual is not None
-    assert earliest <= (runs.usual.first_age(1.0) or 0.0) <= latest
+    assert earliest <= (runs.usual.next_age(0.0, 1.0) or 0.0) <= latest
 
 
 def test_a_run_that_is_being_cancelled_is_asked_about_soon(engine: WireEngine, workflow: Workflow) -> None:
