@@ -141,26 +141,25 @@ async def ask_for_run(
     return execution
 
 
-def is_answer(message: dict[str, Any]) -> bool:
-    """Whether it answers a question of this server."""
-    return "method" not in message and str(message.get("id", "")).startswith((f"{APPROVAL}:", f"{INPUT}:"))
-
-
-async def take_answer(message: dict[str, Any], access: Access) -> None:
-    """An answer in a separate message. Ignored for other callers' calls, or if no longer wanted."""
+async def take_answer(message: dict[str, Any], access: Access) -> bool:
+    """Whether the message answers a question of this server. An answer for another caller's call is ignored,
+    or one that is no longer wanted."""
+    if "method" in message or not str(message.get("id", "")).startswith((f"{APPROVAL}:", f"{INPUT}:")):
+        return False
     if not access.allows(Scope.RUN):
-        return
+        return True
     kind, execution_id, *rest = message["id"].split(":", 3)
     try:
         execution = await run_in_database(find_execution, execution_id, caller=_alone(access))
     except UnknownExecution:
-        return
+        return True
     result = message.get("result")
     if kind == APPROVAL:
         await _take(message["id"], execution, result if isinstance(result, dict) else CANCELLED, access)
     elif len(rest) == 2 and rest[0] == str(execution.input_request):
         error = {"error": message.get("error")}
         await run_in_database(answer, execution, {rest[1]: result if isinstance(result, dict) else error})
+    return True
 
 
 async def take_task_responses(task_id: str, responses: Mapping[str, Any], access: Access) -> None:

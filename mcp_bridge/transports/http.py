@@ -41,7 +41,7 @@ from mcp_bridge.authentication import TooManyFailures, challenge, note_wrong_tok
 from mcp_bridge.bearers import Undecided, find_bearer
 from mcp_bridge.builtin_tools import describe_missing_scope, missing_scope
 from mcp_bridge.doorkeeper import NoTurn, allowed_origins, doorkeeper
-from mcp_bridge.elicitation import Question, is_answer, take_answer
+from mcp_bridge.elicitation import Question, take_answer
 from mcp_bridge.external_tokens import named_outside
 from mcp_bridge.request_meta import (
     ELICITATION_MODES,
@@ -179,8 +179,7 @@ class McpEndpoint:
         access = scope["state"]["access"]
         if is_call and "id" in message:
             return _missing_scope(message, access, scope) or call
-        if is_answer(message):
-            await take_answer(message, access)
+        if await take_answer(message, access):
             return Response(status_code=202)
         request = self.direct_answers.read(scope, body, message)
         return None if request is None else await self.direct_answers.answer(request, access)
