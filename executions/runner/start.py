@@ -81,7 +81,7 @@ async def start_again(execution: Execution) -> None:
     The start is repeated only if that cannot make a second run, and never after a lookup.
     """
     if not (why_not := await _why_not_again(execution)):
-        if (arguments := await run_in_database(_begin_again, execution)) is not None:
+        if (arguments := await run_in_database(_begin, execution, again=True)) is not None:
             await send_start(execution, arguments, again=True)
     elif await can_be_looked_up(execution):
         if (found := await look_up(execution)) is not None:
@@ -265,14 +265,13 @@ async def _starts_are_idempotent(execution: Execution) -> bool:
         return False
 
 
-def _begin(execution: Execution) -> dict[str, Any] | None:
+def _begin(execution: Execution, *, again: bool = False) -> dict[str, Any] | None:
     """The arguments; None if another process was faster or it was cancelled."""
-    return input_of(execution) if execution.begin_start() else None
-
-
-def _begin_again(execution: Execution) -> dict[str, Any] | None:
-    held = execution.hold(holder=execution.lease_holder, until=timezone.now() + LEASE)
-    return input_of(execution) if held else None
+    if again:
+        is_ours = execution.hold(holder=execution.lease_holder, until=timezone.now() + LEASE)
+    else:
+        is_ours = execution.begin_start()
+    return input_of(execution) if is_ours else None
 
 
 @in_turn
