@@ -235,9 +235,8 @@ def make_call(number: int, die_at: int | None) -> int:
 
 def go_on() -> list[dict[str, Any]]:
     """As other processes do that find the leases run out. Returns the executions as they end."""
-    from executions.advancing import advance_due_executions
     from executions.models import Execution
-    from tests.executions.steps import expire_lease, forget_caller, let_pass
+    from tests.executions.steps import advance_due_executions, expire_lease, forget_caller, let_pass
 
     for _ in range(ROUNDS):
         going_on = [each for each in Execution.objects.all() if not each.is_settled]

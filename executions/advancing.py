@@ -208,16 +208,6 @@ def poll_due_executions() -> None:
     run_in_background_loop(_drain.stir())
 
 
-def advance_due_executions() -> int:
-    return run_in_background_loop(_advance_due())
-
-
 async def finish_polling() -> None:
     await _drain.stop()
     await finish_steps()
-
-
-async def _advance_due() -> int:
-    claimed = await run_in_database(claim_due_executions, limit=MAX_IN_FLIGHT)
-    await asyncio.gather(*(advance_and_release(execution) for execution in claimed))
-    return len(claimed)

@@ -18,13 +18,13 @@ from catalogue.curation import enable_workflows
 from catalogue.discovery import refresh_source
 from catalogue.history import command, record_change
 from catalogue.models import HistoryEntry, Workflow
-from executions.advancing import advance_due_executions
 from executions.models import Execution, ExecutionPayload, Retention, State
 from executions.models.lifecycle import StartRequest
 from executions.starting import create_execution
 from tests import plain_http
 from tests.admin.conftest import StaffWith
 from tests.admin.pages import add_url, form_values, list_url, listed, page_url, press, text_of, told
+from tests.executions.steps import advance_due_executions
 from tests.factories import make_event, make_execution, make_source, make_workflow
 from tests.processes import ExampleEngine
 

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from catalogue.models import Source
-from executions.advancing import advance_due_executions
 from executions.models import Execution
 from tests.api.clients import TokenClient, administrator
 from tests.engines.temporal.asking import make_temporal_source
 from tests.engines.temporal.server import TASK_QUEUE, TemporalServer, second_namespace, temporal_server
 from tests.executions.engines import wait_until
+from tests.executions.steps import advance_due_executions
 from tests.processes import PROBE_SECONDS
 
 __all__ = ["second_namespace", "temporal_server"]

@@ -9,13 +9,13 @@ from django.utils import timezone
 from catalogue import long_lists
 from catalogue.discovery import refresh_source
 from catalogue.models import Source
-from executions.advancing import advance_due_executions
 from executions.models import Execution, State
 from executions.rest.base import MOST_OF_ONE, waiting_places
 from executions.retention import prune
 from tests import plain_http
 from tests.api.clients import administrator, agent, problem_paths, staff_session
 from tests.content_blocks import EVERY_KIND
+from tests.executions.steps import advance_due_executions
 from tests.factories import make_event, make_execution, make_source, make_workflow
 from tests.processes import ExampleEngine
 

@@ -15,10 +15,12 @@ from catalogue.access import Caller
 from catalogue.database import THREADS, run_in_database
 from catalogue.models import Source, Workflow
 from catalogue.sources import configure_source
+from connectors.background import run_in_background_loop
 from executions import advancing
 from executions.interacting import Cancellation, cancel_execution
 from executions.models import Execution, ExecutionPayload, State
 from executions.models.lifecycle import StartRequest
+from executions.runner.lease import claim_due_executions
 from executions.waiting import start_and_wait
 from tests.factories import make_execution, make_source
 from tests.processes import ExampleEngine
@@ -111,6 +113,17 @@ def make_active(workflow: Workflow, state: State, **fields: Any) -> Execution:
     )
     let_pass(execution, 10)
     return read(execution)
+
+
+def advance_due_executions() -> int:
+    """As a worker does it, but until the steps have ended. Returns how many there were."""
+
+    async def advance() -> int:
+        claimed = await run_in_database(claim_due_executions, limit=advancing.MAX_IN_FLIGHT)
+        await asyncio.gather(*(advancing.advance_and_release(execution) for execution in claimed))
+        return len(claimed)
+
+    return run_in_background_loop(advance())
 
 
 def expire_lease(execution: Execution, holder: str = "a process that was killed") -> None:

@@ -16,7 +16,6 @@ from catalogue.approval_rules import reason_for_approval
 from catalogue.curation import override_workflow
 from catalogue.models import Review, Source, Workflow
 from executions import approvals
-from executions.advancing import advance_due_executions
 from executions.approvals import AlreadyDecided, NotAllowed, NotDecided, decide
 from executions.interacting import CancelOutcome
 from executions.models import Approval, Execution, ExecutionPayload, StandingApproval, State
@@ -25,7 +24,16 @@ from executions.reading import describe_execution
 from executions.starting import create_execution
 from tests.connectors.scripted import replies
 from tests.executions.engines import WireEngine, completed
-from tests.executions.steps import BOB, call, cancel, read, reconfigure, request_for, timeline
+from tests.executions.steps import (
+    BOB,
+    advance_due_executions,
+    call,
+    cancel,
+    read,
+    reconfigure,
+    request_for,
+    timeline,
+)
 from tests.factories import make_toolset
 from tests.mcp_bridge.database import in_database
 

@@ -8,7 +8,6 @@ import pytest
 
 from catalogue.models import Source, Workflow
 from connectors.background import run_in_background_loop
-from executions.advancing import advance_due_executions
 from executions.interacting import Cancellation, CancelOutcome
 from executions.models import Execution, State
 from executions.models.lifecycle import StartRequest
@@ -30,6 +29,7 @@ from tests.executions.steps import (
     ADMIN,
     ALICE,
     BOB,
+    advance_due_executions,
     call,
     cancel,
     expire_lease,

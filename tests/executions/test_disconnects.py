@@ -16,7 +16,6 @@ from catalogue.connections import close_connectors
 from catalogue.database import THREADS
 from catalogue.models import Workflow
 from executions import advancing
-from executions.advancing import advance_due_executions
 from executions.models import Execution, State
 from executions.waiting import start_and_wait
 from tests.connectors.scripted import replies
@@ -32,6 +31,7 @@ from tests.executions.engines import (
     until,
 )
 from tests.executions.steps import (
+    advance_due_executions,
     call,
     disconnect,
     in_database,

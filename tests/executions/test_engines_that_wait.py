@@ -11,11 +11,11 @@ from catalogue.exposure import forget_catalogue
 from catalogue.models import Source, Workflow
 from connectors.errors import Rejected, Unreachable
 from connectors.registry import BUILT_IN
-from executions.advancing import advance_due_executions
 from executions.models import Execution, State
 from tests.executions.engines import until
 from tests.executions.patient_engine import PatientEngine, renew
 from tests.executions.steps import (
+    advance_due_executions,
     call,
     cancel,
     in_database,

@@ -14,7 +14,7 @@ from pytest_django import DjangoAssertNumQueries
 from catalogue.models import Source, Workflow
 from connectors.background import run_in_background_loop
 from connectors.testing import free_port
-from executions.advancing import advance, advance_due_executions, poll_due_executions
+from executions.advancing import advance, poll_due_executions
 from executions.models import Execution, State
 from executions.reading import UnknownExecution, describe_execution, find_execution
 from executions.runner.follow import CANCELLATION_GRACE
@@ -34,6 +34,7 @@ from tests.executions.steps import (
     ADMIN,
     ALICE,
     BOB,
+    advance_due_executions,
     call,
     expire_lease,
     in_database,

@@ -10,14 +10,13 @@ from django.db import connection
 from django.utils import timezone
 
 from catalogue.models import Source, Workflow
-from executions.advancing import advance_due_executions
 from executions.models import Execution, State
 from executions.reading import find_execution
 from executions.wakeups import request_poll_if_stale
 from tests.api.clients import administrator
 from tests.connectors.scripted import replies
 from tests.executions.engines import WireEngine, status
-from tests.executions.steps import ALICE, make_active, read
+from tests.executions.steps import ALICE, advance_due_executions, make_active, read
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),

@@ -10,11 +10,11 @@ from django.utils import timezone
 from catalogue.models import Source, Workflow
 from connectors.errors import OutcomeUnknown, Rejected
 from connectors.registry import BUILT_IN
-from executions.advancing import advance_due_executions
 from executions.models import Execution, State
 from tests.executions.engines import until
 from tests.executions.patient_engine import PatientEngine, renew
 from tests.executions.steps import (
+    advance_due_executions,
     call,
     cancel,
     disconnect,

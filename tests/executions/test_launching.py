@@ -18,7 +18,6 @@ from catalogue.sources import update_source
 from connectors.background import run_in_background_loop
 from connectors.registry import BUILT_IN
 from connectors.testing import free_port
-from executions.advancing import advance_due_executions
 from executions.models import Execution, State
 from executions.models.lifecycle import StartRequest
 from executions.queue import admit_queued
@@ -41,6 +40,7 @@ from tests.executions.engines import (
 )
 from tests.executions.steps import (
     ALICE,
+    advance_due_executions,
     call,
     expire_lease,
     in_database,

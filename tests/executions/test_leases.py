@@ -10,7 +10,7 @@ from django.db import OperationalError
 from django.utils import timezone
 
 from catalogue.models import Workflow
-from executions.advancing import advance_and_release, advance_due_executions, poll_due_executions
+from executions.advancing import advance_and_release, poll_due_executions
 from executions.models import Execution, State
 from executions.runner import lease
 from executions.runner.lease import claim_due_executions, keep
@@ -27,6 +27,7 @@ from tests.executions.engines import (
     wait_until,
 )
 from tests.executions.steps import (
+    advance_due_executions,
     expire_lease,
     in_database,
     let_pass,

@@ -15,7 +15,6 @@ from catalogue.exposure import forget_catalogue
 from catalogue.models import Source, Workflow
 from catalogue.sources import update_source
 from executions import starting
-from executions.advancing import advance_due_executions
 from executions.models import Execution, State
 from executions.queue import Place, Room, admit_queued, expected
 from executions.starting import create_execution, forget_admissions
@@ -34,6 +33,7 @@ from tests.executions.queueing import (
 from tests.executions.steps import (
     ALICE,
     BOB,
+    advance_due_executions,
     call,
     in_database,
     let_pass,

@@ -13,11 +13,11 @@ from django.conf import settings
 
 from catalogue.curation import override_workflow
 from catalogue.models import Workflow
-from executions.advancing import advance_due_executions
 from executions.models import Execution, State
 from executions.queue import admit_queued
 from tests.executions.engines import WireEngine
 from tests.executions.held import HeldRuns
+from tests.executions.steps import advance_due_executions
 from tests.processes import ROOT, database_url
 
 pytestmark = [

@@ -7,7 +7,6 @@ import pytest
 from django.utils import timezone
 
 from catalogue.models import Source, Workflow
-from executions.advancing import advance_due_executions
 from executions.models import Execution, State
 from executions.models.lifecycle import StartRequest
 from executions.runner.start import FEWEST_LOOKS, LOOKING_UP
@@ -27,6 +26,7 @@ from tests.executions.engines import (
 )
 from tests.executions.steps import (
     ALICE,
+    advance_due_executions,
     call,
     cancel,
     expire_lease,

@@ -8,13 +8,12 @@ import pytest
 from catalogue.models import Workflow
 from connectors.background import run_in_background_loop
 from connectors.protocol import RunSnapshot, RunState, Started
-from executions.advancing import advance_due_executions
 from executions.models import Execution, State
 from executions.reading import describe_execution
 from executions.refusals import InvalidArguments
 from tests.connectors.scripted import replies
 from tests.executions.engines import WireEngine, completed, receipt, status
-from tests.executions.steps import call, make_active, payload_of, read, told
+from tests.executions.steps import advance_due_executions, call, make_active, payload_of, read, told
 from tests.factories import make_execution
 
 pytestmark = [

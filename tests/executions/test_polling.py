@@ -11,7 +11,7 @@ from django.db import IntegrityError, OperationalError, connection, transaction
 from catalogue.models import Workflow
 from connectors.background import run_in_background_loop
 from executions import advancing
-from executions.advancing import advance_due_executions, finish_polling, poll_due_executions
+from executions.advancing import finish_polling, poll_due_executions
 from executions.models import Execution, State
 from executions.runner.follow import record
 from executions.runner.lease import LANE_ROOM, Lane, claim_due_executions
@@ -27,7 +27,7 @@ from tests.executions.engines import (
     status,
     wait_until,
 )
-from tests.executions.steps import let_pass, make_active, read, wrapping_statements
+from tests.executions.steps import advance_due_executions, let_pass, make_active, read, wrapping_statements
 from tests.factories import make_source, make_workflow
 
 pytestmark = [

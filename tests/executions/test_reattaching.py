@@ -8,7 +8,6 @@ import pytest
 from django.utils import timezone
 
 from catalogue.models import Workflow
-from executions.advancing import advance_due_executions
 from executions.models import Execution, State
 from executions.models.lifecycle import LONG_PAST
 from tests.connectors.scripted import Behaviour, replies, sends_and_hangs_up
@@ -25,6 +24,7 @@ from tests.executions.engines import (
 from tests.executions.steps import (
     ALICE,
     BOB,
+    advance_due_executions,
     call,
     cancel,
     disconnect,

@@ -8,7 +8,6 @@ from django.utils import timezone
 
 from catalogue.models import Source, Workflow
 from connectors.background import run_in_background_loop
-from executions.advancing import advance_due_executions
 from executions.engine_runs import (
     EngineSilent,
     NotUnconfirmed,
@@ -25,6 +24,7 @@ from tests.executions.engines import RUN_ID, Gate, WireEngine, completed, in_thr
 from tests.executions.steps import (
     ADMIN,
     BOB,
+    advance_due_executions,
     call,
     expire_lease,
     in_database,

@@ -12,7 +12,6 @@ from catalogue.exposure import forget_catalogue
 from catalogue.models import Workflow
 from catalogue.sources import configure_source
 from connectors.background import run_in_background_loop
-from executions.advancing import advance_due_executions
 from executions.models import CachedOutput, CachedResult, CachePolicy, CacheUse, ExecutionPayload, State
 from executions.refusals import Busy, IdempotencyConflict, InvalidArguments, UnknownTool
 from executions.result_cache import answer_from_cache, cache_figures
@@ -34,6 +33,7 @@ from tests.executions.engines import WireEngine, completed, in_thread, receipt, 
 from tests.executions.steps import (
     ALICE,
     BOB,
+    advance_due_executions,
     call,
     in_database,
     let_pass,

@@ -6,12 +6,11 @@ import pytest
 from django.utils import timezone
 
 from catalogue.models import Workflow
-from executions.advancing import advance_due_executions
 from executions.models import Execution, State
 from executions.runner.schedule import LatestRuns, UsualDurations
 from tests.connectors.scripted import replies
 from tests.executions.engines import WireEngine, completed, status
-from tests.executions.steps import let_pass, make_active, read
+from tests.executions.steps import advance_due_executions, let_pass, make_active, read
 from tests.factories import make_workflow
 
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -16,14 +16,21 @@ from catalogue.models import Source
 from connectors.temporal.config import TemporalConfig
 from connectors.testing import free_port
 from connectors.testing.harness import eventually
-from executions.advancing import advance_due_executions
 from executions.models import Execution, State
 from tests.engines.guarding import end_group
 from tests.engines.temporal.asking import make_temporal_source
 from tests.engines.temporal.proxy import gateway_to
 from tests.engines.temporal.server import TemporalServer, running_server, running_worker
 from tests.executions.engines import PATIENCE_SECONDS, in_thread, until
-from tests.executions.steps import call, in_database, only, reach_deadline, read, timeline
+from tests.executions.steps import (
+    advance_due_executions,
+    call,
+    in_database,
+    only,
+    reach_deadline,
+    read,
+    timeline,
+)
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.engines, pytest.mark.timeout(120)]
 

@@ -17,7 +17,6 @@ from catalogue.models import Source, Workflow
 from catalogue.sources import create_source
 from connectors.background import run_in_background_loop
 from executions import advancing, starting, waiting
-from executions.advancing import advance_due_executions
 from executions.models import Execution, ExecutionEvent, ExecutionPayload, State
 from executions.models.statements import ONE_STATEMENT
 from executions.reading import describe_execution
@@ -36,6 +35,7 @@ from tests.executions.engines import (
 )
 from tests.executions.steps import (
     ALICE,
+    advance_due_executions,
     call,
     cancel,
     disconnect,

@@ -12,7 +12,6 @@ from catalogue.curation import disable_workflows, override_workflow
 from catalogue.models import Source, Workflow
 from catalogue.sources import switch_sources, update_source
 from executions import waiting
-from executions.advancing import advance_due_executions
 from executions.models import Execution, State
 from executions.queue import admit_queued
 from executions.reading import describe_execution
@@ -29,6 +28,7 @@ from tests.executions.queueing import (
     runs,
 )
 from tests.executions.steps import (
+    advance_due_executions,
     call,
     cancel,
     in_database,

@@ -11,7 +11,6 @@ from audit.sealing import seal, verify
 from catalogue.discovery import due_sources
 from catalogue.models import Source, Workflow
 from executions import tasks
-from executions.advancing import advance_due_executions
 from executions.local_worker import SILENCE, note_worker, stand_in
 from executions.models import CachePolicy, Execution, State, WorkerPresence
 from executions.runner.lease import LEASE, claim_due_executions
@@ -21,7 +20,7 @@ from executions.tasks import clean_result_cache, correct_times
 from tests.connectors.scripted import replies
 from tests.executions.caching import cache_for, finish_run, let_results_age
 from tests.executions.engines import WireEngine, completed, status
-from tests.executions.steps import let_pass, make_active, read, request_for
+from tests.executions.steps import advance_due_executions, let_pass, make_active, read, request_for
 from tests.factories import make_execution, make_workflow
 
 pytestmark = [

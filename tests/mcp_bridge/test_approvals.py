@@ -12,13 +12,13 @@ from mcp_types import CallToolResult, ElicitResult
 from catalogue.access import Scope
 from catalogue.curation import override_workflow
 from catalogue.models import Workflow
-from executions.advancing import advance_due_executions
 from executions.approvals import decide, end_expired
 from executions.models import Approval, Execution, State
 from executions.queue import admit_queued
 from mcp_bridge.tokens import create_token
 from tests.connectors.scripted import replies
 from tests.executions.engines import WireEngine, completed, until
+from tests.executions.steps import advance_due_executions
 from tests.mcp_bridge.conftest import Connect
 from tests.mcp_bridge.database import in_database
 from tests.mcp_bridge.tasks_client import TASKS

@@ -13,10 +13,10 @@ from mcp import Client
 from catalogue.exposure import forget_catalogue
 from catalogue.models import Source, Workflow
 from config.environment import Environment
-from executions.advancing import advance_due_executions
 from executions.models import Execution
 from mcp_bridge.builtin_tools import LONGEST_WAIT_SECONDS
 from mcp_bridge.notifications import MOST_STREAMS, MOST_TASKS
+from tests.executions.steps import advance_due_executions
 from tests.mcp_bridge.conftest import Connect
 from tests.mcp_bridge.database import in_database
 from tests.processes import ROOT

@@ -25,7 +25,6 @@ from catalogue.discovery import refresh_source
 from catalogue.models import Workflow
 from config.celery import SCHEME
 from config.monitoring import collect, forget_measures, publication, readiness
-from executions.advancing import advance_due_executions
 from executions.local_worker import SILENCE, note_worker, show_life, stand_in
 from executions.models import Execution, WorkerPresence
 from executions.tasks import poll_due_executions
@@ -33,6 +32,7 @@ from mcp_bridge.tokens import create_token
 from telemetry.metrics import Publication
 from tests import plain_http
 from tests.executions.engines import WireEngine, wait_until
+from tests.executions.steps import advance_due_executions
 from tests.factories import make_discovery_run, make_execution, make_source, make_toolset, make_workflow
 from tests.mcp_bridge.conftest import Connect, McpServer
 

@@ -9,7 +9,6 @@ from django.utils import timezone
 from mcp import Client
 
 from catalogue.models import Source, Workflow
-from executions.advancing import advance_due_executions
 from executions.models import Execution, State
 from tests.admin.conftest import admin_client
 from tests.admin.pages import page_url, text_of
@@ -17,7 +16,7 @@ from tests.api.clients import agent
 from tests.engines.temporal.asking import make_temporal_source
 from tests.engines.temporal.server import TemporalServer, temporal_server
 from tests.executions.engines import in_thread, until, wait_until
-from tests.executions.steps import told
+from tests.executions.steps import advance_due_executions, told
 from tests.mcp_bridge.conftest import Connect
 from tests.mcp_bridge.database import in_database
 from tests.processes import PROBE_SECONDS

@@ -13,13 +13,12 @@ from mcp_types import CallToolRequest, CallToolRequestParams
 from catalogue.access import Scope
 from catalogue.exposure import forget_catalogue
 from catalogue.models import Workflow
-from executions.advancing import advance_due_executions
 from executions.models import Execution, Retention, State
 from mcp_bridge.models import AccessToken
 from mcp_bridge.tokens import create_token
 from tests.connectors.scripted import replies
 from tests.executions.engines import WireEngine, completed, in_thread, status, until, wait_until
-from tests.executions.steps import let_pass, only
+from tests.executions.steps import advance_due_executions, let_pass, only
 from tests.factories import make_execution, make_workflow
 from tests.mcp_bridge.conftest import Connect, McpServer
 from tests.mcp_bridge.database import in_database

@@ -21,7 +21,6 @@ from audit.models import Entry
 from catalogue.models import Revision, Source, Workflow
 from connectors.http_job.connector import HttpJobConnector
 from executions import advancing, engine_webhooks, waiting
-from executions.advancing import advance_due_executions
 from executions.models import Execution, State
 from executions.runner import follow
 from executions.runner.schedule import FEWEST_RUNS, learn_from_end
@@ -34,7 +33,7 @@ from tests.admin.pages import page_url, text_of
 from tests.api.clients import administrator
 from tests.connectors.job_engines import Answer, Asked, Busy, GitHub, serving
 from tests.executions.engines import until, wait_until
-from tests.executions.steps import let_pass, only, read, timeline
+from tests.executions.steps import advance_due_executions, let_pass, only, read, timeline
 from tests.factories import make_execution, make_source, make_workflow
 from tests.mcp_bridge.conftest import USUAL_OPTIONS, Connect, McpServer
 from tests.mcp_bridge.database import in_database
