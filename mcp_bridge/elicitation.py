@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import anyio
@@ -81,16 +82,12 @@ async def ask_while_waiting(
     wait: Callable[[], Awaitable[Execution]],
 ) -> Execution:
     """Ends with `wait`, or once the user dismisses the question."""
-    request_id = f"{APPROVAL}:{execution.pk}"
-
-    async def ask_user() -> None:
-        if (result := await ask(request_id, ELICIT, question)) is not None:
-            await _take(request_id, execution, result, access)
-
+    request_id, request = f"{APPROVAL}:{execution.pk}", {"method": ELICIT, "params": question}
+    take = partial(_take, request_id, execution, access)
     async with anyio.create_task_group() as tasks:
         _asked[request_id].append(tasks.cancel_scope)
         try:
-            tasks.start_soon(ask_user)
+            tasks.start_soon(_ask, ask, request_id, request, take)
             execution = await wait()
             tasks.cancel_scope.cancel()
         finally:
@@ -127,18 +124,20 @@ async def ask_for_run(
     execution: Execution, requests: Requests, *, ask: Ask, wait: Callable[[], Awaitable[Execution]]
 ) -> Execution:
     """Ends with `wait`; later answers are still taken."""
-
-    async def ask_client(key: str, request: dict[str, Any]) -> None:
-        request_id = f"{INPUT}:{execution.pk}:{execution.input_request}:{key}"
-        if (result := await ask(request_id, request["method"], request["params"])) is not None:
-            await run_in_database(answer, execution, {key: result})
-
     async with anyio.create_task_group() as tasks:
         for key, request in requests.items():
-            tasks.start_soon(ask_client, key, request)
+            request_id = f"{INPUT}:{execution.pk}:{execution.input_request}:{key}"
+            tasks.start_soon(_ask, ask, request_id, request, partial(_take_input, execution, key))
         execution = await wait()
         tasks.cancel_scope.cancel()
     return execution
+
+
+async def _ask(
+    ask: Ask, request_id: str, request: dict[str, Any], take: Callable[[dict[str, Any]], Awaitable[None]]
+) -> None:
+    if (result := await ask(request_id, request["method"], request["params"])) is not None:
+        await take(result)
 
 
 async def take_answer(message: dict[str, Any], access: Access) -> bool:
@@ -155,10 +154,10 @@ async def take_answer(message: dict[str, Any], access: Access) -> bool:
         return True
     result = message.get("result")
     if kind == APPROVAL:
-        await _take(message["id"], execution, result if isinstance(result, dict) else CANCELLED, access)
+        await _take(message["id"], execution, access, result if isinstance(result, dict) else CANCELLED)
     elif len(rest) == 2 and rest[0] == str(execution.input_request):
         error = {"error": message.get("error")}
-        await run_in_database(answer, execution, {rest[1]: result if isinstance(result, dict) else error})
+        await _take_input(execution, rest[1], result if isinstance(result, dict) else error)
     return True
 
 
@@ -184,7 +183,11 @@ def _read_response(said: Any) -> ElicitResult | None:
         return None
 
 
-async def _take(request_id: str, execution: Execution, result: dict[str, Any], access: Access) -> None:
+async def _take_input(execution: Execution, key: str, result: dict[str, Any]) -> None:
+    await run_in_database(answer, execution, {key: result})
+
+
+async def _take(request_id: str, execution: Execution, access: Access, result: dict[str, Any]) -> None:
     if (response := _read_response(CANCELLED if "error" in result else result)) is None:
         return
     await take_response(execution, response, access)
