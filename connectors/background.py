@@ -1,6 +1,7 @@
 """An event loop in a thread for synchronous callers, and time limits for long work in workers."""
 
 import asyncio
+import atexit
 import contextlib
 import threading
 import time
@@ -11,9 +12,11 @@ from functools import cache
 from typing import Any, TypeVar
 
 Result = TypeVar("Result")
+Finish = TypeVar("Finish", bound=Callable[[], Coroutine[Any, Any, None]])
 
 # The largest assumed difference of clocks. Times further ahead are from a clock that was or is wrong.
 CLOCKS_APART = timedelta(seconds=60)
+CLOSING_SECONDS = 2.0
 process_ends = threading.Event()  # Set when a worker must end
 
 
@@ -53,3 +56,9 @@ def finish_in_background_loop(finish: Callable[[], Coroutine[Any, Any, None]], *
     if _background_loop.cache_info().currsize:
         with contextlib.suppress(TimeoutError):
             start_in_background_loop(finish()).result(seconds)
+
+
+def finish_at_exit(finish: Finish) -> Finish:
+    """Decorates a coroutine function that closes connections of the background loop."""
+    atexit.register(finish_in_background_loop, finish, seconds=CLOSING_SECONDS)
+    return finish

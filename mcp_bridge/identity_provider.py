@@ -1,16 +1,14 @@
 """The user of a subject of another server, and the connections to such servers."""
 
-import atexit
 from typing import Any
 
 from django.contrib.auth.models import User
 from pydantic import SecretStr
 
-from connectors.background import finish_in_background_loop
+from connectors.background import finish_at_exit
 from connectors.network.issuer import Issuer, TokenRefused
 from mcp_bridge.models import ExternalIdentity
 
-CLOSING_SECONDS = 2.0
 LONGEST_NAME = 255  # Of an issuer or subject
 EMAIL = "email"  # The claim that counts only if the server has verified it
 _issuers: dict[tuple[str, str, SecretStr, str], Issuer] = {}  # Of the background loop, by their settings
@@ -57,12 +55,8 @@ def issuer_at(url: str, *, client_id: str, client_secret: SecretStr, introspecti
     return _issuers[key]
 
 
+@finish_at_exit
 async def close_issuers() -> None:
     while _issuers:
         _, issuer = _issuers.popitem()
         await issuer.aclose()
-
-
-@atexit.register
-def _close() -> None:
-    finish_in_background_loop(close_issuers, seconds=CLOSING_SECONDS)

@@ -1,7 +1,6 @@
 """The client of the language model, a server with the API of chat completions (C9)."""
 
 import asyncio
-import atexit
 import logging
 import re
 import threading
@@ -19,7 +18,7 @@ from loguru import logger
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
 
 from catalogue.secrets import SecretUnavailable, resolve
-from connectors.background import finish_in_background_loop
+from connectors.background import finish_at_exit
 from connectors.errors import Misconfigured, backoff_seconds, spread
 from connectors.formats.json import UnreadableJSON, parse_json
 from connectors.network import transport
@@ -236,7 +235,6 @@ if TYPE_CHECKING:
 
 SENT_HEADERS = ("host", "accept", "content-type", "content-length")
 CONNECT_SECONDS = 5.0
-CLOSING_SECONDS = 2.0
 NO_KEY = "the transport has it"  # The SDK requires one
 FIRST_WAIT, LONGEST_WAIT = 0.5, 8.0  # Seconds before a retry if the server names none; doubled each time
 NOT_CONNECTED = 0  # In place of a status: no complete answer
@@ -315,14 +313,12 @@ async def connect_to_model(wanted: ModelSettings) -> "AsyncOpenAI":
     return _clients[loop][1]
 
 
+@finish_at_exit
 async def close_model_connection() -> None:
     """Of the running loop."""
     _, client = _clients.pop(asyncio.get_running_loop(), (None, None))
     if client is not None:
         await client.close()
-
-
-atexit.register(finish_in_background_loop, close_model_connection, seconds=CLOSING_SECONDS)
 
 
 def _make_client(wanted: ModelSettings) -> "AsyncOpenAI":
