@@ -3,10 +3,12 @@ use: aiohttp loads the public authorities as it is imported."""
 
 import asyncio
 import contextlib
+import io
 import select
 import socket
 import ssl
 from collections.abc import AsyncIterator, Callable, Mapping
+from contextvars import ContextVar
 from functools import lru_cache
 from typing import Any
 from weakref import WeakSet
@@ -24,6 +26,7 @@ from connectors.network.policy import AddressPolicy
 IDLE_SECONDS = 4.0  # Common servers close idle connections after 5 s; a start must never meet that
 MOST_HEADER_BYTES = 65_536  # Of one header; aiohttp's own limit is below what gateways send
 MOST_HEADERS = 1_000
+LARGE_BYTES = 65_536  # A larger body is written in parts, between which the event loop goes on
 RESOLVED_WITHIN = 0.9  # Of the time to connect, so that an error can say that the name is to blame
 FROM_CALLER = ("accept", "accept-encoding", "content-type", "user-agent")  # Not aiohttp's own
 FAILURES = (aiohttp.ClientError, HttpProcessingError, OSError)
@@ -78,20 +81,21 @@ class Connections:
                 raise httpx2.PoolTimeout("") from None
         else:
             await self._free.acquire()
+        _transport.set(None)
         try:
             response = await self._session.request(
                 method,
                 _spelt_out(url),
                 headers=headers,
-                data=content,
+                data=io.BytesIO(content) if content and len(content) > LARGE_BYTES else content,
                 allow_redirects=False,
                 timeout=_timeout(self._connect_seconds, silence),
             )
-        except FAILURES as error:
+        except BaseException as error:
             self._free.release()
-            raise _as_httpx2(error) from error
-        except BaseException:
-            self._free.release()
+            _abort(_transport.get())
+            if isinstance(error, FAILURES):
+                raise _as_httpx2(error) from error
             raise
         return Response(response, self._free)
 
@@ -116,12 +120,25 @@ class Response(httpx2.AsyncByteStream):
 
     def close(self) -> None:
         if self._free is not None:
+            connection = self._response.connection  # None: read to its end, and free for others
+            transport = None if connection is None else connection.transport
             self._response.close()
+            _abort(transport)
             self._free.release()
             self._free = None
 
     async def aclose(self) -> None:
         self.close()
+
+
+_transport: ContextVar[asyncio.BaseTransport | None] = ContextVar("_transport", default=None)
+"""Of this task's last request, once it has a connection."""
+
+
+def _abort(transport: Any) -> None:
+    """aiohttp closes it, but waits for the engine's end of TLS, which may outlast the event loop."""
+    if transport is not None:
+        transport.abort()
 
 
 def _spelt_out(url: httpx2.URL) -> URL:
@@ -196,6 +213,7 @@ class _Connector(aiohttp.TCPConnector):
                 break
             connection.close()
         self._used.add(protocol)
+        _transport.set(protocol.transport)
         self._when_sent()
         return connection
 

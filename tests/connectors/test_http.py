@@ -500,6 +500,26 @@ async def test_plain_http_on_a_tls_port_is_an_error_in_words(server_tls: ssl.SSL
         await client.aclose()
 
 
+def test_an_engine_with_tls_is_used_on_the_event_loop_of_web_processes(server_tls: ssl.SSLContext) -> None:
+    """uvloop's transports are other objects than asyncio's. A body of two megabytes is sent in parts."""
+    uvloop = pytest.importorskip("uvloop", reason="not for Windows")
+
+    async def talk() -> list[int]:
+        async with ScriptedEngine(replies(200, []), tls=server_tls) as engine:
+            client = client_of(engine, verify_tls=False)
+            for size in (1, 2_000_000):
+                await client.request_json("GET", "/list")
+                assert await client.request_json("POST", "/start", body={"text": "x" * size}) == []
+            engine.behave = stays_silent_after()
+            with pytest.raises(Unreachable, match=r"within 0\.1 s"):
+                await client.exchange("GET", "/list", repeatable=True, seconds=0.1)
+            await client.aclose()
+        assert len(engine.received[3].json["text"]) == 2_000_000
+        return [request.connection for request in engine.received]
+
+    assert uvloop.run(talk()) == [1] * 5
+
+
 @pytest.mark.parametrize("content", [None, "no certificate"])
 def test_an_unusable_ca_file_is_named(tmp_path: Path, content: str | None) -> None:
     """B4: the error says which file."""
