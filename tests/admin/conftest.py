@@ -8,10 +8,10 @@ from django.contrib.auth.models import Permission, User
 from django.test import Client
 
 from connectors.registry import forget_connectors
-from tests.admin.window import chromium, site, window
+from tests.admin.window import chromium, running_chromium, site, window
 from tests.packages import declare_package
 
-__all__ = ["chromium", "site", "window"]
+__all__ = ["chromium", "running_chromium", "site", "window"]
 
 StaffWith = Callable[..., Client]
 

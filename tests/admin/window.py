@@ -100,11 +100,21 @@ def site() -> Iterator[str]:
         yield address
 
 
-@pytest.fixture(scope="module")
-def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealBrowser]:
+@pytest.fixture(scope="session")
+def running_chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealBrowser]:
+    """One for all modules of a process: a start takes seconds of CPU, and all files of the site again."""
     with real_browser(tmp_path_factory.mktemp("chromium")) as browser:
         browser.hold_still()
         yield browser
+
+
+@pytest.fixture(scope="module")
+def chromium(site: str, running_chromium: RealBrowser) -> Iterator[RealBrowser]:
+    """As after its start, but for the files that it keeps."""
+    running_chromium.open(f"{site}{LITTLE}")
+    running_chromium.forget()
+    yield running_chromium
+    running_chromium.open("about:blank")  # An open page would go on asking the site
 
 
 @pytest.fixture

@@ -142,6 +142,13 @@ class RealBrowser:
         feature = {"name": "prefers-color-scheme", "value": colours}
         self.devtools("Emulation.setEmulatedMedia", features=[feature])
 
+    def forget(self) -> None:
+        """Cookies, what the open page's site has stored, complaints, and how pictures are taken."""
+        self.devtools("Network.clearBrowserCookies")
+        self.run("localStorage.clear(); sessionStorage.clear()")
+        self.devtools("Emulation.setScrollbarsHidden", hidden=False)
+        self.complaints()
+
     def hold_still(self) -> None:
         """From the next page on nothing moves or is blurred."""
         self.devtools("Page.addScriptToEvaluateOnNewDocument", source=STILL)
