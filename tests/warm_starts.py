@@ -93,9 +93,10 @@ LIBRARIES = (
 STARTS_COLD = "TESTS_START_COLD"
 TETHERED = str(ROOT / "deploy" / "tethered.py")
 SCRIPTS = {"manage.py", str(ROOT / "manage.py"), TETHERED}
-MODULES = "chaos", "chaos._prepare", "examples.engine", "tests.e2e."
+CHAOS = "chaos", "chaos.approvals", "chaos.rolling"
+MODULES = *CHAOS, "chaos._prepare", "chaos.crashpoints", "examples.engine", "tests.e2e."
 """What starts warm; of a package all, where the name ends with a dot."""
-STARTS_OTHERS = ["manage.py", "quickstart"], ["-m", "chaos"]
+STARTS_OTHERS = ["manage.py", "quickstart"], *(["-m", module] for module in CHAOS)
 SECONDS = 100
 REQUEST_BYTES = 100_000
 TITLE_BYTES = 2_000
