@@ -46,10 +46,16 @@ from mcp_bridge.tokens import forget_uses
 from mcp_bridge.tool_lists import forget_costs, forget_tool_lists
 from telemetry import traces
 from tests.audit.opened import opened_audit
+from tests.engines.job_engines.servers import job_engine_servers
+from tests.engines.prefect.server import prefect_server
+from tests.engines.temporal.server import temporal_server
 from tests.isolation import IN_A_BROWSER, WHOLE_PRODUCTS
 from tests.migrated import keep, kept_database
 from tests.processes import ExampleEngine, running_example_engine
 from tests.warm_starts import starting_warm
+
+# A module that imports such a fixture has a server of its own, whatever its scope.
+__all__ = ["job_engine_servers", "prefect_server", "temporal_server"]
 
 # How long an example takes says more of the machine than of the code.
 hypothesis.settings.register_profile("tests", deadline=None)

@@ -11,12 +11,12 @@ from catalogue.models import Source
 from executions.models import Execution
 from tests.api.clients import TokenClient, administrator
 from tests.engines.temporal.asking import make_temporal_source
-from tests.engines.temporal.server import TASK_QUEUE, TemporalServer, second_namespace, temporal_server
+from tests.engines.temporal.server import TASK_QUEUE, TemporalServer, second_namespace
 from tests.executions.engines import wait_until
 from tests.executions.steps import advance_due_executions
 from tests.processes import PROBE_SECONDS
 
-__all__ = ["second_namespace", "temporal_server"]
+__all__ = ["second_namespace"]
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -22,16 +22,9 @@ from tests.connectors.scripted import Received, ScriptedEngine, response
 from tests.engines.guarding import end_group
 from tests.engines.temporal.definitions import connector_to, workflow_ref
 from tests.engines.temporal.proxy import gateway_to
-from tests.engines.temporal.server import (
-    TemporalServer,
-    running_server,
-    running_worker,
-    temporal_server,
-)
+from tests.engines.temporal.server import TemporalServer, running_server, running_worker
 from tests.engines.temporal.tls import Authority, Certificate, tls_proxy
 from tests.processes import ROOT
-
-__all__ = ["temporal_server"]
 
 ECHO = Sample(workflow_ref("Echo"), {"hello": "you"})
 LASTING = Sample(workflow_ref("Lasting"), {})

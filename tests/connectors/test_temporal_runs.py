@@ -13,9 +13,7 @@ from connectors.temporal.connector import TemporalConnector
 from connectors.testing import Sample, start, until_ended
 from tests.engines.temporal.definitions import connector_to, workflow_ref
 from tests.engines.temporal.proxy import gateway_to
-from tests.engines.temporal.server import TemporalServer, running_worker, temporal_server
-
-__all__ = ["temporal_server"]
+from tests.engines.temporal.server import TemporalServer, running_worker
 
 PATIENCE_SECONDS = 15.0
 

@@ -15,9 +15,7 @@ from connectors.temporal.runs import parse_run
 from connectors.testing import Sample, start, until_ended
 from tests.engines.temporal.definitions import connector_to, workflow_ref
 from tests.engines.temporal.proxy import gateway_to
-from tests.engines.temporal.server import TemporalServer, temporal_server
-
-__all__ = ["temporal_server"]
+from tests.engines.temporal.server import TemporalServer
 
 
 @pytest.fixture

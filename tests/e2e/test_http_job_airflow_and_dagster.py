@@ -13,11 +13,10 @@ from tests.engines.job_engines.servers import (
     AirflowServer,
     DagsterServer,
     Servers,
-    job_engine_servers,
     job_engines,
 )
 
-__all__ = ["job_engine_servers", "job_engines"]
+__all__ = ["job_engines"]
 # Two servers and a product start first, and each run takes some seconds.
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 

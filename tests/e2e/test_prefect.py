@@ -14,9 +14,9 @@ from mcp_types import CallToolResult, TextContent
 
 from tests import plain_http
 from tests.e2e.product import AGENT, Product, Rest, place_for_one, started, wait_until
-from tests.engines.prefect.server import AUTH, PrefectServer, prefect, prefect_server
+from tests.engines.prefect.server import AUTH, PrefectServer, prefect
 
-__all__ = ["prefect", "prefect_server"]
+__all__ = ["prefect"]
 # Two servers and a product start first, and each flow run takes some seconds.
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 

@@ -14,14 +14,14 @@ from tests.admin.conftest import admin_client
 from tests.admin.pages import page_url, text_of
 from tests.api.clients import agent
 from tests.engines.temporal.asking import make_temporal_source
-from tests.engines.temporal.server import TemporalServer, temporal_server
+from tests.engines.temporal.server import TemporalServer
 from tests.executions.engines import in_thread, until, wait_until
 from tests.executions.steps import advance_due_executions, told
 from tests.mcp_bridge.conftest import Connect
 from tests.mcp_bridge.database import in_database
 from tests.processes import PROBE_SECONDS
 
-__all__ = ["admin_client", "temporal_server"]
+__all__ = ["admin_client"]
 
 
 @pytest.fixture

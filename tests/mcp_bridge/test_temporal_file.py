@@ -19,7 +19,7 @@ from catalogue.models import DiscoveryRun, Source, Workflow
 from catalogue.sources import create_source
 from connectors.background import run_in_background_loop
 from mcp_bridge.tokens import create_token
-from tests.engines.temporal.server import TASK_QUEUE, TemporalServer, temporal_server  # noqa: F401
+from tests.engines.temporal.server import TASK_QUEUE, TemporalServer
 from tests.executions.engines import wait_until
 from tests.mcp_bridge.conftest import Connect
 from tests.mcp_bridge.database import in_database
@@ -55,7 +55,7 @@ class DeclaringFile:
 
 
 @pytest.fixture
-def file(tmp_path: Path, temporal_server: TemporalServer) -> Iterator[DeclaringFile]:  # noqa: F811
+def file(tmp_path: Path, temporal_server: TemporalServer) -> Iterator[DeclaringFile]:
     yield DeclaringFile(tmp_path / "workflows.yaml", temporal_server)
     run_in_background_loop(close_connectors())
 
@@ -116,7 +116,7 @@ def test_import_tells_that_nobody_works_on_a_task_queue(file: DeclaringFile):
     assert "No worker is listening on: nobody-listens-there." in file.bring_in()
 
 
-def test_a_source_without_definitions_says_what_is_missing(temporal_server: TemporalServer):  # noqa: F811
+def test_a_source_without_definitions_says_what_is_missing(temporal_server: TemporalServer):
     """B4, E1: it works, and lists nothing; whoever added it has to know why."""
     where = {"host_port": temporal_server.address}
     source = create_source(name="temporal", kind="temporal", config=where, credentials={})

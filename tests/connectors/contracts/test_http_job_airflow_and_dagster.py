@@ -18,11 +18,10 @@ from tests.engines.job_engines.servers import (
     AirflowServer,
     JobEngineServer,
     Servers,
-    job_engine_servers,
     job_engines,
 )
 
-__all__ = ["job_engine_servers", "job_engines"]
+__all__ = ["job_engines"]
 
 # A server's start alone may take a minute on a busy machine.
 pytestmark = pytest.mark.timeout(400)

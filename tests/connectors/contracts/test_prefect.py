@@ -23,9 +23,9 @@ from connectors.testing import (
     http_answer,
     start,
 )
-from tests.engines.prefect.server import AUTH, PrefectServer, prefect, prefect_server
+from tests.engines.prefect.server import AUTH, PrefectServer, prefect
 
-__all__ = ["prefect", "prefect_server"]
+__all__ = ["prefect"]
 
 # A server's start alone may take a minute on a busy machine.
 pytestmark = pytest.mark.timeout(300)

@@ -13,9 +13,7 @@ from connectors.temporal.connector import TemporalConnector
 from connectors.testing import ConnectorContract, EngineHarness, Interaction, Sample, closing
 from tests.engines.temporal.definitions import definitions, workflow_ref
 from tests.engines.temporal.proxy import Gateway, gateway_to
-from tests.engines.temporal.server import TemporalServer, temporal_server
-
-__all__ = ["temporal_server"]
+from tests.engines.temporal.server import TemporalServer
 
 RIGHT_KEY = "right-key-0123456789abcdef"
 WRONG_KEY = "wrong-key-fedcba9876543210"

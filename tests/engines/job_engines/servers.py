@@ -366,7 +366,7 @@ def job_engine_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ser
 
 @pytest.fixture(scope="module")
 def job_engines(job_engine_servers: Servers) -> Iterator[Servers]:
-    """One of each for the tests of a process; import both names into the modules that want them.
+    """One of each for the tests of a process; import the name into the modules that want them.
 
     Without work they take a tenth of a core, so they stand still when no module has to do with them.
     """

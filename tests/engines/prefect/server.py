@@ -192,7 +192,7 @@ def prefect_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prefect
 
 @pytest.fixture(scope="module")
 def prefect(prefect_server: PrefectServer) -> Iterator[PrefectServer]:
-    """One for the tests of a process, up after about 20 s; import both names into the modules that want it.
+    """One for the tests of a process, up after about 20 s; import the name into the modules that want it.
 
     Without work it takes 6 % of a core, so it stands still when no module has to do with it.
     """

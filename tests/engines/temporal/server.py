@@ -97,10 +97,7 @@ def running_worker(
 
 @pytest.fixture(scope="session")
 def temporal_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TemporalServer]:
-    """Dev server and worker, which all tests share: in the namespace "default", on the task queue "tea".
-
-    Import this name into the test module that wants it.
-    """
+    """Dev server and worker, which all tests share: in the namespace "default", on the task queue "tea"."""
     with running_server(tmp_path_factory.mktemp("temporal")) as server, running_worker(server):
         yield server
 
