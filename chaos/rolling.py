@@ -112,8 +112,11 @@ def make_next_version(folder: Path) -> Path:
 
 
 class Rollout:
-    def __init__(self, deployment: Deployment, following: Path, dice: random.Random) -> None:
+    def __init__(
+        self, deployment: Deployment, following: Path, dice: random.Random, *, between: float
+    ) -> None:
         self._deployment, self._following, self._dice = deployment, following, dice
+        self._between = between
         self._numbers = itertools.count()
         self.upgrade = Upgrade()
         self._over = asyncio.Event()
@@ -134,16 +137,16 @@ class Rollout:
     async def _replace_everything(self) -> None:
         """As docs/deployment.md says."""
         try:
-            await asyncio.sleep(BETWEEN_SECONDS)
+            await asyncio.sleep(self._between)
             await asyncio.to_thread(in_product, self._deployment, self._following, "manage.py", "migrate")
             for name in ORDER:
-                await asyncio.sleep(BETWEEN_SECONDS)
+                await asyncio.sleep(self._between)
                 began = time.monotonic()
                 program = self._deployment.programs[name]
                 code = await program.replace(self._following, seconds=STOP_SECONDS)
                 self.upgrade.exit_codes[name] = code
                 self.upgrade.seconds[name] = time.monotonic() - began
-            await asyncio.sleep(BETWEEN_SECONDS)
+            await asyncio.sleep(self._between)
         finally:
             self._over.set()
 
@@ -209,13 +212,16 @@ def in_product(deployment: Deployment, root: Path, *words: str) -> str:
     return outcome.stdout
 
 
-async def roll(stack_name: StackName, *, seed: int, clients: int, folder: Path) -> tuple[Upgrade, Verdict]:
+async def roll(
+    stack_name: StackName, *, seed: int, clients: int, between: float, folder: Path
+) -> tuple[Upgrade, Verdict]:
     """Raises stacks.Unavailable."""
     following = make_next_version(folder / "next")
     limits = {KEYED: LIMIT, PLAIN: LIMIT}
     with own_stack(stack_name) as stack:
         async with deployed(stack, folder, limits=limits, graceful_seconds=GRACEFUL_SECONDS) as deployment:
-            upgrade = await Rollout(deployment, following, random.Random(seed)).run(clients)
+            rollout = Rollout(deployment, following, random.Random(seed), between=between)
+            upgrade = await rollout.run(clients)
             records = Records(deployment)
             try:
                 await records.wait_until_settled(seconds=PATIENCE_SECONDS)
@@ -266,13 +272,22 @@ def main() -> None:
     parser.add_argument("--stack", type=StackName, choices=list(StackName))
     parser.add_argument("--seed", type=int)
     parser.add_argument("--clients", type=int, default=20, metavar="N", help="that call all the time (20)")
+    parser.add_argument(
+        "--between",
+        type=float,
+        default=BETWEEN_SECONDS,
+        metavar="S",
+        help="seconds of calls before each step and after the last (default: %(default)g)",
+    )
     given = parser.parse_args()
     stack = given.stack or choose_name()
     seed = secrets.randbelow(100_000) if given.seed is None else given.seed
     folder = Path(tempfile.mkdtemp(prefix="workflow-catalogue-rolling-"))
     print(f"Seed {seed} on {stack}; logs and data are in {folder}", flush=True)
     try:
-        upgrade, verdict = asyncio.run(roll(stack, seed=seed, clients=given.clients, folder=folder))
+        upgrade, verdict = asyncio.run(
+            roll(stack, seed=seed, clients=given.clients, between=given.between, folder=folder)
+        )
     except Unavailable as error:
         sys.exit(str(error))
     for name, seconds in upgrade.seconds.items():
