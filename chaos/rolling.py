@@ -152,7 +152,10 @@ class Rollout:
 
     async def _call_until_the_end(self, crowd: Crowd, number: int) -> None:
         while not self._over.is_set():
-            self.upgrade.stories.append(await crowd.live_through(self._draw_call(number)))
+            story = await crowd.live_through(self._draw_call(number))
+            self.upgrade.stories.append(story)
+            if story.answer is None and not story.refusals:
+                return  # The crowd's patience is over: further calls would end at once, in an endless loop
 
     def _draw_call(self, client: int) -> Call:
         dice, mark = self._dice, f"mark-{next(self._numbers):05d}"
