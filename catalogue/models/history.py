@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 from typing import Any, ClassVar, NoReturn, Self, TypeVar
 
 from django.core.exceptions import ValidationError
-from django.db import models, transaction
+from django.db import connection, models, transaction
 from django.utils import timezone
 
 from catalogue.access import check_form, find_unknown
@@ -53,6 +53,12 @@ class Recorded(models.Model):
         return one == other
 
 
+BUMP = """
+    INSERT INTO catalogue_revision (id, number) VALUES (1, 1)
+    ON CONFLICT (id) DO UPDATE SET number = catalogue_revision.number + 1
+"""
+
+
 class Revision(models.Model):
     """One counter, incremented in the transaction of every change that can alter the exposed catalogue."""
 
@@ -73,8 +79,9 @@ class Revision(models.Model):
     @classmethod
     def bump(cls) -> None:
         """Call it in the transaction of a change and, without `lock` before, before touching rows."""
-        if not cls.objects.filter(pk=1).update(number=models.F("number") + 1):
-            cls.objects.update_or_create(pk=1, defaults={"number": 1})
+        # Putting this together costs Django several times what the database takes to carry it out.
+        with connection.cursor() as cursor:
+            cursor.execute(BUMP)
 
     @classmethod
     def current(cls) -> int:
