@@ -1,18 +1,22 @@
 """The API's description."""
 
 import inspect
+import json
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import jsonschema_rs
 import pytest
 import yaml
 from django.core.management import call_command
+from drf_spectacular import validation
 
 from catalogue.rest.views import ApiViewSet
 from tests.api.clients import agent
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "openapi.yaml"
+OPENAPI_SCHEMA = Path(inspect.getfile(validation)).with_name("openapi_3_1_schema.json")
 COMMAND = "python manage.py spectacular --fail-on-warn --validate --file docs/openapi.yaml"
 
 
@@ -29,9 +33,11 @@ def test_the_committed_document_is_current(tmp_path):
     """And it is valid, and made without a warning."""
     fresh = tmp_path / "openapi.yaml"
 
-    call_command("spectacular", file=str(fresh), validate=True, fail_on_warn=True)
+    call_command("spectacular", file=str(fresh), fail_on_warn=True)
 
     assert fresh.read_text() == DOCUMENT.read_text(), f"docs/openapi.yaml is out of date; run: {COMMAND}"
+    # What --validate does, in a hundredth of the time.
+    jsonschema_rs.validate(json.loads(OPENAPI_SCHEMA.read_bytes()), committed())
 
 
 @pytest.mark.django_db
