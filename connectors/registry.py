@@ -1,6 +1,7 @@
 """Connectors by the kind of source; other packages add theirs through an entry point."""
 
 import inspect
+from collections.abc import Sequence
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
@@ -57,6 +58,7 @@ def connector_class(kind: str) -> type[Connector]:
 def forget_connectors() -> None:
     """For tests that install connectors."""
     _find.cache_clear()
+    _added.cache_clear()
 
 
 @cache
@@ -89,7 +91,8 @@ def _load(point: EntryPoint) -> type[Connector] | str:
     return f"{unusable}: {objection}" if objection else connector
 
 
-def _added() -> list[EntryPoint]:
+@cache  # Looking through all installed packages takes 10 ms
+def _added() -> Sequence[EntryPoint]:
     return sorted(entry_points(group=ENTRY_POINT_GROUP), key=lambda point: (point.name, point.value))
 
 
