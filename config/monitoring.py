@@ -7,6 +7,7 @@ use a machine's address. They accept no cookies, so that web pages cannot use th
 import errno
 import threading
 import time
+from collections.abc import Awaitable
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import timedelta
@@ -291,10 +292,9 @@ class Observed:
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
+            return self._app(scope, receive, send)
         identity = (b"x-request-id", traces.begin_request(scope["headers"]).encode())
         area = AREAS.get(scope["path"].split("/", 2)[1], metrics.OTHER)
 
@@ -304,7 +304,7 @@ class Observed:
                 _counted(area, message["status"]).inc()
             await send(message)
 
-        await self._app(scope, receive, send_with_id)
+        return self._app(scope, receive, send_with_id)
 
 
 # `labels` searches the series under a lock and checks the names each time.

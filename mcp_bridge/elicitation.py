@@ -140,25 +140,26 @@ async def _ask(
         await take(result)
 
 
-async def take_answer(message: dict[str, Any], access: Access) -> bool:
-    """Whether the message answers a question of this server. An answer for another caller's call is ignored,
-    or one that is no longer wanted."""
-    if "method" in message or not str(message.get("id", "")).startswith((f"{APPROVAL}:", f"{INPUT}:")):
-        return False
+def is_answer(message: dict[str, Any]) -> bool:
+    """Whether it answers a question of this server."""
+    return "method" not in message and str(message.get("id", "")).startswith((f"{APPROVAL}:", f"{INPUT}:"))
+
+
+async def take_answer(message: dict[str, Any], access: Access) -> None:
+    """An answer in a separate message. Ignored for other callers' calls, or if no longer wanted."""
     if not access.allows(Scope.RUN):
-        return True
+        return
     kind, execution_id, *rest = message["id"].split(":", 3)
     try:
         execution = await run_in_database(find_execution, execution_id, caller=_alone(access))
     except UnknownExecution:
-        return True
+        return
     result = message.get("result")
     if kind == APPROVAL:
         await _take(message["id"], execution, access, result if isinstance(result, dict) else CANCELLED)
     elif len(rest) == 2 and rest[0] == str(execution.input_request):
         error = {"error": message.get("error")}
         await _take_input(execution, rest[1], result if isinstance(result, dict) else error)
-    return True
 
 
 async def take_task_responses(task_id: str, responses: Mapping[str, Any], access: Access) -> None:

@@ -147,8 +147,12 @@ class DirectAnswers:
             return None
         return DirectAnswer(request, closed_page)
 
-    def recall(self, scope: Scope, body: bytes) -> DirectAnswer | None:
-        """The answer to a request seen before, if all it needs is in memory and fresh."""
+    def recall(self, scope: Scope, first: Message) -> DirectAnswer | None:
+        """The answer to a request seen before, if all it needs is in memory and fresh. `first`: the message
+        that its body begins with."""
+        body = first.get("body", b"")
+        if METHOD_BYTES not in body or first.get("more_body") or len(body) > LARGEST_REMEMBERED_BODY:
+            return None
         request = self._known.get(_digest(scope, body))
         view = None if request is None else request.view
         if request is None or view is None:
@@ -166,25 +170,32 @@ class Shortcut:
 
     app: ASGIApp
     answers: DirectAnswers
-    endpoint: ASGIApp  # What the router would choose for /mcp
+    endpoint: ASGIApp  # What the router would choose for /mcp; it recalls answers itself
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         if scope["type"] != "http" or scope["method"] != "POST" or not scope["path"].startswith("/mcp"):
-            await self.app(scope, receive, send)
-            return
-        first: list[Message] = [await receive()]
-        body = first[0].get("body", b"")
-        is_whole = not first[0].get("more_body") and len(body) <= LARGEST_REMEMBERED_BODY
-        if is_whole and METHOD_BYTES in body:
-            answer = self.answers.recall(scope, body)
-            if answer is not None:
-                await answer(scope, receive, send)
-                return
+            return self.app(scope, receive, send)
+        if scope["path"] == "/mcp":
+            return self.endpoint(scope, receive, send)
+        return self._recall_or_route(scope, receive, send)
 
-        async def replay() -> Message:
-            return first.pop() if first else await receive()
+    async def _recall_or_route(self, scope: Scope, receive: Receive, send: Send) -> None:
+        first = await receive()
+        answer = self.answers.recall(scope, first)
+        if answer is not None:
+            await answer(scope, receive, send)
+        else:
+            await self.app(scope, with_first(first, receive), send)
 
-        await (self.endpoint if scope["path"] == "/mcp" else self.app)(scope, replay, send)
+
+def with_first(first: Message, receive: Receive) -> Receive:
+    """Receives `first`, which has been received already, and then what follows it."""
+    again = [first]
+
+    async def replay() -> Message:
+        return again.pop() if again else await receive()
+
+    return replay
 
 
 def _digest(scope: Scope, body: bytes) -> bytes:

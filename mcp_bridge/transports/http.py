@@ -3,7 +3,7 @@ import re
 import secrets
 from collections.abc import Awaitable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -41,7 +41,7 @@ from mcp_bridge.authentication import TooManyFailures, challenge, note_wrong_tok
 from mcp_bridge.bearers import Undecided, find_bearer
 from mcp_bridge.builtin_tools import describe_missing_scope, missing_scope
 from mcp_bridge.doorkeeper import NoTurn, allowed_origins, doorkeeper
-from mcp_bridge.elicitation import Question, take_answer
+from mcp_bridge.elicitation import Question, is_answer, take_answer
 from mcp_bridge.external_tokens import named_outside
 from mcp_bridge.request_meta import (
     ELICITATION_MODES,
@@ -61,7 +61,14 @@ from mcp_bridge.tokens import (
     metadata_url,
     resource_url,
 )
-from mcp_bridge.transports.direct_answers import CALL_METHOD, UNCACHED, DirectAnswers, DirectCalls
+from mcp_bridge.transports.direct_answers import (
+    CALL_METHOD,
+    UNCACHED,
+    DirectAnswers,
+    DirectCalls,
+    ListingRequest,
+    with_first,
+)
 
 NOT_ONE_MESSAGE = "The body must be one JSON-RPC request or notification. Batches are not supported."
 SHOWN_SLUG = 64
@@ -91,36 +98,39 @@ class McpEndpoint:
     """The ASGI application behind `/mcp` and `/mcp/<slug>`. Its session manager's `run()` is entered once."""
 
     def __init__(self) -> None:
-        largest_body = settings.CATALOGUE["max_request_bytes"]
+        self._largest_body = settings.CATALOGUE["max_request_bytes"]
         self._server = CatalogueServer()
         self.direct_answers = DirectAnswers(self._server.tool_lists)
         self._direct_calls = DirectCalls(self._server)
         # `check_headers` checks hosts and origins before the token.
         security = TransportSecuritySettings(enable_dns_rebinding_protection=False)
         self.session_manager = StreamableHTTPSessionManager(
-            self._server, stateless=True, security_settings=security, max_request_body_size=largest_body
+            self._server, stateless=True, security_settings=security, max_request_body_size=self._largest_body
         )
-        self._methods: dict[str, ASGIApp] = {
-            "POST": RequestBodyLimitMiddleware(self._answer_message, largest_body),
-            "GET": ChangeStreams(self._server.streams, self._server.snapshots),
-        }
+        self._limited = RequestBodyLimitMiddleware(self._answer_joined, self._largest_body)
+        self._streams = ChangeStreams(self._server.streams, self._server.snapshots)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        first = await receive() if scope["method"] == "POST" else None
+        if first is not None and (recalled := self.direct_answers.recall(scope, first)) is not None:
+            await recalled(scope, receive, send)
+            return
         # Not every server strips values (RFC 9110).
         stripped = [(name, value.strip(b" \t")) for name, value in scope["headers"]]
         scope = {**scope, "headers": stripped}
+        send = _uncached(send)
         try:
             access = await self._admit(scope)
             if isinstance(access, Response):
                 answer: ASGIApp = access
             else:
-                scope = {**scope, "state": {**scope.get("state", {}), "access": access}}
-                answer = self._methods.get(scope["method"], METHOD_NOT_ALLOWED)
-            await answer(scope, receive, _uncached(send))
+                scope["state"] = {**scope.get("state", {}), "access": access}
+                answer = self._answer_of(scope, first)
+            await answer(scope, receive, send)
         except DatabaseProblem as problem:
             logger.error("A request failed because the database is not available: {}", problem)
             await refusal(503, NO_DATABASE, code=INTERNAL_ERROR, headers={"Retry-After": "5"})(
-                scope, receive, _uncached(send)
+                scope, receive, send
             )
 
     async def _admit(self, scope: Scope) -> Access | Response:
@@ -143,46 +153,68 @@ class McpEndpoint:
             return _unknown_toolset(slug)
         return access
 
-    async def _answer_message(self, scope: Scope, receive: Receive, send: Send) -> None:
-        received: list[Message] = [await receive()]  # In one piece, because of the limit.
-        if received[0]["type"] != "http.request" or received[0].get("more_body"):
+    def _answer_of(self, scope: Scope, first: Message | None) -> ASGIApp:
+        """`first`: what has been received of a body."""
+        if first is None:
+            return self._streams if scope["method"] == "GET" else METHOD_NOT_ALLOWED
+        if first["type"] != "http.request" or first.get("more_body"):
+            return partial(self._answer_in_parts, first)
+        if len(first.get("body", b"")) > self._largest_body:
+            return partial(self._answer_in_parts, first)
+        return self._answer_to(scope, first)
+
+    def _answer_in_parts(self, first: Message, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        return self._limited(scope, with_first(first, receive), send)
+
+    async def _answer_joined(self, scope: Scope, receive: Receive, send: Send) -> None:
+        received = await receive()
+        if received["type"] != "http.request" or received.get("more_body"):
             return  # The client has hung up in the middle of it.
-        body = received[0].get("body", b"")
+        await self._answer_to(scope, received)(scope, receive, send)
+
+    def _answer_to(self, scope: Scope, received: Message) -> ASGIApp:
+        """`received`: the whole body. If it is not a message, the SDK's answer would be the output of its
+        validator."""
+        body = received.get("body", b"")
         try:
             message = from_json(body)
         except ValueError:
-            message = {}  # The SDK's refusal of invalid JSON is clear.
-        else:
-            if (answer := await self._own_answer(scope, body, message)) is not None:
-                await answer(scope, receive, send)
-                return
-        if marks := marks_of_handshake(message):
-            send = _opening_session(send, marks)
-        elif not session_marks(Headers(scope=scope)).isdisjoint((*ELICITATION_MODES, *OTHER_ANSWERS)):
-            scope["state"]["questions"] = questions = Questions(send)
-            send = questions.send
-
-        async def replay() -> Message:
-            return received.pop() if received else await receive()
-
-        await self.session_manager.handle_request(scope, replay, send)
-
-    async def _own_answer(self, scope: Scope, body: bytes, message: Any) -> ASGIApp | None:
-        """None: the SDK answers. If the body is not a message, its answer would be the output of its
-        validator."""
+            return partial(self._pass_on, received, {})  # The SDK's refusal of invalid JSON is clear.
         is_call = isinstance(message, dict) and message.get("method") == CALL_METHOD
         # What can be read as a call is well-formed.
         is_readable = is_call and isinstance(message.get("params"), dict)
         call = self._direct_calls.read(scope, message) if is_readable else None
         if call is None and _is_malformed(message):
             return refusal(400, NOT_ONE_MESSAGE)
-        access = scope["state"]["access"]
+        pass_on = partial(self._pass_on, received, message)
         if is_call and "id" in message:
-            return _missing_scope(message, access, scope) or call
-        if await take_answer(message, access):
-            return Response(status_code=202)
+            return _missing_scope(message, scope["state"]["access"], scope) or call or pass_on
+        if is_answer(message):
+            return partial(_take_answer, message)
         request = self.direct_answers.read(scope, body, message)
-        return None if request is None else await self.direct_answers.answer(request, access)
+        return pass_on if request is None else partial(self._answer_list, request, pass_on)
+
+    async def _answer_list(
+        self, request: ListingRequest, pass_on: ASGIApp, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        answer = await self.direct_answers.answer(request, scope["state"]["access"])
+        await (answer or pass_on)(scope, receive, send)
+
+    async def _pass_on(
+        self, received: Message, message: dict[str, Any], scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        """To the SDK."""
+        if marks := marks_of_handshake(message):
+            send = _opening_session(send, marks)
+        elif not session_marks(Headers(scope=scope)).isdisjoint((*ELICITATION_MODES, *OTHER_ANSWERS)):
+            scope["state"]["questions"] = questions = Questions(send)
+            send = questions.send
+        await self.session_manager.handle_request(scope, with_first(received, receive), send)
+
+
+async def _take_answer(message: dict[str, Any], scope: Scope, receive: Receive, send: Send) -> None:
+    await take_answer(message, scope["state"]["access"])
+    await Response(status_code=202)(scope, receive, send)
 
 
 async def admit_reader(scope: Scope) -> Response | None:
@@ -225,11 +257,11 @@ async def protected_resource_metadata(scope: Scope, receive: Receive, send: Send
     await JSONResponse(document)(scope, receive, send)
 
 
-async def _find_access(scope: Scope, headers: Headers, text: str) -> Access | None:
-    """Raises Undecided."""
+def _find_access(scope: Scope, headers: Headers, text: str) -> Awaitable[Access | None]:
+    """Awaiting it raises Undecided."""
     peer = (scope.get("client") or ("",))[0]
     arriving.set(Origin(peer, headers.get("x-forwarded-for", ""), headers.get("user-agent", "")))
-    return await find_bearer(text)
+    return find_bearer(text)
 
 
 async def _refuse_token(scope: Scope, headers: Headers, slug: str | None) -> Response:
