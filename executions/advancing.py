@@ -1,8 +1,7 @@
 import asyncio
-import contextlib
 import uuid
 from collections import Counter
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import Coroutine
 from typing import Any
 
 from django.db import DatabaseError, InterfaceError
@@ -72,7 +71,7 @@ async def advance(execution: Execution, *, waited_for: bool = False) -> None:
 
 
 async def _advance(execution: Execution, *, waited_for: bool) -> None:
-    async with recorded_errors(execution):
+    try:
         if execution.workflow is None:
             await run_in_database(_record_deleted_workflow, execution)
         elif execution.state == State.PENDING:
@@ -81,6 +80,8 @@ async def _advance(execution: Execution, *, waited_for: bool) -> None:
             await start_again(execution)
         elif execution.state == State.RUNNING:
             await follow(execution, waited_for=waited_for)
+    except Exception:  # noqa: BLE001 - it is logged
+        await record_bug(execution)
 
 
 async def advance_and_release(execution: Execution, *, waited_for: bool = False) -> None:
@@ -106,14 +107,11 @@ async def release_lease(execution: Execution, *, holder: str) -> None:
         await run_in_database(execution.release_lease, holder=holder)
 
 
-@contextlib.asynccontextmanager
-async def recorded_errors(execution: Execution) -> AsyncIterator[None]:
-    """Contain a bug: it delays this execution, or costs its result past the deadline, but stops no other."""
-    try:
-        yield
-    except Exception:  # noqa: BLE001 - said in the next line
-        log_of(execution).exception("Advancing the execution failed")
-        await run_in_database(_record_internal_error, execution)
+def record_bug(execution: Execution) -> asyncio.Future[None]:
+    """Contain the error that is being handled: it delays this execution, or costs its result past the
+    deadline, but stops no other."""
+    log_of(execution).exception("Advancing the execution failed")
+    return run_in_database(_record_internal_error, execution)
 
 
 def _record_internal_error(execution: Execution) -> None:

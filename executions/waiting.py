@@ -3,6 +3,7 @@ import contextlib
 import uuid
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
+from functools import cached_property, partial
 
 from django.conf import settings
 from django.db import InterfaceError, OperationalError
@@ -14,14 +15,14 @@ from catalogue.models import Workflow
 from executions import advancing
 from executions.change_feed import watching
 from executions.interacting import CancelOutcome, cancel_execution
-from executions.models import Execution, State
+from executions.models import ACTIVE, Execution, State
 from executions.models.lifecycle import StartRequest
 from executions.refusals import StartRefused
 from executions.runner.follow import CANCELLATION_GRACE, record
 from executions.runner.lease import LEASE, keep
 from executions.runner.start import send_start
 from executions.starting import create_execution
-from executions.wakeups import is_awaited_besides, waits, wake, woken_by
+from executions.wakeups import Patience, is_awaited_besides, waits, wake, woken_by
 from telemetry import traces
 
 ProgressListener = Callable[[Execution], Awaitable[None]]
@@ -50,15 +51,11 @@ async def start_and_wait(
     `create_execution` raises.
     """
     patient = patient and patience is None
-    follower = _Follower(request)
+    limit_of = partial(inline_wait, patient=patient, patience=patience, is_assumed=is_assumed)
+    follower = _Follower(request, seconds, limit_of, restarts=patient and seconds is None)
     answered = False
     try:
-        execution = await follower.created()
-        limit = seconds
-        if limit is None:
-            limit = inline_wait(execution, patient=patient, patience=patience, is_assumed=is_assumed)
-        again = patient and seconds is None and execution.is_queued
-        execution = await follower.wait(execution, limit, on_progress, again_once_admitted=again)
+        execution = await follower.wait(on_progress)
         answered = True
         return execution
     finally:
@@ -71,9 +68,8 @@ def inline_wait(
     """In seconds; None: without a limit."""
     workflow = execution.workflow
     is_sync = workflow is not None and workflow.effective_execution_type == Workflow.ExecutionType.SYNC
-    if (
-        is_sync and not execution.is_unapproved
-    ):  # A fast run says nothing about how long people take to decide
+    # A fast run says nothing about how long people take to decide
+    if is_sync and execution.state != State.UNAPPROVED:
         return None if patience is None else float(patience)
     if patient or (workflow is None and patience is None):
         return float(execution.timeout_seconds) + GRACE_SECONDS
@@ -88,8 +84,20 @@ def inline_wait(
 class _Follower:
     """Creates or finds one execution and drives it under its lease, in a task that outlives the request."""
 
-    def __init__(self, request: StartRequest) -> None:
+    def __init__(
+        self,
+        request: StartRequest,
+        seconds: float | None,
+        limit_of: Callable[[Execution], float | None],
+        *,
+        restarts: bool,
+    ) -> None:
+        """`limit_of`: how long to wait without `seconds`. `restarts`: admission from the queue restarts the
+        time."""
         self._request = request
+        self._seconds, self._limit_of, self._restarts = seconds, limit_of, restarts
+        self._patience: Patience | None = None
+        self._restart: Callable[[], None] | None = None  # Until it is admitted
         self._holder = uuid.uuid4().hex
         self._execution: Execution | None = None
         self._failure: Exception | None = None
@@ -103,6 +111,8 @@ class _Follower:
     async def release(self, *, answered: bool) -> None:
         """End the wait: the step under way finishes, then the lease is released."""
         self._is_released, self._is_abandoned = True, not answered
+        if self._patience is not None:
+            self._patience.end()
         self._stirred.set()
         execution = self._execution
         if answered and execution is not None:
@@ -116,72 +126,96 @@ class _Follower:
             # A closing loop lets cancelled tasks finish, but starts no new ones.
             await asyncio.wait({concluding}, timeout=NOTING_SECONDS)
 
-    async def created(self) -> Execution:
-        await self._created.wait()
+    async def wait(self, on_progress: ProgressListener | None) -> Execution:
+        """Until it is settled, asks for input or the time is up. Raises what creating it raises.
+
+        The creation does not wake the request, which would cost each of its coroutines a step: the task sets
+        the time itself.
+        """
+        try:
+            async with asyncio.timeout(None) as self._timeout:
+                while not self._task.done():
+                    await self._news.wait()
+                    self._news.clear()
+                    execution = self._execution
+                    if execution is None or execution.is_asking:
+                        break
+                    if self._restart is not None and not execution.is_queued:
+                        self._restart()
+                        self._restart = None
+                    if on_progress is not None and _is_progress(execution):
+                        await on_progress(execution)
+        except TimeoutError:
+            pass
         if self._failure is not None:
             raise self._failure
         if self._execution is None:
             self._task.result()
         assert self._execution is not None, "a task without an execution has raised why"
-        return self._execution
-
-    async def wait(
-        self,
-        execution: Execution,
-        seconds: float | None,
-        on_progress: ProgressListener | None,
-        *,
-        again_once_admitted: bool = False,
-    ) -> Execution:
-        """Until it is settled or the time is up; `again_once_admitted`: admission restarts the time."""
-        with contextlib.suppress(TimeoutError):
-            async with waits.at_most(seconds) as patience:
-                while not self._task.done():
-                    await self._news.wait()
-                    self._news.clear()
-                    execution = self._execution or execution
-                    if execution.is_asking:
-                        break
-                    if again_once_admitted and not execution.is_queued and seconds is not None:
-                        patience.reschedule(seconds)
-                        again_once_admitted = False
-                    if on_progress is None or execution.is_settled:
-                        continue
-                    if execution.polled_at is not None or execution.is_queued:
-                        await on_progress(execution)
-        execution = self._execution or execution
+        execution = self._execution
         execution.is_reattached = execution.pk != self._request.id and not self._request.idempotency_key
         return execution
 
     async def _run(self) -> None:
+        created: Execution | None = None  # If there is something to follow
         try:
-            self._execution = created = await record(self._create)
-            self._outage = DatabaseOutage("Following the execution", execution=created.pk)
-            # A request that repeats a key only watches: the first one answers.
-            self._owns = created.pk == self._request.id or not self._request.idempotency_key
-            # Approval takes long: a call that waits for it is answered immediately.
-            is_over = created.is_settled or created.state == State.UNAPPROVED
-            created.awaited_here = self._owns and not is_over
-        except Exception as error:  # noqa: BLE001 - raised in `created`
-            self._failure = error
-            if self._is_abandoned and not isinstance(error, StartRefused):
-                logger.opt(exception=error).error("Creating an execution failed, and its caller is gone")
-            return
+            recorded = await record(self._create)
+            created = recorded if self._begin(recorded) else None
+        except Exception as error:  # noqa: BLE001 - raised in `wait`
+            self._note_failure(error)
         finally:
             self._created.set()
-        if is_over:
-            # Answered from the cache, or already ended: nothing to follow.
-            self._news.set()
+            if created is None:
+                self._news.set()
+        if created is None:
             return
         try:
             with (
                 woken_by(created.pk, self._stirred),
                 keep(created.pk, holder=self._holder, awaited=self._owns),
             ):
-                await self._drive(created)
+                try:
+                    if created.lease_holder == self._holder:
+                        with traces.step(f"start {created.tool_name}", execution=created.pk):
+                            try:
+                                await send_start(created, created.payload.input, on_progress=self._news.set)
+                            except Exception:  # noqa: BLE001 - it is logged
+                                await advancing.record_bug(created)
+                    if created.state in ACTIVE:
+                        await self._follow()
+                finally:
+                    followed = self._execution or created
+                    if followed.lease_holder == self._holder:
+                        await advancing.release_lease(followed, holder=self._holder)
+                    advancing.admit_next(followed)
         finally:
             self._news.set()
             wake(created.pk)
+
+    def _begin(self, created: Execution) -> bool:
+        """False: it is answered from the cache or has ended, so there is nothing to follow."""
+        self._execution = created
+        # A request that repeats a key only watches: the first one answers.
+        self._owns = created.pk == self._request.id or not self._request.idempotency_key
+        # Approval takes long: a call that waits for it is answered immediately.
+        is_begun = created.state in ACTIVE
+        created.awaited_here = self._owns and is_begun
+        if is_begun and not self._is_released:
+            limit = self._limit_of(created) if self._seconds is None else self._seconds
+            self._patience = Patience(self._timeout, waits, limit)
+            if self._restarts and created.is_queued:
+                self._restart = partial(self._patience.reschedule, limit)
+        return is_begun
+
+    def _note_failure(self, error: Exception) -> None:
+        self._failure = error
+        if self._is_abandoned and not isinstance(error, StartRefused):
+            logger.opt(exception=error).error("Creating an execution failed, and its caller is gone")
+
+    @cached_property
+    def _outage(self) -> DatabaseOutage:
+        assert self._execution is not None, "there is nothing to follow before it is created"
+        return DatabaseOutage("Following the execution", execution=self._execution.pk)
 
     def _create(self) -> Execution:
         execution = create_execution(self._request, holder=self._holder)
@@ -189,22 +223,6 @@ class _Follower:
         if is_ours and self._is_abandoned and _is_cancelled_on_disconnect(execution):
             execution.cancel(f"{CALLER_GONE} It was not started.")
         return execution
-
-    async def _drive(self, execution: Execution) -> None:
-        try:
-            if execution.lease_holder == self._holder:
-                with traces.step(f"start {execution.tool_name}", execution=execution.pk):
-                    async with advancing.recorded_errors(execution):
-                        await send_start(execution, execution.payload.input, on_progress=self._news.set)
-            elif execution.is_queued:
-                await self._queue_up(execution)
-            await self._follow()
-        except Exception:  # noqa: BLE001 - said in the next line
-            # The record exists: the caller gets it, and a worker continues.
-            logger.bind(execution=execution.pk).exception("Following the execution failed")
-        finally:
-            await advancing.release_lease(self._execution or execution, holder=self._holder)
-            advancing.admit_next(self._execution or execution)
 
     async def _queue_up(self, execution: Execution) -> None:
         """Wait for admission; all queued requests share one read per second."""
@@ -228,13 +246,19 @@ class _Follower:
 
     async def _follow(self) -> None:
         assert self._execution is not None, "there is nothing to follow before it is created"
-        while not self._execution.is_settled and await self._is_waited_for():
-            try:
-                self._execution = await self._take_step(self._execution)
-                self._news.set()
-                self._outage.end()
-            except (OperationalError, InterfaceError) as error:
-                await self._wait_for_database(error)
+        try:
+            if self._execution.is_queued:
+                await self._queue_up(self._execution)
+            while not self._execution.is_settled and await self._is_waited_for():
+                try:
+                    self._execution = await self._take_step(self._execution)
+                    self._news.set()
+                    self._outage.end()
+                except (OperationalError, InterfaceError) as error:
+                    await self._wait_for_database(error)
+        except Exception:  # noqa: BLE001 - said in the next line
+            # The record exists: the caller gets it, and a worker continues.
+            logger.bind(execution=self._execution.pk).exception("Following the execution failed")
 
     async def _wait_for_database(self, error: Exception) -> None:
         self._outage.note(error)
@@ -311,6 +335,10 @@ class _Follower:
             await run_in_database(execution.note, "not_cancelled", cancellation.message)
         if cancellation.outcome != CancelOutcome.CANCELLED:
             await run_in_database(execution.mark_unanswered)
+
+
+def _is_progress(execution: Execution) -> bool:
+    return not execution.is_settled and (execution.polled_at is not None or execution.is_queued)
 
 
 def _is_cancelled_on_disconnect(execution: Execution) -> bool:

@@ -59,21 +59,28 @@ def is_awaited_besides(event: asyncio.Event, execution_id: uuid.UUID) -> bool:
 class Patience:
     """How long a request waits, which can be changed until it is over."""
 
-    def __init__(self, timeout: asyncio.Timeout, waits: "Waits") -> None:
-        self._timeout, self._waits = timeout, waits
-        self._ends_at = math.inf
-        self.is_over = False
+    def __init__(self, timeout: asyncio.Timeout, waits: "Waits", seconds: float | None) -> None:
+        """`timeout` has been entered. Call `end` once it is left."""
+        self._timeout, self._waits, self._is_over = timeout, waits, False
+        self.loop = asyncio.get_running_loop()
+        waits.patience.add(self)
+        self._ends_at = math.inf if seconds is None else time.monotonic() + seconds
+        self.apply()
 
     def reschedule(self, seconds: float | None) -> None:
         """From now; None: without a limit of its own."""
         self._ends_at = math.inf if seconds is None else time.monotonic() + seconds
         self.apply()
 
+    def end(self) -> None:
+        self._is_over = True
+        self._waits.patience.discard(self)
+
     def apply(self) -> None:
-        if self.is_over or self._timeout.expired():
+        if self._is_over or self._timeout.expired():
             return
         left = min(self._ends_at, self._waits.all_end_at) - time.monotonic()
-        now = asyncio.get_running_loop().time()
+        now = self.loop.time()
         self._timeout.reschedule(None if left == math.inf else now + max(0.0, left))
 
 
@@ -81,31 +88,27 @@ class Waits:
     """Requests of this process that wait for a run."""
 
     def __init__(self) -> None:
-        self._patience: set[tuple[asyncio.AbstractEventLoop, Patience]] = set()
+        self.patience: set[Patience] = set()
         self.all_end_at = math.inf  # By the monotonic clock
 
     @contextlib.asynccontextmanager
     async def at_most(self, seconds: float | None) -> AsyncIterator[Patience]:
         """Raises TimeoutError, as `asyncio.timeout` does."""
         async with asyncio.timeout(None) as timeout:
-            patience = Patience(timeout, self)
-            patience.reschedule(seconds)
-            entry = (asyncio.get_running_loop(), patience)
-            self._patience.add(entry)
+            patience = Patience(timeout, self, seconds)
             try:
                 yield patience
             finally:
-                self._patience.discard(entry)
-                patience.is_over = True
+                patience.end()
 
     def end(self, *, within: float) -> None:
         """Before the process ends, from any thread: requests then answer with what is known by that time, and
         the runs go on. Holds for waits that begin later, too."""
         self.all_end_at = time.monotonic() + within
-        for loop, patience in tuple(self._patience):
+        for patience in tuple(self.patience):
             # The loop may be closed.
             with contextlib.suppress(RuntimeError):
-                loop.call_soon_threadsafe(patience.apply)
+                patience.loop.call_soon_threadsafe(patience.apply)
 
 
 waits = Waits()
