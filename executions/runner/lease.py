@@ -30,7 +30,7 @@ Held = tuple[uuid.UUID, str]
 class _Kept:
     held: Counter[Held] = field(default_factory=Counter)
     awaited: Counter[uuid.UUID] = field(default_factory=Counter)
-    renewing: asyncio.Task[None] | None = None
+    renewal: asyncio.TimerHandle | asyncio.Task[None] | None = None
 
 
 _kept: dict[asyncio.AbstractEventLoop, _Kept] = {}
@@ -44,8 +44,9 @@ def keep(execution_id: uuid.UUID, *, holder: str, awaited: bool = False) -> Iter
     kept.held[execution_id, holder] += 1
     if awaited:
         kept.awaited[execution_id] += 1
-    if kept.renewing is None or kept.renewing.done():
-        kept.renewing = loop.create_task(_renew(kept))
+    if kept.renewal is None or (isinstance(kept.renewal, asyncio.Task) and kept.renewal.done()):
+        # Most blocks end before, and so need no task.
+        kept.renewal = loop.call_later(RENEWAL_SECONDS, _begin_renewing, kept)
     try:
         yield
     finally:
@@ -53,7 +54,7 @@ def keep(execution_id: uuid.UUID, *, holder: str, awaited: bool = False) -> Iter
         if awaited:
             _drop_one(kept.awaited, execution_id)
         if not kept.held:
-            kept.renewing.cancel()
+            kept.renewal.cancel()
             _kept.pop(loop, None)
 
 
@@ -63,16 +64,20 @@ def _drop_one(counts: Counter[Any], key: Any) -> None:
         del counts[key]
 
 
+def _begin_renewing(kept: _Kept) -> None:
+    kept.renewal = asyncio.get_running_loop().create_task(_renew(kept))
+
+
 async def _renew(kept: _Kept) -> None:
     outage = DatabaseOutage("Renewing leases")
     while True:
-        await asyncio.sleep(RENEWAL_SECONDS)
         try:
             await run_in_database(_extend, list(kept.held), list(kept.awaited))
         except (DatabaseError, InterfaceError) as error:
             outage.note(error)
         else:
             outage.end()
+        await asyncio.sleep(RENEWAL_SECONDS)
 
 
 def _extend(held: Sequence[Held], awaited: Sequence[uuid.UUID]) -> None:

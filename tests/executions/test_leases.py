@@ -161,9 +161,9 @@ async def test_nothing_is_renewed_when_nothing_is_held(running: Execution) -> No
     before = asyncio.all_tasks()
     for _ in range(2):
         with keep(claimed.pk, holder=claimed.lease_holder):
-            (renewing,) = asyncio.all_tasks() - before
             await in_database(run_out, claimed)
             await until(lambda: is_held(claimed), "it is renewed")
+            (renewing,) = asyncio.all_tasks() - before
         await asyncio.wait({renewing})
     assert asyncio.all_tasks() == before and not lease._kept
 
