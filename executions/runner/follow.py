@@ -55,12 +55,12 @@ def record(
 ) -> asyncio.Future[Result]:
     """Like `run_in_database`, batched: each unit is a transaction of its own and fails alone."""
     within = contextvars.copy_context()  # The request that caused it
-    return _queue().put(partial(within.run, unit, *args, **kwargs))
+    return _put(partial(within.run, unit, *args, **kwargs))
 
 
 async def record_together(unit: Callable[..., None], item: Any, **arguments: Any) -> None:
     """Call `unit` once with all waiting items of the same arguments; if that fails, once for each."""
-    await _queue().put(_Shared(unit, tuple(arguments.items()), item))
+    await _put(_Shared(unit, tuple(arguments.items()), item))
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,35 +80,21 @@ class _Failure:
 
 class _Queue:
     def __init__(self) -> None:
-        self._waiting: deque[tuple[Unit, asyncio.Future[Any]]] = deque()
-        self._hops: set[asyncio.Task[None]] = set()
-        self._lingers = False
+        self.waiting: deque[tuple[Unit, asyncio.Future[Any]]] = deque()
+        self.hops: set[asyncio.Task[None]] = set()
+        self.lingers = False
 
-    def put(self, unit: Unit) -> asyncio.Future[Any]:
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[Any] = loop.create_future()
-        self._waiting.append((unit, future))
-        if not isinstance(unit, _Shared):
-            self._begin_hop()
-        elif not self._lingers:
-            self._lingers = True
-            loop.call_later(LINGER_SECONDS, self._end_lingering)
-        return future
+    def end_lingering(self) -> None:
+        self.lingers = False
+        if self.waiting and len(self.hops) < MOST_HOPS:
+            self.hops.add(asyncio.get_running_loop().create_task(self.carry_out_all()))
 
-    def _end_lingering(self) -> None:
-        self._lingers = False
-        self._begin_hop()
-
-    def _begin_hop(self) -> None:
-        if self._waiting and len(self._hops) < MOST_HOPS:
-            self._hops.add(asyncio.get_running_loop().create_task(self._carry_out_all()))
-
-    async def _carry_out_all(self) -> None:
+    async def carry_out_all(self) -> None:
         try:
-            while self._waiting:
+            while self.waiting:
                 units, futures = list[Unit](), list[asyncio.Future[Any]]()
-                while self._waiting and len(units) < AT_A_TIME:
-                    unit, future = self._waiting.popleft()
+                while self.waiting and len(units) < AT_A_TIME:
+                    unit, future = self.waiting.popleft()
                     units.append(unit)
                     futures.append(future)
                 try:
@@ -116,21 +102,34 @@ class _Queue:
                 except Exception as error:  # noqa: BLE001 - each step gets it
                     outcomes = [_Failure(error)] * len(units)
                 for future, outcome in zip(futures, outcomes, strict=True):
-                    _tell(future, outcome)
+                    if future.done():
+                        continue  # The caller was cancelled.
+                    if isinstance(outcome, _Failure):
+                        future.set_exception(outcome.error)
+                    else:
+                        future.set_result(outcome)
         finally:
             # Not in a callback of the task, which runs later: a unit added in between would wait for ever.
             if (hop := asyncio.current_task()) is not None:
-                self._hops.discard(hop)
+                self.hops.discard(hop)
 
 
 _queues: WeakKeyDictionary[asyncio.AbstractEventLoop, _Queue] = WeakKeyDictionary()
 
 
-def _queue() -> _Queue:
+def _put(unit: Unit) -> asyncio.Future[Any]:
     loop = asyncio.get_running_loop()
     if (queue := _queues.get(loop)) is None:
         queue = _queues[loop] = _Queue()
-    return queue
+    future: asyncio.Future[Any] = loop.create_future()
+    queue.waiting.append((unit, future))
+    if not isinstance(unit, _Shared):
+        if len(queue.hops) < MOST_HOPS:
+            queue.hops.add(loop.create_task(queue.carry_out_all()))
+    elif not queue.lingers:
+        queue.lingers = True
+        loop.call_later(LINGER_SECONDS, queue.end_lingering)
+    return future
 
 
 def _carry_out(units: Sequence[Unit]) -> list[Any]:
@@ -140,7 +139,11 @@ def _carry_out(units: Sequence[Unit]) -> list[Any]:
         if isinstance(unit, _Shared):
             shared[unit.unit, unit.arguments][number] = unit.item
         else:
-            outcomes[number] = _outcome_of(unit)
+            # As `_outcome_of`, without a call for each.
+            try:
+                outcomes[number] = unit()
+            except Exception as error:  # noqa: BLE001 - the step that it belongs to gets it
+                outcomes[number] = _failure_of(error)
     for (call, arguments), items in shared.items():
         for number, outcome in _outcomes_of(partial(call, **dict(arguments)), items).items():
             outcomes[number] = outcome
@@ -158,19 +161,14 @@ def _outcomes_of(call: Callable[[Sequence[Any]], None], items: Mapping[int, Any]
 def _outcome_of(unit: Callable[[], Any]) -> Any:
     try:
         return unit()
-    except Exception as error:  # noqa: BLE001 - the step that it belongs to gets it
-        # A broken connection would fail the other units.
-        close_old_connections()
-        return _Failure(error)
+    except Exception as error:  # noqa: BLE001 - the steps that it belongs to get it
+        return _failure_of(error)
 
 
-def _tell(future: asyncio.Future[Any], outcome: Any) -> None:
-    if future.done():
-        return  # The caller was cancelled.
-    if isinstance(outcome, _Failure):
-        future.set_exception(outcome.error)
-    else:
-        future.set_result(outcome)
+def _failure_of(error: Exception) -> _Failure:
+    # A broken connection would fail the other units.
+    close_old_connections()
+    return _Failure(error)
 
 
 Poll = tuple[Execution, RunSnapshot]
