@@ -95,9 +95,12 @@ def build_request(operation: HttpOperation, *, base_url: str, arguments: dict[st
     express counts as an omitted argument."""
     if strangers := sorted(arguments.keys() - operation.arguments.keys()):
         raise Rejected(f"The tool does not accept {', '.join(strangers)[:300]}. Nothing was sent.")
-    arguments = {
-        name: value for name, value in arguments.items() if value is not None or _takes_null(operation, name)
-    }
+    if None in arguments.values():
+        arguments = {
+            name: value
+            for name, value in arguments.items()
+            if value is not None or _takes_null(operation, name)
+        }
     try:
         return HTTPRequestSpec(
             method=operation.method,
@@ -131,11 +134,10 @@ def _path(operation: HttpOperation, arguments: dict[str, Any]) -> str:
 
 
 def _headers(operation: HttpOperation, arguments: dict[str, Any]) -> dict[str, str]:
-    headers = {
-        constant.name: text_of(scalar)
-        for constant in operation.constants
-        if constant.place == "header" and not isinstance(scalar := scalars_of(constant.value), list)
-    }
+    headers: dict[str, str] = {}
+    for name, value in operation.constant_values["header"].items():
+        if not isinstance(scalar := scalars_of(value), list):
+            headers[name] = text_of(scalar)
     for argument, place in operation.by_place["header"]:
         if argument in arguments:
             headers[place.name] = text = _one_text(argument, place, arguments[argument])
@@ -145,11 +147,9 @@ def _headers(operation: HttpOperation, arguments: dict[str, Any]) -> dict[str, s
 
 
 def _query(operation: HttpOperation, arguments: dict[str, Any]) -> dict[str, Scalar | list[Scalar]]:
-    query = {
-        constant.name: scalars_of(constant.value)
-        for constant in operation.constants
-        if constant.place == "query"
-    }
+    query: dict[str, Scalar | list[Scalar]] = {}
+    for name, value in operation.constant_values["query"].items():
+        query[name] = scalars_of(value)
     for argument, place in operation.by_place["query"]:
         if argument in arguments:
             query[place.name] = _query_value(argument, place, arguments[argument])
@@ -187,7 +187,7 @@ def _inexpressible(argument: str, error: NoText) -> Rejected:
 def _body(operation: HttpOperation, arguments: dict[str, Any]) -> dict[str, Any]:
     """As a field of HTTPRequestSpec; empty: no body is sent, which is not the same as null."""
     placed = operation.by_place["body"]
-    fields = {constant.name: constant.value for constant in operation.constants if constant.place == "body"}
+    fields = operation.constant_values["body"].copy()
     for argument, place in placed:
         if argument in arguments:
             value = arguments[argument]
@@ -322,10 +322,14 @@ def headers_of(
         usual["content-type"] = content_type
     if operation.idempotency_header:
         usual[operation.idempotency_header.lower()] = key
-    return usual | {name.lower(): value for name, value in spec.headers.items()}
+    for name, value in spec.headers.items():
+        usual[name.lower()] = value
+    return usual
 
 
 def query_of(spec: HTTPRequestSpec) -> list[Pair]:
+    if not spec.query_params:
+        return []
     return [
         (name, text_of(value))
         for name, said in spec.query_params.items()

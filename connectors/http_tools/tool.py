@@ -384,5 +384,13 @@ class HttpOperation(BaseModel):
         return found
 
     @cached_property
+    def constant_values(self) -> dict[Place, dict[str, Any]]:
+        """The constants by their part of the request and their name."""
+        found: defaultdict[Place, dict[str, Any]] = defaultdict(dict)
+        for constant in self.constants:
+            found[constant.place][constant.name] = constant.value
+        return found
+
+    @cached_property
     def is_safe(self) -> bool:
         return self.method in SAFE_METHODS

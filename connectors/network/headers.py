@@ -32,12 +32,17 @@ def check_values(headers: Mapping[str, str]) -> dict[str, str]:
 def checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
     """In lower case, of duplicate names the last. Raises Misconfigured for names and values that cannot be
     sent or chosen."""
-    for name in headers:
+    checked: dict[str, str] = {}
+    for name, value in headers.items():
+        lowered = name.lower()
         if not TOKEN.fullmatch(name):
-            raise Misconfigured(f"{name.lower()!r} is not a valid header name.")
-        if name.lower() in SET_BY_CLIENT or name.lower().startswith("proxy-"):
-            raise Misconfigured(f"The header {name.lower()} cannot be set: the HTTP client sets it.")
-    return {name.lower(): value for name, value in check_values(headers).items()}
+            raise Misconfigured(f"{lowered!r} is not a valid header name.")
+        if lowered in SET_BY_CLIENT or lowered.startswith("proxy-"):
+            raise Misconfigured(f"The header {lowered} cannot be set: the HTTP client sets it.")
+        if not SENDABLE.fullmatch(value):
+            check_values({name: value})
+        checked[lowered] = value
+    return checked
 
 
 def objection_to_name(name: str, *, constant: bool = False) -> str:
