@@ -69,7 +69,7 @@ class Place:
 
     @property
     def rooms(self) -> list[Room]:
-        known = [PRODUCT, self.callers_room]
+        known = [PRODUCT, Room(CALLER, self.caller)]
         if self.workflow is not None:
             known += [Room(SOURCE, self.source), Room(WORKFLOW, self.workflow)]
         return known
@@ -78,7 +78,7 @@ class Place:
     def limits(self) -> Limits:
         most = {
             PRODUCT: settings.CATALOGUE["max_concurrent_executions"],
-            self.callers_room: settings.CATALOGUE["max_concurrent_per_caller"],
+            Room(CALLER, self.caller): settings.CATALOGUE["max_concurrent_per_caller"],
             Room(SOURCE, self.source): self.source_limit,
             Room(WORKFLOW, self.workflow): self.workflow_limit,
         }

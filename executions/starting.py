@@ -176,7 +176,7 @@ def create_execution(request: StartRequest, *, holder: str = "") -> Execution:
 
 def _create_execution(request: StartRequest, holder: str) -> Execution:
     written = request
-    if (asked_before := _find_by_key(written)) is not None:
+    if written.idempotency_key and (asked_before := _find_by_key(written)) is not None:
         return asked_before
     workflow = _find_hidden(request) if request.may_be_hidden else None
     workflow = workflow or exposed_workflow(request.tool_name, caller=request.caller)

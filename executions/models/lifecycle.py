@@ -159,14 +159,16 @@ class Execution(Transitions):
     def finish_start(self, started: Started, snapshot: RunSnapshot) -> bool:
         # Most engines send it once, with the start.
         answers = {"status_answer": snapshot.raw} if snapshot.raw not in ({}, started.raw) else {}
+        now = timezone.now()
         return self._finish_as_reported(
             [State.STARTING],
             snapshot,
             _started_event(started.run_id),
             payload={"start_answer": started.raw, **answers},
+            now=now,
             run_id=started.run_id,
             correlation_id=started.correlation_id,
-            started_at=timezone.now(),
+            started_at=now,
         )
 
     def confirm_started(

@@ -52,6 +52,7 @@ class Transitions(ExecutionRecord):
         snapshot: RunSnapshot,
         *events: Event,
         payload: dict[str, Any],
+        now: datetime | None = None,
         **changes: Any,
     ) -> bool:
         state, why = State.FAILED, snapshot.error or "The engine gave no reason."
@@ -65,10 +66,10 @@ class Transitions(ExecutionRecord):
             moved = self._move(
                 allowed,
                 *events,
-                *_lines_of(_aftermath_of(snapshot) if state == State.FAILED else None),
+                *(_lines_of(_aftermath_of(snapshot)) if state == State.FAILED else ()),
                 (state.value, why),
                 payload={**_result_of(snapshot), **payload},
-                **self._end(state, kind=kind if why else None, why=why, snapshot=snapshot),
+                **self._end(state, kind=kind if why else None, why=why, snapshot=snapshot, now=now),
                 **changes,
             )
             if moved and is_to_be_cached:
@@ -97,9 +98,15 @@ class Transitions(ExecutionRecord):
         )
 
     def _end(
-        self, state: State, *, kind: ErrorKind | None, why: str, snapshot: RunSnapshot | None
+        self,
+        state: State,
+        *,
+        kind: ErrorKind | None,
+        why: str,
+        snapshot: RunSnapshot | None,
+        now: datetime | None = None,
     ) -> dict[str, Any]:
-        now = timezone.now()
+        now = now or timezone.now()
         changes: dict[str, Any] = {} if snapshot is None else engine_times(snapshot)
         if snapshot is not None and snapshot.progress is not None:
             changes |= {"progress": snapshot.progress, "progress_message": progress_message(snapshot)}
@@ -133,7 +140,7 @@ class Transitions(ExecutionRecord):
         `ours`: only under the lease that the row was read with. Afterwards the instance has the changes.
         """
         payload = payload or {}
-        sizes = {name: size_of(value) for name, value in payload.items()}
+        sizes = dict(zip(payload, map(size_of, payload.values()), strict=True))
         is_final = changes.get("state") in FINAL
         if is_final:
             # Of what callers read: the content if there is any
@@ -141,7 +148,8 @@ class Transitions(ExecutionRecord):
             changes["output_characters"] = 0 if payload.get(read) is None else sizes[read]
         payload, lines = ExecutionPayload.leave_out_too_large(self, sizes, payload)
         is_one = ONE_STATEMENT and when is None
-        others = self._statements(payload, [*lines, *events], only_if_changed=is_one)
+        now = changes.get("finished_at") or timezone.now()
+        others = self._statements(payload, [*lines, *events], now, only_if_changed=is_one)
         if is_final:
             others.append(usage_insertion([end_of(self, changes)], only_if_changed=is_one))
         if when is None:
@@ -181,14 +189,13 @@ class Transitions(ExecutionRecord):
         return True
 
     def _statements(
-        self, payload: Mapping[str, Any], events: Sequence[Event], *, only_if_changed: bool
+        self, payload: Mapping[str, Any], events: Sequence[Event], now: datetime, *, only_if_changed: bool
     ) -> list[Statement]:
         statements = []
         if payload:
             condition = "execution_id = %s" + (f" AND {ONLY_IF_CHANGED}" if only_if_changed else "")
             statements.append(update(ExecutionPayload, payload, condition, [adapt_key(self.pk)]))
         if events:
-            now = timezone.now()
             rows = [(self.pk, now, kind, printable(message)) for kind, message in events]
             statements.append(insertion(ExecutionEvent, EVENT_COLUMNS, rows, only_if_changed=only_if_changed))
         return statements

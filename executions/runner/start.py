@@ -151,17 +151,16 @@ def _send(
         # The answer is the result, and the timeout bounds it.
         longest = max(START_SECONDS, left)
 
-    def start(report: ReportProgress, **more: Any) -> Coroutine[Any, Any, Started]:
-        call = connector.start(workflow, arguments, key=execution.pk, report=report, **more)
+    if not capabilities.cancellable_start:
+        call = connector.start(workflow, arguments, key=execution.pk, report=ignore_progress)
         return ask(call, seconds=longest, otherwise=OutcomeUnknown)
 
     async def start_asking(report: ReportProgress, asker: Asker) -> Started:
         more = {"caller": await _caller_of(execution, asker)} if capabilities.asks_caller else {}
-        return await start(report, **more)
+        call = connector.start(workflow, arguments, key=execution.pk, report=report, **more)
+        return await ask(call, seconds=longest, otherwise=OutcomeUnknown)
 
-    if capabilities.cancellable_start:
-        return await_start(execution, start_asking, on_progress)
-    return start(ignore_progress)
+    return await_start(execution, start_asking, on_progress)
 
 
 async def _caller_of(execution: Execution, asker: Asker) -> RunCaller:
