@@ -88,7 +88,7 @@ async def find_bearer(text: str) -> Access | None:
         or looking.get_loop() is not asyncio.get_running_loop()
         or now - begun_at >= JOINED_SECONDS
     ):
-        looking = asyncio.create_task(_prepare_and_look_up(text))
+        looking = asyncio.create_task(_prepare_and_look_up(text, digest))
         _looking_up[digest] = now, looking
         looking.add_done_callback(partial(_forget_look_up, digest))
     found = await asyncio.shield(looking)
@@ -104,22 +104,27 @@ def _forget_look_up(digest: str, ended: asyncio.Task[Access | None]) -> None:
         ended.exception()
 
 
-async def _prepare_and_look_up(text: str) -> Access | None:
-    await prepare(text)
-    return await run_in_database(_look_up_with_catalogue, text)
+async def _prepare_and_look_up(text: str, digest: str) -> Access | None:
+    kind = _kind_of(text)
+    if kind is not None and kind.prepare is not None:
+        await kind.prepare(text)
+    return await run_in_database(_look_up_with_catalogue, text, digest, kind)
 
 
-def _look_up_with_catalogue(text: str) -> Access | None:
+def _look_up_with_catalogue(text: str, digest: str, kind: TokenKind | None) -> Access | None:
     """Reads the catalogue, which is needed next, in the same database thread."""
-    access = look_up(text)
+    access = _read(text, digest, kind)
     if access is not None:
         current_catalogue()
     return access
 
 
 def look_up(text: str) -> Access | None:
-    asked_at, digest = time.monotonic(), digest_of(text)
-    kind = _kind_of(text)
+    return _read(text, digest_of(text), _kind_of(text))
+
+
+def _read(text: str, digest: str, kind: TokenKind | None) -> Access | None:
+    asked_at = time.monotonic()
     access = None if kind is None else kind.read(text)
     if access is None:
         _remembered.pop(digest, None)

@@ -175,13 +175,17 @@ class AccessToken(Recorded):
     @property
     def caller(self) -> Caller:
         """Queries the groups of its user unless they are prefetched."""
-        rate, key, user = None, self.caller_key, self.rights_of
+        return self.caller_granted(self.granted)
+
+    def caller_granted(self, granted: frozenset[str]) -> Caller:
+        """`caller`, where what is `granted` to it is known."""
+        rate, key, user = None, self.caller_key, self.owner or self.created_by
         if self.calls_per_minute:
             rate = rate_of(key, self.calls_per_minute, self.calls_at_once, whose=f"the token {self.name}")
         return Caller(
             key=key,
             name=self.name,
-            sees_everything=Scope.ADMIN in self.granted,
+            sees_everything=Scope.ADMIN in granted,
             toolset=None if self.toolset is None else self.toolset.slug,
             person=None if user is None else person_of(user),
             user_id=None if user is None else user.pk,
@@ -193,7 +197,7 @@ class AccessToken(Recorded):
         """Includes implied scopes (`catalogue:admin` allows everything), but only what its user may do.
         Queries the user's permissions once."""
         granted = frozenset(Scope.values if Scope.ADMIN in self.scopes else self.scopes)
-        user = self.rights_of
+        user = self.owner or self.created_by
         return granted if user is None else granted & scopes_of(user)
 
     @property

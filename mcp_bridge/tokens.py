@@ -385,9 +385,10 @@ class Access:
     @classmethod
     def by_token(cls, token: AccessToken, *, toolset: str | None = None) -> "Access":
         """`toolset`: the slug in the requested address. Raises OtherToolset."""
+        granted = token.granted
         return cls(
-            token.caller,
-            token.granted,
+            token.caller_granted(granted),
+            granted,
             token.pk,
             token.inline_wait_seconds,
             token.learned_wait_seconds,
