@@ -51,7 +51,7 @@ from mcp_bridge.elicitation import (
 )
 from mcp_bridge.log_messages import ClientLog
 from mcp_bridge.portability import find_portable_view, portable_view
-from mcp_bridge.request_meta import NOTE, RENAMED_TO, Context, is_modern
+from mcp_bridge.request_meta import NOTE, RENAMED_TO, Context
 from mcp_bridge.results import ToolAnswer, execution_result, text_result
 from mcp_bridge.tasks import describe_task
 from mcp_bridge.tokens import Access, note_given_up
@@ -382,9 +382,10 @@ class OpenCalls:
             yield
             return
         begun = time.monotonic()
+        is_modern = context.protocol_version in MODERN_PROTOCOL_VERSIONS
         try:
             # Clients of 2026-07-28 close the connection instead of naming the call that they cancel.
-            with nullcontext() if is_modern(context) else self._found_by(context, access):
+            with nullcontext() if is_modern else self._found_by(context, access):
                 yield
         except _GivenUp as given_up:
             if given_up.says_time_is_up:

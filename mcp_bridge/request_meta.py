@@ -41,7 +41,9 @@ def is_modern(context: Context) -> bool:
 def is_unnamed(context: Context) -> bool:
     if (client := context.session.client_params) is not None:
         return client.client_info.name == UNNAMED
-    return context.request is not None and UNNAMED_MARK in session_marks(context.request.headers)
+    if context.request is None or SESSION_HEADER not in context.request.headers:
+        return False
+    return UNNAMED_MARK in session_marks(context.request.headers)
 
 
 def session_marks(headers: Mapping[str, str]) -> frozenset[str]:
@@ -70,7 +72,7 @@ def takes_tasks(context: Context) -> bool:
 
 def elicitation_modes(context: Context) -> frozenset[str]:
     """ "form", "url" or both: how the client can ask its user."""
-    if context.request is not None and not is_modern(context):
+    if context.request is not None and context.protocol_version not in MODERN_PROTOCOL_VERSIONS:
         return session_marks(context.request.headers) & set(ELICITATION_MODES)
     capabilities = context.session.client_capabilities
     if capabilities is None or (asks := capabilities.elicitation) is None:
@@ -84,7 +86,7 @@ def answers_of(context: Context) -> dict[str, Any]:
     """The client's capabilities for answering a server's questions."""
     modes = elicitation_modes(context)
     answers: dict[str, Any] = {"elicitation": {mode: {} for mode in sorted(modes)}} if modes else {}
-    if context.request is not None and not is_modern(context):
+    if context.request is not None and context.protocol_version not in MODERN_PROTOCOL_VERSIONS:
         return answers | {name: {} for name in session_marks(context.request.headers) & set(OTHER_ANSWERS)}
     for name in OTHER_ANSWERS:
         if (offered := getattr(context.session.client_capabilities, name, None)) is not None:
@@ -121,9 +123,13 @@ def describe_client(context: Context) -> dict[str, Any]:
         described["address"] = peer = context.request.client.host if context.request.client else ""
         if forwarded := context.request.headers.get("x-forwarded-for", ""):
             described["address"] = client_address(peer, forwarded)
-    texts: dict[str, Any] = {name: text[:KEPT_CHARACTERS] for name, text in described.items() if text}
-    answers = answers_of(context)
-    return texts | {ANSWERS: answers} if answers else texts
+    texts: dict[str, Any] = {}
+    for name, text in described.items():
+        if text:
+            texts[name] = text[:KEPT_CHARACTERS]
+    if answers := answers_of(context):
+        texts[ANSWERS] = answers
+    return texts
 
 
 def make_cursor(last: str) -> str:

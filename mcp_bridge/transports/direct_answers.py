@@ -312,7 +312,7 @@ class DirectCall:
     def __init__(self, calls: DirectCalls, context: Context, params: CallToolRequestParams) -> None:
         self._calls, self._context, self._params = calls, context, params
         self._watch: asyncio.Task[None] | None = None
-        self._is_stream = self._is_gone = False
+        self._is_stream = self._is_gone = self._is_writing = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
@@ -338,8 +338,7 @@ class DirectCall:
             timer.cancel()
             if self._watch is not None:
                 self._watch.cancel()
-        if self._watch is not None:
-            # It may be writing.
+        if self._watch is not None and self._is_writing:
             await asyncio.wait({self._watch})
         body = json.dumps(document, separators=(",", ":")).encode()
         if self._is_stream:
@@ -358,10 +357,12 @@ class DirectCall:
                     while (await receive())["type"] != "http.disconnect":
                         pass
             except TimeoutError:
+                self._is_writing = True
                 if not self._is_stream:
                     await send({"type": "http.response.start", "status": 200, "headers": EVENT_STREAM})
                     self._is_stream = True
                 await send(PING)
+                self._is_writing = False
             else:
                 self._is_gone = True
                 task.cancel()

@@ -65,6 +65,7 @@ from mcp_bridge.transports.direct_answers import (
     CALL_METHOD,
     UNCACHED,
     DirectAnswers,
+    DirectCall,
     DirectCalls,
     ListingRequest,
     with_first,
@@ -118,7 +119,6 @@ class McpEndpoint:
         # Not every server strips values (RFC 9110).
         stripped = [(name, value.strip(b" \t")) for name, value in scope["headers"]]
         scope = {**scope, "headers": stripped}
-        send = _uncached(send)
         try:
             access = await self._admit(scope)
             if isinstance(access, Response):
@@ -126,11 +126,11 @@ class McpEndpoint:
             else:
                 scope["state"] = {**scope.get("state", {}), "access": access}
                 answer = self._answer_of(scope, first)
-            await answer(scope, receive, send)
+            await answer(scope, receive, send if isinstance(answer, DirectCall) else _uncached(send))
         except DatabaseProblem as problem:
             logger.error("A request failed because the database is not available: {}", problem)
             await refusal(503, NO_DATABASE, code=INTERNAL_ERROR, headers={"Retry-After": "5"})(
-                scope, receive, send
+                scope, receive, _uncached(send)
             )
 
     async def _admit(self, scope: Scope) -> Access | Response:
