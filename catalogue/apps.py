@@ -24,7 +24,7 @@ class CatalogueConfig(AppConfig):
         register(check_squashed_migrations, Tags.database)
         post_migrate.connect(keep_roles_up_to_date)
         audit.follow_history()
-        settings.CATALOGUE.overrides = product_settings.overrides  # type: ignore[attr-defined]
+        settings.CATALOGUE.overrides = product_settings.remembered  # type: ignore[attr-defined]
         allow_stdio_commands(settings.CATALOGUE["stdio_commands"])
         allow_http_tool_hosts(settings.CATALOGUE["http_tool_hosts"])
 

@@ -114,7 +114,7 @@ def change_settings(changes: Mapping[str, Any], *, by: str) -> list[str]:
         row.save()
         if before.get("discovery_interval") != after.get("discovery_interval"):
             _reschedule_listings(after.get("discovery_interval", known["discovery_interval"].default))
-        transaction.on_commit(lambda: _remembered.keep(after))
+        transaction.on_commit(lambda: remembered.keep(after))
     logger.bind(by=by).info("Settings changed: {}", "; ".join(phrases))
     return phrases
 
@@ -148,18 +148,18 @@ def valid_overrides(stored: Mapping[str, Any]) -> dict[str, Any]:
 class _Remembered:
     def __init__(self) -> None:
         self._reading = threading.Lock()
-        self._overrides: Mapping[str, Any] = {}
-        self._read_at = -math.inf
+        self.known: Mapping[str, Any] = {}
+        self.known_until = -math.inf
 
     def current(self) -> Mapping[str, Any]:
-        is_old = time.monotonic() - self._read_at > MAX_AGE_SECONDS
+        is_old = time.monotonic() > self.known_until
         # Do not wait for another thread that is already reading.
         if is_old and _may_wait_for_database() and self._reading.acquire(blocking=False):
             try:
                 self._read()
             finally:
                 self._reading.release()
-        return self._overrides
+        return self.known
 
     def _read(self) -> None:
         read_at = time.monotonic()
@@ -169,18 +169,18 @@ class _Remembered:
             logger.debug("The settings cannot be read; the last values still apply: {}", error)
         else:
             self._take({} if row is None else valid_overrides(row.overrides))
-        self._read_at = read_at
+        self.known_until = read_at + MAX_AGE_SECONDS
 
     def keep(self, overrides: Mapping[str, Any], *, seconds: float = 0.0) -> None:
         self._take(overrides)
-        self._read_at = time.monotonic() + seconds
+        self.known_until = time.monotonic() + seconds + MAX_AGE_SECONDS
 
     def forget(self) -> None:
         self._take({})
-        self._read_at = -math.inf
+        self.known_until = -math.inf
 
     def _take(self, overrides: Mapping[str, Any]) -> None:
-        before, self._overrides = self._overrides, overrides
+        before, self.known = self.known, overrides
         if before != overrides:
             for notify in listeners:
                 notify(overrides)
@@ -194,7 +194,7 @@ def _may_wait_for_database() -> bool:
     return False
 
 
-_remembered = _Remembered()
-overrides = _remembered.current
-forget_settings = _remembered.forget
-keep_settings = _remembered.keep
+remembered = _Remembered()
+overrides = remembered.current
+forget_settings = remembered.forget
+keep_settings = remembered.keep

@@ -7,9 +7,10 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Protocol, Self
 from urllib.parse import urlsplit
 
 import dj_database_url
@@ -917,16 +918,29 @@ def _plain(complaint: str) -> str:
     return complaint.removeprefix("Value error, ")
 
 
+class Overrides(Protocol):
+    """The settings that administrators changed. `known` holds until that time of the monotonic clock."""
+
+    known: Mapping[str, Any]
+    known_until: float
+
+    def current(self) -> Mapping[str, Any]: ...
+
+
 class LiveSettings(dict[str, Any]):
     """Values by name, with changes applied at each reading; a copy has the environment's values."""
 
-    def __init__(self, values: Mapping[str, Any], overrides: Callable[[], Mapping[str, Any]] = dict) -> None:
+    def __init__(self, values: Mapping[str, Any], overrides: "Overrides | None" = None) -> None:
         super().__init__(values)
-        self.overrides = overrides  # Current changes; `catalogue.product_settings` provides them
+        self.overrides = overrides  # `catalogue.product_settings` provides them
 
     def __getitem__(self, name: str) -> Any:
-        if name in LIVE_SETTINGS and name in (changed := self.overrides()):
-            return changed[name]
+        if name in LIVE_SETTINGS and (overrides := self.overrides) is not None:
+            # A call reads several within the time for which they are known.
+            is_known = time.monotonic() <= overrides.known_until
+            changed = overrides.known if is_known else overrides.current()
+            if name in changed:
+                return changed[name]
         return super().__getitem__(name)
 
     def given(self, name: str) -> Any:
