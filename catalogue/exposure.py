@@ -607,8 +607,8 @@ class _Remembered:
         return self._catalogue if time.monotonic() - self._confirmed_at < MAX_AGE_SECONDS else None
 
     def current(self) -> ExposedCatalogue:
-        if (catalogue := self.fresh()) is not None:
-            return catalogue
+        if self._catalogue is not None and time.monotonic() - self._confirmed_at < MAX_AGE_SECONDS:
+            return self._catalogue
         with self._lock:
             return self.fresh() or self._confirm()
 

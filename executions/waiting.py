@@ -15,7 +15,7 @@ from catalogue.models import Workflow
 from executions import advancing
 from executions.change_feed import watching
 from executions.interacting import CancelOutcome, cancel_execution
-from executions.models import ACTIVE, Execution, State
+from executions.models import ACTIVE, OPEN, Execution, State
 from executions.models.lifecycle import StartRequest
 from executions.refusals import StartRefused
 from executions.runner.follow import CANCELLATION_GRACE, record
@@ -118,7 +118,7 @@ class _Follower:
         if answered and execution is not None:
             # The transition that settles it records the answer too, unless the heartbeat may have failed for
             # too long.
-            is_noted = execution.awaited_here and execution.is_settled
+            is_noted = execution.awaited_here and execution.state not in OPEN
             if execution.cached_at is not None or (is_noted and timezone.now() < self._begun_at + LEASE):
                 return
         concluding = advancing.begin(self._conclude(answered=answered))

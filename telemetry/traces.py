@@ -105,6 +105,8 @@ def continue_request(
 
 def step(name: str, *, execution: object) -> contextlib.AbstractContextManager[object]:
     """A step of a run: a new span, or an attribute of the current one, such as that of a tools/call."""
+    if not _exporting:
+        return _NOTHING
     around = trace.get_current_span()
     if around.is_recording():
         around.set_attribute("catalogue.execution", str(execution))

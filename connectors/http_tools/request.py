@@ -122,6 +122,8 @@ def _takes_null(operation: HttpOperation, argument: str) -> bool:
 
 
 def _path(operation: HttpOperation, arguments: dict[str, Any]) -> str:
+    if not operation.by_place["path"]:
+        return operation.path
     given = operation.path_defaults | arguments
     texts: dict[str, str] = {}
     slashes: set[str] = set()

@@ -50,18 +50,16 @@ def keep(execution_id: uuid.UUID, *, holder: str, awaited: bool = False) -> Iter
     try:
         yield
     finally:
-        _drop_one(kept.held, (execution_id, holder))
+        kept.held[execution_id, holder] -= 1
+        if not kept.held[execution_id, holder]:
+            del kept.held[execution_id, holder]
         if awaited:
-            _drop_one(kept.awaited, execution_id)
+            kept.awaited[execution_id] -= 1
+            if not kept.awaited[execution_id]:
+                del kept.awaited[execution_id]
         if not kept.held:
             kept.renewal.cancel()
             _kept.pop(loop, None)
-
-
-def _drop_one(counts: Counter[Any], key: Any) -> None:
-    counts[key] -= 1
-    if not counts[key]:
-        del counts[key]
 
 
 def _begin_renewing(kept: _Kept) -> None:

@@ -105,7 +105,8 @@ async def send_start(
     first_poll = FIRST_POLL
     try:
         async with connector_of(execution) as connector:
-            workflow = execution.run.workflow
+            assert execution.workflow is not None, "there is no connector without it"
+            workflow = replace(execution.workflow.ref, timeout_seconds=execution.timeout_seconds)
             capabilities = capabilities_for(connector, workflow)
             if capabilities.can_wait:
                 first_poll = timedelta()
