@@ -115,7 +115,7 @@ async def _run(
     call: ToolCall, execution_id: uuid.UUID, tool_name: str, arguments: dict[str, Any]
 ) -> ToolAnswer:
     progress = ProgressNotifications(call.report) if call.report else None
-    portable = await find_portable_view(call.access)
+    portable = None if call.access.caller.toolset is None else await find_portable_view(call.access)
     name = tool_name if portable is None else portable.meant_name(tool_name)
     schema = None if portable is None else portable.schema_of(name)
     known, began = await known_patience(call.access), time.monotonic()
@@ -163,7 +163,7 @@ async def _finish(
     name: str,
     progress: "ProgressNotifications | None",
 ) -> ToolAnswer:
-    missing = _capabilities_missing(execution, call)
+    missing = {} if execution.raised is None else _capabilities_missing(execution, call)
     if missing and call.protocol_version in MODERN_PROTOCOL_VERSIONS:
         data = {"requiredCapabilities": missing}
         raise MCPError(MISSING_REQUIRED_CLIENT_CAPABILITY, execution.error, data=data)
@@ -278,7 +278,7 @@ def _capabilities_missing(execution: Execution, call: ToolCall) -> dict[str, Any
 def _is_at_hand(execution: Execution, called: str) -> bool:
     """Whether rendering a result takes no query and little time."""
     return (
-        execution.succeeded
+        execution.state == State.COMPLETED
         and execution.workflow is not None
         and execution.workflow.tool_name == called
         and "payload" in execution._state.fields_cache
@@ -300,17 +300,15 @@ async def known_patience(access: Access) -> int | None:
 
 def _render(execution: Execution, call: ToolCall, patience: int | None, called: str) -> ToolAnswer:
     """A run that continues is a task for clients that support tasks: better for them than a long wait."""
-    if (execution.is_unapproved or execution.is_asking) and call.ask is None and not call.takes_tasks:
-        # A call that continues has already asked for the approval.
-        modes = frozenset[str]() if call.continues else call.elicits()
-        if asked := requests_of(execution, modes):
-            return input_required(execution, asked)
+    is_settled = execution.is_settled
+    if not is_settled and call.ask is None and (asked := _questions_to_client(execution, call)):
+        return input_required(execution, asked)
     workflow = execution.workflow
     is_present = workflow is not None and workflow.tool_name == called
     present = "" if is_present else _name_instead_of(called, call.access)
     if (
         call.takes_tasks
-        and not execution.is_settled
+        and not is_settled
         and (
             execution.state == State.UNAPPROVED
             or workflow is None
@@ -329,6 +327,14 @@ def _render(execution: Execution, call: ToolCall, patience: int | None, called: 
         result.content.append(TextContent(text=note, _meta={NOTE: True}))
         result.meta = {**(result.meta or {}), RENAMED_TO: present}
     return result
+
+
+def _questions_to_client(execution: Execution, call: ToolCall) -> dict[str, Any]:
+    """What the answer to the call asks; empty: nothing."""
+    if call.takes_tasks or not (execution.is_unapproved or execution.is_asking):
+        return {}
+    # A call that continues has already asked for the approval.
+    return requests_of(execution, frozenset() if call.continues else call.elicits())
 
 
 def _name_instead_of(called: str, access: Access) -> str:

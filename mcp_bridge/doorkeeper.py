@@ -146,11 +146,8 @@ class CrossOrigin:
         self._for_endpoints: ASGIApp = for_listed if allowed_origins() else app
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        return self._rules_for(scope)(scope, receive, send)
-
-    def _rules_for(self, scope: Scope) -> ASGIApp:
         path = scope.get("path", "")
         if path.startswith(METADATA):
-            return self._for_all
+            return self._for_all(scope, receive, send)
         is_endpoint = path in ENDPOINTS or path.startswith("/mcp/")
-        return self._for_endpoints if is_endpoint else self._app
+        return (self._for_endpoints if is_endpoint else self._app)(scope, receive, send)

@@ -386,7 +386,7 @@ class Access:
     def by_token(cls, token: AccessToken, *, toolset: str | None = None) -> "Access":
         """`toolset`: the slug in the requested address. Raises OtherToolset."""
         granted = token.granted
-        return cls(
+        access = cls(
             token.caller_granted(granted),
             granted,
             token.pk,
@@ -395,7 +395,8 @@ class Access:
             kind=Kind.ACCESS_TOKEN,
             credential=token.digest,
             user_id=token.owner_id,
-        ).at(toolset)
+        )
+        return access if toolset is None else access.at(toolset)
 
     @classmethod
     def of_local_user(cls, *, toolset: str | None = None) -> "Access":

@@ -215,8 +215,7 @@ def valid_version(scope: Scope, message: dict[str, Any]) -> str | None:
         return None
     pairs = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]
     headers = dict(reversed(pairs))  # The first of several, as in the SDK.
-    accepted = {kind.partition(";")[0].strip() for kind in headers.get("accept", "").split(",")}
-    if not accepted.issuperset(ACCEPTED):
+    if not _accepts_answers(headers.get("accept", "")):
         return None
     version = headers.get(VERSION_HEADER, ASSUMED_VERSION)
     if version not in HANDSHAKE_PROTOCOL_VERSIONS:
@@ -225,6 +224,11 @@ def valid_version(scope: Scope, message: dict[str, Any]) -> str | None:
         route = classify_inbound_request(message, headers=headers)
         version = route.protocol_version if isinstance(route, InboundModernRoute) else None
     return version if version is not None and _has_valid_params(message, version) else None
+
+
+@lru_cache(maxsize=100)
+def _accepts_answers(header: str) -> bool:
+    return {kind.partition(";")[0].strip() for kind in header.split(",")}.issuperset(ACCEPTED)
 
 
 def _is_usual(request_id: Any) -> bool:

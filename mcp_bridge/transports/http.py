@@ -136,7 +136,7 @@ class McpEndpoint:
     async def _admit(self, scope: Scope) -> Access | Response:
         if (refused := check_headers(scope)) is not None:
             return refused
-        slug, headers = _slug_of(scope), Headers(scope=scope)
+        slug, headers = scope.get("path_params", {}).get("slug"), Headers(scope=scope)
         try:
             text = _bearer_token(headers)
             known = await _find_access(scope, headers, text) if text else None
@@ -146,7 +146,7 @@ class McpEndpoint:
         if known is None:
             return await _refuse_token(scope, headers, slug)
         try:
-            access = known.at(slug)
+            access = known if slug is None else known.at(slug)
         except OtherToolset:
             return _unknown_toolset(slug)
         if slug is not None and (await _catalogue()).toolset_within(access.bounds) is None:
