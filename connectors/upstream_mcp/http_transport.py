@@ -1,6 +1,7 @@
 """MCP over Streamable HTTP, within limits and the address policy."""
 
 import asyncio
+import contextlib
 import json
 import re
 import time
@@ -42,6 +43,8 @@ METHOD = re.compile(rb'"method":\s*"([a-z/]+)"')
 CALL_ID = re.compile(rb'"id":\s*"(call-[0-9a-f]{32})"')
 OF_A_CALL = re.compile(rb'"method"\s*:\s*"(?:elicitation|sampling|roots|notifications)\\?/')
 MARKED = CAPABILITY_OF.keys() | {LOG_MESSAGE}
+MAY_ASK = (b"tools/call", b"prompts/get", b"resources/read")
+FIRST_STREAM_SECONDS = 1.0
 CALLS = (b"tools/call", b"tasks/result", b"subscriptions/listen")
 EXPLAINED_BY_STATUS = (401, 403, 408, 429, 503)  # Statuses that explain the failure, whatever the body says
 COMES_BACK = {408, 425, 429, 500, 502, 503, 504}
@@ -117,6 +120,8 @@ class LimitedTransport(httpx2.AsyncBaseTransport):
         try:
             carry_out = self._streams.open if request.method == "GET" else self._network.handle_async_request
             await self._authorization.add_to(request)
+            if SESSION in request.headers and _method_of(request) in MAY_ASK:
+                await self._streams.wait_for_first()
             being_sent.set(exchange)
             response = await carry_out(request)
             if self._authorization.renews_after(response.status_code):
@@ -358,6 +363,7 @@ class ServerStreams:
         self._in_a_row = 0  # Consecutive failures and short streams
         self._opened_at = 0.0
         self._heard_session = ""  # The last session with a stream; servers without streams keep sessions, too
+        self._first_is_over = asyncio.Event()
 
     async def open(self, request: httpx2.Request) -> httpx2.Response:
         began, was_away, resumes = time.monotonic(), False, LAST_EVENT in request.headers
@@ -377,6 +383,15 @@ class ServerStreams:
         self._note(request.headers.get(SESSION, ""), response.status_code, was_away=was_away)
         return response
 
+    async def wait_for_first(self) -> None:
+        """Until the server has answered the first request for a stream, at most a second: the SDK's own
+        drops what it asks during a call before that."""
+        if not self._first_is_over.is_set():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(FIRST_STREAM_SECONDS):
+                    await self._first_is_over.wait()
+            self._first_is_over.set()
+
     async def _pause(self) -> None:
         repeated, self._in_a_row = self._in_a_row, self._in_a_row + 1
         await asyncio.sleep(
@@ -388,6 +403,8 @@ class ServerStreams:
             response = await self._carry_out(request)
         except TRANSPORT_ERRORS:
             return None
+        finally:
+            self._first_is_over.set()
         if response.status_code in COMES_BACK:
             await response.aclose()
             return None

@@ -5,9 +5,11 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
+from connectors.protocol import WorkflowRef
 from connectors.testing import closing
 from connectors.upstream_mcp import http_transport, session
 from connectors.upstream_mcp.config import McpSourceConfig
@@ -83,6 +85,47 @@ def says(status: int) -> Stream:
         writer.write(response(status))
 
     return answer
+
+
+@asynccontextmanager
+async def calling(
+    stream: Stream,
+) -> AsyncIterator[tuple[ScriptedEngine, McpSourceConnector, asyncio.Task[Any]]]:
+    """The first call to a server that answers requests for a stream like this."""
+    async with ScriptedEngine(server(stream=stream)) as engine:
+        connector = McpSourceConnector(McpSourceConfig(url=f"{engine.base_url}/mcp"))
+        async with closing(connector):
+            tool = WorkflowRef(id="good", name="good")
+            yield engine, connector, asyncio.create_task(connector.start(tool, {}, key=uuid4()))
+
+
+async def test_a_first_call_waits_until_the_server_has_a_stream_for_its_questions() -> None:
+    """The SDK's server drops a question without a call's id before that, and then waits for ever."""
+    may_open = asyncio.Event()
+
+    async def opens_late(request: Received, writer: asyncio.StreamWriter) -> None:
+        await may_open.wait()
+        await stays(request, writer)
+
+    async with calling(opens_late) as (engine, connector, call):
+        await until(lambda: "GET" in [request.method for request in engine.received], "it is asked for one")
+        await anext(aiter(connector.discover()))
+        assert not asked_for(engine, "tools/call")
+        may_open.set()
+        await call
+    assert asked_for(engine, "tools/call") == 1
+
+
+async def test_a_first_call_does_not_wait_for_ever_for_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some servers answer with the first message on it."""
+    monkeypatch.setattr(http_transport, "FIRST_STREAM_SECONDS", 0.01)
+
+    async def never(request: Received, writer: asyncio.StreamWriter) -> None:
+        await asyncio.Event().wait()
+
+    async with calling(never) as (engine, _, call):
+        await call
+    assert asked_for(engine, "tools/call") == 1
 
 
 def asked_for(engine: ScriptedEngine, method: str) -> int:
