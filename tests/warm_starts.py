@@ -273,8 +273,7 @@ def _forget_signals() -> None:
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         # Those of glibc's own cannot be set.
         with suppress(OSError, ValueError):
-            # What is ignored stays so, such as SIGHUP after `nohup`.
-            if signal.getsignal(number) not in (signal.SIG_DFL, signal.SIG_IGN):
+            if signal.getsignal(number) is not signal.SIG_DFL:
                 signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for ignored in (signal.SIGPIPE, signal.SIGXFSZ):
