@@ -143,7 +143,8 @@ class _Follower:
                     if self._restart is not None and not execution.is_queued:
                         self._restart()
                         self._restart = None
-                    if on_progress is not None and _is_progress(execution):
+                    is_under_way = execution.polled_at is not None or execution.is_queued
+                    if on_progress is not None and is_under_way and not execution.is_settled:
                         await on_progress(execution)
         except TimeoutError:
             pass
@@ -335,10 +336,6 @@ class _Follower:
             await run_in_database(execution.note, "not_cancelled", cancellation.message)
         if cancellation.outcome != CancelOutcome.CANCELLED:
             await run_in_database(execution.mark_unanswered)
-
-
-def _is_progress(execution: Execution) -> bool:
-    return not execution.is_settled and (execution.polled_at is not None or execution.is_queued)
 
 
 def _is_cancelled_on_disconnect(execution: Execution) -> bool:

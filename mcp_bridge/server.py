@@ -131,7 +131,10 @@ async def _observe(ctx: Context, call_next: CallNext) -> HandlerResult:
             outcome, failure = "error", str(types.INVALID_PARAMS)
             raise MCPError(types.INVALID_PARAMS, _name_faults(ctx, error)) from None
         except BaseException as error:
-            outcome, failure = _ending_of(error)
+            outcome = failure = "cancelled"
+            if not isinstance(error, asyncio.CancelledError):
+                code = error.error.code if isinstance(error, MCPError) else type(error).__name__
+                outcome, failure = "error", str(code)
             raise
         finally:
             _counted(method, outcome).inc()
@@ -148,13 +151,6 @@ def _describe(span: traces.CurrentSpan, ctx: Context, failure: str) -> None:
     if failure in ("", "tool_error") and (naming := NAMING.get(ctx.method)) and ctx.params:
         span.rename(f"{ctx.method} {ctx.params['name']}")
         span.set(naming, ctx.params["name"])
-
-
-def _ending_of(error: BaseException) -> tuple[str, str]:
-    """The outcome to count, and the type of error for the span."""
-    if isinstance(error, asyncio.CancelledError):
-        return "cancelled", "cancelled"
-    return "error", str(error.error.code) if isinstance(error, MCPError) else type(error).__name__
 
 
 JSON_TYPES = {

@@ -7,7 +7,7 @@ import io
 import select
 import socket
 import ssl
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextvars import ContextVar
 from functools import lru_cache
 from typing import Any
@@ -43,14 +43,14 @@ class Connections:
         connect_seconds: float,
         tls: ssl.SSLContext | None,
         policy: AddressPolicy,
-        when_sent: Callable[[], None],
+        being_sent: ContextVar[Any],
     ) -> None:
-        """`connect_seconds`: for one to become free, and again to connect. `when_sent` is called in the task
-        of a request, before its first byte."""
+        """`connect_seconds`: for one to become free, and again to connect. `being_sent`: the task's object
+        whose attribute `sent` becomes true before the first byte."""
         self._free = asyncio.Semaphore(most)
         self._connect_seconds = connect_seconds
         self._connector = _Connector(
-            policy, tls=tls, resolve_seconds=connect_seconds * RESOLVED_WITHIN, when_sent=when_sent
+            policy, tls=tls, resolve_seconds=connect_seconds * RESOLVED_WITHIN, being_sent=being_sent
         )
         self._session = aiohttp.ClientSession(
             connector=self._connector,
@@ -187,7 +187,7 @@ class _Connector(aiohttp.TCPConnector):
         *,
         tls: ssl.SSLContext | None,
         resolve_seconds: float,
-        when_sent: Callable[[], None],
+        being_sent: ContextVar[Any],
     ) -> None:
         super().__init__(
             ssl=tls or True,
@@ -197,7 +197,7 @@ class _Connector(aiohttp.TCPConnector):
             keepalive_timeout=IDLE_SECONDS,
         )
         self._check = lru_cache(maxsize=100)(policy.check)
-        self._when_sent = when_sent
+        self._being_sent = being_sent
         self._used: WeakSet[ResponseHandler] = WeakSet()
 
     async def connect(
@@ -214,7 +214,8 @@ class _Connector(aiohttp.TCPConnector):
             connection.close()
         self._used.add(protocol)
         _transport.set(protocol.transport)
-        self._when_sent()
+        if (request := self._being_sent.get()) is not None:
+            request.sent = True
         return connection
 
 

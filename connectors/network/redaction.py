@@ -5,7 +5,6 @@ import html
 import json
 import re
 from collections.abc import Iterable
-from functools import lru_cache
 from typing import Any
 from urllib.parse import quote
 
@@ -88,12 +87,7 @@ def remember_credentials(secrets: Iterable[str]) -> None:
 
 def mask_credentials(text: str) -> str:
     """For texts that no connector has masked, such as the traceback of its own error."""
-    return _redactor_of(len(_used)).text(text)
-
-
-@lru_cache(maxsize=1)
-def _redactor_of(known: int) -> Redactor:
-    return Redactor(_used)
+    return Redactor(_used).text(text)
 
 
 def printable(text: str) -> str:

@@ -68,11 +68,6 @@ being_sent: ContextVar[BeingSent | None] = ContextVar("being_sent", default=None
 """The request of this task: only its stream knows whether it was sent before a deadline passed."""
 
 
-def _mark_as_sent() -> None:
-    if (request := being_sent.get()) is not None:
-        request.sent = True
-
-
 class GuardedTransport(httpx2.AsyncBaseTransport):
     """Reaches only what the policy allows. Raises httpx2's TransportErrors, and Misconfigured for other
     addresses."""
@@ -91,7 +86,7 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
             connect_seconds=self._limits.connect_seconds,
             tls=self._tls,
             policy=self._policy,
-            when_sent=_mark_as_sent,
+            being_sent=being_sent,
         )
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:

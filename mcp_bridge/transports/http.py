@@ -67,7 +67,6 @@ from mcp_bridge.transports.direct_answers import (
     DirectAnswers,
     DirectCall,
     DirectCalls,
-    ListingRequest,
     with_first,
 )
 
@@ -186,19 +185,17 @@ class McpEndpoint:
         call = self._direct_calls.read(scope, message) if is_readable else None
         if call is None and _is_malformed(message):
             return refusal(400, NOT_ONE_MESSAGE)
-        pass_on = partial(self._pass_on, received, message)
+        pass_on, access = partial(self._pass_on, received, message), scope["state"]["access"]
         if is_call and "id" in message:
-            return _missing_scope(message, scope["state"]["access"], scope) or call or pass_on
+            return _missing_scope(message, access, scope) or call or pass_on
         if is_answer(message):
-            return partial(_take_answer, message)
+            return partial(_after, take_answer(message, access), Response(status_code=202))
         request = self.direct_answers.read(scope, body, message)
-        return pass_on if request is None else partial(self._answer_list, request, pass_on)
-
-    async def _answer_list(
-        self, request: ListingRequest, pass_on: ASGIApp, scope: Scope, receive: Receive, send: Send
-    ) -> None:
-        answer = await self.direct_answers.answer(request, scope["state"]["access"])
-        await (answer or pass_on)(scope, receive, send)
+        return (
+            pass_on
+            if request is None
+            else partial(_after, self.direct_answers.answer(request, access), pass_on)
+        )
 
     async def _pass_on(
         self, received: Message, message: dict[str, Any], scope: Scope, receive: Receive, send: Send
@@ -212,9 +209,11 @@ class McpEndpoint:
         await self.session_manager.handle_request(scope, with_first(received, receive), send)
 
 
-async def _take_answer(message: dict[str, Any], scope: Scope, receive: Receive, send: Send) -> None:
-    await take_answer(message, scope["state"]["access"])
-    await Response(status_code=202)(scope, receive, send)
+async def _after(
+    first: Awaitable[ASGIApp | None], otherwise: ASGIApp, scope: Scope, receive: Receive, send: Send
+) -> None:
+    """The answer that `first` comes to; `otherwise`, if it comes to none."""
+    await (await first or otherwise)(scope, receive, send)
 
 
 async def admit_reader(scope: Scope) -> Response | None:
