@@ -20,6 +20,7 @@ import httpx2
 import pytest
 from django.contrib.auth.models import User
 from django.contrib.sessions.models import Session
+from django.core.cache import cache
 from django.db import connection
 from django.test import Client
 from django.utils import timezone
@@ -680,6 +681,7 @@ def vendor(tmp_path: Path, settings: Settings) -> Iterator[Vendor]:
     }
     yield vendor
     run_in_background_loop(engine.__aexit__(None, None, None))
+    cache.clear()  # A failure is remembered for a minute, by an address whose port the next test may get
 
 
 def test_a_client_that_describes_itself_at_an_address(agent: Agent, vendor: Vendor) -> None:
