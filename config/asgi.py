@@ -19,6 +19,7 @@ from starlette.middleware import Middleware  # noqa: E402
 from starlette.routing import Route  # noqa: E402
 from starlette.types import ASGIApp  # noqa: E402
 
+from catalogue.database import collect_rarely  # noqa: E402
 from config.monitoring import ROUTES, Observed, publication  # noqa: E402
 from config.web_server import ThreadHandler  # noqa: E402
 from connectors.network import connections  # noqa: E402, F401 - not within the first call, as it takes 0.1 s
@@ -49,9 +50,7 @@ def build_application() -> Starlette:
             # All of these objects stay, and requests would wait while the garbage collector visits them.
             gc.collect()
             gc.freeze()
-            # A page's objects live until it is sent. With Python's thresholds, every third page of a large
-            # catalogue waited 100 ms for a full collection.
-            gc.set_threshold(10_000, 20, 50)
+            collect_rarely()
             publication.begin()
             serve_if_asked(settings.METRICS_ADDRESS)
             try:
