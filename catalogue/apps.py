@@ -10,7 +10,7 @@ from django.db import connections
 from django.db.migrations.loader import MigrationLoader
 from django.db.models.signals import post_migrate
 
-from connectors.network.policy import allow_http_tool_hosts, allow_stdio_commands
+from connectors.network.policy import allow_http_tool_hosts, allow_stdio_commands, use_outbound_proxy
 from connectors.registry import connector_problems
 
 
@@ -27,6 +27,9 @@ class CatalogueConfig(AppConfig):
         settings.CATALOGUE.overrides = product_settings.remembered  # type: ignore[attr-defined]
         allow_stdio_commands(settings.CATALOGUE["stdio_commands"])
         allow_http_tool_hosts(settings.CATALOGUE["http_tool_hosts"])
+        use_outbound_proxy(
+            settings.CATALOGUE["outbound_proxy"].get_secret_value(), settings.CATALOGUE["no_proxy"]
+        )
 
 
 def keep_roles_up_to_date(app_config: AppConfig, apps: Apps = present_apps, **_: Any) -> None:

@@ -28,6 +28,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict, Settin
 
 from connectors.network.policy import (
     AllowedHosts,
+    OutboundProxy,
     StdioCommand,
     check_issuer,
     endpoint_url,
@@ -521,6 +522,18 @@ class Environment(BaseSettings):
         "Private host names and networks that HTTP tools may reach, comma-separated, such as "
         "`billing.internal,10.1.0.0/16`.",
     )
+    outbound_proxy: SecretStr = _variable(
+        "CATALOGUE_OUTBOUND_PROXY",
+        SecretStr(""),
+        "HTTP proxy for requests to engines, models and login providers, such as "
+        "`http://user:password@proxy.example.com:3128`. See docs/operators.md.",
+    )
+    no_proxy: str = _variable(
+        "CATALOGUE_NO_PROXY",
+        "",
+        "Host names and networks that are reached without that proxy, comma-separated, such as "
+        "`*.corp.example,10.0.0.0/8`; a network applies to hosts given as addresses.",
+    )
     openai_base_url: str = _variable(
         "OPENAI_BASE_URL",
         "https://api.openai.com/v1",
@@ -718,10 +731,16 @@ class Environment(BaseSettings):
             )
         return self
 
-    @field_validator("http_tool_hosts", "oauth_document_hosts")
+    @field_validator("http_tool_hosts", "oauth_document_hosts", "no_proxy")
     @classmethod
     def _lists_hosts(cls, value: str) -> str:
         AllowedHosts.parse(value)
+        return value
+
+    @field_validator("outbound_proxy")
+    @classmethod
+    def _is_a_proxy(cls, value: SecretStr) -> SecretStr:
+        OutboundProxy.parse(value.get_secret_value(), "")
         return value
 
     @field_validator("oauth_document_ca_file")

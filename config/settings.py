@@ -393,6 +393,8 @@ class CatalogueSettings(TypedDict):
     max_payload_bytes: int
     stdio_commands: dict[str, StdioCommand]
     http_tool_hosts: str
+    outbound_proxy: SecretStr
+    no_proxy: str
     trusted_proxies: str
     oauth_issuer: str
     oauth_audiences: str

@@ -9,7 +9,7 @@ import socket
 import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextvars import ContextVar
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 from weakref import WeakSet
 
@@ -19,13 +19,16 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from aiohttp.client_proto import ResponseHandler
 from aiohttp.connector import Connection
 from aiohttp.http_exceptions import HttpProcessingError
+from cachetools import TTLCache
+from multidict import CIMultiDict
 from yarl import URL
 
-from connectors.network.policy import AddressPolicy
+from connectors.network.policy import ENGINE_ADDRESSES, AddressPolicy, OutboundProxy, outbound_proxy
 
 IDLE_SECONDS = 4.0  # Common servers close idle connections after 5 s; a start must never meet that
 MOST_HEADER_BYTES = 65_536  # Of one header; aiohttp's own limit is below what gateways send
 MOST_HEADERS = 1_000
+CHECKED_SECONDS = 60.0  # For how long a name that the proxy resolves need not be looked up here
 LARGE_BYTES = 65_536  # A larger body is written in parts, between which the event loop goes on
 RESOLVED_WITHIN = 0.9  # Of the time to connect, so that an error can say that the name is to blame
 FROM_CALLER = ("accept", "accept-encoding", "content-type", "user-agent")  # Not aiohttp's own
@@ -49,19 +52,17 @@ class Connections:
         whose attribute `sent` becomes true before the first byte."""
         self._free = asyncio.Semaphore(most)
         self._connect_seconds = connect_seconds
-        self._connector = _Connector(
-            policy, tls=tls, resolve_seconds=connect_seconds * RESOLVED_WITHIN, being_sent=being_sent
+        connector = partial(
+            _Connector,
+            policy,
+            tls=tls,
+            resolve_seconds=connect_seconds * RESOLVED_WITHIN,
+            being_sent=being_sent,
         )
-        self._session = aiohttp.ClientSession(
-            connector=self._connector,
-            cookie_jar=aiohttp.DummyCookieJar(),
-            skip_auto_headers=FROM_CALLER,
-            auto_decompress=False,
-            max_line_size=MOST_HEADER_BYTES,
-            max_field_size=MOST_HEADER_BYTES,
-            max_headers=MOST_HEADERS,
-            middlewares=(_once,),
-        )
+        self._direct = _session(connector(reached=policy))
+        self._proxy = outbound_proxy()
+        if self._proxy is not None:
+            self._through_proxy = _session(connector(reached=ENGINE_ADDRESSES), self._proxy)
 
     async def open(
         self,
@@ -82,10 +83,13 @@ class Connections:
         else:
             await self._free.acquire()
         _transport.set(None)
+        place, session = _spelt_out(url), self._direct
+        if self._proxy is not None and self._proxy.carries(place.host or "", place.port or 0):
+            session = self._through_proxy
         try:
-            response = await self._session.request(
+            response = await session.request(
                 method,
-                _spelt_out(url),
+                place,
                 headers=headers,
                 data=io.BytesIO(content) if content and len(content) > LARGE_BYTES else content,
                 allow_redirects=False,
@@ -100,7 +104,39 @@ class Connections:
         return Response(response, self._free)
 
     async def aclose(self) -> None:
-        await self._session.close()
+        await self._direct.close()
+        if self._proxy is not None:
+            await self._through_proxy.close()
+
+
+def _session(connector: "_Connector", proxy: OutboundProxy | None = None) -> aiohttp.ClientSession:
+    return aiohttp.ClientSession(
+        connector=connector,
+        cookie_jar=aiohttp.DummyCookieJar(),
+        skip_auto_headers=FROM_CALLER,
+        auto_decompress=False,
+        max_line_size=MOST_HEADER_BYTES,
+        max_field_size=MOST_HEADER_BYTES,
+        max_headers=MOST_HEADERS,
+        middlewares=(_once, *([_ProxyLogin(proxy)] if proxy and proxy.user else [])),
+        proxy=URL.build(scheme="http", host=proxy.host, port=proxy.port) if proxy else None,
+    )
+
+
+class _ProxyLogin:
+    """aiohttp names the user to the proxy only when it connects, which is too seldom for plain HTTP."""
+
+    def __init__(self, proxy: OutboundProxy) -> None:
+        self._words = {"Proxy-Authorization": aiohttp.encode_basic_auth(proxy.user, proxy.password)}
+
+    async def __call__(
+        self, request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType
+    ) -> aiohttp.ClientResponse:
+        if request.is_ssl():
+            request.proxy_headers = CIMultiDict(self._words)
+        else:
+            request.headers.update(self._words)
+        return await send(request)
 
 
 class Response(httpx2.AsyncByteStream):
@@ -157,11 +193,20 @@ async def _once(request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType)
         raise _as_httpx2(error) from error
 
 
+_THE_PROXY = "the proxy of CATALOGUE_OUTBOUND_PROXY,"
+
+
 def _as_httpx2(error: Exception) -> httpx2.TransportError:
     kind: type[httpx2.TransportError]
     match error:
         case aiohttp.ConnectionTimeoutError():
             return httpx2.ConnectTimeout("")
+        case aiohttp.ClientHttpProxyError():
+            return httpx2.ProxyError(
+                f"{_THE_PROXY} {outbound_proxy()}, answered {error.status} {error.message}"
+            )
+        case aiohttp.ClientProxyConnectionError():
+            return httpx2.ProxyError(f"{_THE_PROXY} {error.host}:{error.port}, cannot be reached")
         case TimeoutError():
             return httpx2.ReadTimeout("")
         case aiohttp.ClientConnectorError():
@@ -185,18 +230,22 @@ class _Connector(aiohttp.TCPConnector):
         self,
         policy: AddressPolicy,
         *,
+        reached: AddressPolicy,
         tls: ssl.SSLContext | None,
         resolve_seconds: float,
         being_sent: ContextVar[Any],
     ) -> None:
+        """`policy` holds for the hosts of requests, `reached` for the names that are resolved here, which are
+        the proxy's where there is one."""
         super().__init__(
             ssl=tls or True,
             limit=0,
-            resolver=_Resolver(policy, resolve_seconds),
+            resolver=_Resolver(reached, resolve_seconds),
             use_dns_cache=False,
             keepalive_timeout=IDLE_SECONDS,
         )
-        self._check = lru_cache(maxsize=100)(policy.check)
+        self._policy, self._check = policy, lru_cache(maxsize=100)(policy.check)
+        self._checked_for_proxy: TTLCache[tuple[str, int], bool] = TTLCache(100, CHECKED_SECONDS)
         self._being_sent = being_sent
         self._used: WeakSet[ResponseHandler] = WeakSet()
 
@@ -204,7 +253,12 @@ class _Connector(aiohttp.TCPConnector):
         self, req: aiohttp.ClientRequest, traces: list[Any], timeout: aiohttp.ClientTimeout
     ) -> Connection:
         assert req.host
-        self._check(req.host, req.port or 0)  # aiohttp resolves no address
+        host, port = req.host, req.port or 0
+        if req.proxy is None:
+            self._check(host, port)  # aiohttp resolves no address
+        elif (host, port) not in self._checked_for_proxy:
+            await self._policy.check_for_proxy(host, port)
+            self._checked_for_proxy[host, port] = True
         while True:
             connection = await super().connect(req, traces, timeout)
             protocol = connection.protocol

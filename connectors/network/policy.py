@@ -1,6 +1,7 @@
-"""Which addresses may be contacted, and which programs started: engines also on private networks, HTTP tools
-on public ones and on what the operator allows. Link-local and cloud metadata addresses are never contacted,
-whatever the name or notation. The settings of a source cannot extend the operator's allowlists."""
+"""Which addresses may be contacted, through which proxy, and which programs may be started: engines also on
+private networks, HTTP tools on public ones and on what the operator allows. Link-local and cloud metadata
+addresses are never contacted, whatever the name or notation. The settings of a source cannot extend the
+operator's allowlists."""
 
 import asyncio
 import contextlib
@@ -17,6 +18,7 @@ import httpx2
 from pydantic import BaseModel, ConfigDict, Field
 
 from connectors.errors import Misconfigured
+from connectors.network.redaction import remember_credentials
 
 IPAddress = IPv4Address | IPv6Address
 
@@ -109,10 +111,12 @@ class AllowedHost:
     network: IPNetwork | None = None
     port: int | None = None
 
-    def covers(self, host: str, address: IPAddress, port: int) -> bool:
+    def covers(self, host: str, address: IPAddress | None, port: int) -> bool:
         if self.port not in (None, port):
             return False
         if self.network is not None:
+            if address is None:
+                return False
             mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
             return address in self.network or (mapped or address) in self.network
         return host.endswith(self.name) if self.name.startswith(".") else host == self.name
@@ -127,7 +131,8 @@ class AllowedHosts:
         """From comma-separated entries. Raises ValueError naming the bad entry."""
         return cls(tuple(_parse(entry.strip()) for entry in text.split(",") if entry.strip()))
 
-    def covers(self, host: str, address: IPAddress, port: int) -> bool:
+    def covers(self, host: str, address: IPAddress | None, port: int) -> bool:
+        """`address`: None where only the name is known."""
         host = host.lower().removesuffix(".")
         return any(entry.covers(host, address, port) for entry in self.entries)
 
@@ -213,6 +218,12 @@ class AddressPolicy:
         if self.objection(host, port=port):
             raise self._refusal(host, host, port)
 
+    async def check_for_proxy(self, host: str, port: int) -> None:
+        """As far as this machine can tell, since a proxy resolves names itself, also those unknown here."""
+        self.check(host, port)
+        with contextlib.suppress(httpx2.ConnectError):
+            await self.resolve(host, port)
+
     def _refusal(self, host: str, address: str, port: int) -> Misconfigured:
         objection, advice = self.objection(address, host=host, port=port), self.advice_about(address)
         return Misconfigured(f"{host} is {address}, {objection}: not contacted. {advice}".rstrip())
@@ -293,6 +304,55 @@ def port_of(url: httpx2.URL) -> int:
 def address_objection(host: str) -> str:
     """Why no engine may have this IP address; empty if it may, or if it is a name."""
     return ENGINE_ADDRESSES.objection(host)
+
+
+@dataclass(frozen=True, slots=True)
+class OutboundProxy:
+    """The proxy through which requests leave the company, for all hosts but this machine and `direct`."""
+
+    host: str
+    port: int
+    user: str
+    password: str
+    direct: AllowedHosts
+
+    @classmethod
+    def parse(cls, url: str, direct: str) -> Self | None:
+        """None for an empty URL. Raises ValueError without quoting a password."""
+        if not url:
+            return None
+        try:
+            parts = httpx2.URL(url)
+        except httpx2.InvalidURL:
+            parts = httpx2.URL("")
+        if parts.scheme != "http" or not parts.host or parts.raw_path not in (b"", b"/") or parts.fragment:
+            raise ValueError("must be the address of an HTTP proxy, such as http://proxy.example.com:3128")
+        hosts = AllowedHosts.parse(direct)
+        return cls(parts.host, port_of(parts), parts.username, parts.password, hosts)
+
+    def carries(self, host: str, port: int) -> bool:
+        try:
+            address = _parsed(host)
+        except ValueError:
+            return host.lower() != "localhost" and not self.direct.covers(host, None, port)
+        return not address.is_loopback and not self.direct.covers(host, address, port)
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+_outbound_proxy: list[OutboundProxy] = []
+
+
+def use_outbound_proxy(url: str, direct: str) -> None:
+    """For connections that are made from now on. Raises ValueError like `OutboundProxy.parse`."""
+    proxy = OutboundProxy.parse(url, direct)
+    _outbound_proxy[:] = [] if proxy is None else [proxy]
+    remember_credentials([] if proxy is None else [proxy.password])
+
+
+def outbound_proxy() -> OutboundProxy | None:
+    return _outbound_proxy[0] if _outbound_proxy else None
 
 
 class StdioCommand(BaseModel):

@@ -196,7 +196,8 @@ class Exchange:
         line += f": {words}" if words and words.lower() != phrase.lower() else ""
         details = self._details()
         wait = retry_after(self.headers)
-        message = f"{self}: the engine answered {line}"
+        who = "proxy" if status == 407 else "engine"
+        message = f"{self}: the {who} answered {line}"
         if 300 <= status < 400:
             return self._redirect()
         if status in (401, 403):
@@ -254,6 +255,8 @@ def failure_reason(error: Exception, limits: HttpLimits) -> str:
             return str(error) or f"no connection within {limits.connect_seconds:g} s"
         case httpx2.ConnectError():
             return _root_cause(error)
+        case httpx2.ProxyError():
+            return str(error)
     return "the connection broke before the response was complete"
 
 

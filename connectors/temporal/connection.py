@@ -12,7 +12,14 @@ from typing import Any, TypeVar
 from temporalio.api.errordetails.v1 import NamespaceNotFoundFailure
 from temporalio.client import Client
 from temporalio.runtime import Runtime, TelemetryConfig
-from temporalio.service import RetryConfig, RPCError, RPCStatusCode, TLSConfig, WorkflowService
+from temporalio.service import (
+    HttpConnectProxyConfig,
+    RetryConfig,
+    RPCError,
+    RPCStatusCode,
+    TLSConfig,
+    WorkflowService,
+)
 
 from connectors.errors import (
     ConnectorError,
@@ -25,7 +32,7 @@ from connectors.errors import (
     Unsupported,
 )
 from connectors.network.oauth import ClientCredentials
-from connectors.network.policy import ENGINE_ADDRESSES
+from connectors.network.policy import ENGINE_ADDRESSES, outbound_proxy
 from connectors.network.redaction import Redactor, printable, shorten
 from connectors.network.transport import HttpLimits
 from connectors.temporal.settings import ServiceSettings
@@ -175,8 +182,7 @@ class Connection:
         try:
             self._token, tls = token, _tls(self._config)
             async with asyncio.timeout(self._config.timeout_seconds):
-                # The SDK resolves the name again: this prevents mistakes, not attacks by the name's owner.
-                await ENGINE_ADDRESSES.resolve(host.strip("[]"), int(port))
+                proxy = await _proxy_for(host.strip("[]"), int(port))
                 client = await Client.connect(
                     self._config.host_port,
                     namespace=self._config.namespace,
@@ -186,6 +192,7 @@ class Connection:
                     connect_timeout=timedelta(seconds=self._config.timeout_seconds),
                     identity=IDENTITY,
                     runtime=quiet_runtime(os.getpid()),
+                    http_connect_proxy_config=proxy,
                 )
             self._client, self._made_with = client, made_with
             return client
@@ -223,6 +230,17 @@ def quiet_runtime(process: int) -> Runtime:
         worker_heartbeat_interval=None,
         disable_environment_info=True,
     )
+
+
+async def _proxy_for(host: str, port: int) -> HttpConnectProxyConfig | None:
+    """Raises Misconfigured for an address that may not be contacted. The SDK resolves the name again: this
+    prevents mistakes, not attacks by the name's owner."""
+    proxy = outbound_proxy()
+    if proxy is None or not proxy.carries(host, port):
+        await ENGINE_ADDRESSES.resolve(host, port)
+        return None
+    await ENGINE_ADDRESSES.check_for_proxy(host, port)
+    return HttpConnectProxyConfig(str(proxy), (proxy.user, proxy.password) if proxy.user else None)
 
 
 def _tls(config: ServiceSettings) -> TLSConfig | bool:
