@@ -51,7 +51,9 @@ async function call([name, given]) {
 
 const client = new Client(
   { name: 'workflow-catalogue-tests', version: '1' },
-  asked.mode ? { versionNegotiation: { mode: asked.mode } } : {},
+  // On a busy machine the process that it asks first takes longer than its own 60 s to start, which would
+  // make the server one of the handshake era.
+  asked.mode ? { versionNegotiation: { mode: asked.mode, probe: { timeoutMs: 100_000 } } } : {},
 );
 const transport = makeTransport(asked);
 await client.connect(transport);

@@ -14,6 +14,7 @@ from prefect.states import Completed, State
 from pydantic import BaseModel, Field
 
 RESULT = "catalog-result"
+MOST_SECONDS = 600.0
 
 
 class Address(BaseModel):
@@ -55,12 +56,12 @@ def fail(words: str) -> None:
 
 @flow
 def last(seconds: float = 600.0, steps: int = 2, until: str = "") -> None:
-    """Take a while, or until a file is there, and say how far it is."""
+    """Take a while, in the last step until a file is there, and say how far it is."""
     progress = create_progress_artifact(progress=0.0)
     for step in range(1, steps + 1):
         get_run_logger().info("Step %d of %d.", step, steps)
         update_progress_artifact(progress, progress=100.0 * (step - 1) / steps)
-        _sleep(seconds / steps, until)
+        _sleep(*((MOST_SECONDS, until) if until and step == steps else (seconds / steps, "")))
     create_markdown_artifact(key=RESULT, markdown=json.dumps({"steps": steps}))
 
 
