@@ -101,6 +101,7 @@ SECONDS = 100
 REQUEST_BYTES = 100_000
 TITLE_BYTES = 2_000
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+IGNORED_BY_PYTHON = {signal.SIGPIPE, signal.SIGXFSZ}
 _UNCHANGED = -1
 """As `subprocess` has it for the umask and for a stream that is inherited."""
 
@@ -113,6 +114,8 @@ class Request:
     folder: str
     umask: int
     in_new_session: bool
+    ignored: list[int]
+    """Signals that the starter ignores, and therefore what it executes, such as SIGHUP after `nohup`."""
 
 
 _turn = threading.Lock()
@@ -197,6 +200,7 @@ def _fork_or_execute(*arguments: Any) -> int:
         folder=folder,
         umask=umask,
         in_new_session=in_new_session,
+        ignored=_ignored_signals(),
     )
     streams = [own if one == _UNCHANGED else one for own, one in enumerate((stdin, stdout, stderr))]
     with _turn, _adopting():
@@ -245,7 +249,7 @@ def _become(request: Request, streams: Sequence[int] = ()) -> NoReturn:
     """What executing it would make of this process."""
     if request.in_new_session:
         os.setsid()
-    _forget_signals()
+    _set_signals(request.ignored)
     _name_process([sys.executable, *request.words])
     for number, stream in enumerate(streams[:3]):
         os.dup2(stream, number)
@@ -268,16 +272,22 @@ def _become(request: Request, streams: Sequence[int] = ()) -> NoReturn:
     _end(partial(_run, request.words))
 
 
-def _forget_signals() -> None:
+def _ignored_signals() -> list[int]:
+    """But for those that each interpreter ignores of its own accord."""
+    ignored = {number for number in signal.valid_signals() if signal.getsignal(number) is signal.SIG_IGN}
+    return [int(number) for number in ignored - IGNORED_BY_PYTHON]
+
+
+def _set_signals(ignored: Sequence[int]) -> None:
     signal.set_wakeup_fd(-1)
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        wanted = signal.SIG_IGN if number in {*ignored, *IGNORED_BY_PYTHON} else signal.SIG_DFL
         # Those of glibc's own cannot be set.
         with suppress(OSError, ValueError):
-            if signal.getsignal(number) is not signal.SIG_DFL:
-                signal.signal(number, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    for ignored in (signal.SIGPIPE, signal.SIGXFSZ):
-        signal.signal(ignored, signal.SIG_IGN)
+            if signal.getsignal(number) is not wanted:
+                signal.signal(number, wanted)
+    if signal.SIGINT not in ignored:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _name_process(words: Sequence[str]) -> None:
@@ -312,6 +322,7 @@ def _execute(executable: str, words: Sequence[str], environment: Mapping[str, st
         folder=os.getcwd(),
         umask=_UNCHANGED,
         in_new_session=False,
+        ignored=_ignored_signals(),
     )
     assert executable == sys.executable, executable
     _become(request)

@@ -55,6 +55,23 @@ def test_a_program_has_the_surroundings_that_executing_it_gives() -> None:
 
 
 @pytest.mark.parametrize(
+    "ignored",
+    [{signal.SIGHUP}, {signal.SIGINT, signal.SIGQUIT}],
+    ids=["by nohup", "in a shell's background"],
+)
+def test_a_program_ignores_the_signals_that_its_starter_ignores(ignored: set[signal.Signals]) -> None:
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in ignored}
+    try:
+        warm, cold = about_itself(), about_itself(**{STARTS_COLD: "1"})
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    found = int(warm["ignored"], 16)
+    assert all(found >> (number - 1) & 1 for number in ignored)
+    assert (warm["ignored"], warm["interrupted by"]) == (cold["ignored"], cold["interrupted by"])
+
+
+@pytest.mark.parametrize(
     ("program", "code"),
     [
         ("import sys; sys.exit(7)", 7),
