@@ -81,7 +81,7 @@ if sys.version_info < (3, 11):
 def main() -> None:
     if len(sys.argv) < 3:
         sys.exit(__doc__)
-    environment, lock, parts = Path(sys.argv[1]).absolute(), sys.argv[2], sys.argv[3:]
+    environment, lock, parts = Path(sys.argv[1]).resolve(), sys.argv[2], sys.argv[3:]
     stamp = environment / STAMP
     wanted = stamp_lines([lock, *parts], environment)
     if set(wanted) <= set(read_lines(stamp)) and python_of(environment).exists():

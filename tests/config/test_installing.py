@@ -118,6 +118,18 @@ def test_a_failure_of_pip_shows_its_errors_and_what_to_do_and_the_next_run_goes_
     assert again.stdout == ""
 
 
+def test_an_environment_that_a_second_worktree_links_to_is_not_installed_again(checkout: Path) -> None:
+    borrow_pip(checkout / ".venv")
+    (checkout / "some.lock").write_text("")
+    script(checkout, "install.py", ".venv", "some.lock", variables=OFFLINE)
+    worktree = checkout.with_name("worktree")
+    worktree.mkdir()
+    for name in ("scripts", "some.lock", ".venv"):
+        (worktree / name).symlink_to(checkout / name)
+    linked = script(worktree, "install.py", ".venv", "some.lock", variables=OFFLINE)
+    assert (linked.returncode, linked.stdout) == (0, "")
+
+
 @pytest.mark.parametrize(
     ("settings", "given"),
     [
