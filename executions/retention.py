@@ -31,6 +31,7 @@ from executions.statistics import prune_statistics
 
 BATCH = 50  # Rows per transaction: SQLite has one writer
 LONGEST_REST_SECONDS = 0.5
+TURNS = 8  # Of cached results and of all others, in a pass with a limited time
 NEVER_PRUNED = (*OPEN, State.UNCONFIRMED)
 
 
@@ -82,22 +83,32 @@ def prune(*, seconds: float | None = None) -> Pruned:
     cached: dict[str, Callable[[], int]] = {}
     if (limit := retention.keeps_results_for) is not None:
         cached["cached_results"] = partial(forget_results, older_than=now - limit)
-    # Cached results first: a record stays as long as one refers to it.
-    for due in (cached, _what_is_due(retention, now)):
-        while due and not work_time.is_over:
-            for kind, prune_batch in list(due.items()):
-                begun = time.monotonic()
-                if removed := prune_batch():
-                    counts[kind] += removed
-                    work_time.rest(min(time.monotonic() - begun, LONGEST_REST_SECONDS))
-                else:
-                    del due[kind]
+    turn = seconds and seconds / TURNS
+    while True:
+        # A record stays as long as a cached result refers to it.
+        _remove(cached, counts, work_time, WorkTime(turn))
+        due = _what_is_due(retention, now)
+        _remove(due, counts, work_time, WorkTime(turn))
+        if work_time.is_over or not (cached or due):
+            break
     total, names = counts.total(), [name for kept in kept_alike for name in (kept.name, kept.payloads)]
     others = {name: removed for name in names if (removed := counts.pop(name, 0))}
-    pruned = Pruned(all_done=not due, others=others, **counts)
+    pruned = Pruned(all_done=not (cached or due), others=others, **counts)
     if total:
         logger.info("Retention removed {}{}", pruned, "" if pruned.all_done else "; more is due")
     return pruned
+
+
+def _remove(due: dict[str, Callable[[], int]], counts: Counter[str], *times: WorkTime) -> None:
+    """A batch of each kind in turn, until nothing is due or a time is over. Leaves the kinds still due."""
+    while due and not any(work_time.is_over for work_time in times):
+        for kind, prune_batch in list(due.items()):
+            begun = time.monotonic()
+            if removed := prune_batch():
+                counts[kind] += removed
+                times[0].rest(min(time.monotonic() - begun, LONGEST_REST_SECONDS))
+            else:
+                del due[kind]
 
 
 def _what_is_due(retention: Retention, now: datetime) -> dict[str, Callable[[], int]]:

@@ -1,6 +1,6 @@
 """What becomes of cached results when nobody calls: clearing, cleaning, retention, deleting."""
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from io import StringIO
 from typing import Any
 
@@ -12,6 +12,7 @@ from django.utils import timezone
 
 from catalogue.models import Workflow
 from config.celery import app
+from executions import retention
 from executions.models import (
     CachedOutput,
     CachedResult,
@@ -20,6 +21,7 @@ from executions.models import (
     Execution,
     ExecutionPayload,
     Retention,
+    State,
 )
 from executions.reading import describe_execution
 from executions.result_cache import cache_figures, clean_if_due, clear_results
@@ -36,7 +38,7 @@ from tests.executions.caching import (
     totals_agree,
 )
 from tests.executions.steps import ALICE, read, request_for
-from tests.factories import make_workflow
+from tests.factories import make_execution, make_workflow
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
@@ -201,6 +203,27 @@ def test_a_record_that_a_cached_result_refers_to_stays(report: Workflow) -> None
     assert prune() == Pruned()
     clear_results()
     assert prune() == Pruned(executions=1)
+
+
+def test_a_large_cache_does_not_keep_other_kinds_waiting_for_a_later_pass(
+    report: Workflow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing else was removed before the last cached result."""
+    forget_results, rounds = retention.forget_results, []
+
+    def forget_few(*, older_than: datetime) -> int:
+        """As many as there may be: all of a pass removes no more than a part of them."""
+        rounds.append(older_than)
+        return 1 if len(rounds) < 1_000_000 else forget_results(older_than=older_than)
+
+    monkeypatch.setattr(retention, "forget_results", forget_few)
+    keep(records=1)
+    make_execution(state=State.COMPLETED)
+    let_days_pass(2)
+    pruned = prune(seconds=0.5)
+    assert pruned.executions == 1 and pruned.cached_results > 1 and not pruned.all_done
+    rounds[:] = [timezone.now()] * 1_000_000
+    assert prune(seconds=60).all_done and not Execution.objects.exists()
 
 
 @pytest.mark.parametrize("kind", ["payloads", "records"])
