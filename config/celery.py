@@ -6,10 +6,11 @@ import hmac
 import os
 import threading
 import uuid
+from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from queue import Empty
-from time import time_ns
+from time import monotonic, time_ns
 from typing import Any
 
 from celery import Celery
@@ -19,6 +20,7 @@ from celery.signals import (
     before_task_publish,
     setup_logging,
     task_prerun,
+    task_revoked,
     worker_ready,
     worker_shutdown,
     worker_shutting_down,
@@ -32,6 +34,8 @@ from telemetry import metrics, traces
 
 SCHEME = "filesystem"
 DEFAULT_QUEUE = "celery"
+TICK, TICK_EXPIRES = "executions.poll_due_executions", 5  # Seconds
+DROPPED_SECONDS, TOLD_AGAIN_SECONDS = 10.0, 300.0
 
 
 class Channel(filesystem.Channel):
@@ -186,6 +190,41 @@ def _end_telemetry(**_: Any) -> None:
     traces.finish_spans()
 
 
+class _DroppedTicks:
+    """Whether all ticks of beat have expired when they reach this worker, which Celery drops without a word.
+    After a pause of all workers, the first ones have too, but each is less late than the one before."""
+
+    def __init__(self) -> None:
+        self._since = self._told_at = 0.0
+        self._lateness: float | None = None  # Of the first in the row, in seconds
+
+    def note(self, lateness: float) -> None:
+        now = monotonic()
+        if self._lateness is None or lateness < self._lateness - 1:
+            self._since, self._lateness = now, lateness
+        is_told = self._told_at and now - self._told_at < TOLD_AGAIN_SECONDS
+        if now - self._since >= DROPPED_SECONDS and not is_told:
+            self._told_at = now
+            logger.warning(
+                "This worker drops all ticks of beat: by its clock, they arrive {:.0f} s after they were "
+                "sent. Compare the clocks of beat's machine and this one. If they agree, start more workers.",
+                lateness,
+            )
+
+    def end(self) -> None:
+        self._lateness = None
+
+
+_dropped_ticks = _DroppedTicks()
+
+
+@task_revoked.connect
+def _note_dropped(sender: Any, request: Any, expired: bool = False, **_: Any) -> None:
+    if expired and sender.name == TICK:
+        late = datetime.now(UTC) - datetime.fromisoformat(request.expires)
+        _dropped_ticks.note(late.total_seconds() + TICK_EXPIRES)
+
+
 @before_task_publish.connect
 def _pass_request_on(headers: dict[str, Any] | None = None, **_: Any) -> None:
     if headers is not None and (identity := traces.request_id.get()):
@@ -195,6 +234,8 @@ def _pass_request_on(headers: dict[str, Any] | None = None, **_: Any) -> None:
 @task_prerun.connect
 def _take_request_over(task: Any, **_: Any) -> None:
     """Set for each task, because the thread has run others before."""
+    if task.name == TICK:
+        _dropped_ticks.end()
     sent = task.request
     traces.continue_request(
         identity=getattr(sent, "request_id", None), traceparent=getattr(sent, "traceparent", None)
@@ -225,9 +266,9 @@ def _configure() -> None:
         beat_schedule={
             # A tick that no worker took in time is dropped: the next one does the same work.
             "poll-due-executions": {
-                "task": "executions.poll_due_executions",
+                "task": TICK,
                 "schedule": 1.0,
-                "options": {"expires": 5},
+                "options": {"expires": TICK_EXPIRES},
             },
             "correct-times": {
                 "task": "executions.correct_times",

@@ -48,6 +48,7 @@ BROKER_SECONDS = 5.0  # The same for the broker, which takes a connection
 BROKER_PATIENCE_SECONDS = 2
 NO_DATABASE = "The database cannot be queried; the log has the details."
 UNKNOWN = "Unknown without the database."
+CLOCKS = "If so, compare their clocks."
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +146,7 @@ def _broker_server() -> Check:
 
 def _check_beat(presence: WorkerPresence | None) -> Check:
     if presence is None:
-        return Check(False, "No tick has been processed yet. Are a worker and beat running?")
+        return Check(False, f"No tick has been processed yet. Are a worker and beat running? {CLOCKS}")
     age = timezone.now() - presence.seen_at
     if age < -SILENCE:
         return Check(False, _is_ahead(-age))
@@ -153,7 +154,9 @@ def _check_beat(presence: WorkerPresence | None) -> Check:
         age = max(age, timedelta())
         return Check(True, f"The last tick was processed {age.total_seconds():.0f} s ago.")
     alive = abs(_age_of_last_sign(presence)) < SILENCE
-    advice = "A worker is running. Is beat running?" if alive else "No worker is running to process one."
+    advice = (
+        f"A worker is running. Is beat running? {CLOCKS}" if alive else "No worker is running to process one."
+    )
     return Check(False, f"The last tick was processed {age.total_seconds():.0f} s ago. {advice}")
 
 

@@ -3,19 +3,24 @@
 import os
 import subprocess
 import sys
+import uuid
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from queue import Empty
 from threading import Event
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
+from celery.signals import task_prerun
+from celery.worker.request import Request
 from kombu import Connection
+from loguru import logger
 
-from config.celery import app, embedded_broker_options
+from config.celery import TICK, TICK_EXPIRES, app, embedded_broker_options
 from tests.processes import ROOT
 
 WRITERS, READERS, EACH = 3, 3, 150
@@ -157,3 +162,39 @@ def test_beat_ends_when_it_is_told_to_in_the_middle_of_a_message(tmp_path: Path)
     program = [sys.executable, "-c", ENDED_WITHIN_A_MESSAGE]
     outcome = subprocess.run(program, cwd=ROOT, env=environment, capture_output=True, timeout=60, check=False)
     assert outcome.returncode == 0, outcome.stderr.decode()
+
+
+def receive_tick(*, late: float) -> None:
+    """As a worker does, which got it so many seconds after it was sent."""
+    sent_at, task = datetime.now(UTC) - timedelta(seconds=late), app.tasks[TICK]
+    sent = app.amqp.as_task_v2(str(uuid.uuid4()), TICK, now=sent_at, expires=TICK_EXPIRES)
+    message = Mock(headers=sent.headers, properties=sent.properties, delivery_info={}, body=sent.body)
+    received = Request(message, app=app, task=task, headers=sent.headers, body=sent.body, decoded=True)
+    if not received.revoked():
+        task_prerun.send(sender=task, task_id=received.id, task=task)
+
+
+def test_a_worker_says_that_it_drops_all_ticks_because_clocks_differ(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It did so without a word, and runs that no request waits for did not go on."""
+    app.loader.import_default_modules()
+    now = 1000.0
+    monkeypatch.setattr("config.celery.monotonic", lambda: now)
+
+    def drops(*lateness: float) -> int:
+        nonlocal now
+        log: list[str] = []
+        sink = logger.add(log.append, level="WARNING", format="{message}")
+        for late in lateness:
+            receive_tick(late=late)
+            now += 1
+        logger.remove(sink)
+        return sum("they arrive 7 s after they were sent. Compare the clocks" in line for line in log)
+
+    assert drops(*[7] * 9) == 0
+    assert drops(*[7] * 20) == 1
+    assert drops(*[7] * 300) == 1, "and not each second"
+    assert drops(0, *[7] * 9) == 0, "a tick that is processed begins it anew"
+    now += 1000
+    assert drops(0, *range(3600, 7, -60)) == 0, "what had gathered while there was no worker"
