@@ -56,6 +56,8 @@ def _describe(error: Exception) -> str:
     question = "Is DATABASE_URL right, and is its server running?"
     if database["ENGINE"].endswith("sqlite3"):
         question = f"Is {database['NAME']} the right file, and can this user write it and its folder?"
+        if "disk is full" in reason:
+            return f"The database cannot be used: {reason}\nMake space on the disk of {database['NAME']}."
     return (
         f"The database cannot be used: {reason}\n{question} After an update, run `manage.py migrate` first."
     )

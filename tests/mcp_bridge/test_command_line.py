@@ -3,9 +3,12 @@
 import signal
 import subprocess
 from functools import partial
+from io import StringIO
 from pathlib import Path
 
 import pytest
+from django.core.management import call_command
+from django.db import OperationalError, connection
 from mcp.client.stdio import StdioServerParameters
 
 from catalogue.models import Workflow
@@ -78,3 +81,30 @@ def test_ctrl_c_ends_a_command_without_a_traceback(
         process.wait()
     assert (process.returncode, out) == (130, b"")
     assert b"Traceback" not in told
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["create_mcp_token", "new"],
+        ["rotate_mcp_token", "old"],
+        ["revoke_mcp_token", "old"],
+        ["add_source", "erp", "simplified", "--config", '{"base_url": "https://erp.example.com"}'],
+    ],
+    ids=lambda words: words[0],
+)
+def test_a_command_that_could_not_store_its_change_does_not_say_that_it_did(
+    words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A script took a token for one that works, and an operator a token for revoked."""
+    call_command("create_mcp_token", "old", stdout=StringIO())
+
+    def full() -> None:
+        raise OperationalError("database or disk is full")
+
+    output = StringIO()
+    monkeypatch.setattr(connection, "_commit", full)
+    with pytest.raises(OperationalError):
+        call_command(*words, stdout=output)
+    monkeypatch.undo()
+    assert output.getvalue() == ""

@@ -131,7 +131,7 @@ class Command(CatalogueCommand):
         )
 
     @transaction.atomic
-    def handle(self, *args: Any, **options: Any) -> None:
+    def handle(self, *args: Any, **options: Any) -> str:
         policy = Source.NewWorkflows.EXPOSED if options["expose_new"] else Source.NewWorkflows.HIDDEN
         if options["hold_new"]:
             policy = Source.NewWorkflows.HELD
@@ -150,4 +150,4 @@ class Command(CatalogueCommand):
         except ValidationError as error:
             raise refusal_of(error) from None
         record_change(command("add_source"), [source], "Added.")
-        self.stdout.write(f"Added source {source.name} ({source.kind}).")
+        return f"Added source {source.name} ({source.kind})."  # Django prints it, after the commit

@@ -57,7 +57,7 @@ class Command(CatalogueCommand):
         add_toolset_option(parser, what="bind the token to this toolset: it sees and runs nothing else")
 
     @transaction.atomic
-    def handle(self, *args: Any, **options: Any) -> None:
+    def handle(self, *args: Any, **options: Any) -> str:
         days = options["expires"]
         if days is not None and not 1 <= days <= 36_500:
             raise CommandError("--expires must be between 1 and 36500 days.")
@@ -77,4 +77,4 @@ class Command(CatalogueCommand):
         except ValidationError as error:
             raise refusal_of(error) from None
         record_change(command("create_mcp_token"), [token], "Added.")
-        self.stdout.write(text)
+        return text  # Django prints it, after the commit

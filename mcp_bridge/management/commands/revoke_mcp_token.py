@@ -21,14 +21,13 @@ class Command(CatalogueCommand):
         )
 
     @transaction.atomic
-    def handle(self, *args: Any, **options: Any) -> None:
+    def handle(self, *args: Any, **options: Any) -> str:
         token, by = chosen_token(options["name"]), command("revoke_mcp_token")
         if options["former_secret"]:
             if end_former_secret(token):
                 record_change(by, [token], "Ended the former secret.")
-            self.stdout.write(f"Only the current secret of {token.name} works.")
-            return
+            return f"Only the current secret of {token.name} works."
         if token.revoked_at is None:
             token.revoke()
             record_change(by, [token], "Revoked.")
-        self.stdout.write(f"{token.name} is revoked.")
+        return f"{token.name} is revoked."  # Django prints it, after the commit

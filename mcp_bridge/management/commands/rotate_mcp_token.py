@@ -24,11 +24,11 @@ class Command(CatalogueCommand):
         )
 
     @transaction.atomic
-    def handle(self, *args: Any, **options: Any) -> None:
+    def handle(self, *args: Any, **options: Any) -> str:
         token = chosen_token(options["name"])
         try:
             text = rotate_token(token, overlap_hours=options["overlap"])
         except ValidationError as error:
             raise refusal_of(error) from None
         record_change(command("rotate_mcp_token"), [token], "Rotated: it has a new secret.")
-        self.stdout.write(text)
+        return text  # Django prints it, after the commit
