@@ -2,6 +2,8 @@
 restored as the embedded database or into an empty PostgreSQL. docs/deployment.md describes their use, and
 backups of PostgreSQL."""
 
+import errno
+import fcntl
 import io
 import json
 import os
@@ -9,8 +11,10 @@ import re
 import sqlite3
 import tarfile
 import tempfile
+import time
 from collections import Counter
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -29,14 +33,19 @@ from config.environment import COMMAND
 from config.private_files import COMPANIONS
 
 DATABASE, MANIFEST, KEY = "catalogue.sqlite3", "manifest.json", "secret_key"
+DRAFT, LOCK = "backup.tar", "lock"
 FILES = (KEY, "quickstart-token", "example-engine.json")  # Of the data folder, where they exist
 FORMAT = 1
 FILLED = re.compile(r'^INSERT INTO "(\w+)"', re.MULTILINE)  # In the SQL of an empty database
 PLACE = re.compile(r"COPY \w+, line (\d+)(?:, column (\w+))?")  # In PostgreSQL's errors
+REPORT_SECONDS = 5.0
 OTHER_SESSIONS = """
     SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND usename = session_user
     AND backend_type = 'client backend' AND pid <> pg_backend_pid()
 """
+
+
+Report = Callable[[str], None]  # Takes a sentence on the progress
 
 
 class BackupRefused(Exception):
@@ -55,21 +64,25 @@ class Manifest:
         return {(app, name) for app, _, name in (each.partition(".") for each in self.migrations)}
 
 
-def make_backup(target: Path, *, replace: bool) -> Manifest:
+def make_backup(target: Path, *, replace: bool, report: Report) -> Manifest:
     """Works while others read and write. Raises BackupRefused or OSError."""
     database = _embedded_database()
+    if not os.path.getsize(database):
+        raise BackupRefused(f"{database} is empty. Is CATALOGUE_DATA_DIR or DATABASE_URL right?")
     if target.exists() and not replace:
         raise BackupRefused(f"{target} already exists; use --force to replace it.")
-    with tempfile.TemporaryDirectory(dir=target.absolute().parent, prefix=".backup-") as folder:
-        snapshot, draft = Path(folder, DATABASE), Path(folder, "backup.tar")
+    if target.is_dir():
+        raise BackupRefused(f"{target} is a folder. Name a file in it.")
+    with _working_folder(target.absolute().parent, "backup", report) as folder:
+        snapshot, draft = folder / DATABASE, folder / DRAFT
+        report(f"Copying {database} ...")
         key = _read(settings.DATA_DIR / KEY)
-        with closing(sqlite3.connect(database)) as source, closing(sqlite3.connect(snapshot)) as copy:
-            # In one step, which sees one state of the database; writers do not wait for it.
-            source.backup(copy)
-            copy.execute("PRAGMA journal_mode=DELETE")
-            applied = [
-                f"{app}.{name}" for app, name in copy.execute("SELECT app, name FROM django_migrations")
-            ]
+        try:
+            applied = _copy_database(database, snapshot)
+        except sqlite3.Error as error:
+            raise BackupRefused(
+                f"{database} cannot be copied to {target.absolute().parent}: {error}."
+            ) from None
         if key != _read(settings.DATA_DIR / KEY):
             raise BackupRefused("The secret key changed during the backup; try again.")
         manifest = Manifest(
@@ -91,24 +104,71 @@ def make_backup(target: Path, *, replace: bool) -> Manifest:
     return manifest
 
 
-def restore_backup(source: Path, *, replace: bool) -> Manifest:
+def _copy_database(database: str, snapshot: Path) -> list[str]:
+    """Returns the migrations that are applied."""
+    with closing(sqlite3.connect(database)) as source, closing(sqlite3.connect(snapshot)) as copy:
+        # In one step, which sees one state of the database; writers do not wait for it.
+        source.backup(copy)
+        copy.execute("PRAGMA journal_mode=DELETE")
+        return [f"{app}.{name}" for app, name in copy.execute("SELECT app, name FROM django_migrations")]
+
+
+def restore_backup(source: Path, *, replace: bool, report: Report) -> Manifest:
     """Into the database of DATABASE_URL. Existing files are kept as `*.before-<time>`. Raises BackupRefused,
     OSError, or DatabaseError if PostgreSQL cannot be used."""
     is_embedded = connection.vendor == "sqlite"
     place = Path(_embedded_database()).parent if is_embedded else settings.DATA_DIR
-    with tempfile.TemporaryDirectory(dir=place, prefix=".restore-") as folder:
-        manifest, found = _unpack(source, Path(folder))
-        _require_key(source, Path(folder, KEY))
+    if is_embedded and not replace:
+        _require_empty(Path(_embedded_database()))
+    with _working_folder(place, "restore", report) as folder:
+        report(f"Unpacking and checking {source}, {source.stat().st_size:,} bytes ...")
+        try:
+            manifest, found = _unpack(source, folder)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+                raise
+            raise BackupRefused(f"The backup cannot be unpacked in {place}: {error.strerror}.") from None
+        _require_key(source, folder / KEY)
         if is_embedded:
-            _replace_embedded(Path(folder), found, replace=replace)
+            _replace_embedded(folder, found)
         else:
             # A pool would hide the server's own message, and count as a session of the product.
             connection.settings_dict["OPTIONS"].pop("pool", None)
             _require_equal_migrations(source, manifest)
             with transaction.atomic():
-                _fill_postgresql(Path(folder, DATABASE))
-                _replace_files(Path(folder), found)
+                _fill_postgresql(folder / DATABASE, report)
+                _replace_files(folder, found)
     return manifest
+
+
+@contextmanager
+def _working_folder(place: Path, purpose: str, report: Report) -> Iterator[Path]:
+    """A new folder, locked while it is used. What killed commands left, with the key in it, is removed."""
+    prefix = f".workflow-catalogue-{purpose}-"
+    for left in sorted(place.glob(f"{prefix}*")):
+        with suppress(OSError):
+            _remove_unused(left)
+            report(f"Removed {left}, which an interrupted {purpose} had left.")
+    with tempfile.TemporaryDirectory(dir=place, prefix=prefix) as name, Path(name, LOCK).open("w") as lock:
+        # Some network file systems have no locks. The folder is then kept if this process is killed.
+        with suppress(OSError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield Path(name)
+
+
+def _remove_unused(left: Path) -> None:
+    """Raises OSError if it is in use, or not such a folder. Follows no links: others may write beside it."""
+    folder = os.open(left, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        with open(os.open(LOCK, os.O_RDWR | os.O_NOFOLLOW, dir_fd=folder), "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            databases = (f"{DATABASE}{companion}" for companion in COMPANIONS)
+            for name in (*databases, MANIFEST, DRAFT, *FILES, LOCK):
+                with suppress(FileNotFoundError):
+                    os.unlink(name, dir_fd=folder)
+        left.rmdir()
+    finally:
+        os.close(folder)
 
 
 def is_behind(manifest: Manifest) -> bool:
@@ -161,12 +221,18 @@ def _require_key(source: Path, key: Path) -> None:
             )
 
 
-def _replace_embedded(folder: Path, found: list[str], *, replace: bool) -> None:
-    database = Path(_embedded_database())
-    is_new = not database.exists() or not database.stat().st_size
-    if not is_new and not replace:
+def _require_empty(database: Path) -> None:
+    if _has_data(database):
         raise BackupRefused(f"{database} already contains data; use --force to replace it with the backup.")
-    if not is_new:
+
+
+def _has_data(database: Path) -> bool:
+    return database.exists() and bool(database.stat().st_size)
+
+
+def _replace_embedded(folder: Path, found: list[str]) -> None:
+    database = Path(_embedded_database())
+    if _has_data(database):
         _require_unused(database)
         _keep(database)
     for companion in COMPANIONS[1:]:
@@ -231,7 +297,7 @@ def _require_equal_migrations(source: Path, manifest: Manifest) -> None:
         )
 
 
-def _fill_postgresql(snapshot: Path) -> None:
+def _fill_postgresql(snapshot: Path, report: Report) -> None:
     """In the caller's transaction: an interrupted copy leaves nothing and can be repeated. All rows keep
     their ids. Content types, permissions and roles, which the migrations made, are replaced too."""
     every = apps.get_models(include_auto_created=True)
@@ -244,8 +310,10 @@ def _fill_postgresql(snapshot: Path) -> None:
         for table in filled.keys() & copied.keys():
             cursor.execute(f"DELETE FROM {_quoted(table)}")  # noqa: S608 - only names
         # Entries of the audit come before the segments that seal them: its triggers demand that order.
+        report("Copying the rows ...")
         for model in copied.values():
-            _copy_rows(cursor, embedded, model)
+            _copy_rows(cursor, embedded, model, report)
+        report("Checking and analyzing the database ...")
         # The last id that was ever given: the audit names deleted objects by theirs.
         for table, last in embedded.execute("SELECT name, seq FROM sqlite_sequence WHERE seq > 0"):
             if table in copied:
@@ -282,20 +350,23 @@ def _require_no_more(cursor: Any, model: type[models.Model], count: int) -> None
         )
 
 
-def _copy_rows(cursor: Any, embedded: sqlite3.Connection, model: type[models.Model]) -> None:
+def _copy_rows(cursor: Any, embedded: sqlite3.Connection, model: type[models.Model], report: Report) -> None:
     """PostgreSQL reads what Django writes into SQLite (0 and 1, times in UTC, UUIDs without hyphens) as text
     of its own types; columns of JSON are text in both, or JSON that SQLite keeps as text."""
     table, columns = model._meta.db_table, [str(field.column) for field in model._meta.local_concrete_fields]
     selected = f"SELECT {_quoted(*columns)} FROM {_quoted(table)} ORDER BY rowid"  # noqa: S608 - only names
     row: tuple[Any, ...] = ()
-    number = 0
+    number, reported_at = 0, time.monotonic()
     try:
         with (
             connection.wrap_database_errors,
             cursor.copy(f"COPY {_quoted(table)} ({_quoted(*columns)}) FROM STDIN") as copy,
         ):
-            for number, row in enumerate(embedded.execute(selected), start=1):  # noqa: B007
+            for number, row in enumerate(embedded.execute(selected), start=1):
                 copy.write_row(row)
+                if number % 1000 == 0 and time.monotonic() - reported_at >= REPORT_SECONDS:
+                    reported_at = time.monotonic()
+                    report(f"{table}: {number:,} rows so far ...")
     except OperationalError as error:
         raise BackupRefused(f"The database of DATABASE_URL failed: {error}\nRestore again.") from None
     except sqlite3.Error as error:

@@ -32,8 +32,12 @@ def write_secret_once(path: Path, text: str) -> bool:
 def _write_beside(path: Path, text: str) -> Path:
     fresh = path.with_name(f"{path.name}.{uuid.uuid4().hex}")
     descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        file.write(text)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+    except OSError:
+        fresh.unlink(missing_ok=True)
+        raise
     return fresh
 
 

@@ -11,6 +11,7 @@ from urllib.parse import quote, urlsplit
 import dj_database_url
 from django.templatetags.static import static
 from django.urls import reverse_lazy
+from loguru import logger
 from pydantic import SecretStr
 
 from config.environment import BASE_DIR, LiveSettings, read_environment, secret_variables
@@ -53,12 +54,16 @@ def _secret_keys(path: Path) -> list[str]:
 
 
 SECRET_KEY_FILE = None if ENVIRONMENT.secret_key.get_secret_value() else DATA_DIR / "secret_key"
-SECRET_KEY_IS_NEW = (  # Made by this process
-    SECRET_KEY_FILE is not None
-    and not SECRET_KEY_FILE.exists()
-    and write_secret_once(SECRET_KEY_FILE, secrets.token_urlsafe(50))
-)
-SECRET_KEY, *SECRET_KEY_FALLBACKS = _secret_keys(DATA_DIR / "secret_key")
+try:
+    SECRET_KEY_IS_NEW = (  # Made by this process
+        SECRET_KEY_FILE is not None
+        and not SECRET_KEY_FILE.exists()
+        and write_secret_once(SECRET_KEY_FILE, secrets.token_urlsafe(50))
+    )
+    SECRET_KEY, *SECRET_KEY_FALLBACKS = _secret_keys(DATA_DIR / "secret_key")
+except (OSError, ValueError) as error:
+    _why = error.strerror if isinstance(error, OSError) else "it contains no key. Restore it from a backup."
+    sys.exit(f"Configuration error:\n  SECRET_KEY is not set, and {SECRET_KEY_FILE} cannot be used: {_why}")
 DEBUG = ENVIRONMENT.debug
 DEFAULT_EXCEPTION_REPORTER_FILTER = "config.web_server.WithoutValues"
 PUBLIC_URL = ENVIRONMENT.address
@@ -187,6 +192,12 @@ def _database() -> dict[str, Any]:
 
 
 DATABASES = {"default": _database()}
+if SECRET_KEY_IS_NEW and DATABASES["default"]["ENGINE"] == "config.postgresql":
+    logger.warning(
+        "SECRET_KEY is not set: a new key was made in {}. All processes that use this database need the same "
+        "key. If it already contains data, set SECRET_KEY to the key of that data.",
+        SECRET_KEY_FILE,
+    )
 if sqlite3.sqlite_version_info < (3, 37):
     raise SystemExit(f"SQLite 3.37 or newer is required; this Python has {sqlite3.sqlite_version}.")
 

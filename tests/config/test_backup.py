@@ -5,6 +5,7 @@ import os
 import re
 import sqlite3
 import subprocess
+import sys
 import tarfile
 from contextlib import closing
 from pathlib import Path
@@ -31,10 +32,14 @@ def data(tmp_path: Path) -> Path:
     return folder
 
 
+def environment_of(data: Path) -> dict[str, str]:
+    own = {"CATALOGUE_DATA_DIR": str(data), "DATABASE_URL": "", "CELERY_BROKER_URL": "", "SECRET_KEY": ""}
+    return os.environ | own
+
+
 def manage(data: Path, *words: str, fails: bool = False, **variables: str) -> str:
     """What the command prints, on both streams."""
-    own = {"CATALOGUE_DATA_DIR": str(data), "DATABASE_URL": "", "CELERY_BROKER_URL": "", "SECRET_KEY": ""}
-    outcome = run_warm(["manage.py", *words], environment=os.environ | own | variables)
+    outcome = run_warm(["manage.py", *words], environment=environment_of(data) | variables)
     assert (outcome.returncode == 1) == fails, outcome.stderr
     return outcome.stdout + outcome.stderr
 
@@ -64,7 +69,7 @@ def test_existing_data_is_replaced_only_when_told_to_and_kept(data: Path, tmp_pa
     manage(data, "backup", str(tmp_path / "b.tar"))
     add_source(data, "later")
     refused = manage(data, "restore", str(tmp_path / "b.tar"), fails=True)
-    assert "Nothing was changed" in refused and "--force" in refused
+    assert "Nothing was changed" in refused and "--force" in refused and "Unpacking" not in refused
     manage(data, "restore", str(tmp_path / "b.tar"), "--force")
     (kept,) = data.glob("*.before-*")
     for database, count in ((data / "catalogue.sqlite3", 0), (kept, 1)):
@@ -91,6 +96,47 @@ def test_a_backup_whose_key_the_environment_lacks_is_refused(data: Path, tmp_pat
     assert f"tar -xOf {tmp_path / 'b.tar'} secret_key" in refused
     own["SECRET_KEY_FALLBACKS"] = (data / "secret_key").read_text()
     assert "Restored" in manage(tmp_path / "elsewhere", "restore", str(tmp_path / "b.tar"), **own)
+
+
+def test_what_a_killed_restore_left_is_removed_by_the_next_one_and_what_a_running_one_uses_is_not(
+    data: Path, tmp_path: Path
+) -> None:
+    """It holds a copy of everything with its key, for ever: nothing removed or named it."""
+    manage(data, "backup", str(tmp_path / "b.tar"))
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    os.mkfifo(tmp_path / "waits.tar")
+    command = [sys.executable, "manage.py", "restore", str(tmp_path / "waits.tar")]
+    with subprocess.Popen(
+        command, cwd=ROOT, env=environment_of(elsewhere), stderr=subprocess.PIPE, text=True
+    ) as running:
+        try:
+            assert running.stderr is not None
+            assert "Unpacking and checking" in running.stderr.readline()
+            (left,) = elsewhere.glob(".workflow-catalogue-restore-*")
+            (left / "catalogue.sqlite3").write_text("half of it")
+            assert "Removed" not in manage(elsewhere, "restore", str(tmp_path / "b.tar"))
+            assert left.exists()
+        finally:
+            running.kill()
+    told = manage(elsewhere, "restore", str(tmp_path / "b.tar"), "--force")
+    assert f"Removed {left}, which an interrupted restore had left." in told
+    assert not list(elsewhere.glob(".workflow-catalogue-*"))
+
+
+@pytest.mark.parametrize("kind", ["a link", "somebody's own"])
+def test_other_folders_of_such_a_name_stay_as_they_are(data: Path, tmp_path: Path, kind: str) -> None:
+    """Others may write where backups are kept."""
+    left = tmp_path / ".workflow-catalogue-backup-x"
+    if kind == "a link":
+        (data / "lock").touch()
+        left.symlink_to(data)
+    else:
+        left.mkdir()
+        (left / "lock").touch()
+        (left / "thesis").touch()
+    assert "Removed" not in manage(data, "backup", str(tmp_path / "b.tar"))
+    assert (left / ("secret_key" if kind == "a link" else "thesis")).exists()
 
 
 def test_a_database_in_use_is_not_replaced(data: Path, tmp_path: Path) -> None:
@@ -169,10 +215,60 @@ def test_a_file_that_exists_is_not_overwritten(data: Path, tmp_path: Path) -> No
     assert (tmp_path / "b.tar").read_text() == "last week's"
 
 
+LIMITED = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]), resource.RLIM_INFINITY))
+sys.argv[:2] = ["manage.py"]
+import manage
+manage.main()
+"""
+
+
+def test_a_disk_without_space_is_named_and_nothing_is_left(data: Path, tmp_path: Path) -> None:
+    """`backup` ended in a traceback, and `restore` named its file, and a first start ended as `backup`."""
+    manage(data, "backup", str(tmp_path / "b.tar"))
+    target, elsewhere = tmp_path / "target", tmp_path / "elsewhere"
+    target.mkdir()
+    for folder, limit, words, told in (
+        (data, 100_000, ["backup", str(target / "c.tar")], f"cannot be copied to {target}: "),
+        (
+            elsewhere,
+            100_000,
+            ["restore", str(tmp_path / "b.tar")],
+            f"cannot be unpacked in {elsewhere}: File",
+        ),
+        (tmp_path / "new", 10, ["list_tools"], f"{tmp_path / 'new' / 'secret_key'} cannot be used: File"),
+    ):
+        outcome = run_warm(["-c", LIMITED, str(limit), *words], environment=environment_of(folder))
+        assert outcome.returncode == 1 and told in outcome.stderr and "Traceback" not in outcome.stderr
+    assert not list(target.iterdir()) and not list(elsewhere.glob(".workflow-catalogue-*"))
+    assert not list((tmp_path / "new").glob("secret_key*"))
+
+
+def test_a_folder_without_data_is_not_backed_up(tmp_path: Path) -> None:
+    refused = manage(tmp_path / "wrong", "backup", str(tmp_path / "b.tar"), fails=True)
+    assert "is empty. Is CATALOGUE_DATA_DIR" in refused and not (tmp_path / "b.tar").exists()
+
+
+def test_a_key_file_without_a_key_is_told_in_a_sentence(data: Path) -> None:
+    (data / "secret_key").write_text("\n")
+    told = manage(data, "list_tools", fails=True)
+    assert f"{data / 'secret_key'} cannot be used: it contains no key." in told and "Traceback" not in told
+
+
 def test_another_database_server_has_tools_of_its_own(data: Path, tmp_path: Path) -> None:
     nowhere = "postgres://someone@127.0.0.1:9/nothing"
     refused = manage(data, "backup", str(tmp_path / "b.tar"), fails=True, DATABASE_URL=nowhere)
     assert "pg_dump" in refused
+
+
+def test_a_new_key_for_a_database_that_processes_share_is_told_of_once(tmp_path: Path) -> None:
+    """Another folder may have the key that the data was encrypted with, or the other processes use."""
+    other, command = "postgres://someone@127.0.0.1:9/nothing", ["shell", "--verbosity=0", "-c", "0"]
+    told = manage(tmp_path / "new", *command, DATABASE_URL=other)
+    assert f"a new key was made in {tmp_path / 'new' / 'secret_key'}" in told and "set SECRET_KEY" in told
+    assert manage(tmp_path / "new", *command, DATABASE_URL=other) == ""
+    assert manage(tmp_path / "embedded", *command) == ""
 
 
 @pytest.mark.databases("config.backup")

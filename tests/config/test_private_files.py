@@ -4,6 +4,8 @@ import os
 from pathlib import Path
 
 import pytest
+from django.conf import settings
+from django.core.management import CommandError, call_command
 
 from tests.migrated import copy_migrated
 from tests.warm_starts import run_warm
@@ -76,6 +78,15 @@ def test_a_key_in_the_data_folder_is_changed_in_three_steps(tmp_path: Path) -> N
     assert file.stat().st_mode & 0o777 == 0o600
     show = "from catalogue.models import Source; print(Source.objects.get().credentials)"
     assert "engine-secret" in run(tmp_path, "manage.py", "shell", "--verbosity=0", "-c", show)
+
+
+@pytest.mark.django_db
+def test_a_new_key_that_cannot_be_written_is_told_in_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settings, "SECRET_KEY_FILE", tmp_path / "missing" / "secret_key")
+    with pytest.raises(CommandError, match=f"{settings.SECRET_KEY_FILE} cannot be written and stays"):
+        call_command("rotate_secret_key", "--new")
 
 
 def test_a_key_from_the_environment_is_changed_by_naming_the_former_one(tmp_path: Path) -> None:

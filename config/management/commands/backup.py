@@ -1,3 +1,4 @@
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,9 @@ class Command(CatalogueCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         target: Path = options["file"]
+        report = partial(self.stderr.write, style_func=str)  # Not as an error
         try:
-            make_backup(target, replace=options["force"])
+            make_backup(target, replace=options["force"], report=report)
         except BackupRefused as error:
             raise CommandError(str(error)) from None
         except OSError as error:

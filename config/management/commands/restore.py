@@ -1,3 +1,4 @@
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,9 @@ class Command(CatalogueCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         source: Path = options["file"]
+        report = partial(self.stderr.write, style_func=str)  # Not as an error
         try:
-            manifest = restore_backup(source, replace=options["force"])
+            manifest = restore_backup(source, replace=options["force"], report=report)
         except BackupRefused as error:
             raise CommandError(f"Nothing was changed. {error}") from None
         except OSError as error:

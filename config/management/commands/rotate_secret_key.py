@@ -1,4 +1,5 @@
 import secrets
+from pathlib import Path
 from typing import Any
 
 from django.conf import settings
@@ -10,6 +11,15 @@ from catalogue.management.base import CatalogueCommand
 from catalogue.sources import reencrypt_credentials
 from config.private_files import write_secret
 from mcp_bridge.second_factor import reencrypt_keys
+
+
+def _write_keys(path: Path, keys: list[str]) -> None:
+    try:
+        write_secret(path, "\n".join(keys))
+    except OSError as error:
+        raise CommandError(
+            f"{path} cannot be written and stays as it is: {error.strerror}. Run this command again then."
+        ) from None
 
 
 class Command(CatalogueCommand):
@@ -38,7 +48,7 @@ class Command(CatalogueCommand):
                 "SECRET_KEY_FALLBACKS to the current one."
             )
         keys = [secrets.token_urlsafe(50), settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS]
-        write_secret(settings.SECRET_KEY_FILE, "\n".join(keys))
+        _write_keys(settings.SECRET_KEY_FILE, keys)
         self.stdout.write("Created a new key. Restart all processes, then run this command without --new.")
 
     def _reencrypt(self) -> None:
@@ -65,7 +75,7 @@ class Command(CatalogueCommand):
                 "credentials again."
             )
         if settings.SECRET_KEY_FILE is not None:
-            write_secret(settings.SECRET_KEY_FILE, settings.SECRET_KEY)
+            _write_keys(settings.SECRET_KEY_FILE, [settings.SECRET_KEY])
             self.stdout.write("Removed the former keys from the data folder. Restart all processes.")
         else:
             self.stdout.write("Now remove SECRET_KEY_FALLBACKS and restart all processes.")
