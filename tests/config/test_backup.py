@@ -245,6 +245,15 @@ def test_a_disk_without_space_is_named_and_nothing_is_left(data: Path, tmp_path:
     assert not list((tmp_path / "new").glob("secret_key*"))
 
 
+def test_a_database_without_space_names_its_disk(data: Path) -> None:
+    """It asked whether this was the right file, and whether to migrate."""
+    fill = "from django.db import connection; cursor = connection.cursor(); "
+    fill += "cursor.execute('PRAGMA max_page_count=1'); "
+    fill += "cursor.execute('CREATE TABLE t AS SELECT zeroblob(9000000)')"
+    told = manage(data, "shell", "--verbosity=0", "-c", fill, fails=True)
+    assert f"Make space on the disk of {data / 'catalogue.sqlite3'}." in told and "migrate" not in told
+
+
 def test_a_folder_without_data_is_not_backed_up(tmp_path: Path) -> None:
     refused = manage(tmp_path / "wrong", "backup", str(tmp_path / "b.tar"), fails=True)
     assert "is empty. Is CATALOGUE_DATA_DIR" in refused and not (tmp_path / "b.tar").exists()
