@@ -3,6 +3,7 @@
 import base64
 import codecs
 import json
+import re
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -60,6 +61,7 @@ MOST_HEADERS = 60
 KEPT_OPERATIONS = 256
 LONGEST_HEADER = 1_000
 NEVER_SHOWN = frozenset({"set-cookie", "set-cookie2"})
+XML_ENCODING = re.compile(rb"<\?xml[^>]{1,100}?encoding\s*=\s*[\"']([A-Za-z0-9._-]{1,40})[\"']")
 TEXT_TYPES = frozenset(
     {"application/xml", "application/javascript", "application/x-www-form-urlencoded", "image/svg+xml"}
     | {"application/yaml", "application/x-yaml", "application/x-ndjson", "application/graphql"}
@@ -397,9 +399,9 @@ def read_body(answer: Answer, redactor: Redactor) -> Received:
         return Received()
     media_type, charset = _content_type(str(answer.headers.get("content-type", ""))[:LONGEST_HEADER])
     if media_type.endswith(("/json", "+json")):
-        return _json_body(answer.body, charset, redactor)
+        return _json_body(answer.body, charset or "utf-8", redactor)
     if media_type.startswith("text/") or media_type in TEXT_TYPES or media_type.endswith("+xml"):
-        return Received(body=redactor.text(_decoded(answer.body, charset)))
+        return Received(body=redactor.text(_decoded(answer.body, charset or _encoding_of(answer.body))))
     return _binary(answer, media_type, redactor) if media_type else _guessed(answer, redactor)
 
 
@@ -432,12 +434,12 @@ def _binary(answer: Answer, media_type: str, redactor: Redactor) -> Received:
 
 @lru_cache(maxsize=100)
 def _content_type(header: str) -> tuple[str, str]:
-    """The lower-case media type, and the name of a known encoding."""
+    """The lower-case media type, and the name of a known encoding; empty: the header names none."""
     message = Message()
     message["content-type"] = header
     said = message.get_content_type() if message["content-type"].strip() else ""
     charset = message.get_param("charset")
-    return said, _known_encoding(charset if isinstance(charset, str) else "")
+    return said, _known_encoding(charset) if isinstance(charset, str) and charset else ""
 
 
 def _known_encoding(name: str) -> str:
@@ -448,6 +450,20 @@ def _known_encoding(name: str) -> str:
     except (LookupError, ValueError):
         return "utf-8"
     return found if found != "utf-7" else "utf-8"
+
+
+def _encoding_of(text: bytes) -> str:
+    """For a text whose header names no encoding: by its first bytes, else UTF-8 if it is valid, else the
+    usual encoding of Western systems that do not name theirs."""
+    if text.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "utf-16"
+    if found := XML_ENCODING.match(text):
+        return _known_encoding(found[1].decode("ascii"))
+    try:
+        text.decode("utf-8")
+    except UnicodeDecodeError:
+        return "cp1252"
+    return "utf-8"
 
 
 def _decoded(body: bytes, charset: str) -> str:

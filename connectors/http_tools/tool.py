@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Annotated, Any, Literal, Self
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
 
@@ -23,6 +23,7 @@ SAFE_METHODS = frozenset({"GET", "HEAD"})  # They change nothing, so they may be
 Scalar = str | int | float | bool
 PARAMETER = re.compile(r"\{([^{}/]+)\}")
 LITERAL = re.compile(r"(?:[A-Za-z0-9\-._~!$&'()*+,;=:@/]|%[0-9A-Fa-f]{2})*")
+NOT_ASCII = re.compile(r"[^\x00-\x7f\ud800-\udfff]+")
 SEPARATORS = re.compile(r"[/\\]")
 MOST_DECODINGS = 5  # Each server of a chain may decode a path again
 Place = Literal["path", "query", "header", "body"]
@@ -65,6 +66,13 @@ class HTTPResponseSpec(BaseModel):
 
 def parameters_in(path: str) -> list[str]:
     return PARAMETER.findall(path)
+
+
+def ascii_path(path: str) -> str:
+    """Letters of other scripts are percent-encoded as in a URI (RFC 3987); parameters keep their names."""
+    parts = PARAMETER.split(path)  # Every second one is a parameter's name
+    parts[::2] = [NOT_ASCII.sub(lambda found: quote(found[0]), text) for text in parts[::2]]
+    return "".join(f"{{{part}}}" if position % 2 else part for position, part in enumerate(parts))
 
 
 def objections_to(path: str) -> list[str]:
@@ -291,7 +299,7 @@ class Endpoint:
             )
         if "{" in found["origin"] or "}" in found["origin"]:
             raise ValueError("Parameters in braces can only be used in the path, not in the host.")
-        return cls(normalise_base_url(found["origin"]), found["path"])
+        return cls(normalise_base_url(found["origin"]), ascii_path(found["path"]))
 
     @lru_cache(maxsize=5_000)  # noqa: B019 - an endpoint is two texts
     def path_below(self, base_url: str) -> str:

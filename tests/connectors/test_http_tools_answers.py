@@ -91,6 +91,24 @@ async def test_an_encoding_that_is_none_of_text_is_read_as_utf_8(api: TargetApi,
     assert (await run(tool("POST", f"{api.base_url}/x"))).output == "Grüße."
 
 
+XML = "<?xml version='1.0' encoding='{}'?><name>Łódź</name>"
+UNLABELLED = {
+    "XML that names its encoding": ("application/xml", XML.format("ISO-8859-2"), "iso-8859-2"),
+    "XML in UTF-8 that says so": ("application/soap+xml", XML.format("utf-8"), "utf-8"),
+    "a table of a Western system": ("text/csv", "Name;Preis\r\nKäse;3 €\r\n", "cp1252"),
+    "UTF-16 with its mark": ("text/plain", "Grüße.", "utf-16"),
+}
+
+
+@pytest.mark.parametrize("case", UNLABELLED)
+async def test_a_text_whose_encoding_the_header_does_not_name_keeps_its_letters(
+    api: TargetApi, case: str
+) -> None:
+    media_type, text, encoding = UNLABELLED[case]
+    api.tell("GET", "/x", Reply(200, text.encode(encoding), {"Content-Type": media_type}))
+    assert (await run(tool("GET", f"{api.base_url}/x"))).output == text
+
+
 async def test_pictures_and_files_are_kept_as_content_blocks(api: TargetApi) -> None:
     """C5.4, A2.3: agents see them as what they are."""
     picture = await run(tool("GET", f"{api.base_url}/png"))

@@ -463,3 +463,28 @@ def test_the_shape_of_a_successful_answer_is_promised_and_no_more(responses, pro
     }
     made = the_tool(with_operation({"responses": raw})).config.output_schema
     assert made == (properties and {"type": "object", "properties": properties})
+
+
+def test_paths_and_names_in_another_script_are_sent_and_explained():
+    fields = {"数量": {"type": "integer", "description": "1から。"}, "商品": TEXT}
+    raw = document(
+        {
+            "/注文/{番号}": {
+                "post": {
+                    "operationId": "注文作成",
+                    "parameters": [parameter("番号", "path")],
+                    **body_of({"type": "object", "properties": fields}),
+                }
+            }
+        }
+    )
+    tool = the_tool(raw)
+    properties = tool.config.input_schema["properties"]
+    assert {name: schema["description"] for name, schema in properties.items()} == {
+        "path": 'Called "番号" in the API.',
+        "body": 'Called "数量" in the API. 1から。',
+        "body_body": 'Called "商品" in the API.',
+    }
+    sent = request_of(tool, {"path": "7", "body": 2, "body_body": "茶"})
+    assert sent.url == f"{BASE}/%E6%B3%A8%E6%96%87/7"
+    assert sent.body == {"数量": 2, "商品": "茶"}

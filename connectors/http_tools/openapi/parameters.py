@@ -90,7 +90,7 @@ def collect_arguments(
     required, needs, parts = [], set[str](), 1
     for argument in arguments:
         name = _free_name(argument, properties.keys())
-        properties[name] = _described(argument)
+        properties[name] = _described(argument, name)
         places[name] = argument.place
         required += [name] if argument.required else []
         needs |= argument.converted.needs
@@ -158,14 +158,24 @@ def _free_name(argument: Argument, taken: Iterable[str]) -> str:
     return name
 
 
-def _described(argument: Argument) -> Any:
+def _described(argument: Argument, name: str) -> Any:
     schema = argument.converted.schema
-    if not argument.description:
+    description = argument.description
+    # A name in another script leaves little in its ASCII form: "商品" is `body`.
+    if _letters_of(argument.wanted) - _letters_of(name):
+        inner = schema.get("description") if isinstance(schema, dict) else None
+        known = description or (inner if isinstance(inner, str) else "")
+        description = f"Called {quoted(argument.wanted)} in the API. {known}".strip()
+    if not description:
         return schema
     if isinstance(schema, bool):
         schema = {} if schema else {"not": {}}
     rest = {key: value for key, value in schema.items() if key != "description"}
-    return {"description": argument.description} | rest
+    return {"description": description} | rest
+
+
+def _letters_of(name: str) -> set[str]:
+    return set(filter(str.isalnum, name))
 
 
 @dataclass(frozen=True, slots=True)
