@@ -56,7 +56,11 @@ class ArgumentProblem:
     message: str
 
     def __str__(self) -> str:
-        return f"{self.path or '(arguments)'}: {self.message}"
+        return self.of("(arguments)")
+
+    def of(self, whole: str) -> str:
+        """With the name of what was validated, where the problem is not within it."""
+        return f"{self.path or whole}: {self.message}"
 
 
 def check_input_schema(raw: Any) -> CheckedSchema:
@@ -357,19 +361,22 @@ def _argument_problems(error: jsonschema_rs.ValidationError) -> list[ArgumentPro
 
 
 LONGEST_VALUE = 200  # Characters of the offending value in a message
-LONGEST_ENUMERATION = 10_000  # Characters of allowed values in a message
+LONGEST_ENUMERATION = 10_000  # Characters of allowed values, or of reasons, in a message
 LONGEST_REASON = 1_000  # Characters of the end of a long message, where the validator states the reason
 MOST_ALTERNATIVES = 10
+MOST_REASONS = 3  # For one alternative
+DEEPEST_ALTERNATIVES = 2  # Alternatives within alternatives would multiply the message
 
 
-def describe_validation_error(error: jsonschema_rs.ValidationError) -> str:
+def describe_validation_error(
+    error: jsonschema_rs.ValidationError, levels: int = DEEPEST_ALTERNATIVES
+) -> str:
     """The message without the path."""
     kind = error.kind
     if isinstance(kind, KINDS.Enum):
         return f"{_shown(error.instance)} is not one of {_listed(kind.options)}"
-    if isinstance(kind, (KINDS.AnyOf, KINDS.OneOfNotValid)) and (
-        reasons := _alternatives(error, kind.context)
-    ):
+    if levels and isinstance(kind, (KINDS.AnyOf, KINDS.OneOfNotValid)) and all(kind.context):
+        reasons = _alternatives(len(error.instance_path), kind.context, levels - 1)
         return f"{_shown(error.instance)} fits no alternative: {reasons}"
     message = error.message
     if len(message) <= LONGEST_VALUE + LONGEST_REASON:
@@ -377,17 +384,31 @@ def describe_validation_error(error: jsonschema_rs.ValidationError) -> str:
     return f"{message[:LONGEST_VALUE]}… {message[-LONGEST_REASON:]}"
 
 
-def _alternatives(error: jsonschema_rs.ValidationError, context: Any) -> str:
-    """Why no alternative fits, if each has a reason about the value itself."""
-    reasons = []
-    for problems in context[:MOST_ALTERNATIVES]:
-        own = [problem for problem in problems if problem.instance_path == error.instance_path]
-        if not own:
-            return ""
-        reasons.append(describe_validation_error(own[0]))
-    if left := len(context) - len(reasons):
+def _alternatives(depth: int, context: Any, levels: int) -> str:
+    """Why no alternative fits. First those that are for a value of this type and kind."""
+    closest = sorted(context, key=lambda problems: any(_is_of_another_kind(one, depth) for one in problems))
+    reasons: list[str] = []
+    room = LONGEST_ENUMERATION
+    for problems in closest[:MOST_ALTERNATIVES]:
+        if room > 0:
+            reasons.append(" and ".join(_reason(one, depth, levels) for one in problems[:MOST_REASONS]))
+            room -= len(reasons[-1])
+    if left := len(closest) - len(reasons):
         reasons.append(f"and {left} more")
     return "; ".join(reasons)
+
+
+def _is_of_another_kind(problem: jsonschema_rs.ValidationError, depth: int) -> bool:
+    """The value has another type, or a member has another value than the alternative's objects have there."""
+    within = len(problem.instance_path) - depth
+    is_other_value = isinstance(problem.kind, (KINDS.Constant, KINDS.Enum))
+    return (within == 0 and isinstance(problem.kind, KINDS.Type)) or (within == 1 and is_other_value)
+
+
+def _reason(problem: jsonschema_rs.ValidationError, depth: int, levels: int) -> str:
+    message = describe_validation_error(problem, levels)
+    place = pointer_of(problem.instance_path[depth:])
+    return f"{place}: {message}" if place else message
 
 
 def _listed(allowed: Sequence[Any]) -> str:

@@ -153,7 +153,7 @@ def _broken_promise(execution: Execution) -> str:
         return "The run completed, but its output was too large to store in full."
     if SAID_BY in execution.payload.metadata:
         return "The run completed, but the output that its schema promises is unknown."
-    broken = "\n".join(f"- {problem}" for problem in problems)
+    broken = "\n".join(f"- {problem.of('(output)')}" for problem in problems)
     return f"The run completed, but its output violates the engine's own output schema:\n{broken}"
 
 

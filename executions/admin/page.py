@@ -402,7 +402,7 @@ def _schema_violations(execution: Execution, payload: ExecutionPayload | None) -
         return ""
     if not (problems := find_argument_problems(workflow.output_schema, payload.output)):
         return ""
-    listed = "\n".join(str(problem) for problem in problems[:SHOWN_PROBLEMS])
+    listed = "\n".join(problem.of("(output)") for problem in problems[:SHOWN_PROBLEMS])
     return (
         f"The result was delivered, but it does not match the output schema that the API documents:\n{listed}"
     )

@@ -190,7 +190,7 @@ async def test_a_promised_output_is_checked(connect: Connect, patient: PatientEn
         broken = await client.call_tool("report", {})
     assert (kept.is_error, kept.structured_content) == (False, {"sum": 5})
     assert broken.is_error
-    assert "violates the engine's own output schema" in broken.content[0].text
+    assert "violates the engine's own output schema:\n- (output): " in broken.content[0].text
     assert sent(broken)[1:] == [text("Five."), picture()]
 
 
