@@ -14,6 +14,8 @@ from pydantic import BaseModel
 from connectors.definitions import FeatureDefinition, FeatureKind, RejectedDefinition, WorkflowDefinition
 from connectors.errors import ConnectorError, Unsupported
 
+LONGEST_POLL_SECONDS = 3_600.0
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Capabilities:
@@ -25,7 +27,7 @@ class Capabilities:
     can_find_runs: bool = False
     """Runs can be looked up by the key of their start."""
     min_poll_seconds: float = 1.0
-    """The shortest interval between two polls of one run; at most 3,600."""
+    """The shortest interval between two polls of one run; more than 3,600 counts as 3,600."""
     status_is_optional: bool = False
     """The API may have no status request: "not found" may not mean that the run is gone."""
     can_wait: bool = False
@@ -51,6 +53,10 @@ class Capabilities:
     """`start` takes `caller`, and may ask it for input; needs `cancellable_start`."""
     has_features: bool = False
     """The engine is an MCP server, which may have prompts and resources."""
+
+    def __post_init__(self) -> None:
+        # A later poll would be taken for the plan of a clock that is ahead.
+        object.__setattr__(self, "min_poll_seconds", min(self.min_poll_seconds, LONGEST_POLL_SECONDS))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -50,6 +50,7 @@ MORE_KEYS = (
 )
 """They announce more items without a link or cursor that this connector can follow."""
 TOTAL_KEYS = ("total", "total_count", "totalCount", "total_items", "totalItems")
+ABOUT_TOTALS = ' If its total also counts workflows that it does not list, set "Ignore the listing\'s total".'
 STATES = {
     "RUNNING": RunState.RUNNING,
     "COMPLETED": RunState.COMPLETED,
@@ -164,6 +165,13 @@ class SimplifiedConfig(SourceConfig):
         min_length=1,
         title="Listing keys",
         description="The keys that may hold the listing's array, unless the response itself is an array.",
+        json_schema_extra=FORMATS,
+    )
+    ignores_total: bool = Field(
+        default=False,
+        title="Ignore the listing's total",
+        description="For an engine whose total also counts workflows that it does not list. Otherwise a "
+        "listing that ends before its total counts as incomplete and is not used.",
         json_schema_extra=FORMATS,
     )
     cursor_parameter: HttpWord = Field(
@@ -321,7 +329,16 @@ class SimplifiedConnector:
 
     async def _page(self, target: str, before: int) -> tuple[list[Any], str]:
         answer = await self._client.request_json("GET", target, max_depth=LISTING_DEPTH, is_listing=True)
-        items, link = read_listing(answer, self._config.list_keys, before)
+        advice = (
+            ' If its total also counts workflows that it does not list, set "Ignore the listing\'s total".'
+        )
+        items, link = read_listing(
+            answer,
+            self._config.list_keys,
+            before,
+            checks_total=not self._config.ignores_total,
+            advice=advice,
+        )
         if not link or "://" in link or link.startswith(("/", "?")):
             return items, link and self._client.follow(link, found_at=target)
         current = httpx2.URL(self._client.follow("", found_at=target))
@@ -370,7 +387,9 @@ async def walk_listing(
             return
 
 
-def read_listing(answer: Any, keys: list[str], before: int) -> tuple[list[Any], str]:
+def read_listing(
+    answer: Any, keys: list[str], before: int, *, checks_total: bool = True, advice: str = ""
+) -> tuple[list[Any], str]:
     """A page's workflows and the link or cursor of the next page, empty on the last. Raises InvalidAnswer for
     a page without an array, or one that announces more items without a link. `before`: the number of items of
     earlier pages."""
@@ -381,13 +400,13 @@ def read_listing(answer: Any, keys: list[str], before: int) -> tuple[list[Any], 
             f"The listing announces more items ({said}), but has no link to the next page under "
             f"{', '.join(NEXT_KEYS)}. It is not used, because it is incomplete."
         )
-    if not link:
-        refuse_incomplete(envelope, listed=before + len(items))
-        refuse_incomplete(answer, listed=before + len(items))
+    if not link and checks_total:
+        refuse_incomplete(envelope, listed=before + len(items), advice=advice)
+        refuse_incomplete(answer, listed=before + len(items), advice=advice)
     return items, link
 
 
-def refuse_incomplete(envelope: Any, *, listed: int) -> None:
+def refuse_incomplete(envelope: Any, *, listed: int, advice: str = "") -> None:
     """Raises InvalidAnswer if the last page announces more items than were listed."""
     given = envelope if isinstance(envelope, dict) else {}
     for key in TOTAL_KEYS:
@@ -395,7 +414,7 @@ def refuse_incomplete(envelope: Any, *, listed: int) -> None:
         if is_number(total) and total > listed:
             raise InvalidAnswer(
                 f"The listing announces {total:,} items ({key}), but has only {listed:,} and no next page. "
-                "It is not used, because it is incomplete."
+                f"It is not used, because it is incomplete.{advice}"
             )
 
 

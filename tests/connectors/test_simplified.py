@@ -372,6 +372,8 @@ async def test_a_listing_with_fewer_workflows_than_it_announces_is_no_whole_list
         async with connected(engine) as connector:
             health = await connector.check()
         assert not health.ok and "announces 3 items" in health.message
+        assert health.message.endswith('set "Ignore the listing\'s total".')
+        assert len(await discovered(engine, ignores_total=True)) == 2
 
 
 async def test_endless_pages_end(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,8 @@ from audit.models import Entry
 from audit.sealing import seal, verify
 from catalogue.discovery import due_sources
 from catalogue.models import Source, Workflow
+from connectors.protocol import Capabilities
+from connectors.simplified import SimplifiedConnector
 from executions import tasks
 from executions.local_worker import SILENCE, note_worker, stand_in
 from executions.models import CachePolicy, Execution, State, WorkerPresence
@@ -168,3 +170,18 @@ def test_a_result_from_a_clock_that_was_ahead_answers_no_calls() -> None:
     clean_result_cache()
     cleaned_at = CachePolicy.objects.get().cleaned_at
     assert cleaned_at is not None and cleaned_at <= timezone.now()
+
+
+def test_the_plan_of_an_engine_that_wants_few_polls_is_not_a_wrong_clock(
+    engine: WireEngine, workflow: Workflow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rare = Capabilities(min_poll_seconds=DAY)
+    monkeypatch.setattr(SimplifiedConnector, "capabilities", rare)
+    engine.on_status = replies(200, status())
+    ends_at = timezone.now() + timedelta(days=7)
+    execution = make_active(workflow, State.RUNNING, timeout_seconds=int(7 * DAY), deadline_at=ends_at)
+    advance_due_executions()
+    planned = read(execution).next_attempt_at
+    assert planned > timezone.now() + timedelta(minutes=50)
+    correct_times()
+    assert read(execution).next_attempt_at == planned
