@@ -43,6 +43,7 @@ MEDIA_TYPES: dict[BodyFormat, str] = {
     "form": "application/x-www-form-urlencoded",
     "multipart": "multipart/form-data",
 }
+SEPARATORS = {",": "a comma", "|": "a vertical bar", " ": "a space"}
 Pair = tuple[str, str]
 LONGEST_PART = 80
 MOST_PARTS = 5
@@ -82,12 +83,13 @@ def scalars_of(value: Any) -> Scalar | list[Scalar]:
     return [scalar_of(item) for item in value] if isinstance(value, list) else scalar_of(value)
 
 
-def with_commas(items: Iterable[Scalar]) -> str:
-    """Raises NoText if commas would be ambiguous."""
+def joined(items: Iterable[Scalar], separator: str = ",") -> str:
+    """Raises NoText if the separators would be ambiguous."""
     texts = [text_of(item) for item in items]
-    if any("," in text for text in texts) or texts == [""]:
-        raise NoText("has an item that is empty or contains a comma, which separates the items here")
-    return ",".join(texts)
+    if any(separator in text for text in texts) or texts == [""]:
+        name = SEPARATORS[separator]
+        raise NoText(f"has an item that is empty or contains {name}, which separates the items here")
+    return separator.join(texts)
 
 
 def build_request(operation: HttpOperation, *, base_url: str, arguments: dict[str, Any]) -> HTTPRequestSpec:
@@ -154,8 +156,21 @@ def _query(operation: HttpOperation, arguments: dict[str, Any]) -> dict[str, Sca
         query[name] = scalars_of(value)
     for argument, place in operation.by_place["query"]:
         if argument in arguments:
-            query[place.name] = _query_value(argument, place, arguments[argument])
+            if place.brackets:
+                query |= _with_brackets(argument, place, arguments[argument])
+            else:
+                query[place.name] = _query_value(argument, place, arguments[argument])
     return query
+
+
+def _with_brackets(argument: str, place: ArgumentPlace, value: Any) -> dict[str, list[Scalar]]:
+    found: dict[str, list[Scalar]] = {}
+    try:
+        for name, text in _form_pairs(place.name, value):
+            found.setdefault(name, []).append(text)
+    except NoText as error:
+        raise _inexpressible(argument, error) from None
+    return found
 
 
 def _query_value(argument: str, place: ArgumentPlace, value: Any) -> Scalar | list[Scalar]:
@@ -164,9 +179,9 @@ def _query_value(argument: str, place: ArgumentPlace, value: Any) -> Scalar | li
     try:
         scalars = scalars_of(value)
         # An empty list is never sent as a parameter.
-        return (
-            with_commas(scalars) if isinstance(scalars, list) and scalars and not place.explode else scalars
-        )
+        if isinstance(scalars, list) and scalars and not place.explode:
+            return joined(scalars, place.separator)
+        return scalars
     except NoText as error:
         raise _inexpressible(argument, error) from None
 
@@ -177,7 +192,7 @@ def _one_text(argument: str, place: ArgumentPlace, value: Any) -> str:
         return written_json(value, ascii_only=True)
     try:
         scalars = scalars_of(value)
-        return with_commas(scalars) if isinstance(scalars, list) else text_of(scalars)
+        return joined(scalars) if isinstance(scalars, list) else text_of(scalars)
     except NoText as error:
         raise _inexpressible(argument, error) from None
 

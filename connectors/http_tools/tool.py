@@ -28,6 +28,7 @@ SEPARATORS = re.compile(r"[/\\]")
 MOST_DECODINGS = 5  # Each server of a chain may decode a path again
 Place = Literal["path", "query", "header", "body"]
 BodyFormat = Literal["json", "form", "multipart"]
+Separator = Literal[",", "|", " "]
 IN = AliasChoices("in", "place")
 PARTS = re.compile(r"(?P<origin>[A-Za-z][A-Za-z0-9+.\-]*://[^/?#]*)(?P<path>[^?#]*)(?P<rest>.*)", re.DOTALL)
 WITHOUT_BODY = frozenset({"GET", "HEAD", "DELETE"})
@@ -223,7 +224,11 @@ class ArgumentPlace(_Declaration):
     """The parameter's or header's name; in a body a JSON Pointer such as `/payment/amount`, empty for the
     whole body. Default: the argument's name."""
     explode: bool = True
-    """A list in the query is one parameter per item; else one with commas."""
+    """A list in the query is one parameter per item; else one with separators."""
+    separator: Separator = Field(default=",", exclude_if=",".__eq__)
+    """In the query with `explode` off: what stands between the items of a list."""
+    brackets: bool = Field(default=False, exclude_if=operator.not_)
+    """In the query: an object is one parameter per field, such as `created[gte]=5`, at any depth."""
     slashes: bool = False
     """In the path: the value may contain slashes, which are sent percent-encoded. Some servers still treat
     them as separators."""

@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
+from connectors.errors import Rejected
 from connectors.http_tools.openapi.document import UnusableDocument
-from connectors.http_tools.request import form_pairs
+from connectors.http_tools.request import form_pairs, query_of
 from tests.connectors.openapi import (
     BASE,
     body_of,
@@ -59,6 +60,47 @@ def test_each_parameter_goes_where_the_document_says():
         "type": "string",
         "description": "Which.",
     }
+
+
+def test_objects_and_lists_in_the_query_are_written_in_the_styles_of_the_document():
+    number = {"type": "integer"}
+    span = {"type": "object", "properties": {"gte": number, "lt": number}}
+    rows = {"type": "array", "items": {"type": "object", "properties": {"by": TEXT}}}
+    schemas = {"created": {"anyOf": [span, number]}, "expand": LIST, "sort": rows}
+    parameters = [
+        *(parameter(name, "query", style="deepObject", schema=schema) for name, schema in schemas.items()),
+        parameter("ids", "query", style="pipeDelimited", schema=LIST),
+        parameter("words", "query", style="spaceDelimited", explode=False, schema=LIST),
+        parameter("each", "query", style="pipeDelimited", explode=True, schema=LIST),
+    ]
+    tool = the_tool(with_operation({"parameters": parameters}))
+    assert tool.notes == []
+    sent = request_of(
+        tool,
+        {
+            "created": {"gte": 5, "lt": 9},
+            "expand": ["plan", "card"],
+            "sort": [{"by": "name"}, {"by": "age"}],
+            "ids": ["a", "b"],
+            "words": ["x", "y"],
+            "each": ["p", "q"],
+        },
+    )
+    assert query_of(sent) == [
+        ("created[gte]", "5"),
+        ("created[lt]", "9"),
+        ("expand[]", "plan"),
+        ("expand[]", "card"),
+        ("sort[0][by]", "name"),
+        ("sort[1][by]", "age"),
+        ("ids", "a|b"),
+        ("words", "x y"),
+        ("each", "p"),
+        ("each", "q"),
+    ]
+    assert request_of(tool, {"created": 7}).query_params == {"created": ["7"]}
+    with pytest.raises(Rejected, match="ids has an item that is empty or contains a vertical bar"):
+        request_of(tool, {"ids": ["a|b"]})
 
 
 def test_fields_of_an_object_become_arguments():
@@ -254,10 +296,10 @@ def test_another_name_for_json_is_sent_as_the_api_calls_it():
 @pytest.mark.parametrize(
     ("said", "told"),
     [
-        (parameter("f", "query", style="deepObject"), 'unsupported style "deepObject"'),
+        (parameter("f", "header", style="deepObject"), 'unsupported style "deepObject"'),
         (
-            parameter("f", "query", style="pipeDelimited", schema=LIST),
-            'unsupported style "pipeDelimited"',
+            parameter("f", "query", style="deepObject", schema={"type": "object", "properties": {"l": LIST}}),
+            "lists of strings inside objects",
         ),
         (parameter("f", "path", style="matrix"), 'unsupported style "matrix"'),
         (parameter("f", "query", content={"application/xml": {}}), "a media type that is not supported"),

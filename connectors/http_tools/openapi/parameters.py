@@ -29,7 +29,7 @@ from connectors.http_tools.openapi.document import (
     quoted,
 )
 from connectors.http_tools.openapi.schemas import Converted, Schemas, is_left_out
-from connectors.http_tools.tool import ArgumentPlace, BodyFormat, Constant, parameters_in
+from connectors.http_tools.tool import ArgumentPlace, BodyFormat, Constant, Separator, parameters_in
 from connectors.network.headers import CONSTANT_ONLY, objection_to_name
 
 UNFIT = re.compile(r"[^A-Za-z0-9_.-]+")
@@ -38,6 +38,7 @@ IGNORED_HEADERS = frozenset({"accept", "content-type", "authorization"})
 """OpenAPI ignores parameters of these names; some servers still check `accept`."""
 MEDIA_TYPE = re.compile(r"[\w!#$&^.+*-]{1,100}/[\w!#$&^.+*-]{1,100}", re.ASCII)
 USUAL_STYLE = {"path": "simple", "query": "form", "header": "simple"}
+SEPARATED: dict[str, Separator] = {"pipeDelimited": "|", "spaceDelimited": " "}
 MAX_PARAMETERS = 500
 LONGEST_PARAMETER_NAME = 500
 DEEPEST = 8  # `allOf` within `allOf`
@@ -290,17 +291,22 @@ class Parameters:
         if _json_content(one) is None:
             if "content" in one.raw:
                 return "which has a media type that is not supported"
-            style = one.raw.get("style", USUAL_STYLE[one.where])
-            if style != USUAL_STYLE[one.where]:
-                return f"which has the unsupported style {quoted(style)}"
-            if objection := self._objection_to_schema(one):
+            if objection := self._objection_to_style(one) or self._objection_to_schema(one):
                 return objection
         if one.where == "header" and (objection := objection_to_name(one.name)):
             return f"which {objection}"
         return "" if 0 < len(one.name) <= LONGEST_PARAMETER_NAME else "which has an empty or too long name"
 
+    def _objection_to_style(self, one: Parameter) -> str:
+        style = _style_of(one)
+        if style == USUAL_STYLE[one.where] or (one.where == "query" and style in {DEEP, *SEPARATED}):
+            return ""
+        return f"which has the unsupported style {quoted(style)}"
+
     def _objection_to_schema(self, one: Parameter) -> str:
         raw, at = one.raw.get("schema"), f"{one.pointer}/schema"
+        if _style_of(one) == DEEP:
+            return objection_to_brackets(self.document, [(raw, at)])
         types = types_of(raw, self.document.object_at, at)
         if types == {"object"}:
             return "which is an object, and objects can only be sent in a body"
@@ -311,13 +317,26 @@ class Parameters:
     def _place(self, one: Parameter) -> ArgumentPlace:
         as_json = _json_content(one) is not None
         if one.where == "query":
-            explode = one.raw.get("explode") is not False
-            return ArgumentPlace(place="query", name=one.name, explode=explode, as_json=as_json)
+            return self._place_in_query(one, as_json=as_json)
         if one.where == "header":
             return ArgumentPlace(place="header", name=one.name, as_json=as_json)
         # GitHub's word, and OpenAPI 3.2's, for a value with slashes in it.
         slashes = one.raw.get("x-multi-segment") is True or one.raw.get("allowReserved") is True
         return ArgumentPlace(place="path", name=one.name, slashes=slashes, as_json=as_json)
+
+    def _place_in_query(self, one: Parameter, *, as_json: bool) -> ArgumentPlace:
+        style, name = _style_of(one), one.name
+        if style == DEEP and not as_json:
+            schema = one.raw.get("schema"), f"{one.pointer}/schema"
+            is_list = is_list_of_scalars(self.document, [schema])
+            return ArgumentPlace(place="query", name=f"{name}[]" if is_list else name, brackets=not is_list)
+        explode = one.raw.get("explode", style not in SEPARATED) is not False
+        separator: Separator = SEPARATED.get(style, ",")
+        return ArgumentPlace(place="query", name=name, explode=explode, separator=separator, as_json=as_json)
+
+
+def _style_of(one: Parameter) -> str:
+    return str(one.raw.get("style", USUAL_STYLE[one.where]))
 
 
 def _json_content(one: Parameter) -> tuple[Any, str] | None:
@@ -474,6 +493,36 @@ def has_inner_lists(document: Document, raw: Any, pointer: str) -> bool:
     return False
 
 
+Located = tuple[Any, str]  # A schema and its pointer
+
+
+def types_and_items(document: Document, schemas: Iterable[Located]) -> tuple[set[str], set[str]]:
+    """The types of the value, and of a list's items."""
+    schemas = list(schemas)
+    types = {found for raw, at in schemas for found in types_of(raw, document.object_at, at)}
+    return types, {found for raw, at in schemas for found in item_types_of(raw, document.object_at, at)}
+
+
+def is_list_of_scalars(document: Document, schemas: Iterable[Located]) -> bool:
+    """A list that needs brackets: `expand[]=a&expand[]=b`."""
+    types, items = types_and_items(document, schemas)
+    return types == {"array"} and not items & NESTED
+
+
+def objection_to_brackets(document: Document, schemas: list[Located]) -> str:
+    """Brackets are written as `a[b]=1` and `a[0][b]=1`, but inner lists of strings as `a[b]=1&a[b]=2`."""
+    if any(has_inner_lists(document, raw, pointer) for raw, pointer in schemas):
+        return "which has lists of strings inside objects, and those cannot be expressed with brackets"
+    types, items = types_and_items(document, schemas)
+    # Objects are written with numbers, strings under another name; a list of both, or of unknown types,
+    # has no notation that is right for all items.
+    is_plain = types == {"array"} and bool(items) and not items & NESTED
+    is_of_objects = bool(items) and items <= NESTED
+    if "array" in types and not is_plain and not is_of_objects:
+        return "which is a list of strings or other types, and those are written in different ways"
+    return ""
+
+
 @dataclass(frozen=True, slots=True)
 class Body:
     arguments: list[Argument] = field(default_factory=list)
@@ -561,9 +610,8 @@ class Bodies:
         for one in fields:
             if self._is_left_out(one, self._form_objection(one, encoding)):
                 continue
-            types, items = self._types_of(one)
-            # A list that needs brackets: `expand[]=a&expand[]=b`.
-            is_list = _said(encoding, one).get("style") == DEEP and types == {"array"} and not items & NESTED
+            is_deep = _said(encoding, one).get("style") == DEEP
+            is_list = is_deep and is_list_of_scalars(self.document, one.schemas)
             arguments.append(self._field(one, form_name=f"{one.name}[]" if is_list else one.name))
         return arguments
 
@@ -640,7 +688,7 @@ class Bodies:
         if is_odd or said.get("explode") is False:
             return ENCODED_OTHERWISE
         if said.get("style") == DEEP:
-            return self._objection_to_brackets(one)
+            return objection_to_brackets(self.document, one.schemas)
         for raw, pointer in one.schemas:
             if types_of(raw, self.document.object_at, pointer) == {"object"}:
                 return "which is an object, and form fields can only be strings"
@@ -648,26 +696,8 @@ class Bodies:
                 return "which is a list of lists or objects"
         return ""
 
-    def _objection_to_brackets(self, one: Field) -> str:
-        """Forms are written as `a[b]=1` and `a[0][b]=1`, but inner lists of strings as `a[b]=1&a[b]=2`."""
-        if any(has_inner_lists(self.document, raw, pointer) for raw, pointer in one.schemas):
-            return "which has lists of strings inside objects, and forms cannot express those with brackets"
-        types, items = self._types_of(one)
-        # Objects are written with numbers, strings under another name; a list of both, or of unknown types,
-        # has no notation that is right for all items.
-        is_plain = types == {"array"} and bool(items) and not items & NESTED
-        is_of_objects = bool(items) and items <= NESTED
-        if "array" in types and not is_plain and not is_of_objects:
-            return "which is a list of strings or other types, and those are written in different ways"
-        return ""
-
     def _types_of(self, one: Field) -> tuple[set[str], set[str]]:
-        """Of the value, and of a list's items."""
-        types = {found for raw, at in one.schemas for found in types_of(raw, self.document.object_at, at)}
-        items = {
-            found for raw, at in one.schemas for found in item_types_of(raw, self.document.object_at, at)
-        }
-        return types, items
+        return types_and_items(self.document, one.schemas)
 
     def _field(self, one: Field, *, form_name: str = "", as_json: bool = False) -> Argument:
         as_text = bool(form_name) and not as_json
