@@ -16,7 +16,7 @@ from catalogue.http_tools import is_http_tool
 from catalogue.models import Workflow
 from catalogue.schemas import check_arguments
 from connectors.errors import ConnectorError
-from connectors.formats.json import UnreadableJSON, parse_json
+from connectors.formats.json import UnreadableJSON, parse_json, write_json
 from connectors.http_tools.request import build_request, difference_between
 from connectors.http_tools.tool import HttpOperation, HTTPRequestSpec
 from connectors.network.redaction import shorten
@@ -119,7 +119,15 @@ def _request(given: Any) -> Any:
     stated = {name: value for name, value in given.items() if value is not None}
     if isinstance(method := stated.get("method"), str):
         stated["method"] = method.upper()
+    if isinstance(query := stated.get("query_params"), dict):
+        stated["query_params"] = {name: _query_value(value) for name, value in query.items()}
     return stated or None
+
+
+def _query_value(value: Any) -> Any:
+    """Objects as JSON: how they are sent depends on the tool."""
+    items = value if isinstance(value, list) else [value]
+    return write_json(value) if any(isinstance(item, dict | list) for item in items) else value
 
 
 def _sentence(error: ValidationError) -> str:

@@ -6,9 +6,10 @@ import json
 import mimetypes
 import re
 import secrets
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import parse_qsl, unquote, unquote_to_bytes, urlencode
 
@@ -423,8 +424,8 @@ def _parts_of(spec: HTTPRequestSpec, built: HTTPRequestSpec, operation: HttpOper
         raise ValueError("the request has no valid URL.") from None
     found = [(("method", ""), spec.method), (("address", ""), _address(url))]
     in_url = parse_qsl(url.query.decode("ascii"), keep_blank_values=True)
-    found += [(("query", name), text) for name, text in _texts_by_name(in_url)]
-    found += [(("query", name), text) for name, text in _texts_by_name(query_of(spec))]
+    for pairs in (in_url, query_of(spec)):
+        found += [(("query", name), text) for name, text in _query_parts(pairs, operation)]
     found += [
         (("header", name.lower()), value.strip())
         for name, value in spec.headers.items()
@@ -444,7 +445,20 @@ def _address(url: httpx2.URL) -> str:
     return " ".join((url.scheme, url.userinfo.decode(), url.host, str(port_of(url)), path, url.fragment))
 
 
-def _texts_by_name(pairs: Iterable[tuple[str, str]]) -> Iterable[tuple[str, str]]:
+def _query_parts(pairs: Iterable[Pair], operation: HttpOperation) -> Iterable[Pair]:
+    places = {place.name: place for _, place in operation.by_place["query"]}
+    bracketed = {name for name, place in places.items() if place.brackets}
+    flat: list[Pair] = []
+    for name, text in pairs:
+        is_whole = name in bracketed and text[:1] in ("{", "[")
+        flat += _form_pairs(name, parse_json(text.encode())) if is_whole else [(name, text)]
+    separators = {name: place.separator for name, place in places.items() if not place.explode}
+    return _texts_by_name(flat, separators)
+
+
+def _texts_by_name(
+    pairs: Iterable[Pair], separators: Mapping[str, str] = MappingProxyType({})
+) -> Iterable[Pair]:
     found: dict[str, list[str]] = {}
     for name, text in pairs:
         plain = text
@@ -452,7 +466,7 @@ def _texts_by_name(pairs: Iterable[tuple[str, str]]) -> Iterable[tuple[str, str]
         with suppress(UnreadableJSON):
             plain = written_json(parse_json(text.encode())) if text[:1] in ("{", "[") else text
         found.setdefault(name, []).append(plain)
-    return ((name, ",".join(texts)) for name, texts in found.items())
+    return ((name, separators.get(name, ",").join(texts)) for name, texts in found.items())
 
 
 def _is_usual(name: str, value: str, operation: HttpOperation) -> bool:

@@ -282,6 +282,24 @@ def test_a_list_with_commas_and_json_in_the_query_are_recognised() -> None:
     assert "filter" in difference(**same | {"query_params": {"ids": "1,2", "filter": '{"a": 2}'}})
 
 
+def test_brackets_and_other_separators_in_the_query_are_recognised() -> None:
+    declared = tool(
+        "GET",
+        f"{BASE}/x",
+        {"ids": {"type": "array", "items": WHOLE}, "filter": {"type": "object"}},
+        mappings={
+            "ids": {"in": "query", "explode": False, "separator": "|"},
+            "filter": {"in": "query", "brackets": True},
+        },
+    )
+    same: dict[str, Any] = {"declared": declared, "url": f"{BASE}/x"} | PLAIN
+    same |= {"arguments": {"ids": [1, 2], "filter": {"a": 1}}}
+    assert difference(**same | {"query_params": {"ids": "1|2", "filter[a]": 1}}) == ""
+    assert difference(**same | {"query_params": {"ids": [1, 2], "filter": '{"a": 1}'}}) == ""
+    assert difference(**same | {"url": f"{BASE}/x?ids=1|2&filter[a]=1"}) == ""
+    assert "filter[b]" in difference(**same | {"query_params": {"ids": [1, 2], "filter": '{"b": 1}'}})
+
+
 def test_a_form_is_recognised_as_an_object_and_as_it_is_sent() -> None:
     """C4.4: what is sent as a form is proposed as an object."""
     declared = tool("POST", f"{BASE}/f", {"amount": WHOLE, "meta": {"type": "object"}}, body_format="form")

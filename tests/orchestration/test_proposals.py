@@ -52,6 +52,17 @@ def test_a_request_is_checked_by_the_one_model_of_requests() -> None:
     )
 
 
+def test_an_object_in_the_query_of_a_request_is_left_to_the_comparison() -> None:
+    query = {"filter": {"state": "open"}, "sort": [{"by": "age"}], "ids": [1, 2]}
+    proposal = read_proposal(json.dumps(PROPOSED | {"http_request": REQUEST | {"query_params": query}}))
+    assert proposal.http_request is not None
+    assert proposal.http_request.query_params == {
+        "filter": '{"state":"open"}',
+        "sort": '[{"by":"age"}]',
+        "ids": [1, 2],
+    }
+
+
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
