@@ -157,21 +157,28 @@ def _query(operation: HttpOperation, arguments: dict[str, Any]) -> dict[str, Sca
         query[name] = scalars_of(value)
     for argument, place in operation.by_place["query"]:
         if argument in arguments:
-            if place.brackets:
-                query |= _with_brackets(argument, place, arguments[argument])
-            else:
-                query[place.name] = _query_value(argument, place, arguments[argument])
+            found = _query_of(argument, place, arguments[argument])
+            # A field must not replace a constant, such as filter[tenant], or another argument.
+            if taken := found.keys() & query.keys():
+                raise Rejected(f"{argument} sets {min(taken)}, which is set already. Nothing was sent.")
+            query |= found
     return query
 
 
-def _with_brackets(argument: str, place: ArgumentPlace, value: Any) -> dict[str, list[Scalar]]:
+def _query_of(argument: str, place: ArgumentPlace, value: Any) -> Mapping[str, Scalar | list[Scalar]]:
+    if place.brackets:
+        return _with_brackets(argument, place, value)
+    return {place.name: _query_value(argument, place, value)}
+
+
+def _with_brackets(argument: str, place: ArgumentPlace, value: Any) -> dict[str, Scalar | list[Scalar]]:
     found: dict[str, list[Scalar]] = {}
     try:
         for name, text in _form_pairs(place.name, value):
             found.setdefault(name, []).append(text)
     except NoText as error:
         raise _inexpressible(argument, error) from None
-    return found
+    return {**found}
 
 
 def _query_value(argument: str, place: ArgumentPlace, value: Any) -> Scalar | list[Scalar]:

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from connectors.errors import Rejected
 from connectors.http_tools.checks import definition_of
 from connectors.http_tools.request import build_request, difference_between
 from connectors.http_tools.tool import HttpOperation, HTTPRequestSpec, ToolConfig
@@ -298,6 +299,22 @@ def test_brackets_and_other_separators_in_the_query_are_recognised() -> None:
     assert difference(**same | {"query_params": {"ids": [1, 2], "filter": '{"a": 1}'}}) == ""
     assert difference(**same | {"url": f"{BASE}/x?ids=1|2&filter[a]=1"}) == ""
     assert "filter[b]" in difference(**same | {"query_params": {"ids": [1, 2], "filter": '{"b": 1}'}})
+
+
+def test_a_field_of_an_object_in_the_query_does_not_replace_a_constant() -> None:
+    """What the declaration fixes is not the caller's to set."""
+    declared = tool(
+        "GET",
+        f"{BASE}/x",
+        {"filter": {"type": "object"}},
+        mappings={"filter": {"in": "query", "brackets": True}},
+        constants=[{"in": "query", "name": "filter[tenant]", "value": 7}],
+    )
+    operation = HttpOperation.model_validate(definition_of(declared, base_url=BASE).metadata)
+    with pytest.raises(Rejected, match=r"filter sets filter\[tenant\], which is set already"):
+        build_request(operation, base_url=BASE, arguments={"filter": {"tenant": 8}})
+    sent = build_request(operation, base_url=BASE, arguments={"filter": {"state": "open"}})
+    assert sent.query_params == {"filter[tenant]": 7, "filter[state]": ["open"]}
 
 
 def test_a_form_is_recognised_as_an_object_and_as_it_is_sent() -> None:
