@@ -21,7 +21,7 @@ from catalogue.descriptions import CHARACTERS_PER_TOKEN
 from catalogue.models import DiscoveryRun, Source, Workflow
 from executions.models import Execution, HourlyUsage, State, WorkerPresence
 from executions.models.result_cache import CacheUse
-from executions.models.usage import TIMED
+from executions.models.usage import is_timed
 from telemetry.metrics import OTHER
 
 SOURCES = 100
@@ -159,7 +159,7 @@ def _of_usage(since: datetime) -> list[Metric]:
         ended[shown, outcome] += calls
         if most_tools:
             by_tool[tool if tool in tools else OTHER, outcome] += calls
-        if outcome in TIMED:
+        if is_timed(outcome, duration_class):
             buckets.setdefault(shown, Counter())[duration_class] += calls
             milliseconds[shown] += took
         characters["arguments"] += read

@@ -119,7 +119,7 @@ class Figures:
         self.input_characters += row["input_characters"]
         self.output_characters += row["output_characters"]
         self.by_outcome[outcome] = self.by_outcome.get(outcome, 0) + row["calls"]
-        if outcome in usage.TIMED:
+        if usage.is_timed(outcome, duration_class):
             self.timed += row["calls"]
             self.milliseconds += row["milliseconds"]
             self._add_durations(duration_class, row["calls"], row["milliseconds"])

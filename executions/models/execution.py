@@ -381,11 +381,13 @@ class ExecutionRecord(models.Model):
 
     @property
     def duration_ms(self) -> int | None:
-        """By the engine's clock if it reports both times, else by the product's."""
+        """By the engine's clock if it reports both times, else by the product's. None if it has not ended, or
+        ended while it waited for its turn or for approval."""
         if self.finished_at is None and not (self.engine_started_at and self.engine_finished_at):
             return None
         return milliseconds_between(
-            created_at=self.created_at,
+            # A cached answer takes no turn.
+            admitted_at=self.created_at if self.cached_at else self.admitted_at,
             started_at=self.started_at,
             finished_at=self.finished_at,
             engine_started_at=self.engine_started_at,
@@ -402,14 +404,16 @@ class ExecutionRecord(models.Model):
 
 def milliseconds_between(
     *,
-    created_at: datetime,
+    admitted_at: datetime | None,
     started_at: datetime | None,
     finished_at: datetime | None,
     engine_started_at: datetime | None,
     engine_finished_at: datetime | None,
-) -> int:
-    """Needs both of the engine's times or `finished_at`."""
-    begun = engine_started_at or started_at or created_at
+) -> int | None:
+    """Needs both of the engine's times or `finished_at`. None for what was never admitted."""
+    begun = engine_started_at or started_at or admitted_at
+    if begun is None:
+        return None
     ended = engine_finished_at if engine_started_at and engine_finished_at else finished_at
     if ended is None:
         raise ValueError("It has not ended.")

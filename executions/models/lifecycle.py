@@ -156,7 +156,10 @@ class Execution(Transitions):
             self.next_attempt_at = next_attempt_at
         return moved
 
-    def finish_start(self, started: Started, snapshot: RunSnapshot) -> bool:
+    def finish_start(
+        self, started: Started, snapshot: RunSnapshot, *, sent_at: datetime | None = None
+    ) -> bool:
+        """The engine ran it between `sent_at` and its answer; without it, only the end is known."""
         # Most engines send it once, with the start.
         answers = {"status_answer": snapshot.raw} if snapshot.raw not in ({}, started.raw) else {}
         now = timezone.now()
@@ -168,7 +171,7 @@ class Execution(Transitions):
             now=now,
             run_id=started.run_id,
             correlation_id=started.correlation_id,
-            started_at=now,
+            started_at=sent_at or now,
         )
 
     def confirm_started(

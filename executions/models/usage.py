@@ -37,6 +37,10 @@ TIMED = (Outcome.COMPLETED, Outcome.FAILED, Outcome.TIMED_OUT)
 """Outcomes whose durations count: neither cached answers nor cancelled runs."""
 
 
+def is_timed(outcome: str, duration_class: int) -> bool:
+    return outcome in TIMED and duration_class != NEVER_RAN
+
+
 class Key(NamedTuple):
     """What ends are grouped by; the fields are columns of the model."""
 
@@ -169,15 +173,21 @@ class StatisticsState(models.Model):
             cls.objects.filter(pk=cls.ONLY).update(past_changes=models.F("past_changes") + 1)
 
 
-def duration_class_of(milliseconds: int) -> int:
+NEVER_RAN = 32_767
+"""The class of calls that ended while they waited: they count, but not for durations."""
+
+
+def duration_class_of(milliseconds: int | None) -> int:
     """Class n ends at 2 ** (n / 4) ms; durations in a class differ by less than a fifth."""
+    if milliseconds is None:
+        return NEVER_RAN
     return 0 if milliseconds <= 1 else math.ceil(4 * math.log2(milliseconds))
 
 
 def end_of(execution: ExecutionRecord, changes: Mapping[str, Any]) -> tuple[Key, Sums]:
     finished_at: datetime = changes.get("finished_at", execution.finished_at)
     milliseconds = milliseconds_between(
-        created_at=execution.created_at,
+        admitted_at=changes.get("admitted_at", execution.admitted_at),
         started_at=changes.get("started_at", execution.started_at),
         finished_at=finished_at,
         engine_started_at=changes.get("engine_started_at", execution.engine_started_at),
@@ -196,7 +206,7 @@ def end_of(execution: ExecutionRecord, changes: Mapping[str, Any]) -> tuple[Key,
     )
     sums = Sums(
         calls=1,
-        milliseconds=milliseconds,
+        milliseconds=milliseconds or 0,
         input_characters=execution.input_characters,
         output_characters=changes.get("output_characters", execution.output_characters),
         last_at=finished_at,

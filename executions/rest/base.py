@@ -229,7 +229,8 @@ class ExecutionSerializer(serializers.ModelSerializer[Execution]):
     success = serializers.SerializerMethodField(help_text="Null until the execution is settled.")
     duration_ms = serializers.IntegerField(
         allow_null=True,
-        help_text="Measured by the engine's clock if it reports both times, otherwise by the product's.",
+        help_text="Measured by the engine's clock if it reports both times, otherwise by the product's. Null "
+        "until it has ended, and if it ended while it waited in the queue or for approval.",
     )
     error = ExecutionErrorSerializer(source="*", read_only=True, allow_null=True)
     progress = serializers.FloatField(

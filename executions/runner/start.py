@@ -102,7 +102,7 @@ async def send_start(
     `again`: it may have been sent before, so that a refusal says nothing about the first attempt.
     `on_progress` is called when progress during the start has been recorded.
     """
-    first_poll = FIRST_POLL
+    first_poll, sent_at = FIRST_POLL, timezone.now()
     try:
         async with connector_of(execution) as connector:
             assert execution.workflow is not None, "there is no connector without it"
@@ -127,7 +127,7 @@ async def send_start(
         execution.raised = error
         await _record_failure(execution, error, unsure=again or isinstance(error, OutcomeUnknown))
     else:
-        await _keep(execution, started, first_poll)
+        await _keep(execution, started, first_poll, sent_at=sent_at)
 
 
 def _send(
@@ -179,12 +179,18 @@ def _seconds_left(execution: Execution) -> float:
     return max(0.0, (execution.deadline_at - timezone.now()).total_seconds())
 
 
-async def _keep(execution: Execution, started: Started, first_poll: timedelta = FIRST_POLL) -> None:
+async def _keep(
+    execution: Execution,
+    started: Started,
+    first_poll: timedelta = FIRST_POLL,
+    *,
+    sent_at: datetime | None = None,
+) -> None:
     """Retries while the database is down: only this process knows the run's id."""
     give_up_at = timezone.now() + DATABASE_PATIENCE
     while True:
         try:
-            await record(_record_started, execution, started, first_poll)
+            await record(_record_started, execution, started, first_poll, sent_at)
         except (OperationalError, InterfaceError) as error:
             if timezone.now() > give_up_at:
                 raise
@@ -275,13 +281,15 @@ def _begin(execution: Execution, *, again: bool = False) -> dict[str, Any] | Non
 
 
 @in_turn
-def _record_started(execution: Execution, started: Started, first_poll_in: timedelta) -> None:
+def _record_started(
+    execution: Execution, started: Started, first_poll_in: timedelta, sent_at: datetime | None
+) -> None:
     snapshot, first_poll = started.snapshot, timezone.now() + first_poll_in
     if snapshot is not None and snapshot.state != RunState.RUNNING:
         # Engines that answer with the result also report there what they reject.
         if snapshot.state == RunState.FAILED and (held := _held_change(execution)):
             snapshot = replace(snapshot, error=f"{snapshot.error.removesuffix('.')}. {held}")
-        if execution.finish_start(started, snapshot):
+        if execution.finish_start(started, snapshot, sent_at=sent_at):
             log_end(execution)
             return
     elif execution.mark_running(started, next_attempt_at=first_poll):

@@ -1,12 +1,15 @@
 """Approvals by REST."""
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
+from django.utils import timezone
 from rest_framework.test import APIClient
 
 from catalogue.curation import override_workflow
+from config.monitoring import collect, forget_measures
 from executions.models import Approval, Execution, StandingApproval
 from executions.starting import create_execution
 from tests.api.clients import administrator
@@ -57,6 +60,21 @@ def test_a_person_reads_and_decides(call: Execution, anna: APIClient) -> None:
 def test_a_refusal_reads_as_sentences(call: Execution, anna: APIClient, words: str, shown: str) -> None:
     refused = anna.post(address(call, "refuse/"), {"words": words}, format="json").json()
     assert refused["outcome"] == f"anna refused it: {shown} Nothing was started."
+
+
+def test_a_refused_call_counts_as_a_call_that_took_no_time(call: Execution, anna: APIClient) -> None:
+    """An approver who comes back after lunch does not make the tool slow."""
+    Execution.objects.filter(pk=call.pk).update(created_at=timezone.now() - timedelta(hours=1))
+    anna.post(address(call, "refuse/"), {"words": "No."}, format="json")
+    ended = anna.get(f"/api/executions/{call.pk}/").json()
+    assert (ended["state"], ended["duration_ms"]) == ("failed", None)
+    (row,) = anna.get("/api/statistics/").json()["results"]
+    assert (row["calls"], row["failures"]) == (1, 1)
+    assert (row["mean_ms"], row["p50_ms"], row["p95_ms"]) == (None, None, None)
+    forget_measures()
+    measured = collect().decode()
+    assert 'executions_ended_total{outcome="failed",' in measured
+    assert "execution_duration_seconds_count" not in measured
 
 
 def test_no_token_decides(call: Execution) -> None:

@@ -489,6 +489,8 @@ def test_the_duration_is_the_engines_where_it_tells_both_times() -> None:
     )
     assert (by_us.duration_ms, by_the_engine.duration_ms) == (9000, 3500)
     assert Execution(created_at=begun).duration_ms is None
+    unsent = Execution(created_at=begun, finished_at=begun + timedelta(seconds=9))
+    assert unsent.duration_ms is None
 
 
 def test_the_run_of_an_execution_whose_workflow_was_deleted_is_an_error() -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -131,6 +132,26 @@ async def test_the_record_keeps_everything_that_the_engine_said(
     start, poll = engine.requests
     assert start.received.json == {"input": {"numbers": [1, 2]}, "source": "application"}
     assert poll.received.target == f"/api/v1/service/workflows/2724/runs/{RUN_ID}/status"
+
+
+async def test_a_start_that_answers_with_the_result_took_as_long_as_its_answer(
+    engine: WireEngine, workflow: Workflow
+) -> None:
+    """Engines that answer so often report no times of their own."""
+    took = 0.0
+
+    async def answer_late(received: Received, writer: asyncio.StreamWriter) -> None:
+        nonlocal took
+        begun = time.monotonic()
+        await asyncio.sleep(0.2)
+        took = time.monotonic() - begun
+        ended = {"status": "COMPLETED", "output": {"sum": 3}}
+        await replies(200, receipt() | ended)(received, writer)
+
+    engine.on_start = answer_late
+    record = await in_database(read, await call("report", {"numbers": [1, 2]}))
+    assert record.succeeded and record.engine_started_at is None
+    assert record.duration_ms is not None and record.duration_ms >= 1000 * took - 1
 
 
 async def test_what_is_returned_is_what_is_stored(engine: WireEngine, workflow: Workflow) -> None:
