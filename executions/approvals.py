@@ -92,6 +92,9 @@ def find_need(workflow: Workflow, arguments: Mapping[str, Any]) -> Need | None:
     reasons += [f"Each call of the toolset {toolset.slug} needs approval." for toolset in toolsets]
     ruled = [reason_for_approval(rule, arguments) for rule in workflow.approval_rules]
     reasons += [f"By a rule: {why}." for why in ruled if why]
+    # Its argument may have another name now, while a default or the agent still sends the old one.
+    misfits = workflow.approval_rule_problems if workflow.approval_rules else []
+    reasons += [f"A rule no longer fits the engine's schema. {problem}" for problem in misfits]
     if not reasons:
         return None
     wanted = [workflow.approvers_needed, *(toolset.approvers_needed for toolset in toolsets)]

@@ -575,6 +575,7 @@ class WorkflowAdmin(ToolPagesMixin):
             "sections": [section(request, obj) for section in self.further_sections],
             "schema_problem": obj.schema_problem,
             "argument_problems": obj.argument_problems,
+            "rule_problems": obj.approval_rule_problems,
             "input_schema": html.pretty_json(obj.input_schema),
             "output_schema": html.pretty_json(obj.output_schema) if obj.output_schema else "",
             "metadata": html.pretty_json(obj.metadata) if obj.metadata else "",

@@ -356,6 +356,14 @@ def test_a_changed_argument_that_the_engine_no_longer_has_is_told(admin_client: 
     assert "gone: The engine's schema has no such argument." in shown
 
 
+def test_a_rule_for_approval_whose_argument_the_engine_no_longer_has_is_told(admin_client: Client) -> None:
+    rule = {"argument": "/amount", "is": "over", "value": 1}
+    workflow = make_workflow(approval_rules=[rule], input_schema={"properties": {"total": {}}})
+    shown = text_of(admin_client.get(page_url(workflow)))
+    assert "Each call waits for approval until you change them." in shown
+    assert "has no amount; it has total" in shown
+
+
 def test_the_page_shows_the_entry_of_the_tool_list_as_agents_get_it(admin_client: Client) -> None:
     """Issue 13, 5: with our words and without what is hidden, also before it is exposed."""
     hidden = {"tenant": {"constant": "acme"}}

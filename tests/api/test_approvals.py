@@ -77,6 +77,29 @@ def test_a_refused_call_counts_as_a_call_that_took_no_time(call: Execution, anna
     assert "execution_duration_seconds_count" not in measured
 
 
+@pytest.mark.parametrize("by", ["the agent", "a default of the curator"])
+def test_a_rule_for_an_argument_that_the_engine_has_renamed_holds_every_call(by: str) -> None:
+    """Whoever still sends the old name, the rule does not see the new one."""
+    workflow = make_workflow(tool_name="pay", input_schema=SCHEMA)
+    decisions: dict[str, Any] = {"approval_rules": [{"argument": "/amount", "is": "over", "value": 1000}]}
+    given = {"total": 1_000_000}
+    if by == "the agent":
+        given["amount"] = 5
+    else:
+        decisions["argument_overrides"] = {"amount": {"default": 5}}
+    client = administrator()
+    assert client.patch("/api/workflows/pay/", decisions, format="json").status_code == 200
+    workflow.refresh_from_db()
+    workflow.input_schema = {"type": "object", "properties": {"total": {"type": "number"}}}
+    workflow.save()
+
+    body = {"tool": "pay", "arguments": given}
+    answer = client.post("/api/executions/", body, format="json").json()
+    assert answer["state"] == "unapproved", answer
+    (listed,) = client.get("/api/approvals/").json()["results"]
+    assert "no longer fits" in str(listed) and "has no amount; it has total" in str(listed)
+
+
 def test_no_token_decides(call: Execution) -> None:
     client = administrator()
     assert client.get(address(call)).status_code == 200
