@@ -19,6 +19,11 @@ class Scope(models.TextChoices):
     ADMIN = "catalogue:admin", "everything, curating by REST and all executions included"
 
 
+def describe_lack(*scopes: str) -> str:
+    """A token has its scopes within the permissions of its owner, so either can be the reason."""
+    return f"it lacks the scope {' or '.join(scopes)}, or its owner lacks the permissions of that scope."
+
+
 @dataclass(frozen=True, slots=True)
 class Bounds:
     """The limits of what a caller sees and runs."""

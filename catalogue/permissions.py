@@ -33,7 +33,10 @@ class Access:
 
 class InsufficientScope(PermissionDenied):
     def __init__(self, scope: Scope) -> None:
-        super().__init__(f"This needs a token with the scope {scope.value}: {scope.label}.")
+        super().__init__(
+            f"This needs a token with the scope {scope.value}: {scope.label}. The token's owner needs the "
+            "permissions of that scope, too."
+        )
         self.scope = scope
 
 

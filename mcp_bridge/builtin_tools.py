@@ -8,7 +8,7 @@ from loguru import logger
 from mcp import MCPError
 from mcp_types import CallToolResult, Tool, ToolAnnotations
 
-from catalogue.access import Scope
+from catalogue.access import Scope, describe_lack
 from catalogue.database import run_in_database
 from catalogue.descriptions import Mode, describe_workflow, summarise_workflow, unavailable_sources
 from catalogue.exposure import current_catalogue
@@ -628,4 +628,4 @@ def missing_scope(name: str, scopes: Collection[str]) -> Scope | None:
 
 
 def describe_missing_scope(name: str, needed: Scope) -> str:
-    return f"This token may not call {name}: it lacks the scope {needed.value}."
+    return f"This token may not call {name}: {describe_lack(needed)}"

@@ -10,7 +10,7 @@ from mcp import MCPError
 from mcp.server.lowlevel import Server
 from pydantic_core import from_json
 
-from catalogue.access import Bounds, Scope
+from catalogue.access import Bounds, Scope, describe_lack
 from catalogue.database import run_in_database
 from catalogue.exposure import ExposedCatalogue, current_catalogue, find_named
 from catalogue.models import ServerFeature, Workflow
@@ -58,9 +58,7 @@ def offered_prompts(catalogue: ExposedCatalogue, bounds: Bounds, *, scopes: Iter
 def find_offered(access: Access, name: str) -> Workflow | ServerFeature:
     """Raises MCPError."""
     if not access.allows(Scope.RUN):
-        raise MCPError(
-            types.INVALID_PARAMS, f"This token may not use prompts: it lacks the scope {Scope.RUN.value}."
-        )
+        raise MCPError(types.INVALID_PARAMS, f"This token may not use prompts: {describe_lack(Scope.RUN)}")
     offered = offered_prompts(current_catalogue(), access.bounds, scopes=access.scopes)
     if (prompt := offered.get(name)) is not None:
         return prompt

@@ -13,7 +13,7 @@ from mcp import MCPError
 from mcp.server.lowlevel import Server
 from mcp.shared.uri_template import UriTemplate
 
-from catalogue.access import Bounds, Scope
+from catalogue.access import Bounds, Scope, describe_lack
 from catalogue.database import run_in_database
 from catalogue.descriptions import describe_workflow, shorten, unavailable_sources
 from catalogue.exposure import ExposedCatalogue, current_catalogue, find_named
@@ -541,10 +541,8 @@ def _read(uri: str, access: Access) -> Found | upstream.Located:
             return located
     kind, variables = find_kind(uri)
     if not kind.is_open_to(access.scopes):
-        needed = " or ".join(sorted(kind.scopes))
-        raise MCPError(
-            types.INVALID_PARAMS, f"This token may not read {kind.template}: it lacks the scope {needed}."
-        )
+        lack = describe_lack(*sorted(kind.scopes))
+        raise MCPError(types.INVALID_PARAMS, f"This token may not read {kind.template}: {lack}")
     return kind.read(Reading(access, uri, variables))
 
 

@@ -13,7 +13,7 @@ from mcp.shared.inbound import MCP_NAME_HEADER, decode_header_value
 from mcp_types import HEADER_MISMATCH, INVALID_PARAMS, METHOD_NOT_FOUND, RequestParams
 from mcp_types.methods import serialize_server_result
 
-from catalogue.access import Scope
+from catalogue.access import Scope, describe_lack
 from catalogue.database import run_in_database
 from executions.change_feed import find_fresh_execution
 from executions.interacting import cancel_execution
@@ -156,10 +156,8 @@ class TaskMethods:
             )
         access = self.access_of(context)
         if not any(access.allows(scope) for scope in scopes):
-            needed = " or ".join(scope.value for scope in scopes)
-            raise MCPError(
-                INVALID_PARAMS, f"This token may not call {context.method}: it lacks the scope {needed}."
-            )
+            lack = describe_lack(*scopes)
+            raise MCPError(INVALID_PARAMS, f"This token may not call {context.method}: {lack}")
         return access, task_id
 
 

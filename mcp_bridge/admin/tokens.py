@@ -25,6 +25,7 @@ from unfold.widgets import (
 from catalogue.access import Scope
 from catalogue.admin import rendering
 from catalogue.admin.base import Button, ButtonsMixin, CatalogueForm, Link, button
+from catalogue.exposure import current_catalogue
 from catalogue.history import Actor, actor_of, record_change
 from catalogue.naming import counted
 from catalogue.permissions import grantable_scopes, tell_missing
@@ -291,6 +292,8 @@ class AccessTokenAdmin(ButtonsMixin):
     ) -> HttpResponse:
         """Without a redirect, which would require storing the token."""
         super().response_add(request, obj, post_url_continue)  # For its message.
+        if withheld := _describe_withheld(obj):
+            messages.warning(request, withheld)
         return self._show_secret(request, obj, obj.shown_once)
 
     @button(
@@ -381,6 +384,7 @@ class AccessTokenAdmin(ButtonsMixin):
                 ("Purpose", obj.purpose or rendering.DASH),
                 ("Owner", obj.owner or "none: it belongs to the installation"),
                 ("Scopes", self.scopes_shown(obj)),
+                ("Without effect", _describe_withheld(obj)),
                 ("Toolset", self.toolset_shown(obj) if obj.toolset else "none: all exposed workflows"),
                 ("Address", resource_url(None if obj.toolset is None else obj.toolset.slug)),
                 ("Inline wait", _describe_wait(obj)),
@@ -403,6 +407,17 @@ STATE_COLOURS = {
     TokenState.EXPIRED: "warning",
     TokenState.REVOKED: "danger",
 }
+
+
+def _describe_withheld(token: AccessToken) -> str:
+    """What the token has, but its owner (or, without one, its creator) may not use now."""
+    user, sentences = token.owner or token.created_by, []
+    if scopes := [scope for scope in token.scopes if scope not in token.granted]:
+        sentences.append(f"{user} lacks the permissions of {', '.join(scopes)}.")
+    barred = current_catalogue().reservations.bars_of(token.caller.person).toolsets
+    if token.toolset is not None and token.toolset.slug in barred:
+        sentences.append(f"The toolset {token.toolset.slug} is reserved for others than {user}.")
+    return " ".join(sentences)
 
 
 def _describe_former_secret(token: AccessToken) -> list[tuple[str, Any]]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from asgiref.sync import async_to_sync
-from django.contrib.auth.models import User
+from django.contrib.auth.models import Group, User
 from django.core.management import CommandError, call_command
 from django.test import Client
 from django.utils import timezone
@@ -24,7 +24,7 @@ from mcp_bridge.models import AccessToken, default_scopes
 from mcp_bridge.tokens import create_token, find_token, note_given_up
 from tests.admin.conftest import StaffWith
 from tests.admin.pages import add_url, list_url, page_url, press, run_action, text_of, told
-from tests.factories import make_execution
+from tests.factories import make_execution, make_toolset
 
 pytestmark = pytest.mark.django_db
 
@@ -107,6 +107,25 @@ def test_nobody_makes_a_token_that_may_more_than_they_may(
     for scope in Scope:
         client.post(add_url(AccessToken), {"name": scope.value, "scopes": [scope.value]})
     assert {token.name for token in AccessToken.objects.all()} == set(scopes)
+
+
+def test_a_token_says_what_its_owner_may_not_use(admin_client: Client) -> None:
+    """As the agent is told; the scopes themselves look all right."""
+    sales = Group.objects.create(name="Sales")
+    toolset = make_toolset("sales", reserved_for=["group:Sales"])
+    owner = User.objects.create_user("vic", is_staff=True)
+    body = NEW | {"owner": owner.pk, "toolset": toolset.pk}
+    expected = (
+        "vic lacks the permissions of workflows:read, workflows:run. "
+        "The toolset sales is reserved for others than vic."
+    )
+    assert expected in text_of(admin_client.post(add_url(AccessToken), body))
+    token = AccessToken.objects.get()
+    assert expected in text_of(admin_client.get(page_url(token)))
+    owner.is_staff = False
+    owner.save()
+    owner.groups.add(sales)
+    assert "Without effect" not in text_of(admin_client.get(page_url(token)))
 
 
 def test_a_token_can_have_an_end(admin_client: Client) -> None:

@@ -251,7 +251,7 @@ async def test_a_token_without_the_run_scope_sees_and_calls_no_workflow(connect:
             "get_execution_status",
             "list_executions",
         ]
-        with pytest.raises(MCPError, match="lacks the scope workflows:run"):
+        with pytest.raises(MCPError, match="lacks the scope workflows:run, or its owner lacks"):
             await client.call_tool("text_statistics", {"text": "a"})
 
 
