@@ -118,8 +118,8 @@ def restore_backup(source: Path, *, replace: bool, report: Report) -> Manifest:
     OSError, or DatabaseError if PostgreSQL cannot be used."""
     is_embedded = connection.vendor == "sqlite"
     place = Path(_embedded_database()).parent if is_embedded else settings.DATA_DIR
-    if is_embedded and not replace:
-        _require_empty(Path(_embedded_database()))
+    if is_embedded and not replace and _has_data(database := Path(_embedded_database())):
+        raise BackupRefused(f"{database} already contains data; use --force to replace it with the backup.")
     with _working_folder(place, "restore", report) as folder:
         report(f"Unpacking and checking {source}, {source.stat().st_size:,} bytes ...")
         try:
@@ -219,11 +219,6 @@ def _require_key(source: Path, key: Path) -> None:
                 "SECRET_KEY comes from the environment, and the backup needs the key that it contains. Set "
                 f"SECRET_KEY to it, or add it to SECRET_KEY_FALLBACKS: tar -xOf {source} {KEY}"
             )
-
-
-def _require_empty(database: Path) -> None:
-    if _has_data(database):
-        raise BackupRefused(f"{database} already contains data; use --force to replace it with the backup.")
 
 
 def _has_data(database: Path) -> bool:

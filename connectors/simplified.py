@@ -329,15 +329,12 @@ class SimplifiedConnector:
 
     async def _page(self, target: str, before: int) -> tuple[list[Any], str]:
         answer = await self._client.request_json("GET", target, max_depth=LISTING_DEPTH, is_listing=True)
-        advice = (
-            ' If its total also counts workflows that it does not list, set "Ignore the listing\'s total".'
-        )
         items, link = read_listing(
             answer,
             self._config.list_keys,
             before,
             checks_total=not self._config.ignores_total,
-            advice=advice,
+            advice=ABOUT_TOTALS,
         )
         if not link or "://" in link or link.startswith(("/", "?")):
             return items, link and self._client.follow(link, found_at=target)

@@ -77,8 +77,8 @@ def _argument(tool: ToolConfig, argument: str, place: ArgumentPlace) -> Iterator
 
 
 def _type_objection(tool: ToolConfig, argument: str, place: ArgumentPlace) -> str:
-    is_body = place.place == "body"
-    if (is_body and (place.name or tool.api.body_format == "json")) or _is_bracketed(place):
+    is_body, is_bracketed = place.place == "body", place.place == "query" and place.brackets
+    if is_bracketed or (is_body and (place.name or tool.api.body_format == "json")):
         return ""
     schema, follow = tool.input_schema["properties"][argument], references_within(tool.input_schema)
     types = types_of(schema, follow)
@@ -90,10 +90,6 @@ def _type_objection(tool: ToolConfig, argument: str, place: ArgumentPlace) -> st
     if types == {"array"} and (items := item_types_of(schema, follow)) and items <= NESTED:
         return f"{argument} is a list of lists or objects, which only a body can carry."
     return ""
-
-
-def _is_bracketed(place: ArgumentPlace) -> bool:
-    return place.place == "query" and place.brackets
 
 
 def _file_objections(tool: ToolConfig, argument: str, place: ArgumentPlace) -> Iterator[str]:

@@ -157,18 +157,16 @@ def _query(operation: HttpOperation, arguments: dict[str, Any]) -> dict[str, Sca
         query[name] = scalars_of(value)
     for argument, place in operation.by_place["query"]:
         if argument in arguments:
-            found = _query_of(argument, place, arguments[argument])
+            value = arguments[argument]
+            if place.brackets:
+                found = _with_brackets(argument, place, value)
+            else:
+                found = {place.name: _query_value(argument, place, value)}
             # A field must not replace a constant, such as filter[tenant], or another argument.
             if taken := found.keys() & query.keys():
                 raise Rejected(f"{argument} sets {min(taken)}, which is set already. Nothing was sent.")
             query |= found
     return query
-
-
-def _query_of(argument: str, place: ArgumentPlace, value: Any) -> Mapping[str, Scalar | list[Scalar]]:
-    if place.brackets:
-        return _with_brackets(argument, place, value)
-    return {place.name: _query_value(argument, place, value)}
 
 
 def _with_brackets(argument: str, place: ArgumentPlace, value: Any) -> dict[str, Scalar | list[Scalar]]:

@@ -24,6 +24,7 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from connectors.network.policy import ENGINE_ADDRESSES, AddressPolicy, OutboundProxy, outbound_proxy
+from connectors.network.redaction import remember_credentials
 
 IDLE_SECONDS = 4.0  # Common servers close idle connections after 5 s; a start must never meet that
 MOST_HEADER_BYTES = 65_536  # Of one header; aiohttp's own limit is below what gateways send
@@ -127,6 +128,7 @@ class _ProxyLogin:
     """aiohttp names the user to the proxy only when it connects, which is too seldom for plain HTTP."""
 
     def __init__(self, proxy: OutboundProxy) -> None:
+        remember_credentials([proxy.password])
         self._words = {"Proxy-Authorization": aiohttp.encode_basic_auth(proxy.user, proxy.password)}
 
     async def __call__(

@@ -18,7 +18,6 @@ import httpx2
 from pydantic import BaseModel, ConfigDict, Field
 
 from connectors.errors import Misconfigured
-from connectors.network.redaction import remember_credentials
 
 IPAddress = IPv4Address | IPv6Address
 
@@ -348,7 +347,6 @@ def use_outbound_proxy(url: str, direct: str) -> None:
     """For connections that are made from now on. Raises ValueError like `OutboundProxy.parse`."""
     proxy = OutboundProxy.parse(url, direct)
     _outbound_proxy[:] = [] if proxy is None else [proxy]
-    remember_credentials([] if proxy is None else [proxy.password])
 
 
 def outbound_proxy() -> OutboundProxy | None:

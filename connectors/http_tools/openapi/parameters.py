@@ -291,21 +291,17 @@ class Parameters:
         if _json_content(one) is None:
             if "content" in one.raw:
                 return "which has a media type that is not supported"
-            if objection := self._objection_to_style(one) or self._objection_to_schema(one):
+            if objection := self._objection_to_value(one):
                 return objection
         if one.where == "header" and (objection := objection_to_name(one.name)):
             return f"which {objection}"
         return "" if 0 < len(one.name) <= LONGEST_PARAMETER_NAME else "which has an empty or too long name"
 
-    def _objection_to_style(self, one: Parameter) -> str:
-        style = _style_of(one)
-        if style == USUAL_STYLE[one.where] or (one.where == "query" and style in {DEEP, *SEPARATED}):
-            return ""
-        return f"which has the unsupported style {quoted(style)}"
-
-    def _objection_to_schema(self, one: Parameter) -> str:
-        raw, at = one.raw.get("schema"), f"{one.pointer}/schema"
-        if _style_of(one) == DEEP:
+    def _objection_to_value(self, one: Parameter) -> str:
+        style, raw, at = _style_of(one), one.raw.get("schema"), f"{one.pointer}/schema"
+        if style != USUAL_STYLE[one.where] and not (one.where == "query" and style in {DEEP, *SEPARATED}):
+            return f"which has the unsupported style {quoted(style)}"
+        if style == DEEP:
             return objection_to_brackets(self.document, [(raw, at)])
         types = types_of(raw, self.document.object_at, at)
         if types == {"object"}:
