@@ -254,6 +254,8 @@ def _configure() -> None:
         broker_url=broker_url,
         broker_transport_options=embedded_broker_options(settings.DATA_DIR / "broker") if is_embedded else {},
         broker_connection_retry_on_startup=True,
+        # Celery gives up after 100 attempts, some 45 minutes, and the worker ends.
+        broker_connection_max_retries=None,
         task_queues=[queue],
         task_default_queue=queue.name,
         task_ignore_result=True,

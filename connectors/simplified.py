@@ -482,7 +482,9 @@ def read_started(answer: Any) -> Started:
             f"most {LONGEST_ID} characters, all printable."
         )
     if not run_id:
-        raise OutcomeUnknown(f"The engine's answer to the start has no run id; it is {shape_of(answer)}.")
+        raise OutcomeUnknown(
+            f"The engine's answer to the start has no run id under workflow_id; it is {shape_of(answer)}."
+        )
     return Started(
         run_id=run_id,
         correlation_id=identifier(answer.get("correlation_id")),

@@ -7,9 +7,10 @@ from django import forms
 from django.contrib import admin
 from django.contrib.auth import admin as auth_admin
 from django.contrib.auth.models import Group, Permission, User
+from django.contrib.contenttypes.models import ContentType
 from django.core.exceptions import PermissionDenied, ValidationError
 from django.db import transaction
-from django.db.models import Count, Prefetch, QuerySet
+from django.db.models import Count, Prefetch, Q, QuerySet
 from django.http import HttpRequest
 from django.utils.safestring import SafeString
 from unfold.contrib.filters.admin import BooleanRadioFilter, RelatedDropdownFilter
@@ -89,7 +90,7 @@ class OwnPermissionsMixin(CatalogueAdmin):
             field.queryset = field.queryset.filter(role=None)
         if not request.user.is_superuser:
             field.queryset = _within(field.queryset, roles.permissions_of(request.user))
-        return _with_short_names(db_field, field)
+        return _of_permissions(db_field, field)
 
 
 def _covers(request: HttpRequest, other: User | Group | None) -> bool:
@@ -275,9 +276,12 @@ def _within(offered: QuerySet[Any], permissions: QuerySet[Permission]) -> QueryS
     return offered.filter(pk__in=permissions.values("pk"))
 
 
-def _with_short_names(db_field: Any, field: Any) -> Any:
-    """`Can add workflow`: lists would cut it behind the names of app and model."""
+def _of_permissions(db_field: Any, field: Any) -> Any:
+    """Of models with a page, or of a role: others, such as those of sessions, allow nothing. `Can add
+    workflow`: lists would cut it behind the names of app and model."""
     if db_field.remote_field.model is Permission:
-        field.queryset = field.queryset.order_by("content_type__model", "pk")
+        with_pages = ContentType.objects.get_for_models(*admin.site._registry).values()
+        useful = Q(content_type__in=with_pages) | Q(group__in=Group.objects.exclude(role=None))
+        field.queryset = field.queryset.filter(useful).distinct().order_by("content_type__model", "pk")
         field.label_from_instance = lambda permission: permission.name
     return field

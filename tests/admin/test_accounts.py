@@ -1,5 +1,6 @@
 """Accounts and groups in the admin: nobody hands out more than they have."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -49,6 +50,25 @@ def test_only_what_one_has_oneself_can_be_given_to_an_account(clerk: Client) -> 
     save(clerk, colleague, user_permissions=[permission("view_workflow").pk], groups=[workers.pk])
     colleague = User.objects.get(pk=colleague.pk)
     assert colleague.get_all_permissions() == {"catalogue.view_workflow"}
+
+
+@pytest.mark.parametrize(
+    ("make", "field"),
+    [
+        (lambda: User.objects.create(username="colleague"), "user_permissions"),
+        (lambda: Group.objects.create(name="workers"), "permissions"),
+    ],
+)
+def test_only_permissions_that_allow_something_are_offered_each_in_words_of_its_own(
+    admin_client: Client, make: Callable[[], User | Group], field: str
+) -> None:
+    """B8: not those of sessions, nor another "Can view access token", of a table without a page."""
+    account = make()
+    form = admin_client.get(page_url(account)).context["adminform"].form
+    offered = [form.fields[field].label_from_instance(each) for each in form.fields[field].queryset]
+    assert {"Can add access token", "Can refresh source", "Can approve and refuse calls"} <= {*offered}
+    assert not {"Can view session", "Can add content type", "Can view grant"} & {*offered}
+    assert len({*offered}) == len(offered)
 
 
 def test_a_group_gets_no_permission_that_its_editor_lacks(clerk: Client) -> None:
