@@ -4,7 +4,7 @@ import json
 import re
 import secrets
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from fnmatch import translate
 from typing import Any, ClassVar
@@ -374,6 +374,19 @@ class Workflow(Exposing):
             problems["tool_name"] = describe_alias(*other)
         if problems:
             raise ValidationError(problems)
+
+    def unique_error_message(
+        self, model_class: type[models.Model], unique_check: Sequence[str]
+    ) -> ValidationError:
+        others = Workflow.objects.exclude(pk=self.pk).select_related("source")
+        if tuple(unique_check) == ("tool_name",) and (
+            other := others.filter(tool_name=self.tool_name).first()
+        ):
+            problem = (
+                f"{other.name} of {other.source.name} has this name. Choose another, or rename that first."
+            )
+            return ValidationError(problem, code="unique")
+        return super().unique_error_message(model_class, unique_check)
 
     def find_own_problems(self) -> dict[str, str]:
         """Problems by field that do not depend on other workflows."""

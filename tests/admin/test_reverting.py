@@ -187,7 +187,7 @@ def test_a_change_is_not_reverted_once_somebody_has_changed_it_again(admin_clien
     entry = latest(workflow)
     make_workflow(name="report")
     refused = told(press(admin_client, entry, "revert"))
-    assert "Nothing was changed: " in refused and "already exists" in refused
+    assert "Nothing was changed: " in refused and "has this name" in refused
     post_form(admin_client, Workflow.objects.get(tool_name="monthly"), {"title_override": "Weekly"})
     refused = told(press(admin_client, entry, "revert"))
     assert "title_override is now Weekly and no longer Monthly" in refused

@@ -17,7 +17,7 @@ from mcp_bridge.tokens import Access
 from mcp_bridge.tool_lists import serialise_tool, visible_tools
 from tests.admin.conftest import StaffWith
 from tests.admin.pages import form_at, list_url, page_url, text_of, told
-from tests.factories import make_filter, make_workflow
+from tests.factories import make_filter, make_source, make_workflow
 from tests.icons import PNG
 
 pytestmark = pytest.mark.django_db
@@ -129,6 +129,17 @@ def test_a_tool_name_that_clients_cannot_use_is_refused(admin_client: Client, na
     assert response.context["adminform"].form.errors["tool_name"]
     workflow.refresh_from_db()
     assert workflow.tool_name == "mine"
+
+
+def test_a_tool_name_that_another_has_is_refused_with_whose_it_is(admin_client: Client) -> None:
+    """B8: two engines often have a workflow of the same name."""
+    make_workflow(make_source(name="billing"), tool_name="report", name="Monthly report")
+    workflow = make_workflow(tool_name="mine")
+    given = form_at(admin_client, page_url(workflow)) | {"tool_name": "report"}
+    errors = admin_client.post(page_url(workflow), given).context["adminform"].form.errors
+    assert errors["tool_name"] == [
+        "Monthly report of billing has this name. Choose another, or rename that first."
+    ]
 
 
 def test_a_replaced_schema_is_pointed_out(admin_client: Client) -> None:
