@@ -340,13 +340,13 @@ def _guard(source: Source, listing: Listing, missing: list[Workflow], present: i
 
 
 def _flag_override_misfits(workflow: Workflow, upstream: dict[str, Any], listing: Listing) -> None:
-    """Flag values that a curator has set and that no longer fit the engine's new schema."""
+    """Flag values that a curator has set and that do not fit the engine's new schema, held or not."""
     if not workflow.argument_overrides or workflow.content_hash == upstream["content_hash"]:
         return
     problems = find_override_problems(upstream["input_schema"], workflow.argument_overrides)
     misfits = " ".join(f"{name}: {problem}" for name, problem in problems.items())
     if misfits:
-        reason = f"The curator's settings of its arguments no longer fit. {misfits}"
+        reason = f"The curator's settings of its arguments do not fit the engine's new schema. {misfits}"
         listing.flagged.append({"id": workflow.upstream_id, "name": upstream["name"], "reason": reason})
 
 

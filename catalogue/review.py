@@ -9,6 +9,8 @@ from django.db import transaction
 from django.db.models import QuerySet
 from django.utils import timezone
 
+from catalogue.approval_rules import find_rule_problems
+from catalogue.argument_overrides import find_override_problems
 from catalogue.connections import starts_by_metadata
 from catalogue.discovery import BeingRefreshed, RefreshRefused, make_due, refresh_source
 from catalogue.drift import Difference, describe_differences
@@ -63,6 +65,20 @@ def differences_of(review: Review, placement: Placement | None = None) -> list[D
         return []
     offered = layer_of(Workflow()) | review.offered
     return judge_offer(review.workflow, offered, placement or Placement())
+
+
+def find_misfits(review: Review) -> list[str]:
+    """The curator's settings that the offered schema breaks, a sentence or two each."""
+    workflow = review.workflow
+    schema: dict[str, Any] | None = (review.offered or {}).get("input_schema")
+    if schema is None or schema == workflow.input_schema:
+        return []
+    values = find_override_problems(schema, workflow.argument_overrides).items()
+    rules = find_rule_problems(schema, workflow.approval_rules)
+    return [
+        *(f"The value that is set for {name}: {problem} Calls may be refused." for name, problem in values),
+        *(f"A rule for approval: {problem} Each call would wait for approval." for problem in rules),
+    ]
 
 
 def fields_together(field: str, source: Source) -> tuple[str, ...]:

@@ -31,6 +31,7 @@ from catalogue.review import (
     confirm_listing,
     differences_of,
     fields_together,
+    find_misfits,
     keep_accepted,
 )
 
@@ -190,6 +191,7 @@ class ReviewAdmin(base.ReadOnlyMixin, base.ButtonsMixin):
                 ("Held since", html.exactly(obj.held_since)),
                 ("Turned down", html.exactly(obj.kept_at)),
             ],
+            "misfits": find_misfits(obj),
             "shown_differences": [_ShownDifference(one) for one in differences],
             "parts": self._parts(request, obj, differences),
             "offer": obj.offer_hash,

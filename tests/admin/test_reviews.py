@@ -74,6 +74,24 @@ def test_the_page_shows_each_difference_side_by_side(admin_client: Client, sourc
     assert "a change of the engine, awaiting a decision" in on_workflow
 
 
+def test_the_page_says_which_settings_the_new_schema_would_break(
+    admin_client: Client, source: Source
+) -> None:
+    """A5.2: before it is accepted, and no longer after a curator has changed them."""
+    review = Review.objects.get()
+    assert "no longer fit" not in text_of(admin_client.get(page_url(review)))
+    accepted = {"type": "object", "properties": {"amount": {"type": "number"}}}
+    Workflow.objects.filter(pk=review.pk).update(
+        input_schema=accepted,
+        argument_overrides={"amount": {"default": 5}},
+        approval_rules=[{"argument": "/amount", "is": "over", "value": 100}],
+    )
+    shown = text_of(admin_client.get(page_url(review)))
+    assert "If you accept the new input schema, settings of this workflow no longer fit." in shown
+    assert "The value that is set for amount: The engine's schema has no such argument." in shown
+    assert "A rule for approval: /amount: " in shown and "Each call would wait for approval." in shown
+
+
 def test_a_page_that_is_out_of_date_decides_nothing(
     admin_client: Client, engine: Engine, source: Source
 ) -> None:

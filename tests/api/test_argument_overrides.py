@@ -107,7 +107,7 @@ def test_a_value_that_no_longer_fits_is_told_and_calls_are_refused(workflow: Wor
     run.save()
     (flagged,) = administrator().get(f"/api/discovery-runs/{run.pk}/").json()["flagged"]
     assert (flagged["id"], flagged["name"]) == (workflow.upstream_id, workflow.name)
-    assert "no longer fit. tenant:" in flagged["reason"]
+    assert "do not fit the engine's new schema. tenant:" in flagged["reason"]
     forget_catalogue()
     refused = call({"city": "Rome", "days": 1})
     assert refused.status_code == 400
