@@ -176,6 +176,12 @@ def _show_metrics(**_: Any) -> None:
     metrics.serve_if_asked(settings.METRICS_ADDRESS)
 
 
+@beat_init.connect
+def _note_start(**_: Any) -> None:
+    """Celery's own line is on the level of those for each tick."""
+    logger.info("Beat has started: it sends {} tasks on schedule", len(app.conf.beat_schedule))
+
+
 @worker_shutting_down.connect
 def _end_long_work(**_: Any) -> None:
     """Celery waits for running tasks; the next worker does what they leave undone."""

@@ -151,3 +151,4 @@ def test_the_processes_are_ready_and_the_workers_metrics_are_among_those_of_the_
     text = plain_http.get(f"{product.url}/metrics", headers=headers).text
     for process in ("web", "worker", "beat"):
         assert f'process="{process}"' in text, process
+        assert any(f'"process": "{process}"' in line for line in product.output.splitlines()), process
