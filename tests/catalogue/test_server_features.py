@@ -267,6 +267,8 @@ def test_a_bad_entry_costs_itself_alone_and_its_reason_is_told(
 
 
 def test_of_ten_thousand_prompts_the_first_thousand_are_kept(source: Source, wire: Wire) -> None:
+    source.config |= {"request_timeout_seconds": 60.0}  # The answer has 200 kB
+    source.save()
     wire.prompts = {"prompts": [{"name": f"p{number}"} for number in range(10_000)]}
     run = listed(source)
     assert source.features.filter(kind="prompt").count() == 1_000
