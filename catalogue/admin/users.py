@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, cast
 
 from django import forms
+from django.apps import apps
 from django.contrib import admin
 from django.contrib.auth import admin as auth_admin
 from django.contrib.auth.models import Group, Permission, User
@@ -280,7 +281,8 @@ def _of_permissions(db_field: Any, field: Any) -> Any:
     """Of models with a page, or of a role: others, such as those of sessions, allow nothing. `Can add
     workflow`: lists would cut it behind the names of app and model."""
     if db_field.remote_field.model is Permission:
-        with_pages = ContentType.objects.get_for_models(*admin.site._registry).values()
+        registered = filter(admin.site.is_registered, apps.get_models())
+        with_pages = ContentType.objects.get_for_models(*registered).values()
         useful = Q(content_type__in=with_pages) | Q(group__in=Group.objects.exclude(role=None))
         field.queryset = field.queryset.filter(useful).distinct().order_by("content_type__model", "pk")
         field.label_from_instance = lambda permission: permission.name

@@ -173,5 +173,5 @@ def test_a_curator_cannot_give_a_tool_the_name_of_another(db: None) -> None:
     """A6.4"""
     taken = make_workflow().tool_name
 
-    with pytest.raises(ValidationError, match="already exists"):
+    with pytest.raises(ValidationError, match="has this name"):
         override_workflow(make_workflow(), tool_name=taken)

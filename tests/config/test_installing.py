@@ -182,6 +182,19 @@ def test_stages_end_at_the_first_that_fails_with_its_code_and_a_table() -> None:
     assert "never" not in outcome.stdout
 
 
+def test_stages_that_run_together_are_each_shown_as_a_whole(tmp_path: Path) -> None:
+    """The first waits for the last, which it could not if they ran one after the other."""
+    flag = tmp_path / "flag"
+    waits = f"sh -c 'while [ ! -e {flag} ]; do sleep 0.05; done; echo one; echo two'"
+    outcome = stages(
+        "--together", f"first={waits}", "second=sh -c 'echo three; exit 4'", f"third=touch {flag}"
+    )
+    assert outcome.returncode == 4
+    assert table(outcome.stdout) == [("first", "passed"), ("second", "failed"), ("third", "passed")]
+    printed = outcome.stdout.partition("=== third")[0]
+    assert " ".join(printed.split()) == "=== first one two === second three"
+
+
 def test_stages_within_stages_are_in_the_table_of_the_outermost(tmp_path: Path) -> None:
     outer = str(tmp_path / "stages")
     inner = stages("inner=true", STAGES=outer)

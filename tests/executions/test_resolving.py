@@ -20,7 +20,7 @@ from executions.engine_runs import (
 from executions.models import Execution, State
 from executions.reading import UnknownExecution
 from tests.connectors.scripted import replies, sends_and_hangs_up
-from tests.executions.engines import RUN_ID, Gate, WireEngine, completed, in_thread, receipt, status, until
+from tests.executions.engines import RUN_ID, Gate, WireEngine, completed, receipt, status, until
 from tests.executions.steps import (
     ADMIN,
     BOB,
@@ -225,7 +225,7 @@ async def test_an_answer_that_comes_late_beats_the_admin_who_is_slower(
     await gate.request()
     execution = await in_database(only)
     await in_database(expire_lease, execution)
-    await in_thread(advance_due_executions)
+    await until(advance_due_executions)
     assert (await in_database(read, execution)).state == State.UNCONFIRMED
     engine.on_status = replies(200, completed())
     gate.open()
@@ -248,7 +248,7 @@ async def test_an_answer_that_comes_after_the_admin_said_that_it_did_not_run_is_
     await gate.request()
     execution = await in_database(only)
     await in_database(expire_lease, execution)
-    await in_thread(advance_due_executions)
+    await until(advance_due_executions)
     await in_database(it_did_not_run, execution)
 
     gate.open()
