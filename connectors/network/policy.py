@@ -324,7 +324,8 @@ class OutboundProxy:
             parts = httpx2.URL(url)
         except httpx2.InvalidURL:
             parts = httpx2.URL("")
-        if parts.scheme != "http" or not parts.host or parts.raw_path not in (b"", b"/") or parts.fragment:
+        is_alone = parts.raw_path in (b"", b"/") and not parts.fragment
+        if parts.scheme != "http" or not (parts.host and is_alone and 0 < port_of(parts) < 65_536):
             raise ValueError("must be the address of an HTTP proxy, such as http://proxy.example.com:3128")
         hosts = AllowedHosts.parse(direct)
         return cls(parts.host, port_of(parts), parts.username, parts.password, hosts)
