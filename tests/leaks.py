@@ -83,8 +83,11 @@ def _children() -> Iterator[int]:
                 yield from map(int, children.readall().split())
 
 
-expected = dict.fromkeys(("module", "function"), Held(frozenset(), frozenset(), frozenset()))
+NOTHING = Held(frozenset(), frozenset(), frozenset())
+expected = dict.fromkeys(("module", "function"), NOTHING)
 """What may still be there once the current test, or module of tests, is over."""
+last_seen: dict[str, Held] = {}
+"""By the test that is just over, if it has left nothing: then the next one need not look as it begins."""
 NARROWER = {"module": ["function"], "class": ["function"]}
 
 
@@ -93,6 +96,7 @@ def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any]) -> Iterator[None]:
     """What a fixture of a module or the session opens belongs to no test."""
     if fixturedef.scope == "function":
         return (yield)
+    last_seen.clear()
     before = held_now()
     try:
         return (yield)
@@ -157,12 +161,14 @@ def _nothing_left_by_module(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 def _watch(scope: str, culprit: str, request: pytest.FixtureRequest) -> Iterator[None]:
-    expected[scope] = held_now()
+    expected[scope] = last_seen.pop("function", None) or held_now()
     yield
     # pytest refers to the values of a test's fixtures until the next test begins.
     # They are None for one that was interrupted.
     (getattr(request.node, "funcargs", None) or {}).clear()
-    if not held_now() - expected[scope]:
+    held = held_now()
+    if not held - expected[scope]:
+        last_seen[scope] = held
         return
     found: list[str] = []
     with _unraisable_told_to(found.append):

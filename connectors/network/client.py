@@ -390,10 +390,10 @@ class EngineClient:
     def _refuse_unreadable(self, exchange: Exchange) -> None:
         if exchange.truncated:
             raise exchange.unusable(f"the response is larger than {self._limits.max_response_bytes:,} bytes.")
-        # Unpacking is left out: a few kilobytes can unpack to more memory than any limit on what is read.
         if exchange.encoding:
             raise exchange.unusable(
-                "the response is compressed, although the request did not accept compression."
+                f"the response is compressed ({shorten(exchange.encoding, 50)}) and cannot be unpacked; "
+                "the request did not accept compression."
             )
 
     def _url(self, target: str) -> httpx2.URL:

@@ -4,6 +4,8 @@ import asyncio
 import os
 import ssl
 import time
+import zlib
+from collections.abc import AsyncIterable
 from contextlib import closing
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
 
 WORDS_LIMIT = 500  # Characters of an engine's message in an error
 RETRY_AFTER_LIMIT = 3600.0
+UNPACKED = ("gzip", "x-gzip", "deflate")
+GZIP_OR_ZLIB = zlib.MAX_WBITS | 32
 FRAMING = ("connection", "content-length", "host", "transfer-encoding")  # Set by aiohttp
 TRANSPORT_ERRORS = (httpx2.TransportError, OSError)
 
@@ -135,6 +139,7 @@ class Exchange:
     headers: httpx2.Headers = field(default_factory=httpx2.Headers)
     body: bytearray = field(default_factory=bytearray)
     truncated: bool = False
+    is_unpacked: bool = False
 
     def __str__(self) -> str:
         """Without the query, which may carry tokens."""
@@ -156,8 +161,9 @@ class Exchange:
 
     @property
     def encoding(self) -> str:
+        """Of the body as it is here."""
         encoding = str(self.headers.get("content-encoding", "")).strip().lower()
-        return "" if encoding == "identity" else encoding
+        return "" if encoding == "identity" or self.is_unpacked else encoding
 
     @property
     def location(self) -> str:
@@ -348,11 +354,7 @@ class HttpSender:
                     limit = self._limits.max_response_bytes
                     if refusal_bytes is not None and exchange.refused:
                         limit = refusal_bytes
-                    async for part in response:
-                        exchange.body += part
-                        if len(exchange.body) > limit:
-                            exchange.truncated = True
-                            break
+                    await self._read(response, exchange, limit)
         except TimeoutError:
             failure = f"no complete response within {round(seconds, 2):g} s"
         except TRANSPORT_ERRORS as error:
@@ -364,6 +366,23 @@ class HttpSender:
         # Raised here, where no transport error is being handled: those may quote what was sent.
         if failure and (refusal_bytes is None or not exchange.refused):
             raise exchange.unanswered(failure)
+
+    async def _read(self, response: AsyncIterable[bytes], exchange: Exchange, limit: int) -> None:
+        """At most `limit` bytes and what makes it known that there are more. What some servers send
+        compressed, though nobody asked for it, is unpacked; if it cannot be, it is left out."""
+        inflate = zlib.decompressobj(GZIP_OR_ZLIB) if exchange.encoding in UNPACKED else None
+        is_empty = True
+        async for part in response:
+            is_empty = False
+            try:
+                exchange.body += inflate.decompress(part, limit + 1 - len(exchange.body)) if inflate else part
+            except zlib.error:
+                exchange.body.clear()
+                return
+            if len(exchange.body) > limit:
+                exchange.truncated = True
+                break
+        exchange.is_unpacked = is_empty or exchange.truncated or (inflate is not None and inflate.eof)
 
     async def aclose(self) -> None:
         await self._transport.aclose()

@@ -1,7 +1,9 @@
 """One whole exchange with an HTTP API: what is sent, and every answer as it came."""
 
 import contextlib
+import gzip
 import logging
+import zlib
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -71,15 +73,43 @@ async def test_headers_without_end_are_not_read_on() -> None:
             await client.exchange("GET", "/", repeatable=True)
 
 
-async def test_a_compressed_answer_is_refused_in_words() -> None:
-    """B8: a few bytes cannot become gigabytes."""
-    async with (
-        ScriptedEngine(replies(200, b"x", content_encoding="gzip")) as engine,
-        client_of(engine) as client,
-    ):
-        with pytest.raises(InvalidAnswer, match="is compressed, although"):
-            await client.exchange("GET", "/", repeatable=True)
-    assert engine.received[0].headers["accept-encoding"] == "identity"
+ORDERS = b'{"orders": ["' + b"x" * 50_000 + b'"]}'
+
+
+async def test_an_answer_that_is_compressed_though_nobody_asked_for_it_is_read(
+    subtests: pytest.Subtests,
+) -> None:
+    """B8: some APIs always do so."""
+    packed = {"gzip": gzip.compress, "x-gzip": gzip.compress, "Deflate": zlib.compress}
+    for encoding, pack in packed.items():
+        with subtests.test(encoding):
+            for status, body in ((200, ORDERS), (422, ORDERS), (204, b"")):
+                answer = replies(status, body and pack(body), content_encoding=encoding)
+                async with ScriptedEngine(answer) as engine, client_of(engine) as client:
+                    assert (await client.exchange("GET", "/", repeatable=True)).body == body
+                    assert (await client.exchange("HEAD", "/", repeatable=True)).body == b""
+                assert engine.received[0].headers["accept-encoding"] == "identity"
+
+
+async def test_few_bytes_do_not_become_more_than_an_answer_may_have(subtests: pytest.Subtests) -> None:
+    """B8: however often an engine packs them."""
+    bomb = gzip.compress(bytes(50_000_000))
+    cases = {
+        "gzip": (bomb, "larger than 100,000 bytes"),
+        "gzip, gzip": (gzip.compress(bomb), r"compressed \(gzip, gzip\) and cannot be unpacked"),
+        "br": (b"x", r"compressed \(br\) and cannot be unpacked"),
+        "deflate": (b"not at all", r"compressed \(deflate\) and cannot be unpacked"),
+        "x-gzip": (gzip.compress(ORDERS)[:-9], r"compressed \(x-gzip\) and cannot be unpacked"),
+    }
+    limits = HttpLimits(max_response_bytes=100_000)
+    for encoding, (body, words) in cases.items():
+        with subtests.test(encoding):
+            async with (
+                ScriptedEngine(replies(200, body, content_encoding=encoding)) as engine,
+                client_of(engine, limits=limits) as client,
+            ):
+                with pytest.raises(InvalidAnswer, match=words):
+                    await client.exchange("GET", "/", repeatable=True)
 
 
 @pytest.mark.parametrize("arrived", [b"", b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhalf"])
@@ -196,7 +226,7 @@ async def test_only_the_configured_origin_is_asked(target: str) -> None:
 
 @pytest.mark.parametrize(
     "behave",
-    [sends(response(200, "x" * 99)), stays_silent_after(), replies(200, b"", content_encoding="gzip")],
+    [sends(response(200, "x" * 99)), stays_silent_after(), replies(200, b"x", content_encoding="br")],
 )
 async def test_no_error_answer_log_or_repr_shows_credentials(
     behave: Any, caplog: pytest.LogCaptureFixture

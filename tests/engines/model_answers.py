@@ -1,11 +1,9 @@
 """What a model server answers, and how it misbehaves: behaviours for `tests.engines.model_server`."""
 
-import asyncio
-import gzip
 import json
 from typing import Any
 
-from tests.connectors.scripted import Behaviour, Received, repeats, replies, response, sends_and_hangs_up
+from tests.connectors.scripted import Behaviour, repeats, replies, sends_and_hangs_up
 
 MODEL = "scripted-model"
 KEY = "model-key-0123456789abcdef"
@@ -121,15 +119,6 @@ def trickles() -> Behaviour:
 def raw(body: Any, status: int = 200) -> Behaviour:
     """JSON of a shape of its own."""
     return replies(status, body)
-
-
-def compressed() -> Behaviour:
-    packed = gzip.compress(json.dumps(completion("hidden")).encode())
-
-    async def behave(request: Received, writer: asyncio.StreamWriter) -> None:
-        writer.write(response(200, packed, content_encoding="gzip"))
-
-    return behave
 
 
 def error(message: str, **more: Any) -> dict[str, Any]:

@@ -313,7 +313,6 @@ async def test_an_answer_of_no_use_is_told_apart_and_its_tokens_count(
         (wire.raw({"choices": "none"}), ModelProblem.EMPTY, "no choices"),
         (wire.raw([1]), ModelProblem.EMPTY, "no choices"),
         (wire.raw({"error": {"message": "Provider is gone"}}), ModelProblem.REFUSED, "Provider is gone"),
-        (wire.compressed(), ModelProblem.EMPTY, "compressed"),
         (wire.raw("", 302), ModelProblem.UNREACHABLE, "redirects"),
         (
             wire.raw(wire.error("You exceeded your quota", code="insufficient_quota"), 429),
@@ -321,7 +320,7 @@ async def test_an_answer_of_no_use_is_told_apart_and_its_tokens_count(
             "exceeded your quota",
         ),
     ],
-    ids=["html", "401", "404", "no choices", "text", "list", "error in 200", "gzip", "302", "quota"],
+    ids=["html", "401", "404", "no choices", "text", "list", "error in 200", "302", "quota"],
 )
 async def test_what_cannot_get_better_is_not_asked_again(
     model_server: ModelServer, settings: Settings, answer: wire.Answer, problem: ModelProblem, words: str
