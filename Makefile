@@ -19,12 +19,12 @@ export PYTHONDONTWRITEBYTECODE :=
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
 .PHONY: help install install-dev install-python install-mcp1 install-prefect install-restate install-airflow install-dagster install-buildbot install-node run
-.PHONY: test test-engines test-n8n test-e2e check static coverage format bench eval model chaos approvals rolling crashpoints mutants figures map lock clean
+.PHONY: test test-engines test-n8n test-e2e test-postgresql test-rabbitmq check static coverage format bench eval model chaos approvals rolling crashpoints mutants figures map lock clean
 .PHONY: schema site pictures wheel image test-image test-deployment audit
 
 help:  ## List the targets.
 	@echo "make TARGET, where TARGET is one of:"
-	@sed -n 's/^\([a-z0-9-]*\):.*##  *\(.*\)/  \1|\2/p' Makefile | awk -F'|' '{ printf "%-16s%s\n", $$1, $$2 }'
+	@sed -n 's/^\([a-z0-9-]*\):.*##  *\(.*\)/  \1|\2/p' Makefile | awk -F'|' '{ printf "%-17s%s\n", $$1, $$2 }'
 
 install:  ## Make .venv with what the product needs to run.
 	@$(PYTHON) scripts/install.py $(VENV) requirements.lock
@@ -82,13 +82,23 @@ test-n8n: install-dev  ## Install n8n for about ten minutes, once, and hold it t
 test-e2e: install-dev  ## Run whole products: conformance, clients, browser, chaos.
 	@$(PYTEST) -n $(JOBS) -m e2e $(ARGS)
 
+# On servers of this machine that let in without a password; without them nothing is run, with CI=true that is an error.
+ON_SERVERS = @stack=$$($(BIN)/python scripts/find_services.py $(1)) || { test "$$CI" != true && exit; exit 1; }; \
+	env $$stack $(PYTEST) -n $(JOBS)
+
+test-postgresql: install-dev  ## Repeat on PostgreSQL and Redis what a database has a part in.
+	$(call ON_SERVERS,postgres-redis) -m "databases and not engines" $(ARGS)
+
+test-rabbitmq: install-dev  ## Repeat on PostgreSQL and RabbitMQ what a broker has a part in.
+	$(call ON_SERVERS,postgres-rabbitmq) -m "" tests/config/test_broker.py tests/api/test_nudging.py tests/e2e/test_chaos.py $(ARGS)
+
 check: export THOROUGH = 1
 check: export COVERAGE = $(if $(COVERED),--cov --cov-append --cov-report=)
+check: export ALONGSIDE ?=
 check:  ## Static checks and all tests, with their times; COVERED=1 adds the coverage.
 	@rm -f .coverage .coverage.*
-	@$(PYTHON) scripts/stages.py "installation=$(MAKE) install-dev" "static checks=$(MAKE) static" \
-		"tests=$(MAKE) test" \
-		"engines and e2e tests=$(MAKE) test-e2e JOBS=$(CHECK_JOBS) ARGS='-m \"engines or e2e\"'" \
+	@$(PYTHON) scripts/stages.py "installation=$(MAKE) install-dev" "tests=$(MAKE) test" "+static checks=$(MAKE) static" \
+		"engines and e2e tests=$(MAKE) test-e2e JOBS=$(CHECK_JOBS) ARGS='-m \"engines or e2e\"'" "$$ALONGSIDE" \
 		$(if $(COVERED),"coverage=$(MAKE) coverage")
 
 COVERAGE_REPORT := .cache/coverage.txt

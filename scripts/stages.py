@@ -1,14 +1,13 @@
 """Run commands one after the other until one fails, and end with a table of how long each took.
 
-    python3 scripts/stages.py [--together] "NAME=COMMAND" ...
+    python3 scripts/stages.py "NAME=COMMAND" "+NAME=COMMAND" ...
 
-With --together all run at the same time, and what the first does not print is printed after it.
+One that begins with + runs at the same time as the one before it, and what it prints comes afterwards. An
+argument may have several, each on a line of its own.
 
-Where the environment variable STAGES names a file, the stages are added to it, and the program that made the
-file prints the table with `scripts/stages.py` alone. The exit code is that of the stage that failed.
+The exit code is that of the stage that failed.
 """
 
-import os
 import shlex
 import shutil
 import signal
@@ -17,36 +16,42 @@ import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import IO, NamedTuple
 
-VARIABLE = "STAGES"
 INTERRUPTED = 130
 
 
+class Stage(NamedTuple):
+    name: str
+    seconds: float
+    code: int
+
+    def __str__(self) -> str:
+        outcome = {0: "passed", INTERRUPTED: "interrupted"}.get(self.code, "failed")
+        minutes, seconds = divmod(round(self.seconds), 60)
+        return f"{minutes:2}:{seconds:02}  {outcome}"
+
+
 def main() -> int:
-    if VARIABLE in os.environ:
-        table = Path(os.environ[VARIABLE])
-        return run_all(sys.argv[1:], table) if sys.argv[1:] else show(table)
-    with tempfile.TemporaryDirectory() as folder:
-        table = Path(folder) / "stages"
-        os.environ[VARIABLE] = str(table)
-        code = run_all(sys.argv[1:], table)
-        show(table)
-    return code
+    groups: list[list[str]] = []
+    for stage in "\n".join(sys.argv[1:]).split("\n"):
+        if stage.startswith("+") and groups:
+            groups[-1].append(stage[1:])
+        elif stage:
+            groups.append([stage])
+    ended: list[Stage] = []
+    for group in groups:
+        ended += run(group)
+        if any(stage.code for stage in ended):
+            break
+    width = max((len(stage.name) for stage in ended), default=0)
+    print("", *(f"{stage.name:{width}}  {stage}" for stage in ended), sep="\n", flush=True)
+    return next((stage.code for stage in ended if stage.code), 0)
 
 
-def run_all(stages: list[str], table: Path) -> int:
-    together = stages[0] == "--together"
-    for group in [stages[1:]] if together else [[stage] for stage in stages]:
-        if code := run(group, table):
-            return code
-    return 0
-
-
-def run(stages: list[str], table: Path) -> int:
-    """At the same time; returns the code of the first in their order that failed. Ctrl-C from the terminal
-    reaches the commands too, so this only waits for them to end."""
+def run(stages: list[str]) -> list[Stage]:
+    """At the same time. Ctrl-C from the terminal reaches the commands too, so this only waits for them to
+    end."""
     interrupts: list[int] = []
     signal.signal(signal.SIGINT, lambda number, _: interrupts.append(number))
     running: list[Running] = []
@@ -63,12 +68,9 @@ def run(stages: list[str], table: Path) -> int:
             each.process.terminate()
 
     signal.signal(signal.SIGTERM, end_all)
-    codes = []
     with ThreadPoolExecutor(len(running)) as waiting:
         waits = [(each, waiting.submit(seconds_until_ended, each.process)) for each in running]
-        for each, seconds in waits:
-            codes.append(end(each, seconds.result(), table, interrupted=bool(interrupts)))
-    return next(filter(None, codes), 0)
+        return [end(each, seconds.result(), interrupts) for each, seconds in waits]
 
 
 class Running(NamedTuple):
@@ -84,30 +86,16 @@ def seconds_until_ended(process: "subprocess.Popen[bytes]") -> float:
     return time.monotonic() - started
 
 
-def end(stage: Running, seconds: float, table: Path, *, interrupted: bool) -> int:
-    """Print what is left of it, and add its line. Returns its exit code."""
-    if stage.output is not None:
-        print(f"\n=== {stage.name}", flush=True)
-        stage.output.seek(0)
-        shutil.copyfileobj(stage.output, sys.stdout.buffer)
-        stage.output.close()
-    code = stage.process.returncode
+def end(running: Running, seconds: float, interrupts: list[int]) -> Stage:
+    """Print what is left of it."""
+    if running.output is not None:
+        print(f"\n=== {running.name}", flush=True)
+        running.output.seek(0)
+        shutil.copyfileobj(running.output, sys.stdout.buffer)
+        running.output.close()
+    code = running.process.returncode
     # An end by a signal has the exit code that a shell would give.
-    code = INTERRUPTED if interrupted else code if code >= 0 else 128 - code
-    outcome = {0: "passed", INTERRUPTED: "interrupted"}.get(code, "failed")
-    with table.open("a", encoding="utf-8") as lines:
-        lines.write(f"{stage.name}\t{round(seconds)}\t{outcome}\n")
-    return code
-
-
-def show(table: Path) -> int:
-    lines = table.read_text(encoding="utf-8").splitlines() if table.exists() else []
-    stages = [line.split("\t") for line in lines]
-    width = max((len(name) for name, _, _ in stages), default=0)
-    print(flush=True)
-    for name, seconds, outcome in stages:
-        print(f"{name:{width}}  {int(seconds) // 60:2}:{int(seconds) % 60:02}  {outcome}", flush=True)
-    return 0
+    return Stage(running.name, seconds, INTERRUPTED if interrupts else code if code >= 0 else 128 - code)
 
 
 if __name__ == "__main__":

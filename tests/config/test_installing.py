@@ -16,9 +16,8 @@ from tests.processes import ROOT
 
 pytestmark = pytest.mark.e2e
 
-VARIABLES = {name: value for name, value in os.environ.items() if name != "STAGES"}
-NO_PROGRAMS = {**VARIABLES, "PATH": ""}
-OFFLINE = {**VARIABLES, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": "", "PIP_CONFIG_FILE": os.devnull}
+NO_PROGRAMS = {**os.environ, "PATH": ""}
+OFFLINE = {**os.environ, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": "", "PIP_CONFIG_FILE": os.devnull}
 """pip finds nothing, and says so at once; `no-index` is a setting that is left to pip."""
 
 
@@ -55,7 +54,7 @@ def with_npm(tmp_path: Path, text: str) -> dict[str, str]:
     programs.mkdir()
     (programs / "npm").write_text(f"#!/bin/sh\n{text}\n")
     (programs / "npm").chmod(0o755)
-    return {**VARIABLES, "PATH": f"{programs}:{os.environ['PATH']}"}
+    return {**os.environ, "PATH": f"{programs}:{os.environ['PATH']}"}
 
 
 def borrow_pip(environment: Path) -> None:
@@ -159,15 +158,15 @@ def test_uv_asks_the_indexes_of_pips_configuration_and_leaves_what_it_lacks_to_p
         f"print(variables_for_uv(pip_settings(Path({sys.prefix!r}))))"
     )
     # So that neither this machine's configuration nor its variables have a say.
-    own = {name: value for name, value in VARIABLES.items() if not name.startswith("PIP_")}
+    own = {name: value for name, value in os.environ.items() if not name.startswith("PIP_")}
     alone = {**own, "PIP_CONFIG_FILE": os.devnull, "PYTHONPATH": str(ROOT / "scripts")}
     command = [sys.executable, "-c", question]
     outcome = subprocess.run(command, env=alone | settings, capture_output=True, text=True, check=True)
     assert outcome.stdout.strip() == str(given)
 
 
-def stages(*names_and_commands: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    return script(ROOT, "stages.py", *names_and_commands, variables={**VARIABLES, **variables})
+def stages(*names_and_commands: str) -> subprocess.CompletedProcess[str]:
+    return script(ROOT, "stages.py", *names_and_commands, variables={**os.environ})
 
 
 def table(text: str) -> list[tuple[str, str]]:
@@ -186,29 +185,20 @@ def test_stages_that_run_together_are_each_shown_as_a_whole(tmp_path: Path) -> N
     """The first waits for the last, which it could not if they ran one after the other."""
     flag = tmp_path / "flag"
     waits = f"sh -c 'while [ ! -e {flag} ]; do sleep 0.05; done; echo one; echo two'"
-    outcome = stages(
-        "--together", f"first={waits}", "second=sh -c 'echo three; exit 4'", f"third=touch {flag}"
-    )
+    together = f"first={waits}\n+second=sh -c 'echo three; exit 4'"
+    outcome = stages(together, "", f"+third=touch {flag}", "fourth=echo never")
     assert outcome.returncode == 4
     assert table(outcome.stdout) == [("first", "passed"), ("second", "failed"), ("third", "passed")]
+    assert "never" not in outcome.stdout
     printed = outcome.stdout.partition("=== third")[0]
     assert " ".join(printed.split()) == "=== first one two === second three"
-
-
-def test_stages_within_stages_are_in_the_table_of_the_outermost(tmp_path: Path) -> None:
-    outer = str(tmp_path / "stages")
-    inner = stages("inner=true", STAGES=outer)
-    after = stages("after=false", STAGES=outer)
-    shown = stages(STAGES=outer)
-    assert [table(inner.stdout), table(after.stdout), after.returncode] == [[], [], 1]
-    assert table(shown.stdout) == [("inner", "passed"), ("after", "failed")]
 
 
 def test_ctrl_c_ends_the_stage_in_its_own_way_and_still_shows_the_table() -> None:
     ends_gracefully = "sh -c 'trap \"echo cleaned up; exit 0\" INT; echo begun; while :; do sleep 0.1; done'"
     command = [sys.executable, "scripts/stages.py", f"first={ends_gracefully}", "second=echo never"]
     with subprocess.Popen(
-        command, cwd=ROOT, env=VARIABLES, stdout=subprocess.PIPE, text=True, start_new_session=True
+        command, cwd=ROOT, stdout=subprocess.PIPE, text=True, start_new_session=True
     ) as process:
         assert process.stdout is not None
         for line in process.stdout:
