@@ -170,13 +170,15 @@ class AirflowServer(JobEngineServer):
             return client.request(method, f"{self.base_url}{path}", json=body).raise_for_status().json()
 
     def fail_everything(self) -> None:
-        """What still goes on would take the time of the tests that follow."""
+        """What still goes on would take the time of the tests that follow. It may, where Airflow answers 500
+        because its own processes have kept SQLite locked for 15 s."""
         going = self.ask("GET", "/api/v2/dags/~/dagRuns?state=running&state=queued&limit=100")
         kept = {run.run_id for run in self.ended_runs.values()}
         for run in going["dag_runs"]:
             if run["dag_run_id"] not in kept:
                 path = f"/api/v2/dags/{run['dag_id']}/dagRuns/{run['dag_run_id']}"
-                self.ask("PATCH", path, {"state": "failed"})
+                with suppress(httpx2.HTTPStatusError):
+                    self.ask("PATCH", path, {"state": "failed"})
 
     def _make_database(self) -> None:
         """It takes Airflow 7 s of CPU to make one and to read the DAGs, so that a made one is copied."""
