@@ -181,9 +181,10 @@ def _abort(transport: Any) -> None:
 
 def _spelt_out(url: httpx2.URL) -> URL:
     """127.1 becomes the address that resolvers take it for, which aiohttp would not do."""
+    host = url.host
     with contextlib.suppress(OSError):
-        if url.host.replace(".", "").isdigit():
-            url = url.copy_with(host=socket.inet_ntoa(socket.inet_aton(url.host)))
+        if host.replace(".", "").isdigit() and (spelt := socket.inet_ntoa(socket.inet_aton(host))) != host:
+            url = url.copy_with(host=spelt)
     return URL(f"{url.scheme}://{url.netloc.decode()}{url.raw_path.decode()}", encoded=True)
 
 
