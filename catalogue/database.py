@@ -94,7 +94,8 @@ def run_in_database(
     context = contextvars.copy_context()
     call = partial(context.run, _with_clean_connection, partial(unit, *args, **kwargs))
     try:
-        return asyncio.get_running_loop().run_in_executor(_threads(), call)
+        # As `run_in_executor` does; that of uvloop also looks whether any part of the partial is a coroutine.
+        return asyncio.wrap_future(_threads().submit(call), loop=asyncio.get_running_loop())
     except RuntimeError:
         if threading.main_thread().is_alive():
             raise
