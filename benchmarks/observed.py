@@ -20,7 +20,9 @@ from connectors.testing import free_port
 from tests.processes import running, web_command
 
 GOAL = 0.10
-CLIENTS, REQUESTS, ROUNDS = 8, 600, 5
+CLIENTS, REQUESTS, ROUNDS = 8, 600, 3
+PAIRS = 3
+"""Of processes: two that run the same code differ by 5 % in what a call costs them."""
 SCRAPE_SECONDS = 5.0
 
 
@@ -57,19 +59,17 @@ def scraped(server: McpServer) -> Iterator[None]:
         thread.join()
 
 
-def loss(servers: dict[str, McpServer], tool: str) -> tuple[float, float, float]:
-    """CPU of a call with and without, in seconds, and the median of the rounds' losses. They take turns."""
-    for server in servers.values():
-        burst(server, tool, clients=CLIENTS, requests=WARM_UP)
-    rounds = [
-        {
-            name: burst(server, tool, clients=CLIENTS, requests=REQUESTS).cpu_seconds
-            for name, server in servers.items()
-        }
-        for _ in range(ROUNDS)
-    ]
-    losses = [1 - found["off"] / found["on"] for found in rounds]
-    return (*(median(found[name] for found in rounds) for name in ("on", "off")), median(losses))  # type: ignore[return-value]
+def loss(pairs: list[dict[str, McpServer]], tool: str) -> tuple[float, float, float]:
+    """CPU of a call with and without, in seconds, and the loss, by the medians. They take turns."""
+    found: dict[str, list[float]] = {"on": [], "off": []}
+    for servers in pairs:
+        for server in servers.values():
+            burst(server, tool, clients=CLIENTS, requests=WARM_UP)
+        for _ in range(ROUNDS):
+            for name, server in servers.items():
+                found[name].append(burst(server, tool, clients=CLIENTS, requests=REQUESTS).cpu_seconds)
+    on, off = median(found["on"]), median(found["off"])
+    return on, off, 1 - off / on
 
 
 def main() -> None:
@@ -78,17 +78,18 @@ def main() -> None:
         stack.enter_context(own_database(os.environ.get("DATABASE_URL", "")))
         prepare_workflows(stack.enter_context(status_engine(folder)))
         collector = stack.enter_context(traces_collector(folder))
-        on, off = free_port(), free_port()
         everything = {"OTEL_EXPORTER_OTLP_ENDPOINT": collector, "LOG_FORMAT": "json", "LOG_LEVEL": "INFO"}
-        bare = [sys.executable, "-m", "benchmarks._unobserved", str(off)]
-        servers = {
-            "on": stack.enter_context(web_process(folder, "on", web_command(on), on, **everything)),
-            "off": stack.enter_context(web_process(folder, "off", bare, off, LOG_LEVEL="ERROR")),
-        }
-        stack.enter_context(scraped(servers["on"]))
+        pairs = []
+        for number in range(PAIRS):
+            on, off = free_port(), free_port()
+            bare = [sys.executable, "-m", "benchmarks._unobserved", str(off)]
+            observed = web_process(folder, f"on {number}", web_command(on), on, **everything)
+            unobserved = web_process(folder, f"off {number}", bare, off, LOG_LEVEL="ERROR")
+            pairs.append({"on": stack.enter_context(observed), "off": stack.enter_context(unobserved)})
+            stack.enter_context(scraped(pairs[-1]["on"]))
         found = {}
         for tool in (POLLED, AT_ONCE, CACHED):
-            found[tool] = loss(servers, tool)
+            found[tool] = loss(pairs, tool)
             print(f"  {TITLES[tool]}: {found[tool][2]:.1%} lost", flush=True)
         received = httpx2.get(f"{collector}/received").text
     table(
