@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
 
+from connectors.testing.harness import let_pass
+
 
 @dataclass(frozen=True)
 class Received:
@@ -25,6 +27,7 @@ class Received:
         return json.loads(self.body)
 
 
+ARRIVED_SECONDS = 0.02
 Behaviour = Callable[[Received, asyncio.StreamWriter], Awaitable[None]]
 
 
@@ -142,16 +145,21 @@ def sends_and_hangs_up(raw: bytes = b"") -> Behaviour:
     return behave
 
 
-def stays_silent_after(raw: bytes = b"") -> Behaviour:
+def stays_silent_after(raw: bytes = b"", *, seconds: float = 0.0) -> Behaviour:
+    """For a client on the same event loop, so many seconds pass as soon as `raw` has arrived."""
+
     async def behave(request: Received, writer: asyncio.StreamWriter) -> None:
         writer.write(raw)
+        await asyncio.sleep(ARRIVED_SECONDS)
+        let_pass(seconds)
         await asyncio.Event().wait()
 
     return behave
 
 
-def repeats(raw: bytes, piece: bytes, *, every_seconds: float) -> Behaviour:
-    """Send `raw`, then `piece` again and again without end."""
+def repeats(raw: bytes, piece: bytes, *, every_seconds: float, seconds: float = 0.0) -> Behaviour:
+    """Send `raw`, then `piece` again and again without end. For a client on the same event loop, so many
+    `seconds` more pass after each piece."""
 
     async def behave(request: Received, writer: asyncio.StreamWriter) -> None:
         writer.write(raw)
@@ -159,6 +167,7 @@ def repeats(raw: bytes, piece: bytes, *, every_seconds: float) -> Behaviour:
             writer.write(piece)
             await writer.drain()
             await asyncio.sleep(every_seconds)
+            let_pass(seconds)
 
     return behave
 

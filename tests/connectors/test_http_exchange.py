@@ -118,7 +118,7 @@ async def test_an_answer_that_does_not_come_is_an_error_that_says_what_may_have_
 ) -> None:
     """C5.3: after a safe request nothing has, after another it may have."""
     async with (
-        ScriptedEngine(stays_silent_after(arrived)) as engine,
+        ScriptedEngine(stays_silent_after(arrived, seconds=1.0)) as engine,
         client_of(engine, limits=IMPATIENT) as client,
     ):
         with pytest.raises(Unreachable, match=r"GET /orders: no response within 0\.2 s"):
@@ -226,7 +226,11 @@ async def test_only_the_configured_origin_is_asked(target: str) -> None:
 
 @pytest.mark.parametrize(
     "behave",
-    [sends(response(200, "x" * 99)), stays_silent_after(), replies(200, b"x", content_encoding="br")],
+    [
+        sends(response(200, "x" * 99)),
+        stays_silent_after(seconds=1.0),
+        replies(200, b"x", content_encoding="br"),
+    ],
 )
 async def test_no_error_answer_log_or_repr_shows_credentials(
     behave: Any, caplog: pytest.LogCaptureFixture

@@ -94,7 +94,7 @@ class LoggedInHarness(JobEngineHarness):
     @asynccontextmanager
     async def connector_without_answers(self) -> AsyncIterator[Connector]:
         """Its login is answered, so that the start gets as far as the silence."""
-        stay_silent, log_in = stays_silent_after(), replies(200, self.login_answer)
+        stay_silent, log_in = stays_silent_after(seconds=1.0), replies(200, self.login_answer)
 
         async def behave(request: Received, writer: asyncio.StreamWriter) -> None:
             await (log_in if request.target == self.login_path else stay_silent)(request, writer)
