@@ -1,6 +1,7 @@
 """Engines, callers and rows for the tests of executions."""
 
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,11 +9,17 @@ import pytest
 from catalogue.connections import close_connectors
 from catalogue.models import Source, Workflow
 from connectors.background import run_in_background_loop
-from executions import waiting
+from connectors.errors import backoff_seconds
+from connectors.protocol import Capabilities
+from connectors.simplified import SimplifiedConnector
+from executions import change_feed, waiting
+from executions.runner import engine_calls, start
 from tests.executions.engines import WORKFLOW_ID, WireEngine, running_wire_engine, until
 from tests.executions.steps import is_nothing_under_way
 from tests.factories import make_source, make_workflow
 from tests.processes import ExampleEngine, running_example_engine
+
+QUICKER = 20
 
 
 @pytest.fixture(scope="session")
@@ -57,8 +64,29 @@ def keyed_workflow(engine: WireEngine) -> Workflow:
 
 @pytest.fixture
 def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Waiting requests read their row ten times as often as usual."""
-    monkeypatch.setattr(waiting, "LOOK_AGAIN_SECONDS", waiting.LOOK_AGAIN_SECONDS / 10)
+    """Rows are read and runs first polled after a twentieth of the usual time."""
+    monkeypatch.setattr(waiting, "LOOK_AGAIN_SECONDS", waiting.LOOK_AGAIN_SECONDS / QUICKER)
+    monkeypatch.setattr(change_feed, "LOOK_SECONDS", change_feed.LOOK_SECONDS / QUICKER)
+    monkeypatch.setattr(start, "LOOK_SECONDS", start.LOOK_SECONDS / QUICKER)
+    monkeypatch.setattr(start, "FIRST_POLL", start.FIRST_POLL / QUICKER)
+
+
+@pytest.fixture
+def quick_repeats(quick_looks: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Polls, failed starts and lookups are repeated after a twentieth of the usual time as well."""
+    usual = SimplifiedConnector.capabilities.fget
+    assert usual is not None
+
+    def capabilities(connector: SimplifiedConnector) -> Capabilities:
+        promised = usual(connector)
+        return replace(promised, min_poll_seconds=promised.min_poll_seconds / QUICKER)
+
+    def pause(repeated: int, *, first: float, longest: float) -> float:
+        return backoff_seconds(repeated, first=first, longest=longest) / QUICKER
+
+    monkeypatch.setattr(SimplifiedConnector, "capabilities", property(capabilities))
+    monkeypatch.setattr(engine_calls, "backoff_seconds", pause)
+    monkeypatch.setattr(start, "backoff_seconds", pause)
 
 
 @pytest.fixture

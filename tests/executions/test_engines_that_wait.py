@@ -88,6 +88,7 @@ async def test_an_engine_that_does_not_keep_its_word_is_not_asked_again_and_agai
     assert all(later - earlier >= 0.2 for earlier, later in itertools.pairwise(times))
 
 
+@pytest.mark.usefixtures("quick_repeats")
 async def test_a_wait_that_fails_is_begun_again(workflow: Workflow, patient: PatientEngine) -> None:
     """A5.2: the run goes on without us."""
     waiting = await begin_call(patient)

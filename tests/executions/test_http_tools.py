@@ -128,6 +128,7 @@ async def test_a_call_that_may_be_repeated_ends_with_its_deadline_too(api: Targe
     assert len(api.arrived) == 1
 
 
+@pytest.mark.usefixtures("quick_repeats")
 async def test_a_request_that_only_reads_is_sent_again(api: TargetApi) -> None:
     """C5.3: what a busy API asks for is done."""
     await keep(api, "GET", "/text")

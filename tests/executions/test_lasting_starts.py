@@ -28,7 +28,7 @@ from tests.executions.steps import (
 )
 from tests.factories import make_workflow
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("quick_looks")]
 
 
 @pytest.fixture

@@ -59,7 +59,7 @@ from tests.executions.test_limit_races import together
 from tests.factories import make_source, make_workflow
 from tests.processes import ExampleEngine
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("quick_looks")]
 
 LATER = timezone.now() + timedelta(hours=1)
 BUSY = replies(503, {"error": "busy"}, retry_after="0")
@@ -160,6 +160,7 @@ def test_an_execution_that_waited_too_long_for_its_start_times_out(
 # Starts that surely did not happen.
 
 
+@pytest.mark.usefixtures("quick_repeats")
 async def test_a_start_that_did_not_happen_is_tried_again_while_the_caller_waits(
     engine: WireEngine, workflow: Workflow
 ) -> None:
@@ -313,6 +314,7 @@ async def test_the_start_of_a_synchronous_workflow_may_last_as_long_as_its_timeo
     assert (await call("report")).succeeded
 
 
+@pytest.mark.usefixtures("quick_repeats")
 async def test_an_engine_that_knows_our_key_is_asked_again(
     engine: WireEngine, keyed_workflow: Workflow
 ) -> None:

@@ -108,10 +108,10 @@ async def test_a_run_that_goes_on_without_its_caller_keeps_its_place(
 ) -> None:
     """What counts is what runs at the engine, whoever waits for it."""
     await in_database(lambda: override_workflow(workflow, max_concurrent=1))
-    running = await call("report", {"call": 1}, seconds=0.5)
-    assert running.state == State.RUNNING
+    running = await call("report", {"call": 1}, seconds=0)
+    await until(lambda: read(running).state == State.RUNNING)
 
-    second = await call("report", {"call": 2}, seconds=0.5)
+    second = await call("report", {"call": 2}, seconds=0.1)
 
     assert second.is_queued and engine.count("start") == 1
     engine.on_status = replies(200, completed())
@@ -171,6 +171,7 @@ async def test_what_another_process_ended_is_noticed_by_the_tick(runs: HeldRuns,
     assert (await waiting_one).succeeded
 
 
+@pytest.mark.usefixtures("quick_looks")
 async def test_a_waiter_learns_of_the_place_that_another_process_gave_it(
     runs: HeldRuns, workflow: Workflow
 ) -> None:

@@ -98,6 +98,7 @@ def relayed_countdown(wire: WireEngine, engine: ExampleEngine) -> Workflow:
     return make_workflow(source, upstream_id="1003", name="countdown")
 
 
+@pytest.mark.usefixtures("quick_repeats")
 async def test_a_run_whose_start_was_cut_off_after_it_was_sent_is_found_and_its_result_returned(
     engine: WireEngine, forgetful_engine: ExampleEngine
 ) -> None:
@@ -136,6 +137,7 @@ def start_by_hand(engine: ExampleEngine, execution: Execution) -> None:
     ).raise_for_status()
 
 
+@pytest.mark.usefixtures("quick_repeats")
 async def test_a_run_of_an_engine_that_knows_keys_is_found_when_no_answer_to_a_start_arrives(
     engine: WireEngine, example_engine: ExampleEngine, configured: Any
 ) -> None:
@@ -156,6 +158,7 @@ async def test_a_run_of_an_engine_that_knows_keys_is_found_when_no_answer_to_a_s
 # What the engine says, on the wire.
 
 
+@pytest.mark.usefixtures("quick_repeats")
 @pytest.mark.parametrize("behaviour", [HANGS_UP, replies(500, {"error": "gone"}), replies(200, {"ok": True})],
     ids=["hangs up", "500", "names no run"],
 )  # fmt: skip
@@ -356,6 +359,7 @@ def test_a_source_that_was_switched_off_is_still_asked_what_became_of_a_start(
 # Engines that start one run per key as well.
 
 
+@pytest.mark.usefixtures("quick_repeats")
 async def test_a_start_is_looked_up_once_its_repeats_are_used_up(
     engine: WireEngine, keyed_workflow: Workflow
 ) -> None:

@@ -42,6 +42,7 @@ from tests.factories import make_workflow
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
+    pytest.mark.usefixtures("quick_looks"),
     pytest.mark.databases("executions.starting", "executions.models.execution"),
 ]
 
