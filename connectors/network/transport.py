@@ -54,11 +54,13 @@ class HttpLimits:
 
     @classmethod
     def within(cls, seconds: float, *, max_response_bytes: int = 10_000_000) -> Self:
+        """For an engine, of which a worker polls 50 runs and starts 50 others at a time."""
         return cls(
             connect_seconds=min(cls().connect_seconds, seconds),
             read_seconds=seconds,
             total_seconds=seconds,
             max_response_bytes=max_response_bytes,
+            max_connections=100,
         )
 
 

@@ -83,8 +83,8 @@ async def silent_engines(ports: int) -> AsyncIterator[list[int]]:
 
 
 def let_pass(seconds: float) -> None:
-    """As if this much time had passed on this event loop: time limits end without a wait for them. Does nothing
-    on a loop that takes its time from elsewhere, such as uvloop's."""
+    """As if this much time had passed on this event loop: its time limits end without a wait for them. Does
+    nothing on a loop that takes its time from elsewhere, such as uvloop's."""
     loop = asyncio.get_running_loop()
     ahead = loop.time() + seconds - time.monotonic()
     with suppress(AttributeError):

@@ -141,7 +141,7 @@ def _corrections(execution: Execution, now: datetime) -> dict[str, Any]:
     return changes
 
 
-LANE_ROOM = 50  # Concurrent steps of one lane in a process: the size of an engine's connection pool
+LANE_ROOM = 50  # Concurrent steps of one lane in a process; an engine's pool has connections for both
 
 
 class Lane(NamedTuple):

@@ -105,6 +105,7 @@ def test_starts_that_take_long_do_not_keep_runs_of_the_same_engine_from_being_po
     poll_due_executions()
 
     wait_until(lambda: polled() == 1)
+    assert engine.count("status") == 1
     gate.open()
     wait_until(lambda: Execution.objects.filter(state=State.COMPLETED).count() == LANE_ROOM + 5)
 
