@@ -146,7 +146,7 @@ def test_who_waits_while_the_process_ends_is_told_to_ask_again(settings: Setting
     settings.ROOT_URLCONF = __name__
     handler = ThreadHandler(largest_body=LARGEST_BODY, is_known=knows_somebody, doorkeeper=Doorkeeper())
     with ThreadPoolExecutor(1) as clients:
-        with serving(handler, lifespan="off", timeout_graceful_shutdown=1) as url:
+        with serving(handler, lifespan="off", timeout_graceful_shutdown=0.1) as url:
             asked = clients.submit(get, f"{url}/hold")
             assert arrived.wait(20)
         answer = asked.result(20)

@@ -1,5 +1,6 @@
 """An ASGI application on a port of its own, in a thread of the tests' process."""
 
+import asyncio
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +12,19 @@ from starlette.types import ASGIApp
 from config.web_server import configure_server
 
 START_SECONDS = 20
+
+
+class _Hurried:
+    """Asyncio for uvicorn's server, which sleeps for tenths of a second until it sees that it is to end."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(asyncio, name)
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds / 10)
+
+
+uvicorn.server.asyncio = _Hurried()  # type: ignore[assignment]
 
 
 @contextmanager
