@@ -447,7 +447,7 @@ def test_an_import_plans_with_what_somebody_else_was_about_to_change() -> None:
     with transaction.atomic():
         override_workflow(Workflow.objects.get(upstream_id="1"), tool_name="taken")
         importing.start()
-        importing.join(1)
+        importing.join(0.2)
     importing.join(60)
     assert isinstance(outcomes[0], ImportRefused)
     assert "the tool name taken belongs to workflow 1 of orders" in str(outcomes[0])

@@ -57,8 +57,9 @@ def helper() -> Iterator[Helper]:
 
 
 @pytest.fixture
-def paused(engine: Engine) -> Iterator[Pause]:
+def paused(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pause]:
     """The engine holds its answer back until it is released."""
+    monkeypatch.setattr(discovery, "LOOK_AGAIN_SECONDS", 0.05)
     with engine.paused() as pause:
         yield pause
 

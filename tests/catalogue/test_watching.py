@@ -25,6 +25,11 @@ pytestmark = [
 PATIENCE_SECONDS = 20
 
 
+@pytest.fixture(autouse=True)
+def _quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exposure, "LOOK_SECONDS", exposure.LOOK_SECONDS / 10)
+
+
 @pytest.fixture
 def logged() -> Iterator[list[str]]:
     lines: list[str] = []

@@ -180,9 +180,7 @@ HALVES = {
 }
 
 
-def test_a_request_of_which_only_half_comes_is_refused_in_time(
-    impatient_web: Web, subtests: pytest.Subtests
-):
+def test_a_request_of_which_only_half_comes_is_refused_in_time(impatient_web: Web, subtests: pytest.Subtests):
     connections = {half: impatient_web.connect() for half in HALVES}
     for half, connection in connections.items():
         connection.send(HALVES[half])

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from connectors.definitions import RejectedDefinition, WorkflowDefinition
 from connectors.errors import InvalidAnswer, NotFound, OutcomeUnknown, Rejected, Unreachable
-from connectors.prefect.connector import PrefectConfig, PrefectConnector
+from connectors.prefect.connector import PAUSES_FOR_LOGS, PrefectConfig, PrefectConnector
 from connectors.protocol import RunFilter, RunRef, RunState, WorkflowRef
 from tests.connectors.scripted import Behaviour, Received, ScriptedEngine, response
 
@@ -55,6 +55,12 @@ def answers(by_target: dict[str, Any]) -> Behaviour:
 
 
 BUSY = Status(503)
+
+
+@pytest.fixture(autouse=True)
+def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("connectors.prefect.connector.FIRST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr("connectors.prefect.connector.PAUSES_FOR_LOGS", (0.01,) * len(PAUSES_FOR_LOGS))
 
 
 @asynccontextmanager
@@ -215,11 +221,8 @@ async def test_a_busy_database_is_asked_again_with_the_same_key() -> None:
     assert [request.json["idempotency_key"] for request in engine.received] == [str(KEY)] * 3
 
 
-async def test_a_busy_database_that_stays_busy_leaves_the_outcome_open(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_busy_database_that_stays_busy_leaves_the_outcome_open() -> None:
     """A7.2: the start may have happened, and is repeated with its key by whoever keeps the record."""
-    monkeypatch.setattr("connectors.prefect.connector.FIRST_PAUSE_SECONDS", 0.01)
     async with prefect({CREATE: BUSY, READ: BUSY}) as (connector, _):
         with pytest.raises(OutcomeUnknown):
             await connector.start(WORKFLOW, {}, key=KEY)

@@ -9,7 +9,9 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from tests.connectors.scripted import Behaviour, Received, ScriptedEngine, response
+from connectors.background import start_in_background_loop
+from connectors.testing.harness import let_pass
+from tests.connectors.scripted import ARRIVED_SECONDS, Behaviour, Received, ScriptedEngine, response
 
 SESSION = "the-session"
 STREAM_HEAD = (
@@ -101,7 +103,15 @@ async def _answer_stream(answer: Answer | None, request: Received, writer: async
 
 
 async def silence(message: Any, writer: asyncio.StreamWriter) -> None:
+    """For clients on this event loop and on the background loop, it has lasted for long at once."""
+    start_in_background_loop(_let_pass())
+    await _let_pass()
     await asyncio.Event().wait()
+
+
+async def _let_pass() -> None:
+    await asyncio.sleep(ARRIVED_SECONDS)
+    let_pass(10)
 
 
 def cursors_for_ever() -> Answer:

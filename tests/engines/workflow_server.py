@@ -127,6 +127,7 @@ class WorkflowServer:
         """What the start tool answers instead of the run."""
         self.silent: set[str] = set()
         """Tools that take a call and do not answer it."""
+        self.on_silence: Callable[[], object] = lambda: None
         self.before_listing: Callable[[], None] = lambda: None
         """Called in the server's thread, before it answers with its tools."""
         self.page_size = 1000
@@ -178,6 +179,7 @@ class WorkflowServer:
         if params.name not in self.tools:
             raise MCPError(code=INVALID_PARAMS, message=f"Unknown tool: {params.name}")
         if params.name in self.silent:
+            self.on_silence()
             await asyncio.Event().wait()
         answers = {LIST: self._list, START: self._start, STATUS: self._status, CANCEL: self._cancel}
         try:

@@ -1,8 +1,10 @@
 """The contract for MCP servers that list workflows with a tool, run by tools or by an HTTP API (B10)."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from typing import Any
 from unittest.mock import ANY
 from uuid import UUID
@@ -20,6 +22,7 @@ from connectors.testing import (
     closing,
     http_answer,
 )
+from connectors.testing.harness import let_pass
 from connectors.upstream_mcp.config import McpSourceConfig
 from connectors.upstream_mcp.connector import LISTED, PREFIX, McpSourceConnector
 from connectors.upstream_mcp.tools import METADATA_KEY
@@ -66,6 +69,7 @@ class ToolsHarness(EngineHarness):
         """The conversation begins as it should, so that the start does reach the server."""
         mute = WorkflowServer(key=KEY)
         mute.silent = {START, STATUS, CANCEL}
+        mute.on_silence = partial(asyncio.get_running_loop().call_soon_threadsafe, let_pass, 1.0)
         with mute.running():
             async with closing(self._connector(mute.url, KEY, 0.2)) as connector:
                 await connector.check()
