@@ -76,13 +76,13 @@ async def silent_engines(ports: int) -> AsyncIterator[list[int]]:
         while await reader.read(65_536):
             # By then, all of the request is sent.
             await asyncio.sleep(POLL_SECONDS)
-            let_pass(DEADLINE_SECONDS)
+            advance_clock(DEADLINE_SECONDS)
 
     async with _listening(take, ports) as listened_to:
         yield listened_to
 
 
-def let_pass(seconds: float) -> None:
+def advance_clock(seconds: float) -> None:
     """As if this much time had passed on this event loop: its time limits end without a wait for them. Does
     nothing on a loop that takes its time from elsewhere, such as uvloop's."""
     loop = asyncio.get_running_loop()

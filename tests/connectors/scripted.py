@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
 
-from connectors.testing.harness import let_pass
+from connectors.testing import advance_clock
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ def stays_silent_after(raw: bytes = b"", *, seconds: float = 0.0) -> Behaviour:
     async def behave(request: Received, writer: asyncio.StreamWriter) -> None:
         writer.write(raw)
         await asyncio.sleep(ARRIVED_SECONDS)
-        let_pass(seconds)
+        advance_clock(seconds)
         await asyncio.Event().wait()
 
     return behave
@@ -167,7 +167,7 @@ def repeats(raw: bytes, piece: bytes, *, every_seconds: float, seconds: float = 
             writer.write(piece)
             await writer.drain()
             await asyncio.sleep(every_seconds)
-            let_pass(seconds)
+            advance_clock(seconds)
 
     return behave
 

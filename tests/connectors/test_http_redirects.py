@@ -12,7 +12,7 @@ from connectors.errors import InvalidAnswer, OutcomeUnknown, Unreachable
 from connectors.network.client import Answer, Credentials, EngineClient
 from connectors.network.policy import http_tool_addresses
 from connectors.network.transport import HttpLimits
-from connectors.testing import everything_told_by
+from connectors.testing import advance_clock, everything_told_by
 from tests.connectors.http_tool_hosts import http_tool_hosts
 from tests.connectors.resolving import names
 from tests.connectors.scripted import (
@@ -290,7 +290,7 @@ async def test_the_time_limit_covers_all_redirects() -> None:
     """C5.3: each of them alone has time enough."""
 
     async def behave(request: Received, writer: asyncio.StreamWriter) -> None:
-        await asyncio.sleep(0.1)
+        advance_clock(0.1)
         writer.write(response(302, location="/next"))
 
     limits = HttpLimits(read_seconds=60, total_seconds=0.35)

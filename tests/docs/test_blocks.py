@@ -1,11 +1,13 @@
 """Every command and every configuration in the documentation works, or says why no test can run it."""
 
+import asyncio
 import json
 import re
 from collections.abc import Iterator
 from functools import reduce
 from operator import getitem
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ from django.core.management import call_command
 from catalogue.curation import enable_workflows
 from catalogue.discovery import refresh_source
 from catalogue.models import HistoryEntry, Review, Workflow
+from connectors.http_job import trial
 from connectors.http_job.engine import preset_text
 from connectors.network.policy import StdioCommand, allow_stdio_commands
 from connectors.registry import connector_class
@@ -117,7 +120,10 @@ def prepare(page: str, engine: ExampleEngine, request: pytest.FixtureRequest) ->
 
 
 @pytest.fixture
-def airflow() -> Iterator[JobEngine]:
+def airflow(monkeypatch: pytest.MonkeyPatch) -> Iterator[JobEngine]:
+    """Its run has ended long before two seconds have passed."""
+    hurried = SimpleNamespace(sleep=lambda seconds: asyncio.sleep(seconds / 20))
+    monkeypatch.setattr(trial, "asyncio", hurried)
     with serving(Airflow()) as engine:
         yield engine
 

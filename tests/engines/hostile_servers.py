@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from connectors.background import start_in_background_loop
-from connectors.testing.harness import let_pass
+from connectors.testing import advance_clock
 from tests.connectors.scripted import ARRIVED_SECONDS, Behaviour, Received, ScriptedEngine, response
 
 SESSION = "the-session"
@@ -103,15 +103,15 @@ async def _answer_stream(answer: Answer | None, request: Received, writer: async
 
 
 async def silence(message: Any, writer: asyncio.StreamWriter) -> None:
-    """For clients on this event loop and on the background loop, it has lasted for long at once."""
-    start_in_background_loop(_let_pass())
-    await _let_pass()
+    """Ten seconds of it pass at once for clients on this event loop and on the background loop."""
+    start_in_background_loop(_pass_quickly())
+    await _pass_quickly()
     await asyncio.Event().wait()
 
 
-async def _let_pass() -> None:
+async def _pass_quickly() -> None:
     await asyncio.sleep(ARRIVED_SECONDS)
-    let_pass(10)
+    advance_clock(10)
 
 
 def cursors_for_ever() -> Answer:

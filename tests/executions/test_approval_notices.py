@@ -127,7 +127,7 @@ class Conversation(socketserver.StreamRequestHandler):
 @contextmanager
 def mail_server() -> Iterator[MailServer]:
     with MailServer() as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
         thread.start()
         yield server
         server.shutdown()

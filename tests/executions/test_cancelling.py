@@ -131,6 +131,7 @@ def test_a_cancel_beats_the_worker_that_is_about_to_start_it(engine: WireEngine,
     assert engine.requests == []
 
 
+@pytest.mark.usefixtures("quick_looks")
 def test_a_cancel_during_the_start_is_sent_once_the_run_is_known(
     engine: WireEngine, workflow: Workflow
 ) -> None:

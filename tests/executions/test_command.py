@@ -13,7 +13,7 @@ from tests.connectors.scripted import replies, sends_and_hangs_up
 from tests.executions.engines import RUN_ID, WireEngine, completed, receipt, status
 from tests.executions.steps import only
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("quick_looks")]
 
 
 def call_tool(*arguments: str) -> str:

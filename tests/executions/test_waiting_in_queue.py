@@ -90,7 +90,7 @@ async def test_a_patient_callers_time_begins_again_with_the_place(
     runs: HeldRuns, workflow: Workflow, configured: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A7.1: the timeout of a run does not pass in the queue, so the patience for it does not either."""
-    monkeypatch.setattr(waiting, "GRACE_SECONDS", 0.0)
+    monkeypatch.setattr(waiting, "GRACE_SECONDS", -1.5)
     configured(max_concurrent_executions=1)
     await in_database(lambda: override_workflow(workflow, timeout_seconds=3))
     await in_database(make_active, workflow, State.RUNNING)
@@ -104,7 +104,7 @@ async def test_a_patient_callers_time_begins_again_with_the_place(
     returned = await patient
 
     assert returned.pk == queued.pk
-    assert timezone.now() >= queued.admitted_at + timedelta(seconds=3)
+    assert timezone.now() >= queued.admitted_at + timedelta(seconds=1.5)
 
 
 async def test_the_timeout_begins_with_the_place(workflow: Workflow) -> None:

@@ -19,10 +19,10 @@ from connectors.testing import (
     ConnectorContract,
     EngineHarness,
     Sample,
+    advance_clock,
     closing,
     http_answer,
 )
-from connectors.testing.harness import let_pass
 from connectors.upstream_mcp.config import McpSourceConfig
 from connectors.upstream_mcp.connector import LISTED, PREFIX, McpSourceConnector
 from connectors.upstream_mcp.tools import METADATA_KEY
@@ -69,9 +69,9 @@ class ToolsHarness(EngineHarness):
         """The conversation begins as it should, so that the start does reach the server."""
         mute = WorkflowServer(key=KEY)
         mute.silent = {START, STATUS, CANCEL}
-        mute.on_silence = partial(asyncio.get_running_loop().call_soon_threadsafe, let_pass, 1.0)
+        mute.on_silence = partial(asyncio.get_running_loop().call_soon_threadsafe, advance_clock, 5.0)
         with mute.running():
-            async with closing(self._connector(mute.url, KEY, 0.2)) as connector:
+            async with closing(self._connector(mute.url, KEY, 5.0)) as connector:
                 await connector.check()
                 yield connector
 
