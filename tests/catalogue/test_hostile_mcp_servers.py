@@ -62,8 +62,8 @@ def source_of(engine: ScriptedEngine, *, name: str = "hostile", **config: Any) -
 @pytest.mark.parametrize(
     ("behave", "words"),
     [
-        (server(initialize=servers.silence), "no response within 1 s"),
-        (server(list=servers.silence), "no response within 1 s"),
+        (server(initialize=servers.passing_silence), "no response within 1 s"),
+        (server(list=servers.passing_silence), "no response within 1 s"),
         (server(list=servers.cursors_for_ever()), "more than 10,000 tools"),
         (server(list=servers.huge_event), "larger than 1,000,000 bytes"),
         (server(list=servers.huge_body), "larger than 1,000,000 bytes"),

@@ -195,7 +195,7 @@ def test_of_what_is_gone_only_what_a_curator_decided_on_is_kept(
         servers.answers({"prompts": {"greet": GREET}}),
         servers.answers({"prompts": [], "nextCursor": 7}),
         servers.sends_raw(b'{"jsonrpc": "2.0", "id": 1, "res'),
-        servers.silence,
+        servers.passing_silence,
         lambda message, _: servers.error(message, "Out of order", code=-32603),
     ],
     ids=["no array", "a number as cursor", "half a message", "silence", "an error"],

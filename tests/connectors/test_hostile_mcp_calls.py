@@ -95,7 +95,7 @@ async def hang_up(message: Any, writer: asyncio.StreamWriter) -> None:
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
-        (servers.silence, "no response within 0.3 s"),
+        (servers.passing_silence, "no response within 0.3 s"),
         (servers.huge_event, "larger than 100,000 bytes"),
         (servers.huge_body, "larger than 100,000 bytes"),
         (servers.sends_raw(b"<html>Sorry</html>"), "not an MCP message in JSON"),

@@ -103,6 +103,10 @@ async def _answer_stream(answer: Answer | None, request: Received, writer: async
 
 
 async def silence(message: Any, writer: asyncio.StreamWriter) -> None:
+    await asyncio.Event().wait()
+
+
+async def passing_silence(message: Any, writer: asyncio.StreamWriter) -> None:
     """Ten seconds of it pass at once for clients on this event loop and on the background loop."""
     start_in_background_loop(_pass_quickly())
     await _pass_quickly()
