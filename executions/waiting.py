@@ -292,7 +292,7 @@ class _Follower:
         """Sleep until the next attempt or look is due. Returns False once the wait has ended."""
         assert self._execution is not None, "there is nothing to wait for before it is created"
         seconds = (self._execution.next_attempt_at - timezone.now()).total_seconds()
-        if seconds <= 0 and self._execution.lease_holder != self._holder:
+        if seconds <= 0 and self._execution.lease_holder not in ("", self._holder):
             seconds = LOOK_AGAIN_SECONDS
         if seconds > 0 or self._stirred.is_set():
             with contextlib.suppress(TimeoutError):
