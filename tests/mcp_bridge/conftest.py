@@ -4,7 +4,7 @@ import os
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,11 @@ from catalogue import exposure
 from catalogue.curation import enable_workflows
 from catalogue.discovery import refresh_source
 from catalogue.models import Source, Workflow
+from connectors.protocol import Capabilities, Connector
 from executions import advancing, change_feed
+from executions.models import Execution
+from executions.runner import follow, start
+from executions.runner.engine_calls import capabilities_of
 from mcp_bridge import notifications, tool_lists
 from mcp_bridge.tokens import create_token
 from tests import plain_http
@@ -75,9 +79,25 @@ def _committed_rows(transactional_db: None) -> None:
     """The server reads on threads of its own, so rows have to be committed."""
 
 
+@pytest.fixture(autouse=True)
+def quick_polls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Engines are polled ten times as often as usual, but not those that want to be polled less often."""
+
+    def more_often(connector: Connector, execution: Execution) -> Capabilities:
+        capabilities = capabilities_of(connector, execution)
+        least = capabilities.min_poll_seconds
+        return replace(capabilities, min_poll_seconds=0.1 if least <= 1 else least)
+
+    monkeypatch.setattr(follow, "capabilities_of", more_often)
+    monkeypatch.setattr(start, "FIRST_POLL", start.FIRST_POLL / 10)
+
+
+QUICKER = 40
+
+
 @pytest.fixture
 def quick_news(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Changes are looked for ten times as often as usual, and told as much sooner."""
+    """Changes are looked for so many times as often as usual, and told as much sooner."""
     for module, name in (
         (exposure, "LOOK_SECONDS"),
         (exposure, "MAX_AGE_SECONDS"),
@@ -86,7 +106,7 @@ def quick_news(monkeypatch: pytest.MonkeyPatch) -> None:
         (notifications, "LOOK_SECONDS"),
         (change_feed, "LOOK_SECONDS"),
     ):
-        monkeypatch.setattr(module, name, getattr(module, name) / 10)
+        monkeypatch.setattr(module, name, getattr(module, name) / QUICKER)
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from tests.connectors.scripted import ScriptedEngine
 from tests.engines.hostile_servers import result, server
 from tests.executions.engines import until
 from tests.factories import make_filter, make_source, make_workflow
-from tests.mcp_bridge.conftest import Connect
+from tests.mcp_bridge.conftest import QUICKER, Connect
 from tests.mcp_bridge.database import in_database
 from tests.mcp_bridge.test_tasks import is_free
 from tests.processes import ExampleEngine
@@ -97,7 +97,7 @@ async def test_a_waiting_client_of_either_era_gets_rising_progress(
         told.append((progress, total, message))
 
     async with connect(mode=era) as client:
-        result = await client.call_tool("countdown", {"seconds": 2.3}, progress_callback=listen)
+        result = await client.call_tool("countdown", {"seconds": 0.5}, progress_callback=listen)
     assert not result.is_error
     values = [value for value, _, _ in told]
     assert len(values) >= 2
@@ -214,6 +214,7 @@ async def test_a_problem_with_many_allowed_values_is_told_in_an_answer_of_bearab
     assert len(told) == 2 and left == "- and 6 more problems"
 
 
+@pytest.mark.usefixtures("quick_news")
 async def test_a_disabled_workflow_is_gone_from_the_list_and_refused(connect: Connect, source: Source):
     """A4.4: at once in this process; no restart."""
     async with connect() as client:
@@ -227,10 +228,10 @@ async def test_a_disabled_workflow_is_gone_from_the_list_and_refused(connect: Co
 
 async def _until_absent(client: Client, name: str) -> None:
     """Each listing is a fresh look; the bound on what a process remembers is half a second."""
-    deadline = (asked_at := time.monotonic()) + 1.0
+    deadline = (asked_at := time.monotonic()) + 1.0 / QUICKER
     while name in await tool_names(client):
         assert asked_at < deadline, f"{name} stayed"
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.005)
         asked_at = time.monotonic()
 
 
