@@ -9,15 +9,20 @@ from django.utils import timezone
 from catalogue import long_lists
 from catalogue.discovery import refresh_source
 from catalogue.models import Source
+from executions import waiting
 from executions.models import Execution, State
 from executions.rest.base import MOST_OF_ONE, waiting_places
 from executions.retention import prune
 from tests import plain_http
 from tests.api.clients import administrator, agent, problem_paths, staff_session
 from tests.content_blocks import EVERY_KIND
-from tests.executions.steps import advance_due_executions
+from tests.executions.engines import in_thread
+from tests.executions.steps import advance_due_executions, after
 from tests.factories import make_event, make_execution, make_source, make_workflow
+from tests.mcp_bridge.conftest import quick_polls
 from tests.processes import ExampleEngine
+
+__all__ = ["quick_polls"]
 
 pytestmark = pytest.mark.django_db
 
@@ -411,16 +416,17 @@ def test_a_run_that_fails_while_waited_for_is_a_record_with_the_engines_reason(e
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_wait_that_is_over_leaves_the_run_going(engine: Source):
+async def test_a_wait_that_is_over_leaves_the_run_going(engine: Source):
     """A7.1: bounded."""
-    client = agent()
+    client = await in_thread(agent)
+    body = {"tool": "countdown", "arguments": {"seconds": 30}, "wait_seconds": 20}
 
-    response = client.post(
-        "/api/executions/", {"tool": "countdown", "arguments": {"seconds": 30}, "wait_seconds": 1}
-    )
+    was_polled = Execution.objects.filter(polls__gt=0).exists
+    response = await after(20, in_thread(client.post, "/api/executions/", body), was_polled)
 
     assert (response.status_code, response.json()["state"]) == (202, "running")
-    assert client.post(f"/api/executions/{response.json()['id']}/cancel/").status_code in (200, 202)
+    cancelled = await in_thread(client.post, f"/api/executions/{response.json()['id']}/cancel/")
+    assert cancelled.status_code in (200, 202)
 
 
 @pytest.mark.django_db(transaction=True)
@@ -459,7 +465,11 @@ def test_a_repeated_key_gives_the_execution_that_there_is_and_says_so():
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_repeated_key_gives_the_result_once_it_is_there(engine: Source, example_engine: ExampleEngine):
+def test_a_repeated_key_gives_the_result_once_it_is_there(
+    engine: Source, example_engine: ExampleEngine, monkeypatch: pytest.MonkeyPatch
+):
+    """A run that no process advances is advanced at once by the request that waits for it."""
+    monkeypatch.setattr(waiting, "LOOK_AGAIN_SECONDS", 60.0)
     client = agent()
     begun = len(example_engine.runs())
     arguments = {"text": "To be or not"}

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -22,6 +22,8 @@ from executions.models import Execution, ExecutionPayload, State
 from executions.models.lifecycle import StartRequest
 from executions.runner.lease import claim_due_executions
 from executions.waiting import start_and_wait
+from executions.wakeups import Patience, waits
+from tests.executions.engines import until
 from tests.factories import make_execution, make_source
 from tests.processes import ExampleEngine
 
@@ -89,6 +91,27 @@ def let_pass(execution: Execution, seconds: float) -> None:
     ago = timedelta(seconds=seconds)
     Execution.objects.filter(pk=execution.pk).update(**{name: F(name) - ago for name in TIMES})
     Source.objects.update(configured_at=F("configured_at") - ago)
+
+
+def let_waits_pass(seconds: float) -> None:
+    """As if every request that waits for a run had already waited that much longer."""
+
+    def shift(patience: Patience) -> None:
+        patience._ends_at -= seconds
+        patience.apply()
+
+    for patience in tuple(waits.patience):
+        patience.loop.call_soon_threadsafe(shift, patience)
+
+
+async def after(
+    seconds: float, call: Coroutine[Any, Any, Any], once: Callable[[], Any] = lambda: waits.patience
+) -> Any:
+    """What the call gives as if it, and all that wait, had waited so long from when that holds."""
+    waiting = asyncio.create_task(call)
+    await until(lambda: once() or waiting.done(), "the call waits")
+    let_waits_pass(seconds)
+    return await waiting
 
 
 def reconfigure(source: Source) -> None:

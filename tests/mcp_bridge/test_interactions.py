@@ -12,7 +12,7 @@ from executions.models import Execution, State
 from mcp_bridge.content import BEGINNING
 from mcp_bridge.tokens import create_token
 from tests.executions.engines import until
-from tests.executions.steps import told
+from tests.executions.steps import after, told
 from tests.executions.talkative import QUERIES, SIGNALS, TalkativeEngine, review, talker
 from tests.factories import make_execution, make_toolset, make_workflow
 from tests.mcp_bridge.conftest import Connect
@@ -188,7 +188,7 @@ async def test_of_an_answer_that_would_flood_a_context_only_the_beginning_comes(
 
 async def test_the_handle_of_a_run_names_what_it_can_be_asked_and_told(connect: Connect, review: Workflow):
     """A8.2, E10: as soon as there is somebody to ask."""
-    await in_database(Workflow.objects.filter(pk=review.pk).update)(inline_wait_seconds=2)
     async with connect() as client:
-        handle = (await client.call_tool("review", {})).structured_content
+        was_polled = Execution.objects.filter(polls__gt=0).exists
+        handle = (await after(50, client.call_tool("review", {}), was_polled)).structured_content
     assert (handle["queries"], handle["signals"]) == (["progress", "count"], ["approve"])

@@ -9,9 +9,11 @@ from catalogue.curation import override_workflow
 from catalogue.models import Workflow
 from executions import waiting
 from executions.models import Execution
+from executions.wakeups import waits
 from mcp_bridge.tokens import create_token
 from tests.executions.engines import WireEngine, until
 from tests.executions.held import HeldRuns
+from tests.executions.steps import after
 from tests.mcp_bridge.conftest import Connect
 from tests.mcp_bridge.database import in_database
 
@@ -54,7 +56,8 @@ async def test_a_client_waits_in_the_queue_and_then_for_its_result(
         await asyncio.to_thread(runs.wait_for, 1)
         second = asyncio.create_task(client.call_tool("report", {"n": 2}, progress_callback=hear))
         await until(lambda: heard.count("waiting in the queue") >= 2)
-        handle = await other.call_tool("report", {"n": 3})
+        all_wait = lambda: len(waits.patience) == 3  # noqa: E731
+        handle = await after(1, other.call_tool("report", {"n": 3}), all_wait)
         runs.end_all()
         results = await asyncio.gather(first, second)
 

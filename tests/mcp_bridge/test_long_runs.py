@@ -5,7 +5,6 @@ import itertools
 import re
 import time
 from collections.abc import Awaitable, Callable, Iterable
-from datetime import timedelta
 from typing import Any
 
 import httpx2
@@ -17,10 +16,11 @@ from mcp import Client, MCPError
 from pytest_django import Settings
 
 from catalogue.models import Workflow
-from executions import change_feed
+from executions import advancing, change_feed
 from executions.models import Execution, State
-from executions.runner import follow
-from mcp_bridge import builtin_tools, calls
+from executions.runner.follow import CANCELLATION_GRACE
+from executions.wakeups import waits
+from mcp_bridge import builtin_tools, calls, tasks
 from mcp_bridge.bearers import forget_bearers
 from mcp_bridge.models import AccessToken
 from mcp_bridge.tokens import create_token
@@ -30,7 +30,7 @@ from tests.admin.pages import page_url, text_of
 from tests.api.clients import administrator
 from tests.connectors.scripted import replies
 from tests.executions.engines import WireEngine, completed, in_thread, in_turn, receipt, status, until
-from tests.executions.steps import only, timeline
+from tests.executions.steps import after, let_pass, let_waits_pass, only, reach_deadline, timeline
 from tests.factories import make_toolset
 from tests.mcp_bridge.conftest import Connect, McpServer
 from tests.mcp_bridge.database import in_database
@@ -54,6 +54,22 @@ def is_abandoned() -> bool:
     return awaited_until is not None and awaited_until < timezone.now()
 
 
+def let_client_wait(seconds: float) -> None:
+    """As if that much time had passed for what runs in the test's event loop."""
+    loop = asyncio.get_running_loop()
+    clock = loop.time
+    loop.time = lambda: clock() + seconds  # type: ignore[method-assign]
+
+
+async def time_out(client: Client, engine: WireEngine, arguments: dict[str, Any]) -> None:
+    """A call whose client gives up while the run is under way."""
+    call = asyncio.create_task(client.call_tool("report", arguments, read_timeout_seconds=10))
+    await until(lambda: engine.count("status"), "the run is under way")
+    let_client_wait(10)
+    with pytest.raises(MCPError, match=r"[Tt]imed out"):
+        await call
+
+
 @pytest.mark.parametrize("era", ERAS)
 async def test_a_call_that_its_client_gave_up_goes_on_and_the_same_call_gets_its_result(
     open_client: Connect, long_workflow: Workflow, wire_engine: WireEngine, era: str
@@ -61,8 +77,7 @@ async def test_a_call_that_its_client_gave_up_goes_on_and_the_same_call_gets_its
     """A7.5: the client's timeout ends its wait, not the run; what it sends again attaches to it."""
     await in_database(change)(inline_wait_seconds=None)
     async with open_client(mode=era) as client:
-        with pytest.raises(MCPError, match=r"[Tt]imed out"):
-            await client.call_tool("report", {"n": 1}, read_timeout_seconds=1)
+        await time_out(client, wire_engine, {"n": 1})
         await until(lambda: Execution.objects.exists() and is_abandoned(), "the server knows that it is gone")
         wire_engine.on_status = replies(200, completed())
         result = await client.call_tool("report", {"n": 1})
@@ -136,7 +151,7 @@ async def test_a_client_without_tasks_gets_the_result_of_a_run_that_outlasts_its
         handle = (await client.call_tool("report", {})).structured_content
         assert handle["next"]["arguments"] == {"execution_id": handle["execution_id"], "wait_seconds": 25}
         await until(is_free, "a worker could go on")
-        asking = {"execution_id": handle["execution_id"], "wait_seconds": 0.5}
+        asking = {"execution_id": handle["execution_id"], "wait_seconds": 0.1}
         waited = (await client.call_tool(handle["next"]["tool"], asking)).structured_content
         assert waited["state"] == "running" and waited["next"] == handle["next"]
         wire_engine.on_status = replies(200, completed())
@@ -187,30 +202,36 @@ async def test_a_client_of_little_patience_gets_its_handle_in_time_and_is_told_t
             made = await in_database(create_token)(name=name, inline_wait_seconds=tokens_wait)
             tokens[name] = made[1]
 
+    def all_run() -> bool:
+        return Execution.objects.filter(polls__gt=0).count() == len(tokens)
+
+    def all_wait() -> bool:
+        return len(waits.patience) == len(tokens)
+
     async def holds(era: str, asks: bool, decided_for: str) -> None:
         options = {"progress_callback": hear_progress} if asks else {}
         token = tokens[f"{decided_for}-{era}-{asks}"]
         async with connect(mode=era, as_token=token, toolset=decided_for) as client:
-            handle = (await client.call_tool("report", {}, **options)).structured_content
+            handle = (await after(1, client.call_tool("report", {}, **options), all_run)).structured_content
             assert handle["next"]["arguments"]["wait_seconds"] == 1
             asking = {"execution_id": handle["execution_id"], "wait_seconds": 50}
-            waited = (await client.call_tool("get_execution_status", asking, **options)).structured_content
+            call = client.call_tool("get_execution_status", asking, **options)
+            waited = (await after(1, call, all_wait)).structured_content
         assert waited["state"] == "running" and waited["next"] == handle["next"]
 
     await all_at_once(holds, ERAS, (False, True), ("token", "toolset", "both"))
 
 
 @pytest.fixture
-def _unnamed_clients_wait_for_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calls, "UNNAMED_WAIT_SECONDS", 1)
-    monkeypatch.setattr(builtin_tools, "UNNAMED_WAIT_SECONDS", 1)
+def _unnamed_clients_wait_briefly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calls, "UNNAMED_WAIT_SECONDS", 0.05)
+    monkeypatch.setattr(builtin_tools, "UNNAMED_WAIT_SECONDS", 0.05)
 
 
 UNNAMED = {"client_info": None, "read_timeout_seconds": 5}
 """As the frameworks on the Python SDK open it that give up soonest."""
 
 
-@pytest.mark.usefixtures("_unnamed_clients_wait_for_a_second")
 @pytest.mark.parametrize("era", ERAS)
 @pytest.mark.parametrize("execution_type", ["sync", "async"])
 async def test_a_client_without_a_name_of_its_own_gets_a_handle_from_its_first_call_on(
@@ -219,11 +240,11 @@ async def test_a_client_without_a_name_of_its_own_gets_a_handle_from_its_first_c
     """A8.4: such clients give up after 5 s, some without a word; over stdio no token can learn that."""
     await in_database(change)(inline_wait_seconds=None, execution_type=execution_type)
     async with open_client(mode=era, **UNNAMED) as client:
-        handle = (await client.call_tool("report", {})).structured_content
-        assert handle["next"]["arguments"]["wait_seconds"] == 1
+        handle = (await after(4, client.call_tool("report", {}))).structured_content
+        assert handle["next"]["arguments"]["wait_seconds"] == 4
         await until(is_free, "a worker could go on")
         asked = handle["next"]["arguments"]
-        waited = (await client.call_tool("get_execution_status", asked)).structured_content
+        waited = (await after(4, client.call_tool("get_execution_status", asked))).structured_content
         assert waited["next"] == handle["next"]
         wire_engine.on_status = replies(200, completed())
         await in_thread(work_on)
@@ -244,7 +265,7 @@ async def test_a_product_that_waits_less_does_so_for_a_client_without_a_name_too
     assert handle["next"]["arguments"]["wait_seconds"] == 4
 
 
-@pytest.mark.usefixtures("_unnamed_clients_wait_for_a_second")
+@pytest.mark.usefixtures("_unnamed_clients_wait_briefly")
 @pytest.mark.parametrize("era", ERAS)
 async def test_a_client_without_a_name_that_survives_a_longer_wait_is_told_to_go_on_with_that(
     open_client: Connect, long_workflow: Workflow, era: str
@@ -253,11 +274,11 @@ async def test_a_client_without_a_name_that_survives_a_longer_wait_is_told_to_go
     await in_database(change)(inline_wait_seconds=0)
     async with open_client(mode=era, **UNNAMED) as client:
         handle = (await client.call_tool("report", {})).structured_content
-        asked = handle["next"]["arguments"] | {"wait_seconds": 2}
+        asked = handle["next"]["arguments"] | {"wait_seconds": 0.15}
         begun = time.monotonic()
         waited = (await client.call_tool("get_execution_status", asked)).structured_content
-        assert time.monotonic() - begun >= 2, "it waits for as long as it was asked to"
-    assert waited["next"]["arguments"]["wait_seconds"] == 2
+        assert time.monotonic() - begun >= 0.15, "it waits for as long as it was asked to"
+    assert waited["next"]["arguments"]["wait_seconds"] == 0.15
 
 
 async def make_known(name: str) -> str:
@@ -270,7 +291,7 @@ async def make_known(name: str) -> str:
     return str(text)
 
 
-@pytest.mark.usefixtures("_unnamed_clients_wait_for_a_second")
+@pytest.mark.usefixtures("_unnamed_clients_wait_briefly")
 async def test_a_client_of_which_more_is_known_than_that_it_has_no_name_waits_for_the_result(
     connect: Connect, long_workflow: Workflow, wire_engine: WireEngine
 ):
@@ -300,7 +321,7 @@ async def test_a_client_of_which_more_is_known_than_that_it_has_no_name_waits_fo
                 are_all_connected.set()
             await are_all_connected.wait()
             call = asyncio.create_task(client.call_tool("report", {}, **called))
-            await asyncio.wait({call}, timeout=2)
+            await asyncio.wait({call}, timeout=0.5)
             assert not call.done(), f"{name}: it is longer than it would wait if nothing were known"
             waited.append(name)
             if len(waited) == len(known):
@@ -338,7 +359,8 @@ def test_only_a_client_without_a_name_gets_a_session_id_and_any_that_is_sent_is_
 
 
 @pytest.fixture
-def _two_seconds_are_round(monkeypatch: pytest.MonkeyPatch) -> None:
+def _calls_of_less_than_a_second_count_as_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calls, "EARLY_SECONDS", 2)
     monkeypatch.setattr(calls, "USUAL_PATIENCE_STEP", 2)
 
 
@@ -348,47 +370,47 @@ async def patience_seconds() -> int | None:
 
 
 @pytest.mark.databases("mcp_bridge.tokens")
-@pytest.mark.usefixtures("_two_seconds_are_round")
+@pytest.mark.usefixtures("_calls_of_less_than_a_second_count_as_two")
 async def test_a_client_that_says_that_its_time_was_up_gets_a_handle_from_then_on(
     connect: Connect, long_workflow: Workflow, wire_engine: WireEngine
 ):
     """A8.4: nothing is lost by the first call, which goes on and is what the second one asks of."""
     await in_database(change)(inline_wait_seconds=None)
-    async with connect(mode="legacy", read_timeout_seconds=2) as client:
-        with pytest.raises(MCPError, match=r"[Tt]imed out"):
-            await client.call_tool("report", {})
+    async with connect(mode="legacy") as client:
+        await time_out(client, wire_engine, {})
         await until(lambda: AccessToken.objects.get().patience_seconds, "it is noted")
         forget_bearers()
-        handle = (await client.call_tool("report", {})).structured_content
+        handle = (await after(1, client.call_tool("report", {}))).structured_content
     assert handle["execution_id"] == str((await in_database(only)()).pk)
     assert handle["next"]["arguments"]["wait_seconds"] == 1
     assert wire_engine.count("start") == 1
 
 
-@pytest.mark.usefixtures("_two_seconds_are_round")
+@pytest.mark.usefixtures("_calls_of_less_than_a_second_count_as_two")
 async def test_a_call_that_a_person_stops_tells_nothing_of_patience(
     connect: Connect, long_workflow: Workflow, wire_engine: WireEngine
 ):
     await in_database(change)(inline_wait_seconds=None)
     async with connect(mode="legacy") as client:
         for _ in range(2):
-            with pytest.raises(TimeoutError):
-                await asyncio.wait_for(client.call_tool("report", {}), 2)
-            await until(is_abandoned, "the server knows that it is gone")
+            call = asyncio.create_task(client.call_tool("report", {}))
+            await until(lambda: wire_engine.count("status") and waits.patience, "it is under way")
+            call.cancel()
+            await until(lambda: is_abandoned() and not advancing._under_way, "the server knows that")
     assert await patience_seconds() is None
 
 
-def call_for_two_seconds(server: McpServer, token: str, era: str, number: int) -> None:
+def call_briefly(server: McpServer, token: str, era: str, number: int) -> None:
     """As a client whose HTTP library has that limit."""
     body, headers = modern("tools/call", name="report", arguments={"n": number})
     if era == "legacy":
         body["params"] = {"name": "report", "arguments": {"n": number}}
         headers = {"mcp-protocol-version": "2025-11-25"}
     headers |= {"authorization": f"Bearer {token}", "accept": "application/json, text/event-stream"}
-    plain_http.post(server.url, json=body, headers=headers, timeout=2)
+    plain_http.post(server.url, json=body, headers=headers, timeout=0.4)
 
 
-@pytest.mark.usefixtures("_two_seconds_are_round")
+@pytest.mark.usefixtures("_calls_of_less_than_a_second_count_as_two")
 @pytest.mark.parametrize("era", ERAS)
 async def test_connections_that_are_closed_twice_after_the_same_time_tell_of_patience(
     mcp_server: McpServer, long_workflow: Workflow, token: str, era: str
@@ -398,7 +420,7 @@ async def test_connections_that_are_closed_twice_after_the_same_time_tell_of_pat
 
     async def give_up(number: int) -> None:
         with pytest.raises(httpx2.ReadTimeout):
-            await in_thread(call_for_two_seconds, mcp_server, token, era, number)
+            await in_thread(call_briefly, mcp_server, token, era, number)
 
     await asyncio.gather(give_up(1), give_up(2))
     noted = lambda: AccessToken.objects.get().gave_up_after == 2  # noqa: E731
@@ -462,7 +484,7 @@ async def test_a_handle_says_in_its_text_what_the_run_is_at(
     wire_engine.on_status = replies(200, status(progress=40, progress_message=word))
     await in_database(change)(inline_wait_seconds=2)
     async with connect() as client:
-        handle = await client.call_tool("report", {})
+        handle = await after(2, client.call_tool("report", {}), lambda: wire_engine.count("status") > 1)
     assert f"report is still running, 40 % done{told}" in handle.content[0].text
 
 
@@ -473,23 +495,32 @@ async def test_a_timeout_says_what_the_run_was_at_last(
     word = "No worker is listening on the queue."
     waits, ended = status(progress=0, progress_message=word), status("CANCELLED", progress_message=word)
     wire_engine.on_status = in_turn(replies(200, waits), replies(200, ended))
-    await in_database(change)(inline_wait_seconds=None, timeout_seconds=1)
+    await in_database(change)(inline_wait_seconds=None, timeout_seconds=60)
     async with connect() as client:
-        result = await client.call_tool("report", {})
+        call = asyncio.create_task(client.call_tool("report", {}))
+        await until(lambda: wire_engine.count("status"), "the run is under way")
+        await in_thread(lambda: reach_deadline(only()))
+        result = await call
     assert result.is_error
-    assert "It took longer than its timeout of 1 s" in result.content[0].text
+    assert "It took longer than its timeout of 60 s" in result.content[0].text
     assert f"Its last message: {word}\n" in result.content[0].text
 
 
 async def test_a_client_that_waits_for_progress_hears_what_becomes_of_a_run_after_its_timeout(
-    connect: Connect, long_workflow: Workflow, wire_engine: WireEngine, monkeypatch: pytest.MonkeyPatch
+    connect: Connect, long_workflow: Workflow, wire_engine: WireEngine
 ):
     """A7.2, A7.3: it waits as long as the run is followed, here where a cancellation does nothing."""
-    monkeypatch.setattr(follow, "CANCELLATION_GRACE", timedelta(seconds=7))
-    await in_database(change)(inline_wait_seconds=None, timeout_seconds=1)
+    await in_database(change)(inline_wait_seconds=None, timeout_seconds=60)
+    grace = CANCELLATION_GRACE.total_seconds()
 
     async with connect() as client:
-        result = await client.call_tool("report", {}, progress_callback=hear_progress)
+        call = asyncio.create_task(client.call_tool("report", {}, progress_callback=hear_progress))
+        await until(lambda: wire_engine.count("status"), "the run is under way")
+        await in_thread(lambda: reach_deadline(only()))
+        await until(lambda: only().cancel_sent_at, "it is cancelled")
+        let_waits_pass(60 + grace)
+        await in_thread(lambda: let_pass(only(), grace))
+        result = await call
     assert result.is_error and "it may still be running there" in result.content[0].text
 
 
@@ -542,9 +573,10 @@ async def test_of_an_engine_that_does_not_tell_how_runs_are_every_door_says_not_
 
 
 async def test_a_client_with_tasks_gets_the_result_of_a_run_that_outlasts_its_timeout(
-    open_client: Connect, long_workflow: Workflow, wire_engine: WireEngine
+    open_client: Connect, long_workflow: Workflow, wire_engine: WireEngine, monkeypatch: pytest.MonkeyPatch
 ):
     """A7.2, A8.4: its own code calls a tool and gets a result; tasks are between its library and us."""
+    monkeypatch.setattr(tasks, "SHORTEST_POLL_MS", 50)
     extension = TasksExtension()
     async with open_client(mode="2026-07-28", read_timeout_seconds=10, extensions=[extension]) as client:
         call = asyncio.create_task(client.call_tool("report", {}))
@@ -568,7 +600,9 @@ async def test_tasks_can_be_cancelled_and_progress_is_told_over_stdio(
     wire_engine.on_status = replies(200, status(progress=40))
     await in_database(change)(inline_wait_seconds=2)
     async with Client(over_pipes(), mode="2026-07-28", extensions=[TasksExtension()]) as client:
-        created = await start_task(client.session, "report", {}, progress_callback=hear)
+        created = await after(
+            2, start_task(client.session, "report", {}, progress_callback=hear), lambda: heard
+        )
         await until(is_free, "nobody holds it")
         assert (await ask(client.session, "tasks/cancel", created.task_id))["resultType"] == "complete"
         assert wire_engine.count("cancel") == 1
@@ -578,6 +612,7 @@ async def test_tasks_can_be_cancelled_and_progress_is_told_over_stdio(
     assert heard and heard == sorted(set(heard))
 
 
+@pytest.mark.usefixtures("quick_news")
 @pytest.mark.parametrize("era", ERAS)
 async def test_waiting_for_a_status_ends_with_the_run(
     connect: Connect, long_workflow: Workflow, wire_engine: WireEngine, era: str
