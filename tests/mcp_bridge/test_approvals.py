@@ -115,7 +115,7 @@ async def test_the_user_of_a_client_gets_the_page_and_the_same_call_goes_on(
     assert wire_engine.count("start") == 1
 
 
-@pytest.mark.usefixtures("patient")
+@pytest.mark.usefixtures("patient", "quick_news")
 @pytest.mark.parametrize("approves", [True, False])
 async def test_the_callers_own_user_decides_in_a_form_where_that_is_allowed(
     approves: bool, era: str, connect: Connect, guarded: Workflow, hers: str, wire_engine: WireEngine
@@ -154,7 +154,7 @@ def patient(settings: Any) -> None:
     settings.CATALOGUE = settings.CATALOGUE | {"inline_wait": 60}
 
 
-@pytest.mark.usefixtures("patient")
+@pytest.mark.usefixtures("patient", "quick_news")
 @pytest.mark.parametrize(
     ("note", "modes", "mode"),
     [
@@ -179,6 +179,7 @@ async def test_a_form_shows_all_that_would_run_or_is_not_shown(
         assert shown.replace("\n", "").isprintable() and json.loads(shown) == given
 
 
+@pytest.mark.usefixtures("quick_news")
 async def test_a_client_with_a_handshake_shows_the_page_while_its_call_waits(
     open_client: Connect, guarded: Workflow, anna: User, wire_engine: WireEngine
 ) -> None:
@@ -212,7 +213,7 @@ async def test_a_synchronous_workflow_keeps_no_client_waiting_for_people(
     assert result["structuredContent"]["next"]["tool"] == "get_execution_status"
 
 
-@pytest.mark.usefixtures("patient")
+@pytest.mark.usefixtures("patient", "quick_news")
 @pytest.mark.parametrize(
     ("action", "ends_as", "told"),
     [("decline", State.CANCELLED, "cancelled it before"), ("cancel", State.UNAPPROVED, "waits for approval")],
