@@ -1,7 +1,9 @@
 """Adding engines with a job API in the admin: those that ship by their name, others by their declaration."""
 
+import asyncio
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from django.core.management import CommandError
@@ -12,6 +14,7 @@ from django.urls import reverse
 
 from catalogue.discovery import refresh_source
 from catalogue.models import DiscoveryRun, Source, Workflow
+from connectors.http_job import trial
 from connectors.http_job.engine import preset_text
 from tests.admin.pages import add_url, form_values, text_of
 from tests.admin.test_sources import NEW, errors_of
@@ -102,9 +105,13 @@ def test_the_command_shows_what_a_webhook_has_to_send_and_what_is_read_in_a_deli
         run("job_engine", str(file), "--delivery", str(delivery))
 
 
-def test_a_declaration_is_tried_at_its_engine_before_anything_is_connected(tmp_path: Path) -> None:
+def test_a_declaration_is_tried_at_its_engine_before_anything_is_connected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """B10: its author sees what each expression finds, and an error of the engine in its words; no secret is
     shown, and nothing is stored."""
+    polls = SimpleNamespace(sleep=lambda seconds: asyncio.sleep(seconds / 20))
+    monkeypatch.setattr(trial, "asyncio", polls)
     file = tmp_path / "mine.yaml"
     mistaken = preset_text("buildbot").replace("tags: tags", "tags: labels[0][1]")
     file.write_text(mistaken)

@@ -152,7 +152,7 @@ class WorkflowServer:
     def running(self) -> Iterator["WorkflowServer"]:
         """Serve on a port of its own in a thread of this process; `url` says where."""
         application = _Server(self).streamable_http_app()
-        with serving(_Doorman(application, self), timeout_graceful_shutdown=1) as base_url:
+        with serving(_Doorman(application, self), timeout_graceful_shutdown=0) as base_url:
             self.url = f"{base_url}/mcp"
             yield self
 

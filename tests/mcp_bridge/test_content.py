@@ -15,6 +15,7 @@ from mcp_types import CallToolResult
 from catalogue.models import Workflow
 from executions.models import ExecutionPayload, Retention
 from executions.retention import prune
+from executions.runner import start
 from mcp_bridge.models import AccessToken
 from mcp_bridge.tokens import create_token
 from tests.content_blocks import (
@@ -308,8 +309,11 @@ async def test_the_status_does_not_say_twice_what_the_output_says(connect: Conne
     assert "content" not in status.structured_content
 
 
-async def test_progress_has_the_engines_words_and_percent(connect: Connect, patient: PatientEngine, era: str):
+async def test_progress_has_the_engines_words_and_percent(
+    connect: Connect, patient: PatientEngine, monkeypatch: pytest.MonkeyPatch, era: str
+):
     """A7.3: while the answer is still to come."""
+    monkeypatch.setattr(start, "LOOK_SECONDS", 0.05)
     heard: list[tuple[float, float | None, str | None]] = []
 
     async def note(value: float, total: float | None, message: str | None) -> None:

@@ -73,10 +73,12 @@ def test_a_call_that_takes_long_becomes_a_stream_that_proxies_keep_open(
     wire_engine: WireEngine,
     long_workflow: Workflow,
     monkeypatch: pytest.MonkeyPatch,
+    settings: Any,
 ):
     """A2.7."""
-    monkeypatch.setattr(direct_answers, "PING_SECONDS", 0.05)
-    Workflow.objects.update(inline_wait_seconds=1)
+    monkeypatch.setattr(direct_answers, "PING_SECONDS", 0.02)
+    settings.CATALOGUE = settings.CATALOGUE | {"inline_wait": 0.3}
+    Workflow.objects.update(inline_wait_seconds=None)
     response = mcp_server.post(message_of("report", {"n": 1}), token=token, headers=headers_of("report"))
     assert response.headers["content-type"] == "text/event-stream"
     *pings, event = response.text.removesuffix("\r\n\r\n").split("\r\n\r\n")

@@ -191,8 +191,9 @@ def test_a_client_finds_the_server_from_the_resource(mcp_server: McpServer) -> N
             assert found[f"{endpoint}_endpoint"].startswith(f"{issuer}/oauth/")
 
 
-def test_a_user_who_is_no_staff_signs_an_application_in(agent: Agent, anna: User) -> None:
+def test_a_user_who_is_no_staff_signs_an_application_in(agent: Agent, anna: User, settings: Any) -> None:
     """The page says in words what it gets; executions name user and client."""
+    settings.CATALOGUE = settings.CATALOGUE | {"retry_attempts": 0}
     make_workflow(name="monthly_report")
     assert agent.register(client_name="Desk \u202eAgent\n").json()["client_name"] == "Desk Agent"
     to_sign_in = agent.browser.get(agent.address())

@@ -409,7 +409,7 @@ async def test_an_answer_that_cannot_be_used_is_an_error_in_words(connect: Conne
     with hostile(server(prompt=answer, resource=answer)) as engine:
         config = {
             "url": f"{engine.base_url}/mcp",
-            "request_timeout_seconds": 1.0,
+            "request_timeout_seconds": 0.3 if answer is servers.silence else 10,
             "max_response_bytes": 100_000,
         }
         source = Source(name="hostile", kind="mcp", config=config)

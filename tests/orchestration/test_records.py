@@ -13,6 +13,7 @@ from django.utils import timezone
 from config.celery import app
 from executions.models import Execution, Retention
 from executions.retention import prune
+from orchestration import records
 from orchestration.models import Failure, Stage, StageState, WorkflowRequest
 from orchestration.pipeline import answer_request
 from orchestration.records import RequestInput
@@ -212,9 +213,10 @@ def test_a_key_is_that_of_one_caller_and_one_request(model_server: ModelServer, 
 
 
 def test_two_requests_with_one_key_at_the_same_time_are_one(
-    model_server: ModelServer, shop: TargetApi
+    model_server: ModelServer, shop: TargetApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whichever comes second waits for the first, and both get its answer."""
+    monkeypatch.setattr(records, "LOOK_AGAIN_SECONDS", 0.05)
     store(shop)
     model_server.answer_by(lambda asked: proposes("create_order", {"item": "lamp", "amount": 1}))
     client, key = agent(), {"Idempotency-Key": "order-1"}

@@ -11,6 +11,7 @@ from catalogue.exposure import forget_catalogue
 from catalogue.models import Revision, Source, Workflow
 from connectors.testing import free_port
 from executions.models import Execution
+from executions.runner import start
 from orchestration import language_model, pipeline
 from tests.api.clients import administrator, agent
 from tests.engines.model_answers import (
@@ -215,7 +216,7 @@ def test_a_model_that_is_too_slow_meets_a_timeout(
     model_server: ModelServer, shop: TargetApi, settings: Any
 ) -> None:
     """C8.2"""
-    settings.CATALOGUE = settings.CATALOGUE | {"model_timeout": 1.0}
+    settings.CATALOGUE = settings.CATALOGUE | {"model_timeout": 0.3}
     store(shop)
     model_server.script(model_server.slow(READ_A7))
 
@@ -376,9 +377,13 @@ def test_an_answer_that_is_none_is_told(model_server: ModelServer, shop: TargetA
     assert_failed(ask(tool_ids=["get_order"]), 502, "api_execution", "run_failed")
 
 
-def test_an_api_that_takes_too_long_is_told(model_server: ModelServer, shop: TargetApi) -> None:
+def test_an_api_that_takes_too_long_is_told(
+    model_server: ModelServer, shop: TargetApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """C5.3, C8.3"""
-    store(shop, GET_ORDER | {"timeout_seconds": 1})
+    monkeypatch.setattr(start, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(Workflow, "effective_timeout_seconds", 0.3)
+    store(shop)
     shop.tell("GET", "/orders/A-7", Reply(200, ORDER, held=True))
     model_server.script(READ_A7)
 

@@ -12,6 +12,7 @@ from catalogue.models import Workflow
 from connectors.http_tools.tool import HTTPRequestSpec, HTTPResponseSpec
 from executions.models import Execution
 from executions.rest.base import MOST_OF_ONE, waiting_places
+from orchestration import records
 from orchestration.models import WorkflowRequest
 from orchestration.records import NOT_IN_WORDS
 from tests.api.clients import TokenClient, administrator, agent, problem_paths, staff_session
@@ -284,9 +285,10 @@ def test_a_request_whose_run_ends_after_the_answer_ends_as_the_run_does(
 
 
 def test_who_comes_again_with_the_key_of_a_request_whose_run_went_on_gets_its_end(
-    model_server: ModelServer, shop: TargetApi
+    model_server: ModelServer, shop: TargetApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """C7.6: the run is waited for as long as calls usually wait, and nothing runs twice."""
+    monkeypatch.setattr(records, "LOOK_AGAIN_SECONDS", 0.05)
     store(shop)
     shop.tell("GET", "/orders/A-7", Reply(500, {"message": "not today"}, held=True))
     Workflow.objects.update(inline_wait_seconds=0)
