@@ -286,6 +286,9 @@ async def connector_for(source: Source) -> AsyncIterator[Connector]:
     except ConnectorError as error:
         _count(source, error)
         raise
+    except SystemExit as error:
+        # It would end the event loop, and with it the work of all sources.
+        raise RuntimeError(f"The connector raised SystemExit: {error}") from error
     finally:
         shared.users -= 1
         if shared.retired and not shared.users:
@@ -326,7 +329,7 @@ def make_connector(source: Source) -> Connector:
         raise Misconfigured(message) from None
     except Misconfigured:
         raise
-    except Exception as error:  # noqa: BLE001 - another package's connector may raise anything
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - another package's connector may raise anything
         reason = _name_error(error, secrets.values())
         logger.error("The connector of source {} could not be made: {}", source.name, reason)
         raise Misconfigured(f"The connector of source {source.name} could not be made: {reason}") from None
@@ -342,7 +345,7 @@ def describe_bug(source: Source, error: Exception) -> str:
     return f"An internal error, not one of the engine: {reason}. The log has the details."
 
 
-def _name_error(error: Exception, secrets: Iterable[str]) -> str:
+def _name_error(error: BaseException, secrets: Iterable[str]) -> str:
     """`KeyError: 'id'`, as the text alone may be only `'id'`."""
     return first_line(Redactor(secrets).text(f"{type(error).__name__}: {error}")).rstrip(": .")
 

@@ -237,10 +237,14 @@ async def _list(source: Source) -> _Listing | Health:
         async with asyncio.timeout(LISTING_TIMEOUT_SECONDS), connector_for(source) as connector:
             if not connector.capabilities.lists_workflows:
                 return await connector.check()
-            listing = [item async for item in connector.discover()]
+            listing: list[Any] = [item async for item in connector.discover()]
             features, problem = await _list_features(connector)
     except TimeoutError:
         raise Unreachable(f"The listing took longer than {LISTING_TIMEOUT_SECONDS:g} s.") from None
+    for item in listing:
+        if not isinstance(item, WorkflowDefinition | RejectedDefinition):
+            made = "parse_definition makes a definition of an object"
+            raise TypeError(f"discover() yielded {type(item).__name__}; {made}")
     # With no object that has an id, all workflows would count as missing.
     nameless = [item for item in listing if isinstance(item, RejectedDefinition) and not item.id]
     if nameless and len(nameless) == len(listing):

@@ -128,6 +128,8 @@ class RunSnapshot:
         """Raises in the connector, so that the traceback shows its author the line."""
         if not isinstance(self.state, RunState):
             raise TypeError(f"state must be a RunState, not {self.state!r}")
+        if not isinstance(self.raw, dict):
+            raise TypeError(f"raw must be a dict, not {type(self.raw).__name__}")
         if self.progress is not None and not math.isfinite(self.progress):
             raise ValueError(f"progress must be finite, not {self.progress!r}")
         for name in ("created_at", "started_at", "updated_at", "finished_at"):

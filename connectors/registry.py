@@ -10,7 +10,8 @@ from loguru import logger
 from pydantic import BaseModel
 
 from connectors.errors import Misconfigured
-from connectors.protocol import Connector
+from connectors.network.redaction import first_line
+from connectors.protocol import Capabilities, Connector
 
 ENTRY_POINT_GROUP = "workflow_catalogue.connectors"
 
@@ -84,7 +85,7 @@ def _load(point: EntryPoint) -> type[Connector] | str:
     unusable = f"The connector for the kind {point.name} from {_package(point)} cannot be used"
     try:
         connector = point.load()
-    except Exception as error:  # noqa: BLE001 - another package's code may raise anything
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - another package's code may raise anything
         logger.opt(exception=error).debug("{}", unusable)
         return f"{unusable}: importing it failed with {type(error).__name__}: {error}"
     objection = objection_to(connector, point.name)
@@ -117,7 +118,30 @@ def objection_to(connector: Any, kind: str) -> str:
         return f"its class has the kind {getattr(connector, 'kind', None)!r}."
     if not isinstance(getattr(connector, "label", None), str):
         return "its class has no label."
-    return _missing_members(connector)
+    return _missing_members(connector) or _wrong_members(connector) or _unusable_settings(config, kind)
+
+
+def _unusable_settings(config: type[BaseModel], kind: str) -> str:
+    """One kind without a schema or defaults would fail the list of all kinds."""
+    if kind in BUILT_IN:  # The schemas of all of them take 100 ms
+        return ""
+    try:
+        config.model_json_schema()
+        for info in config.model_fields.values():
+            info.get_default(call_default_factory=True, validated_data={})
+    except Exception as error:  # noqa: BLE001 - another package's code may raise anything
+        reason = f"{type(error).__name__}: {first_line(str(error))}"
+        return f"its Config has no JSON Schema or default values: {reason}"
+    return ""
+
+
+def _wrong_members(connector: Any) -> str:
+    if inspect.iscoroutinefunction(connector.discover) or inspect.isgeneratorfunction(connector.discover):
+        return "its discover() is not an async generator: it must be async and yield each workflow."
+    found = inspect.getattr_static(connector, "capabilities")
+    if inspect.isfunction(found) or not (isinstance(found, Capabilities) or hasattr(found, "__get__")):
+        return f"its capabilities are a {type(found).__name__}: they must be Capabilities or a property."
+    return ""
 
 
 def _missing_members(connector: Any) -> str:

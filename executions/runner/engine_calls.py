@@ -2,6 +2,7 @@ import asyncio
 from collections.abc import Awaitable
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime, timedelta
+from types import UnionType
 from typing import Any, TypeVar
 
 from django.utils import timezone
@@ -30,19 +31,29 @@ def capabilities_of(connector: Connector, execution: Execution) -> Capabilities:
 
 
 async def ask(
-    call: Awaitable[Answer], *, seconds: float, otherwise: type[OutcomeUnknown | Unreachable]
+    call: Awaitable[Answer],
+    *,
+    seconds: float,
+    otherwise: type[OutcomeUnknown | Unreachable],
+    returns: type | UnionType = object,
 ) -> Answer:
-    """The engine's answer. A timeout or an unexpected error raises `otherwise`."""
+    """The engine's answer. A timeout, an unexpected error or an answer of another type raises `otherwise`."""
     try:
         async with asyncio.timeout(seconds):
-            return await call
+            answer = await call
     except ConnectorError:
         raise
     except TimeoutError:
         raise otherwise(f"The engine did not answer within {seconds:g} s.") from None
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         logger.exception("A connector failed unexpectedly")
         raise otherwise("The connector failed; the log has the details.") from error
+    if isinstance(answer, returns):
+        return answer
+    method = getattr(call, "__qualname__", "A connector")
+    problem = f"{method} returned {type(answer).__name__} instead of {getattr(returns, '__name__', returns)}."
+    logger.error("{}", problem)
+    raise otherwise(f"The connector failed: {problem}")
 
 
 def next_try_after(

@@ -304,7 +304,8 @@ async def _poll(connector: Connector, execution: Execution, *, waited_for: bool)
         # Not if the last poll lies ahead: the clock was set back.
         if not_before > timezone.now() >= execution.polled_at - CLOCKS_APART:
             return not_before
-    snapshot = await ask(connector.poll(execution.run), seconds=READ_SECONDS, otherwise=Unreachable)
+    poll = connector.poll(execution.run)
+    snapshot = await ask(poll, seconds=READ_SECONDS, otherwise=Unreachable, returns=RunSnapshot)
     return _Look(snapshot, poll_interval(execution, capabilities, waited_for=waited_for))
 
 
@@ -320,6 +321,7 @@ async def _wait(connector: Connector, execution: Execution, *, until: datetime) 
             connector.wait(execution.run, seconds=seconds),
             seconds=seconds + READ_SECONDS,
             otherwise=Unreachable,
+            returns=RunSnapshot,
         )
     )
     waiting.add_done_callback(lambda _: stirred.set())

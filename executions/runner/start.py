@@ -154,12 +154,12 @@ def _send(
 
     if not capabilities.cancellable_start:
         call = connector.start(workflow, arguments, key=execution.pk, report=ignore_progress)
-        return ask(call, seconds=longest, otherwise=OutcomeUnknown)
+        return ask(call, seconds=longest, otherwise=OutcomeUnknown, returns=Started)
 
     async def start_asking(report: ReportProgress, asker: Asker) -> Started:
         more = {"caller": await _caller_of(execution, asker)} if capabilities.asks_caller else {}
         call = connector.start(workflow, arguments, key=execution.pk, report=report, **more)
-        return await ask(call, seconds=longest, otherwise=OutcomeUnknown)
+        return await ask(call, seconds=longest, otherwise=OutcomeUnknown, returns=Started)
 
     return await_start(execution, start_asking, on_progress)
 
@@ -462,7 +462,7 @@ async def look_up(execution: Execution) -> Started | None:
 async def _find_run(connector: Connector, execution: Execution) -> Started | None:
     arguments = await run_in_database(input_of, execution)
     looking = connector.find_run(execution.run.workflow, arguments, key=execution.pk)
-    return await ask(looking, seconds=READ_SECONDS, otherwise=Unreachable)
+    return await ask(looking, seconds=READ_SECONDS, otherwise=Unreachable, returns=Started | None)
 
 
 async def _find_run_missed(connector: Connector, execution: Execution) -> Execution | None:

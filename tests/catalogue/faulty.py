@@ -11,6 +11,7 @@ from connectors.protocol import Capabilities
 
 class FaultyConfig(BaseModel):
     api_key: SecretStr = SecretStr("")
+    mistake: str = ""
 
 
 class FaultyConnector:
@@ -20,9 +21,13 @@ class FaultyConnector:
     capabilities = Capabilities()
 
     def __init__(self, config: FaultyConfig) -> None:
+        self._mistake = config.mistake
         self._answer = {f"answer for {config.api_key.get_secret_value()}": ""}
 
-    async def discover(self) -> AsyncIterator[WorkflowDefinition]:
+    async def discover(self) -> AsyncIterator[Any]:
+        if self._mistake == "yields dicts":
+            yield {"id": "wf-1", "name": "half"}
+            return
         yield WorkflowDefinition(id="wf-1", name="half", description="Half of the list.")
         self._fail()
 
@@ -30,7 +35,9 @@ class FaultyConnector:
         self._fail()
 
     def _fail(self) -> None:
-        """Like a key that the engine's answer does not have."""
+        """Like a key that the engine's answer does not have, or an SDK that exits."""
+        if self._mistake == "exits":
+            raise SystemExit("no licence")
         raise KeyError(*self._answer)
 
     async def start(self, *given: Any, **named: Any) -> Any: ...

@@ -237,6 +237,29 @@ def test_a_bug_in_a_connector_is_logged_whole_and_recorded_without_stopping_othe
     assert source.health_state == Source.HealthState.OK
 
 
+def test_a_connector_that_exits_does_not_stop_other_sources(source: Source, faulty_kind: str) -> None:
+    """B6: SystemExit ends an event loop, on which the listings of all sources wait."""
+    faulty = make_source("aaa-faulty", kind=faulty_kind, config={"mistake": "exits"})
+
+    with pytest.raises(CommandError, match=r"^Failed: aaa-faulty$"):
+        call_command("refresh_sources", stdout=StringIO(), stderr=StringIO())
+
+    faulty.refresh_from_db()
+    source.refresh_from_db()
+    why = "RuntimeError: The connector raised SystemExit: no licence."
+    assert why in faulty.health_message and why in check_source(faulty).message
+    assert source.health_state == Source.HealthState.OK
+
+
+@pytest.mark.django_db
+def test_a_listing_of_what_are_no_definitions_says_how_to_make_them(faulty_kind: str) -> None:
+    """B6: the author of a first connector yields the engine's own objects."""
+    faulty = make_source("aaa-faulty", kind=faulty_kind, config={"mistake": "yields dicts"})
+    refresh_source(faulty)
+    faulty.refresh_from_db()
+    assert "TypeError: discover() yielded dict; parse_definition makes" in faulty.health_message
+
+
 @pytest.mark.django_db
 @pytest.mark.parametrize("line_of", [as_text, as_json])
 def test_the_traceback_of_a_connectors_bug_shows_no_credential(

@@ -70,6 +70,38 @@ WRONG = {
         "    async def start(self, workflow, arguments, *, key): ...\n",
         "start() does not take report",
     ),
+    "leaving": ("raise SystemExit('no licence')", "importing it failed with SystemExit: no licence"),
+    "no_generator": (
+        "from tests.admin.ledger import LedgerConnector\n"
+        "class Connector(LedgerConnector):\n"
+        "    kind = 'no_generator'\n"
+        "    async def discover(self): return []\n",
+        "discover() is not an async generator",
+    ),
+    "no_capabilities": (
+        "from tests.admin.ledger import LedgerConnector\n"
+        "class Connector(LedgerConnector):\n"
+        "    kind, capabilities = 'no_capabilities', {'can_cancel': True}\n",
+        "capabilities are a dict",
+    ),
+    "no_schema": (
+        "from pydantic import BaseModel, ConfigDict\n"
+        "from tests.admin.ledger import LedgerConnector\n"
+        "class Config(BaseModel):\n"
+        "    model_config = ConfigDict(arbitrary_types_allowed=True)\n"
+        "    clock: Exception | None = None\n"
+        "class Connector(LedgerConnector):\n    kind, Config = 'no_schema', Config\n",
+        "Config has no JSON Schema or default values: PydanticInvalidForJsonSchema",
+    ),
+    "no_default": (
+        "import os\n"
+        "from pydantic import BaseModel, Field\n"
+        "from tests.admin.ledger import LedgerConnector\n"
+        "class Config(BaseModel):\n"
+        "    site: str = Field(default_factory=lambda: os.environ['NO_SUCH_SITE'])\n"
+        "class Connector(LedgerConnector):\n    kind, Config = 'no_default', Config\n",
+        "Config has no JSON Schema or default values: KeyError: 'NO_SUCH_SITE'",
+    ),
 }
 
 

@@ -223,6 +223,8 @@ class ClumsyConnector:
     def _stumble(self, what: str) -> None:
         if self._config.stumbles_over == what:
             raise KeyError(f"a bug in {what}")
+        if self._config.stumbles_over == f"{what}, and exits":
+            raise SystemExit(f"a bug in {what}")
 
     @property
     def capabilities(self) -> Capabilities:
@@ -243,12 +245,14 @@ class ClumsyConnector:
         *,
         key: UUID,
         report: ReportProgress = ignore_progress,
-    ) -> Started:
+    ) -> Any:
         self._stumble("start")
-        return Started(run_id="run-1")
+        return "run-1" if self._config.stumbles_over == "a receipt" else Started(run_id="run-1")
 
-    async def poll(self, run: RunRef) -> RunSnapshot:
+    async def poll(self, run: RunRef) -> Any:
         self._stumble("poll")
+        if self._config.stumbles_over == "a snapshot":
+            return {"state": "done"}
         if bad := BAD_VALUES.get(self._config.stumbles_over):
             return RunSnapshot(**{"state": RunState.COMPLETED, "output": 7} | bad)
         raise AssertionError("never asked")

@@ -632,6 +632,35 @@ def test_a_bug_in_a_start_counts_as_an_unknown_outcome(clumsy: Any, idempotent: 
     assert "the log has the details" in record.error
 
 
+def test_a_start_that_returns_another_type_says_so_and_counts_as_an_unknown_outcome(clumsy: Any) -> None:
+    """B6: the author of a first connector returns the run's id."""
+    record = work_until_settled(create_pending(clumsy("a receipt")))
+    assert record.state == State.UNCONFIRMED
+    assert "ClumsyConnector.start returned str instead of Started" in record.error
+
+
+def test_a_poll_that_returns_another_type_says_so(clumsy: Any) -> None:
+    """B6: instead of an AttributeError of the product."""
+    execution = make_active(clumsy("a snapshot"), State.RUNNING)
+    advance_due_executions()
+    failure = "The connector failed: ClumsyConnector.poll returned dict instead of RunSnapshot."
+    assert read(execution).poll_failure == failure
+
+
+@pytest.mark.parametrize("stumbles_over", ["making", "start", "poll"])
+def test_a_connector_that_exits_does_not_end_the_work_of_others(
+    clumsy: Any, engine: WireEngine, workflow: Workflow, stumbles_over: str
+) -> None:
+    """B6: SystemExit ends an event loop, and some SDKs raise it."""
+    engine.on_status = replies(200, completed())
+    exiting = clumsy(f"{stumbles_over}, and exits")
+    make_active(exiting, State.RUNNING) if stumbles_over == "poll" else create_pending(exiting)
+    healthy = make_active(workflow, State.RUNNING)
+    for _ in range(2):
+        advance_due_executions()
+    assert read(healthy).succeeded
+
+
 @pytest.mark.parametrize("stumbles_over", ["making", "capabilities", "poll", "cancel", *BAD_VALUES])
 def test_a_run_whose_connector_has_a_bug_ends_at_its_deadline_at_the_latest(
     clumsy: Any, stumbles_over: str
