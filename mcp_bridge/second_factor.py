@@ -61,18 +61,23 @@ def begin(user: User) -> SecondFactor:
     key = base64.b32encode(os.urandom(KEY_BYTES)).decode()
     fresh = {"encrypted_key": encrypt_credentials({"key": key})}
     factor, _ = SecondFactor.objects.get_or_create(user=user, defaults=fresh)
-    if factor.confirmed_at is None:
-        try:
-            key_of(factor)
-        except CredentialsUnreadable:
-            factor.encrypted_key = fresh["encrypted_key"]
-            factor.save(update_fields=["encrypted_key"])
+    if factor.confirmed_at is None and not _is_readable(factor):
+        factor.encrypted_key = fresh["encrypted_key"]
+        factor.save(update_fields=["encrypted_key"])
     return factor
 
 
 def key_of(factor: SecondFactor) -> str:
     """In base 32. Raises CredentialsUnreadable."""
     return decrypt_credentials(factor.encrypted_key)["key"]
+
+
+def _is_readable(factor: SecondFactor) -> bool:
+    try:
+        key_of(factor)
+    except CredentialsUnreadable:
+        return False
+    return True
 
 
 def accepts(factor: SecondFactor, text: str) -> bool:
@@ -153,6 +158,16 @@ def note_login(request: HttpRequest, user: Any) -> None:
     request.session[SESSION_KEY] = WANTED if is_wanted else NOT_WANTED
 
 
+def _is_wanted(request: HttpRequest) -> bool:
+    """Whether the session's second factor is missing. Sessions may be older than second factors, the setting
+    that demands them, or the user's role."""
+    state = request.session.get(SESSION_KEY)
+    is_companys = request.session.get(BACKEND_SESSION_KEY) == COMPANY
+    if state is None or (state == NOT_WANTED and is_demanded(request.user) and not is_companys):
+        note_login(request, request.user)
+    return bool(request.session[SESSION_KEY] == WANTED)
+
+
 def account_links(request: HttpRequest) -> list[dict[str, str]]:
     """For the menu with the user's name."""
     if not (isinstance(request.user, User) and request.user.has_usable_password()):
@@ -172,9 +187,7 @@ class SecondFactorRequired:
     def __call__(self, request: HttpRequest) -> HttpResponseBase:
         if settings.SESSION_COOKIE_NAME not in request.COOKIES or not request.user.is_authenticated:
             return self._get_response(request)
-        if SESSION_KEY not in request.session:  # The login was before second factors existed
-            note_login(request, request.user)
-        if request.session[SESSION_KEY] != WANTED:
+        if not _is_wanted(request):
             return self._get_response(request)
         page = reverse("second-factor")
         if request.path not in (page, reverse("admin:logout")):
@@ -236,6 +249,11 @@ class SecondFactorPage(View):
             return ""
         attempt.failed()
         self._enter(request, "failed", "failed")
+        if not _is_readable(factor):
+            return (
+                "The server cannot read the key of your second factor: its SECRET_KEY has changed. Enter a "
+                "recovery code, or have an administrator reset your second factor."
+            )
         return (
             "This code is wrong or has already been used. Wait for the next code, and check your "
             "device's clock."

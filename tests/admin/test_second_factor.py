@@ -3,6 +3,7 @@
 import base64
 import hashlib
 from concurrent.futures import ThreadPoolExecutor
+from io import StringIO
 from typing import Any
 from urllib.parse import urlencode
 
@@ -11,6 +12,7 @@ from cryptography.hazmat.primitives.hashes import SHA1
 from cryptography.hazmat.primitives.twofactor.totp import TOTP
 from django.contrib.auth.models import Permission, User
 from django.core.management import call_command
+from django.core.management.base import CommandError
 from django.db import connection
 from django.test import Client
 from pytest_django import Settings
@@ -259,6 +261,33 @@ def test_an_administrator_resets_it_and_others_do_not(clock: Clock) -> None:
     assert HistoryEntry.objects.filter(object_name="ada", actor_name="boss").exists()
 
 
+def test_an_operator_resets_the_only_administrator_s_on_the_machine(clock: Clock) -> None:
+    enrol(clock)
+    told = StringIO()
+    call_command("reset_second_factor", "ada", stdout=told)
+    assert told.getvalue() == "ada no longer has a second factor.\n"
+    assert is_in(log_in())
+    assert HistoryEntry.objects.filter(
+        object_name="ada", message="Reset the second factor.", actor_name="manage.py reset_second_factor"
+    ).exists()
+    call_command("reset_second_factor", "ada", stdout=told)
+    assert told.getvalue().endswith("ada has no second factor.\n")
+    with pytest.raises(CommandError, match="No such user: bob"):
+        call_command("reset_second_factor", "bob")
+
+
+def test_a_key_that_a_lost_secret_key_has_made_unreadable_is_no_wrong_code(
+    clock: Clock, settings: Settings
+) -> None:
+    _, codes = enrol(clock)
+    code = code_of(clock)
+    settings.SECRET_KEY = "n" * 50
+    client = log_in()
+    page = client.post(PAGE, {"code": code})
+    assert page.status_code == 400 and "SECRET_KEY has changed. Enter a recovery code" in text_of(page)
+    assert client.post(PAGE, {"code": codes[0]}).status_code == 302
+
+
 def test_a_new_secret_key_keeps_it(clock: Clock, settings: Settings) -> None:
     enrol(clock)
     settings.SECRET_KEY, settings.SECRET_KEY_FALLBACKS = "n" * 50, [settings.SECRET_KEY]
@@ -281,9 +310,10 @@ def test_the_company_s_logins_are_left_to_the_company(clock: Clock, settings: Se
 
 
 def test_sessions_of_before_are_asked_too(clock: Clock, settings: Settings) -> None:
-    client = log_in()
-    session = client.session
+    older, former = log_in(), log_in()
+    session = older.session
     del session[second_factor.SESSION_KEY]
     session.save()
     settings.CATALOGUE = settings.CATALOGUE | {"second_factor": "staff"}
-    assert not is_in(client)
+    assert not is_in(older), "from before second factors existed"
+    assert not is_in(former), "from before the setting demanded one"
