@@ -435,10 +435,12 @@ def verify_lines(lines: Iterable[str]) -> Report:
     leaves: list[str] = []
     report, previous = Report(), None
     for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
         try:
             content = json.loads(line)
             kind = content.pop("type")
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             report.note(f"line {number} is not a line of an export")
             continue
         segment = content.pop("segment", None)
@@ -452,6 +454,8 @@ def verify_lines(lines: Iterable[str]) -> Report:
             leaves.append(f"{content.get('id')}:{digest_of(content)}")
     if leaves:
         report.note("the last entries have no segment: the export was truncated")
+    if not (report.segments or report.unsealed or report.problems):
+        report.note("the export is empty, so it proves nothing")
     return report
 
 

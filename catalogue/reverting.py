@@ -102,12 +102,24 @@ def _check_is_as_added(row: Any, entry: HistoryEntry) -> None:
 
 def _check_is_as_left(row: Any, entry: HistoryEntry) -> None:
     present = row.related_as_read or {}
+    changes = entry.changes
+    if isinstance(row, ProductSettings):
+        present, changes = row.overrides, _changed_settings(entry)
+        present = dict.fromkeys(changes) | present
     columns = {field.name: field.attname for field in row._meta.concrete_fields}
-    for name, (_, new) in entry.changes.items():
+    for name, (_, new) in changes.items():
         now = present[name] if name in present else history.plain(getattr(row, columns.get(name, name), None))
         if now != new:
             message = f"{name} is now {_shown(now)} and no longer {_shown(new)}"
             raise RevertRefused(f"{message}: it has changed since. Revert that change first.")
+
+
+def _changed_settings(entry: HistoryEntry) -> dict[str, list[Any]]:
+    """Old and new values by name, None for the environment's. One row has all settings, and a change of one
+    does not depend on the others."""
+    old, new = entry.changes["overrides"]
+    names = (name for name in old | new if old.get(name) != new.get(name))
+    return {name: [old.get(name), new.get(name)] for name in names}
 
 
 def _shown(value: Any) -> str:
@@ -117,6 +129,8 @@ def _shown(value: Any) -> str:
 
 def _old_values(model: type[models.Model], entry: HistoryEntry) -> dict[str, Any]:
     """By the model's types."""
+    if model is ProductSettings:
+        return {name: old for name, (old, _) in _changed_settings(entry).items()}
     fields = {field.name: field for field in model._meta.concrete_fields}
     # Values other than texts are JSON already.
     return {
@@ -158,7 +172,7 @@ def _write_toolset(toolset: Toolset, wanted: dict[str, Any], by: history.Actor) 
 
 
 def _write_settings(row: ProductSettings, wanted: dict[str, Any], by: history.Actor) -> None:
-    change_settings({**dict.fromkeys(row.overrides), **wanted["overrides"]}, by=by.name)
+    change_settings(wanted, by=by.name)
 
 
 reverters: dict[type[models.Model], Reverter] = {  # Not written field by field; rooms above add theirs

@@ -6,6 +6,7 @@ REST framework imports this module while it defines its own views; `views` build
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import UTC
 from functools import partial
 from typing import IO, TYPE_CHECKING, Any, ClassVar, cast
 
@@ -21,9 +22,11 @@ from django_filters import (  # type: ignore[import-untyped]
     BooleanFilter,
     ChoiceFilter,
     FilterSet,
+    IsoDateTimeFilter,
     MultipleChoiceFilter,
     OrderingFilter,
 )
+from django_filters.fields import IsoDateTimeField  # type: ignore[import-untyped]
 from django_filters.rest_framework import DjangoFilterBackend  # type: ignore[import-untyped]
 from drf_spectacular.utils import OpenApiParameter, extend_schema_field
 from loguru import logger
@@ -477,6 +480,20 @@ def _bad_values(filterset: FilterSet | None) -> list[Problem]:
         for name, messages in filterset.errors.items()
         for message in messages
     ]
+
+
+class MomentField(IsoDateTimeField):  # type: ignore[misc]
+    def clean(self, value: Any) -> Any:
+        """Refuses a time that lies outside the calendar in UTC, in which the database compares it."""
+        moment = super().clean(value)
+        try:
+            return moment and moment.astimezone(UTC)
+        except OverflowError:
+            raise ModelValidationError(self.error_messages["invalid"]) from None
+
+
+class MomentFilter(IsoDateTimeFilter):  # type: ignore[misc]
+    field_class = MomentField
 
 
 def _hint(field: forms.Field) -> str:

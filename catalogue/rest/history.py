@@ -64,10 +64,8 @@ class HistoryFilters(django_filters.FilterSet):  # type: ignore[misc]
     model = django_filters.CharFilter(label="Of what: `catalogue.workflow`.")
     object_id = django_filters.CharFilter(label="The object's key; give `model` as well.")
     kind = django_filters.ChoiceFilter(choices=HistoryEntry.Kind.choices)
-    at_after = django_filters.IsoDateTimeFilter(
-        field_name="at", lookup_expr="gte", label="From this time on."
-    )
-    at_before = django_filters.IsoDateTimeFilter(field_name="at", lookup_expr="lt", label="Before this time.")
+    at_after = base.MomentFilter(field_name="at", lookup_expr="gte", label="From this time on.")
+    at_before = base.MomentFilter(field_name="at", lookup_expr="lt", label="Before this time.")
     search = django_filters.CharFilter(
         method="filter_search",
         label=f"Has this text in the name of the object or the person, or the message; in the newest "
@@ -178,10 +176,8 @@ class AuditFilters(django_filters.FilterSet):  # type: ignore[misc]
     actor = django_filters.CharFilter(label="Who it was: `user:1`, `token:7`, `command`.")
     subject = django_filters.CharFilter(label="What it was done to, such as `catalogue.source:5`.")
     outcome = django_filters.CharFilter()
-    at_after = django_filters.IsoDateTimeFilter(
-        field_name="at", lookup_expr="gte", label="From this time on."
-    )
-    at_before = django_filters.IsoDateTimeFilter(field_name="at", lookup_expr="lt", label="Before this time.")
+    at_after = base.MomentFilter(field_name="at", lookup_expr="gte", label="From this time on.")
+    at_before = base.MomentFilter(field_name="at", lookup_expr="lt", label="Before this time.")
     search = django_filters.CharFilter(
         method="filter_search",
         label=f"Has these words in a name, event, address or client; in the newest {SEARCHED:,} entries.",

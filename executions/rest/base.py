@@ -78,8 +78,8 @@ class ExecutionFilters(django_filters.FilterSet):  # type: ignore[misc]
         method="by_cache", label="Whether a cached result answered it, without a run."
     )
     door = django_filters.ChoiceFilter(choices=Execution.Door.choices)
-    created_after = django_filters.IsoDateTimeFilter(field_name="created_at", lookup_expr="gte")
-    created_before = django_filters.IsoDateTimeFilter(field_name="created_at", lookup_expr="lt")
+    created_after = base.MomentFilter(field_name="created_at", lookup_expr="gte")
+    created_before = base.MomentFilter(field_name="created_at", lookup_expr="lt")
     # Last: it searches the newest that the other filters leave.
     search = django_filters.CharFilter(
         method="by_text",

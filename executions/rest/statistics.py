@@ -12,7 +12,7 @@ from rest_framework.response import Response
 
 from catalogue.access import Scope
 from catalogue.permissions import Access
-from catalogue.rest.base import Problem, Refusal
+from catalogue.rest.base import MomentFilter, Problem, Refusal
 from catalogue.rest.views import ApiViewSet
 from executions.models import Execution, HourlyUsage
 from executions.models.usage import Outcome
@@ -29,10 +29,10 @@ NUMBERS = (
 class StatisticsFilters(django_filters.FilterSet):  # type: ignore[misc]
     """What is counted and how it is grouped."""
 
-    ended_after = django_filters.IsoDateTimeFilter(
+    ended_after = MomentFilter(
         method="by_start", label="The first hour, given as any time within it. Default: 24 hours ago."
     )
-    ended_before = django_filters.IsoDateTimeFilter(
+    ended_before = MomentFilter(
         method="by_end", label="The end, exclusive of the hour that contains this time. Default: now."
     )
     bucket = django_filters.ChoiceFilter(

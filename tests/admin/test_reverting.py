@@ -196,6 +196,18 @@ def test_a_change_is_not_reverted_once_somebody_has_changed_it_again(admin_clien
     assert HistoryEntry.of(workflow).count() == 2
 
 
+def test_a_setting_is_reverted_although_another_has_changed_since(admin_client: Client) -> None:
+    """B8: all settings are in one row."""
+    row = change_setting_by_rest(admin_client)
+    entry = latest(row)
+    body = {"execution_timeout": 55}
+    assert administrator().patch("/api/settings/", body, format="json").status_code == 200
+    assert "has its previous values again" in told(press(admin_client, entry, "revert"))
+    row.refresh_from_db()
+    assert row.overrides == body
+    assert "discovery_interval is now empty and no longer 77" in told(press(admin_client, entry, "revert"))
+
+
 def test_what_was_done_to_many_is_reverted_together(admin_client: Client) -> None:
     """B8: several changes of one object in turn, and what cannot be is told with its reason."""
     workflows = make_workflows(3)

@@ -509,12 +509,34 @@ def test_an_export_proves_itself(tmp_path: Path) -> None:
         lambda lines: lines[:5],
         lambda lines: ["{}\n", *lines],
         lambda lines: ["[1]\n", *lines],
+        lambda lines: ["[" * 100_000 + "\n", *lines],
+        lambda lines: [],
     ],
 )
 def test_an_export_that_was_changed_is_refused(tamper: Any, tmp_path: Path) -> None:
     make_audit()
     with pytest.raises(CommandError, match="does not hold"):
         verified(tmp_path / "audit.jsonl", tamper(exported()))
+
+
+def test_an_export_that_an_editor_saved_unchanged_holds(tmp_path: Path) -> None:
+    """Some begin a file with a byte order mark, end its lines in another way or add an empty one."""
+    make_audit()
+    lines = [line.replace("\n", "\r\n") for line in exported()]
+    assert "3 segments with 3 entries" in verified(tmp_path / "audit.jsonl", ["\ufeff", *lines, "\r\n"])
+
+
+@pytest.mark.parametrize(
+    ("bounds", "problem"),
+    [
+        (["--since", "2026-11-27", "--until", "2026-11-26"], "--since must be before --until"),
+        (["--since", "0001-01-01T00:00+14:00"], "not a time such as"),
+        (["--until", "9999-12-31T23:59-12:00"], "not a time such as"),
+    ],
+)
+def test_bounds_of_an_export_that_can_mean_nothing_are_refused(bounds: list[str], problem: str) -> None:
+    with pytest.raises(CommandError, match=problem):
+        call_command("export_audit", *bounds, stdout=StringIO())
 
 
 def test_the_command_says_where_the_audit_was_changed() -> None:

@@ -2,6 +2,8 @@ from argparse import ArgumentParser, ArgumentTypeError
 from datetime import UTC, datetime
 from typing import Any
 
+from django.core.management.base import CommandError
+
 from audit.models import Kind
 from audit.sealing import export_lines
 from catalogue.audit import record_export
@@ -20,6 +22,8 @@ class Command(CatalogueCommand):
             parser.add_argument(name, type=_moment, metavar="TIME", help=f"{what}, such as 2026-01-31T12:00Z")
 
     def handle(self, *args: Any, **options: Any) -> None:
+        if options["since"] and options["until"] and options["since"] >= options["until"]:
+            raise CommandError("--since must be before --until.")
         chosen = {"kinds": options["kind"], "since": options["since"], "until": options["until"]}
         record_export(command("export_audit"), "audit", kinds=options["kind"])
         for line in export_lines(**chosen):
@@ -29,6 +33,6 @@ class Command(CatalogueCommand):
 def _moment(text: str) -> datetime:
     try:
         moment = datetime.fromisoformat(text)
-    except ValueError:
+        return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
+    except (ValueError, OverflowError):
         raise ArgumentTypeError("not a time such as 2026-01-31T12:00Z") from None
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)

@@ -42,7 +42,7 @@ class Command(CatalogueCommand):
         if path == "-":
             return verify_lines(sys.stdin)
         try:
-            with open(path, encoding="utf-8") as lines:
+            with open(path, encoding="utf-8-sig") as lines:
                 return verify_lines(lines)
         except (OSError, UnicodeError) as error:
             raise CommandError(f"{path} cannot be read: {why_unreadable(error)}.") from None
