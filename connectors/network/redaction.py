@@ -117,11 +117,27 @@ def _words_by_field(value: Any) -> str:
     return "; ".join(f"{name}: {words}" for name, words in said if words)
 
 
+def _whole(value: Any) -> str:
+    """An error of an unknown shape, if it has any text."""
+    return printable(json.dumps(value, ensure_ascii=False)) if _has_text(value) else ""
+
+
+def _has_text(value: Any) -> bool:
+    match value:
+        case str():
+            return bool(value.strip())
+        case list():
+            return any(map(_has_text, value))
+        case dict():
+            return any(map(_has_text, value.values()))
+    return False
+
+
 def words_of(body: bytes) -> str:
-    """The message in a body: that of its JSON, else the text without markup."""
+    """The message in a body: that of its JSON, else all of it, or the text without markup."""
     try:
         value = parse_json(body)
-        return words_in(value) or _words_by_field(value)
+        return words_in(value) or _words_by_field(value) or _whole(value)
     except UnreadableJSON:
         text = TAG.sub(" ", body[:4000].decode("utf-8", "replace"))
         return " ".join(printable(text).split())

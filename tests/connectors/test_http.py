@@ -378,6 +378,11 @@ async def test_links_are_followed_on_the_same_origin_only() -> None:
         (b'{"detail": [{"loc": ["a"], "msg": "one"}, {"msg": "two"}]}', "one; two"),
         (b'{"error": true, "message": "no"}', "no"),
         (
+            b'{"fault": {"code": "E42", "why": "out of paper"}}',
+            '{"fault": {"code": "E42", "why": "out of paper"}}',
+        ),
+        (b"{}", ""),
+        (
             b'{"error": {"code": 1, "message": {"year": "is no year", "sort": ["one", "two"]}}}',
             "year: is no year; sort: one; two",
         ),
