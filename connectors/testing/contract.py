@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import json
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing
@@ -75,6 +76,14 @@ class ConnectorContract:
         """B10: the class passes the check that the registry makes before `add_source` takes its kind."""
         found = type(connector)
         assert objection_to(found, getattr(found, "kind", "")) == ""
+
+    async def test_credentials_are_settings_that_are_stored_encrypted(
+        self, connector: Connector, harness: EngineHarness
+    ) -> None:
+        """E6: other settings are stored and shown as they are."""
+        schema = json.dumps(type(connector).Config.model_json_schema())
+        is_secret = '"format": "password"' in schema
+        assert is_secret or not harness.has_credentials, "no setting of Config is a SecretStr"
 
     async def test_what_the_capabilities_promise_has_its_method(
         self, connector: Connector, harness: EngineHarness
@@ -191,6 +200,26 @@ class ConnectorContract:
         assert snapshot.output == harness.output
         assert snapshot.raw
         assert snapshot.error == ""
+
+    async def test_all_that_is_recorded_of_a_run_is_json(
+        self, connector: Connector, harness: EngineHarness
+    ) -> None:
+        """B6: a run whose snapshot cannot be stored goes on until its timeout."""
+        started, _ = await start(connector, harness.completing)
+        _, snapshot = await harness.ended(connector, harness.completing)
+        recorded = {
+            "Started.raw": started.raw,
+            "RunSnapshot.raw": snapshot.raw,
+            "RunSnapshot.output": snapshot.output,
+            "RunSnapshot.content": snapshot.content,
+        }
+        for name, value in recorded.items():
+            try:
+                json.dumps(value, allow_nan=False)
+            except (TypeError, ValueError) as error:
+                raise AssertionError(f"{name} is not JSON: {error}") from None
+        assert isinstance(started.run_id, str), f"Started.run_id must be a str: {started.run_id!r}"
+        assert isinstance(started.raw, dict), f"Started.raw must be a dict: {started.raw!r}"
 
     async def test_a_completed_run_says_when_it_ran(
         self, connector: Connector, harness: EngineHarness

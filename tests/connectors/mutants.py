@@ -341,6 +341,15 @@ class CapabilitiesOnlyOnInstances(LatheConnector):
         self.capabilities = CAPABILITIES
 
 
+class ReadableConfig(LatheConfig):
+    token: Any
+
+
+@breaks("test_credentials_are_settings_that_are_stored_encrypted")
+class TokenStoredAsItIs(FaultlessConnector):
+    Config = ReadableConfig
+
+
 @breaks("test_a_source_can_have_this_class_as_its_connector")
 class StartThatTakesNoReport(FaultlessConnector):
     async def start(self, workflow: WorkflowRef, arguments: dict[str, Any], *, key: UUID) -> Started:
@@ -529,6 +538,19 @@ class UnreadableLookupFindsNothing(FaultlessConnector):
 class WholeAnswerAsOutput(FaultlessConnector):
     async def _output(self, run: RunRef) -> Any:
         return {"result": await super()._output(run)}
+
+
+@breaks("test_all_that_is_recorded_of_a_run_is_json")
+class ObjectInTheRawAnswer(FaultlessConnector):
+    def _read_run(self, answer: Any) -> RunSnapshot:
+        return replace(super()._read_run(answer), raw={"answer": object()})
+
+
+@breaks("test_all_that_is_recorded_of_a_run_is_json")
+class ListAsTheRawAnswerToAStart(FaultlessConnector):
+    async def start(self, *given: Any, **named: Any) -> Started:
+        started = await super().start(*given, **named)
+        return replace(started, raw=[started.raw])
 
 
 @breaks("test_a_failed_run_is_failed_with_the_engines_reason")
