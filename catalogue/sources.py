@@ -185,7 +185,10 @@ async def _check(
 ) -> Health:
     try:
         async with asyncio.timeout(CHECK_TIMEOUT_SECONDS), open_connector() as connector:
-            return await connector.check()
+            health: object = await connector.check()
+            if isinstance(health, Health):
+                return health
+            raise TypeError(f"check() returned {type(health).__name__} instead of Health")
     except TimeoutError:
         return Health(ok=False, message=f"No answer within {CHECK_TIMEOUT_SECONDS:g} s.")
     except ConnectorError as error:

@@ -252,6 +252,13 @@ def test_a_connector_that_exits_does_not_stop_other_sources(source: Source, faul
 
 
 @pytest.mark.django_db
+def test_a_check_without_a_result_says_so(faulty_kind: str) -> None:
+    """B6: otherwise, the admin and REST show a failure without a reason."""
+    health = check_source(make_source("aaa-faulty", kind=faulty_kind, config={"mistake": "no health"}))
+    assert not health.ok and "TypeError: check() returned NoneType instead of Health." in health.message
+
+
+@pytest.mark.django_db
 def test_a_listing_of_what_are_no_definitions_says_how_to_make_them(faulty_kind: str) -> None:
     """B6: the author of a first connector yields the engine's own objects."""
     faulty = make_source("aaa-faulty", kind=faulty_kind, config={"mistake": "yields dicts"})
