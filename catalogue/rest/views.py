@@ -176,6 +176,34 @@ def suit_generators(result: dict[str, Any], **_: Any) -> dict[str, Any]:
     return result
 
 
+INTEGER_ID = {"type": "integer", "format": "int64", "minimum": 0, "maximum": 10**18 - 1}
+TYPES_OF_IDS = {"^[0-9]{1,18}$": INTEGER_ID, "^[0-9a-fA-F-]{36}$": {"type": "string", "format": "uuid"}}
+
+
+def give_ids_their_types(result: dict[str, Any], **_: Any) -> dict[str, Any]:
+    """A hook: generated clients refuse an id of an answer in a path that takes another type."""
+    for operations in result["paths"].values():
+        for operation in operations.values():
+            for parameter in operation.get("parameters", ()):
+                if parameter["in"] == "path":
+                    pattern = parameter["schema"].get("pattern", "")
+                    parameter["schema"] = TYPES_OF_IDS.get(pattern, parameter["schema"])
+    return result
+
+
+def require_discriminators(result: dict[str, Any], **_: Any) -> dict[str, Any]:
+    """A hook: OpenAPI wants the property required that tells alternatives apart, and the product requires it.
+    Pydantic leaves it out where it has a default."""
+    schemas = result["components"]["schemas"]
+    fields = [field for schema in schemas.values() for field in schema.get("properties", {}).values()]
+    for told_apart in (field["discriminator"] for field in fields if "discriminator" in field):
+        for reference in told_apart.get("mapping", {}).values():
+            required = schemas[reference.rpartition("/")[2]].setdefault("required", [])
+            if told_apart["propertyName"] not in required:
+                required.insert(0, told_apart["propertyName"])
+    return result
+
+
 def _codes(path: str, operation: dict[str, Any]) -> list[str]:
     codes = ["401", "403", "429", "503"]
     queried = {item["name"] for item in operation.get("parameters", ()) if item["in"] == "query"}
