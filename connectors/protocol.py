@@ -115,7 +115,7 @@ class RunSnapshot:
     may_have_effect: bool = False
     """It failed after it may have had an effect, which a repetition could repeat."""
     progress: float | None = None
-    """Percent, 0 to 100; None: unknown."""
+    """Percent, kept between 0 and 100; None: unknown."""
     progress_message: str = ""
     created_at: datetime | None = None
     started_at: datetime | None = None
@@ -132,6 +132,8 @@ class RunSnapshot:
             raise TypeError(f"raw must be a dict, not {type(self.raw).__name__}")
         if self.progress is not None and not math.isfinite(self.progress):
             raise ValueError(f"progress must be finite, not {self.progress!r}")
+        if self.progress is not None:
+            object.__setattr__(self, "progress", min(max(self.progress, 0.0), 100.0))
         for name in ("created_at", "started_at", "updated_at", "finished_at"):
             at: datetime | None = getattr(self, name)
             if at is not None and at.utcoffset() is None:

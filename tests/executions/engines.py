@@ -253,6 +253,8 @@ class ClumsyConnector:
         self._stumble("poll")
         if self._config.stumbles_over == "a snapshot":
             return {"state": "done"}
+        if self._config.stumbles_over == "a percentage":
+            return RunSnapshot(state=RunState.RUNNING, progress=1234.0)
         if bad := BAD_VALUES.get(self._config.stumbles_over):
             return RunSnapshot(**{"state": RunState.COMPLETED, "output": 7} | bad)
         raise AssertionError("never asked")

@@ -690,6 +690,13 @@ def test_a_value_of_a_wrong_type_fails_in_the_connector_and_the_record_says_so(
     assert read(execution).poll_failure == "The connector failed; the log has the details."
 
 
+def test_a_percentage_beyond_100_is_100(clumsy: Any) -> None:
+    """B6: some engines count more than they announced."""
+    execution = make_active(clumsy("a percentage"), State.RUNNING)
+    advance_due_executions()
+    assert read(execution).progress == 100
+
+
 def test_a_connector_whose_bug_stays_is_asked_ever_more_rarely(clumsy: Any) -> None:
     """B6: the log has one error for each attempt."""
     execution, pauses = make_active(clumsy("poll"), State.RUNNING), []
