@@ -9,8 +9,8 @@ NODE_AXE := tests/admin/axe
 NODE_RESTATE := tests/engines/restate
 ARGS ?=
 JOBS ?= 2
-# More workers than cores: many tests wait for something most of their time.
-TEST_JOBS ?= 4
+# One more than cores: some tests wait. More get into one another's way.
+TEST_JOBS ?= 3
 # Of the engines and whole products in `make check`, which wait for one another even longer.
 CHECK_JOBS ?= 4
 # Without bytecode every process compiles the product anew, which takes seconds.

@@ -9,13 +9,16 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
+from _pytest import runner
 from _pytest.unraisableexception import gc_collect_iterations_key
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -31,6 +34,25 @@ THRESHOLDS = 20_000, 20, 20
 
 GRACE_SECONDS = 0.5
 """After Ctrl-C, for workers that end by themselves."""
+
+
+STACK_SIZE = 70_000
+"""Values of a frame that gets a megabyte, of which most is left for the frames of what it calls."""
+
+
+def _with_room(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function with room for its whole stack.
+
+    Python keeps a thread's frames in chunks of 16 kB, and returns one to the system when its first frame ends:
+    what is called in a loop at such a border maps memory each time, 700 times for a list of the admin. Tests,
+    whose stacks are deep, take a seventh less CPU with this.
+    """
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    call.__code__ = call.__code__.replace(co_stacksize=STACK_SIZE)
+    return call
 
 
 def _folder() -> str:
@@ -116,6 +138,8 @@ def pytest_keyboard_interrupt(excinfo: pytest.ExceptionInfo[BaseException]) -> N
 
 
 isolate()
+runner.runtestprotocol = _with_room(runner.runtestprotocol)
+threading.Thread.run = _with_room(threading.Thread.run)  # type: ignore[method-assign]
 # What is imported and collected stays; looking for garbage among it takes a fifth of that time.
 gc.disable()
 pytest.register_assert_rewrite("connectors.testing")
