@@ -4,8 +4,8 @@ import asyncio
 import fcntl
 import math
 import shutil
-from collections.abc import Iterator, Sequence
-from functools import cache, partial
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -352,32 +352,15 @@ LONGEST_FIRST = (
     "test_temporal_starts",
     "test_temporal_runs",
     THE_WARM_SERVER,
-)
-"""What takes or waits the longest, so that no worker begins with it when the others are about to end."""
-WAITING = (
-    "test_long_runs",
-    "test_contract_against_mutants",
-    "test_looking_up",
-    "test_disconnects",
-    "test_watching",
-    "test_polling",
-    "test_served_schemas",
     "test_access_matrix",
+    "test_contract_against_mutants",
     "test_adding_a_connector",
-    "test_long_runs_page",
-    "test_site",
-    "test_outside_access",
     "test_hostile_mcp_servers",
-    "test_hostile_mcp_programs",
-    "test_waiting",
-    "test_waiting_in_queue",
-    "test_web_server",
-    "test_configuration_as_code",
-    "test_openapi_hostile",
+    "test_site",
+    "test_workflow_list",
     "test_openapi_calls",
 )
-"""What waits most of its time. Two workers begin with it; if all did, the cores would wait as well."""
-WAITERS = {"gw0", "gw1"}
+"""What takes the longest, so that no worker begins with it when the others are about to end."""
 
 
 class ByModule(LoadScopeScheduling):
@@ -401,14 +384,13 @@ class ByModule(LoadScopeScheduling):
 
     def _assign_work_unit(self, node: WorkerController) -> None:
         """The queue is in the order of numbers of tests, which says little of those that start servers."""
-        order = LONGEST_FIRST + WAITING if node.gateway.id in WAITERS else LONGEST_FIRST
-        self.workqueue.move_to_end(min(self.workqueue, key=partial(_place, order)), last=False)
+        self.workqueue.move_to_end(min(self.workqueue, key=_place), last=False)
         super()._assign_work_unit(node)
 
 
-def _place(order: Sequence[str], scope: str) -> int:
+def _place(scope: str) -> int:
     name = Path(scope.partition("#")[0].partition("::")[0]).stem
-    return order.index(name) if name in order else len(order)
+    return LONGEST_FIRST.index(name) if name in LONGEST_FIRST else len(LONGEST_FIRST)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -43,9 +43,9 @@ STACK_SIZE = 70_000
 def _with_room(function: Callable[..., Any]) -> Callable[..., Any]:
     """The function with room for its whole stack.
 
-    Python keeps a thread's frames in chunks of 16 kB, and returns one to the system when its first frame ends:
-    what is called in a loop at such a border maps memory each time, 700 times for a list of the admin. Tests,
-    whose stacks are deep, take a seventh less CPU with this.
+    Python keeps a thread's frames in chunks of 16 kB, and returns one to the system as soon as its first
+    frame ends: what is called in a loop at such a border maps memory each time, 700 times for a list of the
+    admin. Tests, whose stacks are deep, take a seventh less CPU with this.
     """
 
     def call(*args: Any, **kwargs: Any) -> Any:
