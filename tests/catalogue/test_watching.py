@@ -38,6 +38,12 @@ def logged() -> Iterator[list[str]]:
     logger.remove(sink)
 
 
+@transaction.atomic
+def make_at_once(name: str) -> None:
+    """In one revision, with the source."""
+    make_workflow(name=name)
+
+
 async def news_of(watch: RevisionWatch) -> None:
     """Return at the next revision that is noticed."""
     async with asyncio.timeout(PATIENCE_SECONDS):
@@ -51,7 +57,7 @@ async def test_each_revision_is_noticed_and_the_catalogue_is_the_new_one_by_then
     with watching_revisions(asyncio.Event()) as watch:
         await news_of(watch)
         for name in ("first", "second"):
-            await in_database(make_workflow)(name=name)
+            await in_database(make_at_once)(name)
             await news_of(watch)
             assert (catalogue := fresh_catalogue()) is not None
             assert name in catalogue.workflows
@@ -71,7 +77,7 @@ async def test_a_change_that_is_not_committed_yet_is_none() -> None:
     with watching_revisions(asyncio.Event()) as watch:
         await news_of(watch)
         before = await in_database(change_and_look)()
-        await in_database(make_workflow)(name="kept")
+        await in_database(make_at_once)("kept")
         await news_of(watch)
         assert (catalogue := fresh_catalogue()) is not None
         assert list(catalogue.workflows) == ["kept"]
