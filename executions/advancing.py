@@ -16,6 +16,7 @@ from executions.runner.engine_calls import log_of, next_try_after
 from executions.runner.follow import follow, record_timeout
 from executions.runner.lease import LANE_ROOM, LEASE, Lane, claim_due_executions, keep
 from executions.runner.start import start, start_again
+from executions.wakeups import wake
 from telemetry import traces
 
 LAST_STEPS_SECONDS = 8.0  # Supervisors kill after 10 s
@@ -94,6 +95,8 @@ async def advance_and_release(execution: Execution, *, waited_for: bool = False)
         finally:
             await release_lease(execution, holder=holder)
             admit_next(execution)
+            if execution.is_settled:
+                wake(execution.pk)
 
 
 def admit_next(execution: Execution) -> None:

@@ -336,6 +336,21 @@ async def test_a_server_that_stops_waits_for_what_the_last_steps_begin(
     assert (await in_database(only)).state == State.CANCELLED
 
 
+async def test_a_server_that_stops_waits_for_a_step_that_the_only_other_one_began_as_it_ended() -> None:
+    ended = asyncio.Event()
+
+    async def last() -> None:
+        await asyncio.sleep(0.02)  # A step that takes as long
+        ended.set()
+
+    async def first() -> None:
+        advancing.begin(last())
+
+    advancing.begin(first())
+    await advancing.finish_steps(within=10)
+    assert ended.is_set()
+
+
 async def test_a_server_that_stops_notes_who_was_answered_in_the_last_moment(
     engine: WireEngine, workflow: Workflow, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,8 +17,9 @@ from executions.change_feed import Watch, watch_until_settled, watching
 from executions.models import Execution, State
 from executions.reading import UnknownExecution, list_own_executions
 from executions.wakeups import wake
-from tests.executions.engines import in_thread, until
-from tests.executions.steps import ALICE, BOB, in_database, make_active, read
+from tests.connectors.scripted import replies
+from tests.executions.engines import WireEngine, completed, in_thread, until
+from tests.executions.steps import ALICE, BOB, advance_due_executions, in_database, make_active, read
 from tests.factories import make_execution
 
 pytestmark = [
@@ -134,6 +135,20 @@ async def test_what_this_process_changes_is_looked_at_at_once(
         await change(running, state=State.COMPLETED)
         await in_thread(wake, running.pk)
         assert await changes_of(watch) == [running.pk]
+
+
+async def test_an_end_that_a_poll_of_this_process_finds_is_heard_at_once(
+    engine: WireEngine, running: Execution, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As over stdio, where the process that answers also does the work. The next look is an hour away."""
+    monkeypatch.setattr(rooms, "LOOK_SECONDS", 3600.0)
+    engine.on_status = replies(200, completed({"answer": 42}))
+    waiting = asyncio.create_task(
+        watch_until_settled(str(running.pk), caller=ALICE, seconds=PATIENCE_SECONDS)
+    )
+    await until(lambda: rooms._watchers, "it is watched")
+    assert await in_thread(advance_due_executions) == 1
+    assert (await waiting).succeeded
 
 
 async def test_what_is_watched_is_polled_before_its_turn(running: Execution) -> None:
