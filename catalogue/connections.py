@@ -1,5 +1,5 @@
 """The kinds of engines with their settings, and the connectors of this process: one per source and event
-loop, replaced when settings change."""
+loop, replaced when settings change, closed when unused for long."""
 
 import asyncio
 import atexit
@@ -47,6 +47,7 @@ FEWEST_SECONDS = 5.0  # Minimum between two listings after notifications
 FEWEST_SECONDS_WHILE_FAILING = 15.0
 PAUSE_SECONDS = 1.0  # Minimum between two notifications that a process handles
 LOOK_SECONDS = 15.0  # How often a listener checks that its connector still fits the source
+UNUSED_SECONDS = 900.0  # After which a connector that does not listen is closed; its source may be gone
 EMPTY: tuple[Any, ...] = (None, "", [], {})
 EMPTY_VALUES: dict[Any, Any] = {str: "", list: [], dict: {}}
 """The value of an empty field, unless empty means the default; None for all other types."""
@@ -253,14 +254,31 @@ class _Shared:
     fingerprint: str
     connector: Connector
     users: int = 0
+    used_at: float = 0.0  # By the loop's clock
     retired: bool = False
     listening: Listening | None = None
+    waiting: asyncio.TimerHandle | None = None  # Until it has been unused for long
+
+    def close_if_unused(self, *, release: Callable[[], None]) -> None:
+        """Call `release` once nobody has used it for `UNUSED_SECONDS`."""
+        loop = asyncio.get_running_loop()
+        ends_at = (loop.time() if self.users else self.used_at) + UNUSED_SECONDS
+        if ends_at > loop.time():
+            self.waiting = loop.call_at(ends_at, partial(self.close_if_unused, release=release))
+        else:
+            release()
+
+    def end(self) -> None:
+        """No more listening or waiting."""
+        if self.listening is not None:
+            self.listening.end()
+        if self.waiting is not None:
+            self.waiting.cancel()
 
     def retire(self) -> None:
         """Accept no new users, and close once the present ones are done."""
         self.retired = True
-        if self.listening is not None:
-            self.listening.end()
+        self.end()
         if not self.users:
             _closing.add(closing := asyncio.ensure_future(self.connector.aclose()))
             closing.add_done_callback(_closing.discard)
@@ -291,6 +309,7 @@ async def connector_for(source: Source) -> AsyncIterator[Connector]:
         raise RuntimeError(f"The connector raised SystemExit: {error}") from error
     finally:
         shared.users -= 1
+        shared.used_at = asyncio.get_running_loop().time()
         if shared.retired and not shared.users:
             await shared.connector.aclose()
 
@@ -303,8 +322,7 @@ def _count(source: Source, error: ConnectorError) -> None:
 async def close_connectors() -> None:
     closing = list(_connectors.pop(asyncio.get_running_loop(), {}).values())
     for shared in closing:
-        if shared.listening is not None:
-            shared.listening.end()
+        shared.end()
     await asyncio.gather(*(shared.connector.aclose() for shared in closing))
 
 
@@ -406,9 +424,12 @@ def _share(source: Source) -> _Shared:
     if known is not None and known.fingerprint == fingerprint:
         return known
     fresh = loop_connectors[source.pk] = _Shared(fingerprint, make_connector(source))
+    release = partial(_release, loop_connectors, fresh, source.pk)
     if fresh.connector.capabilities.reports_listing_changes:
-        release = partial(_release, loop_connectors, fresh, source.pk)
         fresh.listening = Listening(source, fresh.connector, release=release)
+    else:
+        fresh.used_at = asyncio.get_running_loop().time()
+        fresh.close_if_unused(release=release)
     if known is not None:
         known.retire()
     return fresh

@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 
+from catalogue import connections
 from catalogue.connections import close_connectors, connector_for
 from catalogue.models import Source
 from catalogue.secrets import encrypt_credentials
 from connectors.errors import Misconfigured
 from connectors.simplified import SimplifiedConnector
+from tests.executions.engines import until
 from tests.factories import NOWHERE
 
 
@@ -131,6 +133,23 @@ async def test_each_event_loop_has_connectors_of_its_own() -> None:
         assert await asyncio.to_thread(asyncio.run, identity()) != id(ours)
         async with connector_for(a_source()) as still_ours:
             assert still_ours is ours
+
+
+async def test_a_connector_that_nobody_uses_any_more_is_closed(
+    monkeypatch: pytest.MonkeyPatch, closed: list[SimplifiedConnector]
+) -> None:
+    """B7: its source may have been disabled or deleted, and its secrets need not stay in memory."""
+    monkeypatch.setattr(connections, "UNUSED_SECONDS", 0.05)
+    async with connector_for(a_source(1)) as used:
+        async with connector_for(a_source(2)) as unused:
+            pass
+        await until(lambda: closed, "the unused one is closed")
+        assert closed == [unused]
+        async with connector_for(a_source(1)) as still:
+            assert still is used
+    await until(lambda: len(closed) == 2, "the other one is closed once it is unused, too")
+    async with connector_for(a_source(2)) as another:
+        assert another is not unused
 
 
 async def test_closing_closes_every_connector_of_the_loop(closed: list[SimplifiedConnector]) -> None:
