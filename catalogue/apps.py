@@ -7,6 +7,7 @@ from django.apps.registry import apps as present_apps
 from django.conf import settings
 from django.core.checks import CheckMessage, Error, Tags, Warning, register
 from django.db import connections
+from django.db.backends.signals import connection_created
 from django.db.migrations.loader import MigrationLoader
 from django.db.models.signals import post_migrate
 
@@ -19,9 +20,11 @@ class CatalogueConfig(AppConfig):
 
     def ready(self) -> None:
         from catalogue import audit, product_settings
+        from catalogue.database import close_with_thread
 
         register(check_connectors)
         register(check_squashed_migrations, Tags.database)
+        connection_created.connect(close_with_thread)
         post_migrate.connect(keep_roles_up_to_date)
         audit.follow_history()
         settings.CATALOGUE.overrides = product_settings.remembered  # type: ignore[attr-defined]

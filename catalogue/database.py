@@ -16,10 +16,12 @@ from contextlib import contextmanager
 from functools import cache, partial, wraps
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
+from weakref import WeakSet
 
 from django.conf import settings
 from django.core.management import CommandError, call_command
 from django.db import close_old_connections, connection
+from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.migrations.executor import MigrationExecutor
 from django.db.migrations.loader import MigrationLoader
 from django.utils import timezone
@@ -45,6 +47,32 @@ _turn = threading.Lock()
 def _threads() -> ThreadPoolExecutor:
     # Not asgiref's sync_to_async: without a context per request, it uses one thread for all requests.
     return ThreadPoolExecutor(max_workers=THREADS, thread_name_prefix="database")
+
+
+class _ClosedWithThread:
+    """Closes the connections of a thread as it ends. They are parts of cycles: with `collect_rarely`, the
+    garbage collector might find them after an hour."""
+
+    def __init__(self) -> None:
+        self.connections: WeakSet[BaseDatabaseWrapper] = WeakSet()
+
+    def __del__(self) -> None:
+        for opened in self.connections:
+            opened.close()
+
+
+class _OfThread(threading.local):
+    def __init__(self) -> None:
+        self.closed = _ClosedWithThread()
+
+
+_of_thread = _OfThread()
+
+
+def close_with_thread(connection: BaseDatabaseWrapper, **_: Any) -> None:
+    """A receiver of `connection_created`. PostgreSQL's connections return to the pool after each use."""
+    if connection.vendor == "sqlite" and threading.current_thread() is not threading.main_thread():
+        _of_thread.closed.connections.add(connection)
 
 
 def require_database() -> None:

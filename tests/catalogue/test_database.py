@@ -1,6 +1,7 @@
-"""Turns among the database's threads."""
+"""The threads that use the embedded database: their turns, and their connections."""
 
 import asyncio
+import sqlite3
 import threading
 
 import pytest
@@ -54,3 +55,18 @@ async def test_a_transaction_that_is_open_already_waits_for_nobodys_turn() -> No
     finally:
         may_end.set()
         await one
+
+
+def test_a_thread_that_ends_closes_its_connection() -> None:
+    """B7: the web process's threads come and go, and full collections of garbage are rare."""
+    opened: list[sqlite3.Connection] = []
+
+    def connect() -> None:
+        connection.ensure_connection()
+        opened.append(connection.connection)
+
+    thread = threading.Thread(target=connect)
+    thread.start()
+    thread.join()
+    with pytest.raises(sqlite3.ProgrammingError, match="closed database"):
+        opened[0].execute("SELECT 1")
