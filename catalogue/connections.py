@@ -41,6 +41,7 @@ from connectors.protocol import Connector
 from connectors.registry import connector_class
 from connectors.settings import FieldProblem, Hints, hints_of
 from telemetry import metrics
+from telemetry.traces import begin_apart
 
 CLOSING_SECONDS = 8.0
 FEWEST_SECONDS = 5.0  # Minimum between two listings after notifications
@@ -200,7 +201,7 @@ class Listening:
         self._release = release
         self._changed = asyncio.Event()
         connector.on_listing_changed(self._changed.set)
-        self._task = asyncio.get_running_loop().create_task(self._listen())
+        self._task = begin_apart(self._listen())
 
     def end(self) -> None:
         self._task.cancel()

@@ -22,7 +22,7 @@ from django.utils.text import capfirst
 from loguru import logger
 
 from catalogue.access import Bounds, Person
-from catalogue.database import collection_paused, run_in_database
+from catalogue.database import DatabaseOutage, collection_paused, run_in_database
 from catalogue.models import (
     ChoosingRule,
     Revision,
@@ -36,6 +36,7 @@ from catalogue.models import (
 from catalogue.models.source import OBSERVED
 from catalogue.patterns import pattern_matcher
 from catalogue.portable_schemas import alias_tools, limit_for_tools
+from telemetry.traces import begin_apart
 
 MAX_AGE_SECONDS = 0.5  # How old the revision known to a process may be; agents see a change after at most 1 s
 Workflows = Mapping[str, Workflow]  # By tool name, in alphabetical order
@@ -686,7 +687,7 @@ def watching_revisions(stirred: asyncio.Event) -> Iterator[RevisionWatch]:
     watcher = _watchers.setdefault(loop, _Watcher())
     watcher.watches.add(watch)
     if watcher.looking is None or watcher.looking.done():
-        watcher.looking = loop.create_task(_keep_looking(watcher))
+        watcher.looking = begin_apart(_keep_looking(watcher))
     try:
         yield watch
     finally:
@@ -698,12 +699,14 @@ def watching_revisions(stirred: asyncio.Event) -> Iterator[RevisionWatch]:
 
 async def _keep_looking(watcher: _Watcher) -> None:
     known: ExposedCatalogue | None = None
+    outage = DatabaseOutage("Watching the catalogue")
     while True:
         try:
             catalogue = await run_in_database(confirmed_catalogue)
         except (DatabaseError, InterfaceError) as error:
-            logger.warning("Watching the catalogue failed, trying again in {:g} s: {}", LOOK_SECONDS, error)
+            outage.note(error)
         else:
+            outage.end()
             if catalogue is not known:
                 known = catalogue
                 for watch in list(watcher.watches):

@@ -17,6 +17,7 @@ from catalogue.database import DatabaseOutage, run_in_database
 from executions.models import Execution, State
 from executions.reading import find_execution
 from executions.wakeups import request_poll_if_stale, waits, woken_by
+from telemetry.traces import begin_apart
 
 LOOK_SECONDS = 1.0  # Between two queries; changes made by this process are seen at once
 LOOKS_PER_REFRESH = 2  # Between two requests to workers to poll what has a stale status
@@ -83,7 +84,7 @@ def watching(
     watcher = _watchers.setdefault(loop, _Watcher())
     watcher.watches.add(watch)
     if watcher.looking is None or watcher.looking.done():
-        watcher.looking = loop.create_task(_keep_looking(watcher))
+        watcher.looking = begin_apart(_keep_looking(watcher))
     with contextlib.ExitStack() as wakings:
         for key in list(watch.executions) if woken else ():
             wakings.enter_context(woken_by(key, watcher.woken, looks_on=True))

@@ -11,7 +11,6 @@ from typing import Any, Literal
 
 import mcp_types as types
 from django.db import DatabaseError, InterfaceError
-from loguru import logger
 from mcp import MCPError
 from mcp.server.lowlevel import Server
 from mcp.server.mcpserver import require_client_extension
@@ -19,7 +18,7 @@ from mcp.shared import subscriptions
 
 from catalogue import exposure
 from catalogue.access import Scope
-from catalogue.database import run_in_database
+from catalogue.database import DatabaseOutage, run_in_database
 from executions.change_feed import Watch, watching
 from executions.models import Execution
 from executions.reading import UnknownExecution, find_execution
@@ -31,6 +30,7 @@ from mcp_bridge.resources import RESOURCE_NOT_FOUND
 from mcp_bridge.tasks import describe_task
 from mcp_bridge.tokens import Access
 from mcp_bridge.tool_lists import STALE_SECONDS, ToolLists, View
+from telemetry.traces import begin_apart
 
 SCOPES: Mapping[subscriptions.ServerEvent, tuple[Scope, ...]] = {
     subscriptions.ToolsListChanged(): (Scope.READ, Scope.RUN),
@@ -250,7 +250,7 @@ class OpenStreams:
         self._streams.add(stream)
         self._of_callers[access.caller.key] += 1
         if self._looking is None or self._looking.done():
-            self._looking = asyncio.create_task(self._keep_looking())
+            self._looking = begin_apart(self._keep_looking())
         try:
             yield stream
         finally:
@@ -270,6 +270,7 @@ class OpenStreams:
             stream.end()
 
     async def _keep_looking(self) -> None:
+        outage = DatabaseOutage("Checking the tokens of open streams")
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             # Uvicorn waits for open responses before the lifespan's shutdown. Its signal handler is a method
@@ -278,17 +279,18 @@ class OpenStreams:
             if getattr(server, "should_exit", False):
                 self.close()
                 return
-            await self._end_those_without_grant()
+            await self._end_those_without_grant(outage)
 
-    async def _end_those_without_grant(self) -> None:
+    async def _end_those_without_grant(self, outage: DatabaseOutage) -> None:
         accesses = {stream.access for stream in self._streams}
         if not accesses:
             return
         try:
             usable = await run_in_database(still_usable, accesses)
         except (DatabaseError, InterfaceError) as error:
-            logger.warning("Checking the tokens of open streams failed; trying again: {}", error)
+            outage.note(error)
             return
+        outage.end()
         self._end(accesses - usable)
         if self._asking is None or self._asking.done():
             self._asking = asyncio.create_task(self._end_withdrawn(usable))

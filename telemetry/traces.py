@@ -4,11 +4,12 @@ Both are kept in context variables, stored with a run so that workers continue t
 as headers. Without an OTLP endpoint, no spans are created, and a client's trace context is passed on as is.
 """
 
+import asyncio
 import contextlib
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from contextvars import ContextVar, Token
+from collections.abc import Coroutine, Iterable, Iterator, Mapping
+from contextvars import Context, ContextVar, Token
 from typing import Any
 
 from opentelemetry import context as otel_context
@@ -92,6 +93,11 @@ def continued(*, traceparent: str | None, identity: str | None) -> Iterator[None
     finally:
         request_id.reset(before)
         otel_context.detach(attached)
+
+
+def begin_apart(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    """A task that serves several requests in turn: it is part of none, not even of the one that begins it."""
+    return asyncio.create_task(work, context=Context())
 
 
 def continue_request(

@@ -26,6 +26,7 @@ from connectors.network.redaction import Redactor
 from connectors.protocol import RunCaller
 from connectors.upstream_mcp.conversation import Conversation, Era, OnProgress, SessionLost, TransportFailures
 from connectors.upstream_mcp.run_callers import Questions
+from telemetry.traces import begin_apart
 
 CLOSING_SECONDS = 10.0
 LAST_WORDS_SECONDS = 1.0
@@ -123,7 +124,7 @@ class McpSession:
     def watch(self) -> None:
         """Keep a conversation open from now on, for notifications of changes."""
         if self._watching is None:
-            self._watching = asyncio.create_task(self._watch())
+            self._watching = begin_apart(self._watch())
 
     async def aclose(self) -> None:
         self._closed = True

@@ -19,6 +19,7 @@ from catalogue.models import Workflow
 from connectors.background import CLOCKS_APART
 from executions.models import ACTIVE, Execution, State
 from telemetry import metrics
+from telemetry.traces import begin_apart
 
 LEASE = timedelta(seconds=20)  # How long a killed process blocks its executions
 RENEWAL_SECONDS = 5.0  # Three renewals may fail before another process takes over
@@ -63,7 +64,7 @@ def keep(execution_id: uuid.UUID, *, holder: str, awaited: bool = False) -> Iter
 
 
 def _begin_renewing(kept: _Kept) -> None:
-    kept.renewal = asyncio.get_running_loop().create_task(_renew(kept))
+    kept.renewal = begin_apart(_renew(kept))
 
 
 async def _renew(kept: _Kept) -> None:

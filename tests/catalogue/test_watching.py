@@ -13,6 +13,7 @@ from loguru import logger
 from catalogue import exposure
 from catalogue.exposure import RevisionWatch, fresh_catalogue, watching_revisions
 from catalogue.models import Revision
+from telemetry import traces
 from tests.executions.engines import until
 from tests.factories import make_workflow
 from tests.mcp_bridge.database import in_database
@@ -32,8 +33,9 @@ def _quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def logged() -> Iterator[list[str]]:
+    """Each line with the id of the request that it is part of."""
     lines: list[str] = []
-    sink = logger.add(lines.append, level="WARNING")
+    sink = logger.add(lambda line: lines.append(f"{line} {traces.request_id.get()}"), level="WARNING")
     yield lines
     logger.remove(sink)
 
@@ -106,7 +108,8 @@ async def test_while_nobody_watches_there_is_no_look() -> None:
 
 
 async def test_a_database_that_cannot_be_asked_is_asked_again(logged: list[str]) -> None:
-    """As while it is restarted; and it is said why nobody hears anything."""
+    """As while it is restarted; and it is said once why nobody hears anything, as part of no request."""
+    traces.request_id.set("the-first-request")
     with watching_revisions(asyncio.Event()) as watch:
         await news_of(watch)
         await in_database(_rename_table)("catalogue_revision", "elsewhere")
@@ -116,6 +119,9 @@ async def test_a_database_that_cannot_be_asked_is_asked_again(logged: list[str])
             await in_database(_rename_table)("elsewhere", "catalogue_revision")
         await in_database(make_workflow)()
         await news_of(watch)
+    assert sum("Watching the catalogue failed" in line for line in logged) == 1
+    assert any("Watching the catalogue works again" in line for line in logged)
+    assert not any("the-first-request" in line for line in logged)
 
 
 def _rename_table(old: str, new: str) -> None:
