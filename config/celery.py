@@ -266,6 +266,8 @@ def _configure() -> None:
         task_default_queue=queue.name,
         task_ignore_result=True,
         task_acks_late=False,
+        # Affects late acknowledgement only; otherwise each lost connection logs a page about a future Celery.
+        worker_cancel_long_running_tasks_on_connection_loss=True,
         worker_prefetch_multiplier=1,
         worker_hijack_root_logger=False,
         worker_enable_remote_control=False,

@@ -1,5 +1,6 @@
 """The embedded broker under several processes at once."""
 
+import logging
 import os
 import subprocess
 import sys
@@ -11,11 +12,14 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from queue import Empty
 from threading import Event
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
 import pytest
+from celery.concurrency.solo import TaskPool
 from celery.signals import task_prerun
+from celery.worker.consumer import Consumer
 from celery.worker.request import Request
 from kombu import Connection
 from loguru import logger
@@ -87,6 +91,15 @@ def test_a_message_published_before_any_worker_was_there_is_kept(connection: Con
     """The queue is known from the first start on."""
     connection.Producer().publish({"a": 1}, exchange="celery", routing_key="celery", serializer="json")
     assert connection.default_channel._get("celery")["body"]
+
+
+def test_a_worker_that_loses_its_broker_says_only_that(caplog: pytest.LogCaptureFixture):
+    """Warnings are errors here, and lines of the log in a process."""
+    worker = SimpleNamespace(use_eventloop=False)
+    consumer = Consumer(print, app=app, pool=TaskPool(1), initial_prefetch_count=1, controller=worker)
+    consumer.on_connection_error_after_connected(ConnectionResetError())
+    (line,) = [one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING]
+    assert "Connection to broker lost" in line
 
 
 @pytest.mark.e2e
