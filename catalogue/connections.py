@@ -23,7 +23,7 @@ from pydantic import BaseModel, SecretStr, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined, to_jsonable_python
 
-from catalogue.database import run_in_database
+from catalogue.database import DatabaseOutage, run_in_database
 from catalogue.models import Source
 from catalogue.naming import find_similar_names
 from catalogue.secrets import (
@@ -196,7 +196,7 @@ class Listening:
 
     def __init__(self, source: Source, connector: Connector, *, release: Callable[[], None]) -> None:
         """`release` is called once the source is disabled, changed or deleted."""
-        self._source_id = source.pk
+        self._source_id, self._source_name = source.pk, source.name
         self._fingerprint = source.settings_fingerprint
         self._release = release
         self._changed = asyncio.Event()
@@ -208,19 +208,24 @@ class Listening:
 
     async def _listen(self) -> None:
         enabled = Source.objects.filter(pk=self._source_id, enabled=True)
+        outage = DatabaseOutage("Listening to changes of an engine's listing", source=self._source_name)
         while True:
+            is_notified = await self._is_notified()
             try:
-                if await self._is_notified():
+                if is_notified:
                     await run_in_database(make_due_after_change, self._source_id)
-                    await asyncio.sleep(PAUSE_SECONDS)
                 else:
                     source = await run_in_database(enabled.first)
                     if source is None or source.settings_fingerprint != self._fingerprint:
                         self._release()
                         return
             except (DatabaseError, InterfaceError) as error:
-                logger.warning("A change of an engine's listing was not recorded, trying again: {}", error)
-                self._changed.set()
+                outage.note(error)
+                if is_notified:
+                    self._changed.set()
+            else:
+                outage.end()
+            if is_notified:
                 await asyncio.sleep(PAUSE_SECONDS)
 
     async def _is_notified(self) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from django.db import connection, transaction
 from django.utils import timezone
+from loguru import logger
 from pytest_django import Settings
 
 from catalogue import connections
@@ -175,3 +176,29 @@ async def test_a_source_that_is_switched_off_changed_or_gone_is_listened_to_no_l
     await in_thread(changes[change])
     await until(lambda: not server.is_listened_to, "the server is let go")
     assert not [task for task in asyncio.all_tasks() if "Listening" in repr(task)]
+
+
+async def test_a_database_that_is_away_for_a_while_is_logged_once_and_is_no_change(
+    monkeypatch: pytest.MonkeyPatch, source: Source
+) -> None:
+    """A4.1, B9: every process with a connection to the engine looks whether its source is still there."""
+    monkeypatch.setattr(connections, "LOOK_SECONDS", 0.05)
+    before, lines = await in_thread(planned, source), list[str]()
+    sink = logger.add(lines.append, level="INFO")
+    try:
+        async with connector_for(source):
+            await in_thread(rename_sources, "catalogue_source", "elsewhere")
+            try:
+                await until(lambda: any("Listening to changes" in line for line in lines), "it is logged")
+            finally:
+                await in_thread(rename_sources, "elsewhere", "catalogue_source")
+            await until(lambda: any("works again" in line for line in lines), "its end is logged")
+        assert len([line for line in lines if "Listening to changes" in line]) == 2
+        assert await in_thread(planned, source) == before
+    finally:
+        logger.remove(sink)
+
+
+def rename_sources(old: str, new: str) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(f'ALTER TABLE "{old}" RENAME TO "{new}"')
