@@ -28,7 +28,7 @@ from tests import plain_http
 from tests.admin.conftest import admin_client
 from tests.admin.pages import page_url, text_of
 from tests.api.clients import administrator
-from tests.connectors.scripted import replies
+from tests.connectors.scripted import Received, replies
 from tests.executions.engines import WireEngine, completed, in_thread, in_turn, receipt, status, until
 from tests.executions.steps import after, let_pass, let_waits_pass, only, reach_deadline, timeline
 from tests.factories import make_toolset
@@ -493,8 +493,12 @@ async def test_a_timeout_says_what_the_run_was_at_last(
 ):
     """A7.2, B5: more time helps nobody who waits for a worker."""
     word = "No worker is listening on the queue."
-    waits, ended = status(progress=0, progress_message=word), status("CANCELLED", progress_message=word)
-    wire_engine.on_status = in_turn(replies(200, waits), replies(200, ended))
+    waits, ended = (status(state, progress=0, progress_message=word) for state in ("RUNNING", "CANCELLED"))
+
+    async def is_asked(request: Received, writer: asyncio.StreamWriter) -> None:
+        await replies(200, ended if wire_engine.count("cancel") else waits)(request, writer)
+
+    wire_engine.on_status = is_asked
     await in_database(change)(inline_wait_seconds=None, timeout_seconds=60)
     async with connect() as client:
         call = asyncio.create_task(client.call_tool("report", {}))
