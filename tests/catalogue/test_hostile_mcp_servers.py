@@ -105,8 +105,9 @@ def test_a_listing_that_cannot_be_used_is_said_at_the_source_in_bounded_time_and
     behave: Any, words: str
 ) -> None:
     """A1.4, A5.1, B6, B10: whatever the server does, no longer than its timeout allows."""
+    limit = TIMEOUT_SECONDS if "no response" in words else PATIENCE_SECONDS
     with hostile(behave) as engine:
-        source = source_of(engine)
+        source = source_of(engine, request_timeout_seconds=limit)
         tracemalloc.start()
         began = time.monotonic()
         run = refresh_source(source)
