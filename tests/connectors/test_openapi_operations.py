@@ -103,6 +103,46 @@ def test_objects_and_lists_in_the_query_are_written_in_the_styles_of_the_documen
         request_of(tool, {"ids": ["a|b"]})
 
 
+def test_each_field_of_an_object_in_the_query_is_a_parameter_of_its_own():
+    """C1.4: by OpenAPI's default style, as for the page of a list; a parameter of the same name wins."""
+    number = {"type": "integer"}
+    page = {
+        "type": "object",
+        "required": ["size"],
+        "properties": {"page": number, "size": number, "sort": LIST, "by": PARTS, "limit": TEXT, "key": TEXT},
+    }
+    further = {"components": {"securitySchemes": {"key": {"type": "apiKey", "in": "query", "name": "key"}}}}
+    parameters = [parameter("page", "query", schema=page), parameter("limit", "query", schema=number)]
+    raw = with_operation({"parameters": parameters, "security": [{"key": []}]}, **further)
+    tool = the_tool(raw)
+    schema = tool.config.input_schema
+    assert schema["properties"] == {"page": number, "size": number, "sort": LIST, "limit": number}
+    assert "required" not in schema
+    assert tool.notes == [
+        'The query parameter "by" is left out, which is an object, and objects can only be sent in a body.'
+    ]
+    sent = request_of(tool, {"page": 2, "size": 10, "sort": ["name", "age"], "limit": 5})
+    assert query_of(sent) == [
+        ("page", "2"),
+        ("size", "10"),
+        ("sort", "name"),
+        ("sort", "age"),
+        ("limit", "5"),
+    ]
+
+
+def test_fields_of_an_object_in_the_query_are_required_with_it():
+    number = {"type": "integer"}
+    size = {"type": "object", "required": ["size"], "properties": {"page": number, "size": number}}
+    raw = with_operation({"parameters": [parameter("page", "query", schema=size, required=True)]})
+    assert the_tool(raw).config.input_schema["required"] == ["size"]
+    deep = {"type": "object", "required": ["by"], "properties": {"by": PARTS}}
+    raw = with_operation({"parameters": [parameter("page", "query", schema=deep, required=True)]})
+    refused = the_refusal(raw)
+    assert refused.reason.startswith('It requires the query parameter "by", which is an object')
+    assert refused.pointer.endswith("/parameters/0/schema/properties/by")
+
+
 def test_fields_of_an_object_become_arguments():
     """C1.4: also of its parts, without read-only ones; names that are taken or unfit change."""
     schema = {
@@ -305,7 +345,8 @@ def test_another_name_for_json_is_sent_as_the_api_calls_it():
         (parameter("f", "query", content={"application/xml": {}}), "a media type that is not supported"),
         (parameter("f", "cookie"), "cookies are not sent"),
         (parameter("f", "querystring"), '"querystring" are not supported'),
-        (parameter("f", "query", schema=PARTS), "which is an object"),
+        (parameter("f", "query", schema=PARTS, explode=False), "which is an object"),
+        (parameter("f", "query", schema={"type": "object"}), "which is an object"),
         (parameter("f", "query", schema={"type": "array", "items": PARTS}), "a list of lists or objects"),
         (parameter("Host", "header"), "only the product sets"),
     ],

@@ -198,6 +198,17 @@ class Parameter:
 
 
 @dataclass(slots=True)
+class Field:
+    name: str
+    required: bool = False
+    schemas: list[tuple[Any, str]] = field(default_factory=list)  # All must match; each with its pointer
+
+    @property
+    def pointer(self) -> str:
+        return self.schemas[0][1]
+
+
+@dataclass(slots=True)
 class Parameters:
     document: Document
     schemas: Schemas
@@ -221,13 +232,51 @@ class Parameters:
             place = ArgumentPlace(place="path", name=name)
             converted = self.schemas.convert({"type": "string"}, "")
             arguments.append(Argument(place=place, wanted=name, converted=converted, required=True))
-        for one in found.values():
+        objects = {at: fields for at, one in found.items() if (fields := self._fields_in_query(one))}
+        others = found.keys() - objects.keys()
+        for at, one in found.items():
             if one.where == "path" and one.name not in named:
                 note = f"The path parameter {quoted(one.name)} is ignored: the path does not contain it."
                 self.notes.append(note)
+            elif at in objects:
+                # A parameter of its own describes its place better than an object's field.
+                own = [each for name, each in objects[at].items() if ("query", name) not in others]
+                arguments += self._spread(one, own)
             elif (argument := self._argument(one)) is not None:
                 arguments.append(argument)
         return arguments
+
+    def _fields_in_query(self, one: Parameter) -> dict[str, Field]:
+        """The fields of an object that OpenAPI sends as query parameters of their own; empty for any other
+        value, and for an object whose fields are not all known."""
+        raw, at = one.raw.get("schema"), f"{one.pointer}/schema"
+        if one.where != "query" or "content" in one.raw:
+            return {}
+        is_usual = _style_of(one) == "form" and one.raw.get("explode") is not False
+        if not is_usual or types_of(raw, self.document.object_at, at) != {"object"}:
+            return {}
+        found = fields_of(self.document, raw, at)
+        return found.fields if found else {}
+
+    def _spread(self, one: Parameter, fields: Iterable[Field]) -> Iterator[Argument]:
+        """Raises NoTool. A field is required only with its object."""
+        for each in fields:
+            place, required = ("query", each.name), one.is_required and each.required
+            if place == self.key:
+                continue
+            objections = (objection_to_text(self.document, *located) for located in each.schemas)
+            if objection := next(filter(None, objections), ""):
+                subject = f"query parameter {quoted(each.name)}"
+                if required:
+                    raise NoTool(f"It requires the {subject}, {objection}.", each.pointer)
+                self.notes.append(f"The {subject} is left out, {objection}.")
+                continue
+            yield Argument(
+                place=ArgumentPlace(place="query", name=each.name),
+                wanted=each.name,
+                converted=convert_field(self.schemas, each, as_text=True, needed=required),
+                required=required,
+            )
 
     def _read(self, raw: Any, pointer: str) -> Iterator[Parameter]:
         if raw is None:
@@ -303,12 +352,7 @@ class Parameters:
             return f"which has the unsupported style {quoted(style)}"
         if style == DEEP:
             return objection_to_brackets(self.document, [(raw, at)])
-        types = types_of(raw, self.document.object_at, at)
-        if types == {"object"}:
-            return "which is an object, and objects can only be sent in a body"
-        if types == {"array"} and item_types_of(raw, self.document.object_at, at) & NESTED:
-            return "which is a list of lists or objects, and those can only be sent in a body"
-        return ""
+        return objection_to_text(self.document, raw, at)
 
     def _place(self, one: Parameter) -> ArgumentPlace:
         as_json = _json_content(one) is not None
@@ -348,15 +392,19 @@ def _folded(one: Parameter) -> str:
     return one.name.lower() if one.where == "header" else one.name
 
 
-@dataclass(slots=True)
-class Field:
-    name: str
-    required: bool = False
-    schemas: list[tuple[Any, str]] = field(default_factory=list)  # All must match; each with its pointer
-
-    @property
-    def pointer(self) -> str:
-        return self.schemas[0][1]
+def convert_field(schemas: Schemas, one: Field, *, as_text: bool, needed: bool) -> Converted:
+    """Raises NoTool."""
+    parts = [
+        convert_as_text(schemas, raw, pointer, needed=needed) if as_text else schemas.convert(raw, pointer)
+        for raw, pointer in one.schemas
+    ]
+    if len(parts) == 1:
+        return parts[0]
+    return Converted(
+        {"allOf": [part.schema for part in parts]},
+        frozenset().union(*(part.needs for part in parts)),
+        1 + sum(part.parts for part in parts),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -516,6 +564,16 @@ def objection_to_brackets(document: Document, schemas: list[Located]) -> str:
     is_of_objects = bool(items) and items <= NESTED
     if "array" in types and not is_plain and not is_of_objects:
         return "which is a list of strings or other types, and those are written in different ways"
+    return ""
+
+
+def objection_to_text(document: Document, raw: Any, pointer: str) -> str:
+    """To a value outside of a body, written without brackets."""
+    types = types_of(raw, document.object_at, pointer)
+    if types == {"object"}:
+        return "which is an object, and objects can only be sent in a body"
+    if types == {"array"} and item_types_of(raw, document.object_at, pointer) & NESTED:
+        return "which is a list of lists or objects, and those can only be sent in a body"
     return ""
 
 
@@ -697,19 +755,7 @@ class Bodies:
 
     def _field(self, one: Field, *, form_name: str = "", as_json: bool = False) -> Argument:
         as_text = bool(form_name) and not as_json
-        parts = [
-            convert_as_text(self.schemas, raw, pointer, needed=one.required)
-            if as_text
-            else self.schemas.convert(raw, pointer)
-            for raw, pointer in one.schemas
-        ]
-        converted = parts[0]
-        if len(parts) > 1:
-            converted = Converted(
-                {"allOf": [part.schema for part in parts]},
-                frozenset().union(*(part.needs for part in parts)),
-                1 + sum(part.parts for part in parts),
-            )
+        converted = convert_field(self.schemas, one, as_text=as_text, needed=one.required)
         place = ArgumentPlace(place="body", name=pointer_of([form_name or one.name]), as_json=as_json)
         return Argument(place=place, wanted=one.name, converted=converted, required=one.required)
 
