@@ -265,6 +265,9 @@ def _url_objection(url: httpx2.URL) -> str:
         return "The URL must start with http:// or https://."
     if not url.host:
         return "The URL has no host."
+    if "%" in url.host:
+        # Escaped: a placeholder such as <host>.
+        return "The URL's host is not a valid name; fill in placeholders."
     if url.port is not None and not 1 <= url.port <= 65535:
         return "The URL's port must be from 1 to 65535."
     if url.userinfo:

@@ -106,6 +106,8 @@ def test_company_networks_are_allowed(address: str) -> None:
         ("ftp://engine", "http:// or https://"),
         ("engine.example.com", "http:// or https://"),
         ("http://", "no host"),
+        ("https://<your-domain>", "host is not a valid name"),
+        ("https://api.<region>.example.com/v1", "host is not a valid name"),
         ("http://user:hunter2@engine", "user name or password"),
         ("http://engine/?key=hunter2", "before any"),
         ("http://engine/#hunter2", "before any"),
