@@ -35,6 +35,7 @@ THREADS = 2 if connection.vendor == "sqlite" else 6
 """SQLite has one writer. PostgreSQL gains from threads that bridge its waits until Python's lock makes them
 slower: docs/decisions/0009-call-path.md has the figures."""
 NO_DATABASE = "The catalogue's database is unavailable at present: try again in a few seconds."
+LOOK_FIRST = "It is not known whether this request changed or started anything. Check before you repeat it."
 SCHEMA = Path(__file__).with_name("schema.sql")
 RECORDED = re.compile(r"""^INSERT INTO "django_migrations" VALUES\(\d+,'(\w+)','(\w+)'""", re.MULTILINE)
 MigrationKey = tuple[str, str]

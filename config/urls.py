@@ -65,6 +65,7 @@ api.register("workflow-requests", WorkflowRequestViewSet, "workflow-request")
 admin.autodiscover()
 
 handler403, handler404 = "catalogue.admin.site.page_refused", "catalogue.admin.site.page_missing"
+handler500 = "catalogue.admin.site.page_failed"
 
 urlpatterns = [
     path("", RedirectView.as_view(pattern_name="admin:index")),

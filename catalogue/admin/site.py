@@ -1,12 +1,16 @@
-"""Pages beyond the lists: the search over all of them, 403 and 404, and the product's settings."""
+"""Pages beyond the lists: the search over all of them, 403, 404, 500 and 503, and the product's settings."""
 
+import sys
 from collections.abc import Iterator
 from typing import Any
 
 from django import forms
 from django.contrib import admin
+from django.contrib.auth.models import AnonymousUser
 from django.core.exceptions import PermissionDenied
+from django.db import InterfaceError, OperationalError
 from django.http import HttpRequest, HttpResponse, HttpResponseNotFound, HttpResponseRedirect
+from django.template.loader import render_to_string
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 from django.utils.html import format_html
@@ -22,7 +26,9 @@ from catalogue.admin.imports import AS_CODE, ConfigurationPage, download_export
 from catalogue.admin.marks import marked
 from catalogue.admin.rendering import side_by_side
 from catalogue.compat import search_without_cache
+from catalogue.database import LOOK_FIRST, NO_DATABASE
 from catalogue.models import ProductSettings, Source, Toolset, Workflow
+from telemetry.traces import request_id
 
 FOUND = 20
 search_without_cache()
@@ -66,6 +72,28 @@ def page_missing(request: HttpRequest, exception: Exception) -> HttpResponse:
     if not (request.path.startswith(reverse("admin:index")) and _has_logged_in(request)):
         return HttpResponseNotFound("There is no page at this address.\n", content_type="text/plain")
     return _say(request, "Not found", "This page does not exist, or its object was deleted.", status=404)
+
+
+def page_failed(request: HttpRequest) -> HttpResponse:
+    """500, or 503 while the database cannot be queried; a page only for browsers. Makes no queries itself."""
+    if isinstance(sys.exception(), OperationalError | InterfaceError):
+        title, message, status = "No database", NO_DATABASE, 503
+        if request.method not in ("GET", "HEAD"):
+            message = f"{message} {LOOK_FIRST}"
+    else:
+        title, message, status = "Internal error", "The server's log has the details.", 500
+    if (identity := request_id.get()) and status == 500:
+        message = f"{message} They are under the request id {identity}."
+    if request.get_preferred_type(["text/plain", "text/html"]) == "text/html":
+        # Neither the user nor the session, which has the messages, can be looked up.
+        request.user = AnonymousUser()
+        context = admin.site.each_context(request) | {"title": title, "told": message}
+        response = HttpResponse(render_to_string("catalogue/admin/failed.html", context), status=status)
+    else:
+        response = HttpResponse(f"{title}. {message}\n", status=status, content_type="text/plain")
+    if status == 503:
+        response["Retry-After"] = "5"
+    return response
 
 
 def _has_logged_in(request: HttpRequest) -> bool:

@@ -41,7 +41,7 @@ from rest_framework.serializers import as_serializer_error
 from rest_framework.utils.urls import remove_query_param, replace_query_param
 
 from catalogue.access import MOST_NAMES
-from catalogue.database import NO_DATABASE
+from catalogue.database import LOOK_FIRST, NO_DATABASE
 from catalogue.long_lists import (
     COUNTED,
     MOST_FOUND,
@@ -62,7 +62,6 @@ if TYPE_CHECKING:
 MAX_PROBLEMS = 50
 NOT_BOOLEAN = "Say true or false."
 NOT_VALID = "The request is not valid and nothing was changed. `errors` has each invalid field."
-LOOK_FIRST = "It is not known whether this request changed or started anything. Check before you repeat it."
 SIGN_IN = "Send an access token as `Authorization: Bearer <token>`, or sign in to the admin as staff."
 TOO_LARGE = "The request's body is too large; CATALOGUE_MAX_REQUEST_BYTES sets the limit."
 

@@ -7,8 +7,9 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.contrib import admin
 from django.contrib.auth.models import Group, User
-from django.db import connection, models
+from django.db import OperationalError, connection, models
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
@@ -164,6 +165,42 @@ def test_pages_that_are_refused_or_missing_look_like_the_others(
     assert "An administrator can grant it." in text_of(refused) and "Sources" in text_of(refused)
     assert "Users" not in text_of(refused)
     assert client.get("/nowhere/").content == b"There is no page at this address.\n"
+
+
+BROWSER = {"Accept": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"}
+
+
+@pytest.mark.parametrize(("method", "is_safe"), [("get", True), ("post", False)])
+def test_without_the_database_a_page_is_503_and_says_what_to_do(
+    admin_client: Client, method: str, is_safe: bool
+) -> None:
+    """B8: not as a bug, and without another query."""
+
+    def locked(*_: Any) -> None:
+        raise OperationalError("database is locked")
+
+    admin_client.raise_request_exception = False
+    with connection.execute_wrapper(locked):
+        answer = getattr(admin_client, method)("/admin/catalogue/workflow/", headers=BROWSER)
+        plain = getattr(admin_client, method)("/admin/catalogue/workflow/", headers={"Accept": "*/*"})
+    assert (answer.status_code, answer["Retry-After"]) == (503, "5")
+    told = text_of(answer)
+    assert "is unavailable at present" in told
+    assert ("Check before you repeat it" in told) != is_safe
+    assert plain.content.decode().startswith("No database. The catalogue's database is unavailable")
+
+
+def test_an_internal_error_is_a_page_that_says_where_to_look(admin_client: Client) -> None:
+    """B8."""
+
+    def broken(*_: Any) -> None:
+        raise ValueError("a bug")
+
+    admin_client.raise_request_exception = False
+    with connection.execute_wrapper(broken):
+        answer = admin_client.get("/admin/", headers=BROWSER)
+    assert answer.status_code == 500
+    assert "The server's log has the details." in text_of(answer) and "a bug" not in text_of(answer)
 
 
 def test_browsers_get_the_products_symbol(client: Client) -> None:
