@@ -16,6 +16,7 @@ from drf_spectacular.utils import (
 )
 from rest_framework import mixins, serializers, status
 from rest_framework.decorators import action
+from rest_framework.exceptions import PermissionDenied
 from rest_framework.request import Request
 from rest_framework.response import Response
 
@@ -36,7 +37,7 @@ from mcp_bridge.tokens import (
     MOST_OVERLAP_HOURS,
     Expiry,
     ToolsetInUse,
-    check_owner,
+    check_new_owner,
     create_token,
     delete_toolset,
     end_former_secret,
@@ -548,10 +549,8 @@ class TokenViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet[
         given = self.read_body(NewTokenSerializer)
         if "owner" in given:
             given |= self._owner(given)
-        elif (maker := self._maker()) is not None:
-            given["owner"] = maker
         else:
-            given["owner"] = User.objects.filter(pk=cast("Any", request.auth).user_id).first()
+            given["owner"] = self._maker()
         expires_at = self._expiry(given.pop("expires_at", Expiry.USUAL))
         token, text = create_token(**given, expires_at=expires_at, created_by=self._maker())
         self.record("Added.", token)
@@ -569,8 +568,7 @@ class TokenViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet[
         given = self.read_body(TokenChangeSerializer)
         if "owner" in given:
             given |= self._owner(given)
-            if given["owner"] is not None:
-                check_owner(given["owner"], chosen_by=self._maker())
+            check_new_owner(token, given["owner"], chosen_by=self._maker())
         for name, value in given.items():
             setattr(token, name, value)
         token.full_clean()
@@ -597,7 +595,8 @@ class TokenViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet[
         given = self.read_body(RotationSerializer)
         if token.revoked_at is not None:
             raise base.Refusal(409, f"{token.name} is revoked. Create another token.", kind="configuration")
-        expires_at = Expiry.USUAL if token.expires_at is None else given.get("expires_at", Expiry.USUAL)
+        # One that never expires stays so, whatever is asked for.
+        expires_at = None if token.expires_at is None else given.get("expires_at", Expiry.USUAL)
         text = rotate_token(
             token,
             overlap_hours=given["overlap_hours"],
@@ -639,8 +638,11 @@ class TokenViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet[
         return Response(self.get_serializer(self.get_queryset().get(pk=token.pk)).data)
 
     def _maker(self) -> User | None:
-        """The user whose permissions limit new tokens; None: the scope of a token allows everything."""
-        return cast("User", self.request.user) if self.request.auth is None else None
+        """The user whose permissions limit new tokens, also behind a token; None: a token of the operator."""
+        auth: Any = self.request.auth
+        if auth is None:
+            return cast("User", self.request.user)
+        return None if auth.caller.user_id is None else User.objects.get(pk=auth.caller.user_id)
 
     def _owner(self, given: dict[str, Any]) -> dict[str, User | None]:
         if (username := given["owner"]) is None:
@@ -655,8 +657,13 @@ class TokenViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet[
         if isinstance(wanted, datetime) and wanted <= timezone.now():
             raise ValidationError({"expires_at": "The expiry must be in the future."})
         auth: Any = self.request.auth
-        if auth is None or auth.token_id is None:
+        if auth is None:
             return wanted
+        if auth.token_id is None:
+            raise PermissionDenied(
+                "The token of a login cannot create or rotate access tokens, which would outlive the login. "
+                "Do it in the admin, or with an access token."
+            )
         own = AccessToken.objects.values_list("expires_at", flat=True).get(pk=auth.token_id)
         if own is None:
             return wanted

@@ -59,8 +59,7 @@ def create_token(
     if unknown := [scope for scope in chosen if scope not in Scope.values] or not chosen:
         named = f"Unknown: {', '.join(unknown)}. " if isinstance(unknown, list) else ""
         raise ValidationError({"scopes": f"{named}Choose from {', '.join(Scope.values)}."})
-    if created_by is not None and (refused := sorted(set(chosen) - set(grantable_scopes(created_by)))):
-        raise ValidationError({"scopes": tell_missing(created_by, refused)})
+    _check_scopes(chosen, given_by=created_by)
     if owner is not None:
         check_owner(owner, chosen_by=created_by)
     token = AccessToken(
@@ -116,6 +115,34 @@ def check_owner(owner: User, *, chosen_by: User | None) -> None:
     raise ValidationError({"owner": f"A token for another user needs the permission {ASSIGN}."})
 
 
+def check_new_owner(token: AccessToken, owner: User | None, *, chosen_by: User | None) -> None:
+    """The token's secret is known to others, and its scopes become what the new owner may do. Raises
+    ValidationError."""
+    if owner == token.owner:
+        return
+    if owner is not None:
+        check_owner(owner, chosen_by=chosen_by)
+    if chosen_by is not None and not chosen_by.has_perm(ASSIGN):
+        raise ValidationError({"owner": f"To give a token another owner, you need the permission {ASSIGN}."})
+    _check_scopes(token.scopes, given_by=chosen_by)
+
+
+def _check_scopes(scopes: Collection[str], *, given_by: User | None) -> None:
+    if given_by is not None and (refused := sorted(set(scopes) - set(grantable_scopes(given_by)))):
+        raise ValidationError({"scopes": tell_missing(given_by, refused)})
+
+
+def _check_rotation(token: AccessToken, *, rotated_by: User | None) -> None:
+    """Who gets the new secret has to be allowed to create such a token."""
+    if rotated_by is None:
+        return
+    _check_scopes(token.scopes, given_by=rotated_by)
+    if token.rights_of != rotated_by and not rotated_by.has_perm(ASSIGN):
+        raise ValidationError(f"To rotate a token of another user, you need the permission {ASSIGN}.")
+    if token.expires_at is None and not may_keep_tokens(rotated_by):
+        raise ValidationError(f"To rotate a token that never expires, you need the permission {KEEP}.")
+
+
 @transaction.atomic
 def rotate_token(
     token: AccessToken,
@@ -125,12 +152,15 @@ def rotate_token(
     rotated_by: User | None = None,
 ) -> str:
     """The text of a new secret; the current one works for `overlap_hours` more. A secret from before an
-    earlier rotation ends immediately. A token that never expires stays so. Raises ValidationError."""
-    row = AccessToken.objects.select_for_update(of=("self",)).select_related("owner").get(pk=token.pk)
+    earlier rotation ends immediately. A token that never expires stays so. `rotated_by`: as `created_by` of a
+    new token. Raises ValidationError."""
+    locked = AccessToken.objects.select_for_update(of=("self",))
+    row = locked.select_related("owner", "created_by").get(pk=token.pk)
     if row.state is TokenState.REVOKED:
         raise ValidationError(f"{row.name} is revoked. Create another token.")
     if not 0 <= overlap_hours <= MOST_OVERLAP_HOURS:
         raise ValidationError({"overlap_hours": f"Must be between 0 and {MOST_OVERLAP_HOURS} hours."})
+    _check_rotation(row, rotated_by=rotated_by)
     now, text = timezone.now(), new_secret()
     ends_at = now + timedelta(hours=overlap_hours)
     if row.expires_at is not None:

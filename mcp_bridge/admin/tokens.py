@@ -39,7 +39,7 @@ from mcp_bridge.models import AccessToken, AccessTokenQuerySet, TokenState, defa
 from mcp_bridge.tokens import (
     ASSIGN,
     Expiry,
-    check_owner,
+    check_new_owner,
     create_token,
     end_former_secret,
     may_keep_tokens,
@@ -141,8 +141,8 @@ class ChangeForm(OwnedForm):
 
     def clean_owner(self) -> Any:
         owner = self.cleaned_data["owner"]
-        if owner is not None and "owner" in self.changed_data:
-            check_owner(owner, chosen_by=self.maker)
+        # `instance` still has the present one.
+        check_new_owner(self.instance, owner, chosen_by=self.maker)
         return owner
 
 

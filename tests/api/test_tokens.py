@@ -3,18 +3,19 @@
 from datetime import timedelta
 
 import pytest
-from django.contrib.auth.models import User
+from django.contrib.auth.models import Permission, User
 from django.db import OperationalError, connection
 from django.utils import timezone
 from loguru import logger
 from rest_framework.test import APIClient
 
 from catalogue.access import Scope
+from catalogue.permissions import permissions_behind
 from executions.rates import forget_rates
 from mcp_bridge.bearers import forget_bearers
 from mcp_bridge.models import AccessToken
 from mcp_bridge.tokens import create_token, find_token
-from tests.api.clients import TokenClient, administrator, agent, staff_session
+from tests.api.clients import TokenClient, administrator, agent, problem_paths, staff_session
 from tests.factories import make_toolset, make_workflow
 
 pytestmark = [pytest.mark.django_db, pytest.mark.databases("mcp_bridge.tokens", "mcp_bridge.models")]
@@ -273,3 +274,82 @@ def test_changing_a_token_leaves_its_rights_alone():
         assert client.patch(f"{ADDRESS}{token.pk}/", given, format="json").status_code == 400
     answer = client.patch(f"{ADDRESS}{token.pk}/", {"calls_per_minute": 5, "purpose": "p"}, format="json")
     assert answer.status_code == 200 and answer.json()["calls_per_minute"] == 5
+
+
+@pytest.mark.parametrize(
+    ("permissions", "token", "refused"),
+    [
+        ((), {"owner": "me"}, ""),
+        ((), {"owner": "ada"}, "you need the permission mcp_bridge.assign_accesstoken"),
+        ((), {}, "you need the permission mcp_bridge.assign_accesstoken"),
+        (("assign_accesstoken",), {"owner": "ada"}, ""),
+        (("assign_accesstoken",), {}, ""),
+        (("assign_accesstoken",), {"scopes": ["catalogue:admin"]}, "To grant catalogue:admin, you need"),
+        ((), {"owner": "me", "expires_at": None}, "mcp_bridge.keep_accesstoken"),
+        (("keep_accesstoken",), {"owner": "me", "expires_at": None}, ""),
+    ],
+)
+def test_a_new_secret_is_given_only_to_who_could_make_such_a_token(permissions, token, refused):
+    """Else who may only change tokens would get the rights of each of them."""
+    client = staff_session(*RUNNING, *permissions)
+    users = {"ada": User.objects.create_user("ada"), "me": User.objects.get(is_staff=True)}
+    owner = users.get(token.get("owner"))
+    row, text = create_token(**{"name": "theirs", "scopes": ["workflows:read"]} | token | {"owner": owner})
+    answer = client.post(f"{ADDRESS}{row.pk}/rotate/", {}, format="json")
+    assert (answer.status_code, refused in answer.content.decode()) == (400 if refused else 200, True)
+    assert bool(find_token(text)) is bool(refused)
+
+
+def test_a_token_gives_no_new_secret_to_one_that_outlives_it():
+    client, (row, text) = administrator(), create_token(name="lasting", expires_at=None)
+    AccessToken.objects.filter(pk=client.token.pk).update(expires_at=timezone.now() + timedelta(days=3))
+    answer = client.post(f"{ADDRESS}{row.pk}/rotate/", {}, format="json")
+    assert (answer.status_code, problem_paths(answer)) == (400, ["/expires_at"])
+    assert find_token(text) == row
+
+
+def test_what_the_token_of_a_user_makes_is_bound_to_that_user():
+    """An operator's token, which no account limits, would stay when the user is gone."""
+    owner = User.objects.create_superuser("leaver")
+    client = administrator()
+    AccessToken.objects.filter(pk=client.token.pk).update(owner=owner)
+    made = client.post(ADDRESS, {"name": "left behind", "owner": None}, format="json").json()
+    assert made["created_by"] == "leaver" and find_token(made["token"]) is not None
+    owner.delete()
+    assert find_token(made["token"]) is None
+
+
+def test_a_token_of_a_user_hands_out_no_more_than_the_user_may():
+    client = administrator()
+    user = User.objects.create_user("curator", is_staff=True)
+    needed = [name.partition(".")[2] for name in permissions_behind(Scope.ADMIN)]
+    user.user_permissions.set(Permission.objects.filter(codename__in=needed))
+    AccessToken.objects.filter(pk=client.token.pk).update(owner=user)
+    User.objects.create_superuser("ada")
+    for given, place in (({"owner": "ada"}, "/owner"), ({"expires_at": None}, "/expires_at")):
+        AccessToken.objects.filter(pk=client.token.pk).update(expires_at=None)
+        answer = client.post(ADDRESS, {"name": "x"} | given, format="json")
+        assert (answer.status_code, problem_paths(answer)) == (400, [place])
+
+
+@pytest.mark.parametrize(
+    ("permissions", "owner", "code"),
+    [
+        ((), None, 400),
+        ((), "curator", 400),
+        ((), "bob", 200),
+        (("assign_accesstoken",), "ada", 400),
+        (("assign_accesstoken",), None, 400),
+    ],
+)
+def test_another_owner_gives_a_token_no_scope_that_its_changer_lacks(permissions, owner, code):
+    """Without an owner, or with an administrator, the secret that its user has would allow more."""
+    client = staff_session(*RUNNING, *permissions)
+    staff = User.objects.get(is_staff=True)
+    ada, bob = User.objects.create_superuser("ada"), User.objects.create_user("bob")
+    token, _ = create_token(name="bob's", owner=bob, created_by=ada, scopes=[Scope.ADMIN])
+    given = {"owner": staff.username if owner == "curator" else owner}
+    answer = client.patch(f"{ADDRESS}{token.pk}/", given, format="json")
+    assert answer.status_code == code, answer.content
+    token.refresh_from_db()
+    assert token.owner == bob

@@ -37,6 +37,7 @@ from mcp_bridge.bearers import authenticate, forget_bearers
 from mcp_bridge.models import AllowedApplication, FailureCount
 from mcp_bridge.oauth import server
 from mcp_bridge.oauth.tasks import clean_up_authorizations
+from mcp_bridge.tokens import create_token
 from tests import plain_http
 from tests.admin.pages import list_url, page_url, press, run_action, text_of, told
 from tests.connectors.scripted import ScriptedEngine, replies
@@ -484,6 +485,22 @@ def test_an_agent_loses_what_its_user_loses(mcp_server: McpServer, anna: User) -
     forget_bearers()
     assert agent.browser.get("/api/sources", headers=headers).status_code == 403
     assert agent.ask("tools/list").status_code == 200
+    agent.close()
+
+
+def test_an_application_gets_no_access_that_outlasts_its_users_consent(
+    mcp_server: McpServer, anna: User
+) -> None:
+    """An access token that it made or rotated would go on after the user has revoked the application."""
+    User.objects.filter(pk=anna.pk).update(is_staff=True, is_superuser=True)
+    agent = Agent(mcp_server, scope="catalogue:admin")
+    agent.connect("anna")
+    headers = {"authorization": f"Bearer {agent.tokens['access_token']}"}
+    token, _ = create_token(name="other")
+    for path, body in (("", {"name": "lasting", "expires_at": None}), (f"{token.pk}/rotate/", {})):
+        refused = agent.browser.post(f"/api/tokens/{path}", json=body, headers=headers)
+        assert (refused.status_code, "would outlive the login" in refused.text) == (403, True)
+    assert agent.browser.get("/api/tokens/", headers=headers).json()["count"] == 1
     agent.close()
 
 
