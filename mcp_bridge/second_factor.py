@@ -45,6 +45,7 @@ KEY_BYTES = 20
 RECOVERY_CODES = 10
 RECOVERY_BYTES = 10  # 80 random bits, so that a plain hash is enough
 SESSION_KEY = "second_factor"
+BEGUN_KEY = "second_factor_begun"  # Of the session that sets it up; its value identifies the key shown there
 PASSED, WANTED, NOT_WANTED = "passed", "wanted", "not wanted"
 COMPANY = "mcp_bridge.company_login.CompanyBackend"  # Its provider asks for a second factor itself
 PAGES = ("oauth2_provider:authorize", "oauth2_provider:applications")  # For users, outside the admin
@@ -56,14 +57,17 @@ def is_demanded(user: Any) -> bool:
     return settings.CATALOGUE["second_factor"] == "staff" and bool(user.is_staff)
 
 
-def begin(user: User) -> SecondFactor:
-    """Unconfirmed until the user enters a code; its key stays the same until then."""
+def begin(user: User, session: Any) -> SecondFactor:
+    """Unconfirmed until the user enters a code. Until then, its key is that of this session: another one with
+    the password may be a thief's, who would know the code of every later login."""
     key = base64.b32encode(os.urandom(KEY_BYTES)).decode()
     fresh = {"encrypted_key": encrypt_credentials({"key": key})}
-    factor, _ = SecondFactor.objects.get_or_create(user=user, defaults=fresh)
-    if factor.confirmed_at is None and not _is_readable(factor):
-        factor.encrypted_key = fresh["encrypted_key"]
-        factor.save(update_fields=["encrypted_key"])
+    factor, is_new = SecondFactor.objects.get_or_create(user=user, defaults=fresh)
+    is_ours = not is_new and _is_readable(factor) and session.get(BEGUN_KEY) == _digest(key_of(factor))
+    if factor.confirmed_at is None and not is_ours:
+        SecondFactor.objects.filter(pk=factor.pk, confirmed_at=None).update(**fresh)
+        session[BEGUN_KEY] = _digest(key)
+        factor.refresh_from_db()
     return factor
 
 
@@ -143,27 +147,37 @@ def _digest(code: str) -> str:
     return hashlib.sha256(code.encode("utf-8", "surrogateescape")).hexdigest()
 
 
+class ChangedElsewhere(Exception):
+    """Another session has begun to set up a second factor, or has done so."""
+
+
 def confirm(factor: SecondFactor) -> list[str]:
-    """Returns the recovery codes."""
+    """Returns the recovery codes. Raises ChangedElsewhere."""
+    same = SecondFactor.objects.filter(
+        pk=factor.pk, encrypted_key=factor.encrypted_key, confirmed_at=factor.confirmed_at
+    )
     factor.confirmed_at = timezone.now()
-    factor.save(update_fields=["confirmed_at"])
+    if not same.update(confirmed_at=factor.confirmed_at):
+        raise ChangedElsewhere
     return renew_recovery_codes(factor)
 
 
 def note_login(request: HttpRequest, user: Any) -> None:
     """Called at every login, on any page."""
-    is_wanted = request.session.get(BACKEND_SESSION_KEY) != COMPANY and (
+    request.session[SESSION_KEY] = WANTED if _needs_code(request, user) else NOT_WANTED
+
+
+def _needs_code(request: HttpRequest, user: Any) -> bool:
+    return request.session.get(BACKEND_SESSION_KEY) != COMPANY and (
         is_demanded(user) or SecondFactor.objects.filter(user=user).exclude(confirmed_at=None).exists()
     )
-    request.session[SESSION_KEY] = WANTED if is_wanted else NOT_WANTED
 
 
 def _is_wanted(request: HttpRequest) -> bool:
-    """Whether the session's second factor is missing. Sessions may be older than second factors, the setting
-    that demands them, or the user's role."""
+    """Whether the session's second factor is missing. Sessions may be older than the user's second factor,
+    the setting that demands one, or the user's role."""
     state = request.session.get(SESSION_KEY)
-    is_companys = request.session.get(BACKEND_SESSION_KEY) == COMPANY
-    if state is None or (state == NOT_WANTED and is_demanded(request.user) and not is_companys):
+    if state is None or (state == NOT_WANTED and _needs_code(request, request.user)):
         note_login(request, request.user)
     return bool(request.session[SESSION_KEY] == WANTED)
 
@@ -212,12 +226,15 @@ class SecondFactorPage(View):
         return self._show(request)
 
     def post(self, request: HttpRequest) -> HttpResponse:
-        factor = begin(request.user)  # type: ignore[arg-type]
+        factor = begin(request.user, request.session)  # type: ignore[arg-type]
         if problem := self._problem(request, factor):
             return self._show(request, problem=problem)
         wanted = request.POST.get("do", "")
         if factor.confirmed_at is None:
-            codes = self._change(request, "Set up a second factor.", lambda: confirm(factor))
+            try:
+                codes = self._change(request, "Set up a second factor.", lambda: confirm(factor))
+            except ChangedElsewhere:
+                return self._show(request, problem="The key was replaced in another session. Start again.")
             request.session[SESSION_KEY] = PASSED
             request.session.cycle_key()
             return self._show(request, codes=codes)
@@ -282,7 +299,7 @@ class SecondFactorPage(View):
     def _show(
         self, request: HttpRequest, *, problem: str = "", codes: list[str] | None = None
     ) -> HttpResponse:
-        factor = begin(request.user)  # type: ignore[arg-type]
+        factor = begin(request.user, request.session)  # type: ignore[arg-type]
         context = admin.site.each_context(request) | {
             "title": "Second factor",
             "problem": problem,

@@ -317,3 +317,43 @@ def test_sessions_of_before_are_asked_too(clock: Clock, settings: Settings) -> N
     settings.CATALOGUE = settings.CATALOGUE | {"second_factor": "staff"}
     assert not is_in(older), "from before second factors existed"
     assert not is_in(former), "from before the setting demanded one"
+
+
+def test_other_sessions_are_asked_once_the_user_has_one(clock: Clock) -> None:
+    """One may be of somebody who got hold of the password."""
+    other = log_in()
+    assert is_in(other)
+    client, _ = enrol(clock)
+    assert is_in(client) and not is_in(other)
+    assert other.post(PAGE, {"code": code_of(clock)}).status_code == 302
+    assert is_in(other)
+
+
+def test_the_key_that_another_session_saw_is_not_the_one_that_is_set_up(clock: Clock) -> None:
+    """Who has the password would otherwise also have all codes, once the user sets up a second factor."""
+    thief, user = log_in(), log_in()
+    seen = thief.get(PAGE).context["key"]  # type: ignore[index]
+    shown = user.get(PAGE).context["key"]  # type: ignore[index]
+    assert shown != seen
+    assert user.get(PAGE).context["key"] == shown, "the page can be opened again"  # type: ignore[index]
+    assert user.post(PAGE, {"code": code_of(clock)}).status_code == 200
+    assert second_factor.key_of(SecondFactor.objects.get()) == shown
+    thief.get(PAGE)
+    assert second_factor.key_of(SecondFactor.objects.get()) == shown
+
+
+def test_a_key_that_another_session_exchanges_meanwhile_is_not_confirmed(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    thief, user = log_in(), log_in()
+    user.get(PAGE)
+    code = code_of(clock)
+
+    def look_meanwhile() -> float:
+        thief.get(PAGE)
+        return clock.now
+
+    monkeypatch.setattr(clock, "time", look_meanwhile)
+    assert user.post(PAGE, {"code": code}).status_code == 400
+    assert SecondFactor.objects.get().confirmed_at is None
+    assert not HistoryEntry.objects.filter(message="Set up a second factor.").exists()

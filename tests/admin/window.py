@@ -131,7 +131,7 @@ def window(site: str, chromium: RealBrowser, transactional_db: None) -> Window:
 
 def make_everything(user: User) -> None:
     """Two rows at least for each list, told apart by each of its filters."""
-    second_factor.begin(user)
+    second_factor.begin(user, {})
     ExternalIdentity.objects.create(user=user, issuer="https://login.example.com", subject="7")
     good = make_source("good", health_state="ok")
     bad = make_source("bad", health_state="failing", health_message="401 Unauthorized", enabled=False)
