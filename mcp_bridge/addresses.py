@@ -1,9 +1,12 @@
 import ipaddress
+import re
 
 from django.conf import settings
 
 SHOWN_NAME = 100
 NEIGHBOURS = {4: 32, 6: 64}  # Prefix lengths: one subscriber has a whole network of IPv6 addresses
+
+WITH_PORT = re.compile(r"\[(?P<ipv6>[^\[\]]*)\](?::\d+)?|(?P<ipv4>[\d.]+):\d+")
 
 
 def client_address(peer: str | None, forwarded_for: str) -> str:
@@ -11,10 +14,23 @@ def client_address(peer: str | None, forwarded_for: str) -> str:
     listed = settings.CATALOGUE["trusted_proxies"].split(",")
     trusted = [ipaddress.ip_network(network.strip()) for network in listed if network.strip()]
     hops = [hop.strip() for hop in forwarded_for.split(",") if hop.strip()]
-    address = peer or ""
+    address = _plain(peer or "")
     while hops and _is_within(address, trusted):
-        address = hops.pop()
+        address = _plain(hops.pop())
     return address[:SHOWN_NAME]
+
+
+def _plain(address: str) -> str:
+    """Without the port that some proxies add, which is another one for each connection, and as IPv4 if a
+    socket for both families shows it as `::ffff:192.0.2.1`: all of these are in one IPv6 network."""
+    if match := WITH_PORT.fullmatch(address):
+        address = match["ipv6"] or match["ipv4"]
+    try:
+        parsed = ipaddress.ip_address(address)
+    except ValueError:
+        return address
+    mapped = parsed.ipv4_mapped if parsed.version == 6 else None
+    return address if mapped is None else str(mapped)
 
 
 def _is_within(address: str, networks: list[ipaddress.IPv4Network | ipaddress.IPv6Network]) -> bool:

@@ -148,7 +148,8 @@ FORMAT = OpenApiParameter(
 
 CSV = "text/csv"
 AT_A_TIME = 500
-FORMULA_BEGINS = ("=", "+", "-", "@", "\t", "\r")  # Spreadsheets would evaluate an engine's or agent's text
+# Spreadsheets would evaluate an engine's or agent's text; the wide forms too, in East Asian settings.
+FORMULA_BEGINS = ("=", "+", "-", "@", "\t", "\r", "\n", *"\uff1d\uff0b\uff0d\uff20")
 NESTED = {"error": ("error_kind", "error")}
 
 

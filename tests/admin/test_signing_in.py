@@ -113,6 +113,20 @@ def test_a_network_of_ipv6_is_one_caller_and_a_named_proxy_is_none(settings: Set
     assert "Too many" in text_of(sign_in(address="203.0.113.7", via="203.0.113.8"))
 
 
+@pytest.mark.parametrize(
+    "shown", ["203.0.113.7:{}", "[2001:db8::{}]:443", "[2001:db8::{}]", "::ffff:203.0.113.7"]
+)
+def test_however_a_proxy_writes_an_address_it_is_that_address(settings: Settings, shown: str) -> None:
+    """Some add the port, by which each connection would begin anew."""
+    settings.CATALOGUE = settings.CATALOGUE | {"trusted_proxies": "10.0.0.1"}
+    for port in range(TRIES):
+        sign_in(address="::ffff:10.0.0.1", via=shown.format(5000 + port))
+    plain = "2001:db8::1" if "2001" in shown else "203.0.113.7"
+    assert "Too many" in text_of(sign_in(password=PASSWORD, address="10.0.0.1", via=plain))
+    assert sign_in(password=PASSWORD, address="10.0.0.1", via="203.0.113.8").status_code == 302
+    assert sign_in(password=PASSWORD, address="::ffff:203.0.113.8").status_code == 302
+
+
 def test_the_log_names_who_failed_and_from_where(logged: list[str]) -> None:
     """B8: in one line; what is no account's name may be a password, and is left out."""
     sign_in("ada\nINFO all is well", address="192.0.2.9")

@@ -312,7 +312,9 @@ def test_executions_come_as_a_table_of_all_their_rows() -> None:
     assert table(agent(), "/api/executions/?format=csv") == []
 
 
-@pytest.mark.parametrize("begin", ["=", "+", "-", "@", "\t", "\r"])
+@pytest.mark.parametrize(
+    "begin", ["=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20"]
+)
 def test_no_cell_of_a_table_is_computed(begin: str) -> None:
     """Engines write errors, and spreadsheets compute what begins like a formula."""
     text = f"{begin}HYPERLINK(0)"
