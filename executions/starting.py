@@ -23,7 +23,7 @@ from loguru import logger
 from catalogue.access import Caller
 from catalogue.argument_overrides import complete_arguments, settle_arguments
 from catalogue.database import in_turn
-from catalogue.exposure import current_catalogue, find_named
+from catalogue.exposure import current_catalogue, find_named, memberships_of
 from catalogue.models import Workflow
 from catalogue.naming import find_similar_names
 from catalogue.schemas import ArgumentProblem
@@ -225,9 +225,20 @@ def _find_hidden(request: StartRequest) -> Workflow | None:
     shown, caller = current_catalogue(), request.caller
     if workflow.tool_name in shown.workflows:
         return workflow if workflow.tool_name in shown.seen_within(caller.bounds) else None
-    admitted, person = workflow.source.reserved_for, caller.person
-    may_use = person is None or not admitted or not person.isdisjoint(admitted)
-    return workflow if may_use else None
+    return None if _is_reserved_for_others(workflow, caller) else workflow
+
+
+def _is_reserved_for_others(workflow: Workflow, caller: Caller) -> bool:
+    """As for exposed workflows: by its source, or by its toolsets unless the caller can use one of them."""
+    person, admitted = caller.person, workflow.source.reserved_for
+    if person is not None and admitted and person.isdisjoint(admitted):
+        return True
+    barred = current_catalogue().reservations.bars_of(person).toolsets
+    if not barred:
+        return False
+    toolsets = [membership.toolset for membership in memberships_of(workflow)]
+    counting = {toolset.slug for toolset in toolsets if toolset.enabled or toolset.reserved_for}
+    return bool(counting) and counting <= barred
 
 
 def _hash_of(request: StartRequest, workflow: Workflow | None) -> str:

@@ -3,7 +3,8 @@
 from typing import Any
 
 import pytest
-from django.contrib.auth.models import Group, User
+from django.contrib.auth.models import Group, Permission, User
+from django.test import Client
 from django.utils import timezone
 from mcp import MCPError
 from mcp_types import ResourceTemplateReference
@@ -24,6 +25,7 @@ from mcp_bridge.models import AccessToken
 from mcp_bridge.tokens import create_token
 from orchestration.models import StageFailed
 from orchestration.retrieval import find_tools
+from tests.admin.test_running import run
 from tests.factories import make_source, make_toolset, make_workflow
 from tests.mcp_bridge.conftest import Connect, McpServer
 from tests.mcp_bridge.database import in_database
@@ -216,6 +218,27 @@ def test_rest_and_words_and_starts_are_bound_as_well(finance: None) -> None:
             with pytest.raises(UnknownTool):
                 create_execution(request)
     assert not Execution.objects.exists()
+
+
+@pytest.mark.parametrize("toolset_enabled", [True, False])
+def test_the_run_page_starts_nothing_that_is_reserved_for_others_while_it_is_hidden(
+    finance: None, toolset_enabled: bool
+) -> None:
+    """People who may run hidden workflows could otherwise hide it first."""
+    write_toolset(Toolset.objects.get(slug="finance"), enabled=toolset_enabled)
+    Workflow.objects.update(enabled=False)
+    notice_changes()
+    rights = Permission.objects.filter(
+        codename__in=("add_execution", "view_execution", "change_workflow", "view_workflow")
+    )
+    for name, groups, expected in (("bob", (), ["plain", "shared"]), ("ada", ("Finance",), EVERYTHING)):
+        person = make_person(name, *groups, is_staff=True)
+        person.user_permissions.set(rights)
+        (browser := Client()).force_login(person)
+        for workflow in Workflow.objects.all():
+            run(browser, workflow)
+        started = Execution.objects.filter(caller=f"user:{person.pk}").values_list("tool_name", flat=True)
+        assert sorted(started) == expected
 
 
 def test_a_cached_result_of_another_is_not_given_to_who_may_not_run_the_workflow(finance: None) -> None:
