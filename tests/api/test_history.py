@@ -130,7 +130,8 @@ def test_each_change_leaves_who_made_it(as_token: bool, subtests: pytest.Subtest
         client, actor, name = operator, f"token:{operator.token.pk}", operator.token.name
     else:
         client = staff_session(
-            *(f"{verb}_{model}" for verb in ("add", "change", "delete", "view") for model in MODELS)
+            *(f"{verb}_{model}" for verb in ("add", "change", "delete", "view") for model in MODELS),
+            "assign_accesstoken",
         )
         actor, name = f"user:{client.session['_auth_user_id']}", "curator"
     for action, (method, path, body) in WRITES.items():
