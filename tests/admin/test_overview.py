@@ -7,7 +7,6 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.contrib import admin
 from django.contrib.auth.models import Group, User
 from django.db import OperationalError, connection, models
 from django.test import Client
