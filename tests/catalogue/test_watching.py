@@ -32,6 +32,12 @@ def _quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def lasting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was found when a revision was noticed counts until the test has looked at it."""
+    monkeypatch.setattr(exposure, "MAX_AGE_SECONDS", 60.0)
+
+
+@pytest.fixture
 def logged() -> Iterator[list[str]]:
     """Each line with the id of the request that it is part of."""
     lines: list[str] = []
@@ -55,6 +61,7 @@ async def news_of(watch: RevisionWatch) -> None:
     watch.moved = False
 
 
+@pytest.mark.usefixtures("lasting")
 async def test_each_revision_is_noticed_and_the_catalogue_is_the_new_one_by_then() -> None:
     with watching_revisions(asyncio.Event()) as watch:
         await news_of(watch)
@@ -65,6 +72,7 @@ async def test_each_revision_is_noticed_and_the_catalogue_is_the_new_one_by_then
             assert name in catalogue.workflows
 
 
+@pytest.mark.usefixtures("lasting")
 async def test_a_change_that_is_not_committed_yet_is_none() -> None:
     """A watcher that is told too early would look, and see the old catalogue."""
 
