@@ -9,7 +9,7 @@ from django.contrib import admin
 from django.contrib.auth.models import AnonymousUser
 from django.core.exceptions import PermissionDenied
 from django.db import InterfaceError, OperationalError
-from django.http import HttpRequest, HttpResponse, HttpResponseNotFound, HttpResponseRedirect
+from django.http import HttpRequest, HttpResponse, HttpResponseNotFound, HttpResponseRedirect, JsonResponse
 from django.template.loader import render_to_string
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
@@ -75,7 +75,7 @@ def page_missing(request: HttpRequest, exception: Exception) -> HttpResponse:
 
 
 def page_failed(request: HttpRequest) -> HttpResponse:
-    """500, or 503 while the database cannot be queried; a page only for browsers. Makes no queries itself."""
+    """500, or 503 without a database: a page for browsers, JSON for all others. Makes no queries."""
     if isinstance(sys.exception(), OperationalError | InterfaceError):
         title, message, status = "No database", NO_DATABASE, 503
         if request.method not in ("GET", "HEAD"):
@@ -84,13 +84,13 @@ def page_failed(request: HttpRequest) -> HttpResponse:
         title, message, status = "Internal error", "The server's log has the details.", 500
     if (identity := request_id.get()) and status == 500:
         message = f"{message} They are under the request id {identity}."
-    if request.get_preferred_type(["text/plain", "text/html"]) == "text/html":
+    if request.get_preferred_type(["application/json", "text/html"]) == "text/html":
         # Neither the user nor the session, which has the messages, can be looked up.
         request.user = AnonymousUser()
         context = admin.site.each_context(request) | {"title": title, "told": message}
         response = HttpResponse(render_to_string("catalogue/admin/failed.html", context), status=status)
     else:
-        response = HttpResponse(f"{title}. {message}\n", status=status, content_type="text/plain")
+        response = JsonResponse({"detail": f"{title}. {message}"}, status=status)
     if status == 503:
         response["Retry-After"] = "5"
     return response
