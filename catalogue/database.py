@@ -76,6 +76,11 @@ def close_with_thread(connection: BaseDatabaseWrapper, **_: Any) -> None:
         _of_thread.closed.connections.add(connection)
 
 
+def describe_outage(method: str | None) -> str:
+    """What a request of this HTTP method is answered with."""
+    return NO_DATABASE if method in ("GET", "HEAD", "OPTIONS") else f"{NO_DATABASE} {LOOK_FIRST}"
+
+
 def require_database() -> None:
     """Raises OperationalError with the server's own message immediately; the pool would keep trying."""
     probe = connection.copy()

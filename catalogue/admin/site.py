@@ -26,7 +26,7 @@ from catalogue.admin.imports import AS_CODE, ConfigurationPage, download_export
 from catalogue.admin.marks import marked
 from catalogue.admin.rendering import side_by_side
 from catalogue.compat import search_without_cache
-from catalogue.database import LOOK_FIRST, NO_DATABASE
+from catalogue.database import describe_outage
 from catalogue.models import ProductSettings, Source, Toolset, Workflow
 from telemetry.traces import request_id
 
@@ -77,9 +77,7 @@ def page_missing(request: HttpRequest, exception: Exception) -> HttpResponse:
 def page_failed(request: HttpRequest) -> HttpResponse:
     """500, or 503 without a database: a page for browsers, JSON for all others. Makes no queries."""
     if isinstance(sys.exception(), OperationalError | InterfaceError):
-        title, message, status = "No database", NO_DATABASE, 503
-        if request.method not in ("GET", "HEAD"):
-            message = f"{message} {LOOK_FIRST}"
+        title, message, status = "No database", describe_outage(request.method), 503
     else:
         title, message, status = "Internal error", "The server's log has the details.", 500
     if (identity := request_id.get()) and status == 500:

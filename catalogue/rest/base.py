@@ -33,7 +33,6 @@ from loguru import logger
 from rest_framework import exceptions, serializers, status
 from rest_framework.pagination import PageNumberPagination
 from rest_framework.parsers import BaseParser
-from rest_framework.permissions import SAFE_METHODS
 from rest_framework.renderers import JSONRenderer
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -41,7 +40,7 @@ from rest_framework.serializers import as_serializer_error
 from rest_framework.utils.urls import remove_query_param, replace_query_param
 
 from catalogue.access import MOST_NAMES
-from catalogue.database import LOOK_FIRST, NO_DATABASE
+from catalogue.database import describe_outage
 from catalogue.long_lists import (
     COUNTED,
     MOST_FOUND,
@@ -124,8 +123,8 @@ def answer_with_problem(error: Exception, context: dict[str, Any]) -> Response:
     answer = exception_handler(expected, context)
     if isinstance(error, OperationalError | InterfaceError):
         logger.error("{} {} cannot be answered without the database: {}", request.method, request.path, error)
-        detail = NO_DATABASE if request.method in SAFE_METHODS else f"{NO_DATABASE} {LOOK_FIRST}"
-        return Response(_shaped(detail), status.HTTP_503_SERVICE_UNAVAILABLE, headers={"Retry-After": "5"})
+        detail = _shaped(describe_outage(request.method))
+        return Response(detail, status.HTTP_503_SERVICE_UNAVAILABLE, headers={"Retry-After": "5"})
     if answer is None:
         return _answer_bug(error, context)
     answer.data = _body(expected)
