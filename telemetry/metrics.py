@@ -14,6 +14,7 @@ import time
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
+from loguru import logger
 from prometheus_client import (
     CollectorRegistry,
     Counter,
@@ -111,13 +112,17 @@ class Publication:
         self._folder, self._process = folder, process
         host = re.sub(r"[^A-Za-z0-9.]", "_", socket.gethostname())
         self._file = folder / f"{process}-{host}-{os.getpid()}.prom"
+        self._lock = threading.Lock()  # Two servers of one process, as in tests, share this publication
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
 
     def begin(self) -> None:
         """May be called again after `end`: a process may start its server more than once."""
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self.publish()
+        try:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self.publish()
+        except OSError as error:
+            logger.warning("Other processes miss the metrics of this one, which cannot be written: {}", error)
         self._ended.clear()
         self._thread = threading.Thread(target=self._run, name="metrics", daemon=True)
         self._thread.start()
@@ -127,13 +132,15 @@ class Publication:
         self._ended.set()
         if self._thread is not None:
             self._thread.join()
-        self._file.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            self._file.unlink(missing_ok=True)
 
     def publish(self) -> None:
         """Atomic: renames a temporary file."""
         written = self._file.with_suffix(".tmp")
-        written.write_bytes(exposition(self._own()))
-        written.replace(self._file)
+        with self._lock:
+            written.write_bytes(exposition(self._own()))
+            written.replace(self._file)
 
     def families(self) -> list[Metric]:
         """The current metrics of this process, and the published ones of the others."""

@@ -4,6 +4,7 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -274,6 +275,27 @@ def test_other_processes_of_the_data_folder_are_shown_until_they_end(
     worker.end()
     (publication._folder / "broken-host-1.prom").unlink()
     assert not worker._file.exists()
+
+
+def test_a_process_starts_and_ends_where_its_metrics_cannot_be_written(tmp_path: Path) -> None:
+    lines: list[str] = []
+    sink = logger.add(lines.append, format="{message}")
+    (tmp_path / "full").write_text("")
+    worker = Publication(tmp_path / "full" / "metrics", "worker")
+    worker.begin()
+    worker.end()
+    logger.remove(sink)
+    (line,) = lines
+    assert line.startswith("Other processes miss the metrics of this one, which cannot be written: ")
+
+
+def test_two_servers_of_a_process_publish_at_the_same_time(tmp_path: Path) -> None:
+    """Each of them renames the temporary file that it has written, not the other's."""
+    shared = Publication(tmp_path, "web")
+    with ThreadPoolExecutor(4) as pool:
+        for published in [pool.submit(shared.publish) for _ in range(80)]:
+            published.result()
+    assert [file.suffix for file in tmp_path.iterdir()] == [".prom"]
 
 
 async def test_every_log_line_and_the_engines_request_carry_the_clients_request_id_and_trace(
