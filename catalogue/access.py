@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from django.core.exceptions import ValidationError
 from django.db import models
@@ -93,12 +93,20 @@ def rate_of(key: str, per_minute: int | None, at_once: int | None, *, whose: str
     return Rate(key=key, per_minute=per_minute, at_once=at_once or -(-per_minute // 6), whose=whose)
 
 
+class Kept(Protocol):
+    """A row that belongs to a caller."""
+
+    caller: str
+    toolset: str
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Caller:
     key: str  # Stable; executions are kept under it, e.g. `token:7` or `user:1`.
     name: str
     sees_everything: bool = False  # Administrators see every execution; others only their own
     toolset: str | None = None  # Slug of the toolset that limits what is visible; None: no limit
+    is_confined: bool = False  # Others share its key: of what is kept under it, only the toolset's is its own
     person: Person | None = None  # To whom reservations apply; None: superusers, and tokens without an owner
     user_id: int | None = None  # The user that it acts for; None: none is known
     rates: tuple[Rate, ...] = ()  # Of the token
@@ -106,6 +114,15 @@ class Caller:
     @property
     def bounds(self) -> Bounds:
         return Bounds(self.toolset, self.person)
+
+    @property
+    def own(self) -> models.Q:
+        """Selects its own rows, of models with the columns `caller` and `toolset`."""
+        own = models.Q(caller=self.key)
+        return own & models.Q(toolset=self.toolset) if self.is_confined else own
+
+    def owns(self, row: Kept) -> bool:
+        return row.caller == self.key and (not self.is_confined or row.toolset == self.toolset)
 
     @property
     def counted_as(self) -> str:

@@ -127,15 +127,18 @@ def _hash(parts: Any) -> str:
     return hashlib.sha256(canonical.encode()).hexdigest()
 
 
-def find_standing(binding: Binding) -> StandingApproval | None:
+def find_standing(binding: Binding, need: Need) -> StandingApproval | None:
+    """One that as many people gave as are needed now."""
     valid = StandingApproval.objects.filter(StandingApproval.valid_now(), binding=binding.digest)
-    return valid.order_by("-until").first()
+    return valid.filter(approvers__gte=need.approvers).order_by("-until").first()
 
 
-def find_waiting(binding: Binding) -> Execution | None:
-    """An identical call that waits, without an idempotency key of its own."""
+def find_waiting(binding: Binding, caller: Caller) -> Execution | None:
+    """An identical call of the caller that waits, without an idempotency key of its own."""
     waiting = Approval.objects.waiting().filter(
-        binding=binding.digest, expires_at__gt=timezone.now(), execution__idempotency_key=""
+        binding=binding.digest,
+        expires_at__gt=timezone.now(),
+        execution__in=Execution.objects.filter(caller.own, idempotency_key=""),
     )
     found = waiting.select_related("execution__workflow__source").order_by("requested_at").first()
     return None if found is None else found.execution
@@ -276,6 +279,7 @@ def _take(
             caller=execution.caller,
             caller_name=execution.caller_name,
             granted_by=names,
+            approvers=len(given),
             until=until,
         )
         outcome = f"{names} approved it, and identical calls until {moment(until)}."

@@ -80,7 +80,7 @@ def list_own_executions(
     caller: Caller, *, state: str = "", tool_name: str = "", limit: int = MOST_AT_A_TIME, cursor: str = ""
 ) -> Page[Execution]:
     """One query, without payloads; administrators too get only their own. Raises UnknownCursor."""
-    wanted = Execution.objects.filter(caller=caller.key)
+    wanted = Execution.objects.filter(caller.own)
     if state:
         wanted = wanted.filter(state=state)
     if tool_name:

@@ -81,6 +81,16 @@ class IdempotencyConflict(StartRefused):
         self.execution = execution
 
 
+class KeyOfOtherToolset(StartRefused):
+    reason = "idempotency_conflict"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "This idempotency key belongs to a call outside of this toolset. Use a new key for a new call; "
+            "nothing was started."
+        )
+
+
 class OtherCall(StartRefused):
     reason = "other_call"
 

@@ -269,7 +269,8 @@ def find_continued(request: StartRequest, execution_id: str) -> Execution:
 
 
 def _find_by_key(request: StartRequest) -> Execution | None:
-    """The execution of the caller's key. Raises InvalidIdempotencyKey or IdempotencyConflict."""
+    """The execution of the caller's key. Raises InvalidIdempotencyKey, KeyOfOtherToolset or
+    IdempotencyConflict."""
     if not request.idempotency_key:
         return None
     key = read_idempotency_key(request.idempotency_key)
@@ -283,6 +284,8 @@ def _find_by_key(request: StartRequest) -> Execution | None:
         return None
     workflow = known.workflow
     names = [] if workflow is None else [workflow.tool_name, *workflow.former_tool_names]
+    if not request.caller.owns(known):
+        raise refusals.KeyOfOtherToolset
     is_same_tool = request.tool_name in {known.tool_name, *names}
     if not is_same_tool or known.arguments_hash != _hash_of(request, workflow):
         raise refusals.IdempotencyConflict(known, tool_name=request.tool_name)
@@ -303,7 +306,7 @@ def _reattach(request: StartRequest, workflow: Workflow, digest: str) -> Executi
     if not has_abandoned(caller=request.caller.key, arguments_hash=digest, now=now):
         return None
     abandoned = Execution.objects.filter(
-        caller=request.caller.key,
+        request.caller.own,
         arguments_hash=digest,
         # Not by the workflow: SQLite would walk all its executions instead of this index.
         tool_name__in=[workflow.tool_name, *workflow.former_tool_names],
@@ -335,11 +338,11 @@ def _record_with_approval(
     """The execution waits for approval, joins an identical call that waits, or has an approval for a period.
     No cached result answers it, and its result is not cached."""
     binding = approvals.bind(workflow, request.arguments, request.caller.key)
-    if (standing := approvals.find_standing(binding)) is not None:
+    if (standing := approvals.find_standing(binding, need)) is not None:
         approved = (need, binding, standing)
         return _record(request, workflow, digest, holder, is_cached=False, approval=approved)
     joins = request.may_reattach and workflow.reattach and not request.idempotency_key
-    if joins and (waiting := approvals.find_waiting(binding)) is not None:
+    if joins and (waiting := approvals.find_waiting(binding, request.caller)) is not None:
         return waiting
     return _record_unapproved(request, workflow, digest, need, binding)
 

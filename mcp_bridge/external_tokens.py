@@ -167,6 +167,7 @@ def _access_of(claims: dict[str, Any], text: str) -> Access:
             name=name[:100],
             sees_everything=Scope.ADMIN in scopes,
             toolset=toolset,
+            is_confined=toolset is not None,
             person=person,
             user_id=None if user is None else user.pk,
         ),

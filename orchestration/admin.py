@@ -146,6 +146,7 @@ def _origin_facts(record: WorkflowRequest) -> Facts:
     return [
         ("Asked", rendering.exactly(record.created_at)),
         ("By", f"{record.caller_name} ({record.caller})"),
+        ("Toolset", record.toolset),
         ("Took", rendering.duration(None if record.seconds is None else round(record.seconds * 1000))),
         ("Answer in words", "requested" if record.format_response else "not requested"),
     ]

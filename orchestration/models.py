@@ -78,7 +78,7 @@ class StageFailed(Exception):
 class WorkflowRequestQuerySet(models.QuerySet["WorkflowRequest"]):
     def visible_to(self, caller: Caller) -> Self:
         """The caller's own requests, or all of them for a caller that sees everything."""
-        return self.all() if caller.sees_everything else self.filter(caller=caller.key)
+        return self.all() if caller.sees_everything else self.filter(caller.own)
 
 
 class WorkflowRequest(models.Model):
@@ -92,6 +92,9 @@ class WorkflowRequest(models.Model):
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     caller = models.CharField(max_length=100)
     caller_name = models.CharField("caller", max_length=255)
+    toolset = models.CharField(
+        max_length=64, blank=True, db_default="", help_text="The toolset that limited it. Empty: none."
+    )
     idempotency_key = models.CharField(
         max_length=255, blank=True, help_text="The key that the caller gave this request."
     )

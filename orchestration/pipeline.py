@@ -403,7 +403,7 @@ async def run_call(approved: Approved, *, caller: Caller, key: uuid.UUID, fresh:
 def can_be_replayed(record: WorkflowRequest, *, caller: Caller) -> bool:
     """Only by its caller, while its arguments are kept."""
     succeeded = record.dry_run and record.status == WorkflowRequest.Status.SUCCESS
-    return succeeded and record.arguments is not None and record.caller == caller.key
+    return succeeded and record.arguments is not None and caller.owns(record)
 
 
 def input_of_dry_run(dry_run: WorkflowRequest, *, caller: Caller, key: uuid.UUID) -> RequestInput:

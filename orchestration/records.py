@@ -155,6 +155,7 @@ def _insert(asked: RequestInput, digest: str) -> WorkflowRequest:
         id=asked.id,
         caller=asked.caller.key,
         caller_name=asked.caller.name,
+        toolset=asked.caller.toolset or "",
         idempotency_key=asked.idempotency_key,
         request_hash=digest,
         created_at=now,
@@ -180,7 +181,7 @@ def _find_by_key(asked: RequestInput, digest: str) -> WorkflowRequest | None:
     if known.created_at < expired:
         mine.filter(created_at__lt=expired).update(idempotency_key="")
         return None
-    if known.request_hash != digest:
+    if known.request_hash != digest or not asked.caller.owns(known):
         raise IdempotencyConflict(known)
     return known
 

@@ -126,6 +126,7 @@ class StandingApproval(models.Model):
     caller = models.CharField(max_length=100)
     caller_name = models.CharField(max_length=255, blank=True)
     granted_by = models.CharField(max_length=500)
+    approvers = models.PositiveSmallIntegerField(db_default=1, help_text="How many people gave it.")
     granted_at = models.DateTimeField(default=timezone.now)
     until = models.DateTimeField()
     revoked_at = models.DateTimeField(null=True)

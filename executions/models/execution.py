@@ -492,7 +492,7 @@ class ExecutionQuerySet(models.QuerySet[RecordT]):
         return long_lists.with_keys(self, found)
 
     def visible_to(self, caller: Caller) -> Self:
-        return self.all() if caller.sees_everything else self.filter(caller=caller.key)
+        return self.all() if caller.sees_everything else self.filter(caller.own)
 
 
 def has_abandoned(*, caller: str, arguments_hash: str, now: datetime) -> bool:

@@ -74,7 +74,7 @@ class Sums:
 
 class UsageQuerySet(models.QuerySet["HourlyUsage"]):
     def visible_to(self, caller: Caller) -> UsageQuerySet:
-        return self.all() if caller.sees_everything else self.filter(caller=caller.key)
+        return self.all() if caller.sees_everything else self.filter(caller.own)
 
 
 class HourlyUsage(models.Model):

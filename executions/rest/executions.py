@@ -49,6 +49,7 @@ from executions.refusals import (
     Busy,
     IdempotencyConflict,
     InvalidArguments,
+    KeyOfOtherToolset,
     StartRefused,
     TooManyCalls,
     UnknownTool,
@@ -446,6 +447,8 @@ def _start_refusal(error: StartRefused) -> Refusal:
             return Refusal(status.HTTP_400_BAD_REQUEST, str(error), kind="validation", errors=problems)
         case IdempotencyConflict():
             return Refusal(status.HTTP_409_CONFLICT, str(error), execution_id=str(error.execution.pk))
+        case KeyOfOtherToolset():
+            return Refusal(status.HTTP_409_CONFLICT, str(error))
         case Busy():
             is_rate = isinstance(error, TooManyCalls)
             code = status.HTTP_429_TOO_MANY_REQUESTS if is_rate else status.HTTP_503_SERVICE_UNAVAILABLE

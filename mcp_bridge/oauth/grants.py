@@ -57,6 +57,7 @@ def caller_of(user: Any, application: Any, *, toolset: str | None) -> Caller:
         key=f"user:{user.pk}",
         name=name[:LONGEST_NAME],
         toolset=toolset,
+        is_confined=toolset is not None,
         person=person_of(user),
         user_id=user.pk,
     )

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -29,6 +30,7 @@ from tests.processes import ExampleEngine
 
 ALICE = Caller(key="token:1", name="Alice")
 BOB = Caller(key="token:2", name="Bob")
+ALICE_IN_FINANCE = replace(ALICE, toolset="finance", is_confined=True)
 ADMIN = Caller(key="user:1", name="admin", sees_everything=True)
 TIMES = (
     "created_at",

@@ -14,6 +14,7 @@ from django.utils import timezone
 from audit.models import Entry
 from catalogue.approval_rules import reason_for_approval
 from catalogue.curation import override_workflow
+from catalogue.exposure import forget_catalogue
 from catalogue.models import Review, Source, Workflow
 from executions import approvals
 from executions.approvals import AlreadyDecided, NotAllowed, NotDecided, decide
@@ -25,6 +26,7 @@ from executions.starting import create_execution
 from tests.connectors.scripted import replies
 from tests.executions.engines import WireEngine, completed
 from tests.executions.steps import (
+    ALICE_IN_FINANCE,
     BOB,
     advance_due_executions,
     call,
@@ -252,6 +254,20 @@ async def test_the_same_call_passes_for_the_time_that_was_given(
     assert (await ask(amount=7)).state == State.UNAPPROVED
 
 
+async def test_an_approval_for_a_time_of_fewer_people_than_are_needed_now_holds_no_longer(
+    engine: WireEngine, guarded: Workflow, anna: User, ben: User
+) -> None:
+    engine.on_start = replies(200, completed())
+    await approve(await ask(amount=7), anna, minutes=10)
+    await in_database(Workflow.objects.update)(approvers_needed=2)
+    await in_database(forget_catalogue)()
+    asked = await ask(amount=7)
+    assert asked.state == State.UNAPPROVED
+    await approve(asked, anna, minutes=10)
+    await approve(asked, ben, minutes=10)
+    assert (await ask(amount=7)).state != State.UNAPPROVED
+
+
 async def test_a_revoked_approval_for_a_time_holds_no_longer(guarded: Workflow, anna: User) -> None:
     await approve(await ask(amount=7), anna, minutes=10)
     standing = await in_database(StandingApproval.objects.get)()
@@ -281,9 +297,15 @@ async def test_its_caller_can_cancel_it(engine: WireEngine, guarded: Workflow, a
 
 async def test_the_identical_call_joins_the_one_that_waits(guarded: Workflow) -> None:
     retried = {"may_reattach": True}
+    await in_database(make_toolset)("finance", picked=[guarded])
     first = await call("report", {"amount": 7}, request=retried)
     assert (await call("report", {"amount": 7}, request=retried)).pk == first.pk
-    for other in ({"caller": BOB}, {"idempotency_key": "another"}, {"may_reattach": False}):
+    for other in (
+        {"caller": BOB},
+        {"caller": ALICE_IN_FINANCE},
+        {"idempotency_key": "another"},
+        {"may_reattach": False},
+    ):
         assert (await call("report", {"amount": 7}, request=retried | other)).pk != first.pk
 
 

@@ -23,6 +23,7 @@ from tests.executions.engines import (
 )
 from tests.executions.steps import (
     ALICE,
+    ALICE_IN_FINANCE,
     BOB,
     advance_due_executions,
     call,
@@ -38,7 +39,7 @@ from tests.executions.steps import (
     read,
     timeline,
 )
-from tests.factories import make_workflow
+from tests.factories import make_toolset, make_workflow
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
@@ -185,17 +186,19 @@ async def test_of_two_repeats_in_the_same_instant_one_is_a_new_call(
         {"arguments": {"year": 2025}},
         {"tool_name": "other"},
         {"caller": BOB},
+        {"caller": ALICE_IN_FINANCE},
         {"may_reattach": False},
         {"door": Execution.Door.COMMAND},
         {"idempotency_key": "a key"},
     ],
-    ids=["arguments", "tool", "caller", "not repeatable", "door", "key"],
+    ids=["arguments", "tool", "caller", "an application of a toolset", "not repeatable", "door", "key"],
 )
 async def test_another_call_is_a_new_run(
     engine: WireEngine, workflow: Workflow, fields: dict[str, Any]
 ) -> None:
     """Only the identical call of the same caller, by a door whose calls get lost, and without a key."""
     await in_database(lambda: make_workflow(workflow.source, name="other"))
+    await in_database(lambda: make_toolset("finance", picked=[workflow]))
     engine.on_start = replies(200, completed() | receipt())
     lost = await lose(engine, replies(200, receipt()), arguments={"year": 2026})
 

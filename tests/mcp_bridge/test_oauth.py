@@ -42,7 +42,7 @@ from tests import plain_http
 from tests.admin.pages import list_url, page_url, press, run_action, text_of, told
 from tests.connectors.scripted import ScriptedEngine, replies
 from tests.engines.temporal.tls import Authority
-from tests.factories import make_toolset, make_workflow
+from tests.factories import make_execution, make_toolset, make_workflow, make_workflow_request
 from tests.mcp_bridge.conftest import McpServer
 
 pytestmark = pytest.mark.databases(
@@ -136,11 +136,18 @@ class Agent:
         self.sign_in(username)
         assert self.redeem(self.decide()["code"]).status_code == 200
 
+    @property
+    def bearer(self) -> dict[str, str]:
+        return {"authorization": f"Bearer {self.tokens['access_token']}"}
+
+    def read(self, path: str) -> httpx2.Response:
+        return self.browser.get(path, headers=self.bearer)
+
+    def ids(self, path: str) -> set[str]:
+        return {row["id"] for row in self.read(path).json()["results"]}
+
     def ask(self, method: str, *, path: str = "", **params: Any) -> httpx2.Response:
-        headers = {
-            "accept": "application/json, text/event-stream",
-            "authorization": f"Bearer {self.tokens['access_token']}",
-        }
+        headers = self.bearer | {"accept": "application/json, text/event-stream"}
         body = RPC | {"method": method, "params": params}
         return self.browser.post(path or self.path, json=body, headers=headers)
 
@@ -415,11 +422,44 @@ def test_a_token_for_a_toolset_sees_that_alone(mcp_server: McpServer, anna: User
     for path in ("/mcp/finance", "/mcp"):
         assert "paid" in agent.tools(path=path) and "other" not in agent.tools(path=path)
     assert agent.ask("tools/list", path="/mcp/sales").status_code == 404
-    listed = agent.browser.get(
-        "/api/workflows", headers={"authorization": f"Bearer {agent.tokens['access_token']}"}
-    )
+    listed = agent.read("/api/workflows")
     assert [row["tool_name"] for row in listed.json()["results"]] == ["paid"]
     agent.close()
+
+
+def test_an_application_of_a_toolset_reads_only_what_its_user_ran_in_that_toolset(
+    mcp_server: McpServer, anna: User
+) -> None:
+    """E6: records of tools that it does not see stay out of its reach, over MCP and REST."""
+    paid = make_workflow(name="paid")
+    make_toolset("finance", picked=[paid])
+    of_anna: dict[str, Any] = {"caller": f"user:{anna.pk}", "state": "completed"}
+    own = make_execution(paid, toolset="finance", **of_anna)
+    salary = make_execution(make_workflow(name="salary"), idempotency_key="k1", **of_anna)
+    asked = make_workflow_request("What does Ben earn?", caller=f"user:{anna.pk}")
+    mine = make_workflow_request("What was paid?", caller=f"user:{anna.pk}", toolset="finance")
+    agent = Agent(mcp_server, path="/mcp/finance")
+    agent.connect("anna")
+
+    shown = agent.ask("tools/call", name="list_executions", arguments={}).text
+    assert str(own.pk) in shown and str(salary.pk) not in shown
+    assert agent.ids("/api/executions") == {str(own.pk)}
+    assert agent.ids("/api/workflow-requests") == {str(mine.pk)}
+    assert agent.read(f"/api/executions/{own.pk}").status_code == 200
+    assert agent.read(f"/api/executions/{salary.pk}").status_code == 404
+    assert agent.read(f"/api/workflow-requests/{asked.pk}").status_code == 404
+    read = agent.ask("tools/call", name="get_execution_status", arguments={"execution_id": str(salary.pk)})
+    assert f"Unknown execution: {salary.pk}" in read.text
+    keyed = agent.bearer | {"idempotency-key": "k1"}
+    again = agent.browser.post("/api/executions", json={"tool": "paid", "arguments": {}}, headers=keyed)
+    assert again.status_code == 409
+    assert "belongs to a call outside of this toolset" in again.text and str(salary.pk) not in again.text
+    agent.close()
+
+    whole = Agent(mcp_server)
+    whole.connect("anna")
+    assert whole.ids("/api/executions") == {str(own.pk), str(salary.pk)}
+    whole.close()
 
 
 def test_a_token_of_another_address_of_this_server_is_refused(agent: Agent, settings: Any) -> None:

@@ -112,9 +112,9 @@ def test_a_token_for_the_address_of_a_toolset_is_bound_to_it(
     User.objects.update(is_superuser=False)
     make_toolset("finance")
     bound = access_of(server, aud=f"{PUBLIC_URL}/mcp/finance")
-    assert bound is not None and bound.toolset == "finance"
+    assert bound is not None and bound.toolset == "finance" and bound.caller.is_confined
     whole = access_of(server, aud=[f"{PUBLIC_URL}/mcp/finance", f"{PUBLIC_URL}/mcp"])
-    assert whole is not None and whole.toolset is None
+    assert whole is not None and whole.toolset is None and not whole.caller.is_confined
     configure(oauth_audiences="api://catalogue, other")
     named = access_of(server, aud="api://catalogue")
     assert named is not None and named.toolset is None
