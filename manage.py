@@ -54,7 +54,7 @@ def _describe(error: Exception) -> str:
     logger.opt(exception=error).debug("The command was broken off")
     reason, database = str(error).partition("\n")[0], settings.DATABASES["default"]
     question = "Is DATABASE_URL right, and is its server running?"
-    if database["ENGINE"].endswith("sqlite3"):
+    if database["ENGINE"] == "config.sqlite":
         question = f"Is {database['NAME']} the right file, and can this user write it and its folder?"
         if "disk is full" in reason:
             return f"The database cannot be used: {reason}\nMake space on the disk of {database['NAME']}."

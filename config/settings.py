@@ -177,6 +177,7 @@ def _database() -> dict[str, Any]:
         keep_private_database(database["NAME"])
         # Threads keep their connection: opening one costs more than most queries here.
         return database | {
+            "ENGINE": "config.sqlite",
             "OPTIONS": SQLITE_OPTIONS,
             "CONN_MAX_AGE": None,
             "TEST": {"NAME": str(DATA_DIR / "test.sqlite3")},
