@@ -3,6 +3,7 @@
 Starting `manage.py mcp_stdio` takes 2 s of CPU; `test_stdio_process.py` does it where a process matters.
 """
 
+import json
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -14,6 +15,7 @@ from mcp.server.stdio import stdio_server
 from mcp.shared.message import SessionMessage
 from mcp_types import jsonrpc_message_adapter
 
+from mcp_bridge.management.commands.mcp_stdio import serve_lines
 from mcp_bridge.server import CatalogueServer
 from mcp_bridge.tokens import Access
 
@@ -50,9 +52,25 @@ async def _write(pipe: int, requests: MemoryObjectReceiveStream[SessionMessage])
 
 async def _serve(stdin: int, stdout: int, toolset: str | None) -> None:
     async with (
-        await anyio.open_file(stdin, encoding="utf-8") as requests,
+        await anyio.open_file(stdin, encoding="utf-8", errors="replace") as requests,
         await anyio.open_file(stdout, "w", encoding="utf-8") as answers,
         stdio_server(requests, answers) as streams,
     ):
-        server = CatalogueServer(local_access=Access.of_local_user(toolset=toolset))
-        await server.run(*streams, server.create_initialization_options())
+        await serve_lines(CatalogueServer(local_access=Access.of_local_user(toolset=toolset)), *streams)
+
+
+PING = b'{"jsonrpc": "2.0", "id": "the last", "method": "ping"}'
+
+
+async def answers_to(line: bytes) -> list[Any]:
+    """What the server writes before it answers the next request."""
+    from_client, to_server = os.pipe()
+    from_server, to_client = os.pipe()
+    found: list[Any] = []
+    async with anyio.create_task_group() as tasks, await anyio.open_file(from_server, "rb") as answers:
+        tasks.start_soon(_serve, from_client, to_client, None)
+        async with await anyio.open_file(to_server, "wb", buffering=0) as stdin:
+            await stdin.write(line + b"\n" + PING + b"\n")
+            while (answer := json.loads(await answers.readline()))["id"] != "the last":
+                found.append(answer)
+    return found

@@ -6,7 +6,11 @@ from functools import partial
 from typing import Any
 
 import anyio
+from anyio.abc import ObjectReceiveStream, ObjectSendStream
 from mcp.server.stdio import stdio_server
+from mcp.shared.message import SessionMessage
+from mcp.types import INVALID_REQUEST, PARSE_ERROR, ErrorData, JSONRPCError
+from pydantic import ValidationError
 
 from catalogue.database import prepare_embedded_database, require_database
 from catalogue.exposure import current_catalogue
@@ -46,7 +50,7 @@ async def serve_stdio(access: Access, *, worker: LocalWorker | None = None) -> N
             received: list[signal.Signals] = []
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(_note_signal, received, tasks.cancel_scope)
-                await server.run(read_stream, write_stream, server.create_initialization_options())
+                await serve_lines(server, read_stream, write_stream)
                 tasks.cancel_scope.cancel()
             if received:
                 # The thread that reads standard input cannot be ended and would keep the process alive.
@@ -58,6 +62,55 @@ async def serve_stdio(access: Access, *, worker: LocalWorker | None = None) -> N
         # Buffered output of libraries must not reach the client.
         with suppress(OSError):
             os.dup2(2, 1)
+
+
+async def serve_lines(server: CatalogueServer, lines: Any, answers: ObjectSendStream[SessionMessage]) -> None:
+    """Serve until `lines` end."""
+    await server.run(_Messages(lines, answers), answers, server.create_initialization_options())
+
+
+class _Messages(ObjectReceiveStream[SessionMessage | Exception]):
+    """Answers lines that are no messages. The SDK drops them, and their client would wait."""
+
+    def __init__(self, lines: Any, answers: ObjectSendStream[SessionMessage]) -> None:
+        self._lines, self._answers = lines, answers
+
+    @property
+    def last_context(self) -> Any:
+        return getattr(self._lines, "last_context", None)
+
+    async def receive(self) -> SessionMessage | Exception:
+        item: SessionMessage | Exception = await self._lines.receive()
+        while isinstance(item, ValidationError):
+            if (refusal := _refuse(item)) is not None:
+                await self._answers.send(SessionMessage(refusal))
+            item = await self._lines.receive()
+        return item
+
+    async def aclose(self) -> None:
+        await self._lines.aclose()
+
+
+def _refuse(error: ValidationError) -> JSONRPCError | None:
+    """None for empty lines, and for malformed responses: their ids are those of our requests."""
+    problems = error.errors(include_url=False)
+    if problems[0]["type"] == "json_invalid":
+        if not str(problems[0]["input"]).strip():
+            return None
+        problem = ErrorData(
+            code=PARSE_ERROR, message="This line is not JSON. Each message must be one line of JSON."
+        )
+        return JSONRPCError(jsonrpc="2.0", id=None, error=problem)
+    sent: dict[str, Any] = next((one["input"] for one in problems if isinstance(one["input"], dict)), {})
+    if sent.keys() & {"result", "error"}:
+        return None
+    identity = sent.get("id")
+    known = identity if isinstance(identity, int | str) and not isinstance(identity, bool) else None
+    problem = ErrorData(
+        code=INVALID_REQUEST,
+        message='This is not a JSON-RPC 2.0 request. It needs "jsonrpc": "2.0" and a "method".',
+    )
+    return JSONRPCError(jsonrpc="2.0", id=known, error=problem)
 
 
 async def _note_signal(received: list[signal.Signals], scope: anyio.CancelScope) -> None:

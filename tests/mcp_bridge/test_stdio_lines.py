@@ -1,0 +1,46 @@
+"""Lines on standard input that are no messages: their client learns so instead of waiting."""
+
+from typing import Any
+
+import pytest
+
+from tests.mcp_bridge.pipes import PING, answers_to
+
+pytestmark = pytest.mark.django_db(transaction=True)
+NOT_JSON, NO_REQUEST = -32700, -32600
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "identity"),
+    [
+        (b"hello", NOT_JSON, None),
+        (b'{"jsonrpc": "2.0", "id": 7, "method": "tools/list"', NOT_JSON, None),
+        (b"\xff\xfe", NOT_JSON, None),
+        (b"[" * 100_000, NOT_JSON, None),
+        (b"[" + PING + b"]", NO_REQUEST, None),
+        (b'"ping"', NO_REQUEST, None),
+        (b'{"jsonrpc": "2.0", "id": 7}', NO_REQUEST, 7),
+        (b'{"id": "a", "method": "tools/list"}', NO_REQUEST, "a"),
+        (b'{"jsonrpc": "2.0", "id": 7, "method": 5}', NO_REQUEST, 7),
+        (b'{"jsonrpc": "1.0", "id": true, "method": "ping"}', NO_REQUEST, None),
+    ],
+    ids=["words", "cut", "bytes", "deep", "batch", "text", "no method", "no version", "number", "true"],
+)
+async def test_a_line_that_is_no_message_is_answered_as_such(line: bytes, code: int, identity: Any) -> None:
+    (refused,) = await answers_to(line)
+    assert (refused["id"], refused["error"]["code"]) == (identity, code)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"",
+        b"  \r",
+        b'{"jsonrpc": "2.0", "id": 7, "result": 5}',
+        b'{"jsonrpc": "2.0", "id": 7, "error": "no"}',
+    ],
+    ids=["empty", "blank", "result", "error"],
+)
+async def test_empty_lines_and_malformed_responses_are_not_answered(line: bytes) -> None:
+    """The id of a response is that of a request of ours. An answer would pass for one to theirs."""
+    assert await answers_to(line) == []
