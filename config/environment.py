@@ -265,6 +265,20 @@ class Environment(BaseSettings):
         "",
         "Full address for traces, instead of `OTEL_EXPORTER_OTLP_ENDPOINT`.",
     )
+    traces_per_second: float = _variable(
+        "CATALOGUE_TRACES_PER_SECOND",
+        20.0,
+        "Number of new traces that each process records a second; 0 = all. Traces that clients begin are "
+        "recorded if the clients say so.",
+        ge=0,
+        le=100_000,
+    )
+    traces_sampler: str = _variable(
+        "OTEL_TRACES_SAMPLER",
+        "",
+        "OpenTelemetry's choice of traces, such as `parentbased_always_on`, instead of "
+        "`CATALOGUE_TRACES_PER_SECOND`.",
+    )
     otel_disabled: bool = _variable("OTEL_SDK_DISABLED", False, "`true` disables traces.")
     debug: bool = _variable(
         "CATALOGUE_DEBUG",

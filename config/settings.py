@@ -38,7 +38,11 @@ configure_logging(level=ENVIRONMENT.log_level, log_format=ENVIRONMENT.log_format
 PROCESS = process_name(sys.argv)
 METRICS_ADDRESS = ENVIRONMENT.metrics_address
 if (ENVIRONMENT.otlp_endpoint or ENVIRONMENT.otlp_traces_endpoint) and not ENVIRONMENT.otel_disabled:
-    export_spans(process=PROCESS, version=VERSION)
+    export_spans(
+        process=PROCESS,
+        version=VERSION,
+        traces_per_second=0 if ENVIRONMENT.traces_sampler else ENVIRONMENT.traces_per_second,
+    )
 LOGGING_CONFIG = None
 
 

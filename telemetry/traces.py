@@ -191,7 +191,7 @@ class CurrentSpan:
         self._span.end()
 
 
-def export_spans(*, process: str, version: str) -> None:
+def export_spans(*, process: str, version: str, traces_per_second: float) -> None:
     """Send spans to the OTLP endpoint of the OTEL_* variables, from a separate thread. Further calls have no
     effect."""
     if _exporting:
@@ -201,6 +201,8 @@ def export_spans(*, process: str, version: str) -> None:
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+    from telemetry.sampling import sampler
 
     resource = Resource.create({"service.version": version, "catalogue.process": process})
     if str(resource.attributes.get("service.name", "")).startswith("unknown_service"):
@@ -214,7 +216,9 @@ def export_spans(*, process: str, version: str) -> None:
         def __hash__(self) -> int:
             return hashed
 
-    provider = TracerProvider(resource=HashedOnce(dict(resource.attributes), resource.schema_url))
+    provider = TracerProvider(
+        sampler(traces_per_second), HashedOnce(dict(resource.attributes), resource.schema_url)
+    )
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     trace.set_tracer_provider(provider)
     _exporting.append(provider)

@@ -45,6 +45,7 @@ from mcp_bridge.external_tokens import forget_outside
 from mcp_bridge.tokens import forget_uses
 from mcp_bridge.tool_lists import forget_costs, forget_tool_lists
 from telemetry import traces
+from telemetry.sampling import sampler
 from tests.audit.opened import opened_audit
 from tests.engines.job_engines.servers import job_engine_servers
 from tests.engines.prefect.server import prefect_server
@@ -184,9 +185,9 @@ def _contexts_of_pages_only(django_test_environment: None) -> Iterator[None]:
 
 
 @pytest.fixture
-def spans(monkeypatch: pytest.MonkeyPatch) -> InMemorySpanExporter:
-    """All that a collector of traces would get."""
-    exporter, provider = InMemorySpanExporter(), TracerProvider()
+def spans(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> InMemorySpanExporter:
+    """What a collector of traces would get: all, or a parameter's number of new traces a second."""
+    exporter, provider = InMemorySpanExporter(), TracerProvider(sampler(getattr(request, "param", 0)))
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     monkeypatch.setattr(traces, "_tracer", provider.get_tracer(traces.SERVICE))
     monkeypatch.setattr(traces, "_exporting", [provider])

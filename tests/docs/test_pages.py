@@ -21,7 +21,6 @@ PICTURES = DOCS / "pictures"
 OTHERS_VARIABLES = {
     "OPENAI_API_KEY",
     "OTEL_SERVICE_NAME",
-    "OTEL_TRACES_SAMPLER",
     "OTEL_EXPORTER_OTLP_HEADERS",
 }
 COMMAND = re.compile(r"(?:\.venv/bin/python )?(?:manage\.py|workflow-catalogue) ([a-z_]+)\b(.*)", re.DOTALL)

@@ -74,6 +74,7 @@ def product(
     observed = {
         "OTEL_EXPORTER_OTLP_ENDPOINT": collector.address,
         "OTEL_BSP_SCHEDULE_DELAY": "200",
+        "CATALOGUE_TRACES_PER_SECOND": "0",
         "LOG_FORMAT": "json",
         "CATALOGUE_INLINE_WAIT": "0",
         "CATALOGUE_STATUS_CHECK_INTERVAL": "1",

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from loguru import logger
 from mcp import MCPError
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from opentelemetry.trace import SpanKind, StatusCode
+from opentelemetry.trace import SpanKind, StatusCode, TraceFlags
 from prometheus_client.parser import text_string_to_metric_families
 from pydantic import SecretStr
 
@@ -397,6 +398,30 @@ async def test_who_asks_for_no_trace_gets_none_and_the_engine_is_told_so(
         assert message.kind is SpanKind.SERVER and f"{message.parent.span_id:016x}" == client
     else:
         assert not spans.get_finished_spans()
+
+
+def has_started(engine: WireEngine, more_than: int) -> bool:
+    return engine.count("start") > more_than
+
+
+@pytest.mark.parametrize("spans", [0.001], indirect=True)
+async def test_beyond_so_many_traces_a_second_only_those_are_recorded_that_clients_ask_for(
+    mcp_server: McpServer,
+    token: str,
+    long_workflow: Workflow,
+    wire_engine: WireEngine,
+    spans: InMemorySpanExporter,
+) -> None:
+    """B9: a busy process does not flood the collector. The engine is told what is recorded."""
+    asked_for = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    for number, headers in enumerate(({}, {}, {"traceparent": asked_for}, {})):
+        await call_by_hand(mcp_server, token, "report", headers)
+        await asyncio.to_thread(wait_until, partial(has_started, wire_engine, number), "the run is started")
+    starts = [request.received.headers for request in wire_engine.requests if request.kind == "start"]
+    flags = [int(start["traceparent"].rpartition("-")[2], 16) for start in starts]
+    assert [flag & TraceFlags.SAMPLED for flag in flags] == [1, 0, 1, 0]
+    recorded = {f"{span.context.trace_id:032x}" for span in spans.get_finished_spans() if span.context}
+    assert recorded == {start["traceparent"].split("-")[1] for start in (starts[0], starts[2])}
 
 
 @pytest.mark.parametrize("mode", ["2026-07-28", "legacy"])
