@@ -43,6 +43,7 @@ from connectors.http_tools.openapi.operations import (
     refusal_of,
     settings_for,
 )
+from connectors.http_tools.tool import EXTRA_KEYS
 
 LARGE_LIST = 20_000  # Tokens of `tools/list` above which a compact toolset serves agents better
 
@@ -58,8 +59,8 @@ class OpenApiImportRequest(ImportRequest):
 
 AUTHENTICATION = (
     "authentication",
-    "api_key_in",
-    "api_key_name",
+    *(f"{key}{part}" for key in ("api_key", *EXTRA_KEYS) for part in ("_in", "_name")),
+    "extra_headers",
 )  # Settings
 
 
@@ -75,9 +76,7 @@ class TargetApi:
     def authentication(self) -> Settings:
         """The settings of authentication, with defaults filled in."""
         fields = HttpConfig.model_fields
-        settings = {name: str(self.config.get(name, fields[name].default)) for name in AUTHENTICATION}
-        kind = settings["authentication"]
-        return settings if kind == "api_key" else {"authentication": kind}
+        return {name: self.config.get(name, fields[name].default) for name in AUTHENTICATION}
 
     @property
     def lacking(self) -> str:

@@ -27,7 +27,7 @@ from connectors.formats.json import UnreadableJSON, parse_json
 from connectors.formats.json_schema import pointer_of
 from connectors.formats.yaml import UnusableText, read_document
 from connectors.http_tools.checks import Connection, InvalidTool, ToolProblem, connection_of, definition_of
-from connectors.http_tools.tool import Authentication, Endpoint, ToolConfig
+from connectors.http_tools.tool import EXTRA_KEYS, Authentication, Endpoint, ToolConfig
 
 MOST_TOOLS = 1_000
 SHOWN_STEP = 100
@@ -344,7 +344,9 @@ def address_of(source: Source) -> str:
 
 
 def _own_secrets(source: Source) -> dict[str, str]:
-    return {name: secret for name, secret in stored_secrets(source).items() if secret}
+    """Those of its authentication; a declaration cannot name its extra keys."""
+    stored = stored_secrets(source).items()
+    return {name: secret for name, secret in stored if secret and name not in EXTRA_KEYS}
 
 
 def other_secrets(source: Source) -> str:

@@ -4,7 +4,7 @@ import base64
 import codecs
 import json
 import re
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.message import Message
@@ -32,9 +32,15 @@ from connectors.errors import (
 from connectors.formats.json import UnreadableJSON, parse_json
 from connectors.formats.json_schema import value_at
 from connectors.http_tools.request import ACCEPT, build_request, content_of, headers_of, query_of
-from connectors.http_tools.tool import HttpOperation, HTTPRequestSpec, HTTPResponseSpec
+from connectors.http_tools.tool import (
+    EXTRA_KEYS,
+    LONGEST_KEY_NAME,
+    HttpOperation,
+    HTTPRequestSpec,
+    HTTPResponseSpec,
+)
 from connectors.network.client import NO_CREDENTIALS, Answer, Credentials, EngineClient
-from connectors.network.headers import FRAMING, TOKEN
+from connectors.network.headers import can_carry_a_key, objection_to_name, objection_to_value
 from connectors.network.oauth import ClientCredentials
 from connectors.network.policy import AddressPolicy, http_tool_addresses, normalise_base_url
 from connectors.network.redaction import MASK, Redactor, printable, shorten, words_of
@@ -56,6 +62,8 @@ from connectors.settings import REQUESTS, FieldProblem, SourceConfig, hint
 OAUTH = {"authentication": "oauth_client_credentials"}
 KEY = {"authentication": "api_key"}
 BASIC = {"authentication": "basic"}
+EXTRA = hint(group="Extra keys and headers")
+MOST_EXTRA_HEADERS = 20
 UNAUTHORIZED = 401
 MOST_HEADERS = 60
 KEPT_OPERATIONS = 256
@@ -79,6 +87,51 @@ MOVED_AFTERWARDS = frozenset({300, 301, 302, 303})
 SAME_WHEN_REPEATED = frozenset({"PUT", "DELETE"})  # RFC 9110, 9.2.2
 
 
+def _checked_headers(headers: dict[str, str]) -> dict[str, str]:
+    if len({name.lower() for name in headers}) < len(headers):
+        raise ValueError("a header is given twice")
+    for name, value in headers.items():
+        objection = objection_to_name(name, constant=True) or objection_to_value(value)
+        if not objection and name.lower() == "content-type":
+            objection = "is decided by each request's body"
+        if objection:
+            raise ValueError(f"{name[:LONGEST_KEY_NAME]} {objection}")
+    return headers
+
+
+def _extra_key_in(number: int) -> Any:
+    return Field(default="header", title=f"Extra key {number}: location", json_schema_extra=EXTRA)
+
+
+def _extra_key_name(number: int) -> Any:
+    return Field(
+        default="",
+        max_length=LONGEST_KEY_NAME,
+        title=f"Extra key {number}: header or parameter name",
+        description="For an API that requires this key besides the authentication above, such as "
+        "DD-APPLICATION-KEY or CF-Access-Client-Secret. Leave empty to send none.",
+        json_schema_extra=EXTRA,
+    )
+
+
+def _extra_key(number: int) -> Any:
+    return Field(default=SecretStr(""), title=f"Extra key {number}", json_schema_extra=EXTRA)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Key:
+    """A secret with its place in requests."""
+
+    setting: str
+    where: str  # header or query
+    name: str
+    secret: SecretStr
+
+    @property
+    def place(self) -> tuple[str, str]:
+        return self.where, self.name.lower() if self.where == "header" else self.name
+
+
 class HttpConfig(SourceConfig):
     base_url: Annotated[str, AfterValidator(normalise_base_url)] = Field(
         title="Base URL",
@@ -93,7 +146,7 @@ class HttpConfig(SourceConfig):
     )
     api_key_name: str = Field(
         default="X-API-Key",
-        max_length=100,
+        max_length=LONGEST_KEY_NAME,
         title="Header or parameter name",
         json_schema_extra=hint(only_if=KEY),
     )
@@ -120,6 +173,23 @@ class HttpConfig(SourceConfig):
     )
     oauth_scope: settings.OAuthScope = Field(default="", json_schema_extra=hint(only_if=OAUTH))
     oauth_audience: settings.OAuthAudience = Field(default="", json_schema_extra=hint(only_if=OAUTH))
+    extra_key_1_in: Literal["header", "query"] = _extra_key_in(1)
+    extra_key_1_name: str = _extra_key_name(1)
+    extra_key_1: settings.HeaderSecret = _extra_key(1)
+    extra_key_2_in: Literal["header", "query"] = _extra_key_in(2)
+    extra_key_2_name: str = _extra_key_name(2)
+    extra_key_2: settings.HeaderSecret = _extra_key(2)
+    extra_key_3_in: Literal["header", "query"] = _extra_key_in(3)
+    extra_key_3_name: str = _extra_key_name(3)
+    extra_key_3: settings.HeaderSecret = _extra_key(3)
+    extra_headers: Annotated[dict[str, str], AfterValidator(_checked_headers)] = Field(
+        default={},
+        max_length=MOST_EXTRA_HEADERS,
+        title="Extra headers",
+        description="Headers of every request whose values are not secret, such as "
+        "Notion-Version=2022-06-28. They are stored, shown and exported in plain text.",
+        json_schema_extra=EXTRA,
+    )
     request_timeout_seconds: settings.RequestTimeoutSeconds = 30.0
     max_response_bytes: settings.MaxResponseBytes = 10_000_000
     follow_redirects: bool = Field(
@@ -140,18 +210,32 @@ class HttpConfig(SourceConfig):
     ca_file: settings.CaFile = ""
 
     @model_validator(mode="after")
-    def _key_has_a_place(self) -> Self:
-        in_header = self.authentication == "api_key" and self.api_key_in == "header"
-        if in_header and not (
-            TOKEN.fullmatch(self.api_key_name) and self.api_key_name.lower() not in FRAMING
-        ):
-            raise FieldProblem("api_key_name", "This is not a valid name for a header that carries a key.")
-        if self.authentication == "api_key" and not self.api_key_name:
-            raise FieldProblem("api_key_name", "The parameter that carries the key must have a name.")
+    def _keys_have_places(self) -> Self:
+        taken = {("header", name.lower()) for name in self.extra_headers}
+        if self.authentication not in ("none", "api_key"):
+            taken.add(("header", "authorization"))
+        for key in self._declared_keys():
+            if objection := _objection_to_place(key, taken):
+                raise FieldProblem(f"{key.setting}_name", objection)
+            taken.add(key.place)
         return self
+
+    def _declared_keys(self) -> Iterator[Key]:
+        """Also those without a name that have a value."""
+        used = ("api_key", *EXTRA_KEYS) if self.authentication == "api_key" else EXTRA_KEYS
+        for setting in used:
+            where, name, secret = (getattr(self, setting + part) for part in ("_in", "_name", ""))
+            if name or secret.get_secret_value() or setting == "api_key":
+                yield Key(setting=setting, where=where, name=name, secret=secret)
+
+    @property
+    def keys(self) -> list[Key]:
+        """The API key, if that is the authentication, and the extra keys."""
+        return [*self._declared_keys()]
 
     @property
     def lacking(self) -> str:
+        """Names of the credentials without a value, for errors."""
         needed = {
             "api_key": {"API key": self.api_key.get_secret_value()},
             "bearer": {"bearer token": self.token.get_secret_value()},
@@ -163,14 +247,32 @@ class HttpConfig(SourceConfig):
                 "OAuth client secret": self.oauth_client_secret.get_secret_value(),
             },
         }
-        return ", ".join(name for name, value in needed.get(self.authentication, {}).items() if not value)
+        own = [name for name, value in needed.get(self.authentication, {}).items() if not value]
+        extra = [
+            f"{key.setting.replace('_', ' ')} ({key.name})"
+            for key in self.keys
+            if key.setting in EXTRA_KEYS and not key.secret.get_secret_value()
+        ]
+        return ", ".join(own + extra)
 
     @property
     def secrets(self) -> list[str]:
         """In every encoding in which they are sent."""
-        own = (self.api_key, self.token, self.password, self.oauth_client_secret)
+        extra = (getattr(self, setting) for setting in EXTRA_KEYS)
+        own = (self.api_key, self.token, self.password, self.oauth_client_secret, *extra)
         together = [basic_word(self.username, self.password)] if self.authentication == "basic" else []
         return [*(secret.get_secret_value() for secret in own), *together]
+
+
+def _objection_to_place(key: Key, taken: set[tuple[str, str]]) -> str:
+    if key.where == "header" and key.name and not can_carry_a_key(key.name):
+        return "This is not a valid name for a header that carries a key."
+    if not key.name:
+        place = "header" if key.where == "header" else "parameter"
+        return f"The {place} that carries the key must have a name. Enter it, or remove the key."
+    if key.place in taken:
+        return f"Another credential or extra header of this source is sent in {key.name} already."
+    return ""
 
 
 def basic_word(username: str, password: SecretStr) -> str:
@@ -185,6 +287,7 @@ class Authorization:
         self._config = config
         self._lacking = config.lacking
         self._fixed = _fixed_credentials(config)
+        self.headers = {name.lower(): value for name, value in config.extra_headers.items()}
         self._oauth: ClientCredentials | None = None
         if config.authentication == "oauth_client_credentials" and not self._lacking:
             self._oauth = ClientCredentials.of(
@@ -204,21 +307,32 @@ class Authorization:
             raise Misconfigured(
                 f"The source does not have the {self._lacking}. Enter it in the source's settings."
             )
-        return self._fixed if self._oauth is None else _bearer(await self._oauth.token())
+        if self._oauth is None:
+            return self._fixed
+        return _joined(_bearer(await self._oauth.token()), self._fixed)
 
     def forget(self, refused: Credentials) -> None:
         """Request another token for the next call, if these are a token."""
         if self._oauth is not None:
             self._oauth.forget(refused.headers["authorization"].partition(" ")[2])
 
-    def refuse_overlap(self, spec: HTTPRequestSpec) -> None:
-        """Raises Misconfigured if the tool sets a header or parameter of the credentials."""
-        if self._fixed is NO_CREDENTIALS:
+    @property
+    def has_credentials(self) -> bool:
+        return self._oauth is not None or self._fixed is not NO_CREDENTIALS
+
+    def refuse_overlap(self, operation: HttpOperation, spec: HTTPRequestSpec) -> None:
+        """Raises Misconfigured if the tool sets a header or parameter that the source sets."""
+        sent = NO_CREDENTIALS if operation.anonymous else self._fixed
+        reserved = self.headers.keys() | sent.headers.keys()
+        if not reserved and not sent.query:
             return
-        headers = {name.lower() for name in spec.headers} & {name.lower() for name in self._fixed.headers}
-        query = spec.query_params.keys() & {name for name, _ in self._fixed.query}
-        if taken := sorted(headers | query):
-            raise Misconfigured(f"The tool sets {taken[0]}, which is reserved for the source's key.")
+        headers = {name.lower() for name in (*spec.headers, operation.idempotency_header)}
+        query = spec.query_params.keys() & {name for name, _ in sent.query}
+        if taken := sorted(headers & reserved | query):
+            raise Misconfigured(
+                f"The tool sets {taken[0]}, which is reserved for the source's keys and headers. Remove it "
+                "from the tool (import its document again, if it comes from one), or from the source."
+            )
 
     async def aclose(self) -> None:
         if self._oauth is not None:
@@ -226,18 +340,21 @@ class Authorization:
 
 
 def _fixed_credentials(config: HttpConfig) -> Credentials:
-    key = config.api_key.get_secret_value()
+    """All but a token that must be requested."""
+    headers: dict[str, str] = {}
     match config.authentication:
-        case "api_key" if config.api_key_in == "query":
-            return Credentials(query=((config.api_key_name, key),))
-        case "api_key":
-            return Credentials(headers={config.api_key_name.lower(): key})
         case "bearer":
-            return _bearer(config.token.get_secret_value())
+            headers |= _bearer(config.token.get_secret_value()).headers
         case "basic":
-            word = basic_word(config.username, config.password)
-            return Credentials(headers={"authorization": f"Basic {word}"})
-    return NO_CREDENTIALS
+            headers["authorization"] = f"Basic {basic_word(config.username, config.password)}"
+    keys = [(*key.place, key.secret.get_secret_value()) for key in config.keys]
+    headers |= {name: secret for where, name, secret in keys if where == "header"}
+    query = tuple((name, secret) for where, name, secret in keys if where == "query")
+    return Credentials(headers=headers, query=query) if headers or query else NO_CREDENTIALS
+
+
+def _joined(one: Credentials, other: Credentials) -> Credentials:
+    return Credentials(headers={**one.headers, **other.headers}, query=(*one.query, *other.query))
 
 
 def _bearer(token: str) -> Credentials:
@@ -299,14 +416,18 @@ class HttpConnector:
     async def _greet(self) -> str:
         credentials = await self._authorization.credentials()
         answer = await self._client.exchange(
-            "GET", "", headers={"accept": ACCEPT}, credentials=credentials, repeatable=True
+            "GET",
+            "",
+            headers={"accept": ACCEPT} | self._authorization.headers,
+            credentials=credentials,
+            repeatable=True,
         )
         # Gateways answer 403, and some APIs 401 without credentials, even if each tool works.
-        if answer.status == UNAUTHORIZED and self._config.authentication != "none":
+        if answer.status == UNAUTHORIZED and self._authorization.has_credentials:
             raise Rejected("The API rejected the source's credentials at its base URL with 401.")
         got = "a token was obtained, and " if self._authorization.is_renewable else ""
         reached = f"{self._config.base_url} can be reached: {got}it answered {answer.status}."
-        if self._config.authentication == "none":
+        if not self._authorization.has_credentials:
             return reached
         return f"{reached} Only a tool call shows whether the API accepts the source's credentials."
 
@@ -326,8 +447,7 @@ class HttpConnector:
     ) -> Started:
         operation = self._operation_of(workflow)
         spec = build_request(operation, base_url=self._config.base_url, arguments=arguments)
-        if not operation.anonymous:
-            self._authorization.refuse_overlap(spec)
+        self._authorization.refuse_overlap(operation, spec)
         started_at = datetime.now(UTC)
         # A request that only reads is cancelled by its caller.
         seconds = None if operation.is_safe else workflow.timeout_seconds
@@ -359,7 +479,9 @@ class HttpConnector:
         until = None if seconds is None else monotonic() + seconds
         is_first = True
         content, content_type = content_of(operation, spec)
-        headers = headers_of(operation, spec, key=key, content_type=content_type)
+        headers = (
+            headers_of(operation, spec, key=key, content_type=content_type) | self._authorization.headers
+        )
         while True:
             credentials = NO_CREDENTIALS if operation.anonymous else await self._authorization.credentials()
             try:

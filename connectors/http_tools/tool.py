@@ -37,6 +37,9 @@ SETTINGS = {"type": "authentication", "where": "api_key_in", "name": "api_key_na
 SETTINGS |= {
     name: f"oauth_{name}" for name in ("token_url", "client_id", "client_secret", "scope", "audience")
 }
+EXTRA_KEYS = ("extra_key_1", "extra_key_2", "extra_key_3")
+"""A source's settings for keys besides its authentication; each has a place (`_in`) and a name (`_name`)."""
+LONGEST_KEY_NAME = 100
 
 
 class HTTPRequestSpec(BaseModel):

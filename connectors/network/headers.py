@@ -57,6 +57,11 @@ def objection_to_name(name: str, *, constant: bool = False) -> str:
     return ""
 
 
+def can_carry_a_key(name: str) -> bool:
+    lowered = name.lower()
+    return bool(TOKEN.fullmatch(name)) and lowered not in FRAMING and not lowered.startswith("proxy-")
+
+
 def objection_to_value(value: str) -> str:
     """`has characters ...`; empty for a value that can be sent and arrives as it is."""
     if SENDABLE.fullmatch(value):

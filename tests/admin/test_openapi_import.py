@@ -12,7 +12,7 @@ from django.urls import reverse
 
 from catalogue.models import Source, Workflow
 from tests.admin.conftest import StaffWith
-from tests.admin.pages import errors_in, list_url, page_url, shown_in, text_of, told
+from tests.admin.pages import errors_in, form_at, list_url, page_url, shown_in, text_of, told
 from tests.connectors.openapi import BASE, body_of, document
 from tests.factories import make_source
 
@@ -132,3 +132,24 @@ def test_an_import_that_is_refused_at_the_last_step_keeps_what_was_typed(admin_c
     assert shown_in(refused)["expose"] is False
     assert errors_in(refused)["file"] == CHOOSE_AGAIN and "simplified" in errors_in(refused)["source"]
     assert not Workflow.objects.exists()
+
+
+def test_keys_that_are_required_together_are_entered_on_the_sources_page(admin_client: Client) -> None:
+    """C1.4: the import names what is missing; a value is replaced without the others."""
+    schemes = {name: {"type": "apiKey", "in": "header", "name": name} for name in ("DD-API", "DD-APP")}
+    together = {"components": {"securitySchemes": schemes}, "security": [{name: [] for name in schemes}]}
+    page = upload(admin_client, ORDERS | together)
+    assert "has: API key, extra key 1 (DD-APP)." in text_of(page)
+    confirm(admin_client, page)
+    source = Source.objects.get()
+    given = form_at(admin_client, page_url(source))
+    assert given["setting_extra_key_1_name"] == "DD-APP"
+    for entered in (
+        {"setting_api_key": "key-0", "setting_extra_key_1": "key-1"},
+        {"setting_extra_key_1": "key-2"},
+    ):
+        assert admin_client.post(page_url(source), given | entered).status_code == 302
+    source.refresh_from_db()
+    assert source.credentials == {"api_key": "key-0", "extra_key_1": "key-2"}
+    refused = admin_client.post(page_url(source), given | {"setting_extra_headers": "DD-APP=1"})
+    assert "sent in DD-APP already" in text_of(refused)

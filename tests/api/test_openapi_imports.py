@@ -89,3 +89,15 @@ def test_only_who_may_write_sources_imports():
     assert client.post(PATH, {"document": TEXT}).status_code == 403
     assert client.post(PATH, body).status_code == 200
     assert client.post(PATH, body).status_code == 403
+
+
+def test_keys_that_are_required_together_are_given_by_their_names():
+    """C1.4: names may also be chosen, such as another order."""
+    schemes = {name: {"type": "apiKey", "in": "header", "name": name} for name in ("DD-API", "DD-APP")}
+    raw = ORDERS | {"components": {"securitySchemes": schemes}, "security": [{"DD-API": [], "DD-APP": []}]}
+    settings = {"authentication": "api_key", "api_key_name": "DD-APP", "extra_key_1_name": "DD-API"}
+    body = {"document": json.dumps(raw), "settings": settings, "credentials": {"extra_key_1": SECRET}}
+    done = administrator().post(PATH, body)
+    assert done.status_code == 200 and SECRET not in done.content.decode()
+    assert done.json()["notes"] == ["Calls fail until source api.example.com has: API key."]
+    assert Source.objects.get().credentials == {"extra_key_1": SECRET}

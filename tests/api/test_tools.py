@@ -536,3 +536,17 @@ def test_staff_may_store_within_djangos_permissions():
         ).status_code
         == 201
     )
+
+
+def test_a_declaration_names_the_secret_of_its_source_but_not_its_extra_keys():
+    """C1.4: tools of a source with extra keys can be submitted again with its token."""
+    client = administrator()
+    stored(FULL, client)
+    source = Source.objects.get()
+    config = source.config | {"extra_key_1_name": "X-Tenant-Key"}
+    credentials = source.credentials | {"extra_key_1": "tenant-key-0123"}
+    changed = client.patch(f"/api/sources/{source.name}/", {"config": config, "credentials": credentials})
+    assert changed.status_code == 200 and "tenant-key-0123" not in changed.content.decode()
+    for body in (FULL, {"tools": [FULL], "source": source.name}):
+        assert stored(body, client)[0]["source"] == source.name
+    assert Source.objects.get().credentials == credentials

@@ -42,6 +42,7 @@ from catalogue.models import HistoryEntry, Source
 from catalogue.sources import check_source
 from config.monitoring import collect, forget_measures
 from config.web_server import WithoutValues
+from connectors.http_tools.tool import EXTRA_KEYS
 from connectors.registry import connector_kinds
 from executions.approval_notices import send_due
 from executions.models import ApprovalNotice
@@ -183,7 +184,7 @@ def settings_for(kind: str, address: str) -> list[dict[str, Any]]:
             | (token if way.startswith("oauth") else {})
             | ({"username": "user"} if way == "basic" else {})
             for way in ("api_key", "bearer", "basic", "oauth_client_credentials")
-        ]
+        ] + [{"base_url": address, f"{key}_name": "X-Extra"} for key in EXTRA_KEYS]
     if kind == "mcp":
         return [{"url": f"{address}/mcp"}, {"url": f"{address}/mcp"} | token]
     if kind == "temporal":

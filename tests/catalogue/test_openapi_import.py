@@ -9,6 +9,7 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from catalogue.models import DiscoveryRun, Revision, Source, Workflow
+from catalogue.sources import configure_source
 from tests.connectors.openapi import BASE, body_of, document
 from tests.factories import make_filter, make_source
 
@@ -192,6 +193,35 @@ def test_keys_come_from_the_environment_and_are_told_nowhere(write, monkeypatch)
     assert source.credentials == {"api_key": SECRET} and SECRET not in told + json.dumps(source.config)
     assert (source.config["authentication"], source.config["api_key_name"]) == ("api_key", "X-Key")
     assert "change its settings and secrets" in refused(write(raw), "--secret-env", "api_key=ORDERS_KEY")
+
+
+TWO_KEYS = ORDERS | {
+    "components": {"securitySchemes": {"key": KEY, "app": KEY | {"name": "X-App"}}},
+    "security": [{"key": [], "app": []}],
+}
+
+
+def test_keys_that_an_api_requires_together_are_set_up_with_their_names(write):
+    """C1.4: what is missing is named, each is entered by itself, and another import changes nothing."""
+    assert "has: API key, extra key 1 (X-App)." in run(write(TWO_KEYS), "--dry-run")
+    told = run(write(TWO_KEYS), "--secret", f"extra_key_1={SECRET}", "--secret", "api_key=another-secret")
+    source = Source.objects.get()
+    assert source.credentials == {"extra_key_1": SECRET, "api_key": "another-secret"}
+    assert source.config["extra_key_1_name"] == "X-App" and "Calls fail" not in told
+    assert SECRET not in told + json.dumps(source.config)
+    assert "2 unchanged" in run(write(TWO_KEYS))
+
+
+def test_a_source_that_lacks_a_key_may_get_it_and_import_again(write):
+    """C1.4: the refusal says how."""
+    raw = TWO_KEYS | {"security": [{"key": []}]}
+    run(write(raw), "--secret", f"api_key={SECRET}")
+    told = run(write(TWO_KEYS | {"paths": ORDERS["paths"] | {"/x": {"get": {"security": [{"key": []}]}}}}))
+    assert 'requires "app" (an API key) in addition to "key", but the source has an API key in X-Key' in told
+    assert "add X-App (header) to the source as an extra key, and import again" in told
+    source = Source.objects.get()
+    configure_source(source, config=source.config | {"extra_key_3_name": "x-app"})
+    assert "Refused: 1" in run(write(TWO_KEYS))
 
 
 def test_a_document_without_a_tool_leaves_nothing_behind(write):

@@ -7,9 +7,10 @@ from uuid import uuid4
 
 import pytest
 from loguru import logger
+from pydantic import ValidationError
 
 from connectors.errors import Misconfigured, OutcomeUnknown, Unreachable
-from connectors.http_tools.connector import HttpConnector
+from connectors.http_tools.connector import HttpConfig, HttpConnector
 from connectors.http_tools.tool import ToolConfig
 from connectors.protocol import RunState
 from connectors.testing import closing, everything_told_by
@@ -191,3 +192,119 @@ async def test_a_check_says_what_it_proved_and_what_not(api: TargetApi) -> None:
         told = await connector.check()
         assert told.ok
         assert "a token was obtained, and it answered 200. Only a tool call shows" in told.message
+
+
+FIRST, SECOND = "first-key-0123456789", "second-key-0123456789"
+EXTRA = {"extra_key_1_name": "X-App-Key", "extra_key_1": FIRST}
+EXTRA |= {"extra_key_2_in": "query", "extra_key_2_name": "token", "extra_key_2": SECOND}
+
+
+@pytest.mark.parametrize("way", ["none", "oauth", *AUTHENTICATIONS])
+async def test_extra_keys_are_sent_with_every_authentication(api: TargetApi, way: str) -> None:
+    """C1.4: an API may require several keys at once."""
+    ways = AUTHENTICATIONS | {"none": {"type": "none"}, "oauth": oauth(api)}
+    headers = {"extra_headers": {"X-Version": "2022-06-28", "Accept": "application/vnd.example+json"}}
+    declared = tool("POST", f"{api.base_url}/leak", authentication=ways[way])
+    shown = repr(await run(declared, **EXTRA, **headers))
+    headers_sent, query_sent = dict(api.last.headers), dict(api.last.query)
+    assert (headers_sent["x-app-key"], query_sent["token"]) == (FIRST, SECOND)
+    assert (headers_sent["x-version"], headers_sent["accept"]) == (*headers["extra_headers"].values(),)
+    assert ("authorization" in headers_sent) == (way in ("oauth", "a bearer token", "a user name"))
+    assert FIRST not in shown and SECOND not in shown
+    assert "2022-06-28" in shown
+
+
+async def test_extra_keys_and_headers_stay_at_the_apis_own_address(api: TargetApi) -> None:
+    """C5.3: as all credentials do."""
+    with running_target_api() as other, http_tool_hosts("127.0.0.1"):
+        to = [{"in": "query", "name": "to", "value": f"{other.base_url}/echo"}]
+        declared = tool("GET", f"{api.base_url}/redirect", constants=to)
+        await run(declared, **EXTRA, extra_headers={"X-Tenant": "north"})
+        assert not {"x-app-key", "x-tenant"} & {*dict(other.last.headers)} and "token" not in dict(
+            other.last.query
+        )
+        assert {"x-app-key", "x-tenant"} <= {*dict(api.last.headers)}
+
+
+async def test_an_anonymous_tool_sends_extra_headers_but_no_keys(api: TargetApi) -> None:
+    """C1.4: a version or a tenant is no credential."""
+    declared = tool("GET", f"{api.base_url}/echo", anonymous=True)
+    await run(declared, **EXTRA, extra_headers={"X-Tenant": "north"})
+    assert "x-app-key" not in dict(api.last.headers) and "token" not in dict(api.last.query)
+    assert dict(api.last.headers)["x-tenant"] == "north"
+
+
+@pytest.mark.parametrize("name", ["x-app-key", "X-Tenant"])
+@pytest.mark.parametrize("anonymous", [False, True])
+async def test_a_tool_never_sets_what_the_source_sends(api: TargetApi, name: str, anonymous: bool) -> None:
+    """C4.5: an argument must not choose the tenant."""
+    declared = tool(
+        "GET", f"{api.base_url}/echo", {"a": TEXT}, mappings={"a": {"in": "header", "name": name}},
+        anonymous=anonymous,
+    )  # fmt: skip
+    settings = EXTRA | {"extra_headers": {"X-Tenant": "north"}}
+    if anonymous and name == "x-app-key":
+        await run(declared, {"a": "1"}, **settings)
+        return
+    with pytest.raises(Misconfigured, match=f"sets {name.lower()}, which is reserved for the source's keys"):
+        await run(declared, {"a": "1"}, **settings)
+    repeatable = tool("POST", f"{api.base_url}/echo", idempotency_header=name, anonymous=anonymous)
+    with pytest.raises(Misconfigured, match="reserved"):
+        await run(repeatable, **settings)
+    assert api.arrived == []
+
+
+async def test_an_extra_key_without_a_value_is_asked_for_by_its_name(api: TargetApi) -> None:
+    """B5: a call does not go out without it, and a check says so."""
+    declared = tool("GET", f"{api.base_url}/text")
+    settings = {"authentication": "api_key", "extra_key_2_name": "X-App-Key"}
+    with pytest.raises(Misconfigured, match=r"does not have the API key, extra key 2 \(X-App-Key\)\. Enter"):
+        await run(declared, **settings)
+    async with closing(connector_of(declared, **EXTRA)) as connector:
+        message = (await connector.check()).message
+        assert "Only a tool call shows whether the API accepts the source's credentials." in message
+    assert dict(api.last.headers)["x-app-key"] == FIRST
+
+
+@pytest.mark.parametrize(
+    ("settings", "field", "told"),
+    [
+        ({"extra_key_1_name": "Host"}, "extra_key_1_name", "not a valid name"),
+        ({"extra_key_1_name": "X Key"}, "extra_key_1_name", "not a valid name"),
+        ({"extra_key_1_name": "Proxy-Authorization"}, "extra_key_1_name", "not a valid name"),
+        ({"extra_key_3": SECRET}, "extra_key_3_name", "must have a name. Enter it, or remove the key."),
+        ({"extra_key_1_name": "X-Key", "authentication": "api_key", "api_key_name": "x-key"}, "", "already"),
+        ({"extra_key_1_name": "a", "extra_key_2_name": "A"}, "extra_key_2_name", "sent in A already"),
+        ({"extra_key_1_name": "Authorization", "authentication": "bearer"}, "extra_key_1_name", "already"),
+        ({"extra_key_1_name": "X-A", "extra_headers": {"x-a": "1"}}, "extra_key_1_name", "already"),
+        ({"extra_key_1": f"{SECRET}\r\nX-Other: 1"}, "extra_key_1", "printable ASCII"),
+        ({"extra_headers": {"X-A": "1\r\nX-B: 2"}}, "extra_headers", "X-A contains characters"),
+        ({"extra_headers": {"X-A": "1", "x-a": "2"}}, "extra_headers", "given twice"),
+        ({"extra_headers": {"Authorization": SECRET}}, "extra_headers", "only the product sets"),
+        ({"extra_headers": {"Content-Type": "text/plain"}}, "extra_headers", "each request's body"),
+        ({"extra_headers": {f"X-{number}": "1" for number in range(21)}}, "extra_headers", "at most 20"),
+    ],
+)
+def test_extra_keys_and_headers_that_cannot_be_sent_are_refused(
+    settings: dict[str, Any], field: str, told: str
+) -> None:
+    """B5: at the setting, without the value."""
+    with pytest.raises(ValidationError) as refused:
+        HttpConfig(base_url="https://api.example.com", **settings)
+    (problem,) = refused.value.errors()
+    raised = problem.get("ctx", {}).get("error")
+    assert told in problem["msg"] and SECRET not in str(refused.value)
+    assert field in ("", *problem["loc"], getattr(raised, "field", ""))
+
+
+def test_keys_in_different_places_may_have_one_name() -> None:
+    """C1.4: a header and a parameter are two places."""
+    settings: dict[str, Any] = {
+        "extra_key_1_name": "key",
+        "extra_key_2_name": "key",
+        "extra_key_2_in": "query",
+    }
+    assert (
+        HttpConfig(base_url="https://api.example.com", **settings).lacking
+        == "extra key 1 (key), extra key 2 (key)"
+    )

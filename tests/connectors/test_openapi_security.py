@@ -1,4 +1,4 @@
-"""Who we are at a document's API, and which operations want to know somebody else."""
+"""Authentication of a document's API, and operations that require another."""
 
 import json
 from typing import Any
@@ -13,6 +13,11 @@ CLIENT = {"type": "oauth2", "flows": {"clientCredentials": {"tokenUrl": "https:/
 CODE = {"type": "oauth2", "flows": {"authorizationCode": {"tokenUrl": "https://auth.example.com/token"}}}
 SCHEMES = {
     "key": {"type": "apiKey", "in": "header", "name": "X-Key"},
+    "app": {"type": "apiKey", "in": "header", "name": "X-App"},
+    "third": {"type": "apiKey", "in": "header", "name": "X-Third"},
+    "fourth": {"type": "apiKey", "in": "header", "name": "X-Fourth"},
+    "version": {"type": "apiKey", "in": "header", "name": "X-Version"},
+    "header": {"type": "apiKey", "in": "header", "name": "Authorization"},
     "query": {"type": "apiKey", "in": "query", "name": "key"},
     "cookie": {"type": "apiKey", "in": "cookie", "name": "session"},
     "bearer": {"type": "http", "scheme": "Bearer"},
@@ -80,9 +85,17 @@ def test_the_secret_that_is_given_decides_between_several_ways():
         ([{"cookie": []}], '"cookie", which is apiKey cookie and not supported'),
         ([{"digest": []}], "http digest"),
         ([{"tls": []}], "mutualTLS"),
-        ([{"key": [], "bearer": []}], '"key" and "bearer" together'),
+        (
+            [{"key": [], "bearer": []}],
+            '"bearer" (a bearer token or OAuth client credentials) in addition to "key"',
+        ),
+        ([{"key": [], "tls": []}], '"tls", which is mutualTLS and not supported'),
         ([{"basic": []}], '"basic" (a user name and a password), but the source has an API key in X-Key'),
-        ([{"query": []}], '"query" (an API key), but the source has an API key in X-Key'),
+        (
+            [{"query": []}],
+            '"query" (an API key), but the source has an API key in X-Key (add key (query) to the source as '
+            "an extra key, and import again)",
+        ),
         ([{"nowhere": []}], "which the document does not describe"),
         (
             [{"basic": []}, {"bearer": []}],
@@ -103,3 +116,57 @@ def test_an_operation_that_wants_something_else_is_refused(requirement, told):
 def test_an_operation_that_wants_nothing_else_is_fine(requirement):
     """C1.4: also where the whole document wants something."""
     assert len(read(api([{"key": []}], requirement, usual=[{"key": []}])).tools) == 2
+
+
+TWO = {"key": [], "app": []}
+X_KEY = {"authentication": "api_key", "api_key_in": "header", "api_key_name": "X-Key"}
+X_APP = {"extra_key_1_in": "header", "extra_key_1_name": "X-App"}
+QUERY = {"extra_key_1_in": "query", "extra_key_1_name": "key"}
+
+
+@pytest.mark.parametrize(
+    ("requirement", "settings"),
+    [
+        (TWO, X_KEY | X_APP),
+        (TWO | {"query": []}, X_KEY | X_APP | {"extra_key_2_in": "query", "extra_key_2_name": "key"}),
+        ({"query": [], "bearer": []}, {"authentication": "bearer"} | QUERY),
+        ({"query": [], "client": []}, {"authentication": "oauth_client_credentials"} | QUERY),
+        ({"bearer": [], "connect": []}, {"authentication": "bearer"}),
+    ],
+)
+def test_schemes_that_are_required_together_become_extra_keys(requirement, settings):
+    """C1.4: a new source has the names, and only the values are missing."""
+    raw = api([requirement], [{}])
+    assert settings_of(raw).items() >= settings.items()
+    assert [tool.config.api.anonymous for tool in read(raw).tools] == [False, True]
+
+
+@pytest.mark.parametrize(
+    "requirement",
+    [
+        {"bearer": [], "basic": []},
+        {"basic": [], "header": []},
+        {"key": [], "cookie": []},
+        {"key": [], "app": [], "query": [], "third": [], "fourth": []},
+    ],
+)
+def test_schemes_that_no_source_has_together_are_refused(requirement):
+    """C1.4: both in one header, in a cookie, or too many."""
+    raw = api([requirement])
+    assert settings_of(raw) == {"authentication": "none"}
+    (refused,) = read(raw).refused
+    assert refused.reason.startswith("It requires ")
+
+
+@pytest.mark.parametrize("requirement", [{"app": []}, {"key": []}, TWO, {"version": [], "app": []}])
+def test_an_operation_may_require_any_of_the_sources_keys_and_headers(requirement):
+    """C1.4: also one alone; an agent is not asked for what the source sends."""
+    raw = api([requirement])
+    raw["paths"]["/0"]["get"]["parameters"] = [
+        {"name": name, "in": where, "required": True, "schema": {"type": "string"}}
+        for name, where in (("x-app", "header"), ("x-version", "header"), ("id", "query"))
+    ]
+    found = read(raw, settings=X_KEY | X_APP | {"extra_headers": {"X-Version": "1"}})
+    (tool,) = found.tools
+    assert not tool.config.api.anonymous
+    assert [*tool.config.input_schema["properties"]] == ["id"]

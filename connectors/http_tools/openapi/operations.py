@@ -26,7 +26,15 @@ from connectors.http_tools.openapi.document import (
 )
 from connectors.http_tools.openapi.parameters import Argument, Bodies, Body, Parameters, collect_arguments
 from connectors.http_tools.openapi.schemas import Schemas, size_of
-from connectors.http_tools.tool import ApiConfig, Constant, FieldMappings, ToolConfig
+from connectors.http_tools.tool import (
+    EXTRA_KEYS,
+    LONGEST_KEY_NAME,
+    ApiConfig,
+    Constant,
+    FieldMappings,
+    ToolConfig,
+)
+from connectors.network.headers import can_carry_a_key
 
 METHODS = ("get", "put", "post", "delete", "patch", "head")
 OTHERS = ("options", "trace", "query")
@@ -39,7 +47,7 @@ MAX_BYTES = 8_192  # Of an output schema: each agent that sees the tool pays for
 MAX_OPERATIONS = 5_000
 LONGEST_API = 80
 WITHOUT_BODY = frozenset({"GET", "HEAD"})
-Settings = dict[str, str]  # A source's `authentication` and its settings without secrets
+Settings = dict[str, Any]  # A source's `authentication`, extra keys and headers, without secrets
 SECRETS = {
     "token": "bearer",
     "password": "basic",
@@ -334,8 +342,7 @@ class _Reader:
         # The operation's parameters override those of its path.
         levels = ((operation.item, operation.item_pointer), (raw, at))
         lists = [(item.get("parameters"), f"{place}/parameters") for item, place in levels]
-        key = key_place(self.settings)
-        read = Parameters(self.document, self.inputs, key, notes, self.parameters)
+        read = Parameters(self.document, self.inputs, key_places(self.settings), notes, self.parameters)
         parameters = read.arguments(path, lists)
         body = self._body(operation, notes)
         arguments = collect_arguments([*parameters, *body.arguments], self.inputs, body.demands)
@@ -404,8 +411,17 @@ class Scheme:
     fulfilled_by: list[Settings]
     objection: str = ""
 
+    @property
+    def key(self) -> tuple[str, str] | None:
+        """Where a key of this scheme is sent; None for other schemes."""
+        wanted = self.fulfilled_by[0] if self.fulfilled_by else {}
+        return (wanted["api_key_in"], wanted["api_key_name"]) if "api_key_name" in wanted else None
+
     def accepts(self, settings: Settings) -> bool:
-        return any(_alike(wanted, settings) for wanted in self.fulfilled_by)
+        if self.key is not None and _place(*self.key) in key_places(settings):
+            return True
+        kinds = {wanted["authentication"] for wanted in self.fulfilled_by} - {"api_key"}
+        return settings["authentication"] in kinds
 
 
 def scheme_of(document: Document, name: str) -> Scheme:
@@ -426,7 +442,7 @@ def scheme_of(document: Document, name: str) -> Scheme:
 
 def _fulfilments(raw: dict[str, Any]) -> Iterator[Settings]:
     match str(raw.get("type")), str(raw.get("scheme", "")).lower(), raw.get("in"):
-        case "apiKey", _, "header" | "query" as where if isinstance(name := raw.get("name"), str):
+        case "apiKey", _, "header" | "query" as where if _can_be_key(where, name := raw.get("name", "")):
             yield {"authentication": "api_key", "api_key_in": str(where), "api_key_name": name}
             if where == "header" and name.lower() == "authorization":
                 # A key in this header is nearly always meant as "Bearer ...".
@@ -443,6 +459,11 @@ def _fulfilments(raw: dict[str, Any]) -> Iterator[Settings]:
             yield {"authentication": "bearer"}
 
 
+def _can_be_key(where: Any, name: Any) -> bool:
+    is_name = isinstance(name, str) and 0 < len(name) <= LONGEST_KEY_NAME
+    return is_name and (where == "query" or can_carry_a_key(name))
+
+
 def _oauth(flows: Any) -> Iterator[Settings]:
     """Every flow ends in a bearer token; the product requests one by client credentials only."""
     flow = flows.get("clientCredentials") if isinstance(flows, dict) else None
@@ -452,15 +473,6 @@ def _oauth(flows: Any) -> Iterator[Settings]:
         known = {"oauth_token_url": url} if isinstance(url, str) and "://" in url else {}
         yield {"authentication": "oauth_client_credentials"} | known
     yield {"authentication": "bearer"}
-
-
-def _alike(wanted: Settings, settings: Settings) -> bool:
-    """Token URLs may differ."""
-    compared = {key: value for key, value in wanted.items() if key != "oauth_token_url"}
-    if compared.get("api_key_in") == "header":
-        same_name = compared.pop("api_key_name").lower() == settings.get("api_key_name", "").lower()
-        return same_name and compared.items() <= settings.items()
-    return compared.items() <= settings.items()
 
 
 def settings_for(document: Document, secrets: frozenset[str]) -> Settings:
@@ -501,11 +513,18 @@ def is_anonymous(document: Document, operation: dict[str, Any], pointer: str, se
     raise NoTool(f"It requires {'; or '.join(dict.fromkeys(objections))}.", where)
 
 
-def key_place(settings: Settings) -> tuple[str, str] | None:
-    """`query` or `header` and the API key's name, in lower case for headers."""
-    if settings["authentication"] != "api_key":
-        return None
-    where, name = settings["api_key_in"], settings["api_key_name"]
+def key_places(settings: Settings) -> frozenset[tuple[str, str]]:
+    """`query` or `header` and the name, in lower case for headers, of each key and header of the source."""
+    headers = (("header", name.lower()) for name in settings.get("extra_headers", ()))
+    own = ("api_key",) if settings["authentication"] == "api_key" else ()
+    return frozenset(headers) | {
+        _place(settings.get(f"{key}_in", "header"), name)
+        for key in (*own, *EXTRA_KEYS)
+        if (name := settings.get(f"{key}_name"))
+    }
+
+
+def _place(where: str, name: str) -> tuple[str, str]:
     return where, name.lower() if where == "header" else name
 
 
@@ -513,18 +532,34 @@ def _objection(document: Document, requirement: Any, settings: Settings) -> str:
     if not isinstance(requirement, dict):
         return "something that is not a security requirement"
     schemes = [scheme_of(document, name) for name in requirement]
-    if len(schemes) > 1:
-        together = " and ".join(quoted(scheme.name) for scheme in schemes)
-        return f"{together} together, but a source authenticates in one way"
-    scheme = schemes[0]
-    if scheme.objection:
-        return f"{quoted(scheme.name)}, {scheme.objection}"
-    if scheme.accepts(settings):
+    if unusable := next((scheme for scheme in schemes if scheme.objection), None):
+        return f"{quoted(unusable.name)}, {unusable.objection}"
+    unmet = [scheme for scheme in schemes if not scheme.accepts(settings)]
+    if not unmet:
         return ""
-    kinds = " or ".join(dict.fromkeys(NAMES[one["authentication"]] for one in scheme.fulfilled_by))
-    place = f" in {settings['api_key_name']}" if "api_key_name" in settings else ""
-    present = NAMES[settings["authentication"]] + place
-    return f"{quoted(scheme.name)} ({kinds}), but the source has {present}"
+    others = " and ".join(quoted(scheme.name) for scheme in schemes if scheme not in unmet)
+    wanted = " and ".join(f"{quoted(scheme.name)} ({_kinds_of(scheme)})" for scheme in unmet)
+    beside = f" in addition to {others}" if others else ""
+    return f"{wanted}{beside}, but the source has {_present(settings)}{_advice(unmet)}"
+
+
+def _kinds_of(scheme: Scheme) -> str:
+    return " or ".join(dict.fromkeys(NAMES[one["authentication"]] for one in scheme.fulfilled_by))
+
+
+def _present(settings: Settings) -> str:
+    """`an API key in X-Key and extra keys in B, C`"""
+    kind = settings["authentication"]
+    own = NAMES[kind] + (f" in {settings['api_key_name']}" if kind == "api_key" else "")
+    extra = ", ".join(name for key in EXTRA_KEYS if (name := settings.get(f"{key}_name")))
+    return f"{own} and extra keys in {extra}" if extra else own
+
+
+def _advice(unmet: list[Scheme]) -> str:
+    places = [f"{scheme.key[1]} ({scheme.key[0]})" for scheme in unmet if scheme.key is not None]
+    if len(places) < len(unmet):
+        return ""
+    return f" (add {' and '.join(places)} to the source as an extra key, and import again)"
 
 
 def _all_requirements(document: Document) -> Iterator[list[Any]]:
@@ -544,5 +579,22 @@ def _values(value: Any) -> list[Any]:
 
 def _choices(document: Document, alternatives: list[Any]) -> Iterator[Settings]:
     for requirement in alternatives:
-        if isinstance(requirement, dict) and len(requirement) == 1:
-            yield from scheme_of(document, next(iter(requirement))).fulfilled_by[:1]
+        if isinstance(requirement, dict) and requirement:
+            yield from _together([scheme_of(document, name) for name in requirement])
+
+
+def _together(schemes: list[Scheme]) -> Iterator[Settings]:
+    """The settings of a source that satisfies all schemes, if there can be one: with at most one scheme that
+    is not a key in a header or in the query."""
+    if any(scheme.objection for scheme in schemes):
+        return
+    main = next((scheme for scheme in schemes if scheme.key is None), schemes[0])
+    settings = dict(main.fulfilled_by[0])
+    extra = {scheme.key: None for scheme in schemes if not scheme.accepts(settings)}
+    if len(extra) > len(EXTRA_KEYS):
+        return
+    for setting, key in zip(EXTRA_KEYS, extra, strict=False):
+        if key is None or (main.key is None and _place(*key) == ("header", "authorization")):
+            return
+        settings |= {f"{setting}_in": key[0], f"{setting}_name": key[1]}
+    yield settings

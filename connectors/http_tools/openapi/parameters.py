@@ -1,7 +1,7 @@
 """Parameters and the body of an operation, and the arguments that they become."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -212,7 +212,7 @@ class Field:
 class Parameters:
     document: Document
     schemas: Schemas
-    key: tuple[str, str] | None = None  # The place of the API key, which is therefore not an argument
+    keys: Set[tuple[str, str]] = frozenset()  # Places that the source fills, so they are not arguments
     notes: list[str] = field(default_factory=list)  # What is left out, in sentences
     known: dict[str, Argument] = field(default_factory=dict)
     """By pointer: arguments shared with other operations."""
@@ -262,7 +262,7 @@ class Parameters:
         """Raises NoTool. A field is required only with its object."""
         for each in fields:
             place, required = ("query", each.name), one.is_required and each.required
-            if place == self.key:
+            if place in self.keys:
                 continue
             objections = (objection_to_text(self.document, *located) for located in each.schemas)
             if objection := next(filter(None, objections), ""):
@@ -293,7 +293,7 @@ class Parameters:
         """None if it is left out. Raises NoTool for a required one that is unusable."""
         if one.pointer in self.known:
             return self.known[one.pointer]
-        if (one.where, _folded(one)) == self.key:
+        if (one.where, _folded(one)) in self.keys:
             return None
         if one.where == "header" and one.name.lower() in IGNORED_HEADERS | CONSTANT_ONLY:
             if one.name.lower() == "accept":
