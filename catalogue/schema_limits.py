@@ -69,7 +69,10 @@ def read_bounded(text: str) -> tuple[dict[str, Any], str]:
 
 
 def too_large() -> UnsafeSchema:
-    return UnsafeSchema(f"The schema is nested deeper than {MAX_DEPTH} or has more than {MAX_NODES} parts.")
+    return UnsafeSchema(
+        f"The schema is nested deeper than {MAX_DEPTH} or has more than {MAX_NODES:,} parts. Move inner "
+        "schemas to $defs and refer to them, or replace them by {}, which allows any value."
+    )
 
 
 def measure_demand(schema: dict[str, Any]) -> Demand:
@@ -244,7 +247,8 @@ class _Expansion:
     def _size(self, value: Any, resource: Schema, depth: int, *, named: bool = False) -> int:
         if depth > MAX_DEPTH_OF_REFERENCES:
             raise UnsafeSchema(
-                f"The schema is nested deeper than {MAX_DEPTH_OF_REFERENCES}, references followed."
+                f"The schema is nested deeper than {MAX_DEPTH_OF_REFERENCES}, references followed. Replace "
+                "inner schemas by {}, which allows any value."
             )
         if isinstance(value, list):
             size = 1 + sum(self._size(item, resource, depth + 1) for item in value)

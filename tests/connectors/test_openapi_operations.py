@@ -119,7 +119,8 @@ def test_each_field_of_an_object_in_the_query_is_a_parameter_of_its_own():
     assert schema["properties"] == {"page": number, "size": number, "sort": LIST, "limit": number}
     assert "required" not in schema
     assert tool.notes == [
-        'The query parameter "by" is left out, which is an object, and objects can only be sent in a body.'
+        'The query parameter "by" is left out, which is an object, and objects can only be sent in a body; '
+        "if the API reads it as JSON, describe it with content: application/json."
     ]
     sent = request_of(tool, {"page": 2, "size": 10, "sort": ["name", "age"], "limit": 5})
     assert query_of(sent) == [

@@ -110,6 +110,42 @@ def test_a_schema_of_3_1_is_kept(schema, good, bad):
     assert not any(accepts(made, value) for value in bad), made
 
 
+@pytest.mark.parametrize(
+    "pattern", ["(a(?i)b)", "(?i:a)", "(?-s)a", r"\Aa\z", r"a\\\Z", "(?P<n>a)", "(?>a)", "(?#why)a"]
+)
+def test_patterns_that_javascript_cannot_read_are_left_to_the_api(pattern):
+    """C1.4: clients that compile them refuse the whole tool."""
+    assert argument({"type": "string", "pattern": pattern})["properties"] == {"x": {"type": "string"}}
+
+
+@pytest.mark.parametrize("pattern", ["(?:a)b", "(?<n>a)", r"\(?i\)", r"a\\A", "[A-Z]a", "^a$"])
+def test_patterns_that_javascript_can_read_are_kept(pattern):
+    """C1.4: also those that only look like another syntax."""
+    assert argument({"type": "string", "pattern": pattern})["properties"]["x"]["pattern"] == pattern
+
+
+def test_null_without_quotes_in_yaml_is_the_type_null():
+    """C1.4: YAML reads it as null, and many documents mean the name of the type."""
+    text = """
+openapi: 3.1.0
+info: {title: Orders API, version: "1"}
+servers: [{url: https://api.example.com/v1}]
+paths:
+  /orders:
+    post:
+      operationId: op
+      requestBody:
+        content:
+          application/json:
+            schema:
+              type: [object, null]
+              properties:
+                tags: {type: [array, null], items: {type: [string, null]}}
+"""
+    tags = {"type": ["array", "null"], "items": {"type": ["string", "null"]}}
+    assert the_tool(text).config.input_schema["properties"] == {"tags": tags}
+
+
 def test_only_definitions_that_are_needed_come_along():
     """C1.4: under short names, references made local; what means nothing to JSON Schema is dropped."""
     used = {"type": "string", "example": "A-1", "xml": {"name": "x"}, "x-internal": 1, "format": "uuid"}

@@ -96,7 +96,7 @@ def test_the_secret_that_is_given_decides_between_several_ways():
             '"query" (an API key), but the source has an API key in X-Key (add key (query) to the source as '
             "an extra key, and import again)",
         ),
-        ([{"nowhere": []}], "which the document does not describe"),
+        ([{"nowhere": []}], "which the document does not describe; add it to components/securitySchemes."),
         (
             [{"basic": []}, {"bearer": []}],
             '"basic" (a user name and a password), but the source has an API key in X-Key; or "bearer"',

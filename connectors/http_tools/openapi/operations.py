@@ -428,7 +428,7 @@ def scheme_of(document: Document, name: str) -> Scheme:
     components = document.value.get("components")
     schemes = components.get("securitySchemes") if isinstance(components, dict) else None
     if not isinstance(schemes, dict) or name not in schemes:
-        return Scheme(name, [], "which the document does not describe")
+        return Scheme(name, [], "which the document does not describe; add it to components/securitySchemes")
     try:
         raw, _ = document.object_at(schemes[name], "/components/securitySchemes")
     except NoTool as refusal:

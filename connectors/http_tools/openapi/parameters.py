@@ -28,7 +28,7 @@ from connectors.http_tools.openapi.document import (
     plain_text,
     quoted,
 )
-from connectors.http_tools.openapi.schemas import Converted, Schemas, is_left_out
+from connectors.http_tools.openapi.schemas import Converted, Schemas, is_left_out, spelt_out
 from connectors.http_tools.tool import ArgumentPlace, BodyFormat, Constant, Separator, parameters_in
 from connectors.network.headers import CONSTANT_ONLY, objection_to_name
 
@@ -487,7 +487,7 @@ def _is_plain(schema: dict[str, Any]) -> bool:
     if OPEN & schema.keys() or schema.get("additionalProperties") not in (None, False):
         return False
     named = schema.get("type", "object")
-    if named != "object" and named != ["object", "null"]:
+    if named != "object" and spelt_out(named) != ["object", "null"]:
         return False
     if not isinstance(schema.get("properties", {}), dict) or not isinstance(schema.get("allOf", []), list):
         return False
@@ -567,13 +567,16 @@ def objection_to_brackets(document: Document, schemas: list[Located]) -> str:
     return ""
 
 
+ELSEWHERE = "if the API reads it as JSON, describe it with content: application/json"
+
+
 def objection_to_text(document: Document, raw: Any, pointer: str) -> str:
     """To a value outside of a body, written without brackets."""
     types = types_of(raw, document.object_at, pointer)
     if types == {"object"}:
-        return "which is an object, and objects can only be sent in a body"
+        return f"which is an object, and objects can only be sent in a body; {ELSEWHERE}"
     if types == {"array"} and item_types_of(raw, document.object_at, pointer) & NESTED:
-        return "which is a list of lists or objects, and those can only be sent in a body"
+        return f"which is a list of lists or objects, and those can only be sent in a body; {ELSEWHERE}"
     return ""
 
 

@@ -1,5 +1,6 @@
 """A document's schemas as JSON Schema 2020-12 with their own definitions."""
 
+import re
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -37,10 +38,17 @@ DYNAMIC = frozenset({"$dynamicRef", "$recursiveRef"})
 REFERENCES = DYNAMIC | {"$ref"}
 EXCLUSIVE = (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum"))
 MENDED = frozenset({"required", "exclusiveMinimum", "exclusiveMaximum", "pattern", "examples", "example"})
+NO_JAVASCRIPT = re.compile(r"(?<!\\)(?:\\\\)*(?:\(\?(?:-?[A-Za-z][A-Za-z-]*[:)]|P[<=>]|[>#])|\\[AZzG])")
+"""Flags such as `(?i)`, groups of Python and Java, and anchors of Ruby, which JavaScript does not have."""
 FLAGS = {"request": "readOnly", "response": "writeOnly"}
 LONGEST_NAME = 60
 Schema = dict[str, Any]
 Direction = Literal["request", "response"]
+
+
+def spelt_out(types: Any) -> Any:
+    """The value of `type`. In YAML, `[array, null]` has no text "null", but null itself."""
+    return ["null" if one is None else one for one in types] if isinstance(types, list) else types
 
 
 def accept_null(schema: dict[str, Any], raw: dict[str, Any]) -> dict[str, Any]:
@@ -182,7 +190,7 @@ def _keywords(raw: dict[str, Any], pointer: str, reading: Conversion, depth: int
     schema: dict[str, Any] = {}
     for key, value in raw.items():
         if key in KEPT:
-            schema[key] = value
+            schema[key] = spelt_out(value) if key == "type" else value
         elif key in NAMED:
             schema[key] = _named(value, f"{pointer}/{key}", reading, depth, leave_out=key == "properties")
         elif key in SEVERAL or (key == "items" and isinstance(value, list)):
@@ -269,13 +277,18 @@ def _mend(schema: dict[str, Any], raw: dict[str, Any], pointer: str, reading: Co
             del schema[exclusive]
             if flag and bound in schema:
                 schema[exclusive] = schema.pop(bound)
-    if isinstance(pattern := schema.get("pattern"), str) and not reading.usable_pattern(pattern):
+    if isinstance(pattern := schema.get("pattern"), str) and not _is_for_all(pattern, reading):
         del schema["pattern"]
     examples = raw.get("examples")
     example = examples[0] if isinstance(examples, list) and examples else raw.get("example")
     fits = isinstance(example, str | int | float) and not isinstance(example, bool)
     if fits and len(str(example)) <= LONGEST_EXAMPLE:
         schema["examples"] = [example]
+
+
+def _is_for_all(pattern: str, reading: Conversion) -> bool:
+    """Clients compile the patterns of a tool as JavaScript, and drop the tool if they cannot."""
+    return not NO_JAVASCRIPT.search(pattern) and reading.usable_pattern(pattern)
 
 
 def _mend_required(schema: dict[str, Any], raw: dict[str, Any], pointer: str, reading: Conversion) -> None:
