@@ -489,6 +489,7 @@ class HttpConnector:
                     spec.method,
                     spec.url,
                     query=query_of(spec),
+                    comma_separated=operation.comma_separated,
                     content=content,
                     headers=headers,
                     credentials=credentials,

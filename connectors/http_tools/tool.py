@@ -408,5 +408,15 @@ class HttpOperation(BaseModel):
         return found
 
     @cached_property
+    def comma_separated(self) -> frozenset[str]:
+        """The query parameters whose commas stand between the items of a list."""
+        places = (place for _, place in self.by_place["query"])
+        return frozenset(
+            place.name
+            for place in places
+            if not (place.explode or place.as_json or place.brackets) and place.separator == ","
+        )
+
+    @cached_property
     def is_safe(self) -> bool:
         return self.method in SAFE_METHODS

@@ -4,7 +4,7 @@ import asyncio
 import json
 import re
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from typing import Any
@@ -132,14 +132,25 @@ def fill_path(path: str, /, **ids: str) -> str:
     return path
 
 
-def with_query(url: httpx2.URL, query: Sequence[tuple[str, str]], *, replace: bool = False) -> httpx2.URL:
-    """Append `query`, or with `replace` let it replace parameters of the same names."""
+def with_query(
+    url: httpx2.URL,
+    query: Sequence[tuple[str, str]],
+    *,
+    replace: bool = False,
+    comma_separated: Collection[str] = (),
+) -> httpx2.URL:
+    """Append `query`, or with `replace` let it replace parameters of the same names. Commas of
+    `comma_separated` parameters stay: an encoded one is part of an item (RFC 6570, 3.2.8)."""
     if not query:
         return url
     taken = {name for name, _ in query} if replace else ()
     kept = (part for part in url.query.decode("ascii").split("&") if part)
     kept = (part for part in kept if unquote_plus(part.partition("=")[0]) not in taken)
-    return url.copy_with(query="&".join([*kept, urlencode(query, quote_via=quote)]).encode("ascii"))
+    added = (
+        f"{quote(name, safe='')}={quote(value, safe=',' if name in comma_separated else '')}"
+        for name, value in query
+    )
+    return url.copy_with(query="&".join([*kept, *added]).encode("ascii"))
 
 
 def encode_body(body: Any, form: Mapping[str, str] | None) -> tuple[dict[str, str], bytes | None]:
@@ -235,6 +246,7 @@ class EngineClient:
         target: str,
         *,
         query: Sequence[tuple[str, str]] = (),
+        comma_separated: Collection[str] = (),
         content: bytes | None = None,
         headers: Mapping[str, str] | None = None,
         credentials: Credentials = NO_CREDENTIALS,
@@ -254,7 +266,7 @@ class EngineClient:
                 self.redactor.learn(secret)
         url = self._url(target)
         if query:
-            url = with_query(url, query)
+            url = with_query(url, query, comma_separated=comma_separated)
         first = Hop(method, url, self._headers | checked_headers(headers or {}), content)
         longest = self._limits.total_seconds if seconds is None else min(seconds, self._limits.total_seconds)
         until, started = asyncio.get_running_loop().time() + longest, time.perf_counter()

@@ -30,6 +30,7 @@ async def test_every_argument_arrives_in_its_place(api: TargetApi) -> None:
             "id": WHOLE,
             "tags": {"type": "array", "items": TEXT},
             "ids": {"type": "array", "items": WHOLE},
+            "bars": {"type": "array", "items": TEXT},
             "dry": {"type": "boolean"},
             "trace": TEXT,
             "amount": {"type": "number"},
@@ -40,6 +41,7 @@ async def test_every_argument_arrives_in_its_place(api: TargetApi) -> None:
         mappings={
             "tags": {"in": "query", "name": "tag"},
             "ids": {"in": "query", "explode": False},
+            "bars": {"in": "query", "explode": False, "separator": "|"},
             "dry": {"in": "query"},
             "trace": {"in": "header", "name": "X-Trace"},
             "amount": {"in": "body", "name": "/payment/amount"},
@@ -53,8 +55,9 @@ async def test_every_argument_arrives_in_its_place(api: TargetApi) -> None:
     arguments = {
         "shop": "Café & Söhne?",
         "id": 7,
-        "tags": ["a b", "c&d=é"],
+        "tags": ["a b", "c&d=é", "e,f"],
         "ids": [1, 2],
+        "bars": ["g,h", "i"],
         "dry": True,
         "trace": "t-1",
         "amount": 5.0,
@@ -68,9 +71,13 @@ async def test_every_argument_arrives_in_its_place(api: TargetApi) -> None:
         ("v", "2"),
         ("tag", "a b"),
         ("tag", "c&d=é"),
+        ("tag", "e,f"),
         ("ids", "1,2"),
+        ("bars", "g,h|i"),
         ("dry", "true"),
     ]
+    # RFC 6570, 3.2.8: a comma that is sent as it is separates items, an encoded one belongs to a value.
+    assert "&tag=e%2Cf&ids=1,2&bars=g%2Ch%7Ci&" in arrived.target
     assert arrived.json == {
         "payment": {"currency": "EUR", "amount": 5.0},
         "lines": [{"sku": "ü", "note": None}],
