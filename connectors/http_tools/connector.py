@@ -214,24 +214,20 @@ class HttpConfig(SourceConfig):
         taken = {("header", name.lower()) for name in self.extra_headers}
         if self.authentication not in ("none", "api_key"):
             taken.add(("header", "authorization"))
-        for key in self._declared_keys():
+        for key in self.keys:
             if objection := _objection_to_place(key, taken):
                 raise FieldProblem(f"{key.setting}_name", objection)
             taken.add(key.place)
         return self
 
-    def _declared_keys(self) -> Iterator[Key]:
-        """Also those without a name that have a value."""
+    @property
+    def keys(self) -> Iterator[Key]:
+        """The API key, if that is the authentication, and the extra keys that have a name or a value."""
         used = ("api_key", *EXTRA_KEYS) if self.authentication == "api_key" else EXTRA_KEYS
         for setting in used:
             where, name, secret = (getattr(self, setting + part) for part in ("_in", "_name", ""))
             if name or secret.get_secret_value() or setting == "api_key":
                 yield Key(setting=setting, where=where, name=name, secret=secret)
-
-    @property
-    def keys(self) -> list[Key]:
-        """The API key, if that is the authentication, and the extra keys."""
-        return [*self._declared_keys()]
 
     @property
     def lacking(self) -> str:
