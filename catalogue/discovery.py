@@ -36,6 +36,7 @@ LONGEST_TURN_SECONDS = 2 * (LISTING_TIMEOUT_SECONDS + LEASE.total_seconds())  # 
 LOOK_AGAIN_SECONDS = 0.5
 FIRST_RETRY_SECONDS = 15
 LONGEST_RETRY_SECONDS = 3600
+NAMED_IN_LOG = 10
 
 
 class RefreshRefused(Exception):
@@ -170,7 +171,7 @@ def _list_and_reconcile(source: Source, run: DiscoveryRun) -> str:
     if not isinstance(answer, Health):
         reconcile(source, read_listing(answer.workflows), run)
         skipped = f", {run.skipped_count} skipped" if run.skipped_count and run.found else ""
-        told = f"Workflows listed: {run.found}{skipped}.{_why_empty(run)}{_missing_warning(source)}"
+        told = f"Workflows listed: {run.found}{skipped}.{_why_empty(run)}"
         return told + _reconcile_features(source, answer, run)
     if not answer.ok:
         raise ConnectorError(answer.message)
@@ -273,7 +274,7 @@ def _record_success(source: Source, run: DiscoveryRun, summary: str) -> None:
     interval = source.effective_refresh_interval
     _held(source).update(
         health_state=Source.HealthState.OK,
-        health_message=summary,
+        health_message=summary + _missing_warning(source),
         health_error=None,
         failing_since=None,
         failures=0,
@@ -291,6 +292,12 @@ def _record_success(source: Source, run: DiscoveryRun, summary: str) -> None:
         level = "DEBUG" if known[what] >= 0 else "WARNING"
         named = f"{skipped['id']!r} ({skipped['name']!r}) at position {skipped['position']}"
         log.log(level, "Skipped workflow {}: {}", named, skipped["reason"])
+    if run.missing:
+        # Later listings lack the same ones; the source's page and REST name them as long as they do.
+        gone = ", ".join(one["tool_name"] for one in run.changes.get("missing", ())[:NAMED_IN_LOG])
+        more = f" and {run.missing - NAMED_IN_LOG} more" if run.missing > NAMED_IN_LOG else ""
+        text = "The engine no longer lists {}, whose tools are hidden until it does: {}{}"
+        log.warning(text, counted(run.missing, "workflow"), gone, more)
     counts = f"{run.added} added, {run.updated} updated, {run.returned} returned, {run.missing} missing"
     log.info("Discovery: {} {}, {} skipped in {} ms", summary, counts, run.skipped_count, run.duration_ms)
 

@@ -110,6 +110,25 @@ WITH_TASKS = ["audit", "catalogue", "executions", "orchestration", "mcp_bridge.o
 """A list, because Celery would load every module called `tasks`, including the MCP server's."""
 
 
+class _Sending:
+    """Celery logs each tick that the broker does not take, but not when it takes them again."""
+
+    _failing_since: float | None = None
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            self._failing_since = self._failing_since or monotonic()
+        elif self._failing_since is not None:
+            seconds, self._failing_since = monotonic() - self._failing_since, None
+            logger.warning("The broker takes the schedule's ticks again; it took none for {:.0f} s", seconds)
+
+
+_sending = _Sending()
+
+
 class Application(Celery):
     @cached_property
     def Beat(self) -> Any:  # noqa: N802 - Celery's name
@@ -128,6 +147,10 @@ class Application(Celery):
                     logger.warning("The clock was set back; beat goes on by the present time")
                     self._heap = None
                 return super().tick(*arguments, **named)
+
+            def apply_async(self, *arguments: Any, **named: Any) -> Any:
+                with _sending:
+                    return super().apply_async(*arguments, **named)
 
         class Schedule(Beat):
             def init_loader(self) -> None:

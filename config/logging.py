@@ -4,6 +4,8 @@ import json
 import logging
 import re
 import sys
+import threading
+import time
 import traceback
 import unicodedata
 from pathlib import Path
@@ -38,11 +40,19 @@ OWN_HANDLERS = ("uvicorn", "uvicorn.error", "uvicorn.access")  # With handlers b
 WITHOUT_TRACEBACK = ("django.security.DisallowedHost",)  # Network scans trigger these; the message suffices
 KNOWN_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 WARNING = 30
+SERVICE_UNAVAILABLE = 503
 UNDEFINED_TABLE = "42P01"  # PostgreSQL's code
 UNSEEN = re.compile(r"[\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
 """Characters that JSON does not escape, but that some programs treat as a line end or a change of
 direction."""
-NO_FIELDS = ("process", "line")  # Extra values that are none of `logger.bind(execution=...)`
+NO_FIELDS = ("process", "line", "recurring")  # Extra values that are none of `logger.bind(execution=...)`
+RECURRING = {  # Loggers, and how the messages begin that they repeat with each attempt
+    "psycopg.pool": "",
+    "celery.beat": "Message Error",
+    "celery.worker.consumer.consumer": "consumer: Cannot connect",
+}
+AGAIN_SECONDS = 300.0  # Between two lines of the same recurring problem
+MOST_RECURRING = 500
 
 
 class _ToLoguru(logging.Handler):
@@ -55,12 +65,51 @@ class _ToLoguru(logging.Handler):
         if record.name == "celery.beat" and message.startswith("Message Error"):
             # It tells of each tick without a broker by a stack and a traceback: 150 lines a second.
             message, exception = message.partition("\n")[0], None
+        if record.name == "django.request" and getattr(record, "status_code", 0) == SERVICE_UNAVAILABLE:
+            level = level if exception else "DEBUG"  # What answered it has logged why.
+        recurring = _recurring_problem(record)
 
         def set_origin(entry: Any) -> None:
             """Otherwise every line would appear to come from this file."""
             entry["name"], entry["function"], entry["line"] = record.name, record.funcName, record.lineno
+            if recurring:
+                entry["extra"]["recurring"] = recurring
 
         logger.opt(exception=exception).patch(set_origin).log(level, "{}", message)
+
+
+def _recurring_problem(record: logging.LogRecord) -> str:
+    error = record.exc_info[1] if record.exc_info else None
+    if error is not None and _is_away(error):
+        return str(error)
+    begins = RECURRING.get(record.name)
+    repeats = begins is not None and record.getMessage().startswith(begins)
+    return f"{record.name}: {record.msg}" if repeats else ""
+
+
+class _Once:
+    """Lets an entry with `logger.bind(recurring=problem)` through once in some minutes for each problem, with
+    the number of those that it has left out. While a server is away, each request and tick has the same."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._shown: dict[str, tuple[float, int]] = {}  # When, and how many were left out since
+
+    def __call__(self, record: Any) -> bool:
+        problem = record["extra"].get("recurring")
+        if problem is None:
+            return True
+        now = time.monotonic()
+        with self._lock:
+            shown_at, left_out = self._shown.pop(problem, (float("-inf"), 0))
+            is_due = now - shown_at >= AGAIN_SECONDS
+            # The end of the dictionary has the latest.
+            self._shown[problem] = (now, 0) if is_due else (shown_at, left_out + 1)
+            if len(self._shown) > MOST_RECURRING:
+                del self._shown[next(iter(self._shown))]
+        if is_due and left_out:
+            record["message"] += f" ({left_out:,} more of these were not logged)"
+        return is_due
 
 
 def configure_logging(*, level: str, log_format: str) -> None:
@@ -68,7 +117,8 @@ def configure_logging(*, level: str, log_format: str) -> None:
     logger.remove()
     logger.configure(extra={"process": process_name(sys.argv)}, patcher=_name_request)
     line_of = as_json if log_format == "json" else as_text
-    logger.add(sys.stderr, level=level, format=line_of, backtrace=False, diagnose=False)
+    once = None if level == "DEBUG" else _Once()
+    logger.add(sys.stderr, level=level, format=line_of, filter=once, backtrace=False, diagnose=False)
     logging.basicConfig(handlers=[_ToLoguru()], level=level, force=True)
     for name in OWN_HANDLERS:
         logging.getLogger(name).handlers.clear()
@@ -105,12 +155,18 @@ def _traceback(error: BaseException) -> str:
     """Without credentials, which the error of a connector may quote. While a database server is away or not
     migrated, all ticks and requests fail, and their tracebacks hid everything else."""
     sqlstate = getattr(error.__cause__, "sqlstate", "")
-    is_away = isinstance(error, OperationalError) and sqlstate is None
     is_empty = isinstance(error, DatabaseError) and (
         sqlstate == UNDEFINED_TABLE or str(error).startswith("no such table")
     )
-    parts = (traceback.format_exception_only if is_away or is_empty else traceback.format_exception)(error)
+    parts = (traceback.format_exception_only if _is_away(error) or is_empty else traceback.format_exception)(
+        error
+    )
     return mask_credentials("".join(parts))
+
+
+def _is_away(error: BaseException) -> bool:
+    """Whether a database server cannot be reached."""
+    return isinstance(error, OperationalError) and getattr(error.__cause__, "sqlstate", "") is None
 
 
 def _in_one_line(text: str) -> str:

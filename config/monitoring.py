@@ -85,7 +85,8 @@ class Readiness:
                 WorkerPresence.objects.filter(pk=WorkerPresence.ONLY).first() if migrations.ok else None
             )
         except (DatabaseError, InterfaceError, OSError) as error:
-            logger.error("Not ready: the database cannot be queried: {}", error)
+            text = "Not ready: the database cannot be queried: {}"
+            logger.bind(recurring=f"Not ready: {error}").error(text, error)
             lost = Check(False, UNKNOWN)
             of_database = {"database": Check(False, NO_DATABASE), "migrations": lost}
             return {**of_database, "broker": self._check_broker(), "beat": lost, "workers": lost}
@@ -127,7 +128,8 @@ def _embedded_broker() -> Check:
         probe.write_bytes(b".")  # A full disk takes empty files
         probe.unlink(missing_ok=True)
     except OSError as error:
-        logger.error("Not ready: the embedded broker's folder is not writable: {}", error)
+        text = "Not ready: the embedded broker's folder is not writable: {}"
+        logger.bind(recurring=f"Not ready: {error}").error(text, error)
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             return Check(False, "The disk of the embedded broker's folder is full.")
         return Check(False, "The embedded broker's folder is not writable.")
@@ -139,7 +141,8 @@ def _broker_server() -> Check:
         with closing(current_app.connection_for_write(connect_timeout=BROKER_PATIENCE_SECONDS)) as broker:
             broker.ensure_connection(max_retries=1, timeout=BROKER_PATIENCE_SECONDS)
     except Exception as error:  # noqa: BLE001 - each transport has errors of its own; logged in the next line
-        logger.error("Not ready: the broker cannot be reached: {}: {}", type(error).__name__, error)
+        log = logger.bind(recurring=f"Not ready: {error}")
+        log.error("Not ready: the broker cannot be reached: {}: {}", type(error).__name__, error)
         return Check(False, "It cannot be reached; the log has the details.")
     return Check(True, "It responds.")
 

@@ -173,7 +173,8 @@ class _Drain:
                     return
                 await self._stirred.wait()
         except (DatabaseError, InterfaceError) as error:
-            logger.warning("Claiming due executions failed; the next tick tries again: {}", error)
+            text = "Claiming due executions failed; the next tick tries again: {}"
+            logger.bind(recurring=str(error)).warning(text, error)
 
     async def _begin_due(self) -> bool:
         """Returns whether due executions may remain because there was no room."""

@@ -150,11 +150,14 @@ def note_worker() -> None:
 def show_life(ended: threading.Event) -> None:
     """Record every few seconds that a worker is alive, even if no tick of beat reaches it, until it ends.
     There is no row before the first tick."""
+    outage = DatabaseOutage("Recording that this worker is alive")
     while not ended.wait(HEARTBEAT_SECONDS):
         try:
             WorkerPresence.objects.filter(pk=WorkerPresence.ONLY).update(worker_at=timezone.now())
         except (DatabaseError, InterfaceError) as error:
-            logger.warning("This worker could not record that it is alive: {}", error)
+            outage.note(error)
+        else:
+            outage.end()
         finally:
             connections.close_all()
 

@@ -230,7 +230,8 @@ async def admit_soon() -> None:
             # Pause for as long, so that under load one read serves more ends.
             await asyncio.sleep(time.monotonic() - began)
         except (DatabaseError, InterfaceError) as error:
-            logger.warning("Admitting queued executions failed; the next tick tries again: {}", error)
+            text = "Admitting queued executions failed; the next tick tries again: {}"
+            logger.bind(recurring=str(error)).warning(text, error)
         finally:
             _at_it.release()
 

@@ -150,7 +150,8 @@ def _publish() -> None:
     try:
         current_app.send_task(POLL_TASK, expires=MESSAGE_LIFETIME_SECONDS, retry=False)
     except Exception as error:  # noqa: BLE001 - each broker's library raises its own
-        logger.warning("The broker cannot be reached; the schedule starts due work: {}", error)
+        text = "The broker cannot be reached; the schedule starts due work: {}"
+        logger.bind(recurring=f"broker: {error}").warning(text, error)
 
 
 FRESH_SECONDS = 2.0  # A younger status is fresh enough for every reader

@@ -122,7 +122,8 @@ def answer_with_problem(error: Exception, context: dict[str, Any]) -> Response:
     expected = _as_expected(error, context)
     answer = exception_handler(expected, context)
     if isinstance(error, OperationalError | InterfaceError):
-        logger.error("{} {} cannot be answered without the database: {}", request.method, request.path, error)
+        log = logger.bind(recurring=str(error))
+        log.error("{} {} cannot be answered without the database: {}", request.method, request.path, error)
         detail = _shaped(describe_outage(request.method))
         return Response(detail, status.HTTP_503_SERVICE_UNAVAILABLE, headers={"Retry-After": "5"})
     if answer is None:

@@ -19,6 +19,7 @@ from config.compat import check_connections_with
 
 TEXT_OR_NULL = {str, type(None)}
 RETRY_SECONDS = 1.0  # Between two attempts to reach a server that is away
+SILENT_SECONDS = 4.0  # Less than the pool tries for; without a live connection for as long, an outage begins
 
 
 class TextsDumper(ListDumper):
@@ -42,9 +43,9 @@ def _quoted(text: str | None) -> str:
 
 
 class _Outage:
-    """Begins when a pool gives up its last connection. From then on, queries fail at once with the server's
-    own words: a process has few threads for the database, and if each query waited for the pool, probes and
-    requests would be answered after minutes. One query a second tries to connect."""
+    """Begins when a pool gives up a connection and none of its others lives. From then on, queries fail at
+    once with the server's own words: a process has few threads for the database, and if each query waited for
+    the pool, probes and requests would be answered after minutes. One query a second tries to connect."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -69,11 +70,13 @@ class _Outage:
 
 
 _outages: WeakKeyDictionary[Any, _Outage] = WeakKeyDictionary()
+_alive_at: WeakKeyDictionary[Any, float] = WeakKeyDictionary()  # By the monotonic clock
 
 
 def _give_up(pool: Any) -> None:
-    """A server may also refuse more connections than the pool has."""
-    if not pool.get_stats()["pool_size"]:
+    """A server may also refuse more connections than the pool has. The pool's size does not tell: it counts
+    the connections that threads hold, dead ones too, and those that are still being tried."""
+    if time.monotonic() - _alive_at.get(pool, float("-inf")) >= SILENT_SECONDS:
         _outages.setdefault(pool, _Outage())
 
 
@@ -110,3 +113,4 @@ def _check_connection(pool: Any, connection: Any) -> None:
     except OperationalError:
         pool.check()
         raise
+    _alive_at[pool] = time.monotonic()

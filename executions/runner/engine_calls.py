@@ -1,6 +1,10 @@
 import asyncio
+import threading
+import time
+import uuid
 from collections.abc import Awaitable
 from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from types import UnionType
 from typing import Any, TypeVar
@@ -9,14 +13,17 @@ from django.utils import timezone
 from loguru import logger
 
 from catalogue.connections import connector_for
+from catalogue.naming import counted
 from connectors.errors import ConnectorError, OutcomeUnknown, Unreachable, backoff_seconds
 from connectors.protocol import Capabilities, Connector, capabilities_for
 from executions.models import Execution
+from executions.models.execution import State
 
 Answer = TypeVar("Answer")
 START_SECONDS = 60.0  # The longest start, whatever the connector allows
 READ_SECONDS = 30.0  # The longest poll or cancel
 LONGEST_INTERVAL_SECONDS = 60.0
+FORGOTTEN_SECONDS = 600.0  # Runs that failed last may have ended otherwise: so long after, it is a new outage
 
 
 def connector_of(execution: Execution) -> AbstractAsyncContextManager[Connector]:
@@ -70,6 +77,58 @@ def next_try_after(
     now = timezone.now()
     latest = execution.deadline_at if by is None else by
     return max(now, min(now + timedelta(seconds=max(backoff, asked or 0.0)), latest))
+
+
+@dataclass(slots=True)
+class _Outage:
+    began_at: float = field(default_factory=time.monotonic)
+    failed_at: float = 0.0
+    executions: set[uuid.UUID] = field(default_factory=set)
+
+
+class PollOutages:
+    """Logs one line when polls of a source's runs begin to fail, and one when a poll of such a run succeeds;
+    the failures in between at DEBUG. Knows those of this process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._by_source: dict[str, _Outage] = {}
+
+    def note(self, execution: Execution, error: ConnectorError) -> None:
+        source, now = execution.source_name, time.monotonic()
+        with self._lock:
+            outage = self._by_source.get(source)
+            begins = outage is None or now - outage.failed_at > FORGOTTEN_SECONDS
+            if outage is None or begins:
+                outage = self._by_source[source] = _Outage()
+            outage.failed_at = now
+            outage.executions.add(execution.pk)
+        log_of(execution).debug("Poll failed; the run continues: {}", error.message)
+        if begins:
+            running = Execution.objects.filter(workflow__source__name=source, state=State.RUNNING).count()
+            text = "Polls of {} at source {} fail. The runs go on; each is polled again within {:.0f} s: {}"
+            # A single run that fails now and then begins many outages.
+            _log_of_polls(source, f"fail: {error.message}").warning(
+                text, counted(running, "run"), source, LONGEST_INTERVAL_SECONDS, error.message
+            )
+
+    def end(self, execution: Execution) -> None:
+        """A poll succeeded."""
+        if not execution.poll_failure or execution.source_name not in self._by_source:
+            return
+        with self._lock:
+            outage = self._by_source.pop(execution.source_name, None)
+        if outage is not None:
+            text = "Polls at source {} work again after {:.0f} s; they failed for {}"
+            seconds, runs = time.monotonic() - outage.began_at, counted(len(outage.executions), "run")
+            _log_of_polls(execution.source_name, "work").warning(text, execution.source_name, seconds, runs)
+
+
+def _log_of_polls(source: str, outcome: str) -> Any:
+    return logger.bind(source=source, recurring=f"Polls of {source} {outcome}")
+
+
+poll_outages = PollOutages()
 
 
 def log_of(execution: Execution) -> Any:

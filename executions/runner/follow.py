@@ -38,6 +38,7 @@ from executions.runner.engine_calls import (
     connector_of,
     log_of,
     next_try_after,
+    poll_outages,
 )
 from executions.runner.schedule import learn_from_end, learnt_pause
 from executions.wakeups import UNREPORTED_SECONDS, has_working_webhook, woken_by
@@ -285,6 +286,7 @@ async def follow(execution: Execution, *, waited_for: bool) -> None:
         return
     if not isinstance(look, datetime):
         metrics.polls.labels("ok").inc()
+        poll_outages.end(execution)
     if isinstance(look, datetime):
         await record(execution.wait_for_next_poll, next_attempt_at=look, release=release)
     elif release and _goes_on(execution, look.snapshot, look.interval):
@@ -404,7 +406,9 @@ async def _send_terminate(connector: Connector, execution: Execution) -> None:
     except (Rejected, NotFound, Unsupported) as error:
         await run_in_database(execution.mark_terminate_sent, f"The engine refused: {error.message}")
     except ConnectorError as error:
-        log_of(execution).warning("Terminating at the engine failed: {}", error.message)
+        log_of(execution).bind(recurring=f"{execution.pk} terminate {error.message}").warning(
+            "Terminating at the engine failed, and is tried again: {}", error.message
+        )
     else:
         told = "It continued after the cancellation request, so the engine was asked to terminate it."
         await run_in_database(execution.mark_terminate_sent, told)
@@ -417,7 +421,9 @@ async def _send_cancel(connector: Connector, execution: Execution) -> None:
     except (Rejected, NotFound, Unsupported) as error:
         await run_in_database(execution.mark_cancel_refused, error.message)
     except ConnectorError as error:
-        log_of(execution).warning("Cancelling at the engine failed: {}", error.message)
+        log_of(execution).bind(recurring=f"{execution.pk} cancel {error.message}").warning(
+            "Cancelling at the engine failed, and is tried again: {}", error.message
+        )
     else:
         await run_in_database(execution.mark_cancel_sent)
 
@@ -474,7 +480,7 @@ def _record_failed_poll(
         execution.record_failed_poll(
             error.message, next_attempt_at=next_try, not_found=is_unknown, release=release
         )
-        log_of(execution).warning("Poll failed; the run continues: {}", error.message)
+        poll_outages.note(execution, error)
 
 
 def _cannot_report_runs(execution: Execution, error: ConnectorError, capabilities: Capabilities) -> bool:

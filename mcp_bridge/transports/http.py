@@ -127,7 +127,7 @@ class McpEndpoint:
                 answer = self._answer_of(scope, first)
             await answer(scope, receive, send if isinstance(answer, DirectCall) else _uncached(send))
         except DatabaseProblem as problem:
-            logger.error("A request failed because the database is not available: {}", problem)
+            _log_outage(problem)
             await refusal(503, NO_DATABASE, code=INTERNAL_ERROR, headers={"Retry-After": "5"})(
                 scope, receive, _uncached(send)
             )
@@ -209,6 +209,11 @@ class McpEndpoint:
         await self.session_manager.handle_request(scope, with_first(received, receive), send)
 
 
+def _log_outage(problem: DatabaseProblem) -> None:
+    text = "MCP requests and probes are answered 503, because the database is not available: {}"
+    logger.bind(recurring=f"{problem}").error(text, problem)
+
+
 async def _after(
     first: Awaitable[ASGIApp | None], otherwise: ASGIApp, scope: Scope, receive: Receive, send: Send
 ) -> None:
@@ -227,7 +232,7 @@ async def admit_reader(scope: Scope) -> Response | None:
             {"detail": str(problem)}, status_code=503, headers={"Retry-After": str(problem.seconds)}
         )
     except DatabaseProblem as problem:
-        logger.error("A request failed because the database is not available: {}", problem)
+        _log_outage(problem)
         return JSONResponse({"detail": NO_DATABASE}, status_code=503, headers={"Retry-After": "5"})
     if known is None:
         return await _refuse_token(scope, headers, None)

@@ -88,9 +88,9 @@ def test_the_source_says_how_many_objects_were_skipped(engine: Engine, source: S
 
 
 def test_the_source_warns_of_enabled_workflows_that_are_listed_no_more(
-    engine: Engine, source: Source
+    engine: Engine, source: Source, logged: Logged
 ) -> None:
-    """A1.3, A5.1: as long as they are gone."""
+    """A1.3, A5.1: as long as they are gone; the log names them once."""
     engine.workflows = definitions(3)
     refresh_source(source)
     Workflow.objects.update(enabled=True)
@@ -101,6 +101,10 @@ def test_the_source_warns_of_enabled_workflows_that_are_listed_no_more(
         assert source.health_message == (
             "Workflows listed: 1. Warning: 2 enabled workflows are no longer listed."
         )
+    (line,) = logged
+    gone = ", ".join(Workflow.objects.exclude(missing_since=None).values_list("tool_name", flat=True))
+    hidden = "The engine no longer lists 2 workflows, whose tools are hidden until it does: "
+    assert line.startswith(f"WARNING {hidden}{gone} ")
 
 
 def test_a_skipped_object_is_logged_as_a_warning_that_cannot_forge_lines(

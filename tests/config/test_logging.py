@@ -82,6 +82,67 @@ def test_a_database_that_is_away_or_not_migrated_costs_lines_and_no_tracebacks(l
     assert "Traceback" in locked
 
 
+def test_a_problem_that_recurs_is_logged_once_in_some_minutes_with_how_often_it_was_left_out() -> None:
+    """A request each second would otherwise log the same outage each second."""
+    program = (
+        "import logging, psycopg\n"
+        "from config import logging as ours\n"
+        "from django.db.utils import OperationalError\n"
+        "from loguru import logger\n"
+        "ours.configure_logging(level='INFO', log_format='text')\n"
+        "gone = OperationalError('server gone')\n"
+        "gone.__cause__ = psycopg.OperationalError('server gone')\n"
+        "def fail():\n"
+        "    logger.bind(recurring=str(gone)).error('A request failed: {}', gone)\n"
+        "    logging.getLogger('celery.app.trace').error('Task raised', exc_info=gone)\n"
+        "    logging.getLogger('psycopg.pool').warning('error connecting in %r', 'pool-1')\n"
+        "    logging.getLogger('django.request').error('Unavailable', extra={'status_code': 503})\n"
+        "    logging.getLogger('django.request').error('Failed', extra={'status_code': 500})\n"
+        "for _ in range(3):\n    fail()\n"
+        "logger.bind(recurring='disk full').error('A request failed: disk full')\n"
+        "ours.AGAIN_SECONDS = 0\n"
+        "fail()\n"
+    )
+    outcome = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    messages = [line.partition(": ")[2] for line in outcome.stderr.splitlines() if line[0] != " "]
+    assert messages == [
+        "A request failed: server gone",
+        "error connecting in 'pool-1'",
+        *["Failed"] * 3,
+        "A request failed: disk full",
+        "A request failed: server gone (5 more of these were not logged)",
+        "Task raised",
+        "error connecting in 'pool-1' (2 more of these were not logged)",
+        "Failed",
+    ]
+
+
+def test_the_schedule_says_once_that_the_broker_is_away_and_once_that_it_is_back() -> None:
+    program = (
+        "from types import SimpleNamespace\n"
+        "from config.celery import app\n"
+        "from config.logging import configure_logging\n"
+        "configure_logging(level='INFO', log_format='text')\n"
+        "schedule = app.Beat(app=app, quiet=True)\n"
+        "schedule.init_loader()\n"
+        "scheduler = schedule.scheduler_cls(app, schedule={}, schedule_filename='/dev/null', lazy=True)\n"
+        "entry = scheduler.Entry(name='poll', task='poll', app=app)\n"
+        "def refuse(*_, **__):\n    raise ConnectionError('refused')\n"
+        "scheduler.should_sync = lambda: False\n"
+        "for send in (refuse, refuse, refuse, lambda *_, **__: SimpleNamespace(id='x')):\n"
+        "    scheduler.send_task = send\n"
+        "    scheduler.apply_entry(entry)\n"
+    )
+    outcome = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    away, back = outcome.stderr.splitlines()
+    assert "ERROR" in away and "Couldn't apply scheduled task poll: refused" in away
+    assert "WARNING" in back and "The broker takes the schedule's ticks again; it took none for 0 s" in back
+
+
 def test_a_tick_that_finds_no_broker_costs_one_line() -> None:
     program = (
         "from celery import Celery\n"

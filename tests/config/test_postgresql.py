@@ -4,6 +4,7 @@ import copy
 import socket
 import threading
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from itertools import product
 
@@ -84,45 +85,74 @@ class Gateway:
         self._sockets = []
 
 
+@pytest.fixture
+def gateway() -> Iterator[Gateway]:
+    if connection.vendor != "postgresql":
+        pytest.skip("SQLite is no server")
+    settings = connection.settings_dict
+    made = Gateway(settings["HOST"] or "127.0.0.1", int(settings["PORT"] or 5432))
+    made.open()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def database(gateway: Gateway) -> Iterator[DatabaseWrapper]:
+    """Through the gateway."""
+    settings = copy.deepcopy(connection.settings_dict)
+    settings |= {"HOST": "127.0.0.1", "PORT": gateway.port, "CONN_HEALTH_CHECKS": True}
+    settings["OPTIONS"] |= {"pool": POSTGRES_OPTIONS["pool"] | {"timeout": WAIT_SECONDS}}
+    made = DatabaseWrapper(settings, f"through port {gateway.port}")
+    yield made
+    made.close_pool()
+
+
+def query(database: DatabaseWrapper) -> tuple[float, str]:
+    """How many seconds it took, and the error."""
+    started = time.monotonic()
+    try:
+        with database.cursor() as cursor:
+            cursor.execute("SELECT 1")
+    except OperationalError as error:
+        return time.monotonic() - started, str(error)
+    finally:
+        database.close()
+    return time.monotonic() - started, ""
+
+
 @pytest.mark.databases("config.postgresql")
 @pytest.mark.django_db
 def test_a_server_that_is_away_is_told_at_once_and_used_at_once_when_it_is_back(
-    monkeypatch: pytest.MonkeyPatch,
+    gateway: Gateway, database: DatabaseWrapper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if connection.vendor != "postgresql":
-        pytest.skip("SQLite is no server")
-    settings = copy.deepcopy(connection.settings_dict)
-    gateway = Gateway(settings["HOST"] or "127.0.0.1", int(settings["PORT"] or 5432))
-    settings |= {"HOST": "127.0.0.1", "PORT": gateway.port, "CONN_HEALTH_CHECKS": True}
-    settings["OPTIONS"] |= {"pool": POSTGRES_OPTIONS["pool"] | {"timeout": WAIT_SECONDS}}
-    database = DatabaseWrapper(settings, "through the gateway")
+    assert query(database)[1] == ""
+    gateway.close()
+    query(database)  # The pool tries for some seconds, as while a server restarts
 
-    def seconds_of_a_query() -> tuple[float, str]:
-        started = time.monotonic()
-        try:
-            with database.cursor() as cursor:
-                cursor.execute("SELECT 1")
-        except OperationalError as error:
-            return time.monotonic() - started, str(error)
-        finally:
-            database.close()
-        return time.monotonic() - started, ""
-
-    try:
-        gateway.open()
-        assert seconds_of_a_query()[1] == ""
-        gateway.close()
-        seconds_of_a_query()  # The pool tries for some seconds, as while a server restarts
-
-        away = [seconds_of_a_query() for _ in range(5)]
-        gateway.open()
-        monkeypatch.setattr(base, "RETRY_SECONDS", 0.0)
-        back = seconds_of_a_query()
-    finally:
-        gateway.close()
-        database.close_pool()
+    away = [query(database) for _ in range(5)]
+    gateway.open()
+    monkeypatch.setattr(base, "RETRY_SECONDS", 0.0)
+    back = query(database)
 
     assert max(seconds for seconds, _ in away) < WAIT_SECONDS / 2
     assert all("refused" in problem for _, problem in away)
     assert back[1] == ""
     assert back[0] < WAIT_SECONDS / 2
+
+
+@pytest.mark.databases("config.postgresql")
+@pytest.mark.django_db
+def test_a_dead_connection_that_a_thread_still_holds_does_not_hide_that_the_server_is_away(
+    gateway: Gateway, database: DatabaseWrapper
+) -> None:
+    """In workers, one usually does."""
+    holder = database.copy()
+    holder.ensure_connection()
+    assert query(database)[1] == ""
+    gateway.close()
+    query(database)
+
+    away = [query(database) for _ in range(2)]
+    holder.close()
+
+    assert max(seconds for seconds, _ in away) < WAIT_SECONDS / 2

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from django.db import IntegrityError, OperationalError, connection, transaction
+from loguru import logger
 
 from catalogue.models import Workflow
 from connectors.background import run_in_background_loop
@@ -249,6 +250,32 @@ def test_many_polls_that_find_nothing_new_are_recorded_in_few_statements(
     for execution in Execution.objects.all():
         assert execution.polled_at is not None
         assert 4 < (execution.next_attempt_at - execution.polled_at).total_seconds() < 7
+
+
+def test_an_outage_of_an_engine_is_logged_as_it_begins_and_ends_and_not_with_each_poll(
+    engine: WireEngine, workflow: Workflow
+) -> None:
+    """A5.1: with the number of runs that it concerns."""
+    lines: list[str] = []
+    sink = logger.add(lines.append, level="WARNING", format="{level} {message} {extra[source]}")
+    try:
+        make_due(12, workflow)
+        engine.on_status = replies(503)
+        for _ in range(3):
+            advance_due_executions()
+            for execution in Execution.objects.all():
+                let_pass(execution, 60)
+        (begun,) = lines
+        engine.on_status = replies(200, status())
+        advance_due_executions()
+    finally:
+        logger.remove(sink)
+
+    source = workflow.source.name
+    assert begun.startswith(f"WARNING Polls of 12 runs at source {source} fail. The runs go on;")
+    assert "503" in begun and begun.endswith(f" {source}\n")
+    (ended,) = lines[1:]
+    assert ended.startswith(f"WARNING Polls at source {source} work again after 0 s; they failed for 12 runs")
 
 
 def test_a_cancel_that_is_asked_for_during_an_uneventful_poll_is_not_put_off(
