@@ -12,7 +12,7 @@ from catalogue.approval_rules import check_form as check_rules
 from catalogue.approval_rules import find_rule_problems
 from catalogue.argument_overrides import check_form as check_overrides
 from catalogue.argument_overrides import find_override_problems
-from catalogue.history import Actor, record_change, remember_relations
+from catalogue.history import Actor, record_change, record_deletion, remember_relations
 from catalogue.models import Review, Revision, Source, Toolset, ToolsetRule, Workflow
 from catalogue.presentation import CURATORS_HINTS
 
@@ -26,6 +26,7 @@ OVERRIDABLE = (
 MOST_FORMER_NAMES = 20
 MOST_ALIAS_DAYS = 365
 NAMED = 5
+BATCH = 500
 CHANGEABLE = (
     "slug", "title", "description", "enabled", "mode", "portable", "token_budget", "inline_wait_seconds",
     "reserved_for",
@@ -54,11 +55,14 @@ class UnknownWorkflows(Exception):
         self.names = names
 
 
-def choose_workflows(source: Source, names: Iterable[str] | None = None) -> QuerySet[Workflow]:
-    """By tool name, name or engine's id; without names all present ones. Raises UnknownWorkflows."""
+def choose_workflows(
+    source: Source, names: Iterable[str] | None = None, *, missing: bool = False
+) -> QuerySet[Workflow]:
+    """By tool name, name or engine's id; without names all present or all missing ones. Raises
+    UnknownWorkflows."""
     workflows = Workflow.objects.filter(source=source)
     if names is None:
-        return workflows.filter(missing_since=None)
+        return workflows.exclude(missing_since=None) if missing else workflows.filter(missing_since=None)
     wanted = list(names)
     chosen = workflows.filter(Q(tool_name__in=wanted) | Q(name__in=wanted) | Q(upstream_id__in=wanted))
     known = {text for row in chosen.values_list("tool_name", "name", "upstream_id") for text in row}
@@ -96,6 +100,40 @@ def mark_read_only(workflows: QuerySet[Workflow], *, by: Actor | None = None) ->
 
 def clear_hints(workflows: QuerySet[Workflow], *, by: Actor | None = None) -> int:
     return _decide(workflows, by, "Restored the engine's hints.", **dict.fromkeys(CURATORS_HINTS))
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    removed: int
+    listed: int  # Kept, because the engine lists them
+    on_record: int  # Kept, because of executions
+
+    def kept_message(self) -> str:
+        """Empty if none were kept."""
+        reasons = []
+        if self.listed:
+            reasons.append(f"{self.listed:,} that the engine lists; hide them with Disable")
+        if self.on_record:
+            reasons.append(f"{self.on_record:,} with executions on record, until the retention removes these")
+        return f"Kept: {', and '.join(reasons)}." if reasons else ""
+
+
+@transaction.atomic
+def remove_missing(workflows: QuerySet[Workflow], *, by: Actor) -> Removed:
+    """Delete those that the engine no longer lists and that have no executions, with curators' decisions; the
+    history keeps the decisions. If the engine lists one again, it is a new workflow."""
+    # No listing brings one back meanwhile.
+    Revision.lock()
+    keys = list(workflows.values_list("pk", flat=True))
+    gone = Workflow.objects.filter(pk__in=keys).exclude(missing_since=None)
+    missing = set(gone.values_list("pk", flat=True))
+    on_record = set(gone.filter(executions__isnull=False).values_list("pk", flat=True))
+    removed = sorted(missing - on_record)
+    for start in range(0, len(removed), BATCH):
+        batch = Workflow.objects.filter(pk__in=removed[start : start + BATCH])
+        record_deletion(by, batch, "Removed: the engine no longer lists it.")
+        batch.delete()
+    return Removed(len(removed), len(keys) - len(missing), len(on_record))
 
 
 def known_tags() -> list[str]:

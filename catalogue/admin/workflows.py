@@ -55,6 +55,11 @@ class TagsField(CommasField):
         return bool(initial != self.to_python(data))
 
 
+REMOVAL = (
+    "Remove workflows that their engine no longer lists, with your texts, settings and picks for toolsets"
+)
+
+
 class TagsForm(forms.Form):
     tags = CommasField(
         label="Tags",
@@ -218,6 +223,7 @@ class WorkflowAdmin(ToolPagesMixin):
     actions = (
         "enable_selected", "disable_selected", "accept_selected", "tag_selected", "untag_selected",
         "add_selected_to_toolset", "mark_selected_read_only", "clear_selected_hints",
+        "remove_selected",
     )  # fmt: skip
     change_form_outer_before_template = "catalogue/admin/workflow_panel.html"
     change_form_outer_after_template = "catalogue/admin/workflow_schema.html"
@@ -443,6 +449,16 @@ class WorkflowAdmin(ToolPagesMixin):
             messages.success(request, format_html("Added to {}: {}.", page, added))
 
         return ask_for_selected(self, request, queryset, ToolsetForm, "Add to a toolset", add)
+
+    @admin.action(description="Remove, if the engine no longer lists them…", permissions=["change"])
+    def remove_selected(self, request: HttpRequest, queryset: QuerySet[Workflow]) -> HttpResponse | None:
+        def remove(_: forms.Form) -> None:
+            outcome = curation.remove_missing(queryset, by=actor_of(request))
+            messages.success(request, f"Removed: {outcome.removed:,}.")
+            if message := outcome.kept_message():
+                messages.warning(request, message)
+
+        return ask_for_selected(self, request, queryset, forms.Form, REMOVAL, remove)
 
     def has_toolset_permission(self, request: HttpRequest) -> bool:
         return bool(request.user.has_perm("catalogue.change_toolset"))

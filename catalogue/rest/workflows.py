@@ -389,6 +389,18 @@ class SelectionSerializer(StrictSerializer):
         return attrs
 
 
+class MissingSelectionSerializer(SelectionSerializer):
+    all = serializers.BooleanField(
+        default=False, help_text="Every workflow of the source that its engine no longer lists."
+    )
+
+
+class RemovedSerializer(serializers.Serializer[Any]):
+    removed = serializers.IntegerField()
+    listed = serializers.IntegerField(help_text="How many were kept because the engine lists them.")
+    on_record = serializers.IntegerField(help_text="How many were kept because they have executions.")
+
+
 class ChangedSerializer(serializers.Serializer[Any]):
     changed = serializers.IntegerField(help_text="How many were not in that state before.")
 
@@ -527,6 +539,7 @@ class WorkflowViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewS
         "disable": Access(Scope.ADMIN, "catalogue.change_workflow"),
         "enable_many": Access(Scope.ADMIN, "catalogue.change_workflow"),
         "disable_many": Access(Scope.ADMIN, "catalogue.change_workflow"),
+        "remove_missing": Access(Scope.ADMIN, "catalogue.change_workflow"),
     }
 
     def get_queryset(self) -> QuerySet[Workflow]:
@@ -644,13 +657,28 @@ class WorkflowViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewS
     def disable_many(self, request: Request) -> Response:
         return Response({"changed": curation.disable_workflows(self._chosen(), by=actor_of(request))})
 
-    def _chosen(self) -> QuerySet[Workflow]:
-        body = self.read_body(SelectionSerializer)
+    @extend_schema(
+        operation_id="workflows_remove_missing",
+        summary="Remove workflows that their engine no longer lists",
+        description="With curators' texts, settings and picks for toolsets; the history keeps these. "
+        "Those that the engine lists and those with executions on record are kept. If the engine lists one "
+        "again, it is a new workflow. All or none: an unknown name changes nothing.",
+        request=MissingSelectionSerializer,
+        responses=CHANGED | {200: RemovedSerializer},
+        examples=[OpenApiExample("All", {"source": "orders", "all": True}, request_only=True)],
+    )
+    @action(detail=False, methods=["post"], url_path="remove-missing", url_name="remove-missing")
+    def remove_missing(self, request: Request) -> Response:
+        outcome = curation.remove_missing(self._chosen(missing=True), by=actor_of(request))
+        return Response(RemovedSerializer(outcome).data)
+
+    def _chosen(self, *, missing: bool = False) -> QuerySet[Workflow]:
+        body = self.read_body(MissingSelectionSerializer if missing else SelectionSerializer)
         source = Source.objects.filter(name=body["source"]).first()
         if source is None:
             raise Refusal(404, f"Nothing was changed: there is no source {body['source']}.")
         try:
-            return curation.choose_workflows(source, body.get("names"))
+            return curation.choose_workflows(source, body.get("names"), missing=missing)
         except curation.UnknownWorkflows as unknown:
             problems = [Problem("/names", f"No such workflow: {name}") for name in unknown.names]
             raise Refusal(404, "Nothing was changed: some names are unknown.", errors=problems) from None

@@ -19,7 +19,14 @@ from mcp_bridge.tool_lists import cost_of_catalogue
 from tests.admin.conftest import StaffWith
 from tests.admin.pages import list_url, listed, run_action, text_of, told
 from tests.admin.window import make_everything
-from tests.factories import make_filter, make_source, make_toolset, make_workflow, make_workflows
+from tests.factories import (
+    make_execution,
+    make_filter,
+    make_source,
+    make_toolset,
+    make_workflow,
+    make_workflows,
+)
 
 pytestmark = pytest.mark.django_db
 
@@ -293,3 +300,23 @@ def test_the_counts_of_the_filters_cost_the_same_number_of_queries_however_many_
     few, few_narrowed, many, many_narrowed = costs
     assert (many, many_narrowed) == (few, few_narrowed), costs
     assert max(costs) <= 58
+
+
+def test_selected_workflows_are_removed_if_the_engine_no_longer_lists_them(admin_client: Client) -> None:
+    """A1.3: after a question, and not those whose history would lose them."""
+    source, gone = make_source(), timezone.now()
+    present, ran = make_workflow(source), make_workflow(source, missing_since=gone)
+    removed = make_workflow(source, missing_since=gone)
+    make_execution(ran)
+
+    asked = run_action(admin_client, "remove_selected", present, ran, removed)
+    assert "3 workflows selected" in text_of(asked)
+    assert Workflow.objects.count() == 3
+    chosen = {"_selected_action": [present.pk, ran.pk, removed.pk], "post": "yes"}
+    answer = admin_client.post(LIST, chosen | {"action": "remove_selected"})
+
+    assert told(answer) == (
+        "Removed: 1. Kept: 1 that the engine lists; hide them with Disable, and 1 with executions on record, "
+        "until the retention removes these."
+    )
+    assert set(Workflow.objects.all()) == {present, ran}

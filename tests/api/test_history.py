@@ -1,6 +1,7 @@
 """What REST changes is kept in the history that the admin shows."""
 
 import pytest
+from django.utils import timezone
 
 from catalogue.curation import disable_workflows, enable_workflows
 from catalogue.history import command
@@ -57,6 +58,7 @@ WRITES = {
     "workflow.enable": ("post", "/api/workflows/off/enable/", {}),
     "workflow.disable_many": ("post", "/api/workflows/disable/", MANY),
     "workflow.enable_many": ("post", "/api/workflows/enable/", MANY),
+    "workflow.remove_missing": ("post", "/api/workflows/remove-missing/", MANY),
     "review.accept": ("post", "/api/reviews/report/accept/", {"offer": "f"}),
     "review.keep": ("post", "/api/reviews/report/keep/", {"offer": "f"}),
     "review.accept_many": ("post", "/api/reviews/accept/", MANY),
@@ -138,6 +140,8 @@ def test_each_change_leaves_who_made_it(as_token: bool, subtests: pytest.Subtest
         with table_row(subtests, action):
             if action in ("tool.update", "tool.destroy"):
                 operator.post("/api/tools/", TOOL, format="json")
+            if action == "workflow.remove_missing":
+                make_workflow(source, missing_since=timezone.now())
             if action == "history.revert":
                 enable_workflows(off)
             if action == "token.end_former_secret":

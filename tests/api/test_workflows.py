@@ -4,9 +4,9 @@ import pytest
 from django.utils import timezone
 
 from catalogue.access import Scope
-from catalogue.models import Workflow
+from catalogue.models import HistoryEntry, Workflow
 from tests.api.clients import TokenClient, administrator
-from tests.factories import make_filter, make_source, make_workflow
+from tests.factories import make_execution, make_filter, make_source, make_workflow
 
 pytestmark = pytest.mark.django_db
 
@@ -195,6 +195,31 @@ def test_named_workflows_are_disabled_by_any_of_their_names():
 
     assert response.json() == {"changed": 3}
     assert names(administrator(), "enabled=true") == ["d"]
+
+
+@pytest.mark.databases("catalogue.curation")
+def test_workflows_that_the_engine_no_longer_lists_are_removed_unless_they_have_executions():
+    """A1.3: history stays, of runs and of what curators decided."""
+    source, gone = make_source("orders"), timezone.now()
+    make_workflow(source, tool_name="present")
+    curated = make_workflow(source, tool_name="curated", missing_since=gone, title_override="Ours")
+    make_workflow(source, tool_name="gone", missing_since=gone)
+    ran = make_workflow(source, tool_name="ran", missing_since=gone)
+    make_execution(ran)
+    make_execution(ran)
+    make_workflow(make_source("billing"), tool_name="others", missing_since=gone)
+
+    response = administrator().post("/api/workflows/remove-missing/", {"source": "orders", "all": True})
+
+    assert response.json() == {"removed": 2, "listed": 0, "on_record": 1}
+    assert names(administrator(), "") == ["others", "present", "ran"]
+    entry = HistoryEntry.objects.get(object_id=str(curated.pk), message__startswith="Removed")
+    assert entry.changes["title_override"] == ["Ours", None]
+
+    named = {"source": "orders", "names": ["present", "ran"]}
+    response = administrator().post("/api/workflows/remove-missing/", named)
+
+    assert response.json() == {"removed": 0, "listed": 1, "on_record": 1}
 
 
 def test_an_unknown_name_leaves_everything_as_it_was():
