@@ -42,6 +42,8 @@ KNOWN_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 WARNING = 30
 SERVICE_UNAVAILABLE = 503
 UNDEFINED_TABLE = "42P01"  # PostgreSQL's code
+UNUSABLE_POSTGRES = ("53", "57P")  # Disk, memory or connections are used up; shutting down or starting
+UNUSABLE_SQLITE = ("SQLITE_FULL", "SQLITE_IOERR", "SQLITE_CANTOPEN", "SQLITE_READONLY")
 UNSEEN = re.compile(r"[\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
 """Characters that JSON does not escape, but that some programs treat as a line end or a change of
 direction."""
@@ -79,9 +81,6 @@ class _ToLoguru(logging.Handler):
 
 
 def _recurring_problem(record: logging.LogRecord) -> str:
-    error = record.exc_info[1] if record.exc_info else None
-    if error is not None and _is_away(error):
-        return str(error)
     begins = RECURRING.get(record.name)
     repeats = begins is not None and record.getMessage().startswith(begins)
     return f"{record.name}: {record.msg}" if repeats else ""
@@ -128,12 +127,14 @@ def configure_logging(*, level: str, log_format: str) -> None:
 
 
 def _name_request(record: Any) -> None:
-    """Adds the request's id to every line that the request causes, in any process, and counts lines for
-    operators."""
+    """Adds the request's id to every line that the request causes, in any process, tells what recurs, and
+    counts lines for operators."""
     if identity := request_id.get():
         record["extra"]["request_id"] = identity
     if trace := current_trace_id():
         record["extra"]["trace_id"] = trace
+    if (exception := record["exception"]) is not None and _is_outage(exception.value):
+        record["extra"].setdefault("recurring", str(exception.value))
     if record["level"].no >= WARNING:
         log_entries.labels(bounded(record["level"].name, KNOWN_LEVELS)).inc()
 
@@ -158,15 +159,19 @@ def _traceback(error: BaseException) -> str:
     is_empty = isinstance(error, DatabaseError) and (
         sqlstate == UNDEFINED_TABLE or str(error).startswith("no such table")
     )
-    parts = (traceback.format_exception_only if _is_away(error) or is_empty else traceback.format_exception)(
-        error
-    )
+    parts = (
+        traceback.format_exception_only if _is_outage(error) or is_empty else traceback.format_exception
+    )(error)
     return mask_credentials("".join(parts))
 
 
-def _is_away(error: BaseException) -> bool:
-    """Whether a database server cannot be reached."""
-    return isinstance(error, OperationalError) and getattr(error.__cause__, "sqlstate", "") is None
+def _is_outage(error: BaseException | None) -> bool:
+    """Whether the database cannot be used, whatever the query: it is away, or its disk is full."""
+    if not isinstance(error, OperationalError):
+        return False
+    sqlstate = getattr(error.__cause__, "sqlstate", "")
+    name: str = getattr(error.__cause__, "sqlite_errorname", "")
+    return sqlstate is None or sqlstate.startswith(UNUSABLE_POSTGRES) or name.startswith(UNUSABLE_SQLITE)
 
 
 def _in_one_line(text: str) -> str:

@@ -10,6 +10,8 @@ from typing import Any
 import anyio
 import mcp_types as types
 from django.conf import settings
+from django.db import InterfaceError, OperationalError
+from loguru import logger
 from mcp import MCPError
 from mcp.server.context import CallNext, HandlerResult
 from mcp.server.lowlevel import Server
@@ -20,7 +22,7 @@ from pydantic import ValidationError
 
 from catalogue.access import Bounds
 from catalogue.connections import close_background_connectors, close_connectors
-from catalogue.database import run_in_database
+from catalogue.database import describe_outage, run_in_database
 from catalogue.descriptions import Outage, Outages, current_outages, fresh_outages, outages_within
 from catalogue.exposure import ExposedCatalogue, current_catalogue, fresh_catalogue
 from catalogue.models import Toolset
@@ -122,14 +124,11 @@ async def _observe(ctx: Context, call_next: CallNext) -> HandlerResult:
         if not traces.request_id.get():
             traces.request_id.set(traces.current_trace_id() or traces.new_request_id())
         try:
-            result = await call_next(ctx)
+            result = await _answer(ctx, method, call_next)
             is_error = isinstance(result, dict) and result.get("isError") is True
             if is_error or getattr(result, "is_error", False) is True:
                 outcome = failure = "tool_error"
             return result
-        except ValidationError as error:
-            outcome, failure = "error", str(types.INVALID_PARAMS)
-            raise MCPError(types.INVALID_PARAMS, _name_faults(ctx, error)) from None
         except BaseException as error:
             outcome = failure = "cancelled"
             if not isinstance(error, asyncio.CancelledError):
@@ -142,6 +141,26 @@ async def _observe(ctx: Context, call_next: CallNext) -> HandlerResult:
                 _timed(method).observe(time.perf_counter() - started)
             if span is not None:
                 _describe(span, ctx, failure)
+
+
+async def _answer(ctx: Context, method: str, call_next: CallNext) -> HandlerResult:
+    """Raises MCPError. Of any other error, the SDK would send the text, which is about the inside of this
+    server."""
+    try:
+        return await call_next(ctx)
+    except MCPError:
+        raise
+    except ValidationError as error:
+        raise MCPError(types.INVALID_PARAMS, _name_faults(ctx, error)) from None
+    except (OperationalError, InterfaceError) as error:
+        text = "{} cannot be answered without the database: {}"
+        logger.bind(recurring=str(error)).error(text, method, error)
+        told = describe_outage("POST" if method == "tools/call" else "GET")
+    except Exception as error:  # noqa: BLE001 - it is logged
+        logger.opt(exception=error).error("{} failed because of an internal error", method)
+        identity = traces.request_id.get()
+        told = f"An internal error. The server's log has the details under the request id {identity}."
+    raise MCPError(types.INTERNAL_ERROR, told)
 
 
 def _describe(span: traces.CurrentSpan, ctx: Context, failure: str) -> None:

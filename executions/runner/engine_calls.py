@@ -14,7 +14,7 @@ from loguru import logger
 
 from catalogue.connections import connector_for
 from catalogue.naming import counted
-from connectors.errors import ConnectorError, OutcomeUnknown, Unreachable, backoff_seconds
+from connectors.errors import ConnectorError, OutcomeUnknown, Unreachable, backoff_seconds, error_name
 from connectors.protocol import Capabilities, Connector, capabilities_for
 from executions.models import Execution
 from executions.models.execution import State
@@ -83,6 +83,7 @@ def next_try_after(
 class _Outage:
     began_at: float = field(default_factory=time.monotonic)
     failed_at: float = 0.0
+    kinds: set[str] = field(default_factory=set)  # Of errors that were logged
     executions: set[uuid.UUID] = field(default_factory=set)
 
 
@@ -95,20 +96,22 @@ class PollOutages:
         self._by_source: dict[str, _Outage] = {}
 
     def note(self, execution: Execution, error: ConnectorError) -> None:
-        source, now = execution.source_name, time.monotonic()
+        source, kind, now = execution.source_name, error_name(error), time.monotonic()
         with self._lock:
             outage = self._by_source.get(source)
-            begins = outage is None or now - outage.failed_at > FORGOTTEN_SECONDS
-            if outage is None or begins:
+            if outage is None or now - outage.failed_at > FORGOTTEN_SECONDS:
                 outage = self._by_source[source] = _Outage()
+            # An engine that is back may refuse the credentials.
+            is_news = kind not in outage.kinds
+            outage.kinds.add(kind)
             outage.failed_at = now
             outage.executions.add(execution.pk)
         log_of(execution).debug("Poll failed; the run continues: {}", error.message)
-        if begins:
+        if is_news:
             running = Execution.objects.filter(workflow__source__name=source, state=State.RUNNING).count()
             text = "Polls of {} at source {} fail. The runs go on; each is polled again within {:.0f} s: {}"
             # A single run that fails now and then begins many outages.
-            _log_of_polls(source, f"fail: {error.message}").warning(
+            _log_of_polls(source, f"fail: {kind}").warning(
                 text, counted(running, "run"), source, LONGEST_INTERVAL_SECONDS, error.message
             )
 

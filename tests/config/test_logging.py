@@ -63,10 +63,13 @@ def test_a_database_that_is_away_or_not_migrated_costs_lines_and_no_tracebacks(l
         "from django.db.utils import OperationalError\n"
         "from loguru import logger\n"
         f"configure_logging(level='INFO', log_format={log_format!r})\n"
+        "full = sqlite3.OperationalError('disk is full')\n"
+        "full.sqlite_errorname = 'SQLITE_FULL'\n"
         "for cause in (\n"
         "    psycopg.OperationalError('server gone'),\n"
         "    psycopg.errors.UndefinedTable('no relation'),\n"
         "    sqlite3.OperationalError('no such table: x'),\n"
+        "    full,\n"
         "    psycopg.errors.DeadlockDetected('locked'),\n"
         "):\n"
         "    try:\n        raise OperationalError(str(cause)) from cause\n"
@@ -75,10 +78,11 @@ def test_a_database_that_is_away_or_not_migrated_costs_lines_and_no_tracebacks(l
     outcome = subprocess.run(
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
     )
-    gone, undefined, missing, locked = outcome.stderr.split("The task failed")[1:]
+    gone, undefined, missing, full, locked = outcome.stderr.split("The task failed")[1:]
     assert "OperationalError: server gone" in gone and "Traceback" not in gone
     assert "no relation" in undefined and "Traceback" not in undefined
     assert "no such table" in missing and "Traceback" not in missing
+    assert "OperationalError: disk is full" in full and "Traceback" not in full
     assert "Traceback" in locked
 
 

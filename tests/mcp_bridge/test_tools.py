@@ -6,10 +6,13 @@ import time
 from typing import Any
 
 import pytest
+from django.db import OperationalError
+from loguru import logger
 from mcp import Client, MCPError
 
 from catalogue.access import Scope
 from catalogue.curation import disable_workflows, enable_workflows, override_workflow
+from catalogue.database import LOOK_FIRST
 from catalogue.models import Source, Workflow
 from catalogue.naming import RESERVED
 from executions.models import Execution, ExecutionEvent
@@ -18,6 +21,7 @@ from mcp_bridge.tokens import create_token
 from tests.connectors.scripted import ScriptedEngine
 from tests.engines.hostile_servers import result, server
 from tests.executions.engines import until
+from tests.executions.steps import wrapping_statements
 from tests.factories import make_filter, make_source, make_workflow
 from tests.mcp_bridge.conftest import QUICKER, Connect
 from tests.mcp_bridge.database import in_database
@@ -387,3 +391,39 @@ async def test_an_agent_sees_arguments_as_the_curator_changed_them_and_the_engin
     assert schema["properties"]["message"] == {"type": "string", "description": "Ours.", "default": "Tea"}
     assert (ran.structured_content["seconds"], ran.structured_content["message"]) == (0, "Tea")
     assert refused.is_error and "/seconds: is set by the catalogue; leave it out" in refused.content[0].text
+
+
+@pytest.mark.parametrize(
+    ("problem", "told"),
+    [
+        (OperationalError("disk full at /srv/x"), LOOK_FIRST),
+        (KeyError("/srv/x"), "has the details under the"),
+    ],
+    ids=["database", "bug"],
+)
+def test_an_error_inside_the_server_is_logged_and_its_words_are_not_sent(
+    connect: Connect, source: Source, era: str, problem: Exception, told: str
+):
+    """A5.2, E6: the SDK would send them in the older era."""
+    lines: list[str] = []
+
+    def fail(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
+        if sql.startswith(('INSERT INTO "executions_', 'UPDATE "executions_')):
+            raise problem
+        return execute(sql, params, many, context)
+
+    async def refusal() -> str:
+        async with connect(mode=era) as client:
+            with pytest.raises(MCPError) as refused:
+                await client.call_tool("text_statistics", {"text": "a"})
+            return refused.value.error.message
+
+    sink = logger.add(lines.append, level="ERROR", format="{message}")
+    try:
+        with wrapping_statements(fail):
+            message = asyncio.run(refusal())
+    finally:
+        logger.remove(sink)
+
+    assert told in message and "/srv/x" not in message
+    assert [line for line in lines if line.startswith("tools/call") and "/srv/x" in line]
