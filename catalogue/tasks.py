@@ -18,7 +18,9 @@ def refresh_due_sources() -> None:
 @shared_task(name="catalogue.refresh_source")
 def refresh_one_source(source_id: int, trigger: str) -> None:
     source = Source.objects.filter(pk=source_id).first()
-    if source is None:
+    # While no worker ran, each tick left a message.
+    is_late = trigger == DiscoveryRun.Trigger.SCHEDULE and source_id not in due_sources()
+    if source is None or is_late:
         return
     try:
         refresh_source(source, trigger=DiscoveryRun.Trigger(trigger))

@@ -19,6 +19,7 @@ from catalogue.curation import enable_workflows
 from catalogue.discovery import RefreshRefused, refresh_source
 from catalogue.models import DiscoveryRun, Revision, Source, Workflow
 from catalogue.sources import configure_source, switch_sources
+from catalogue.tasks import refresh_one_source
 from tests.catalogue.engine import PATIENCE, Engine, Pause, definition, definitions
 from tests.executions.engines import wait_until
 from tests.factories import make_discovery_run, make_source, make_workflow
@@ -372,3 +373,16 @@ def test_curators_and_listings_do_not_lock_each_other_out(
     curating.result(PATIENCE)
     assert listing.result(PATIENCE) == ["succeeded"] * rounds
     assert Revision.current() == before + rounds + rounds * 4 * 5 + 1
+
+
+def test_messages_that_ticks_left_while_no_worker_ran_cause_one_listing(
+    engine: Engine, source: Source
+) -> None:
+    """A5.4: more of them would count as failures in a row, and delay the next try."""
+    engine.workflows = definitions(1)
+    Source.objects.update(next_refresh_at=timezone.now())
+
+    for _ in range(3):
+        refresh_one_source(source.pk, DiscoveryRun.Trigger.SCHEDULE)
+
+    assert source.discovery_runs.count() == 1
