@@ -5,7 +5,7 @@ from typing import Any
 
 from django.core.exceptions import ValidationError
 from django.db import transaction
-from django.db.models import Q, QuerySet
+from django.db.models import Exists, OuterRef, Q, QuerySet
 from django.utils import timezone
 
 from catalogue.approval_rules import check_form as check_rules
@@ -124,16 +124,17 @@ def remove_missing(workflows: QuerySet[Workflow], *, by: Actor) -> Removed:
     history keeps the decisions. If the engine lists one again, it is a new workflow."""
     # No listing brings one back meanwhile.
     Revision.lock()
-    keys = list(workflows.values_list("pk", flat=True))
-    gone = Workflow.objects.filter(pk__in=keys).exclude(missing_since=None)
+    gone = workflows.exclude(missing_since=None)
     missing = set(gone.values_list("pk", flat=True))
-    on_record = set(gone.filter(executions__isnull=False).values_list("pk", flat=True))
+    executions: Any = Workflow._meta.get_field("executions").related_model
+    recorded = Exists(executions.objects.filter(workflow=OuterRef("pk")))
+    on_record = set(gone.filter(recorded).values_list("pk", flat=True))
     removed = sorted(missing - on_record)
     for start in range(0, len(removed), BATCH):
         batch = Workflow.objects.filter(pk__in=removed[start : start + BATCH])
         record_deletion(by, batch, "Removed: the engine no longer lists it.")
         batch.delete()
-    return Removed(len(removed), len(keys) - len(missing), len(on_record))
+    return Removed(len(removed), workflows.all().count() - len(on_record), len(on_record))
 
 
 def known_tags() -> list[str]:
