@@ -15,10 +15,10 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from django.apps import apps
 from django.conf import settings
@@ -27,6 +27,8 @@ from django.contrib.contenttypes.models import ContentType
 from django.db import DatabaseError, IntegrityError, OperationalError, connection, models, transaction
 from django.db.migrations.loader import MigrationLoader
 from django.db.migrations.recorder import MigrationRecorder
+from pydantic import Field, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass
 
 from catalogue.database import SCHEMA, MigrationKey, describe_partly_migrated, known_migrations
 from config.environment import COMMAND
@@ -38,6 +40,7 @@ FILES = (KEY, "quickstart-token", "example-engine.json")  # Of the data folder, 
 FORMAT = 1
 FILLED = re.compile(r'^INSERT INTO "(\w+)"', re.MULTILINE)  # In the SQL of an empty database
 PLACE = re.compile(r"COPY \w+, line (\d+)(?:, column (\w+))?")  # In PostgreSQL's errors
+LARGEST_FILE = 1024 * 1024  # Bytes of each file besides the database
 REPORT_SECONDS = 5.0
 OTHER_SESSIONS = """
     SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND usename = session_user
@@ -46,6 +49,7 @@ OTHER_SESSIONS = """
 
 
 Report = Callable[[str], None]  # Takes a sentence on the progress
+Word = Annotated[str, Field(pattern=r"\A[!-~]{1,64}\z")]
 
 
 class BackupRefused(Exception):
@@ -55,8 +59,8 @@ class BackupRefused(Exception):
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Manifest:
     format: int
-    version: str  # Of the product
-    made_at: str  # ISO 8601
+    version: Word  # Of the product
+    made_at: Word  # ISO 8601
     migrations: list[str]  # Those applied, as `app.name`
 
     @property
@@ -179,22 +183,20 @@ def is_behind(manifest: Manifest) -> bool:
 def _unpack(source: Path, folder: Path) -> tuple[Manifest, list[str]]:
     """Returns the manifest and the names of the other files, which are checked and in the folder."""
     try:
-        with tarfile.open(source) as archive:
-            members = {member.name: member for member in archive if member.isfile()}
+        # Not compressed, so that what is unpacked is no larger than the backup.
+        with tarfile.open(source, "r:") as archive:
+            members = {member.name: member for member in _plain_files(archive)}
             found = [name for name in FILES if name in members]
             for name in [MANIFEST, DATABASE, *found]:
-                content = archive.extractfile(members[name])
-                assert content is not None, "it is a file"
-                with os.fdopen(os.open(folder / name, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
-                    while part := content.read(1024 * 1024):
-                        file.write(part)
-        manifest = Manifest(**json.loads((folder / MANIFEST).read_text(encoding="utf-8")))
+                _write_member(archive, members[name], folder / name)
+        manifest = TypeAdapter(Manifest).validate_json((folder / MANIFEST).read_bytes())
+        _check_key(folder / KEY)
         with closing(sqlite3.connect(folder / DATABASE)) as database:
             verdict = database.execute("PRAGMA integrity_check").fetchone()[0]
     except (tarfile.TarError, KeyError, ValueError, TypeError, sqlite3.DatabaseError, EOFError) as error:
-        # For a file that is not a tar file, tarfile lists every compression that it tried.
-        why = str(error).partition("\n")[0].rstrip(":") or type(error).__name__
-        raise BackupRefused(f"{source} is not a complete backup of this product ({why}).") from None
+        raise BackupRefused(
+            f"{source} is not a complete backup of this product ({_reason(error)})."
+        ) from None
     if verdict != "ok":
         raise BackupRefused(f"The database in {source} is damaged: {verdict}")
     loader = MigrationLoader(None)
@@ -208,6 +210,42 @@ def _unpack(source: Path, folder: Path) -> tuple[Manifest, list[str]]:
     if problem := describe_partly_migrated(loader, manifest.applied):
         raise BackupRefused(f"{source}: {problem}")
     return manifest, found
+
+
+def _plain_files(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+    """Raises tarfile.TarError for a sparse file, which may be of any size, and for a negative size, for which
+    tarfile would read the same header again and again."""
+    for member in archive:
+        if member.size < 0 or member.issparse():
+            raise tarfile.ReadError("a file whose size cannot be right")
+        if member.isfile():
+            yield member
+
+
+def _write_member(archive: tarfile.TarFile, member: tarfile.TarInfo, target: Path) -> None:
+    if member.name != DATABASE and member.size > LARGEST_FILE:
+        raise tarfile.ReadError(f"{member.name} has more than {LARGEST_FILE:,} bytes")
+    content = archive.extractfile(member)
+    assert content is not None, "it is a file"
+    with os.fdopen(os.open(target, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
+        while part := content.read(1024 * 1024):
+            file.write(part)
+
+
+def _check_key(key: Path) -> None:
+    """Raises ValueError for one with which no process would start."""
+    if not key.exists():
+        return
+    content = key.read_bytes()
+    if not content.isascii() or not content.split():
+        raise ValueError(f"{KEY} contains no key")
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, ValidationError):
+        first = error.errors(include_input=False, include_url=False)[0]
+        return ": ".join([MANIFEST, *map(str, first["loc"]), first["msg"]])
+    return str(error).partition("\n")[0] or type(error).__name__
 
 
 def _require_key(source: Path, key: Path) -> None:

@@ -1,5 +1,6 @@
 """Backups of the embedded database: what is in them, and what is refused."""
 
+import gzip
 import json
 import os
 import re
@@ -207,6 +208,74 @@ def test_what_is_no_whole_backup_is_refused(data: Path, tmp_path: Path, damage: 
             archive.add(__file__, "../../manifest.json")
     refused = manage(tmp_path / "elsewhere", "restore", str(backup), fails=True)
     assert "is not a complete backup of this product" in refused and "Traceback" not in refused
+
+
+def header(name: str, *, size: int) -> bytes:
+    """Of a member, also with a negative size, which Python's own does not write."""
+    member = bytearray(tarfile.TarInfo(name).tobuf(tarfile.GNU_FORMAT))
+    member[124:136] = (size % 2**96).to_bytes(12, "big") if size < 0 else b"%011o\0" % size
+    return signed(member)
+
+
+def sparse_header(name: str, *, size: int) -> bytes:
+    """Of a file of nothing but holes."""
+    member = bytearray(tarfile.TarInfo(name).tobuf(tarfile.GNU_FORMAT))
+    member[156:157], member[386:410] = tarfile.GNUTYPE_SPARSE, b"%011o\0%011o\0" % (size, 0)
+    member[483:495] = b"%011o\0" % size
+    return signed(member)
+
+
+def signed(member: bytearray) -> bytes:
+    member[148:156] = b"%06o\0 " % (sum(member) - sum(member[148:156]) + 8 * ord(" "))
+    return bytes(member)
+
+
+def in_archive(name: str, content: bytes) -> bytes:
+    return header(name, size=len(content)) + content + bytes(-len(content) % 512)
+
+
+HOSTILE = {  # Appended to a good backup, and why it is refused
+    "a sparse file": (sparse_header("secret_key", size=5_000_000), "size cannot be right"),
+    "a negative size": (header("any", size=0) + header("manifest.json", size=-512), "size cannot be right"),
+    "a large key": (in_archive("secret_key", b"k" * 2_000_000), "secret_key has more than 1,048,576 bytes"),
+    "no key": (in_archive("secret_key", b"\xff\n"), "secret_key contains no key"),
+    "a deep manifest": (in_archive("manifest.json", b"[" * 100_000), "recursion limit exceeded"),
+    "other types": (
+        in_archive(
+            "manifest.json", b'{"format": 1, "version": "1", "made_at": "2026-11-26", "migrations": [1]}'
+        ),
+        "manifest.json: migrations: 0: Input should be a valid string",
+    ),
+    "escape sequences": (
+        in_archive(
+            "manifest.json", b'{"format": 2, "version": "\\u001b[2J", "made_at": "x", "migrations": []}'
+        ),
+        "manifest.json: version: String should match",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", HOSTILE)
+def test_a_hostile_backup_is_refused_in_a_sentence(data: Path, tmp_path: Path, what: str) -> None:
+    """They filled memory and disk, did not end, ended in a traceback or brought an unusable key."""
+    backup, (appended, why) = tmp_path / "b.tar", HOSTILE[what]
+    manage(data, "backup", str(backup))
+    with tarfile.open(backup) as archive:
+        last = archive.getmembers()[-1]
+        end = last.offset_data + last.size + -last.size % 512
+    backup.write_bytes(backup.read_bytes()[:end] + appended + bytes(1024))
+    elsewhere = tmp_path / "elsewhere"
+    refused = manage(elsewhere, "restore", str(backup), fails=True)
+    assert f"Nothing was changed. {backup} is not a complete backup" in refused and "Traceback" not in refused
+    assert why in refused and not list(elsewhere.glob(".workflow-catalogue-*"))
+
+
+def test_a_compressed_backup_is_refused(data: Path, tmp_path: Path) -> None:
+    """Unpacked, it may be a thousand times as large."""
+    manage(data, "backup", str(tmp_path / "b.tar"))
+    (tmp_path / "b.tar.gz").write_bytes(gzip.compress((tmp_path / "b.tar").read_bytes()))
+    refused = manage(tmp_path / "elsewhere", "restore", str(tmp_path / "b.tar.gz"), fails=True)
+    assert "is not a complete backup of this product" in refused
 
 
 def test_a_file_that_exists_is_not_overwritten(data: Path, tmp_path: Path) -> None:
