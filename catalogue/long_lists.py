@@ -20,6 +20,8 @@ from django.utils.functional import cached_property
 COUNTED = 10_000
 SEARCHED = 20_000  # A text is searched in this many of the newest rows, without an index
 MOST_FOUND = 1_000
+LONGEST_SEARCH = 1_000  # Characters
+MOST_WORDS = 20
 MOST_MERGED = 9  # Values of one condition, such as states, for which rows are merged in the order of time
 RowT = TypeVar("RowT", bound=Model)
 RowsT = TypeVar("RowsT", bound=QuerySet[Any])
@@ -123,6 +125,14 @@ def newest_of(rows: QuerySet[RowT], by: str, number: int | None = None) -> Query
     number = COUNTED + 1 if number is None else number
     last = list(_sort_newest(rows, by)[number - 1 : number])
     return rows.filter(**{f"{by}__gte": last[0][0]}) if last else rows
+
+
+def search_problem(text: str) -> str:
+    """Why the text is too long to search for; empty if it is not. Thousands of words take seconds, and SQLite
+    refuses them, as it does a word of 50,000 characters."""
+    if len(text) > LONGEST_SEARCH:
+        return f"Search for at most {LONGEST_SEARCH:,} characters."
+    return f"Search for at most {MOST_WORDS} words." if len(text.split()) > MOST_WORDS else ""
 
 
 def search_newest(rows: QuerySet[Any], texts: Iterable[str], fields: Collection[str], *, by: str) -> set[Any]:

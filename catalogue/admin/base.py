@@ -34,7 +34,7 @@ from unfold.views import ChangeList
 from catalogue.admin import marks
 from catalogue.admin.rendering import chip, value_in_full
 from catalogue.history import actor_of, record_change, record_deletion, recorded_model, remember_relations
-from catalogue.long_lists import BoundedPaginator, search_newest, with_keys
+from catalogue.long_lists import BoundedPaginator, search_newest, search_problem, with_keys
 from catalogue.models import HistoryEntry, Revision
 from catalogue.models.history import Exposing
 from catalogue.naming import counted
@@ -151,6 +151,14 @@ class CatalogueAdmin(UnfoldAdmin):
         return BoundedPaginator(queryset, *args, by=self.newest_by, **kwargs)
 
     def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
+    ) -> tuple[QuerySet[Any], bool]:
+        if problem := search_problem(search_term):
+            messages.error(request, f"{problem} Nothing was searched.")
+            return queryset.none(), False
+        return self.search_list(request, queryset, search_term)
+
+    def search_list(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
     ) -> tuple[QuerySet[Any], bool]:
         """Searches a long table only in the newest rows that match the filters, for each word anywhere."""
@@ -310,8 +318,9 @@ class OptionsFilter(CountingFilter):
         return queryset.filter(self._condition(chosen)) if chosen in self.options else queryset
 
     def count_choices(self, rows: QuerySet[Any]) -> Mapping[str, int]:
-        counts = {value: Count("pk", filter=self._condition(value)) for value in self.options}
-        return rows.aggregate(**counts)
+        # A value may have the name of a column, which its condition would then not find.
+        counts = {f"of_{value}": Count("pk", filter=self._condition(value)) for value in self.options}
+        return {name.removeprefix("of_"): count for name, count in rows.aggregate(**counts).items()}
 
     def _condition(self, value: str) -> Q:
         _, condition = self.options[value]

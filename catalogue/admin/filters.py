@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from django import forms
 from django.contrib import admin, messages
+from django.contrib.admin.options import IncorrectLookupParameters
 from django.core.exceptions import PermissionDenied
 from django.db import transaction
 from django.db.models import Count, Max, Q, QuerySet
@@ -41,6 +42,7 @@ from catalogue.exposure import (
     members_of_toolsets,
     preview_filters,
 )
+from catalogue.long_lists import search_problem
 from catalogue.models import Review, Revision, Toolset, Workflow, WorkflowFilter
 from catalogue.models.workflow import is_hinted, is_overridden
 from catalogue.naming import counted
@@ -398,6 +400,8 @@ class TagFilter(CountingFilter):
     def queryset(self, request: HttpRequest, queryset: QuerySet[Workflow]) -> QuerySet[Workflow]:
         if not (tag := self.value()):
             return queryset
+        if problem := search_problem(tag):
+            raise IncorrectLookupParameters(problem)
         return queryset.filter(pk__in=Workflow.objects.tagged(tag).order_by().values("pk"))
 
     def count_choices(self, rows: Any) -> Mapping[str, int]:

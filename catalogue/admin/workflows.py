@@ -317,7 +317,7 @@ class WorkflowAdmin(ToolPagesMixin):
         *first, origin, changed = self.list_display
         return (*first, *self.further_columns, origin, changed)
 
-    def get_search_results(
+    def search_list(
         self, request: HttpRequest, queryset: QuerySet[Workflow], search_term: str
     ) -> tuple[QuerySet[Workflow], bool]:
         """Words anywhere; a glob such as billing_* matches whole names."""
@@ -325,7 +325,7 @@ class WorkflowAdmin(ToolPagesMixin):
         for glob in [word for word in words if any(sign in word for sign in GLOB_SIGNS)]:
             queryset = queryset.named_like(glob)  # type: ignore[attr-defined]
             words.remove(glob)
-        return super().get_search_results(request, queryset, " ".join(words))
+        return super().search_list(request, queryset, " ".join(words))
 
     def get_urls(self) -> list[URLPattern]:
         switch = self.admin_site.admin_view(self._switch)

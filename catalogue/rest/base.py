@@ -20,6 +20,7 @@ from django.db.models import QuerySet
 from django.http import Http404
 from django_filters import (  # type: ignore[import-untyped]
     BooleanFilter,
+    CharFilter,
     ChoiceFilter,
     FilterSet,
     IsoDateTimeFilter,
@@ -49,6 +50,7 @@ from catalogue.long_lists import (
     cursor_after,
     newest_of,
     page_of,
+    search_problem,
 )
 from catalogue.models.workflow import MOST_APPROVERS, MOST_CALLS
 from catalogue.permissions import InsufficientScope
@@ -396,6 +398,19 @@ class StableOrdering(OrderingFilter):  # type: ignore[misc]
     def filter(self, qs: QuerySet[Any], value: Any) -> QuerySet[Any]:
         ordered: QuerySet[Any] = super().filter(qs, value)
         return ordered.order_by(*ordered.query.order_by, "pk") if value else ordered
+
+
+class SearchField(forms.CharField):
+    def clean(self, value: Any) -> str:
+        if problem := search_problem(text := str(super().clean(value))):
+            raise forms.ValidationError(problem)
+        return text
+
+
+class SearchFilter(CharFilter):  # type: ignore[misc]
+    """For a text that the database looks for within others."""
+
+    field_class = SearchField
 
 
 class StrictBooleanField(forms.Field):

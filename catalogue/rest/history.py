@@ -66,7 +66,7 @@ class HistoryFilters(django_filters.FilterSet):  # type: ignore[misc]
     kind = django_filters.ChoiceFilter(choices=HistoryEntry.Kind.choices)
     at_after = base.MomentFilter(field_name="at", lookup_expr="gte", label="From this time on.")
     at_before = base.MomentFilter(field_name="at", lookup_expr="lt", label="Before this time.")
-    search = django_filters.CharFilter(
+    search = base.SearchFilter(
         method="filter_search",
         label=f"Has this text in the name of the object or the person, or the message; in the newest "
         f"{SEARCHED:,} that the other parameters leave.",
@@ -178,7 +178,7 @@ class AuditFilters(django_filters.FilterSet):  # type: ignore[misc]
     outcome = django_filters.CharFilter()
     at_after = base.MomentFilter(field_name="at", lookup_expr="gte", label="From this time on.")
     at_before = base.MomentFilter(field_name="at", lookup_expr="lt", label="Before this time.")
-    search = django_filters.CharFilter(
+    search = base.SearchFilter(
         method="filter_search",
         label=f"Has these words in a name, event, address or client; in the newest {SEARCHED:,} entries.",
     )

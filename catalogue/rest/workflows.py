@@ -37,6 +37,7 @@ from catalogue.rest.base import (
     Problem,
     ProblemSerializer,
     Refusal,
+    SearchFilter,
     StableOrdering,
     StrictBooleanFilter,
     StrictSerializer,
@@ -432,8 +433,8 @@ class WorkflowFilters(django_filters.FilterSet):  # type: ignore[misc]
         choices=Review.Kind.choices, method="filter_review", label="Awaits review as this."
     )
     offered_as_prompt = StrictBooleanFilter(label="Clients show it to people as a command.")
-    tag = django_filters.CharFilter(method="filter_tag", label="Carries this tag, in any case of letters.")
-    search = django_filters.CharFilter(
+    tag = SearchFilter(method="filter_tag", label="Carries this tag, in any case of letters.")
+    search = SearchFilter(
         method="filter_search", label="Has this text in a name or description, or as its engine's id."
     )
     ordering = StableOrdering(
@@ -473,9 +474,7 @@ class ToolFilters(django_filters.FilterSet):  # type: ignore[misc]
     )
     source = django_filters.CharFilter(field_name="source__name", label="The source's name.")
     exposed = StrictBooleanFilter(method="filter_exposed", label="Agents see it and may call it.")
-    search = django_filters.CharFilter(
-        method="filter_search", label="Has this text in a name or description."
-    )
+    search = SearchFilter(method="filter_search", label="Has this text in a name or description.")
     ordering = StableOrdering(
         fields=[("tool_name", "id"), ("source__name", "source"), ("changed_at", "updated_at")]
     )

@@ -81,7 +81,7 @@ class ExecutionFilters(django_filters.FilterSet):  # type: ignore[misc]
     created_after = base.MomentFilter(field_name="created_at", lookup_expr="gte")
     created_before = base.MomentFilter(field_name="created_at", lookup_expr="lt")
     # Last: it searches the newest that the other filters leave.
-    search = django_filters.CharFilter(
+    search = base.SearchFilter(
         method="by_text",
         label="Searches, ignoring case, the name of the tool, workflow, source or caller, "
         "the error, the last progress message, the engine's ids and the keys. Searches the newest "

@@ -11,12 +11,22 @@ from django.contrib.auth.models import Group, User
 from django.db import OperationalError, connection, models
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
 from django.utils import timezone
 
+from audit.models import Entry
 from catalogue import exposure
 from catalogue.curation import override_workflow
 from catalogue.exposure import forget_catalogue
-from catalogue.models import DiscoveryRun, Source, Toolset, Workflow, WorkflowFilter
+from catalogue.models import (
+    DiscoveryRun,
+    HistoryEntry,
+    ServerFeature,
+    Source,
+    Toolset,
+    Workflow,
+    WorkflowFilter,
+)
 from executions.approvals import decide
 from executions.models import Approval, CachedResult, CacheUse, Execution
 from executions.starting import create_execution
@@ -283,7 +293,30 @@ def test_lists_are_searched_in_any_case_of_letters(admin_client: Client) -> None
         assert list(found) == [row]
 
 
-@pytest.mark.parametrize("model", [Source, Workflow, Toolset, DiscoveryRun, AccessToken])
+@pytest.mark.parametrize("model", [Source, Workflow, Toolset, Execution, Entry, HistoryEntry, AccessToken])
+@pytest.mark.parametrize("text", ["w " * 5_000, "w" * 50_001])
+@pytest.mark.databases("catalogue.long_lists")
+def test_a_text_that_is_too_long_to_search_for_is_refused(
+    admin_client: Client, model: type[models.Model], text: str
+) -> None:
+    """It took seconds, and then the page said that the database was away."""
+    page = admin_client.get(list_url(model), {"q": text})
+    assert page.status_code == 200 and not page.context["cl"].result_list
+    assert re.search(r"Search for at most [0-9,]+ (words|characters)\. Nothing was searched\.", text_of(page))
+
+
+def test_other_searches_of_the_admin_have_the_same_limit(admin_client: Client) -> None:
+    make_workflow(name="w", tags=["w"])
+    refused = admin_client.get(list_url(Workflow), {"tag": "w" * 50_001}, follow=True)
+    assert refused.status_code == 200 and "cannot be filtered by tag=www" in text_of(refused)
+    completed = {"app_label": "catalogue", "model_name": "workflow", "field_name": "source"}
+    found = admin_client.get(reverse("admin:autocomplete"), completed | {"term": "w" * 50_001})
+    assert found.status_code == 200 and found.json()["results"] == []
+    chosen = admin_client.get(add_url(Toolset), {"find_workflows": "w" * 50_001})
+    assert chosen.status_code == 200
+
+
+@pytest.mark.parametrize("model", [Source, Workflow, Toolset, DiscoveryRun, ServerFeature, AccessToken])
 @pytest.mark.databases("catalogue.admin.base")
 def test_filters_can_show_their_counts(admin_client: Client, model: type[models.Model]) -> None:
     """A4.2: how many of each kind there are."""

@@ -192,3 +192,16 @@ def test_parameters_that_take_several_values_are_given_several_times():
 
     assert sorted(one["state"] for one in answer["results"]) == ["failed", "running"]
     assert all(set(one) == {"id", "state"} for one in answer["results"])
+
+
+@pytest.mark.parametrize("name", ["workflows", "tools", "executions", "history", "audit"])
+@pytest.mark.parametrize("text", ["w " * 5_000, "w" * 50_001])
+def test_a_text_that_is_too_long_to_search_for_is_refused(name, text):
+    """It took seconds, and then the answer said that the database was away."""
+    refused = administrator().get(f"/api/{name}/", {"search": text})
+    assert refused.status_code == 400 and problem_paths(refused) == ["?search"]
+    assert "Search for at most" in refused.content.decode()
+
+
+def test_a_tag_that_is_too_long_to_search_for_is_refused():
+    assert administrator().get("/api/workflows/", {"tag": "w" * 50_001}).status_code == 400
