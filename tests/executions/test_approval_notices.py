@@ -89,6 +89,23 @@ def test_a_signed_webhook_tells_of_the_request_and_the_outcome(
     assert "Too much." in told["data"]["outcome"]
 
 
+def test_the_path_of_a_webhook_is_neither_recorded_nor_logged(
+    guarded: Workflow, approver: User, configured: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Services such as chats take whoever knows it for authorised."""
+
+    async def hang_up(_: Received, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+
+    with hostile(hang_up) as server:
+        address = f"{server.base_url}/services/T0/planted-in-the-path/"
+        configured(approval_webhook_url=address, approval_webhook_secret=SecretStr(SECRET))
+        create_execution(request_for("report"))
+        assert approval_notices.send_due(seconds=10) == 0
+    failed = ApprovalNotice.objects.get()
+    assert "POST ***" in failed.error and "planted" not in failed.error + caplog.text
+
+
 class MailServer(socketserver.ThreadingTCPServer):
     allow_reuse_address = True
     daemon_threads = True
