@@ -4,7 +4,6 @@ from django.conf import settings
 from django.contrib import admin
 from django.urls import include, path, re_path
 from django.views.generic import RedirectView
-from drf_spectacular.views import SpectacularAPIView
 from rest_framework.routers import SimpleRouter
 
 from catalogue.rest.configuration import ConfigurationViewSet, SettingsViewSet
@@ -15,7 +14,7 @@ from catalogue.rest.reviews import ReviewViewSet
 from catalogue.rest.server_features import ServerFeatureViewSet
 from catalogue.rest.sources import ConnectorViewSet, DiscoveryRunViewSet, SourceViewSet
 from catalogue.rest.tools import RootToolViewSet, ToolViewSet
-from catalogue.rest.views import NAME, ApiDocs, ApiRoot, NoSuchEndpoint
+from catalogue.rest.views import NAME, ApiDocs, ApiRoot, NoSuchEndpoint, SchemaView
 from catalogue.rest.workflows import WorkflowViewSet
 from executions.rest.approvals import ApprovalViewSet, StandingApprovalViewSet
 from executions.rest.executions import EngineRunViewSet, ExecutionViewSet
@@ -80,7 +79,7 @@ urlpatterns = [
     re_path(rf"^hooks/(?P<source>{NAME})/?$", receive_delivery, name="webhook"),
     re_path(r"^tools/?$", RootToolViewSet.as_view({"get": "list", "post": "create"}), name="tools"),
     re_path(r"^workflow/?$", RequestInWords.as_view({"post": "create"}), name="workflow"),
-    re_path(r"^api/schema/?$", SpectacularAPIView.as_view(), name="api-schema"),
+    re_path(r"^api/schema/?$", SchemaView.as_view(), name="api-schema"),
     re_path(r"^api/docs/?$", ApiDocs.as_view(), name="api-docs"),
     re_path(r"^api/docs/redoc/?$", ApiDocs.as_view(viewer="redoc"), name="api-redoc"),
     re_path(

@@ -13,7 +13,7 @@ from django.core.management import call_command
 from drf_spectacular import validation
 
 from catalogue.rest.views import ApiViewSet
-from tests.api.clients import agent
+from tests.api.clients import administrator, agent
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "openapi.yaml"
 OPENAPI_SCHEMA = Path(inspect.getfile(validation)).with_name("openapi_3_1_schema.json")
@@ -135,3 +135,12 @@ def test_it_knows_of_pages_that_do_not_exist_names_that_are_unknown_and_times_th
         ("WorkflowRequestDetail", "payload_removed_at"),
     ):
         assert "null" in schemas[schema]["properties"][field]["type"], field
+
+
+@pytest.mark.django_db
+def test_the_document_is_made_once(monkeypatch):
+    """It took half a second of CPU each time, so that a few hundred requests kept everyone else waiting."""
+    first = agent().get("/api/schema/")
+    monkeypatch.setattr("drf_spectacular.generators.SchemaGenerator.get_schema", None)
+    again = administrator().get("/api/schema/")
+    assert again.status_code == 200 and again.content == first.content
