@@ -7,6 +7,7 @@ from django.db import connection
 
 pytestmark = [
     pytest.mark.django_db,
+    pytest.mark.databases("config.sqlite.base"),
     pytest.mark.skipif(connection.vendor != "sqlite", reason="PostgreSQL has another backend"),
 ]
 

@@ -393,6 +393,7 @@ async def test_an_agent_sees_arguments_as_the_curator_changed_them_and_the_engin
     assert refused.is_error and "/seconds: is set by the catalogue; leave it out" in refused.content[0].text
 
 
+@pytest.mark.databases("mcp_bridge.server")
 @pytest.mark.parametrize(
     ("problem", "told"),
     [
@@ -408,7 +409,7 @@ def test_an_error_inside_the_server_is_logged_and_its_words_are_not_sent(
     lines: list[str] = []
 
     def fail(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
-        if sql.startswith(('INSERT INTO "executions_', 'UPDATE "executions_')):
+        if 'INSERT INTO "executions_' in sql or 'UPDATE "executions_' in sql:
             raise problem
         return execute(sql, params, many, context)
 
