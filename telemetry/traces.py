@@ -127,9 +127,14 @@ def span(
     parent: otel_context.Context | None = None,
     attributes: Mapping[str, str | int] | None = None,
 ) -> contextlib.AbstractContextManager["CurrentSpan | None"]:
-    """None if tracing is off; a `parent` is still passed on. An error ends the span as failed, with its type
-    but without its message, which may quote engines and callers."""
+    """None if tracing is off, or within a span of ours that is not recorded; a `parent` is still passed on.
+    An error ends the span as failed, with its type but without its message, which may quote engines and
+    callers."""
     if _exporting:
+        around = trace.get_current_span().get_span_context()
+        is_ours = around.is_valid and not around.is_remote
+        if parent is None and is_ours and not around.trace_flags.sampled:
+            return _NOTHING
         return CurrentSpan(name, kind, parent, attributes)
     return _NOTHING if parent is None else _within(parent)
 
