@@ -54,7 +54,8 @@ def check(door: str, observed: Rows) -> None:
         rows[door] = observed
         write_table(rows)
     kept = read_table().get(door, {})
-    assert sorted(kept) == sorted(observed), "an endpoint without a row, or a row without an endpoint"
+    unmatched = sorted(kept.keys() ^ observed.keys())
+    assert not unmatched, f"rows without an endpoint, or endpoints without a row: {unmatched}"
     differing = {
         endpoint: {who: (kept[endpoint][who], now[who]) for who in COLUMNS if kept[endpoint][who] != now[who]}
         for endpoint, now in observed.items()
