@@ -74,10 +74,12 @@ kept_alike: list[KeptAlike] = []
 
 
 def prune(*, seconds: float | None = None) -> Pruned:
-    """Remove what is due, one batch of each kind in turn, for about `seconds` if given."""
-    work_time = WorkTime(seconds)
+    """Remove what is due, one batch of each kind in turn, for about `seconds` if given, after sealing the
+    audit for as long."""
     # The audit creates its entries of calls from these records.
     seal(seconds=seconds)
+    # Not before: while many calls wait to be sealed, nothing would be removed.
+    work_time = WorkTime(seconds)
     retention, now = Retention.current(), timezone.now()
     counts: Counter[str] = Counter()
     cached: dict[str, Callable[[], int]] = {}

@@ -9,7 +9,7 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from catalogue import product_settings
+from catalogue import exposure, product_settings
 from catalogue.curation import override_workflow
 from catalogue.exposure import forget_catalogue
 from catalogue.models import Source, Workflow
@@ -204,7 +204,7 @@ def test_only_near_a_limit_is_anything_counted(
     workflow: Workflow, configured: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """E7: half of the limit away, a call costs nothing more; nearer, it takes its turn and counts."""
-    for remembering in (starting, product_settings):
+    for remembering in (starting, product_settings, exposure):
         monkeypatch.setattr(remembering, "MAX_AGE_SECONDS", 3600)
     configured(max_concurrent_per_caller=206)
     for _ in range(100):

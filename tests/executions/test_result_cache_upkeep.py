@@ -220,7 +220,7 @@ def test_a_large_cache_does_not_keep_other_kinds_waiting_for_a_later_pass(
     keep(records=1)
     make_execution(state=State.COMPLETED)
     let_days_pass(2)
-    pruned = prune(seconds=0.5)
+    pruned = prune(seconds=1)
     assert pruned.executions == 1 and pruned.cached_results > 1 and not pruned.all_done
     rounds[:] = [timezone.now()] * 1_000_000
     assert prune(seconds=60).all_done and not Execution.objects.exists()
