@@ -10,9 +10,11 @@ import json
 import math
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any
+from functools import partial, wraps
+from typing import Any, ParamSpec, TypeVar
 
 from django.conf import settings
 from django.db import IntegrityError, transaction
@@ -37,6 +39,8 @@ from executions.result_cache import answer_from_cache, count_run, mark_for_cache
 from executions.runner.lease import LEASE
 from telemetry import metrics
 
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
 MAX_AGE_SECONDS = 0.2  # How long a process relies on its last count of all processes' admissions
 RESERVE = 100
 MINUTE = timedelta(seconds=60)
@@ -167,17 +171,29 @@ def create_execution(request: StartRequest, *, holder: str = "") -> Execution:
     Otherwise a worker starts it. Raises the subclasses of StartRefused. Each call that is recorded counts
     towards the rates, an answer from the cache too; a repeated one does not.
     """
-    try:
-        return _create_execution(request, holder)
-    except refusals.StartRefused as refused:
-        metrics.calls_refused.labels(refused.reason).inc()
-        raise
+    return prepare_execution(request, holder)()
 
 
-def _create_execution(request: StartRequest, holder: str) -> Execution:
+def _counting_refusals(step: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+    @wraps(step)
+    def counted(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
+        try:
+            return step(*args, **kwargs)
+        except refusals.StartRefused as refused:
+            metrics.calls_refused.labels(refused.reason).inc()
+            raise
+
+    return counted
+
+
+@_counting_refusals
+def prepare_execution(request: StartRequest, holder: str) -> Callable[[], Execution]:
+    """The part of `create_execution` that may wait for other threads, so that it must hold no transaction
+    (rates: who books writes under a lock). The function that it returns is the rest, and may be a part of a
+    larger transaction."""
     written = request
     if written.idempotency_key and (asked_before := _find_by_key(written)) is not None:
-        return asked_before
+        return lambda: asked_before
     workflow = _find_hidden(request) if request.may_be_hidden else None
     workflow = workflow or exposed_workflow(request.tool_name, caller=request.caller)
     # Repeated requests are identified by the arguments as written, plus the curator's overrides.
@@ -187,18 +203,24 @@ def _create_execution(request: StartRequest, holder: str) -> Execution:
         raise refusals.InvalidArguments(request.tool_name, settled.problems)
     request = replace(request, arguments=settled.arguments)
     if holder and (abandoned := _reattach(request, workflow, digest)) is not None:
-        return abandoned
+        return lambda: abandoned
     # Decided here: calls without any rate are spared the function call.
     if rates.defaults.in_force or workflow.calls_per_minute or request.caller.rates or request.caller.toolset:
         rates.take_call(workflow, request.caller)
+    return partial(_answer_or_find, request, workflow, digest, holder, written)
+
+
+@_counting_refusals
+def _answer_or_find(
+    request: StartRequest, workflow: Workflow, digest: str, holder: str, written: StartRequest
+) -> Execution:
     try:
-        execution = _answer_or_record(request, workflow, digest, holder)
+        return _answer_or_record(request, workflow, digest, holder)
     except IntegrityError:
         if (asked_before := _find_by_key(written)) is not None:
             return asked_before
         # Deleted since the catalogue was cached.
         raise refusals.UnknownTool(request.tool_name) from None
-    return execution
 
 
 def _answer_or_record(request: StartRequest, workflow: Workflow, digest: str, holder: str) -> Execution:

@@ -18,10 +18,10 @@ from executions.interacting import CancelOutcome, cancel_execution
 from executions.models import ACTIVE, OPEN, Execution, State
 from executions.models.lifecycle import StartRequest
 from executions.refusals import StartRefused
-from executions.runner.follow import CANCELLATION_GRACE, record
+from executions.runner.follow import CANCELLATION_GRACE, record_prepared
 from executions.runner.lease import LEASE, keep
 from executions.runner.start import send_start
-from executions.starting import create_execution
+from executions.starting import prepare_execution
 from executions.wakeups import Patience, is_awaited_besides, waits, wake, woken_by
 from telemetry import traces
 
@@ -160,7 +160,7 @@ class _Follower:
     async def _run(self) -> None:
         created: Execution | None = None  # If there is something to follow
         try:
-            recorded = await record(self._create)
+            recorded = await record_prepared(self._prepare)
             created = recorded if self._begin(recorded) else None
         except Exception as error:  # noqa: BLE001 - raised in `wait`
             self._note_failure(error)
@@ -218,8 +218,11 @@ class _Follower:
         assert self._execution is not None, "there is nothing to follow before it is created"
         return DatabaseOutage("Following the execution", execution=self._execution.pk)
 
-    def _create(self) -> Execution:
-        execution = create_execution(self._request, holder=self._holder)
+    def _prepare(self) -> Callable[[], Execution]:
+        return partial(self._create, prepare_execution(self._request, self._holder))
+
+    def _create(self, write: Callable[[], Execution]) -> Execution:
+        execution = write()
         is_ours = execution.lease_holder == self._holder
         if is_ours and self._is_abandoned and _is_cancelled_on_disconnect(execution):
             execution.cancel(f"{CALLER_GONE} It was not started.")

@@ -1,11 +1,12 @@
 """How a transition changes the row: one compare-and-set UPDATE with its events and payload."""
 
 import contextlib
-from collections.abc import Iterable, Mapping, Sequence
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from django.db import models, transaction
+from django.db import DatabaseError, InterfaceError, models, transaction
 from django.db.models.expressions import RawSQL
 from django.utils import timezone
 
@@ -40,6 +41,35 @@ from executions.models.usage import end_of, usage_insertion
 MESSAGE_CHARACTERS = 500  # Of a progress message
 NO_LEASE: Mapping[str, Any] = {"lease_holder": "", "lease_expires_at": None}
 Event = tuple[str, str]  # A line for the timeline: its kind and text
+
+
+class _Before(threading.local):
+    """What instances held before this thread changed them, oldest first; None: nobody asks."""
+
+    changed: list[tuple[dict[str, Any], dict[str, Any]]] | None = None
+
+
+_before = _Before()
+
+
+@contextlib.contextmanager
+def instances_restored_on_failure() -> Iterator[None]:
+    """Around a transaction of several executions: if the database fails it, their instances are again what
+    their rows are."""
+    changed = _before.changed = []
+    try:
+        yield
+    except (DatabaseError, InterfaceError):
+        for attributes, values in reversed(changed):
+            attributes.update(values)
+        raise
+    finally:
+        _before.changed = None
+
+
+def _keep_before(instance: models.Model) -> None:
+    if _before.changed is not None:
+        _before.changed.append((vars(instance), dict(vars(instance))))
 
 
 class Transitions(ExecutionRecord):
@@ -158,7 +188,9 @@ class Transitions(ExecutionRecord):
             moved = self._move_when(when, allowed, changes, others)
         if not moved:
             return False
+        _keep_before(self)
         if (known := self._state.fields_cache.get("payload")) is not None:
+            _keep_before(known)
             vars(known).update(payload)
         for name, value in changes.items():
             if name != "state" and not isinstance(value, models.expressions.Combinable):

@@ -16,12 +16,12 @@ from typing import Any, ParamSpec, TypeVar
 from weakref import WeakKeyDictionary
 
 from django.conf import settings
-from django.db import close_old_connections, connection, transaction
+from django.db import DatabaseError, InterfaceError, close_old_connections, connection, transaction
 from django.db.models import F, Value
 from django.db.models.functions import Coalesce
 from django.utils import timezone
 
-from catalogue.database import THREADS, run_in_database
+from catalogue.database import THREADS, in_turn, run_in_database
 from connectors.background import CLOCKS_APART
 from connectors.errors import ConnectorError, NotFound, Rejected, Unreachable, Unsupported, error_name
 from connectors.network.redaction import printable
@@ -30,6 +30,7 @@ from executions.engine_webhooks import stop_relying_if_missed
 from executions.models import ErrorKind, Execution
 from executions.models.execution import ExecutionEvent, ExecutionQuerySet, State
 from executions.models.lifecycle import log_progress
+from executions.models.transitions import instances_restored_on_failure
 from executions.runner.engine_calls import (
     LONGEST_INTERVAL_SECONDS,
     READ_SECONDS,
@@ -49,14 +50,23 @@ Result = TypeVar("Result")
 AT_A_TIME = 50  # Bounded, so that no step waits long for others
 LINGER_SECONDS = 0.02  # How long records that no request waits for are collected
 MOST_HOPS = THREADS // 2  # Per event loop; claims and requests need threads too
+WRITTEN_TOGETHER = 16 if connection.vendor == "sqlite" else 1
+"""In one transaction, during which no other process can write. On SQLite a COMMIT takes half of a record's
+time, and for several little more. PostgreSQL needs no transaction for a record, and several rows that are
+locked in any order would come to deadlocks."""
 
 
 def record(
     unit: Callable[Parameters, Result], *args: Parameters.args, **kwargs: Parameters.kwargs
 ) -> asyncio.Future[Result]:
-    """Like `run_in_database`, batched: each unit is a transaction of its own and fails alone."""
+    """Like `run_in_database`, batched: each unit fails alone, and may share its transaction with others."""
     within = contextvars.copy_context()  # The request that caused it
     return _put(partial(within.run, unit, *args, **kwargs))
+
+
+def record_prepared(prepare: Callable[[], Callable[[], Result]]) -> asyncio.Future[Result]:
+    """Like `record`, of the function that `prepare` returns. No transaction is open during `prepare`."""
+    return _put(_Prepared(contextvars.copy_context(), prepare))
 
 
 async def record_together(unit: Callable[..., None], item: Any, **arguments: Any) -> None:
@@ -71,7 +81,16 @@ class _Shared:
     item: Any
 
 
-Unit = Callable[[], Any] | _Shared
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    within: contextvars.Context
+    step: Callable[[], Callable[[], Any]]
+
+    def prepare(self) -> Callable[[], Any]:
+        return partial(self.within.run, self.within.run(self.step))
+
+
+Unit = Callable[[], Any] | _Shared | _Prepared
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,18 +155,68 @@ def _put(unit: Unit) -> asyncio.Future[Any]:
 def _carry_out(units: Sequence[Unit]) -> list[Any]:
     outcomes: list[Any] = [None] * len(units)
     shared: dict[Any, dict[int, Any]] = defaultdict(dict)
+    single: list[int] = []
     for number, unit in enumerate(units):
         if isinstance(unit, _Shared):
             shared[unit.unit, unit.arguments][number] = unit.item
         else:
-            # As `_outcome_of`, without a call for each.
-            try:
-                outcomes[number] = unit()
-            except Exception as error:  # noqa: BLE001 - the step that it belongs to gets it
-                outcomes[number] = _failure_of(error)
+            single.append(number)
+    for first in range(0, len(single), WRITTEN_TOGETHER):
+        some = single[first : first + WRITTEN_TOGETHER]
+        for number, outcome in zip(some, _write([units[number] for number in some]), strict=True):
+            outcomes[number] = outcome
     for (call, arguments), items in shared.items():
         for number, outcome in _outcomes_of(partial(call, **dict(arguments)), items).items():
             outcomes[number] = outcome
+    return outcomes
+
+
+def _write(units: Sequence[Any]) -> list[Any]:
+    outcomes = [_outcome_of(unit.prepare) if isinstance(unit, _Prepared) else unit for unit in units]
+    writes = {number: outcome for number, outcome in enumerate(outcomes) if not isinstance(outcome, _Failure)}
+    for number, outcome in zip(writes, _carry_out_writes(list(writes.values())), strict=True):
+        outcomes[number] = outcome
+    return outcomes
+
+
+def _carry_out_writes(writes: Sequence[Callable[[], Any]]) -> list[Any]:
+    if len(writes) > 1:
+        try:
+            return _write_together(writes)
+        except _NotWritten:
+            pass  # One of them fails the others.
+        except (DatabaseError, InterfaceError) as error:
+            # Each would wait for the database as long as this did.
+            return [_failure_of(error)] * len(writes)
+    return [_outcome_of(write) for write in writes]
+
+
+class _NotWritten(Exception):
+    pass
+
+
+@in_turn
+def _write_together(units: Sequence[Callable[[], Any]]) -> list[Any]:
+    """In one transaction. Raises _NotWritten if the database fails one of them, or the COMMIT; what it raises
+    else if the transaction could not begin."""
+    outcomes: list[Any] = []
+    has_begun = False
+    try:
+        with instances_restored_on_failure(), transaction.atomic():
+            has_begun = True
+            for unit in units:
+                try:
+                    outcomes.append(unit())
+                except (DatabaseError, InterfaceError):
+                    raise
+                except Exception as error:  # noqa: BLE001 - the step that it belongs to gets it
+                    outcomes.append(_Failure(error))
+                if connection.needs_rollback:
+                    raise transaction.TransactionManagementError("a unit broke the transaction")
+    except (DatabaseError, InterfaceError) as error:
+        if has_begun:
+            raise _NotWritten from error
+        raise
     return outcomes
 
 
