@@ -294,6 +294,8 @@ ANOTHER_KIND = SafeString('<a href="?" class="underline">Another kind</a>')
 def fieldsets_to_fill_in(kind: str, source: Source | None) -> list[Any]:
     lines: dict[str, list[Any]] = {"": []}
     stored = stored_credentials(source) if source else {}
+    filled_in = set(stored) | {name for name, value in (source.config if source else {}).items() if value}
+    shown = {setting.hints.group for name, setting in known_settings(kind).items() if name in filled_in}
     for setting in known_settings(kind).values():
         field, may_forget = SETTING + setting.name, setting.secret and not setting.required
         line = (field, FORGET + setting.name) if may_forget and stored.get(setting.name) else field
@@ -305,7 +307,10 @@ def fieldsets_to_fill_in(kind: str, source: Source | None) -> list[Any]:
     return [
         (None, {"fields": ["name", "kind_label" if source else "kind", "enabled", KEPT_ENTRIES]}),
         (label_of(kind), {"fields": lines.pop(""), "description": introduction}),
-        *((group, {"fields": fields, "classes": ["collapse"]}) for group, fields in lines.items()),
+        *(
+            (group, {"fields": fields, "classes": [] if group in shown else ["collapse"]})
+            for group, fields in lines.items()
+        ),
         ("Discovery", {"fields": DISCOVERY_FIELDS}),
         ("Limits", {"fields": LIMIT_FIELDS}),
     ]

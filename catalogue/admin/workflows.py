@@ -55,11 +55,6 @@ class TagsField(CommasField):
         return bool(initial != self.to_python(data))
 
 
-REMOVAL = (
-    "Remove workflows that their engine no longer lists, with your texts, settings and picks for toolsets"
-)
-
-
 class TagsForm(forms.Form):
     tags = CommasField(
         label="Tags",
@@ -458,7 +453,11 @@ class WorkflowAdmin(ToolPagesMixin):
             if message := outcome.kept_message():
                 messages.warning(request, message)
 
-        return ask_for_selected(self, request, queryset, forms.Form, REMOVAL, remove)
+        note = (
+            f"Of {counted(queryset.count(), 'workflow')}, those that their engine no longer lists are "
+            "removed with your texts, settings and picks for toolsets. Those with executions are kept."
+        )
+        return ask_for_selected(self, request, queryset, forms.Form, "Remove workflows", remove, note=note)
 
     def has_toolset_permission(self, request: HttpRequest) -> bool:
         return bool(request.user.has_perm("catalogue.change_toolset"))

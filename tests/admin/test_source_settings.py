@@ -72,6 +72,23 @@ def test_a_default_stands_in_the_field_where_emptiness_means_something_else(
     assert Source.objects.get().config["prefix"] == ""
 
 
+@pytest.mark.parametrize(
+    ("config", "credentials"),
+    [({"extra_key_1_name": "DD-APP"}, {}), ({}, {"extra_key_1": "key-1"}), ({}, {})],
+    ids=["a key without its value", "a value without its name", "nothing"],
+)
+def test_a_group_of_settings_is_open_if_one_of_them_is_filled_in(
+    admin_client: Client, config: dict[str, str], credentials: dict[str, str]
+) -> None:
+    """B4: also the first of two, so that what is missing is in sight."""
+    source = make_source(kind="http", config=config)
+    source.credentials = credentials
+    source.save()
+    fieldsets = admin_client.get(page_url(source)).context["adminform"]
+    closed = {fieldset.name for fieldset in fieldsets if fieldset.is_collapsible}
+    assert ("Extra keys and headers" in closed) == (not config and not credentials)
+
+
 def test_the_bounds_of_a_number_are_told(admin_client: Client, ledger_kind: str) -> None:
     """B4: before somebody gets them wrong."""
     page = ledger_form(admin_client).content.decode()

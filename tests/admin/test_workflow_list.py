@@ -310,7 +310,7 @@ def test_selected_workflows_are_removed_if_the_engine_no_longer_lists_them(admin
     make_execution(ran)
 
     asked = run_action(admin_client, "remove_selected", present, ran, removed)
-    assert "3 workflows selected" in text_of(asked)
+    assert "Of 3 workflows, those that their engine no longer lists are removed" in text_of(asked)
     assert Workflow.objects.count() == 3
     chosen = {"_selected_action": [present.pk, ran.pk, removed.pk], "post": "yes"}
     answer = admin_client.post(LIST, chosen | {"action": "remove_selected"})
