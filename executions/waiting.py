@@ -18,8 +18,9 @@ from executions.interacting import CancelOutcome, cancel_execution
 from executions.models import ACTIVE, OPEN, Execution, State
 from executions.models.lifecycle import StartRequest
 from executions.refusals import StartRefused
-from executions.runner.follow import CANCELLATION_GRACE, record_prepared
+from executions.runner.follow import CANCELLATION_GRACE
 from executions.runner.lease import LEASE, keep
+from executions.runner.recording import record_prepared
 from executions.runner.start import send_start
 from executions.starting import prepare_execution
 from executions.wakeups import Patience, is_awaited_besides, waits, wake, woken_by

@@ -1,27 +1,23 @@
-"""Following a run at the engine: polls, cancels and the deadline; results are recorded in batches.
+"""Following a run at the engine: polls, cancels and the deadline.
 
 A run past its timeout is cancelled and given a grace period. If it continues, it is terminated if its
 source allows that, and the engine's last answer is recorded.
 """
 
 import asyncio
-import contextvars
-from collections import defaultdict, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import partial
 from math import ceil
-from typing import Any, ParamSpec, TypeVar
-from weakref import WeakKeyDictionary
+from typing import Any
 
 from django.conf import settings
-from django.db import DatabaseError, InterfaceError, close_old_connections, connection, transaction
+from django.db import connection, transaction
 from django.db.models import F, Value
 from django.db.models.functions import Coalesce
 from django.utils import timezone
 
-from catalogue.database import THREADS, in_turn, run_in_database
+from catalogue.database import run_in_database
 from connectors.background import CLOCKS_APART
 from connectors.errors import ConnectorError, NotFound, Rejected, Unreachable, Unsupported, error_name
 from connectors.network.redaction import printable
@@ -30,7 +26,6 @@ from executions.engine_webhooks import stop_relying_if_missed
 from executions.models import ErrorKind, Execution
 from executions.models.execution import ExecutionEvent, ExecutionQuerySet, State
 from executions.models.lifecycle import log_progress
-from executions.models.transitions import instances_restored_on_failure
 from executions.runner.engine_calls import (
     LONGEST_INTERVAL_SECONDS,
     READ_SECONDS,
@@ -41,205 +36,10 @@ from executions.runner.engine_calls import (
     next_try_after,
     poll_outages,
 )
+from executions.runner.recording import record, record_together
 from executions.runner.schedule import learn_from_end, learnt_pause
 from executions.wakeups import UNREPORTED_SECONDS, has_working_webhook, woken_by
 from telemetry import metrics
-
-Parameters = ParamSpec("Parameters")
-Result = TypeVar("Result")
-AT_A_TIME = 50  # Bounded, so that no step waits long for others
-LINGER_SECONDS = 0.02  # How long records that no request waits for are collected
-MOST_HOPS = THREADS // 2  # Per event loop; claims and requests need threads too
-WRITTEN_TOGETHER = 16 if connection.vendor == "sqlite" else 1
-"""In one transaction, during which no other process can write. On SQLite a COMMIT takes half of a record's
-time, and for several little more. PostgreSQL needs no transaction for a record, and several rows that are
-locked in any order would come to deadlocks."""
-
-
-def record(
-    unit: Callable[Parameters, Result], *args: Parameters.args, **kwargs: Parameters.kwargs
-) -> asyncio.Future[Result]:
-    """Like `run_in_database`, batched: each unit fails alone, and may share its transaction with others."""
-    within = contextvars.copy_context()  # The request that caused it
-    return _put(partial(within.run, unit, *args, **kwargs))
-
-
-def record_prepared(prepare: Callable[[], Callable[[], Result]]) -> asyncio.Future[Result]:
-    """Like `record`, of the function that `prepare` returns. No transaction is open during `prepare`."""
-    return _put(_Prepared(contextvars.copy_context(), prepare))
-
-
-async def record_together(unit: Callable[..., None], item: Any, **arguments: Any) -> None:
-    """Call `unit` once with all waiting items of the same arguments; if that fails, once for each."""
-    await _put(_Shared(unit, tuple(arguments.items()), item))
-
-
-@dataclass(frozen=True, slots=True)
-class _Shared:
-    unit: Callable[..., None]
-    arguments: tuple[tuple[str, Any], ...]
-    item: Any
-
-
-@dataclass(frozen=True, slots=True)
-class _Prepared:
-    within: contextvars.Context
-    step: Callable[[], Callable[[], Any]]
-
-    def prepare(self) -> Callable[[], Any]:
-        return partial(self.within.run, self.within.run(self.step))
-
-
-Unit = Callable[[], Any] | _Shared | _Prepared
-
-
-@dataclass(frozen=True, slots=True)
-class _Failure:
-    error: Exception
-
-
-class _Queue:
-    def __init__(self) -> None:
-        self.waiting: deque[tuple[Unit, asyncio.Future[Any]]] = deque()
-        self.hops: set[asyncio.Task[None]] = set()
-        self.lingers = False
-
-    def end_lingering(self) -> None:
-        self.lingers = False
-        if self.waiting and len(self.hops) < MOST_HOPS:
-            self.hops.add(asyncio.get_running_loop().create_task(self.carry_out_all()))
-
-    async def carry_out_all(self) -> None:
-        try:
-            while self.waiting:
-                units, futures = list[Unit](), list[asyncio.Future[Any]]()
-                while self.waiting and len(units) < AT_A_TIME:
-                    unit, future = self.waiting.popleft()
-                    units.append(unit)
-                    futures.append(future)
-                try:
-                    outcomes: Sequence[Any] = await run_in_database(_carry_out, units)
-                except Exception as error:  # noqa: BLE001 - each step gets it
-                    outcomes = [_Failure(error)] * len(units)
-                for future, outcome in zip(futures, outcomes, strict=True):
-                    if future.done():
-                        continue  # The caller was cancelled.
-                    if isinstance(outcome, _Failure):
-                        future.set_exception(outcome.error)
-                    else:
-                        future.set_result(outcome)
-        finally:
-            # Not in a callback of the task, which runs later: a unit added in between would wait for ever.
-            if (hop := asyncio.current_task()) is not None:
-                self.hops.discard(hop)
-
-
-_queues: WeakKeyDictionary[asyncio.AbstractEventLoop, _Queue] = WeakKeyDictionary()
-
-
-def _put(unit: Unit) -> asyncio.Future[Any]:
-    loop = asyncio.get_running_loop()
-    if (queue := _queues.get(loop)) is None:
-        queue = _queues[loop] = _Queue()
-    future: asyncio.Future[Any] = loop.create_future()
-    queue.waiting.append((unit, future))
-    if not isinstance(unit, _Shared):
-        if len(queue.hops) < MOST_HOPS:
-            queue.hops.add(loop.create_task(queue.carry_out_all()))
-    elif not queue.lingers:
-        queue.lingers = True
-        loop.call_later(LINGER_SECONDS, queue.end_lingering)
-    return future
-
-
-def _carry_out(units: Sequence[Unit]) -> list[Any]:
-    outcomes: list[Any] = [None] * len(units)
-    shared: dict[Any, dict[int, Any]] = defaultdict(dict)
-    single: list[int] = []
-    for number, unit in enumerate(units):
-        if isinstance(unit, _Shared):
-            shared[unit.unit, unit.arguments][number] = unit.item
-        else:
-            single.append(number)
-    for first in range(0, len(single), WRITTEN_TOGETHER):
-        some = single[first : first + WRITTEN_TOGETHER]
-        for number, outcome in zip(some, _write([units[number] for number in some]), strict=True):
-            outcomes[number] = outcome
-    for (call, arguments), items in shared.items():
-        for number, outcome in _outcomes_of(partial(call, **dict(arguments)), items).items():
-            outcomes[number] = outcome
-    return outcomes
-
-
-def _write(units: Sequence[Any]) -> list[Any]:
-    outcomes = [_outcome_of(unit.prepare) if isinstance(unit, _Prepared) else unit for unit in units]
-    writes = {number: outcome for number, outcome in enumerate(outcomes) if not isinstance(outcome, _Failure)}
-    for number, outcome in zip(writes, _carry_out_writes(list(writes.values())), strict=True):
-        outcomes[number] = outcome
-    return outcomes
-
-
-def _carry_out_writes(writes: Sequence[Callable[[], Any]]) -> list[Any]:
-    if len(writes) > 1:
-        try:
-            return _write_together(writes)
-        except _NotWritten:
-            pass  # One of them fails the others.
-        except (DatabaseError, InterfaceError) as error:
-            # Each would wait for the database as long as this did.
-            return [_failure_of(error)] * len(writes)
-    return [_outcome_of(write) for write in writes]
-
-
-class _NotWritten(Exception):
-    pass
-
-
-@in_turn
-def _write_together(units: Sequence[Callable[[], Any]]) -> list[Any]:
-    """In one transaction. Raises _NotWritten if the database fails one of them, or the COMMIT; what it raises
-    else if the transaction could not begin."""
-    outcomes: list[Any] = []
-    has_begun = False
-    try:
-        with instances_restored_on_failure(), transaction.atomic():
-            has_begun = True
-            for unit in units:
-                try:
-                    outcomes.append(unit())
-                except (DatabaseError, InterfaceError):
-                    raise
-                except Exception as error:  # noqa: BLE001 - the step that it belongs to gets it
-                    outcomes.append(_Failure(error))
-                if connection.needs_rollback:
-                    raise transaction.TransactionManagementError("a unit broke the transaction")
-    except (DatabaseError, InterfaceError) as error:
-        if has_begun:
-            raise _NotWritten from error
-        raise
-    return outcomes
-
-
-def _outcomes_of(call: Callable[[Sequence[Any]], None], items: Mapping[int, Any]) -> dict[int, Any]:
-    outcome = _outcome_of(partial(call, list(items.values())))
-    if isinstance(outcome, _Failure) and len(items) > 1:
-        # One item may fail the batch.
-        return {number: _outcome_of(partial(call, [item])) for number, item in items.items()}
-    return dict.fromkeys(items, outcome)
-
-
-def _outcome_of(unit: Callable[[], Any]) -> Any:
-    try:
-        return unit()
-    except Exception as error:  # noqa: BLE001 - the steps that it belongs to get it
-        return _failure_of(error)
-
-
-def _failure_of(error: Exception) -> _Failure:
-    # A broken connection would fail the other units.
-    close_old_connections()
-    return _Failure(error)
-
 
 Poll = tuple[Execution, RunSnapshot]
 

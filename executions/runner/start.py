@@ -49,8 +49,9 @@ from executions.runner.engine_calls import (
     log_of,
     next_try_after,
 )
-from executions.runner.follow import log_end, record, record_timeout
+from executions.runner.follow import log_end, record_timeout
 from executions.runner.lease import LEASE
+from executions.runner.recording import record
 from executions.runner.schedule import learnt_pause
 from executions.wakeups import woken_by
 

@@ -14,8 +14,8 @@ from connectors.background import run_in_background_loop
 from executions import advancing
 from executions.advancing import finish_polling, poll_due_executions
 from executions.models import Execution, State
-from executions.runner.follow import record
 from executions.runner.lease import LANE_ROOM, Lane, claim_due_executions
+from executions.runner.recording import record
 from executions.tasks import finish_steps_of_worker
 from tests.connectors.scripted import replies
 from tests.executions.engines import (

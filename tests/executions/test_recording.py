@@ -19,7 +19,7 @@ from executions.advancing import poll_due_executions
 from executions.models import Execution, State
 from executions.models.execution import ExecutionEvent
 from executions.refusals import UnknownTool
-from executions.runner.follow import record, record_together
+from executions.runner.recording import record, record_together
 from tests.connectors.scripted import Received, response
 from tests.executions.caching import cache_for, numbered
 from tests.executions.engines import Gate, WireEngine, status, wait_until
@@ -28,7 +28,7 @@ from tests.factories import make_workflow
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
-    pytest.mark.databases("executions.runner.follow"),
+    pytest.mark.databases("executions.runner.recording"),
 ]
 
 
