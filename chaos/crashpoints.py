@@ -1,8 +1,8 @@
 """Ends a process at each statement, commit and request of a call, and checks what the next one makes of it.
 
-For each kind of engine one call is made to the end, and its steps are counted. Then it is made again for each
-of them, in a process that ends there as if it had been killed; another one, which lives on as a worker does,
-goes on with what it finds.
+For each kind of engine one call, or two at once, are made to the end, and their steps are counted. Then they
+are made again for each of them, in a process that ends there as if it had been killed; another one, which
+lives on as a worker does, goes on with what it finds.
 """
 
 import argparse
@@ -16,7 +16,7 @@ import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -151,15 +151,21 @@ class Kind:
     source: str = "simplified"
     """The kind of its source; that of an HTTP tool answers the start with the result."""
     looks: int = 1
+    calls: int = 1
+    """At once: on SQLite their records share transactions."""
 
 
+KEYED = {"idempotency_header": "Idempotency-Key"}
 KINDS = (
-    Kind("one run for each key", takes_keys=True, config={"idempotency_header": "Idempotency-Key"}),
+    Kind("one run for each key", takes_keys=True, config=KEYED),
     Kind("runs can be looked up by key", config={"run_lookup_path": LOOKUP}),
     Kind("neither", can_be_asked=False),
     Kind("the answer is the result", can_be_asked=False, source="http"),
     Kind("the start lasts as long as the run", can_be_asked=False, source="holding"),
     Kind("a run that is waited for", can_be_asked=False, source="waiting", looks=3),
+    Kind("two calls at once, one run for each key", takes_keys=True, config=KEYED, calls=2),
+    Kind("two calls at once, neither", can_be_asked=False, calls=2),
+    Kind("two calls at once, the answer is the result", can_be_asked=False, source="http", calls=2),
 )
 
 
@@ -223,13 +229,16 @@ class Steps:
         BaseDatabaseWrapper.commit = count_and_commit  # type: ignore[method-assign, assignment]
 
 
-def make_call(number: int, die_at: int | None) -> int:
-    """Returns how many statements and commits it took."""
+def make_calls(numbers: Sequence[int], die_at: int | None) -> int:
+    """At once. Returns how many statements and commits they took."""
     from tests.executions.steps import call
+
+    async def at_once() -> None:
+        await asyncio.gather(*(call(WORKFLOW, {"call": number}) for number in numbers))
 
     steps = Steps(die_at)
     steps.install()
-    asyncio.run(call(WORKFLOW, {"call": number}))
+    asyncio.run(at_once())
     return steps.passed
 
 
@@ -248,7 +257,15 @@ def go_on() -> list[dict[str, Any]]:
             let_pass(execution, ROUND_SECONDS)
         advance_due_executions()
     rows = Execution.objects.select_related("payload")
-    return [{"state": row.state, "output": row.payload.output, "error": row.error} for row in rows]
+    return [
+        {
+            "call": row.payload.input["call"],
+            "state": row.state,
+            "output": row.payload.output,
+            "error": row.error,
+        }
+        for row in rows
+    ]
 
 
 def clear() -> None:
@@ -321,7 +338,7 @@ def forget_workflows() -> None:
 
 
 def judge(kind: Kind, runs: list[str], rows: list[dict[str, Any]]) -> str:
-    """What the interrupted call came to; a word in capitals is a violation."""
+    """What an interrupted call came to; a word in capitals is a violation."""
     if len(runs) > 1:
         return f"DOUBLED: {len(runs)} runs"
     if not rows:
@@ -343,13 +360,15 @@ def visit(kind: Kind) -> Counter[tuple[str, str]]:
     engine = Engine(takes_keys=kind.takes_keys, looks=kind.looks)
     outcomes: Counter[tuple[str, str]] = Counter()
 
-    def run_call(number: int, step: int | None) -> tuple[int, Any]:
-        return in_process(lambda: make_call(number, step), lambda process: setattr(engine, "asker", process))
+    def run_calls(numbers: Sequence[int], step: int | None) -> tuple[int, Any]:
+        return in_process(
+            lambda: make_calls(numbers, step), lambda process: setattr(engine, "asker", process)
+        )
 
     with running_engine(engine):
         status, _ = in_process(lambda: prepare(kind, engine))
         assert status == 0, "the workflow could not be made"
-        status, steps = run_call(0, None)
+        status, steps = run_calls(range(kind.calls), None)
         assert status == 0, f"the call itself failed: {status}"
         requests = engine.requests
         points = [(step, None) for step in range(steps)] + [(None, point) for point in range(requests)]
@@ -357,27 +376,31 @@ def visit(kind: Kind) -> Counter[tuple[str, str]]:
             for number, (step, point) in enumerate(points, 1):
                 others(clear)
                 engine.requests, engine.kill_at = 0, point
-                status, _ = run_call(number, step)
+                numbers = range(number * kind.calls, (number + 1) * kind.calls)
+                status, _ = run_calls(numbers, step)
                 engine.kill_at = None
                 assert status in (0, KILLED, -signal.SIGKILL), f"it ended by itself: {status}"
                 rows = others(go_on) if status else []
-                outcome = judge(kind, engine.runs.get(str(number), []), rows) if status else NOT_REACHED
-                outcomes[STEPS if point is None else REQUESTS, outcome] += 1
-                if is_violation(outcome):
-                    where = f"step {step}" if step is not None else f"request point {point}"
-                    print(f"  {outcome} (killed at {where} of {steps} and {requests})", flush=True)
+                for each in numbers:
+                    its_rows = [row for row in rows if row["call"] == each]
+                    outcome = judge(kind, engine.runs.get(str(each), []), its_rows) if status else NOT_REACHED
+                    outcomes[STEPS if point is None else REQUESTS, outcome] += 1
+                    if is_violation(outcome):
+                        where = f"step {step}" if step is not None else f"request point {point}"
+                        print(f"  {outcome} (killed at {where} of {steps} and {requests})", flush=True)
         in_process(forget_workflows)
     return outcomes
 
 
-def describe(outcomes: Counter[tuple[str, str]]) -> str:
-    """`38 points; statements and commits: 15 never recorded, 9 completed, ran; requests: ...`"""
-    parts = [f"{outcomes.total()} points"]
+def describe(outcomes: Counter[tuple[str, str]], calls: int) -> str:
+    """`38 points; statements and commits: 15 never recorded, 9 completed, ran; requests: ...`, each outcome
+    by the number of calls."""
+    parts = [f"{outcomes.total() // calls} points"]
     for points in (STEPS, REQUESTS):
         counts = [
             f"{count} {outcome}" for (where, outcome), count in outcomes.most_common() if where == points
         ]
-        total = sum(count for (where, _), count in outcomes.items() if where == points)
+        total = sum(count for (where, _), count in outcomes.items() if where == points) // calls
         parts.append(f"{total} {points}: {' / '.join(counts)}")
     return "; ".join(parts)
 
@@ -393,8 +416,8 @@ def main() -> None:
         begun, visited, violations = time.monotonic(), 0, 0
         for kind in (each for each in KINDS if wanted in each.name):
             outcomes = visit(kind)
-            print(f"{kind.name} (on {database}): {describe(outcomes)}", flush=True)
-            visited += outcomes.total()
+            print(f"{kind.name} (on {database}): {describe(outcomes, kind.calls)}", flush=True)
+            visited += outcomes.total() // kind.calls
             violations += sum(count for (_, outcome), count in outcomes.items() if is_violation(outcome))
         took, worked = time.monotonic() - begun, sum(os.times()[:4])
         print(
