@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Collection, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import cache, partial, wraps
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 from weakref import WeakSet
@@ -40,8 +40,6 @@ SCHEMA = Path(__file__).with_name("schema.sql")
 RECORDED = re.compile(r"""^INSERT INTO "django_migrations" VALUES\(\d+,'(\w+)','(\w+)'""", re.MULTILINE)
 MigrationKey = tuple[str, str]
 """App and name."""
-
-_turn = threading.Lock()
 
 
 @cache
@@ -100,24 +98,6 @@ def lend_connection() -> None:
 def run_without_connection(coroutine: Coroutine[Any, Any, Result]) -> Result:
     lend_connection()
     return run_in_background_loop(coroutine)
-
-
-def in_turn(unit: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """Serialise a write transaction within the process on SQLite; for units that run in every call. SQLite's
-    own busy wait sleeps for 1 to 100 ms while faster writers overtake: with eight callers the slowest took
-    140 ms, and takes 50 ms in turns."""
-    if connection.vendor != "sqlite":
-        return unit
-
-    @wraps(unit)
-    def taking_turns(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
-        # A caller in a transaction may hold SQLite's lock, for which the thread that has its turn would wait.
-        if connection.in_atomic_block:
-            return unit(*args, **kwargs)
-        with _turn:
-            return unit(*args, **kwargs)
-
-    return taking_turns
 
 
 def run_in_database(

@@ -23,7 +23,6 @@ from django.db.models.functions import Greatest
 
 from catalogue import product_settings
 from catalogue.access import Caller, Rate, rate_of
-from catalogue.database import in_turn
 from catalogue.exposure import current_catalogue
 from catalogue.models import Workflow
 from connectors.background import CLOCKS_APART
@@ -147,7 +146,6 @@ class _Portion:
             self._left += 1
 
 
-@in_turn
 def book_calls(rate: Rate, number: int) -> tuple[int, float]:
     """Book `number` calls or, if there are fewer, one. Returns how many; if none, the seconds until there is
     one."""

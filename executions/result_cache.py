@@ -23,7 +23,6 @@ from django.db.models.functions import Coalesce
 from django.utils import timezone
 from loguru import logger
 
-from catalogue.database import in_turn
 from catalogue.models import Workflow
 from connectors.background import CLOCKS_APART
 from executions.models import CachedResult, CachePolicy, CacheUse, Execution, State
@@ -65,7 +64,6 @@ def _find_usable(workflow: Workflow, digest: str) -> CachedResult | None:
     return found
 
 
-@in_turn
 @transaction.atomic
 def _record_hit(request: StartRequest, workflow: Workflow, digest: str, found: CachedResult) -> Execution:
     now, output, content = timezone.now(), found.kept.output, found.kept.content

@@ -24,7 +24,6 @@ from loguru import logger
 
 from catalogue.access import Caller
 from catalogue.argument_overrides import complete_arguments, settle_arguments
-from catalogue.database import in_turn
 from catalogue.exposure import current_catalogue, find_named, memberships_of
 from catalogue.models import Workflow
 from catalogue.naming import find_similar_names
@@ -369,7 +368,6 @@ def _record_with_approval(
     return _record_unapproved(request, workflow, digest, need, binding)
 
 
-@in_turn
 def _record_unapproved(
     request: StartRequest, workflow: Workflow, digest: str, need: approvals.Need, binding: approvals.Binding
 ) -> Execution:
@@ -388,7 +386,6 @@ def _record_unapproved(
     return execution
 
 
-@in_turn
 def _record(
     request: StartRequest,
     workflow: Workflow,

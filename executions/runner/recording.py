@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 
 from django.db import DatabaseError, InterfaceError, close_old_connections, connection, transaction
 
-from catalogue.database import THREADS, in_turn, run_in_database
+from catalogue.database import THREADS, run_in_database
 from executions.models.transitions import instances_restored_on_failure
 
 Parameters = ParamSpec("Parameters")
@@ -165,7 +165,6 @@ class _NotWritten(Exception):
     pass
 
 
-@in_turn
 def _write_together(units: Sequence[Callable[[], Any]]) -> list[Any]:
     """In one transaction. Raises _NotWritten if the database fails one of them, or the COMMIT; what it raises
     else if the transaction could not begin."""

@@ -12,7 +12,7 @@ from django.conf import settings
 from django.db import InterfaceError, OperationalError
 from django.utils import timezone
 
-from catalogue.database import in_turn, run_in_database
+from catalogue.database import run_in_database
 from catalogue.models import Workflow
 from connectors.errors import (
     ConnectorError,
@@ -281,7 +281,6 @@ def _begin(execution: Execution, *, again: bool = False) -> dict[str, Any] | Non
     return input_of(execution) if is_ours else None
 
 
-@in_turn
 def _record_started(
     execution: Execution, started: Started, first_poll_in: timedelta, sent_at: datetime | None
 ) -> None:

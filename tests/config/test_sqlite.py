@@ -1,12 +1,17 @@
 """What the product's backend does otherwise than Django's."""
 
+import sqlite3
+import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from django.db import connection
+from django.db import DatabaseError, connection, transaction
+
+from catalogue.models import Revision
 
 pytestmark = [
-    pytest.mark.django_db,
+    pytest.mark.django_db(transaction=True),
     pytest.mark.databases("config.sqlite.base"),
     pytest.mark.skipif(connection.vendor != "sqlite", reason="PostgreSQL has another backend"),
 ]
@@ -30,3 +35,81 @@ def test_percent_signs_and_parameters_are_what_django_says_they_are(
         with connection.cursor() as cursor:
             cursor.execute(query, parameters)
             assert cursor.fetchone() == row
+
+
+def _in_a_transaction() -> None:
+    with transaction.atomic():
+        Revision.bump()
+
+
+def _in_one_statement() -> None:
+    Revision.objects.filter(pk=1).update(number=7)
+
+
+class Writer:
+    """In a thread and on a connection of its own, on which SQLite itself does not wait for its lock."""
+
+    def __init__(self, write: Callable[[], object]) -> None:
+        self._write, self.failure = write, list[Exception]()
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> "Writer":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            with connection.cursor() as cursor:
+                cursor.execute("PRAGMA busy_timeout = 0")
+            self._write()
+        except DatabaseError as error:
+            self.failure.append(error)
+        finally:
+            connection.close()
+
+
+@pytest.mark.parametrize("write", [_in_a_transaction, _in_one_statement])
+@pytest.mark.parametrize("end", ["commit", "rollback", "close"])
+def test_who_writes_waits_for_the_turn_of_whoever_is_writing(write: Callable[[], None], end: str) -> None:
+    """E7: who waits for the writer is woken when it ends, and does not try again and again."""
+    begun = threading.Event()
+
+    def write_first() -> None:
+        with transaction.atomic():
+            begun.set()
+            Revision.bump()
+            # Longer than the other one, which has begun by then, needs to fail.
+            assert not waiting.wait(0.2)
+            if end == "rollback":
+                transaction.set_rollback(True)
+            if end == "close":
+                connection.close()
+
+    waiting = threading.Event()
+
+    def write_second() -> None:
+        begun.wait()
+        write()
+        waiting.set()
+
+    with Writer(write_first) as first, Writer(write_second) as second:
+        pass
+    assert not first.failure
+    assert not second.failure
+    assert waiting.is_set()
+
+
+def test_a_turn_whose_transaction_cannot_begin_is_given_back() -> None:
+    """E7: another process may hold the lock."""
+    with sqlite3.connect(connection.settings_dict["NAME"], isolation_level=None) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with Writer(_in_a_transaction) as refused:
+            pass
+        other.execute("ROLLBACK")
+    assert [str(error) for error in refused.failure] == ["database is locked"]
+    with Writer(_in_a_transaction) as later:
+        pass
+    assert not later.failure
