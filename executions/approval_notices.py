@@ -8,6 +8,7 @@ import base64
 import hashlib
 import hmac
 import json
+import threading
 import time
 from collections.abc import Iterable
 from datetime import datetime, timedelta
@@ -46,15 +47,31 @@ class NotSent(Exception):
     """The message gives the reason; sending is retried."""
 
 
+_sending = threading.Lock()
+
+
 def send_due(*, seconds: float) -> int:
-    """Returns how many were sent; stops between two after so many seconds."""
+    """Returns how many were sent; begins none after so many seconds. One thread of a process does it at a
+    time, because a receiver that does not respond would otherwise occupy all threads of a worker."""
+    if not _sending.acquire(blocking=False):
+        return 0
+    try:
+        return sum(_send_through(channel, seconds / 2) for channel in ApprovalNotice.Channel)
+    finally:
+        _sending.release()
+
+
+def _send_through(channel: ApprovalNotice.Channel, seconds: float) -> int:
+    """Ends with the first failure: the server would probably fail for the next notice too."""
     work_time, sent = WorkTime(seconds), 0
-    due = _due(timezone.now()).order_by("next_attempt_at")
+    due = _due(timezone.now()).filter(channel=channel).order_by("next_attempt_at")
     for key in list(due.values_list("pk", flat=True)[:AT_ONCE]):
         if work_time.is_over:
             break
         if (notice := _claim(key)) is not None:
-            sent += _send(notice)
+            if not _send(notice):
+                break
+            sent += 1
     return sent
 
 
@@ -86,14 +103,21 @@ def _send(notice: ApprovalNotice) -> bool:
         pause = backoff_seconds(notice.attempts - 1, first=FIRST_SECONDS, longest=LONGEST_SECONDS)
         notice.next_attempt_at = now + timedelta(seconds=pause)
         notice.error = shorten(printable(str(why)), LONGEST_ERROR)
-        if notice.next_attempt_at > notice.created_at + GIVE_UP_AFTER:
-            notice.given_up_at = now
+        is_over = notice.next_attempt_at > notice.created_at + GIVE_UP_AFTER
+        notice.given_up_at = now if is_over else None
         notice.save(update_fields=["next_attempt_at", "error", "given_up_at"])
-        logger.bind(execution=approval.pk).warning("{} was not sent: {}", notice, notice.error)
+        text = "{} was not sent, and is given up: {}" if is_over else "{} was not sent, and is repeated: {}"
+        _log_of(notice, f"{is_over} {notice.error}").warning(text, notice, notice.error)
         return False
     notice.sent_at, notice.error = timezone.now(), ""
     notice.save(update_fields=["sent_at", "error"])
+    if notice.attempts > 1:
+        _log_of(notice, "sent").warning("{} was sent at attempt {:,}", notice, notice.attempts)
     return True
+
+
+def _log_of(notice: ApprovalNotice, problem: str) -> Any:
+    return logger.bind(execution=notice.approval_id, recurring=f"Notices by {notice.channel}: {problem}")
 
 
 def describe(notice: ApprovalNotice, approval: Approval) -> dict[str, Any]:

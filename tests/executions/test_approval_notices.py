@@ -7,14 +7,17 @@ import hmac
 import json
 import socketserver
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from django.contrib.auth.models import Permission, User
+from django.db import connections
 from django.utils import timezone
+from loguru import logger
 from pydantic import SecretStr
 
 from catalogue.curation import override_workflow
@@ -106,6 +109,92 @@ def test_the_path_of_a_webhook_is_neither_recorded_nor_logged(
     assert "POST ***" in failed.error and "planted" not in failed.error + caplog.text
 
 
+def test_a_webhook_that_does_not_respond_occupies_one_thread_and_does_not_delay_mail(
+    guarded: Workflow, approver: User, configured: Any, settings: Any
+) -> None:
+    """A worker polls and starts runs with the same few threads."""
+    received: list[Received] = []
+    arrived, end = threading.Event(), threading.Event()
+
+    async def hang(request: Received, writer: asyncio.StreamWriter) -> None:
+        received.append(request)
+        arrived.set()
+        await asyncio.to_thread(end.wait)
+        writer.write(response(500))
+
+    with hostile(hang) as server, mail_server() as mail, ThreadPoolExecutor(1) as worker:
+        configured(approval_webhook_url=server.base_url, approval_webhook_secret=SecretStr(SECRET))
+        use_mail(mail, settings)
+        for amount in range(3):
+            create_execution(request_for("report", {"amount": amount}))
+        first_pass = worker.submit(in_thread, approval_notices.send_due)
+        try:
+            assert arrived.wait(20)
+            assert approval_notices.send_due(seconds=10) == 0, "another thread is sending"
+        finally:
+            end.set()
+        assert first_pass.result(20) == 3
+    assert len(received) == 1, "the other two would have waited for the same server"
+    assert len(mail.letters) == 3
+
+
+def test_a_notice_that_is_refused_does_not_hold_up_the_next_ones(
+    guarded: Workflow, approver: User, configured: Any
+) -> None:
+    refused = set[str]()
+
+    async def refuse_the_first(request: Received, writer: asyncio.StreamWriter) -> None:
+        refused.add(request.headers["webhook-id"]) if not refused else None
+        writer.write(response(400 if request.headers["webhook-id"] in refused else 200))
+
+    with hostile(refuse_the_first) as server:
+        configured(approval_webhook_url=server.base_url, approval_webhook_secret=SecretStr(SECRET))
+        for amount in range(3):
+            create_execution(request_for("report", {"amount": amount}))
+        assert approval_notices.send_due(seconds=10) == 0
+        assert approval_notices.send_due(seconds=10) == 2
+    assert "400" in ApprovalNotice.objects.get(sent_at=None).error
+
+
+def test_the_log_says_once_that_notices_fail_and_when_they_are_sent_or_given_up(
+    guarded: Workflow, approver: User, configured: Any
+) -> None:
+    statuses = iter([500, 500, 500, 200])
+
+    async def behave(request: Received, writer: asyncio.StreamWriter) -> None:
+        writer.write(response(next(statuses)))
+
+    problems: dict[str, str] = {}
+
+    def note(line: Any) -> None:
+        """The log lets one entry of each problem through."""
+        if recurring := line.record["extra"].get("recurring"):
+            problems.setdefault(recurring, line.record["message"])
+
+    sink = logger.add(note, level="WARNING")
+    try:
+        with hostile(behave) as server:
+            configured(approval_webhook_url=server.base_url, approval_webhook_secret=SecretStr(SECRET))
+            for _ in range(2):
+                create_execution(request_for("report"))
+            for _ in range(2):
+                approval_notices.send_due(seconds=10)
+            make_due()
+            long_ago = timezone.now() - approval_notices.GIVE_UP_AFTER
+            oldest = ApprovalNotice.objects.filter(pk=ApprovalNotice.objects.earliest("pk").pk)
+            oldest.update(created_at=long_ago, next_attempt_at=long_ago)
+            for _ in range(2):
+                approval_notices.send_due(seconds=10)
+    finally:
+        logger.remove(sink)
+    notice, why = "approval requested by webhook", "The webhook answered with 500."
+    assert list(problems.values()) == [
+        f"{notice} was not sent, and is repeated: {why}",
+        f"{notice} was not sent, and is given up: {why}",
+        f"{notice} was sent at attempt 2",
+    ]
+
+
 class MailServer(socketserver.ThreadingTCPServer):
     allow_reuse_address = True
     daemon_threads = True
@@ -151,14 +240,26 @@ def mail_server() -> Iterator[MailServer]:
         thread.join()
 
 
+def use_mail(server: MailServer, settings: Any) -> None:
+    settings.EMAIL_BACKEND = "django.core.mail.backends.smtp.EmailBackend"
+    settings.EMAIL_HOST, settings.EMAIL_PORT = server.server_address[:2]
+    settings.EMAIL_USE_TLS = settings.EMAIL_USE_SSL = False
+
+
+def in_thread(send_due: Callable[..., int]) -> int:
+    """Closes the thread's connection to the database."""
+    try:
+        return send_due(seconds=10)
+    finally:
+        connections.close_all()
+
+
 def test_approvers_get_a_letter_even_if_the_mail_server_was_busy(
     guarded: Workflow, approver: User, settings: Any
 ) -> None:
     User.objects.create_user("eve", "eve@example.com", is_staff=True)
     with mail_server() as server:
-        settings.EMAIL_BACKEND = "django.core.mail.backends.smtp.EmailBackend"
-        settings.EMAIL_HOST, settings.EMAIL_PORT = server.server_address
-        settings.EMAIL_USE_TLS = settings.EMAIL_USE_SSL = False
+        use_mail(server, settings)
         create_execution(request_for("report", {"amount": 7}))
         server.is_busy = True
         assert approval_notices.send_due(seconds=10) == 0
