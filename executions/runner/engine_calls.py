@@ -14,7 +14,14 @@ from loguru import logger
 
 from catalogue.connections import connector_for
 from catalogue.naming import counted
-from connectors.errors import ConnectorError, OutcomeUnknown, Unreachable, backoff_seconds, error_name
+from connectors.errors import (
+    ConnectorError,
+    NotFound,
+    OutcomeUnknown,
+    Unreachable,
+    backoff_seconds,
+    error_name,
+)
 from connectors.protocol import Capabilities, Connector, capabilities_for
 from executions.models import Execution
 from executions.models.execution import State
@@ -96,6 +103,10 @@ class PollOutages:
         self._by_source: dict[str, _Outage] = {}
 
     def note(self, execution: Execution, error: ConnectorError) -> None:
+        log_of(execution).debug("Poll failed; the run continues: {}", error.message)
+        if isinstance(error, NotFound):
+            # It concerns one run, which soon ends with an entry of its own.
+            return
         source, kind, now = execution.source_name, error_name(error), time.monotonic()
         with self._lock:
             outage = self._by_source.get(source)
@@ -106,7 +117,6 @@ class PollOutages:
             outage.kinds.add(kind)
             outage.failed_at = now
             outage.executions.add(execution.pk)
-        log_of(execution).debug("Poll failed; the run continues: {}", error.message)
         if is_news:
             running = Execution.objects.filter(workflow__source__name=source, state=State.RUNNING).count()
             text = "Polls of {} at source {} fail. The runs go on; each is polled again within {:.0f} s: {}"

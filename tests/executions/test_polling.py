@@ -285,6 +285,28 @@ def test_an_outage_of_an_engine_is_logged_as_it_begins_and_ends_and_not_with_eac
     assert "they failed for 12 runs" in ended
 
 
+def test_runs_that_an_engine_has_forgotten_are_no_outage_of_all_its_runs(
+    engine: WireEngine, workflow: Workflow
+) -> None:
+    """A7.1: an engine that comes back without some of its runs. Each has its own entry."""
+    lines: list[str] = []
+    sink = logger.add(lines.append, level="WARNING", format="{message}")
+    try:
+        due = make_due(3, workflow)
+        advance_due_executions()
+        for execution in due:
+            let_pass(execution, 60)
+        engine.on_status = replies(404)
+        while Execution.objects.filter(state=State.RUNNING).exists():
+            assert advance_due_executions()
+            for execution in Execution.objects.all():
+                let_pass(execution, 60)
+    finally:
+        logger.remove(sink)
+    assert len(lines) == 3
+    assert all(line.startswith("The engine no longer knows the run: ") for line in lines)
+
+
 def test_a_cancel_that_is_asked_for_during_an_uneventful_poll_is_not_put_off(
     engine: WireEngine, workflow: Workflow
 ) -> None:
