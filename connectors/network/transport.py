@@ -42,6 +42,10 @@ UNPACKED = ("gzip", "x-gzip", "deflate")
 GZIP_OR_ZLIB = zlib.MAX_WBITS | 32
 FRAMING = ("connection", "content-length", "host", "transfer-encoding")  # Set by aiohttp
 TRANSPORT_ERRORS = (httpx2.TransportError, OSError)
+CERTIFICATE_ADVICE = {  # By OpenSSL's X509_V_ERR codes
+    9: "; compare the clocks of both machines",
+    10: "; renew it on that server",
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -274,10 +278,19 @@ def _root_cause(error: BaseException) -> str:
     while deeper := cause.__cause__ or cause.__context__:
         cause = deeper
         if isinstance(cause, ssl.SSLError):
-            return str(cause)
+            return _tls_reason(cause)
         if isinstance(cause, OSError) and cause.errno:
             return os.strerror(cause.errno).lower()
     return str(error)
+
+
+def _tls_reason(error: ssl.SSLError) -> str:
+    """Without the words that aiohttp and OpenSSL put around it."""
+    error = getattr(error, "certificate_error", getattr(error, "os_error", error))
+    if isinstance(error, ssl.SSLCertVerificationError):
+        advice = CERTIFICATE_ADVICE.get(error.verify_code, "")
+        return f"certificate verify failed: {error.verify_message.rstrip('.')}{advice}"
+    return f"TLS failed: {error.reason.replace('_', ' ').lower()}" if error.reason else str(error)
 
 
 # `labels` looks the series up under a lock and checks the names each time.

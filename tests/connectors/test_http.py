@@ -434,22 +434,31 @@ def test_the_time_to_come_back_may_be_a_date() -> None:
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A PEM file with a key and a certificate for 127.0.0.1 that signed itself."""
+    return write_certificate(tmp_path_factory.mktemp("tls"), from_day=-1, to_day=1)
+
+
+def write_certificate(folder: Path, *, from_day: float, to_day: float) -> Path:
     key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "engine")])
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, f"engine until day {to_day}")])
     address = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
     now = datetime.now(UTC)
     signed = (
         x509.CertificateBuilder(issuer_name=name, subject_name=name, public_key=key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(days=1))
-        .not_valid_after(now + timedelta(days=1))
+        .not_valid_before(now + timedelta(days=from_day))
+        .not_valid_after(now + timedelta(days=to_day))
         .add_extension(x509.SubjectAlternativeName([address]), critical=False)
         .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
         .sign(key, hashes.SHA256())
     )
     form = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    path = tmp_path_factory.mktemp("tls") / "engine.pem"
+    path = folder / "engine.pem"
     path.write_bytes(key.private_bytes(*form) + signed.public_bytes(serialization.Encoding.PEM))
+    return path
+
+
+def join(path: Path, *parts: Path) -> Path:
+    path.write_bytes(b"".join(part.read_bytes() for part in parts))
     return path
 
 
@@ -476,6 +485,47 @@ async def test_a_companys_own_authority_can_be_trusted(server_tls: ssl.SSLContex
         client = client_of(engine, ca_file=str(certificate))
         assert await client.request_json("GET", "/list") == []
         await client.aclose()
+
+
+@pytest.mark.parametrize(
+    ("from_day", "to_day", "reason"),
+    [
+        (-2, -1, "certificate has expired; renew it on that server"),
+        (1, 2, "certificate is not yet valid; compare the clocks of both machines"),
+    ],
+)
+async def test_a_certificate_out_of_its_time_is_named_until_it_is_renewed(
+    tmp_path: Path, certificate: Path, from_day: float, to_day: float, reason: str
+) -> None:
+    """A5.1: what happened and what to do, and no restart afterwards."""
+    outdated = write_certificate(tmp_path, from_day=from_day, to_day=to_day)
+    trusted = join(tmp_path / "authorities.pem", outdated, certificate)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(outdated)
+    async with ScriptedEngine(replies(200, []), tls=context) as engine:
+        client = client_of(engine, ca_file=str(trusted))
+        with pytest.raises(Unreachable) as refused:
+            await client.request_json("GET", "/list")
+        assert refused.value.message == (
+            f"Could not connect to 127.0.0.1:{engine.port}: certificate verify failed: {reason}."
+        )
+        context.load_cert_chain(certificate)
+        assert await client.request_json("GET", "/list") == []
+        await client.aclose()
+
+
+async def test_an_engine_without_tls_is_said_to_fail_in_tls() -> None:
+    async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1") as server:
+        place = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        client = EngineClient(base_url=f"https://{place}")
+        with pytest.raises(Unreachable) as refused:
+            await client.request_json("GET", "/list")
+        await client.aclose()
+    assert refused.value.message == f"Could not connect to {place}: TLS failed: wrong version number."
 
 
 async def test_verification_can_be_switched_off(server_tls: ssl.SSLContext) -> None:
