@@ -39,7 +39,7 @@ from connectors.errors import ConnectorError, Misconfigured, error_name
 from connectors.network.redaction import Redactor, first_line, remember_credentials
 from connectors.protocol import Connector
 from connectors.registry import connector_class
-from connectors.settings import FieldProblem, Hints, hints_of
+from connectors.settings import FieldProblem, Hints, hints_of, state_of_files
 from telemetry import metrics
 from telemetry.traces import begin_apart
 
@@ -427,6 +427,9 @@ def _share(source: Source) -> _Shared:
     if references := references_in(source.encrypted_credentials):
         # A changed file takes effect with the next call.
         fingerprint += state_of(references)
+    files = (setting.name for setting in settings_of(source.kind).values() if setting.hints.file)
+    if paths := [source.config[name] for name in files if source.config.get(name)]:
+        fingerprint += repr(state_of_files(paths))
     if known is not None and known.fingerprint == fingerprint:
         return known
     fresh = loop_connectors[source.pk] = _Shared(fingerprint, make_connector(source))

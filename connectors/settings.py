@@ -1,7 +1,8 @@
 """Settings that several connectors share, and metadata of fields for forms and scripts."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, SecretStr
@@ -20,6 +21,8 @@ class Hints:
     """For YAML, PEM and other texts or secrets of several lines."""
     only_if: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Fields, and the values with which this one matters."""
+    file: bool = False
+    """The path of a file that the connector reads when it is made: a changed file needs another connector."""
 
 
 def hint(
@@ -28,6 +31,7 @@ def hint(
     group: str = "",
     multiline: bool = False,
     only_if: Mapping[str, str | Sequence[str]] | None = None,
+    file: bool = False,
 ) -> dict[str, JsonValue]:
     """A field's `json_schema_extra`; see `Hints`."""
     listed: dict[str, Any] = {
@@ -39,6 +43,7 @@ def hint(
         "group": group,
         "multiline": multiline,
         "only_if": listed,
+        "file": file,
     }
     return {name: value for name, value in said.items() if value}
 
@@ -51,7 +56,21 @@ def hints_of(info: FieldInfo) -> Hints:
         group=str(said.get("group") or ""),
         multiline=bool(said.get("multiline")),
         only_if={name: [values] if isinstance(values, str) else values for name, values in conditions},
+        file=bool(said.get("file")),
     )
+
+
+def state_of_files(paths: Iterable[str]) -> list[tuple[int, int] | None]:
+    """Modification times and sizes, which show renewals; None for a missing file."""
+    found: list[tuple[int, int] | None] = []
+    for path in paths:
+        try:
+            about = Path(path).stat()
+        except OSError:
+            found.append(None)
+        else:
+            found.append((about.st_mtime_ns, about.st_size))
+    return found
 
 
 class SourceConfig(BaseModel):
@@ -159,7 +178,8 @@ CaFile = Annotated[
     str,
     Field(
         title="CA file",
-        description="The path of a PEM file on this server with additional certificate authorities to trust.",
-        json_schema_extra=TRUST,
+        description="The path of a PEM file on this server with additional certificate authorities to trust. "
+        "A renewed file takes effect at the next call.",
+        json_schema_extra=hint(address=True, group="TLS", file=True),
     ),
 ]

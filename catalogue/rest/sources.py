@@ -452,7 +452,8 @@ class ConnectorSerializer(serializers.Serializer[Any]):
         allow_null=True,
         help_text="JSON Schema of all settings. Secrets are `writeOnly`. `address`: a change "
         "needs the secrets again. `group`: where forms show it. `multiline`: a text of several lines. "
-        "`only_if`: other settings, and the values of theirs with which this one matters.",
+        "`only_if`: other settings, and the values of theirs with which this one matters. "
+        "`file`: the path of a file; a changed file takes effect with the next call.",
     )
 
 

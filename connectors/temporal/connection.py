@@ -35,6 +35,7 @@ from connectors.network.oauth import ClientCredentials
 from connectors.network.policy import ENGINE_ADDRESSES, outbound_proxy
 from connectors.network.redaction import Redactor, printable, shorten
 from connectors.network.transport import HttpLimits
+from connectors.settings import state_of_files
 from connectors.temporal.settings import ServiceSettings
 
 Answer = TypeVar("Answer")
@@ -156,7 +157,9 @@ class Connection:
     async def _connected(self) -> tuple[Client, str]:
         """The client with a valid token, and that token."""
         token = await self._oauth.token() if self._oauth is not None else self._token
-        made_with = _fingerprints(self._config)
+        config = self._config
+        files = (config.tls_cert_file, config.tls_key_file, config.tls_ca_file)
+        made_with = state_of_files(filter(None, files))
         client = self._client
         if client is None or made_with != self._made_with:
             if self._connecting is None:
@@ -264,19 +267,6 @@ def _content(path: str, what: str) -> bytes | None:
     if b"-----BEGIN " not in content:
         raise Misconfigured(f"The {what} {path} is not a PEM file.")
     return content
-
-
-def _fingerprints(config: ServiceSettings) -> list[tuple[int, int] | None]:
-    """Modification times and sizes of the TLS files, which show renewals; None for a missing file."""
-    found: list[tuple[int, int] | None] = []
-    for path in filter(None, (config.tls_cert_file, config.tls_key_file, config.tls_ca_file)):
-        try:
-            about = Path(path).stat()
-        except OSError:
-            found.append(None)
-        else:
-            found.append((about.st_mtime_ns, about.st_size))
-    return found
 
 
 def refusal(error: RPCError, *, repeatable: bool) -> ConnectorError:

@@ -2,8 +2,10 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
+import certifi
 import pytest
 
 from catalogue import connections
@@ -49,6 +51,23 @@ async def test_all_users_of_a_source_share_one_connector(closed: list[Simplified
     async with connector_for(a_source()) as later:
         assert later is first
     assert closed == []
+
+
+async def test_a_renewed_ca_file_takes_effect_with_the_next_call(
+    tmp_path: Path, closed: list[SimplifiedConnector]
+) -> None:
+    """A connector in use would otherwise refuse the engine's new certificate until a restart."""
+    path = tmp_path / "authorities.pem"
+    path.write_text(certifi.contents())
+    source = a_source(config={"base_url": "https://127.0.0.1:1", "ca_file": str(path)})
+    async with connector_for(source) as first:
+        pass
+    async with connector_for(source) as unchanged:
+        assert unchanged is first
+    path.write_text(f"{certifi.contents()}# renewed\n")
+    async with connector_for(source) as renewed:
+        assert renewed is not first
+    await until(lambda: closed == [first], "the former one is closed")
 
 
 async def test_sources_do_not_share_even_with_equal_settings() -> None:
