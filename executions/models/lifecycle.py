@@ -532,7 +532,8 @@ class Execution(Transitions):
 
 
 def log_progress(execution: Execution, news: str) -> None:
-    logger.bind(execution=execution.pk, tool=execution.tool_name).info("Progress: {}", printable(news))
+    """At DEBUG: the timeline has it too, and a hundred runs would hide all else in the log."""
+    logger.bind(execution=execution.pk, tool=execution.tool_name).debug("Progress: {}", printable(news))
 
 
 def _started_event(run_id: str) -> Event:

@@ -97,7 +97,7 @@ def test_a_worker_records_progress_when_it_is_news_and_the_result(
 @pytest.fixture
 def log() -> Iterator[list[str]]:
     lines: list[str] = []
-    sink = logger.add(lines.append, level="INFO", format="{level} {message} {extra[execution]}")
+    sink = logger.add(lines.append, level="DEBUG", format="{level} {message} {extra[execution]}")
     yield lines
     logger.remove(sink)
 
@@ -105,7 +105,8 @@ def log() -> Iterator[list[str]]:
 def test_progress_and_the_end_of_a_run_reach_the_log(
     engine: WireEngine, running: Execution, log: list[str]
 ) -> None:
-    """A5.2, A7.3: each step once, and a failure with the engine's words."""
+    """A5.2, A7.3: each step once, where a log of many runs has room for it, and a failure with the engine's
+    words."""
     engine.on_status = in_turn(
         replies(200, status(progress=25, progress_message="reading")),
         replies(200, status(progress=25, progress_message="reading")),
@@ -116,7 +117,7 @@ def test_progress_and_the_end_of_a_run_reach_the_log(
         tick(running)
     steps, end = log[:-1], log[-1]
     assert steps == [
-        f"INFO Progress: {news} {running.pk}\n" for news in ("25 % reading", "80 % adding\nINFO up")
+        f"DEBUG Progress: {news} {running.pk}\n" for news in ("25 % reading", "80 % adding\nINFO up")
     ]
     assert end.startswith("WARNING Execution failed after ")
     assert end.endswith(f": line 7 has 3 columns instead of 4 {running.pk}\n")
