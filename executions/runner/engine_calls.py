@@ -30,6 +30,7 @@ Answer = TypeVar("Answer")
 START_SECONDS = 60.0  # The longest start, whatever the connector allows
 READ_SECONDS = 30.0  # The longest poll or cancel
 LONGEST_INTERVAL_SECONDS = 60.0
+AGAIN_SECONDS = 300.0  # Between two lines that polls of a source begin to fail for the same reason
 FORGOTTEN_SECONDS = 600.0  # Runs that failed last may have ended otherwise: so long after, it is a new outage
 
 
@@ -96,11 +97,13 @@ class _Outage:
 
 class PollOutages:
     """Logs one line when polls of a source's runs begin to fail, and one when a poll of such a run succeeds;
-    the failures in between at DEBUG. Knows those of this process."""
+    the failures in between at DEBUG. Another outage soon after is logged only if it lasts, because a single
+    run that fails now and then begins many. Knows those of this process."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._by_source: dict[str, _Outage] = {}
+        self._logged_at: dict[tuple[str, str], float] = {}  # By source and kind of error
 
     def note(self, execution: Execution, error: ConnectorError) -> None:
         log_of(execution).debug("Poll failed; the run continues: {}", error.message)
@@ -113,32 +116,33 @@ class PollOutages:
             if outage is None or now - outage.failed_at > FORGOTTEN_SECONDS:
                 outage = self._by_source[source] = _Outage()
             # An engine that is back may refuse the credentials.
-            is_news = kind not in outage.kinds
-            outage.kinds.add(kind)
+            is_news = kind not in outage.kinds and self._is_due(source, kind, now)
+            if is_news:
+                outage.kinds.add(kind)
+                self._logged_at[source, kind] = now
             outage.failed_at = now
             outage.executions.add(execution.pk)
         if is_news:
             running = Execution.objects.filter(workflow__source__name=source, state=State.RUNNING).count()
             text = "Polls of {} at source {} fail. The runs go on; each is polled again within {:.0f} s: {}"
-            # A single run that fails now and then begins many outages.
-            _log_of_polls(source, f"fail: {kind}").warning(
+            logger.bind(source=source).warning(
                 text, counted(running, "run"), source, LONGEST_INTERVAL_SECONDS, error.message
             )
 
     def end(self, execution: Execution) -> None:
         """A poll succeeded."""
-        if not execution.poll_failure or execution.source_name not in self._by_source:
+        source = execution.source_name
+        if not execution.poll_failure or source not in self._by_source:
             return
         with self._lock:
-            outage = self._by_source.pop(execution.source_name, None)
-        if outage is not None:
+            outage = self._by_source.pop(source, None)
+        if outage is not None and outage.kinds:
             text = "Polls at source {} work again after {:.0f} s; they failed for {}"
             seconds, runs = time.monotonic() - outage.began_at, counted(len(outage.executions), "run")
-            _log_of_polls(execution.source_name, "work").warning(text, execution.source_name, seconds, runs)
+            logger.bind(source=source).warning(text, source, seconds, runs)
 
-
-def _log_of_polls(source: str, outcome: str) -> Any:
-    return logger.bind(source=source, recurring=f"Polls of {source} {outcome}")
+    def _is_due(self, source: str, kind: str, now: float) -> bool:
+        return now - self._logged_at.get((source, kind), float("-inf")) >= AGAIN_SECONDS
 
 
 poll_outages = PollOutages()

@@ -14,10 +14,11 @@ from connectors.background import run_in_background_loop
 from executions import advancing
 from executions.advancing import finish_polling, poll_due_executions
 from executions.models import Execution, State
+from executions.runner import engine_calls
 from executions.runner.lease import LANE_ROOM, Lane, claim_due_executions
 from executions.runner.recording import record
 from executions.tasks import finish_steps_of_worker
-from tests.connectors.scripted import replies
+from tests.connectors.scripted import Behaviour, replies
 from tests.executions.engines import (
     WORKFLOW_ID,
     Gate,
@@ -283,6 +284,35 @@ def test_an_outage_of_an_engine_is_logged_as_it_begins_and_ends_and_not_with_eac
     (ended,) = lines[2:]
     assert ended.startswith(f"WARNING Polls at source {source} work again after ")
     assert "they failed for 12 runs" in ended
+
+
+def test_another_outage_soon_after_the_first_is_logged_once_it_lasts(
+    engine: WireEngine, workflow: Workflow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An engine that fails now and then costs two lines in some minutes, but no outage stays unknown."""
+    lines: list[str] = []
+
+    def poll(behaviour: Behaviour) -> None:
+        engine.on_status = behaviour
+        advance_due_executions()
+        for execution in Execution.objects.all():
+            let_pass(execution, 10)
+
+    sink = logger.add(lines.append, level="WARNING", format="{message}")
+    try:
+        make_due(1, workflow)
+        for _ in range(3):
+            poll(replies(503))
+            poll(replies(200, status()))
+        assert [" fail. " in line for line in lines] == [True, False]
+        poll(replies(503))
+        monkeypatch.setattr(engine_calls, "AGAIN_SECONDS", 0.0)
+        poll(replies(503))
+        poll(replies(503))
+        poll(replies(200, status()))
+    finally:
+        logger.remove(sink)
+    assert [" fail. " in line for line in lines] == [True, False, True, False]
 
 
 def test_runs_that_an_engine_has_forgotten_are_no_outage_of_all_its_runs(
