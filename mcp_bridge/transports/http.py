@@ -227,6 +227,8 @@ async def admit_reader(scope: Scope) -> Response | None:
     try:
         text = _bearer_token(headers)
         known = await _find_access(scope, headers, text) if text else None
+        if known is None:
+            return await _refuse_token(scope, headers, None)
     except Undecided as problem:
         return JSONResponse(
             {"detail": str(problem)}, status_code=503, headers={"Retry-After": str(problem.seconds)}
@@ -234,8 +236,6 @@ async def admit_reader(scope: Scope) -> Response | None:
     except DatabaseProblem as problem:
         _log_outage(problem)
         return JSONResponse({"detail": NO_DATABASE}, status_code=503, headers={"Retry-After": "5"})
-    if known is None:
-        return await _refuse_token(scope, headers, None)
     if known.allows(AccessScope.VIEW) and known.toolset is None:
         return None
     return JSONResponse(

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from django.db import connection
+from celery import current_app
+from django.db import OperationalError, connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 from loguru import logger
@@ -34,12 +35,14 @@ from mcp_bridge.tokens import create_token
 from telemetry.metrics import Publication
 from tests import plain_http
 from tests.executions.engines import WireEngine, wait_until
-from tests.executions.steps import advance_due_executions
+from tests.executions.steps import advance_due_executions, wrapping_statements
 from tests.factories import make_discovery_run, make_execution, make_source, make_toolset, make_workflow
+from tests.logs import shown_lines
 from tests.mcp_bridge.conftest import Connect, McpServer
 
 ADDRESSES = ["/health/sources", "/metrics"]
 NOT_FOUND = {"2026-07-28": "-32602", "legacy": "-32002"}
+PING = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
 PASSWORD = "top-secret-of-the-engine"
 
 
@@ -135,6 +138,26 @@ def test_readiness_does_not_count_a_tick_that_lies_ahead(
     assert ready(mcp_server).json()["checks"]["workers"]["ok"]
 
 
+@pytest.mark.databases("config.monitoring", "mcp_bridge.transports.http")
+def test_requests_and_probes_without_the_database_cost_a_line_for_each_kind(mcp_server: McpServer) -> None:
+    def fail(*_: Any) -> Any:
+        raise OperationalError("the server is gone")
+
+    with wrapping_statements(fail), shown_lines() as lines:
+        for number in range(3):
+            bearer = {"Authorization": f"Bearer {number}"}
+            for answer in (
+                plain_http.post(f"{mcp_server.base_url}/mcp", headers=bearer, json=PING),
+                plain_http.get(f"{mcp_server.base_url}/health/sources", headers=bearer),
+                ready(mcp_server),
+            ):
+                assert answer.status_code == 503
+    assert sorted(lines) == [
+        "MCP requests and probes are answered 503, because the database is not available: the server is gone",
+        "Not ready: the database cannot be queried: the server is gone",
+    ]
+
+
 def test_a_full_disk_below_the_embedded_broker_is_named(
     mcp_server: McpServer, settings: Any, tmp_path: Path
 ) -> None:
@@ -145,9 +168,24 @@ def test_a_full_disk_below_the_embedded_broker_is_named(
     probe.parent.mkdir(parents=True)
     probe.symlink_to("/dev/full")
 
-    broker = ready(mcp_server).json()["checks"]["broker"]
+    with shown_lines("ERROR") as lines:
+        found = [ready(mcp_server).json()["checks"]["broker"] for _ in range(3)]
 
-    assert broker == {"ok": False, "reason": "The disk of the embedded broker's folder is full."}
+    assert found == [{"ok": False, "reason": "The disk of the embedded broker's folder is full."}] * 3
+    (line,) = lines
+    assert "Not ready: the embedded broker's folder is not writable" in line
+
+
+def test_a_broker_that_is_away_costs_one_line(
+    mcp_server: McpServer, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.CELERY_BROKER_URL = SecretStr("redis://127.0.0.1:1/0")
+    monkeypatch.setitem(current_app.conf, "broker_write_url", "redis://127.0.0.1:1/0")
+    with shown_lines("ERROR") as lines:
+        for _ in range(3):
+            assert not ready(mcp_server).json()["checks"]["broker"]["ok"]
+    (line,) = lines
+    assert line.startswith("Not ready: the broker cannot be reached: ")
 
 
 def test_a_process_that_stands_in_for_workers_counts_as_one() -> None:
