@@ -5,6 +5,7 @@ from django.db import OperationalError, connection
 
 from config.urls import api
 from tests.api.clients import administrator, agent, staff_session
+from tests.logs import shown_lines
 
 pytestmark = pytest.mark.django_db
 
@@ -55,8 +56,11 @@ def test_without_the_database_the_answer_is_503_and_says_what_to_do(method, is_s
         raise OperationalError("database is locked")
 
     client = administrator()
-    with connection.execute_wrapper(locked):
-        answer = getattr(client, method)("/api/filters/")
+    with connection.execute_wrapper(locked), shown_lines() as lines:
+        for _ in range(3):
+            answer = getattr(client, method)("/api/filters/")
     assert (answer.status_code, answer["Retry-After"]) == (503, "5")
     assert "is unavailable at present" in answer.json()["detail"]
     assert ("Check before you repeat it" in answer.json()["detail"]) != is_safe
+    asked = f"{method.upper()} /api/filters/"
+    assert lines == [f"{asked} cannot be answered without the database: database is locked"]

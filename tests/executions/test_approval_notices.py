@@ -17,7 +17,6 @@ import pytest
 from django.contrib.auth.models import Permission, User
 from django.db import connections
 from django.utils import timezone
-from loguru import logger
 from pydantic import SecretStr
 
 from catalogue.curation import override_workflow
@@ -29,6 +28,7 @@ from executions.starting import create_execution
 from tests.connectors.scripted import Received, response
 from tests.engines.hostile_servers import hostile
 from tests.executions.steps import request_for
+from tests.logs import shown_lines
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.databases("executions.approval_notices")]
 SECRET = "a secret of more than thirty-two characters"
@@ -164,31 +164,20 @@ def test_the_log_says_once_that_notices_fail_and_when_they_are_sent_or_given_up(
     async def behave(request: Received, writer: asyncio.StreamWriter) -> None:
         writer.write(response(next(statuses)))
 
-    problems: dict[str, str] = {}
-
-    def note(line: Any) -> None:
-        """The log lets one entry of each problem through."""
-        if recurring := line.record["extra"].get("recurring"):
-            problems.setdefault(recurring, line.record["message"])
-
-    sink = logger.add(note, level="WARNING")
-    try:
-        with hostile(behave) as server:
-            configured(approval_webhook_url=server.base_url, approval_webhook_secret=SecretStr(SECRET))
-            for _ in range(2):
-                create_execution(request_for("report"))
-            for _ in range(2):
-                approval_notices.send_due(seconds=10)
-            make_due()
-            long_ago = timezone.now() - approval_notices.GIVE_UP_AFTER
-            oldest = ApprovalNotice.objects.filter(pk=ApprovalNotice.objects.earliest("pk").pk)
-            oldest.update(created_at=long_ago, next_attempt_at=long_ago)
-            for _ in range(2):
-                approval_notices.send_due(seconds=10)
-    finally:
-        logger.remove(sink)
+    with hostile(behave) as server, shown_lines() as lines:
+        configured(approval_webhook_url=server.base_url, approval_webhook_secret=SecretStr(SECRET))
+        for _ in range(2):
+            create_execution(request_for("report"))
+        for _ in range(2):
+            approval_notices.send_due(seconds=10)
+        make_due()
+        long_ago = timezone.now() - approval_notices.GIVE_UP_AFTER
+        oldest = ApprovalNotice.objects.filter(pk=ApprovalNotice.objects.earliest("pk").pk)
+        oldest.update(created_at=long_ago, next_attempt_at=long_ago)
+        for _ in range(2):
+            approval_notices.send_due(seconds=10)
     notice, why = "approval requested by webhook", "The webhook answered with 500."
-    assert list(problems.values()) == [
+    assert lines == [
         f"{notice} was not sent, and is repeated: {why}",
         f"{notice} was not sent, and is given up: {why}",
         f"{notice} was sent at attempt 2",
