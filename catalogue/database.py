@@ -20,7 +20,7 @@ from weakref import WeakSet
 
 from django.conf import settings
 from django.core.management import CommandError, call_command
-from django.db import close_old_connections, connection
+from django.db import close_old_connections, connection, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.migrations.executor import MigrationExecutor
 from django.db.migrations.loader import MigrationLoader
@@ -114,6 +114,12 @@ def run_in_database(
         if threading.main_thread().is_alive():
             raise
         raise asyncio.CancelledError("the process ends") from None
+
+
+def after_commit(act: Callable[[], object]) -> None:
+    """For entries of the log: what is not committed did not happen. `act` has the caller's request id, also
+    where several requests share the transaction."""
+    transaction.on_commit(partial(contextvars.copy_context().run, act))
 
 
 class DatabaseOutage:

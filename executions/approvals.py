@@ -31,6 +31,7 @@ from loguru import logger
 from audit.models import Kind, record
 from catalogue.access import Caller
 from catalogue.approval_rules import reason_for_approval
+from catalogue.database import after_commit
 from catalogue.exposure import memberships_of
 from catalogue.models import Review, Toolset, Workflow
 from catalogue.naming import counted
@@ -346,7 +347,7 @@ def _announce(approval: Approval, execution: Execution, kind: ApprovalNotice.Kin
     bound = logger.bind(execution=execution.pk, tool=execution.tool_name, caller=execution.caller)
     told = approval.outcome or approval.reason
     # Not the method itself: the line names the module of its caller.
-    transaction.on_commit(lambda: bound.info("Approval {}: {}", approval.get_state_display(), told))
+    after_commit(lambda: bound.info("Approval {}: {}", approval.get_state_display(), told))
 
 
 def _note(execution: Execution, what: str, outcome: str = "", **details: Any) -> None:

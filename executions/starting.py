@@ -24,6 +24,7 @@ from loguru import logger
 
 from catalogue.access import Caller
 from catalogue.argument_overrides import complete_arguments, settle_arguments
+from catalogue.database import after_commit
 from catalogue.exposure import current_catalogue, find_named, memberships_of
 from catalogue.models import Workflow
 from catalogue.naming import find_similar_names
@@ -231,9 +232,10 @@ def _answer_or_record(request: StartRequest, workflow: Workflow, digest: str, ho
     if is_cached and (answered := answer_from_cache(request, workflow, digest=digest)) is not None:
         return answered
     execution = _record(request, workflow, digest, holder, is_cached=is_cached)
-    logger.bind(
+    bound = logger.bind(
         execution=execution.pk, tool=request.tool_name, caller=request.caller.key, door=request.door.value
-    ).info("Execution created" if execution.admitted_at else "Execution queued")
+    )
+    after_commit(lambda: bound.info("Execution created" if execution.admitted_at else "Execution queued"))
     return execution
 
 

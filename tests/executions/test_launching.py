@@ -4,14 +4,17 @@ import asyncio
 import re
 import threading
 import uuid
+from contextvars import copy_context
 from datetime import timedelta
 from functools import partial
 from typing import Any
 
 import pytest
-from django.db import connection
+from django.db import connection, transaction
 from django.utils import timezone
+from loguru import logger
 
+from catalogue.curation import override_workflow
 from catalogue.exposure import forget_catalogue
 from catalogue.models import Source, Workflow
 from catalogue.sources import update_source
@@ -22,6 +25,7 @@ from executions.models import Execution, State
 from executions.models.lifecycle import StartRequest
 from executions.queue import admit_queued
 from executions.starting import create_execution
+from telemetry.traces import request_id
 from tests import plain_http
 from tests.api.clients import administrator
 from tests.connectors.scripted import Behaviour, replies, sends_and_hangs_up, stays_silent_after
@@ -51,12 +55,14 @@ from tests.executions.steps import (
     reach_deadline,
     read,
     reconfigure,
+    request_for,
     source_of,
     timeline,
     told,
 )
 from tests.executions.test_limit_races import together
 from tests.factories import make_source, make_workflow
+from tests.logs import shown_lines
 from tests.processes import ExampleEngine
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("quick_looks")]
@@ -716,3 +722,42 @@ def test_a_bug_costs_the_other_executions_nothing(
     healthy = make_active(workflow, State.RUNNING)
     assert advance_due_executions() == 2
     assert read(healthy).succeeded
+
+
+# What the log says about the record.
+
+
+@pytest.mark.parametrize("approval_required", [False, True])
+def test_the_log_says_of_no_call_whose_record_was_not_committed_that_it_was_recorded(
+    workflow: Workflow, approval_required: bool
+) -> None:
+    """A full disk shows itself at the commit."""
+    override_workflow(workflow, approval_required=approval_required)
+    with shown_lines("INFO") as lines, transaction.atomic():
+        create_execution(request_for("report"))
+        transaction.set_rollback(True)
+    assert lines == [] and not Execution.objects.exists()
+
+
+@pytest.mark.parametrize("approval_required", [False, True])
+def test_calls_that_are_recorded_together_are_logged_with_their_own_requests(
+    workflow: Workflow, approval_required: bool
+) -> None:
+    override_workflow(workflow, approval_required=approval_required)
+
+    def record(identity: str) -> Execution:
+        request_id.set(identity)
+        return create_execution(request_for("report", {"text": identity}))
+
+    logged: dict[uuid.UUID, str] = {}
+
+    def note(line: Any) -> None:
+        logged[line.record["extra"]["execution"]] = line.record["extra"]["request_id"]
+
+    sink = logger.add(note, level="INFO")
+    try:
+        with transaction.atomic():
+            recorded = {copy_context().run(record, name).pk: name for name in ("first", "second")}
+    finally:
+        logger.remove(sink)
+    assert logged == recorded
