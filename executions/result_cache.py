@@ -23,6 +23,7 @@ from django.db.models.functions import Coalesce
 from django.utils import timezone
 from loguru import logger
 
+from catalogue.database import after_commit
 from catalogue.models import Workflow
 from connectors.background import CLOCKS_APART
 from executions.models import CachedResult, CachePolicy, CacheUse, Execution, State
@@ -50,9 +51,8 @@ def answer_from_cache(request: StartRequest, workflow: Workflow, *, digest: str)
         execution = _record_hit(request, workflow, digest, found)
     except _Gone:
         return None
-    logger.bind(execution=execution.pk, tool=request.tool_name, caller=request.caller.key).info(
-        "Answered from the result cache"
-    )
+    bound = logger.bind(execution=execution.pk, tool=request.tool_name, caller=request.caller.key)
+    after_commit(lambda: bound.info("Answered from the result cache"))
     return execution
 
 

@@ -17,7 +17,7 @@ from django.db.models import F, Value
 from django.db.models.functions import Coalesce
 from django.utils import timezone
 
-from catalogue.database import run_in_database
+from catalogue.database import after_commit, run_in_database
 from connectors.background import CLOCKS_APART
 from connectors.errors import ConnectorError, NotFound, Rejected, Unreachable, Unsupported, error_name
 from connectors.network.redaction import printable
@@ -390,10 +390,6 @@ def record_timeout(execution: Execution, fate: str, snapshot: RunSnapshot | None
 
 def log_end(execution: Execution) -> None:
     level = "INFO" if execution.succeeded else "WARNING"
-    log_of(execution).log(
-        level,
-        "Execution {} after {} ms{}",
-        execution.state,
-        execution.duration_ms,
-        f": {execution.error}" if execution.error else "",
-    )
+    told = (execution.state, execution.duration_ms, f": {execution.error}" if execution.error else "")
+    bound = log_of(execution)
+    after_commit(lambda: bound.log(level, "Execution {} after {} ms{}", *told))
