@@ -137,6 +137,10 @@ def logged_response() -> HttpResponse:
 
 USED: dict[str, tuple[Callable[[], Any], str]] = {
     "config.compat, the start of an answer": (lambda: HttpToolsProtocol, "_start_asgi_task"),
+    "config.compat, an offer of another protocol": (
+        lambda: HttpToolsProtocol,
+        "_unsupported_upgrade_warning",
+    ),
     "config.compat, the sender of request_finished": (HttpResponse, "_handler_class"),
     "config.compat, a pool's check": (lambda: ConnectionPool(open=False), "_check"),
     "config.celery, writing a message": (lambda: filesystem.Channel, "_put"),

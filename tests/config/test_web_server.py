@@ -260,6 +260,40 @@ def test_requests_may_follow_each_other_without_waiting_for_answers(web: Web):
     assert answers.count(b"HTTP/1.1 200 OK") == 20
 
 
+UPGRADES = (  # Of Java's HTTP client for every first request, and of browsers
+    b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAEAAEAAAAIAAAAB\r\n",
+    b"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n",
+)
+
+
+@pytest.mark.parametrize("upgrade", UPGRADES, ids=["h2c", "websocket"])
+@pytest.mark.parametrize(
+    "body", [b"Content-Length: 3\r\n\r\nabc", b"Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n"]
+)
+def test_an_offer_of_another_protocol_is_ignored_and_nothing_else_of_the_request(
+    web: Web, upgrade: bytes, body: bytes, caplog: pytest.LogCaptureFixture
+):
+    headers, _, content = body.partition(b"\r\n\r\n")
+    for pieces in (
+        [HEAD + upgrade + body],
+        [HEAD + upgrade + headers + b"\r\n\r\n", content],
+        [bytes([byte]) for byte in HEAD + upgrade + body],
+    ):
+        connection = web.connect()
+        connection.send(*pieces)
+        assert connection.answer(enough=lambda received: received.endswith(b"\r\n\r\n3")), pieces
+        connection.send(HEAD + b"Content-Length: 2\r\n\r\nab")
+        assert connection.answer(enough=lambda received: received.endswith(b"\r\n\r\n2")), pieces
+    assert not caplog.records, "anybody could fill the log"
+
+
+def test_any_number_of_offers_may_follow_each_other(web: Web):
+    connection = web.connect()
+    connection.send((HEAD + UPGRADES[0] + b"Content-Length: 1\r\n\r\na") * 400)
+    answers = connection.answer(enough=lambda received: received.count(b"\r\n\r\n1") == 400)
+    assert answers.count(b"HTTP/1.1 200 OK") == 400
+
+
 def test_answers_that_nobody_takes_are_not_piled_up(web: Web):
     connection = web.connect(receive_buffer=4096)
     connection.send(b"GET /big HTTP/1.1\r\nHost: test\r\n\r\n" * 200)
