@@ -15,7 +15,7 @@ from django.db.utils import DatabaseError, OperationalError
 from loguru import logger
 
 from connectors.network.redaction import mask_credentials
-from telemetry.metrics import bounded, log_entries
+from telemetry.metrics import REFUSED, bounded, log_entries
 from telemetry.traces import current_trace_id, request_id
 
 CONTINUED = "    "  # Indents tracebacks, which may quote engines: only an entry begins with its time
@@ -37,10 +37,9 @@ QUIET_LOGGERS = {  # They would log one line per request, task and tick
     "amqp": "WARNING",
 }
 OWN_HANDLERS = ("uvicorn", "uvicorn.error", "uvicorn.access")  # With handlers before our settings are read
-WITHOUT_TRACEBACK = ("django.security.DisallowedHost",)  # Network scans trigger these; the message suffices
 KNOWN_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 WARNING = 30
-SERVICE_UNAVAILABLE = 503
+BAD_REQUEST, SERVER_ERROR, SERVICE_UNAVAILABLE = 400, 500, 503
 UNDEFINED_TABLE = "42P01"  # PostgreSQL's code
 UNUSABLE_POSTGRES = ("53", "57P")  # Disk, memory or connections are used up; shutting down or starting
 UNUSABLE_SQLITE = ("SQLITE_FULL", "SQLITE_IOERR", "SQLITE_CANTOPEN", "SQLITE_READONLY")
@@ -53,7 +52,8 @@ RECURRING = {  # Loggers, and how the messages begin that they repeat with each 
     "celery.beat": "Message Error",
     "celery.worker.consumer.consumer": "consumer: Cannot connect",
 }
-AGAIN_SECONDS = 300.0  # Between two lines of the same recurring problem
+AGAIN_SECONDS = 300.0  # Within which a recurring problem has one line, or as many as the next line says
+MOST_LINES = {REFUSED: 100}
 MOST_RECURRING = 500
 
 
@@ -62,14 +62,16 @@ class _ToLoguru(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         level = record.levelname if record.levelname in KNOWN_LEVELS else record.levelno
-        exception = None if record.name in WITHOUT_TRACEBACK else record.exc_info
-        message = record.getMessage()
+        exception, message = record.exc_info, record.getMessage()
+        if is_refusal := _is_refusal(record):
+            # Django calls some of these errors; the message suffices.
+            level, exception = "WARNING", None
         if record.name == "celery.beat" and message.startswith("Message Error"):
             # It tells of each tick without a broker by a stack and a traceback: 150 lines a second.
             message, exception = message.partition("\n")[0], None
         if record.name == "django.request" and getattr(record, "status_code", 0) == SERVICE_UNAVAILABLE:
             level = level if exception else "DEBUG"  # What answered it has logged why.
-        recurring = _recurring_problem(record)
+        recurring = REFUSED if is_refusal else _recurring_problem(record)
 
         def set_origin(entry: Any) -> None:
             """Otherwise every line would appear to come from this file."""
@@ -80,6 +82,14 @@ class _ToLoguru(logging.Handler):
         logger.opt(exception=exception).patch(set_origin).log(level, "{}", message)
 
 
+def _is_refusal(record: logging.LogRecord) -> bool:
+    """Whether a request is at fault. Scans of the network send any number of these."""
+    if record.name == "django.request":
+        return BAD_REQUEST <= getattr(record, "status_code", 0) < SERVER_ERROR
+    is_unreadable = record.name == "uvicorn.error" and record.msg == "Invalid HTTP request received."
+    return is_unreadable or record.name.startswith("django.security.")
+
+
 def _recurring_problem(record: logging.LogRecord) -> str:
     begins = RECURRING.get(record.name)
     repeats = begins is not None and record.getMessage().startswith(begins)
@@ -88,27 +98,30 @@ def _recurring_problem(record: logging.LogRecord) -> str:
 
 class _Once:
     """Lets an entry with `logger.bind(recurring=problem)` through once in some minutes for each problem, with
-    the number of those that it has left out. While a server is away, each request and tick has the same."""
+    the number of those that it has left out. While a server is away, each request and tick has the same.
+    Problems of `MOST_LINES` are let through more often."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._shown: dict[str, tuple[float, int]] = {}  # When, and how many were left out since
+        self._shown: dict[str, tuple[float, int]] = {}  # Since when, and how many came
 
     def __call__(self, record: Any) -> bool:
         problem = record["extra"].get("recurring")
         if problem is None:
             return True
-        now = time.monotonic()
+        now, most = time.monotonic(), MOST_LINES.get(problem, 1)
         with self._lock:
-            shown_at, left_out = self._shown.pop(problem, (float("-inf"), 0))
-            is_due = now - shown_at >= AGAIN_SECONDS
+            since, came = self._shown.pop(problem, (float("-inf"), 0))
+            left_out = 0
+            if now - since >= AGAIN_SECONDS:
+                since, came, left_out = now, 0, max(0, came - most)
             # The end of the dictionary has the latest.
-            self._shown[problem] = (now, 0) if is_due else (shown_at, left_out + 1)
+            self._shown[problem] = (since, came + 1)
             if len(self._shown) > MOST_RECURRING:
                 del self._shown[next(iter(self._shown))]
-        if is_due and left_out:
+        if left_out:
             record["message"] += f" ({left_out:,} more of these were not logged)"
-        return is_due
+        return came < most
 
 
 def configure_logging(*, level: str, log_format: str) -> None:

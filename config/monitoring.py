@@ -302,7 +302,8 @@ class Observed:
         if scope["type"] != "http":
             return self._app(scope, receive, send)
         identity = (b"x-request-id", traces.begin_request(scope["headers"]).encode())
-        area = AREAS.get(scope["path"].split("/", 2)[1], metrics.OTHER)
+        # The path of `OPTIONS *` has no slash.
+        area = AREAS.get(scope["path"].removeprefix("/").partition("/")[0], metrics.OTHER)
 
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":

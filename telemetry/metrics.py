@@ -79,6 +79,7 @@ webhook_deliveries = _counter("webhook_deliveries", "Webhook deliveries from eng
 leases_lost = _counter("leases_lost", "Runs taken over after the lease of their process expired.")
 model_requests = _counter("model_requests", "Requests to the language model, by outcome.", "outcome")
 model_tokens = _counter("model_tokens", "Tokens of the language model, counted by its server.", "direction")
+REFUSED = "refused requests"  # The `recurring` of log entries that requests without a token can cause
 log_entries = _counter("log_entries", "Warnings and errors logged.", "level")
 
 

@@ -69,6 +69,7 @@ from mcp_bridge.transports.direct_answers import (
     DirectCalls,
     with_first,
 )
+from telemetry.metrics import REFUSED
 
 NOT_ONE_MESSAGE = "The body must be one JSON-RPC request or notification. Batches are not supported."
 SHOWN_SLUG = 64
@@ -413,7 +414,7 @@ def check_headers(scope: Scope) -> Response | None:
     host = headers.get(b"host", b"").decode("latin-1")
     origin = headers.get(b"origin", b"").decode("latin-1")
     if len(host) > LONGEST_HOST or not _is_one_of(tuple(settings.ALLOWED_HOSTS), host):
-        logger.warning(
+        logger.bind(recurring=REFUSED).warning(
             "Refused a request for the host {!r}, which is not an address of this server.",
             host[:SHOWN_CHARACTERS],
         )
@@ -421,7 +422,8 @@ def check_headers(scope: Scope) -> Response | None:
     public: Any = urlsplit(settings.PUBLIC_URL)
     ours = f"{public.scheme}://{public.netloc}".lower()
     if origin and origin not in {ours, *allowed_origins()} and not LOCAL_ORIGIN.fullmatch(origin):
-        logger.warning("Refused a request from a web page of {!r}.", origin[:SHOWN_CHARACTERS])
+        text = "Refused a request from a web page of {!r}."
+        logger.bind(recurring=REFUSED).warning(text, origin[:SHOWN_CHARACTERS])
         return refusal(403, NOT_OUR_PAGE)
     return _check_body_type(headers) if scope["method"] == "POST" else None
 

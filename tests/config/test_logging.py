@@ -123,6 +123,34 @@ def test_a_problem_that_recurs_is_logged_once_in_some_minutes_with_how_often_it_
     ]
 
 
+def test_requests_that_anybody_can_send_do_not_fill_the_log() -> None:
+    """Hosts, paths and methods differ with each of them; lines about others are not among those left out."""
+    program = (
+        "import logging\n"
+        "from config import logging as ours\n"
+        "ours.configure_logging(level='INFO', log_format='text')\n"
+        "def refuse(number):\n"
+        "    security = logging.getLogger('django.security.DisallowedHost')\n"
+        "    security.error(f'Invalid host: {number}', exc_info=ValueError('x'))\n"
+        "    missing = {'status_code': 404}\n"
+        "    logging.getLogger('django.request').warning('Not Found: %s', number, extra=missing)\n"
+        "    logging.getLogger('uvicorn.error').warning('Invalid HTTP request received.')\n"
+        "for number in range(1_000):\n    refuse(number)\n"
+        "logging.getLogger('uvicorn.error').warning('Something else')\n"
+        "logging.getLogger('django.request').error('Failed', extra={'status_code': 500})\n"
+        "ours.AGAIN_SECONDS = 0\n"
+        "refuse(0)\n"
+    )
+    outcome = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    lines = outcome.stderr.splitlines()
+    assert len(lines) == 100 + 2 + 3
+    assert {line.split()[2] for line in lines[:100]} == {"WARNING"}
+    others = [line.partition(": ")[2] for line in lines[100:103]]
+    assert others == ["Something else", "Failed", "Invalid host: 0 (2,900 more of these were not logged)"]
+
+
 def test_the_schedule_says_once_that_the_broker_is_away_and_once_that_it_is_back() -> None:
     program = (
         "from types import SimpleNamespace\n"

@@ -393,3 +393,9 @@ def test_a_client_that_hangs_up_in_the_middle_of_its_message_is_no_fault(
             with socket.create_connection((str(parts.hostname), int(parts.port or 0)), timeout=20) as half:
                 half.sendall(head + version + body)
     assert_serves(mcp_server, client)
+
+
+def test_a_question_about_the_whole_server_is_no_fault(mcp_server: McpServer):
+    sent = b"OPTIONS * HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+    status, text = answer_to(mcp_server, sent)
+    assert status == 404, text
