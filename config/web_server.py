@@ -64,7 +64,6 @@ PAGES = "; ".join(  # Only our own scripts run, never what engines, agents and c
 DOCUMENTS = "default-src 'none'; frame-ancestors 'none'"
 WRONG_TOKEN = (401, 429)  # Status codes of its refusal
 WEBHOOKS = "/hooks/"  # Each of their deliveries proves its sender
-PRIVATE = ("/api", "/tools", "/workflow")  # REST's paths; no cache may keep their responses
 
 
 @dataclass(frozen=True, slots=True)
@@ -383,8 +382,8 @@ class SecurityHeaders:
         if target := getattr(response, "form_target", ""):  # Further targets of the page's forms
             policy = policy.replace("form-action 'self'", f"form-action 'self' {target}")
         response.setdefault("Content-Security-Policy", policy)
-        if request.path.startswith(PRIVATE):
-            response.setdefault("Cache-Control", "no-store")
+        # Files have a header of their own.
+        response.setdefault("Cache-Control", "no-store")
         return response
 
 

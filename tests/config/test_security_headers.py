@@ -2,6 +2,7 @@
 
 import json
 import os
+from contextlib import closing
 
 import pytest
 from django.contrib.auth.models import User
@@ -39,6 +40,32 @@ def test_answers_of_the_api_are_kept_by_no_cache(address: str) -> None:
         assert answer["Cache-Control"] == "no-store"
         assert answer["Content-Security-Policy"] == "default-src 'none'; frame-ancestors 'none'"
         assert answer["X-Content-Type-Options"] == "nosniff"
+
+
+@pytest.mark.parametrize(
+    ("address", "status"),
+    [
+        ("/admin/", 200),
+        ("/admin/password_change/", 200),
+        ("/admin/jsi18n/", 200),
+        ("/admin/nowhere/", 404),
+        ("/admin/catalogue/source/999999/change/", 302),
+        ("/nowhere", 404),
+        ("/", 302),
+    ],
+)
+def test_pages_behind_the_login_are_kept_by_no_cache(address: str, status: int) -> None:
+    """Neither are those that are not there, nor refusals of forms."""
+    client = Client(enforce_csrf_checks=True)
+    client.force_login(User.objects.create(username="ada", is_staff=True, is_superuser=True))
+    for answer in (client.get(address), client.post("/admin/password_change/")):
+        assert "no-store" in answer["Cache-Control"]
+        assert answer.status_code in (status, 403)
+
+
+def test_files_may_be_kept() -> None:
+    with closing(Client().get("/static/config/favicon.svg")) as answer:
+        assert "max-age" in answer["Cache-Control"]
 
 
 @pytest.mark.usefixtures("warm_starts")
