@@ -607,7 +607,7 @@ def complaint_of(status: int, body: bytes, redactor: Redactor) -> str:
         value = None
     if not isinstance(value, dict | list):
         # Redacted before it is cut, so that no half of a secret remains.
-        words = shorten(redactor.text(words_of(body)), COMPLAINT_LIMIT)
+        words = shorten(words_of(body, redactor), COMPLAINT_LIMIT)
         return "" if words.lower() == phrase.lower() else words
     message, rest = _split_message(_without_status(_masked(value, redactor), status, phrase))
     if not rest:
@@ -740,7 +740,7 @@ class Call:
         """The API's message, redacted before it is cut so that no half of a secret remains."""
         if 400 <= self.answer.status < 500:
             return complaint_of(self.answer.status, self.answer.body, self.redactor)
-        return shorten(self.redactor.text(words_of(self.answer.body)), WORDS_LIMIT)
+        return shorten(words_of(self.answer.body, self.redactor), WORDS_LIMIT)
 
     def _place(self) -> str:
         path = "/" + self.spec.url.split("/", 3)[3] if self.spec.url.count("/") > 2 else "/"

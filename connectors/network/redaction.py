@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Iterable
 from typing import Any
-from urllib.parse import quote
 
 from connectors.formats.json import TooDeep, UnreadableJSON, parse_json
 
@@ -18,6 +17,7 @@ WORD_KEYS = (
 )
 ERROR_LIMIT = 4_000  # Characters of an error; the raw answer is complete
 LINE_LIMIT = 500
+SEARCHED_BYTES = 65_536  # Of a text, of which much less is shown
 TAG = re.compile(r"<[^<>]*>")
 
 
@@ -44,7 +44,7 @@ class Redactor:
         self._probes = {
             max(re.findall(r"[A-Za-z0-9]+", spelling), key=len, default="").encode()
             for secret in long_ones
-            for spelling in _spellings(secret)
+            for spelling in (secret, *_in_base64(secret))
         }
 
     def __repr__(self) -> str:
@@ -133,14 +133,15 @@ def _has_text(value: Any) -> bool:
     return False
 
 
-def words_of(body: bytes) -> str:
-    """The message in a body: that of its JSON, else all of it, or the text without markup."""
+def words_of(body: bytes, redactor: Redactor) -> str:
+    """The message in a body: that of its JSON, else all of it, or the text without markup. Masks secrets
+    before anything is cut off or taken out, so that no part of one remains."""
     try:
         value = parse_json(body)
-        return words_in(value) or _words_by_field(value) or _whole(value)
+        return redactor.text(words_in(value) or _words_by_field(value) or _whole(value))
     except UnreadableJSON:
-        text = TAG.sub(" ", body[:4000].decode("utf-8", "replace"))
-        return " ".join(printable(text).split())
+        text = redactor.text(body[:SEARCHED_BYTES].decode("utf-8", "replace"))
+        return " ".join(printable(TAG.sub(" ", text[:ERROR_LIMIT])).split())
 
 
 def first_line(text: str) -> str:
@@ -161,11 +162,48 @@ def shorten_error(text: str) -> str:
 
 
 def _pattern_of(secrets: set[str]) -> re.Pattern[str] | None:
-    spellings = {spelling for secret in secrets for spelling in _spellings(secret)}
-    longest_first = sorted(spellings, key=len, reverse=True)
-    return re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
+    longest_first = sorted(secrets, key=len, reverse=True)
+    spellings = [
+        spelling
+        for secret in longest_first
+        for spelling in (_in_any_escape(secret), *map(re.escape, _in_base64(secret)))
+    ]
+    return re.compile("|".join(spellings)) if spellings else None
 
 
-def _spellings(secret: str) -> set[str]:
+def _in_any_escape(secret: str) -> str:
+    """A pattern of the secret as it is, and escaped for URLs, HTML, JSON and Python, also in part or twice.
+    Its parts never match in two ways and its repetitions are bounded: a search takes linear time."""
+    parts = re.findall(r"\\+|[^\\]", secret, re.DOTALL)
+    return "".join(
+        rf"(?:\\{{{len(part)},{8 * len(part)}}}+|(?i:%5c){{{len(part)}}})"
+        if part[0] == "\\"
+        else _char_in_any_escape(part)
+        for part in parts
+    )
+
+
+def _char_in_any_escape(char: str) -> str:
+    if char.isascii() and char.isalnum():
+        return char
+    code, in_json = f"{ord(char):x}", json.dumps(char)[1:-1].lstrip("\\")
+    spellings = {
+        re.escape(char),
+        re.escape(html.escape(char)),
+        f"(?i:{''.join(f'%{byte:02x}' for byte in char.encode('utf-8', 'replace'))})",
+        f"(?i:&#(?:x0*{code}|0*{ord(char)});)",
+        f"(?i:u0*{code})",
+    }
+    if in_json not in (char, f"u{code:>04}"):  # Nothing may match twice
+        spellings.add(f"(?i:{re.escape(in_json)})")
+    if char == " ":
+        spellings.add(r"\+")
+    return rf"\\{{0,7}}+(?:{'|'.join(sorted(spellings))})"
+
+
+def _in_base64(secret: str) -> set[str]:
+    """Of a long secret without its padding, which some leave out."""
     encoded = base64.b64encode(secret.encode("utf-8", "replace")).decode()
-    return {secret, quote(secret, safe=""), json.dumps(secret)[1:-1], html.escape(secret), encoded}
+    if len(secret) >= SHORTEST_IN_VALUES:
+        encoded = encoded.rstrip("=")
+    return {encoded, encoded.replace("+", "-").replace("/", "_")}

@@ -168,7 +168,7 @@ class Exchange:
     @property
     def encoding(self) -> str:
         """Of the body as it is here."""
-        encoding = str(self.headers.get("content-encoding", "")).strip().lower()
+        encoding = self._header("content-encoding").strip().lower()
         return "" if encoding == "identity" or self.is_unpacked else encoding
 
     @property
@@ -178,8 +178,8 @@ class Exchange:
 
     def words(self) -> str:
         """The engine's message, redacted before it is cut so that no half of a secret remains."""
-        words = "" if self.encoding else words_of(bytes(self.body))
-        return shorten(self.redactor.text(words), WORDS_LIMIT)
+        words = "" if self.encoding else words_of(bytes(self.body), self.redactor)
+        return shorten(words, WORDS_LIMIT)
 
     def unanswered(self, reason: str) -> ConnectorError:
         """The error for an incomplete or missing response."""

@@ -498,7 +498,7 @@ class RestateConnector:
 
     def _refusal(self, answer: Answer, *, repeatable: bool) -> ConnectorError:
         """A handler can fail with any status; a header shows that the failure is the handler's."""
-        words = shorten(self._ingress.redactor.text(words_of(answer.body)), WORDS_LIMIT)
+        words = shorten(words_of(answer.body, self._ingress.redactor), WORDS_LIMIT)
         message = (
             f"Restate answered {answer.status}: {words}" if words else f"Restate answered {answer.status}."
         )

@@ -19,7 +19,7 @@ from connectors.errors import ConnectorError, backoff_seconds
 from connectors.formats.json import UnreadableJSON, is_nested_deeper, parse_json
 from connectors.network.client import REFUSAL_BYTES, USER_AGENT
 from connectors.network.oauth import ClientCredentials
-from connectors.network.redaction import Redactor
+from connectors.network.redaction import Redactor, shorten
 from connectors.network.transport import (
     TRANSPORT_ERRORS,
     Exchange,
@@ -168,7 +168,8 @@ class LimitedTransport(httpx2.AsyncBaseTransport):
                     problem="the response is compressed, although the request did not accept compression.",
                 ),
             )
-        media_type = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+        media_type_as_sent = response.headers.get("content-type", "").partition(";")[0].strip()
+        media_type = media_type_as_sent.lower()
         if exchange.refused or media_type == "application/json":
             return await self._whole_answer(request, response, exchange)
         if response.status_code == 202 or media_type == "text/event-stream":
@@ -177,7 +178,8 @@ class LimitedTransport(httpx2.AsyncBaseTransport):
             )
             return httpx2.Response(response.status_code, headers=response.headers, stream=bounded)
         await response.aclose()
-        problem = f"the server answered with {media_type or 'no media type'}, not with MCP."
+        shown = shorten(self._redactor.text(media_type_as_sent), 50) or "no media type"
+        problem = f"the server answered with {shown}, not with MCP."
         return self._failed(request, HttpFailure(exchange, problem=problem))
 
     async def _whole_answer(
