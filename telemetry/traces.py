@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import os
 import re
-from collections.abc import Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextvars import Context, ContextVar, Token
 from typing import Any
 
@@ -204,10 +204,33 @@ def export_spans(*, process: str, version: str, traces_per_second: float) -> Non
     # The import takes a third of a second.
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     from opentelemetry.sdk.resources import Resource
-    from opentelemetry.sdk.trace import TracerProvider
-    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+    from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExportResult
 
     from telemetry.sampling import sampler
+
+    class WithoutWords(OTLPSpanExporter):
+        """Spans of the MCP SDK have the messages of errors, which may quote credentials and arguments."""
+
+        def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+            return super().export([_without_words(span) for span in spans])
+
+    def _without_words(span: ReadableSpan) -> ReadableSpan:
+        if not (span.status.description or span.events):
+            return span
+        return ReadableSpan(
+            name=span.name,
+            context=span.context,
+            parent=span.parent,
+            resource=span.resource,
+            attributes=span.attributes,
+            links=span.links,
+            kind=span.kind,
+            status=Status(span.status.status_code),
+            start_time=span.start_time,
+            end_time=span.end_time,
+            instrumentation_scope=span.instrumentation_scope,
+        )
 
     resource = Resource.create({"service.version": version, "catalogue.process": process})
     if str(resource.attributes.get("service.name", "")).startswith("unknown_service"):
@@ -224,7 +247,7 @@ def export_spans(*, process: str, version: str, traces_per_second: float) -> Non
     provider = TracerProvider(
         sampler(traces_per_second), HashedOnce(dict(resource.attributes), resource.schema_url)
     )
-    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+    provider.add_span_processor(BatchSpanProcessor(WithoutWords()))
     trace.set_tracer_provider(provider)
     _exporting.append(provider)
 

@@ -153,3 +153,25 @@ def test_the_processes_are_ready_and_the_workers_metrics_are_among_those_of_the_
     for process in ("web", "worker", "beat"):
         assert f'process="{process}"' in text, process
         assert any(f'"process": "{process}"' in line for line in product.output.splitlines()), process
+
+
+def test_the_words_of_a_server_s_error_are_in_no_span(product: Product, collector: Collector) -> None:
+    """E6: they may quote the credentials. The SDK makes spans of its own for requests to MCP servers."""
+
+    async def refuse(request: Request) -> Response:
+        sent = json.loads(await request.body())
+        error = {"code": -32000, "message": f"Refused {request.headers['authorization']}"}
+        document = {"jsonrpc": "2.0", "id": sent.get("id"), "error": error}
+        return Response(json.dumps(document), media_type="application/json")
+
+    with serving(Starlette(routes=[Route("/mcp", refuse, methods=["POST"])])) as address:
+        config = json.dumps({"transport": "http", "url": f"{address}/mcp"})
+        key = "bearer_token=hunter2hunter2"
+        product.manage("add_source", "refusing", "mcp", "--config", config, "--secret", key)
+
+        def sent() -> list[Any]:
+            return [span for _, span in list(collector.spans) if span.name.startswith("MCP send ")]
+
+        wait_until(sent, PATIENCE_SECONDS)
+    assert all(span.status.code == 2 and not span.status.message for span in sent())
+    assert not any("hunter2" in str(span) for _, span in list(collector.spans))
