@@ -1,6 +1,7 @@
 import json
 import os
 import sys
+import unicodedata
 from argparse import ArgumentParser, ArgumentTypeError
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -8,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from django.core.exceptions import NON_FIELD_ERRORS, ValidationError
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import BaseCommand, CommandError, OutputWrapper
 from django.db.models import QuerySet
 
 from catalogue.curation import UnknownWorkflows, choose_workflows
@@ -17,11 +18,33 @@ from catalogue.models import Source, Workflow
 from connectors.errors import Misconfigured
 
 
+class _Output(OutputWrapper):
+    """Texts of engines do not control a terminal. Files and pipes get them as they are."""
+
+    def write(self, msg: str = "", *args: Any, **options: Any) -> None:  # type: ignore[override]
+        super().write(_without_controls(msg) if self.isatty() else msg, *args, **options)
+
+
+def _without_controls(text: str) -> str:
+    return "".join(
+        char
+        if char.isprintable() or char in "\t\n" or unicodedata.category(char) == "Zs"
+        else char.encode("unicode_escape").decode()
+        for char in text
+    )
+
+
 class CatalogueCommand(BaseCommand):
     """Skips system checks, which cost half a second and run in CI; creates a missing embedded database."""
 
     requires_system_checks: list[str] = []
     makes_database = True
+
+    def __init__(self, stdout: Any = None, stderr: Any = None, **options: Any) -> None:
+        super().__init__(stdout, stderr, **options)
+        style_of_errors = self.stderr.style_func
+        self.stdout, self.stderr = _Output(stdout or sys.stdout), _Output(stderr or sys.stderr)
+        self.stderr.style_func = style_of_errors
 
     def execute(self, *args: Any, **options: Any) -> str | None:
         if self.makes_database:

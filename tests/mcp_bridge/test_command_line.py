@@ -1,7 +1,10 @@
 """What `manage.py` says when a command cannot go on."""
 
+import os
+import pty
 import signal
 import subprocess
+from contextlib import suppress
 from functools import partial
 from io import StringIO
 from pathlib import Path
@@ -12,7 +15,7 @@ from django.db import OperationalError, connection
 from mcp.client.stdio import StdioServerParameters
 
 from catalogue.models import Workflow
-from tests.executions.engines import Gate, WireEngine
+from tests.executions.engines import Gate, WireEngine, replies
 
 pytestmark = pytest.mark.usefixtures("transactional_db")
 
@@ -108,3 +111,34 @@ def test_a_command_that_could_not_store_its_change_does_not_say_that_it_did(
         call_command(*words, stdout=output)
     monkeypatch.undo()
     assert output.getvalue() == ""
+
+
+@pytest.mark.parametrize("ended", ["COMPLETED", "FAILED"])
+def test_the_texts_of_engines_do_not_command_a_terminal(
+    stdio_server: StdioServerParameters, wire_engine: WireEngine, long_workflow: Workflow, ended: str
+):
+    """E6: they could rewrite what is on the screen, change its title or fill the clipboard."""
+    text = "first\tline\nsecond \x1b]0;owned\x07 \x9b31m \u202eevil"
+    result = {"output": text} if ended == "COMPLETED" else {"error": text}
+    wire_engine.on_status = replies(200, {"status": ended} | result)
+    command = [stdio_server.command, stdio_server.args[0], "call_tool", "report"]
+    terminal, its_end = pty.openpty()
+    with subprocess.Popen(command, env=stdio_server.env, stdout=its_end, stderr=its_end) as process:
+        os.close(its_end)
+        shown = b""
+        with suppress(OSError), os.fdopen(terminal, "rb", buffering=0) as screen:
+            while piece := screen.read(65_536):
+                shown += piece
+    told = shown.decode()
+    assert process.returncode == (ended == "FAILED")
+    assert "first" in told and "second" in told and "owned" in told
+    assert not any(odd in told for odd in ("\x1b]", "\x07", "\x9b", "\u202e"))
+
+
+def test_the_result_of_an_engine_is_written_to_a_pipe_as_it_is(
+    stdio_server: StdioServerParameters, wire_engine: WireEngine, long_workflow: Workflow
+):
+    wire_engine.on_status = replies(200, {"status": "COMPLETED", "output": "\x9b31m \u202eevil"})
+    command = [stdio_server.command, stdio_server.args[0], "call_tool", "report"]
+    written = subprocess.run(command, env=stdio_server.env, capture_output=True, check=True, timeout=60)
+    assert "\x9b31m \u202eevil" in written.stdout.decode()
