@@ -506,7 +506,7 @@ class _Question:
 
 def words_of_refusal(body: bytes, wanted: ModelSettings) -> str:
     """Without the key."""
-    words = Redactor([wanted.api_key.get_secret_value()]).text(words_of(body))
+    words = words_of(body, Redactor([wanted.api_key.get_secret_value()]))
     return shorten(" ".join(words.split()), WORDS_LIMIT)
 
 
