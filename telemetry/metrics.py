@@ -119,11 +119,9 @@ class Publication:
 
     def begin(self) -> None:
         """May be called again after `end`: a process may start its server more than once."""
-        try:
+        with contextlib.suppress(OSError):  # The next line logs it
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self.publish()
-        except OSError as error:
-            logger.warning("Other processes miss the metrics of this one, which cannot be written: {}", error)
+        self._try_to_publish()
         self._ended.clear()
         self._thread = threading.Thread(target=self._run, name="metrics", daemon=True)
         self._thread.start()
@@ -153,9 +151,14 @@ class Publication:
 
     def _run(self) -> None:
         while not self._ended.wait(PUBLISHING_SECONDS):
-            # With a full disk, the others only miss the metrics of this process.
-            with contextlib.suppress(OSError):
-                self.publish()
+            self._try_to_publish()
+
+    def _try_to_publish(self) -> None:
+        try:
+            self.publish()
+        except OSError as error:
+            text = "Other processes miss the metrics of this one, which cannot be written: {}"
+            logger.bind(recurring=f"metrics: {error}").warning(text, error)
 
     def _own(self) -> Iterator[Metric]:
         labels = {"process": self._process, "pid": str(os.getpid())}

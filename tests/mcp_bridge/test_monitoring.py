@@ -328,6 +328,24 @@ def test_a_process_starts_and_ends_where_its_metrics_cannot_be_written(tmp_path:
     assert line.startswith("Other processes miss the metrics of this one, which cannot be written: ")
 
 
+def test_a_disk_that_is_full_below_a_processs_metrics_is_logged_as_a_problem_that_recurs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker with a data folder of its own needs it for nothing else, so that nothing else would say so."""
+    monkeypatch.setattr("telemetry.metrics.PUBLISHING_SECONDS", 0.01)
+    worker = Publication(tmp_path, "worker")
+    entries: list[Any] = []
+    sink = logger.add(lambda line: entries.append(line.record["extra"].get("recurring")), level="WARNING")
+    worker._file.with_suffix(".tmp").symlink_to("/dev/full")
+    worker.begin()
+    try:
+        wait_until(lambda: len(entries) > 2, "several attempts have failed")
+    finally:
+        worker.end()
+        logger.remove(sink)
+    assert len(set(entries)) == 1 and "No space left" in entries[0]
+
+
 def test_two_servers_of_a_process_publish_at_the_same_time(tmp_path: Path) -> None:
     """Each of them renames the temporary file that it has written, not the other's."""
     shared = Publication(tmp_path, "web")
