@@ -156,6 +156,29 @@ def test_a_notice_that_is_refused_does_not_hold_up_the_next_ones(
     assert "400" in ApprovalNotice.objects.get(sent_at=None).error
 
 
+def test_all_notices_are_repeated_soon_once_one_of_them_is_sent_again(
+    guarded: Workflow, approver: User, configured: Any
+) -> None:
+    """After a night, each would otherwise wait for its own time, up to an hour."""
+    statuses = iter([500, 500, 500, 200, 200, 200])
+
+    async def behave(request: Received, writer: asyncio.StreamWriter) -> None:
+        writer.write(response(next(statuses)))
+
+    with hostile(behave) as server:
+        configured(approval_webhook_url=server.base_url, approval_webhook_secret=SecretStr(SECRET))
+        for _ in range(3):
+            create_execution(request_for("report"))
+            assert approval_notices.send_due(seconds=10) == 0
+        in_an_hour = timezone.now() + timedelta(hours=1)
+        ApprovalNotice.objects.update(attempts=12, next_attempt_at=in_an_hour)
+        ApprovalNotice.objects.filter(pk=ApprovalNotice.objects.earliest("pk").pk).update(
+            next_attempt_at=timezone.now()
+        )
+        assert approval_notices.send_due(seconds=10) == 1
+        assert approval_notices.send_due(seconds=10) == 2
+
+
 def test_the_log_says_once_that_notices_fail_and_when_they_are_sent_or_given_up(
     guarded: Workflow, approver: User, configured: Any
 ) -> None:
