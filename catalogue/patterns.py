@@ -16,13 +16,15 @@ import jsonschema_rs
 from catalogue.schema_limits import subschemas
 from connectors.network.redaction import printable
 
+NATIVE = jsonschema_rs.RegexOptions(size_limit=128 * 1024, dfa_size_limit=4 * 1024 * 1024)
+"""Of patterns that are searched for in texts of any length: 1 MB takes at most 0.4 s, with LINEAR 100 s."""
 LINEAR = jsonschema_rs.RegexOptions(size_limit=1024 * 1024, dfa_size_limit=4 * 1024 * 1024)
 BACKTRACKING = jsonschema_rs.FancyRegexOptions(
     backtrack_limit=1_000, size_limit=256 * 1024, dfa_size_limit=4 * 1024 * 1024
 )
 LONGEST_SEARCHED = 1_000  # Characters; a backtracking step may scan all of them again
 MOST_SECONDS = 0.25  # Of all backtracking searches of one check
-MOST_BACKTRACKING = 20  # Distinct ones per schema: each takes milliseconds and up to 256 KiB
+MOST_BOUNDED = 20  # Distinct ones per schema: each takes milliseconds and up to 256 KiB
 BOUNDED_PATTERN = "x-bounded-pattern"
 NAMED_PATTERNS = 5
 KINDS = jsonschema_rs.ValidationErrorKind
@@ -50,7 +52,7 @@ def leave_out_patterns(schema: dict[str, Any]) -> str:
             gone[node.pop("pattern")] = None
         if not isinstance(named := node.get("patternProperties"), dict):
             continue
-        for pattern in [pattern for pattern in named if not is_linear(pattern)]:
+        for pattern in [pattern for pattern in named if not _is_native(pattern)]:
             gone[pattern] = None
             del named[pattern]
             # Values that the pattern allowed must not be refused now.
@@ -62,10 +64,11 @@ def leave_out_patterns(schema: dict[str, Any]) -> str:
 
 
 def use_bounded_search(schema: dict[str, Any]) -> bool:
-    """Replace backtracking patterns by the keyword of BOUNDED; whether that makes the schema usable."""
+    """Replace backtracking and large patterns by the keyword of BOUNDED; whether that makes the schema
+    usable."""
     tried: set[str] = set()
     for node in subschemas(schema):
-        if not isinstance(pattern := node.get("pattern"), str) or is_linear(pattern):
+        if not isinstance(pattern := node.get("pattern"), str) or _is_native(pattern):
             continue
         if not _is_usable(pattern, tried):
             return False
@@ -94,7 +97,7 @@ class _BoundedPattern:
 
     def __init__(self, _: dict[str, Any], pattern: Any, __: list[str | int]) -> None:
         self._pattern = pattern
-        self._matcher = _compile_backtracking(pattern) if isinstance(pattern, str) else None
+        self._matcher = _compile_bounded(pattern) if isinstance(pattern, str) else None
         self._is_slow = False
 
     def validate(self, text: Any) -> None:
@@ -116,10 +119,15 @@ BOUNDED: dict[str, Any] = {BOUNDED_PATTERN: _BoundedPattern}
 
 
 def _is_usable(pattern: str, tried: set[str]) -> bool:
-    if is_linear(pattern):
+    if _is_native(pattern):
         return True
     tried.add(pattern)
-    return len(tried) <= MOST_BACKTRACKING and _compile_backtracking(pattern) is not None
+    return len(tried) <= MOST_BOUNDED and _compile_bounded(pattern) is not None
+
+
+@lru_cache(maxsize=2048)
+def _is_native(pattern: str) -> bool:
+    return _compile(pattern, NATIVE) is not None
 
 
 @lru_cache(maxsize=2048)
@@ -127,8 +135,8 @@ def is_linear(pattern: str) -> bool:
     return _compile(pattern, LINEAR) is not None
 
 
-def _compile_backtracking(pattern: str) -> jsonschema_rs.Validator | None:
-    return _compile(_with_ascii_classes(pattern), BACKTRACKING)
+def _compile_bounded(pattern: str) -> jsonschema_rs.Validator | None:
+    return _compile(pattern, LINEAR) or _compile(_with_ascii_classes(pattern), BACKTRACKING)
 
 
 def _compile(

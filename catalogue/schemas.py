@@ -14,7 +14,7 @@ from typing import Any
 import jsonschema_rs
 from pydantic_core import to_json
 
-from catalogue.patterns import BOUNDED, LINEAR, Searches, leave_out_patterns, use_bounded_search
+from catalogue.patterns import BOUNDED, NATIVE, Searches, leave_out_patterns, use_bounded_search
 from catalogue.schema_limits import (
     BrokenSchema,
     Demand,
@@ -318,11 +318,11 @@ def _validator(schema: str) -> jsonschema_rs.Validator:
     # Without `properties` the library does not name members that `additionalProperties: false` forbids.
     loaded = json.loads(schema, object_hook=_with_properties if '"additionalProperties"' in schema else None)
     try:
-        return jsonschema_rs.validator_for(loaded, pattern_options=LINEAR, offline=True)
+        return jsonschema_rs.validator_for(loaded, pattern_options=NATIVE, offline=True)
     except jsonschema_rs.ValidationError:
         if not use_bounded_search(loaded):
             raise
-    return jsonschema_rs.validator_for(loaded, pattern_options=LINEAR, keywords=BOUNDED, offline=True)
+    return jsonschema_rs.validator_for(loaded, pattern_options=NATIVE, keywords=BOUNDED, offline=True)
 
 
 def _with_properties(part: dict[str, Any]) -> dict[str, Any]:

@@ -292,8 +292,10 @@ def test_patterns_with_look_arounds_and_back_references_are_checked(
         (r"(?=[^b]*b)c", "a" * 1000),
         (r"(?=(?:[ab]{0,50}a){0,10}[ab]{30}c)x", "aab" * 330),
         (r"(?=[^b]*b)c", "a" * 1_000_000),
+        (r"(a?){3000}a{3000}", ("a" * 2_900 + "b") * 40),
+        (r"(a?){300}a{300}[0-9]{3000}", ("a" * 290 + "b") * 3),
     ],
-    ids=["exponential", "quadratic", "large automata", "long text"],
+    ids=["exponential", "quadratic", "large automata", "long text", "large and linear", "large and many"],
 )
 @pytest.mark.timeout(20)
 def test_no_pattern_keeps_a_check_busy_however_many_texts_there_are(pattern: str, text: str) -> None:
@@ -309,6 +311,14 @@ def test_what_was_not_searched_to_its_end_counts_as_fitting() -> None:
 
     assert told(schema, {"a": "a" * 30 + "b"}) == {} == told(schema, {"a": "b" * 5000})
     assert set(told(schema, {"a": "a" * 30 + "b", "b": "x"})) == {"/b"}
+
+
+def test_a_large_pattern_is_still_checked() -> None:
+    schema = check_input_schema(
+        {"type": "object", "properties": {"x": {"type": "string", "pattern": r"^\p{L}{1,20}$"}}}
+    ).schema
+    assert not find_argument_problems(schema, {"x": "été"})
+    assert find_argument_problems(schema, {"x": "1"})
 
 
 def test_a_pattern_that_no_engine_knows_costs_that_pattern_and_nothing_else() -> None:
