@@ -157,7 +157,7 @@ SQLITE_OPTIONS: dict[str, Any] = {
     "timeout": 20,
     "init_command": (
         "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; "
-        "PRAGMA cache_size=-16000; PRAGMA temp_store=MEMORY; "
+        "PRAGMA temp_store=MEMORY; "
         # A call writes some 25 pages: with the default of 1,000, every 40th call would move them all.
         "PRAGMA wal_autocheckpoint=8000"
     ),
