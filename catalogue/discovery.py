@@ -101,6 +101,12 @@ def make_due(sources: QuerySet[Source]) -> int:
     return sources.filter(enabled=True).update(next_refresh_at=timezone.now())
 
 
+def list_again_after_outage(source_name: str) -> None:
+    """The engine answers again. A listing that failed would be repeated after up to an hour."""
+    waits = Source.objects.filter(name=source_name, failures__gt=0, next_refresh_at__gt=timezone.now())
+    make_due(waits)
+
+
 def sources_to_list_at_start() -> list[int]:
     """Ids of the sources that are refreshed automatically (A1.1)."""
     if not settings.CATALOGUE["discovery_enabled"]:

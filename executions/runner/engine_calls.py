@@ -129,17 +129,18 @@ class PollOutages:
                 text, counted(running, "run"), source, LONGEST_INTERVAL_SECONDS, error.message
             )
 
-    def end(self, execution: Execution) -> None:
-        """A poll succeeded."""
+    def end(self, execution: Execution) -> bool:
+        """A poll succeeded. Returns whether that ends an outage."""
         source = execution.source_name
         if not execution.poll_failure or source not in self._by_source:
-            return
+            return False
         with self._lock:
             outage = self._by_source.pop(source, None)
         if outage is not None and outage.kinds:
             text = "Polls at source {} work again after {:.0f} s; they failed for {}"
             seconds, runs = time.monotonic() - outage.began_at, counted(len(outage.executions), "run")
             logger.bind(source=source).warning(text, source, seconds, runs)
+        return outage is not None
 
     def _is_due(self, source: str, kind: str, now: float) -> bool:
         return now - self._logged_at.get((source, kind), float("-inf")) >= AGAIN_SECONDS

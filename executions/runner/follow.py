@@ -18,6 +18,7 @@ from django.db.models.functions import Coalesce
 from django.utils import timezone
 
 from catalogue.database import after_commit, run_in_database
+from catalogue.discovery import list_again_after_outage
 from connectors.background import CLOCKS_APART
 from connectors.errors import ConnectorError, NotFound, Rejected, Unreachable, Unsupported, error_name
 from connectors.network.redaction import printable
@@ -155,7 +156,8 @@ async def follow(execution: Execution, *, waited_for: bool) -> None:
         return
     if not isinstance(look, datetime):
         metrics.polls.labels("ok").inc()
-        poll_outages.end(execution)
+        if poll_outages.end(execution):
+            await run_in_database(list_again_after_outage, execution.source_name)
     if isinstance(look, datetime):
         await record(execution.wait_for_next_poll, next_attempt_at=look, release=release)
     elif release and _goes_on(execution, look.snapshot, look.interval):

@@ -3,13 +3,15 @@
 import asyncio
 import threading
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from django.db import IntegrityError, OperationalError, connection, transaction
+from django.utils import timezone
 from loguru import logger
 
-from catalogue.models import Workflow
+from catalogue.models import Source, Workflow
 from connectors.background import run_in_background_loop
 from executions import advancing
 from executions.advancing import finish_polling, poll_due_executions
@@ -256,7 +258,10 @@ def test_many_polls_that_find_nothing_new_are_recorded_in_few_statements(
 def test_an_outage_of_an_engine_is_logged_as_it_begins_and_ends_and_not_with_each_poll(
     engine: WireEngine, workflow: Workflow
 ) -> None:
-    """A5.1: with the number of runs that it concerns."""
+    """A5.1: with the number of runs that it concerns; then the source is listed again, if that failed too."""
+    later = timezone.now() + timedelta(hours=1)
+    Source.objects.update(failures=9, next_refresh_at=later)
+    other = make_source(failures=9, next_refresh_at=later)
     lines: list[str] = []
     sink = logger.add(lines.append, level="WARNING", format="{level} {message} {extra[source]}")
     try:
@@ -272,6 +277,7 @@ def test_an_outage_of_an_engine_is_logged_as_it_begins_and_ends_and_not_with_eac
             for execution in Execution.objects.all():
                 let_pass(execution, 60)
         begun, refused = lines
+        assert not Source.objects.exclude(next_refresh_at=later).exists()
         engine.on_status = replies(200, status())
         advance_due_executions()
     finally:
@@ -283,6 +289,8 @@ def test_an_outage_of_an_engine_is_logged_as_it_begins_and_ends_and_not_with_eac
     assert "401" in refused, "another reason is no repetition"
     (ended,) = lines[2:]
     assert ended.startswith(f"WARNING Polls at source {source} work again after ")
+    assert Source.objects.get(next_refresh_at__lte=timezone.now()) == workflow.source
+    assert Source.objects.get(next_refresh_at=later) == other
     assert "they failed for 12 runs" in ended
 
 
