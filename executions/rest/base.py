@@ -147,7 +147,7 @@ FORMAT = OpenApiParameter(
 
 
 CSV = "text/csv"
-AT_A_TIME = 500
+AT_A_TIME = 100  # Their instances are in memory while the reader takes them
 # Spreadsheets would evaluate an engine's or agent's text; the wide forms too, in East Asian settings.
 FORMULA_BEGINS = ("=", "+", "-", "@", "\t", "\r", "\n", *"\uff1d\uff0b\uff0d\uff20")
 NESTED = {"error": ("error_kind", "error")}
