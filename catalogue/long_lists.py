@@ -20,6 +20,7 @@ from django.utils.functional import cached_property
 COUNTED = 10_000
 SEARCHED = 20_000  # A text is searched in this many of the newest rows, without an index
 MOST_FOUND = 1_000
+FEWEST = 10  # For fewer keys SQLite 3.46 reads all rows and sorts them, instead of following an index
 LONGEST_SEARCH = 1_000  # Characters
 MOST_WORDS = 20
 MOST_MERGED = 9  # Values of one condition, such as states, for which rows are merged in the order of time
@@ -38,8 +39,9 @@ class KeyPaginator(RowPaginator):
     def page(self, number: Any) -> "DjangoPage[Any]":
         valid, rows = self.validate_number(number), cast("QuerySet[Any]", self.object_list)
         begin = (valid - 1) * self.per_page
-        keys = self._sorted_keys(rows)[begin : min(begin + self.per_page, self.count)]
-        return DjangoPage(_rows_of(rows, [key for *_, key in keys]), valid, self)
+        shown = min(self.per_page, self.count - begin)
+        keys = list(self._sorted_keys(rows)[begin : begin + max(shown, FEWEST)])
+        return DjangoPage(_rows_of(rows, [key for *_, key in keys[:shown]]), valid, self)
 
     def _sorted_keys(self, rows: QuerySet[Any]) -> QuerySet[Any, Any]:
         """Tuples that end with the key."""

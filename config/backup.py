@@ -41,6 +41,7 @@ FORMAT = 1
 FILLED = re.compile(r'^INSERT INTO "(\w+)"', re.MULTILINE)  # In the SQL of an empty database
 PLACE = re.compile(r"COPY \w+, line (\d+)(?:, column (\w+))?")  # In PostgreSQL's errors
 LARGEST_FILE = 1024 * 1024  # Bytes of each file besides the database
+DAMAGED = "a file whose header cannot be right"
 REPORT_SECONDS = 5.0
 OTHER_SESSIONS = """
     SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND usename = session_user
@@ -213,13 +214,18 @@ def _unpack(source: Path, folder: Path) -> tuple[Manifest, list[str]]:
 
 
 def _plain_files(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
-    """Raises tarfile.TarError for a sparse file, which may be of any size, and for a negative size, for which
-    tarfile would read the same header again and again."""
+    """Raises tarfile.TarError for a sparse file, which may be of any size, for a negative size, for which
+    tarfile of Python 3.11 would read the same header again and again, and for what tarfile cannot read and
+    takes for the end."""
     for member in archive:
         if member.size < 0 or member.issparse():
-            raise tarfile.ReadError("a file whose size cannot be right")
+            raise tarfile.ReadError(DAMAGED)
         if member.isfile():
             yield member
+    assert archive.fileobj is not None, "it is open"
+    archive.fileobj.seek(archive.offset)
+    if archive.fileobj.read(tarfile.BLOCKSIZE).strip(b"\0"):
+        raise tarfile.ReadError(DAMAGED)
 
 
 def _write_member(archive: tarfile.TarFile, member: tarfile.TarInfo, target: Path) -> None:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.message import Message
 from functools import lru_cache
-from http.client import responses
 from time import monotonic
 from typing import Annotated, Any, ClassVar, Literal, Self
 from uuid import UUID
@@ -44,7 +43,7 @@ from connectors.network.headers import can_carry_a_key, objection_to_name, objec
 from connectors.network.oauth import ClientCredentials
 from connectors.network.policy import AddressPolicy, http_tool_addresses, normalise_base_url
 from connectors.network.redaction import MASK, Redactor, printable, shorten, words_of
-from connectors.network.transport import WORDS_LIMIT, HttpLimits, retry_after
+from connectors.network.transport import WORDS_LIMIT, HttpLimits, is_phrase, retry_after, status_line
 from connectors.protocol import (
     Capabilities,
     Health,
@@ -66,6 +65,7 @@ EXTRA = hint(group="Extra keys and headers")
 MOST_EXTRA_HEADERS = 20
 UNAUTHORIZED = 401
 MOST_HEADERS = 60
+FOR_NAMES_AND_MAIL = ("idna", "punycode", "utf-7")  # Encodings
 KEPT_OPERATIONS = 256
 LONGEST_HEADER = 1_000
 NEVER_SHOWN = frozenset({"set-cookie", "set-cookie2"})
@@ -562,13 +562,13 @@ def _content_type(header: str) -> tuple[str, str]:
 
 
 def _known_encoding(name: str) -> str:
-    """UTF-8 instead of codecs that are not for text (zip) or fail on arbitrary bytes (idna)."""
+    """UTF-8 instead of codecs that are not for text (zip) or not for all texts (idna)."""
     try:
         found = codecs.lookup(name).name
         b"\xff ".decode(found, "replace")
     except (LookupError, ValueError):
         return "utf-8"
-    return found if found != "utf-7" else "utf-8"
+    return "utf-8" if found in FOR_NAMES_AND_MAIL else found
 
 
 def _encoding_of(text: bytes) -> str:
@@ -600,7 +600,6 @@ def _shown_headers(answer: Answer, redactor: Redactor) -> dict[str, str]:
 def complaint_of(status: int, body: bytes, redactor: Redactor) -> str:
     """A JSON body's message, then its rest as JSON: `Invalid: {"field":"amount"}`. Bounded and without
     secrets; for other bodies, the text. APIs report a wrong argument in too many ways to select a part."""
-    phrase = responses.get(status, "")
     try:
         value = parse_json(body) if len(body) <= LARGEST_BODY else None
     except UnreadableJSON:
@@ -608,8 +607,8 @@ def complaint_of(status: int, body: bytes, redactor: Redactor) -> str:
     if not isinstance(value, dict | list):
         # Redacted before it is cut, so that no half of a secret remains.
         words = shorten(words_of(body, redactor), COMPLAINT_LIMIT)
-        return "" if words.lower() == phrase.lower() else words
-    message, rest = _split_message(_without_status(_masked(value, redactor), status, phrase))
+        return "" if is_phrase(words, status) else words
+    message, rest = _split_message(_without_status(_masked(value, redactor), status))
     if not rest:
         return shorten(message, COMPLAINT_LIMIT)
     # Redacted again, since a secret may be a number.
@@ -629,15 +628,14 @@ def _masked(value: Any, redactor: Redactor) -> Any:
     return value
 
 
-def _without_status(value: Any, status: int, phrase: str) -> Any:
+def _without_status(value: Any, status: int) -> Any:
     """The message already begins with the status."""
     if not isinstance(value, dict):
         return value
-    said = {str(status), phrase.lower()}
     return {
         name: item
         for name, item in value.items()
-        if not (isinstance(item, str | int) and str(item).lower() in said)
+        if not (isinstance(item, str | int) and (str(item) == str(status) or is_phrase(str(item), status)))
     }
 
 
@@ -731,10 +729,9 @@ class Call:
 
     def _line(self, *, words: bool = True) -> str:
         """`GET /orders/7: the API answered 404 Not Found: no such order`."""
-        phrase = responses.get(self.answer.status, "")
-        line = f"{self._place()}: the API answered {self.answer.status} {phrase}".rstrip()
+        line = f"{self._place()}: the API answered {status_line(self.answer.status)}"
         said = self._words() if words else ""
-        return f"{line}: {said}" if said and said.lower() != phrase.lower() else line
+        return f"{line}: {said}" if said and not is_phrase(said, self.answer.status) else line
 
     def _words(self) -> str:
         """The API's message, redacted before it is cut so that no half of a secret remains."""

@@ -42,10 +42,30 @@ UNPACKED = ("gzip", "x-gzip", "deflate")
 GZIP_OR_ZLIB = zlib.MAX_WBITS | 32
 FRAMING = ("connection", "content-length", "host", "transfer-encoding")  # Set by aiohttp
 TRANSPORT_ERRORS = (httpx2.TransportError, OSError)
+PHRASES = {  # Those of RFC 9110 first, which Python has from 3.13 on, then those of before
+    413: ("Content Too Large", "Payload Too Large", "Request Entity Too Large"),
+    414: ("URI Too Long", "Request-URI Too Long"),
+    416: ("Range Not Satisfiable", "Requested Range Not Satisfiable"),
+    422: ("Unprocessable Content", "Unprocessable Entity"),
+}
 CERTIFICATE_ADVICE = {  # By OpenSSL's X509_V_ERR codes
     9: "; compare the clocks of both machines",
     10: "; renew it on that server",
 }
+
+
+def status_line(status: int) -> str:
+    """`404 Not Found`; of an unknown status the number alone."""
+    return f"{status} {_phrases(status)[0]}".strip()
+
+
+def is_phrase(words: str, status: int) -> bool:
+    """Whether they say no more than the status itself."""
+    return words.lower() in {phrase.lower() for phrase in _phrases(status)}
+
+
+def _phrases(status: int) -> tuple[str, ...]:
+    return PHRASES.get(status) or (responses.get(status, ""),)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -203,9 +223,9 @@ class Exchange:
 
     def refusal(self) -> ConnectorError:
         """The error for any other status."""
-        status, words, phrase = self.status, self.words(), responses.get(self.status, "")
-        line = f"{status} {phrase}".strip()
-        line += f": {words}" if words and words.lower() != phrase.lower() else ""
+        status, words = self.status, self.words()
+        line = status_line(status)
+        line += f": {words}" if words and not is_phrase(words, status) else ""
         details = self._details()
         wait = retry_after(self.headers)
         who = "proxy" if status == 407 else "engine"

@@ -59,7 +59,7 @@ def test_a_command_whose_output_nobody_reads_any_more_ends_without_a_word() -> N
         (["worker", "--concurrency", "0"], "'0' is not a whole number from 1 on"),
         (["serve", "--graceful-seconds", "-1"], "'-1' is not a whole number from 0 on"),
         (["serve", "--port", "80000"], "'80000' is not a whole number from 0 to 65535"),
-        (["client_config", "--client", "emacs"], "'emacs' .choose from .*'claude-code'"),
+        (["client_config", "--client", "emacs"], "'emacs' .choose from .*claude-code"),
     ],
 )
 def test_what_a_command_cannot_read_write_or_take_is_told_in_a_sentence(

@@ -235,8 +235,9 @@ def in_archive(name: str, content: bytes) -> bytes:
 
 
 HOSTILE = {  # Appended to a good backup, and why it is refused
-    "a sparse file": (sparse_header("secret_key", size=5_000_000), "size cannot be right"),
-    "a negative size": (header("any", size=0) + header("manifest.json", size=-512), "size cannot be right"),
+    "a sparse file": (sparse_header("secret_key", size=5_000_000), "header cannot be right"),
+    "a negative size": (header("any", size=0) + header("manifest.json", size=-512), "header cannot be right"),
+    "a damaged header": (header("quickstart-token", size=5)[:-1] + b"?", "header cannot be right"),
     "a large key": (in_archive("secret_key", b"k" * 2_000_000), "secret_key has more than 1,048,576 bytes"),
     "no key": (in_archive("secret_key", b"\xff\n"), "secret_key contains no key"),
     "a deep manifest": (in_archive("manifest.json", b"[" * 100_000), "recursion limit exceeded"),

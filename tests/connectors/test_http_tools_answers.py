@@ -160,7 +160,7 @@ COMPLAINTS: dict[str, tuple[Any, str]] = {
     ),
     "problem+json": (
         {
-            "title": "Unprocessable Entity",
+            "title": "Unprocessable Content",
             "status": 422,
             "detail": "Two fields are wrong.",
             "errors": [{"pointer": "#/amount", "detail": "must be positive"}],
@@ -187,7 +187,7 @@ async def test_all_that_an_api_has_against_the_arguments_is_told(api: TargetApi,
     body, told = COMPLAINTS[shape]
     api.tell("POST", "/orders", Reply(422, body))
     snapshot = await run(tool("POST", f"{api.base_url}/orders"))
-    assert snapshot.error == f"POST /orders: the API answered 422 Unprocessable Entity: {told}"
+    assert snapshot.error == f"POST /orders: the API answered 422 Unprocessable Content: {told}"
 
 
 async def test_a_complaint_is_bounded_and_has_no_secrets(api: TargetApi) -> None:

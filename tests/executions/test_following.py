@@ -402,7 +402,7 @@ def test_a_run_that_cannot_be_cancelled_times_out_and_says_so(
     engine: WireEngine, behaviour: Behaviour
 ) -> None:
     """A7.5: best effort at the engine, and the truth in the record."""
-    impatient = make_source(base_url=engine.base_url, config={"request_timeout_seconds": 0.2})
+    impatient = make_source(base_url=engine.base_url, config={"request_timeout_seconds": 0.5})
     execution = make_active(make_workflow(impatient), State.RUNNING)
     engine.on_cancel = behaviour
     reach_deadline(execution)
