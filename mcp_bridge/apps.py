@@ -16,4 +16,5 @@ class McpBridgeConfig(AppConfig):
 def _note_login(request: Any, user: Any, **_: Any) -> None:
     from mcp_bridge.second_factor import note_login
 
+    request.session.set_expiry(None)  # A company login that was begun before has shortened it
     note_login(request, user)

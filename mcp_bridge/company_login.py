@@ -1,5 +1,6 @@
 """Logging in at the company's OpenID provider: docs/login.md."""
 
+from datetime import timedelta
 from typing import Any
 from urllib.parse import urlencode
 
@@ -15,7 +16,11 @@ from django.utils import timezone
 from django.views.decorators.http import require_POST
 from loguru import logger
 from mozilla_django_oidc.utils import import_from_settings
-from mozilla_django_oidc.views import OIDCAuthenticationCallbackView, OIDCAuthenticationRequestView
+from mozilla_django_oidc.views import (
+    OIDCAuthenticationCallbackView,
+    OIDCAuthenticationRequestView,
+    get_next_url,
+)
 
 from catalogue.database import run_without_connection
 from catalogue.history import Actor, record_change
@@ -29,6 +34,7 @@ from mcp_bridge.models import ExternalIdentity
 
 UNFINISHED_SECONDS = 3600  # How long an unfinished login is remembered
 NEXT = "next"
+STATES, NEXT_PAGE = "oidc_states", "oidc_login_next"  # The library's keys in the session
 ID_TOKEN = "company_id_token"  # noqa: S105 - the session's key for it
 
 
@@ -204,10 +210,9 @@ class _Settings:
         return known[name] if name in known else import_from_settings(name, *default)
 
 
-def _refuse(request: HttpRequest, words: str) -> HttpResponse:
+def _refuse(request: HttpRequest, words: str, next_page: str | None) -> HttpResponse:
     messages.error(request, words)
-    wanted = request.session.get("oidc_login_next")
-    query = f"?{urlencode({NEXT: wanted})}" if wanted else ""
+    query = f"?{urlencode({NEXT: next_page})}" if next_page else ""
     return HttpResponseRedirect(reverse("admin:login") + query)
 
 
@@ -219,10 +224,13 @@ class BeginLogin(_Settings, OIDCAuthenticationRequestView):  # type: ignore[misc
             begun = _issuer().endpoint("authorization_endpoint")
             self.OIDC_OP_AUTH_ENDPOINT = run_without_connection(begun)
         except ConnectorError as problem:
-            return _refuse(request, _in_words(problem))
+            return _refuse(request, _in_words(problem), get_next_url(request, NEXT))
         if not request.user.is_authenticated:
             request.session.set_expiry(UNFINISHED_SECONDS)
         answer: HttpResponse = super().get(request)
+        # Each tab continues at its own page.
+        *_, this_login = request.session[STATES].values()
+        this_login[NEXT] = request.session[NEXT_PAGE]
         return answer
 
 
@@ -232,18 +240,23 @@ class EndLogin(_Settings, OIDCAuthenticationCallbackView):  # type: ignore[misc]
         if not known["login_issuer"]:
             raise Http404
         again = f"Login with {known['login_name']} was not completed. Try again."
+        this_login = request.session.get(STATES, {}).get(request.GET.get("state", ""), {})
+        if NEXT in this_login:
+            request.session[NEXT_PAGE] = this_login[NEXT]
         # The request's error text is not shown: any page can link here with one.
         if "error" in request.GET or request.GET.get("iss", known["login_issuer"]) != known["login_issuer"]:
-            return _refuse(request, again)
+            return _refuse(request, again, request.session.get(NEXT_PAGE))
         try:
             answer: HttpResponse = super().get(request)
         except SuspiciousOperation:
-            return _refuse(request, again)
+            return _refuse(request, again, request.session.get(NEXT_PAGE))
         return answer
 
     def login_success(self) -> HttpResponse:
         answer: HttpResponse = super().login_success()
-        self.request.session.set_expiry(int(settings.CATALOGUE["login_hours"] * 3600))
+        # A time, because a number of seconds would begin again with each change of the session.
+        ends_at = timezone.now() + timedelta(hours=settings.CATALOGUE["login_hours"])
+        self.request.session.set_expiry(ends_at)
         if settings.CATALOGUE["login_ends_at_provider"]:
             sealed = encrypt_credentials({ID_TOKEN: self.request.id_token})
             self.request.session[ID_TOKEN] = sealed
@@ -251,7 +264,8 @@ class EndLogin(_Settings, OIDCAuthenticationCallbackView):  # type: ignore[misc]
 
     def login_failure(self) -> HttpResponse:
         again = f"Login with {settings.CATALOGUE['login_name']} was not completed. Try again."
-        return _refuse(self.request, getattr(self.request, "login_problem", again))
+        words = getattr(self.request, "login_problem", again)
+        return _refuse(self.request, words, self.request.session.get(NEXT_PAGE))
 
 
 @require_POST

@@ -234,13 +234,20 @@ class Issuer:
         return _object(await client.request_json("POST", url, form=form, headers=headers, secrets=secrets))
 
     async def _fetch_metadata(self) -> dict[str, Any]:
-        *others, last = _metadata_urls(self.url)
-        for url in others:
-            try:
-                return self._checked(await self._client(url).request_json("GET", url))
-            except (NotFound, Rejected, InvalidAnswer):
-                continue
-        return self._checked(await self._client(last).request_json("GET", last))
+        """Of both kinds, because many servers name `userinfo_endpoint` and `end_session_endpoint` only in
+        the metadata of OpenID Connect."""
+        found: dict[str, Any] = {}
+        problem: ConnectorError | None = None
+        for urls in _metadata_urls(self.url):
+            for url in urls:
+                try:
+                    found = self._checked(await self._client(url).request_json("GET", url)) | found
+                    break
+                except (NotFound, Rejected, InvalidAnswer) as error:
+                    problem = error
+        if problem is not None and not found:
+            raise problem
+        return found
 
     def _checked(self, document: Any) -> dict[str, Any]:
         metadata = _object(document)
@@ -265,13 +272,15 @@ class Issuer:
         return self._clients[origin]
 
 
-def _metadata_urls(issuer: str) -> list[str]:
-    """RFC 8414, 3.1 and 5, and OpenID Connect Discovery, 4.1."""
+def _metadata_urls(issuer: str) -> list[list[str]]:
+    """By kind, the addresses to try: RFC 8414, 3.1 and 5, and OpenID Connect Discovery, 4.1."""
     parts = urlsplit(issuer)
     origin, path = f"{parts.scheme}://{parts.netloc}", parts.path.rstrip("/")
-    kinds = ("oauth-authorization-server", "openid-configuration")
-    urls = [f"{origin}/.well-known/{kind}{path}" for kind in kinds]
-    return [*urls, f"{origin}{path}/.well-known/openid-configuration"] if path else urls
+    oauth = f"{origin}/.well-known/oauth-authorization-server{path}"
+    openid = [f"{origin}/.well-known/openid-configuration{path}"]
+    if path:
+        openid.append(f"{origin}{path}/.well-known/openid-configuration")
+    return [[oauth], openid]
 
 
 def _usable_keys(found: Iterable[Any]) -> Iterator[_Key]:
@@ -324,8 +333,10 @@ def _check_audience(claims: dict[str, Any], accepts: Callable[[str], bool]) -> N
 
 def _address(metadata: Mapping[str, Any], name: str) -> str:
     url = metadata.get(name)
+    if not isinstance(url, str):
+        raise InvalidAnswer(f"The metadata of {metadata['issuer']} has no {name}.")
     try:
-        return check_scheme(url if isinstance(url, str) else "")
+        return check_scheme(url)
     except ValueError as error:
         raise InvalidAnswer(f"The metadata of {metadata['issuer']}: {name} {error}.") from None
 

@@ -17,6 +17,7 @@ from tests.connectors.scripted import Received, response
 
 RESOURCE = "https://catalogue.example/mcp"
 METADATA, KEYS, INTROSPECTION = "/.well-known/oauth-authorization-server", "/keys", "/introspect"
+OPENID_METADATA = "/.well-known/openid-configuration"
 
 
 @cache
@@ -37,6 +38,7 @@ class AuthorizationServer:
     base_url: str = ""
     keys: list[dict[str, Any]] = field(default_factory=lambda: [public_jwk("one")])
     metadata: dict[str, Any] = field(default_factory=dict)  # Besides the usual
+    answers: dict[str, Any] = field(default_factory=dict)  # Of other addresses
     introspected: dict[str, Any] = field(default_factory=lambda: {"active": False})
     status: int = 200
     body: str | None = None  # Instead of the answers
@@ -70,7 +72,7 @@ class AuthorizationServer:
             "jwks_uri": f"{self.base_url}{KEYS}",
             "introspection_endpoint": f"{self.base_url}{INTROSPECTION}",
         }
-        answers = {
+        answers = self.answers | {
             METADATA: usual | self.metadata,
             KEYS: {"keys": self.keys},
             INTROSPECTION: self.introspected,

@@ -19,8 +19,9 @@ from connectors.background import run_in_background_loop
 from mcp_bridge.company_login import ID_TOKEN, LoginRefused, admit
 from mcp_bridge.identity_provider import close_issuers
 from mcp_bridge.models import ExternalIdentity
+from mcp_bridge.second_factor import COMPANY
 from tests.admin.pages import text_of
-from tests.connectors.issuing import AuthorizationServer
+from tests.connectors.issuing import OPENID_METADATA, AuthorizationServer
 from tests.connectors.scripted import ScriptedEngine
 
 pytestmark = [
@@ -164,6 +165,87 @@ def provider() -> Iterator[AuthorizationServer]:
     yield provider
     run_in_background_loop(close_issuers())
     run_in_background_loop(engine.__aexit__(None, None, None))
+
+
+def begin_login(client: Client, provider: AuthorizationServer, next_page: str) -> str:
+    """The state, with which the provider sends the browser back."""
+    begun = client.get("/login/company/", {"next": next_page})
+    asked = {name: value for name, (value,) in parse_qs(urlsplit(begun["Location"]).query).items()}
+    id_token = provider.sign(headers={"typ": "JWT"}, aud="us", nonce=asked["nonce"])
+    provider.answers["/token"] = {"access_token": "of.ada", "id_token": id_token}
+    return asked["state"]
+
+
+def end_login(client: Client, state: str) -> Any:
+    return client.get("/login/company/callback", {"code": "x", "state": state})
+
+
+@pytest.fixture
+def serving(provider: AuthorizationServer, settings: Settings) -> AuthorizationServer:
+    """People log in there, and it describes them at its userinfo endpoint alone."""
+    settings.CATALOGUE = settings.CATALOGUE | {"login_issuer": provider.base_url, "login_client_id": "us"}
+    settings.AUTHENTICATION_BACKENDS = [*settings.AUTHENTICATION_BACKENDS, COMPANY]
+    url = provider.base_url
+    provider.metadata = {"authorization_endpoint": f"{url}/authorize", "token_endpoint": f"{url}/token"}
+    provider.answers = {
+        OPENID_METADATA: {
+            "issuer": url,
+            "userinfo_endpoint": f"{url}/user",
+            "end_session_endpoint": f"{url}/end",
+        },
+        "/user": {"sub": "7", "preferred_username": "ada", "groups": ["platform"]},
+    }
+    return provider
+
+
+def test_endpoints_that_only_the_openid_metadata_names_are_used(
+    serving: AuthorizationServer, settings: Settings
+) -> None:
+    settings.CATALOGUE = settings.CATALOGUE | {"login_ends_at_provider": True}
+    client = Client()
+    assert end_login(client, begin_login(client, serving, "/admin/"))["Location"] == "/admin/"
+    assert groups_of(User.objects.get(username="ada")) == {"Curator"}
+    assert f"{serving.base_url}/end?" in client.post("/admin/logout/")["Refresh"]
+
+
+def test_each_tab_continues_at_its_own_page(serving: AuthorizationServer) -> None:
+    client = Client()
+    first, second = (
+        begin_login(client, serving, page) for page in ("/admin/?tab=1", "/oauth/authorize?tab=2")
+    )
+    assert end_login(client, second)["Location"] == "/oauth/authorize?tab=2"
+    provider_gave_up = client.get("/login/company/callback", {"error": "access_denied", "state": first})
+    assert parse_qs(urlsplit(provider_gave_up["Location"]).query) == {"next": ["/admin/?tab=1"]}
+
+
+def test_a_page_is_not_forgotten_while_the_provider_is_away(serving: AuthorizationServer) -> None:
+    serving.status = 503
+    refused = Client().get("/login/company/", {"next": "/admin/auth/user/"})
+    assert refused["Location"] == "/admin/login/?next=%2Fadmin%2Fauth%2Fuser%2F"
+
+
+def test_a_session_ends_at_its_hour_whatever_it_is_used_for(
+    serving: AuthorizationServer, settings: Settings
+) -> None:
+    settings.CATALOGUE = settings.CATALOGUE | {"login_hours": 2}
+    client = Client()
+    end_login(client, begin_login(client, serving, "/admin/"))
+    ends_at = client.session.get_expiry_date()
+    begin_login(client, serving, "/admin/")
+    assert client.session.get_expiry_date() == ends_at
+    assert 7000 < client.session.get_expiry_age() <= 7200
+
+
+def test_a_company_login_that_was_given_up_does_not_shorten_a_login_by_password(
+    serving: AuthorizationServer, settings: Settings
+) -> None:
+    User.objects.create_superuser("boss", password="of-the-boss")
+    client = Client()
+    begin_login(client, serving, "/admin/")
+    assert client.session.get_expiry_age() <= 3600
+    client.post("/admin/login/", {"username": "boss", "password": "of-the-boss"})
+    assert SESSION_KEY in client.session
+    assert client.session.get_expiry_age() == settings.SESSION_COOKIE_AGE
 
 
 def test_logging_out_leads_on_to_the_provider_where_the_login_was_made_there(
