@@ -208,8 +208,15 @@ async def ready(request: Request) -> Response:
     )
 
 
+async def _refusal(request: Request) -> Response | None:
+    refused = await admit_reader(request.scope)
+    if refused is not None:
+        refused.headers.update(NO_STORE)
+    return refused
+
+
 async def sources(request: Request) -> Response:
-    if (refused := await admit_reader(request.scope)) is not None:
+    if (refused := await _refusal(request)) is not None:
         return refused
     return JSONResponse({"sources": await run_in_database(_sources)}, headers=NO_STORE)
 
@@ -229,7 +236,7 @@ def _sources() -> list[dict[str, Any]]:
 
 
 async def show_metrics(request: Request) -> Response:
-    if (refused := await admit_reader(request.scope)) is not None:
+    if (refused := await _refusal(request)) is not None:
         return refused
     return Response(await run_in_database(collect), media_type=metrics.CONTENT_TYPE, headers=NO_STORE)
 

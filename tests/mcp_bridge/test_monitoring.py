@@ -220,7 +220,9 @@ def test_only_who_may_see_the_catalogue_reads_sources_and_metrics(
 
     def status(token: str = "") -> int:
         headers = {"authorization": f"Bearer {token}"} if token else {}
-        return int(plain_http.get(mcp_server.base_url + address, headers=headers, timeout=20).status_code)
+        answer = plain_http.get(mcp_server.base_url + address, headers=headers, timeout=20)
+        assert answer.headers["cache-control"] == "no-store"
+        return int(answer.status_code)
 
     assert (status(), status("wfc_wrong")) == (401, 401)
     assert [status(token) for token in refused] == [403]
