@@ -257,7 +257,7 @@ class ThreadHandler(ASGIHandler):
     """Runs a request's synchronous views and middleware in one thread. Django's handler starts a thread with
     a database connection per request and switches there and back for every middleware;
     docs/decisions/0030-django-in-one-hop.md has the figures. A view runs to its end even if the client has
-    disconnected."""
+    disconnected; a stream does not."""
 
     def __init__(self, *, largest_body: int, is_known: Known, doorkeeper: Doorkeeper) -> None:
         BaseHandler.__init__(self)
@@ -303,7 +303,7 @@ class ThreadHandler(ASGIHandler):
                 return
             try:
                 parts = cast(Iterator[bytes], response.streaming_content)
-                response.streaming_content = self._read_in_threads(parts)
+                response.streaming_content = self._read_in_threads(parts, receive)
                 await self.send_response(response, send)
             finally:
                 await to_thread.run_sync(response.close, limiter=self._threads)
@@ -358,9 +358,24 @@ class ThreadHandler(ASGIHandler):
             response.close()
         return response  # type: ignore[no-any-return]
 
-    async def _read_in_threads(self, parts: Iterator[bytes]) -> AsyncIterator[bytes]:
-        while (part := await to_thread.run_sync(next, parts, None, limiter=self._threads)) is not None:
-            yield part
+    async def _read_in_threads(
+        self, parts: Iterator[bytes], receive: Callable[[], Awaitable[Any]]
+    ) -> AsyncIterator[bytes]:
+        """Ends when the client disconnects: the server drops what is sent to it without an error."""
+        gone = asyncio.create_task(_wait_for_disconnect(receive))
+        try:
+            while not gone.done():
+                part = await to_thread.run_sync(next, parts, None, limiter=self._threads)
+                if part is None:
+                    return
+                yield part
+        finally:
+            gone.cancel()
+
+
+async def _wait_for_disconnect(receive: Callable[[], Awaitable[Any]]) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
 
 
 def _problem(status: int, words: str) -> HttpResponse:

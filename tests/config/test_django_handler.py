@@ -27,6 +27,7 @@ KNOWN = {"authorization": "Bearer good"}
 STYLES = "unfold/css/styles.css"
 meeting = threading.Barrier(TOGETHER, timeout=20)
 arrived, released = threading.Event(), threading.Event()
+ended, given_up = threading.Event(), threading.Event()
 
 
 def meet(request: HttpRequest) -> HttpResponse:
@@ -53,6 +54,17 @@ def broken(request: HttpRequest) -> StreamingHttpResponse:
     return StreamingHttpResponse(parts())
 
 
+def endless(request: HttpRequest) -> StreamingHttpResponse:
+    def parts() -> Iterator[bytes]:
+        try:
+            while not given_up.is_set():
+                yield b"x" * 1_000
+        finally:
+            ended.set()
+
+    return StreamingHttpResponse(parts())
+
+
 def hold(request: HttpRequest) -> HttpResponse:
     arrived.set()
     released.wait(20)
@@ -63,7 +75,7 @@ async def knows_somebody(scope: dict[str, Any]) -> bool:
     return (b"authorization", b"Bearer good") in scope["headers"]
 
 
-urlpatterns = [path(view.__name__, view) for view in (meet, where, count, broken, hold)]
+urlpatterns = [path(view.__name__, view) for view in (meet, where, count, broken, endless, hold)]
 
 
 @pytest.fixture
@@ -121,6 +133,18 @@ def test_a_query_that_is_no_text_is_refused(base_url: str) -> None:
 def test_an_answer_that_breaks_off_is_not_taken_for_a_whole_one(base_url: str) -> None:
     with pytest.raises(httpx2.RemoteProtocolError):
         get(f"{base_url}/broken")
+
+
+def test_a_stream_ends_when_its_client_disconnects(base_url: str) -> None:
+    """Otherwise a download that was broken off reads a million rows for nobody."""
+    address = urlsplit(base_url)
+    try:
+        with socket.create_connection((address.hostname, address.port), timeout=20) as client:
+            client.sendall(b"GET /endless HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert client.recv(4096).startswith(b"HTTP/1.1 200 ")
+        assert ended.wait(20)
+    finally:
+        given_up.set()
 
 
 @pytest.mark.parametrize("told_before", [True, False])
