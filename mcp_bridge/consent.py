@@ -63,7 +63,7 @@ class AnyUserSignInForm(SignInForm):
 
 
 class SignInPage(LoginView):
-    template_name = "admin/login.html"
+    template_name = "mcp_bridge/admin/login.html"
     authentication_form = AnyUserSignInForm
 
     def get_default_redirect_url(self) -> str:

@@ -1,7 +1,9 @@
 """Whose account a login at the OpenID provider opens, and with which groups."""
 
+import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from html import unescape
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -206,6 +208,19 @@ def test_endpoints_that_only_the_openid_metadata_names_are_used(
     assert end_login(client, begin_login(client, serving, "/admin/"))["Location"] == "/admin/"
     assert groups_of(User.objects.get(username="ada")) == {"Curator"}
     assert f"{serving.base_url}/end?" in client.post("/admin/logout/")["Refresh"]
+
+
+@pytest.mark.parametrize("passwords", [True, False])
+def test_an_application_s_user_signs_in_at_the_company(
+    serving: AuthorizationServer, settings: Settings, passwords: bool
+) -> None:
+    settings.CATALOGUE = settings.CATALOGUE | {"login_name": "Example Corp", "login_passwords": passwords}
+    client, wanted = Client(), "/oauth/authorize?client_id=x&state=y"
+    page = client.get("/oauth/sign-in", {"next": wanted}).content.decode()
+    assert "Log in with Example Corp" in page
+    assert ('type="password"' in page) is passwords
+    (address,) = re.findall(r'href="(/login/company/[^"]*)"', page)
+    assert parse_qs(urlsplit(unescape(address)).query)["next"] == [wanted]
 
 
 def test_each_tab_continues_at_its_own_page(serving: AuthorizationServer) -> None:
