@@ -134,30 +134,20 @@ class ToolsetDetailSerializer(ToolsetSerializer):
 class ToolsetChangeSerializer(base.StrictSerializer):
     """The fields of a toolset that can change; `picked` and `rules` are each replaced as a whole."""
 
-    # Each is optional: `partial=True` would make the fields of the rules optional too.
     slug = serializers.CharField(
-        required=False,
         max_length=64,
         help_text="The last part of its address. Changing it breaks the clients that use it.",
     )
-    title = serializers.CharField(
-        required=False, max_length=255, allow_blank=True, help_text="Human-readable name."
-    )
+    title = serializers.CharField(max_length=255, allow_blank=True, help_text="Human-readable name.")
     description = serializers.CharField(
-        required=False,
         max_length=LONGEST_DESCRIPTION,
         allow_blank=True,
         help_text="What the toolset is for. Agents see this text.",
     )
-    enabled = serializers.BooleanField(
-        required=False, help_text="If false, its address responds as if it did not exist."
-    )
-    mode = serializers.ChoiceField(required=False, choices=Toolset.Mode.choices)
-    portable = serializers.BooleanField(
-        required=False, help_text="Rewrite tools so that every model provider accepts them."
-    )
+    enabled = serializers.BooleanField(help_text="If false, its address responds as if it did not exist.")
+    mode = serializers.ChoiceField(choices=Toolset.Mode.choices)
+    portable = serializers.BooleanField(help_text="Rewrite tools so that every model provider accepts them.")
     token_budget = serializers.IntegerField(
-        required=False,
         allow_null=True,
         min_value=1,
         max_value=HIGHEST_BUDGET,
@@ -165,35 +155,37 @@ class ToolsetChangeSerializer(base.StrictSerializer):
         "budget.",
     )
     inline_wait_seconds = serializers.IntegerField(
-        required=False,
         allow_null=True,
         min_value=1,
         max_value=LONGEST_INLINE_WAIT,
         help_text=INLINE_WAIT_HELP,
     )
-    reserved_for = base.ReservedForField(required=False)
+    reserved_for = base.ReservedForField()
     calls_per_minute = base.rate_field(
         "Calls per minute of its workflows by all its clients together. If null, it has no limit of its own.",
-        required=False,
     )
-    calls_at_once = base.at_once_field(required=False)
+    calls_at_once = base.at_once_field()
     approval_required = serializers.BooleanField(
-        required=False,
         help_text="Each call of its workflows waits until a person has approved it, at every address.",
     )
-    approvers_needed = base.approvers_field(required=False)
+    approvers_needed = base.approvers_field()
     picked = serializers.ListField(
-        required=False,
         child=serializers.CharField(max_length=64),
         max_length=MOST_PICKED,
         help_text="Tool names of workflows that are always in it, as long as they are exposed.",
     )
     rules = serializers.ListField(
-        required=False,
         child=RuleSerializer(),
         max_length=MOST_RULES,
         help_text="Which other exposed workflows it contains. The first rule that matches decides.",
     )
+
+    def get_fields(self) -> dict[str, Any]:
+        fields = super().get_fields()
+        for field in fields.values():
+            # `partial=True` would make the fields of the rules optional too.
+            field.required = False
+        return fields
 
 
 class NewToolsetSerializer(ToolsetChangeSerializer):
@@ -202,7 +194,8 @@ class NewToolsetSerializer(ToolsetChangeSerializer):
     slug = serializers.CharField(max_length=64, help_text="The last part of its address.")
 
     def get_fields(self) -> dict[str, Any]:
-        fields: dict[str, Any] = super().get_fields()
+        fields = super().get_fields()
+        fields["slug"].required = True
         for name, default in NEW_TOOLSET_DEFAULTS.items():
             fields[name].default = default
         return fields
@@ -282,9 +275,8 @@ class ToolsetViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSe
         examples=[OpenApiExample("By tag, and one picked by hand", NEW_TOOLSET, request_only=True)],
     )
     def create(self, request: Request) -> Response:
-        asked = NewToolsetSerializer(data=request.data)
-        asked.is_valid(raise_exception=True)
-        return self._written(Toolset(), asked.validated_data, status.HTTP_201_CREATED, change="Added.")
+        asked = self.read_body(NewToolsetSerializer)
+        return self._written(Toolset(), asked, status.HTTP_201_CREATED, change="Added.")
 
     @extend_schema(
         summary="Change a toolset",
@@ -295,10 +287,8 @@ class ToolsetViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSe
     )
     def partial_update(self, request: Request, slug: str) -> Response:
         toolset = self.get_object()
-        asked = ToolsetChangeSerializer(data=request.data)
-        asked.is_valid(raise_exception=True)
-        change = changed_fields(asked.validated_data)
-        return self._written(toolset, asked.validated_data, status.HTTP_200_OK, change=change)
+        asked = self.read_body(ToolsetChangeSerializer)
+        return self._written(toolset, asked, status.HTTP_200_OK, change=changed_fields(asked))
 
     @extend_schema(
         summary="Delete a toolset",

@@ -386,9 +386,7 @@ class WorkflowViewSet(ApiViewSet[WorkflowRequest]):
         ],
     )
     def create(self, request: Request) -> Response:
-        body = AskSerializer(data=request.data)
-        body.is_valid(raise_exception=True)
-        wanted = body.validated_data
+        wanted = self.read_body(AskSerializer)
         asked = records.RequestInput(
             **wanted | {"response_format_instructions": wanted["response_format_instructions"] or ""},
             caller=base.caller_of(request),

@@ -200,6 +200,15 @@ SHOWN_NAME = 100
 SHOWN_NAMES = 20
 
 
+def read_bounded(stream: IO[bytes]) -> bytes:
+    """Raises Refusal for a body that is too large."""
+    limit: int = settings.CATALOGUE["max_request_bytes"]
+    body = stream.read(limit + 1)
+    if len(body) > limit:
+        raise Refusal(status.HTTP_413_REQUEST_ENTITY_TOO_LARGE, TOO_LARGE, kind="validation")
+    return body
+
+
 class BoundedJSONParser(BaseParser):
     """UTF-8 of a bounded size and nesting."""
 
@@ -208,12 +217,8 @@ class BoundedJSONParser(BaseParser):
     def parse(
         self, stream: IO[Any], media_type: str | None = None, parser_context: Mapping[str, Any] | None = None
     ) -> Any:
-        limit: int = settings.CATALOGUE["max_request_bytes"]
-        body = stream.read(limit + 1)
-        if len(body) > limit:
-            raise Refusal(status.HTTP_413_REQUEST_ENTITY_TOO_LARGE, TOO_LARGE, kind="validation")
         try:
-            return parse_json(body, given=True)
+            return parse_json(read_bounded(stream), given=True)
         except HalfCharacters as error:
             problems = [Problem(place, fault) for place, fault in error.places]
             raise Refusal(400, NOT_VALID, kind="validation", errors=problems) from None
@@ -556,11 +561,10 @@ def at_once_field(**options: Any) -> serializers.IntegerField:
     return rate_field("Number of calls that pass without a pause. Null: ten seconds' worth.", **options)
 
 
-def approvers_field(**options: Any) -> serializers.IntegerField:
+def approvers_field() -> serializers.IntegerField:
     return serializers.IntegerField(
         allow_null=True,
         min_value=1,
         max_value=MOST_APPROVERS,
         help_text="How many people must approve the same call. Null: one.",
-        **options,
     )

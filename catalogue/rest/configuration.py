@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from typing import IO, Any
 
-from django.conf import settings
 from django.http import HttpResponse
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import (
@@ -43,7 +42,6 @@ from catalogue.models import ProductSettings
 from catalogue.permissions import Access
 from catalogue.rest.base import (
     NOT_VALID,
-    TOO_LARGE,
     BoundedJSONParser,
     Problem,
     ProblemSerializer,
@@ -51,6 +49,7 @@ from catalogue.rest.base import (
     StrictSerializer,
     check_parameters,
     is_set,
+    read_bounded,
 )
 from catalogue.rest.imports import ImportViewSet
 from catalogue.rest.views import ApiViewSet
@@ -82,11 +81,7 @@ class YAMLParser(BaseParser):
     def parse(
         self, stream: IO[Any], media_type: str | None = None, parser_context: Mapping[str, Any] | None = None
     ) -> Any:
-        limit: int = settings.CATALOGUE["max_request_bytes"]
-        body = stream.read(limit + 1)
-        if len(body) > limit:
-            raise Refusal(status.HTTP_413_REQUEST_ENTITY_TOO_LARGE, TOO_LARGE, kind="validation")
-        return {"file": body.decode("utf-8", "surrogateescape")}
+        return {"file": read_bounded(stream).decode("utf-8", "surrogateescape")}
 
 
 class CatalogueImportSerializer(StrictSerializer):
@@ -177,15 +172,14 @@ class ConfigurationViewSet(ImportViewSet):
     @action(detail=False, methods=["post"], url_path="import", parser_classes=[BoundedJSONParser, YAMLParser])
     def import_file(self, request: Request) -> Response:
         check_parameters(request, PLAN, PRUNE)
-        asked = CatalogueImportSerializer(data=request.data)
-        asked.is_valid(raise_exception=True)
-        content = asked.validated_data["file"].encode("utf-8", "surrogateescape")
+        asked = self.read_body(CatalogueImportSerializer)
+        content = asked["file"].encode("utf-8", "surrogateescape")
 
         def importer() -> Plan:
             return import_catalogue(
                 CatalogueImportRequest(
                     file=CatalogueFile.read(content),
-                    secrets=asked.validated_data["secrets"],
+                    secrets=asked["secrets"],
                     prune=is_set(request, PRUNE),
                     secret_hint=lambda source, secret: (
                         f'give it as {{"secrets": {{"{source}": {{"{secret}": "..."}}}}}} beside the file'

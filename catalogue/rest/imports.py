@@ -124,9 +124,7 @@ class TemporalImportViewSet(ImportViewSet):
         examples=[OpenApiExample("What would change", TEMPORAL_EXAMPLE, request_only=True)],
     )
     def create(self, request: Request) -> Response:
-        body = NewImportSerializer(data=request.data)
-        body.is_valid(raise_exception=True)
-        given = body.validated_data
+        given = self.read_body(NewImportSerializer)
         self.check_permissions_for(request, given["source"])
         wanted = TemporalImportRequest(
             content=given.pop("file").encode("utf-8", "surrogatepass"),
@@ -271,9 +269,7 @@ class OpenApiImportViewSet(ImportViewSet):
         examples=[OpenApiExample("What would be imported", OPENAPI_EXAMPLE, request_only=True)],
     )
     def create(self, request: Request) -> Response:
-        body = NewOpenApiImportSerializer(data=request.data)
-        body.is_valid(raise_exception=True)
-        given = body.validated_data
+        given = self.read_body(NewOpenApiImportSerializer)
         self.check_permissions_for(request, given["source"])
         wanted = OpenApiImportRequest(
             content=given.pop("document").encode("utf-8", "surrogatepass"),

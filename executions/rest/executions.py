@@ -101,12 +101,6 @@ class AnswerSerializer(serializers.Serializer[Any]):
     answer = AnyJSONField(source="value", help_text="The run's answer.")
 
 
-def _asked(request: Request) -> tuple[str, dict[str, Any]]:
-    asked = TalkSerializer(data=request.data)
-    asked.is_valid(raise_exception=True)
-    return asked.validated_data["name"], asked.validated_data["arguments"]
-
-
 def _interact(talk: Coroutine[Any, Any, Result]) -> Result:
     try:
         return run_without_connection(talk)
@@ -277,18 +271,17 @@ class ExecutionViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiView
         ],
     )
     def create(self, request: Request) -> Response:
-        asked = StartSerializer(data=request.data)
-        asked.is_valid(raise_exception=True)
+        asked = self.read_body(StartSerializer)
         wanted = StartRequest(
-            tool_name=asked.validated_data["tool"],
-            arguments=asked.validated_data["arguments"],
+            tool_name=asked["tool"],
+            arguments=asked["arguments"],
             caller=base.caller_of(request),
             door=Execution.Door.REST,
             idempotency_key=base.idempotency_key_of(request),
             fresh=base.wants_fresh(request),
         )
         try:
-            started = _start(wanted, wait_seconds=asked.validated_data["wait_seconds"])
+            started = _start(wanted, wait_seconds=asked["wait_seconds"])
         except StartRefused as error:
             raise _start_refusal(error) from None
         execution = self.get_queryset().get(pk=started.pk)
@@ -361,10 +354,9 @@ class ExecutionViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiView
     )
     @action(detail=True, methods=["post"])
     def resolve(self, request: Request, pk: str) -> Response:
-        asked = ResolveSerializer(data=request.data)
-        asked.is_valid(raise_exception=True)
+        asked = self.read_body(ResolveSerializer)
         try:
-            resolved = _resolve(pk, asked.validated_data, caller=base.caller_of(request))
+            resolved = _resolve(pk, asked, caller=base.caller_of(request))
         except UnknownExecution as error:
             raise NotFound(str(error)) from None
         except engine_runs.ResolutionRefused as error:
@@ -382,7 +374,9 @@ class ExecutionViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiView
     )
     @action(detail=True, methods=["post"])
     def query(self, request: Request, pk: str) -> Response:
-        asking = interacting.query_execution(pk, *_asked(request), caller=base.caller_of(request))
+        asking = interacting.query_execution(
+            pk, **self.read_body(TalkSerializer), caller=base.caller_of(request)
+        )
         return Response(AnswerSerializer(_interact(asking)).data)
 
     @extend_schema(
@@ -400,7 +394,9 @@ class ExecutionViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiView
     )
     @action(detail=True, methods=["post"])
     def signal(self, request: Request, pk: str) -> Response:
-        sending = interacting.signal_execution(pk, *_asked(request), caller=base.caller_of(request))
+        sending = interacting.signal_execution(
+            pk, **self.read_body(TalkSerializer), caller=base.caller_of(request)
+        )
         sent = _interact(sending)
         shown = Execution.objects.select_related("payload").prefetch_related("events").get(pk=sent.pk)
         return Response(ExecutionDetailSerializer(shown).data)

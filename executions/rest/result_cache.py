@@ -92,9 +92,7 @@ class ResultCacheViewSet(ApiViewSet[CacheUse]):
     )
     @action(detail=False, methods=["post"])
     def clear(self, request: Request) -> Response:
-        asked = ClearSerializer(data=request.data)
-        asked.is_valid(raise_exception=True)
-        name = asked.validated_data["workflow"]
+        name = self.read_body(ClearSerializer)["workflow"]
         keys = {_key_of(name, place="/workflow")} if name else None
         changed = [CachePolicy.current()] if keys is None else Workflow.objects.filter(pk__in=keys)
         self.record("Cleared its cached results.", *changed)
