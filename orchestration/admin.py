@@ -11,7 +11,7 @@ from django.conf import settings
 from django.contrib import admin
 from django.core.exceptions import PermissionDenied
 from django.db import IntegrityError
-from django.db.models import Count, QuerySet
+from django.db.models import Count, Q, QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.template.loader import render_to_string
 from django.template.response import TemplateResponse
@@ -28,7 +28,7 @@ from unfold.decorators import action
 
 from catalogue.access import Caller
 from catalogue.admin import rendering
-from catalogue.admin.base import BoundedChangeList, ButtonsMixin, ReadOnlyMixin
+from catalogue.admin.base import BoundedChangeList, ButtonsMixin, OptionsFilter, ReadOnlyMixin
 from catalogue.database import run_without_connection
 from catalogue.exposure import current_catalogue
 from catalogue.long_lists import SEARCHED
@@ -498,19 +498,10 @@ class ToolFilter(DropdownFilter):  # type: ignore[misc]
         return queryset.filter(selected_tool=self.value()) if self.value() else queryset
 
 
-class DryRunFilter(DropdownFilter):  # type: ignore[misc]
+class DryRunFilter(OptionsFilter):
     title = "purpose"
     parameter_name = "dry_run"
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [("yes", "dry run"), ("no", "run")]
-
-    def queryset(
-        self, request: HttpRequest, queryset: QuerySet[WorkflowRequest]
-    ) -> QuerySet[WorkflowRequest]:
-        if self.value() in ("yes", "no"):
-            return queryset.filter(dry_run=self.value() == "yes")
-        return queryset
+    options = {"yes": ("dry run", Q(dry_run=True)), "no": ("run", Q(dry_run=False))}
 
 
 class RequestList(BoundedChangeList):

@@ -327,8 +327,8 @@ class OptionsFilter(CountingFilter):
         return condition if isinstance(condition, Q) else condition()
 
 
-def since(column: str, *, days: int) -> Callable[[], Q]:
-    return lambda: Q(**{f"{column}__gte": timezone.now() - timedelta(days=days)})
+def since(column: str, **age: int) -> Callable[[], Q]:
+    return lambda: Q(**{f"{column}__gte": timezone.now() - timedelta(**age)})
 
 
 class SinceFilter(OptionsFilter):

@@ -3,11 +3,10 @@ import json
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any
 
 from django.core.exceptions import PermissionDenied
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import get_object_or_404
 from django.template.loader import render_to_string
@@ -19,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from unfold.contrib.filters.admin import DropdownFilter
 
 from catalogue.access import Caller, person_of
+from catalogue.admin.base import OptionsFilter, since
 from catalogue.admin.rendering import (
     DASH,
     ago,
@@ -106,10 +106,10 @@ def show_caller(request: HttpRequest, *, key: str, name: str) -> Any:
 QUEUED = "queued"
 SHOWN_SOURCES = 500
 AGES = {
-    "in the last hour": timedelta(hours=1),
-    "in the last 24 hours": timedelta(hours=24),
-    "in the last 7 days": timedelta(days=7),
-    "in the last 30 days": timedelta(days=30),
+    "in the last hour": since("created_at", hours=1),
+    "in the last 24 hours": since("created_at", hours=24),
+    "in the last 7 days": since("created_at", days=7),
+    "in the last 30 days": since("created_at", days=30),
 }
 UNDER_WAY, UNSUCCESSFUL = "under_way", "unsuccessful"
 ALL_TOOLS = "*"
@@ -156,17 +156,13 @@ class SourceFilter(DropdownFilter):  # type: ignore[misc]
         return queryset.filter(source_name=self.value()) if self.value() else queryset
 
 
-class CacheFilter(DropdownFilter):  # type: ignore[misc]
+class CacheFilter(OptionsFilter):
     title = "result"
     parameter_name = "cached"
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [("yes", "from the result cache"), ("no", "from its own run")]
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Execution]) -> QuerySet[Execution]:
-        if self.value() in ("yes", "no"):
-            return queryset.filter(cached_at__isnull=self.value() == "no")
-        return queryset
+    options = {
+        "yes": ("from the result cache", Q(cached_at__isnull=False)),
+        "no": ("from its own run", Q(cached_at=None)),
+    }
 
 
 class ToolsetFilter(DropdownFilter):  # type: ignore[misc]
@@ -201,16 +197,10 @@ class EndedFilter(DropdownFilter):  # type: ignore[misc]
         return begin_at(queryset, "finished_at", Period(self.value()).start())
 
 
-class CreatedFilter(DropdownFilter):  # type: ignore[misc]
+class CreatedFilter(OptionsFilter):
     title = "created"
     parameter_name = "created"
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [(name, name) for name in AGES]
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Execution]) -> QuerySet[Execution]:
-        age = AGES.get(self.value() or "")
-        return queryset if age is None else queryset.filter(created_at__gte=timezone.now() - age)
+    options = {name: (name, created) for name, created in AGES.items()}
 
 
 @dataclass(frozen=True, slots=True)

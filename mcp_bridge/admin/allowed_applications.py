@@ -1,15 +1,15 @@
 from typing import Any
 
 from django.contrib import admin, messages
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 from django.utils.safestring import SafeString
 from oauth2_provider import admin as toolkit
 from oauth2_provider.models import AccessToken, Application, Grant, IDToken, RefreshToken
-from unfold.contrib.filters.admin import DropdownFilter, RelatedDropdownFilter
+from unfold.contrib.filters.admin import RelatedDropdownFilter
 
 from catalogue.admin import rendering
-from catalogue.admin.base import Button, ButtonsMixin, button
+from catalogue.admin.base import Button, ButtonsMixin, OptionsFilter, button
 from catalogue.history import actor_of, record_change
 from catalogue.long_lists import SEARCHED
 from mcp_bridge.models import AllowedApplication
@@ -20,20 +20,13 @@ for _model in (AccessToken, Application, Grant, IDToken, RefreshToken):
     admin.site.unregister(_model)
 
 
-class RevokedFilter(DropdownFilter):  # type: ignore[misc]
+class RevokedFilter(OptionsFilter):
     title = "state"
     parameter_name = "usable"
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [("yes", "allowed"), ("no", "revoked, or its user is disabled")]
-
-    def queryset(
-        self, request: HttpRequest, queryset: QuerySet[AllowedApplication]
-    ) -> QuerySet[AllowedApplication]:
-        usable = {"revoked_at": None, "user__is_active": True}
-        if self.value() == "yes":
-            return queryset.filter(**usable)
-        return queryset.exclude(**usable) if self.value() == "no" else queryset
+    options = {
+        "yes": ("allowed", Q(revoked_at=None, user__is_active=True)),
+        "no": ("revoked, or its user is disabled", ~Q(revoked_at=None, user__is_active=True)),
+    }
 
 
 @admin.register(AllowedApplication)

@@ -14,7 +14,7 @@ from django.urls import URLPattern, path, reverse
 from django.utils import timezone
 from django.utils.safestring import SafeString
 from django.views.decorators.cache import never_cache
-from unfold.contrib.filters.admin import DropdownFilter, RelatedDropdownFilter
+from unfold.contrib.filters.admin import RelatedDropdownFilter
 from unfold.forms import AuthenticationForm
 from unfold.widgets import (
     UnfoldAdminCheckboxSelectMultipleWidget,
@@ -24,7 +24,7 @@ from unfold.widgets import (
 
 from catalogue.access import Scope
 from catalogue.admin import rendering
-from catalogue.admin.base import Button, ButtonsMixin, CatalogueForm, Link, button
+from catalogue.admin.base import Button, ButtonsMixin, CatalogueForm, Link, OptionsFilter, button
 from catalogue.exposure import current_catalogue
 from catalogue.history import Actor, actor_of, record_change
 from catalogue.naming import counted
@@ -35,7 +35,7 @@ from executions.dashboard import Need, Step, address, addresses, further_needs, 
 from mcp_bridge import authentication
 from mcp_bridge.addresses import client_address
 from mcp_bridge.client_configuration import HttpServer, configurations_of
-from mcp_bridge.models import AccessToken, AccessTokenQuerySet, TokenState, default_scopes
+from mcp_bridge.models import AccessToken, TokenState, default_scopes
 from mcp_bridge.tokens import (
     ASSIGN,
     Expiry,
@@ -157,33 +157,30 @@ class RotationForm(forms.Form):
     )
 
 
-class UsableFilter(DropdownFilter):  # type: ignore[misc]
+def _usable(**further: Any) -> Q:
+    return Q(pk__in=AccessToken.objects.usable().filter(**further).values("pk"))
+
+
+class UsableFilter(OptionsFilter):
     title = "state"
     parameter_name = "usable"
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [
-            ("yes", "usable"),
-            ("soon", "usable, and expires within 7 days"),
-            ("former", "rotated, and the former secret still works"),
-            ("never", "usable, and never expires"),
-            ("orphaned", "stopped because its owner is disabled"),
-            ("no", "revoked, expired or stopped"),
-        ]
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[AccessToken]) -> QuerySet[AccessToken]:
-        tokens: AccessTokenQuerySet = AccessToken.objects.all()
-        chosen = {
-            "yes": tokens.usable(),
-            "soon": tokens.expiring(),
-            "former": tokens.usable().filter(former_ends_at__gt=timezone.now()),
-            "never": tokens.usable().filter(expires_at=None),
-            "orphaned": tokens.stopped(),
-        }
-        if self.value() == "no":
-            return queryset.exclude(pk__in=tokens.usable().values("pk"))
-        wanted = chosen.get(self.value() or "")
-        return queryset if wanted is None else queryset.filter(pk__in=wanted.values("pk"))
+    options = {
+        "yes": ("usable", _usable),
+        "soon": (
+            "usable, and expires within 7 days",
+            lambda: Q(pk__in=AccessToken.objects.expiring().values("pk")),
+        ),
+        "former": (
+            "rotated, and the former secret still works",
+            lambda: _usable(former_ends_at__gt=timezone.now()),
+        ),
+        "never": ("usable, and never expires", lambda: _usable(expires_at=None)),
+        "orphaned": (
+            "stopped because its owner is disabled",
+            lambda: Q(pk__in=AccessToken.objects.stopped().values("pk")),
+        ),
+        "no": ("revoked, expired or stopped", lambda: ~_usable()),
+    }
 
 
 @admin.register(AccessToken)

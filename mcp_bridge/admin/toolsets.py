@@ -11,9 +11,9 @@ from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 from django.utils.safestring import SafeString
 from unfold import widgets
-from unfold.contrib.filters.admin import BooleanRadioFilter, ChoicesDropdownFilter, DropdownFilter
+from unfold.contrib.filters.admin import BooleanRadioFilter, ChoicesDropdownFilter
 
-from catalogue.admin.base import ButtonsMixin, CatalogueChangeList
+from catalogue.admin.base import ButtonsMixin, CatalogueChangeList, OptionsFilter
 from catalogue.admin.form_fields import ReservedForField
 from catalogue.admin.rendering import badge, chip, cut_short, link, side_by_side
 from catalogue.compat import formsets_of
@@ -126,17 +126,10 @@ def _needs_smaller_lists() -> Need:
 further_needs["catalogue.view_toolset"] = (_needs_smaller_lists,)
 
 
-class BudgetFilter(DropdownFilter):  # type: ignore[misc]
+class BudgetFilter(OptionsFilter):
     title = "token budget"
     parameter_name = "budget"
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [("over", "enabled, and over its budget")]
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Toolset]) -> QuerySet[Toolset]:
-        if self.value() != "over":
-            return queryset
-        return queryset.filter(pk__in=over_budget())
+    options = {"over": ("enabled, and over its budget", lambda: Q(pk__in=over_budget()))}
 
 
 class ToolsetChangeList(CatalogueChangeList):
