@@ -456,7 +456,7 @@ def own_approver(approval: Approval) -> Any:
     return user if user.is_active and user.has_perm(PERMISSION) else None
 
 
-PAST_RUNS = 100
+PAST_RUNS, SHOWN_RUNS = 100, 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -474,12 +474,12 @@ class Past:
         return self.succeeded / self.ended if self.ended else None
 
 
-def read_past(execution: Execution, *, shown: int = 5) -> Past:
+def read_past(execution: Execution) -> Past:
     runs = Execution.objects.filter(tool_name=execution.tool_name, admitted_at__isnull=False)
     latest = list(runs.exclude(pk=execution.pk).order_by("-created_at")[:PAST_RUNS])
     ended = [run for run in latest if run.is_final]
     return Past(
-        last=latest[:shown],
+        last=latest[:SHOWN_RUNS],
         runs=len(latest),
         ended=len(ended),
         succeeded=sum(run.succeeded for run in ended),

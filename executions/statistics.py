@@ -138,9 +138,8 @@ class Figures:
         self.by_duration[duration_class] = (known[0] + count, known[1] + milliseconds)
 
 
-def usage_since(start: datetime, end: datetime | None = None) -> usage.UsageQuerySet:
-    rows = HourlyUsage.objects.filter(hour__gte=start)
-    return rows if end is None else rows.filter(hour__lt=end)
+def usage_since(start: datetime) -> usage.UsageQuerySet:
+    return HourlyUsage.objects.filter(hour__gte=start)
 
 
 def figures_by(rows: QuerySet[HourlyUsage], *by: str) -> dict[tuple[Any, ...], Figures]:

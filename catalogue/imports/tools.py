@@ -436,18 +436,14 @@ class SourceUpdate:
         ]
         return cls(target, listing, position_of)
 
-    def carry_out(
-        self, stored: StoredTools, *, expose: bool, prune: bool, replace: bool, by: Actor | None
-    ) -> None:
+    def carry_out(self, stored: StoredTools, *, expose: bool, prune: bool, by: Actor | None) -> None:
         """Raises ToolsRefused if a new source is invalid."""
         source = self.target.source or self._create(stored, expose=expose, by=by)
         changes = foresee_changes(source, self.listing)
-        if not replace:
-            self._keep(changes)
         if not prune:
             changes = {name: change for name, change in changes.items() if change is not Change.REMOVED}
         added: list[Workflow] = []
-        if {*changes.values()} - {Change.UNCHANGED, Change.KEPT}:
+        if {*changes.values()} - {Change.UNCHANGED}:
             run = DiscoveryRun.objects.create(source=source, trigger=DiscoveryRun.Trigger.MANUAL)
             added = reconcile(source, self.listing, run, is_whole=prune, enable=expose, by_hand=True, by=by)
             run.finish(outcome=DiscoveryRun.Outcome.SUCCEEDED)
@@ -497,12 +493,6 @@ class SourceUpdate:
                     yield ToolFault(path="/source", message=message)
                 else:
                     yield ToolFault(position=self.target.positions[0], path="/api/endpoint", message=message)
-
-    def _keep(self, changes: dict[str, Change]) -> None:
-        for name, change in changes.items():
-            if change is Change.UPDATED:
-                changes[name] = Change.KEPT
-                del self.listing.layers[name]
 
     def _tell(
         self, source: Source, changes: dict[str, Change], added: list[Workflow]
@@ -572,17 +562,16 @@ def store_tools(
     source: str | None = None,
     expose: bool,
     prune: bool = False,
-    replace: bool = True,
     may_add_source: bool = True,
     dry_run: bool = False,
     by: Actor | None = None,
 ) -> StoredTools:
     """Add the tools, or update existing ones to match. Raises ToolsRefused, and stores nothing then. `source`
     names an existing or a new source; without it the tools' addresses decide. `expose` enables new tools.
-    `prune` removes the other tools of the named source. Without `replace` existing tools stay as they are.
+    `prune` removes the other tools of the named source.
     `may_add_source` is the caller's permission to add a source. `by` is the actor in the history."""
-    if prune and (source is None or not replace):
-        raise ValueError("Pruning requires the name of a source, and replaces its tools.")
+    if prune and source is None:
+        raise ValueError("Pruning requires the name of a source.")
     with transaction.atomic():
         Revision.lock()
         targets, faults = find_targets(tools, source=source)
@@ -601,7 +590,7 @@ def store_tools(
             raise ToolsRefused(faults)
         stored = StoredTools(dry_run=dry_run)
         for update in updates:
-            update.carry_out(stored, expose=expose, prune=prune, replace=replace, by=by)
+            update.carry_out(stored, expose=expose, prune=prune, by=by)
         stored.tools.sort(key=lambda tool: len(tools) if tool.position is None else tool.position)
         if dry_run:
             transaction.set_rollback(True)

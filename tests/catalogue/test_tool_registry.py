@@ -256,20 +256,6 @@ def test_pruning_removes_what_the_submission_lacks_from_that_source_only() -> No
     assert run is not None and (run.added, run.unchanged, run.missing) == (1, 1, 1)
 
 
-def test_without_replacing_a_tool_that_is_there_stays_as_it_is() -> None:
-    store_tools([tool("a"), tool("gone")], expose=True)
-    remove_tool(Workflow.objects.select_related("source").get(tool_name="gone"))
-
-    stored = store_tools(
-        [tool("a", description="Other."), tool("b"), tool("gone", description="Other.")],
-        expose=True,
-        replace=False,
-    )
-
-    assert [one.change for one in stored.tools] == ["kept", "added", "returned"]
-    assert Workflow.objects.get(tool_name="a").description == "What a does."
-
-
 def test_a_tool_of_a_dead_source_is_stored_all_the_same() -> None:
     """A5.3: storing does not ask the API anything."""
     with http_tool_hosts("127.0.0.1"):
