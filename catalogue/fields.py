@@ -2,6 +2,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from django.core.exceptions import ValidationError
+from django.core.validators import BaseValidator, MaxValueValidator, MinValueValidator
 from django.db import models
 
 from connectors.formats.json import write_json
@@ -52,3 +53,14 @@ class JSONTextField(AnyTextField):
 
     def value_to_string(self, obj: models.Model) -> str:
         return json.dumps(self.value_from_object(obj))
+
+
+def optional_number(
+    label: str | None = None, *, least: int = 1, most: int | None = None, help_text: str
+) -> "models.PositiveIntegerField[int | None, int | None]":
+    validators: list[BaseValidator] = [MinValueValidator(least)] if least else []
+    if most is not None:
+        validators.append(MaxValueValidator(most))
+    return models.PositiveIntegerField(
+        label, null=True, blank=True, validators=validators, help_text=help_text
+    )

@@ -3,7 +3,6 @@ from typing import Any, ClassVar
 
 from django.conf import settings
 from django.core.exceptions import ValidationError
-from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 from django.db.models import Q
 from django.db.models.signals import pre_delete
@@ -11,7 +10,7 @@ from django.dispatch import receiver
 from django.utils import timezone
 
 from catalogue.access import Caller, Scope, person_of, rate_of
-from catalogue.fields import JSONTextField
+from catalogue.fields import JSONTextField, optional_number
 from catalogue.models import Recorded, Toolset
 from catalogue.models.toolset import LONGEST_INLINE_WAIT
 from catalogue.models.workflow import MOST_CALLS
@@ -87,11 +86,9 @@ class AccessToken(Recorded):
         related_name="tokens",
         help_text="The only workflows that the token sees and runs. If empty, all exposed workflows.",
     )
-    inline_wait_seconds = models.PositiveIntegerField(
+    inline_wait_seconds = optional_number(
         "inline wait",
-        null=True,
-        blank=True,
-        validators=[MinValueValidator(1), MaxValueValidator(LONGEST_INLINE_WAIT)],
+        most=LONGEST_INLINE_WAIT,
         help_text="Seconds that a tool call waits before it returns a handle. Choose less than the client's "
         "own timeout. If empty, the toolset's value applies, or else the product's default.",
     )
@@ -105,17 +102,13 @@ class AccessToken(Recorded):
         null=True, editable=False
     )  # Seconds; a patience once repeated
     gave_up_at = models.DateTimeField(null=True, editable=False)
-    calls_per_minute = models.PositiveIntegerField(
-        null=True,
-        blank=True,
-        validators=[MinValueValidator(1), MaxValueValidator(MOST_CALLS)],
+    calls_per_minute = optional_number(
+        most=MOST_CALLS,
         help_text="Workflow calls per minute by all its clients together. If empty, only the limits for "
         "every caller apply.",
     )
-    calls_at_once = models.PositiveIntegerField(
-        null=True,
-        blank=True,
-        validators=[MinValueValidator(1), MaxValueValidator(MOST_CALLS)],
+    calls_at_once = optional_number(
+        most=MOST_CALLS,
         help_text="Calls that may follow each other without a pause. If empty, ten seconds' worth.",
     )
     rotated_at = models.DateTimeField(null=True, editable=False)

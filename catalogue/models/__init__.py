@@ -1,11 +1,10 @@
 """The engines' workflows, and the curators' decisions about them."""
 
-from catalogue.models.filter import ChoosingRule, WorkflowFilter
 from catalogue.models.history import Exposing, HistoryEntry, Recorded, Revision
 from catalogue.models.installation import ProductSettings, Role
 from catalogue.models.server_feature import ServerFeature
 from catalogue.models.source import DiscoveryRun, Source
-from catalogue.models.toolset import Toolset, ToolsetRule
+from catalogue.models.toolset import ChoosingRule, Toolset, ToolsetRule, WorkflowFilter
 from catalogue.models.workflow import Review, Workflow
 
 __all__ = [

@@ -4,12 +4,12 @@ from datetime import datetime
 from typing import Any, ClassVar, Self
 
 from django.conf import settings
-from django.core.validators import MaxValueValidator, MinValueValidator, RegexValidator
+from django.core.validators import MaxValueValidator, RegexValidator
 from django.db import models
 from django.db.models import Count, Q
 from django.utils import timezone
 
-from catalogue.fields import JSONTextField
+from catalogue.fields import JSONTextField, optional_number
 from catalogue.models.history import ExposingQuerySet, Reservable
 from catalogue.secrets import CredentialsUnreadable, decrypt_credentials, encrypt_credentials
 
@@ -87,17 +87,13 @@ class Source(Reservable):
         help_text="Percent. A listing that loses more of the workflows, and at least five, is held until "
         "an administrator confirms it. An empty listing is always held.",
     )
-    refresh_interval = models.PositiveIntegerField(
-        null=True,
-        blank=True,
-        validators=[MaxValueValidator(604_800)],
+    refresh_interval = optional_number(
+        least=0,
+        most=604_800,
         help_text="Seconds between two listings; 0: only by hand; empty: the product's default.",
     )
-    max_concurrent = models.PositiveIntegerField(
+    max_concurrent = optional_number(
         "concurrent runs",
-        null=True,
-        blank=True,
-        validators=[MinValueValidator(1)],
         help_text="Maximum for all its workflows; further calls wait in the queue. Empty: no limit.",
     )
     created_at = models.DateTimeField(auto_now_add=True)

@@ -1,15 +1,19 @@
-"""Toolsets: named parts of the exposed workflows, each with an endpoint of its own."""
+"""Filters, which decide what agents see at all, and toolsets: named parts of it, each with an endpoint of its
+own. Both choose workflows by rules."""
 
+from collections.abc import Collection
 from typing import Any, ClassVar
 
+from django.core.exceptions import ValidationError
 from django.core.validators import MaxValueValidator, MinValueValidator, RegexValidator
 from django.db import models
 from django.db.models.signals import m2m_changed
 from django.dispatch import receiver
 
-from catalogue.models.filter import ChoosingRule
-from catalogue.models.history import ExposingQuerySet, Reservable, Revision
+from catalogue.fields import optional_number
+from catalogue.models.history import Exposing, ExposingQuerySet, Reservable, Revision
 from catalogue.models.workflow import MOST_APPROVERS, MOST_CALLS, Workflow
+from catalogue.patterns import find_pattern_problem
 
 SLUG_FORM = r"\A[a-z0-9][a-z0-9-]{0,63}\Z"
 SLUG = RegexValidator(
@@ -17,6 +21,59 @@ SLUG = RegexValidator(
 )
 
 LONGEST_INLINE_WAIT = 3600  # Seconds
+
+
+class ChoosingRule(Exposing):
+    """One rule of an ordered list; the first that matches a workflow decides about it."""
+
+    class Action(models.TextChoices):
+        INCLUDE = "include", "include"
+        EXCLUDE = "exclude", "exclude"
+
+    class Subject(models.TextChoices):
+        NAME = "name", "name"
+        ID = "id", "engine's id"
+        CATEGORY = "category", "category"
+        TAG = "tag", "any tag"
+        SOURCE = "source", "source"
+
+    class Syntax(models.TextChoices):
+        GLOB = "glob", "glob (*, ?, [abc])"
+        REGEX = "regex", "regular expression"
+
+    position = models.PositiveIntegerField(
+        default=0, db_index=True, help_text="Lower numbers come first; the first match decides."
+    )
+    action = models.CharField(max_length=10, choices=Action.choices, default=Action.INCLUDE)
+    subject = models.CharField(max_length=10, choices=Subject.choices, default=Subject.NAME)
+    syntax = models.CharField(max_length=10, choices=Syntax.choices, default=Syntax.GLOB)
+    pattern = models.CharField(max_length=500)
+    enabled = models.BooleanField(default=True)
+    note = models.CharField(max_length=255, blank=True)
+
+    class Meta:
+        abstract = True
+        ordering = ("position", "pk")
+
+    def __str__(self) -> str:
+        return f"{self.get_action_display()} {self.get_subject_display()} {self.pattern}"
+
+    def clean_fields(self, exclude: Collection[str] | None = None) -> None:
+        super().clean_fields(exclude=exclude)
+        if "pattern" not in (exclude or ()) and (problem := self.pattern_problem):
+            raise ValidationError({"pattern": problem})
+
+    @property
+    def pattern_problem(self) -> str:
+        """Why the rule cannot be used; empty for a usable one."""
+        return find_pattern_problem(syntax=self.syntax, pattern=self.pattern)
+
+
+class WorkflowFilter(ChoosingRule):
+    objects: ClassVar[models.Manager["WorkflowFilter"]] = ExposingQuerySet.as_manager()
+
+    class Meta(ChoosingRule.Meta):
+        abstract = False
 
 
 class Toolset(Reservable):
@@ -50,32 +107,22 @@ class Toolset(Reservable):
         verbose_name="picked by hand",
         help_text="Always in the toolset, regardless of its rules, as long as they are exposed.",
     )
-    token_budget = models.PositiveIntegerField(
-        null=True,
-        blank=True,
-        validators=[MinValueValidator(1)],
-        help_text="If the list of tools exceeds this number of tokens, a warning is shown. Empty: no limit.",
+    token_budget = optional_number(
+        help_text="If the list of tools exceeds this number of tokens, a warning is shown. Empty: no limit."
     )
-    inline_wait_seconds = models.PositiveIntegerField(
+    inline_wait_seconds = optional_number(
         "inline wait",
-        null=True,
-        blank=True,
-        validators=[MinValueValidator(1), MaxValueValidator(LONGEST_INLINE_WAIT)],
+        most=LONGEST_INLINE_WAIT,
         help_text="Seconds that a call of its clients waits before it gets a handle: less than they wait. "
         "Empty: the product's default.",
     )
-    calls_per_minute = models.PositiveIntegerField(
-        null=True,
-        blank=True,
-        validators=[MinValueValidator(1), MaxValueValidator(MOST_CALLS)],
+    calls_per_minute = optional_number(
+        most=MOST_CALLS,
         help_text="Calls of its workflows by all its clients. Further calls are refused for a while. "
         "Empty: no separate limit.",
     )
-    calls_at_once = models.PositiveIntegerField(
-        null=True,
-        blank=True,
-        validators=[MinValueValidator(1), MaxValueValidator(MOST_CALLS)],
-        help_text="Number of calls that pass without a pause. Empty: ten seconds' worth.",
+    calls_at_once = optional_number(
+        most=MOST_CALLS, help_text="Number of calls that pass without a pause. Empty: ten seconds' worth."
     )
     approval_required = models.BooleanField(
         default=False,

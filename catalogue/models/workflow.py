@@ -19,7 +19,7 @@ from django.utils import timezone
 
 from catalogue import approval_rules
 from catalogue.argument_overrides import check_form, find_override_problems, offer_schema
-from catalogue.fields import JSONTextField
+from catalogue.fields import JSONTextField, optional_number
 from catalogue.models.history import Exposing, ExposingQuerySet
 from catalogue.models.source import Source
 from catalogue.naming import RESERVED
@@ -238,17 +238,14 @@ class Workflow(Exposing):
         help_text="{name: {description?, constant? | default?}}. A constant is sent with each call, and "
         "agents do not see the argument; a default stands in where they leave it out. Not for secrets.",
     )
-    timeout_seconds = models.PositiveIntegerField(
-        null=True,
-        blank=True,
-        validators=[MinValueValidator(1), MaxValueValidator(2_592_000)],
+    timeout_seconds = optional_number(
+        most=2_592_000,
         help_text="A run that takes longer is cancelled. Empty: the engine's timeout, otherwise the "
         "product's default.",
     )
-    inline_wait_seconds = models.PositiveIntegerField(
-        null=True,
-        blank=True,
-        validators=[MaxValueValidator(3600)],
+    inline_wait_seconds = optional_number(
+        least=0,
+        most=3600,
         help_text="Seconds that a call waits before it gets a handle instead. Empty: the product's default.",
     )
     execution_type_override = models.CharField(
@@ -270,24 +267,15 @@ class Workflow(Exposing):
         default=True,
         help_text="A caller that lost its connection and repeats the identical call gets the same run.",
     )
-    max_concurrent = models.PositiveIntegerField(
-        "concurrent runs",
-        null=True,
-        blank=True,
-        validators=[MinValueValidator(1)],
-        help_text="Maximum; further calls wait in the queue. Empty: no limit.",
+    max_concurrent = optional_number(
+        "concurrent runs", help_text="Maximum; further calls wait in the queue. Empty: no limit."
     )
-    calls_per_minute = models.PositiveIntegerField(
-        null=True,
-        blank=True,
-        validators=[MinValueValidator(1), MaxValueValidator(MOST_CALLS)],
+    calls_per_minute = optional_number(
+        most=MOST_CALLS,
         help_text="By all callers. Further calls are refused for a while. Empty: the product's default.",
     )
-    calls_at_once = models.PositiveIntegerField(
-        null=True,
-        blank=True,
-        validators=[MinValueValidator(1), MaxValueValidator(MOST_CALLS)],
-        help_text="Number of calls that pass without a pause. Empty: ten seconds' worth.",
+    calls_at_once = optional_number(
+        most=MOST_CALLS, help_text="Number of calls that pass without a pause. Empty: ten seconds' worth."
     )
     read_only_hint = models.BooleanField(
         "read-only",
@@ -319,11 +307,10 @@ class Workflow(Exposing):
     offered_as_prompt = models.BooleanField(
         "offer as prompt", default=False, help_text="Clients also show the workflow to people as a command."
     )
-    cache_seconds = models.PositiveIntegerField(
+    cache_seconds = optional_number(
         "cache results for",
-        null=True,
-        blank=True,
-        validators=[MaxValueValidator(2_592_000)],
+        least=0,
+        most=2_592_000,
         help_text="Seconds for which a result answers calls with the same arguments. Only for workflows "
         "that change nothing and answer all callers alike. 0: every call runs. Empty: the engine's value.",
     )
