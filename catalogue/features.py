@@ -9,7 +9,7 @@ from django.db import transaction
 from django.db.models import QuerySet
 from django.utils import timezone
 
-from catalogue.history import Actor, record_change
+from catalogue.history import Actor, record_change, write_fields
 from catalogue.models import DiscoveryRun, Revision, ServerFeature, Source, Workflow
 from catalogue.models.server_feature import OWN_SCHEMES, prefix_of, scheme_of
 from catalogue.naming import make_tool_name
@@ -186,10 +186,7 @@ def change_feature(feature: ServerFeature, **decisions: Any) -> ServerFeature:
     if unknown := set(decisions) - set(CHANGEABLE):
         raise TypeError(f"Curators cannot set these fields: {', '.join(sorted(unknown))}")
     Revision.lock()
-    for name, value in decisions.items():
-        setattr(feature, name, value)
-    feature.full_clean()
-    feature.save(update_fields=list(decisions))
+    write_fields(feature, decisions)
     return feature
 
 

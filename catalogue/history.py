@@ -187,5 +187,13 @@ def recorded_model(label: str) -> type[Recorded] | None:
     return model if issubclass(model, Recorded) else None
 
 
+def write_fields(row: models.Model, values: Mapping[str, Any]) -> None:
+    """Raises ValidationError keyed by field."""
+    for name, value in values.items():
+        setattr(row, name, value)
+    row.full_clean()
+    row.save(update_fields=list(values))
+
+
 def changed_fields(names: Iterable[str]) -> str:
     return f"Changed {', '.join(sorted(names)) or 'nothing'}."

@@ -143,10 +143,7 @@ Reverter = Callable[[Any, dict[str, Any], history.Actor], None]
 
 
 def _write(row: Any, wanted: dict[str, Any], by: history.Actor) -> None:
-    for name, value in wanted.items():
-        setattr(row, name, value)
-    row.full_clean()
-    row.save(update_fields=list(wanted))
+    history.write_fields(row, wanted)
 
 
 def _write_workflow(workflow: Workflow, wanted: dict[str, Any], by: history.Actor) -> None:
@@ -154,7 +151,7 @@ def _write_workflow(workflow: Workflow, wanted: dict[str, Any], by: history.Acto
     if decisions:
         override_workflow(workflow, **decisions)
     if others := {name: wanted[name] for name in wanted if name not in OVERRIDABLE}:
-        _write(workflow, others, by)
+        history.write_fields(workflow, others)
 
 
 def _write_source(source: Source, wanted: dict[str, Any], by: history.Actor) -> None:
@@ -164,7 +161,7 @@ def _write_source(source: Source, wanted: dict[str, Any], by: history.Actor) -> 
     if "config" in wanted:
         configure_source(source, config=wanted["config"])
     if others := {name: wanted[name] for name in wanted if name not in (*UPDATABLE, "config")}:
-        _write(source, others, by)
+        history.write_fields(source, others)
 
 
 def _write_toolset(toolset: Toolset, wanted: dict[str, Any], by: history.Actor) -> None:

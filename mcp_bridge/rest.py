@@ -23,7 +23,7 @@ from rest_framework.response import Response
 from catalogue.access import Scope
 from catalogue.curation import UnknownPicks, write_toolset
 from catalogue.exposure import confirmed_catalogue, shown_by
-from catalogue.history import changed_fields
+from catalogue.history import changed_fields, write_fields
 from catalogue.models import Toolset, Workflow
 from catalogue.models.toolset import LONGEST_INLINE_WAIT
 from catalogue.permissions import Access
@@ -559,10 +559,7 @@ class TokenViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet[
         if "owner" in given:
             given |= self._owner(given)
             check_new_owner(token, given["owner"], chosen_by=self._maker())
-        for name, value in given.items():
-            setattr(token, name, value)
-        token.full_clean()
-        token.save(update_fields=list(given))
+        write_fields(token, given)
         self.record(changed_fields(given), token)
         return Response(self.get_serializer(self.get_queryset().get(pk=token.pk)).data)
 

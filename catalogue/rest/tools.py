@@ -8,7 +8,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from catalogue.access import Scope
-from catalogue.exposure import FilterChain, confirmed_catalogue
+from catalogue.exposure import FilterChain
 from catalogue.history import actor_of
 from catalogue.http_tools import KIND, StoredTool, stored_tool_of, write_tool_config
 from catalogue.imports.pipeline import ToolsRefused
@@ -22,11 +22,11 @@ from catalogue.imports.tools import (
     store_tools,
 )
 from catalogue.models import Workflow, WorkflowFilter
-from catalogue.permissions import Access, bounds_of, is_administrator
+from catalogue.permissions import Access
 from catalogue.reconciliation import Change
 from catalogue.rest.base import FIELDS, Problem, ProblemSerializer, Refusal, wanted_fields
 from catalogue.rest.views import ApiViewSet
-from catalogue.rest.workflows import ToolFilters
+from catalogue.rest.workflows import ToolFilters, seen_by_caller
 from connectors.http_tools.tool import ToolConfig
 
 EXAMPLE = {
@@ -94,10 +94,7 @@ class ToolViewSet(ApiViewSet[Workflow]):
     def get_queryset(self) -> QuerySet[Workflow]:
         tools = Workflow.objects.present().filter(source__kind=KIND)
         tools = tools.select_related("source").order_by("tool_name")
-        if is_administrator(self.request):
-            return tools
-        seen = confirmed_catalogue().seen_within(bounds_of(self.request))
-        return tools.filter(tool_name__in=list(seen))
+        return seen_by_caller(self.request, tools)
 
     @extend_schema(
         operation_id="tools_list",

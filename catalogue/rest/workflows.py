@@ -510,6 +510,13 @@ class WorkflowPages(Pages):
     django_paginator_class = KeyPaginator
 
 
+def seen_by_caller(request: Request, workflows: QuerySet[Workflow]) -> QuerySet[Workflow]:
+    """All of them for administrators, for others those that agents see."""
+    if is_administrator(request):
+        return workflows
+    return workflows.filter(tool_name__in=list(confirmed_catalogue().seen_within(bounds_of(request))))
+
+
 @extend_schema_view(
     list=extend_schema(
         summary="List workflows",
@@ -545,10 +552,7 @@ class WorkflowViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewS
         workflows = Workflow.objects.select_related("source").order_by("tool_name")
         if self.action == "list":
             workflows = workflows.for_lists()
-        if is_administrator(self.request):
-            return workflows
-        seen = confirmed_catalogue().seen_within(bounds_of(self.request))
-        return workflows.filter(tool_name__in=list(seen))
+        return seen_by_caller(self.request, workflows)
 
     def get_object(self) -> Workflow:
         """Reads accept former names while calls by them still run; changes require the present name."""

@@ -26,7 +26,7 @@ from catalogue.access import Scope
 from catalogue.admin import rendering
 from catalogue.admin.base import Button, ButtonsMixin, CatalogueForm, Link, OptionsFilter, button
 from catalogue.exposure import current_catalogue
-from catalogue.history import Actor, actor_of, record_change
+from catalogue.history import Actor, actor_of, record_change, write_fields
 from catalogue.naming import counted
 from catalogue.permissions import grantable_scopes, tell_missing
 from catalogue.reverting import RevertRefused, reverters
@@ -440,10 +440,7 @@ def _write_back(token: AccessToken, wanted: dict[str, Any], by: Actor) -> None:
         raise RevertRefused("A revoked token cannot be restored. Create a new one.")
     if "owner" in wanted or "owner_id" in wanted:
         raise RevertRefused("The owner determines what a token may do. Change the owner on the token's page.")
-    for name, value in wanted.items():
-        setattr(token, name, value)
-    token.full_clean()
-    token.save(update_fields=list(wanted))
+    write_fields(token, wanted)
 
 
 reverters[AccessToken] = _write_back
