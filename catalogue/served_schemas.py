@@ -2,7 +2,7 @@
 valid JSON Schema: on `true` and `false` as schemas, a root without `type` or `properties`, members that only
 alternatives name, and look-arounds. Arguments are checked with the engine's own."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -248,6 +248,13 @@ def inputs_at(place: Place) -> Inputs:
     for name in found.required - found.properties.keys():
         found.properties[name] = Input("any", "", None, place.at({}))
     return found
+
+
+def required_first(names: Iterable[str], required: Collection[str], schema: Mapping[str, Any]) -> list[str]:
+    """Otherwise in the engine's order."""
+    properties = schema.get("properties")
+    order = {name: number for number, name in enumerate(properties if isinstance(properties, dict) else ())}
+    return sorted(names, key=lambda name: (name not in required, order.get(name, len(order))))
 
 
 def _find_inputs(schema: dict[str, Any] | None) -> Inputs:

@@ -16,7 +16,7 @@ from catalogue.exposure import ExposedCatalogue, current_catalogue, find_named
 from catalogue.models import ServerFeature, Workflow
 from catalogue.portable_schemas import make_portable
 from catalogue.schemas import find_argument_problems
-from catalogue.served_schemas import Place, describe_inputs
+from catalogue.served_schemas import Place, describe_inputs, required_first
 from connectors.definitions import FeatureKind
 from mcp_bridge import upstream
 from mcp_bridge.portability import portable_view
@@ -84,12 +84,14 @@ def list_prompts(
 
 
 def workflow_prompt(workflow: Workflow) -> types.Prompt:
-    inputs = describe_inputs(workflow.offered_input_schema)
+    schema = workflow.offered_input_schema
+    inputs = describe_inputs(schema)
+    required = {name for name, described in inputs.items() if described["required"]}
     return types.Prompt(
         name=workflow.tool_name,
         title=workflow.title,
         description=workflow.shown_description or None,
-        arguments=[_argument(name, inputs[name]) for name in _in_order(workflow, inputs)],
+        arguments=[_argument(name, inputs[name]) for name in required_first(inputs, required, schema)],
         icons=icons_of(workflow),
     )
 
@@ -162,13 +164,6 @@ def _argument(name: str, described: Mapping[str, Any]) -> types.PromptArgument:
     sort = "" if kind in WRITTEN_AS_THEY_ARE else f"({'JSON ' if kind in ('object', 'array') else ''}{kind})"
     description = " ".join(part for part in (described["description"], sort) if part)
     return types.PromptArgument(name=name, description=description or None, required=described["required"])
-
-
-def _in_order(workflow: Workflow, inputs: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Required ones first, else in the engine's order."""
-    properties = workflow.offered_input_schema.get("properties")
-    order = {name: number for number, name in enumerate(properties if isinstance(properties, dict) else ())}
-    return sorted(inputs, key=lambda name: (not inputs[name]["required"], order.get(name, len(order))))
 
 
 def _read_arguments(workflow: Workflow, written: Mapping[str, str]) -> dict[str, Any]:

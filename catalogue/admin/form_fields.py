@@ -206,7 +206,7 @@ def _choice(choices: list[tuple[Any, str]], common: dict[str, Any]) -> forms.Fie
     return ChoiceField(choices=choices if decided else [("", DEFAULT_CHOICE), *choices], **common)
 
 
-def _area(lines: int, **attributes: str) -> forms.Widget:
+def text_area(lines: int, **attributes: str) -> forms.Widget:
     widget: forms.Widget = widgets.UnfoldAdminTextareaWidget(attrs={"rows": lines, **attributes})
     return widget
 
@@ -229,7 +229,7 @@ DEFAULT_CHOICE = "(default)"
 SYNTAX_HINTS = {"lines": "One per line.", "pairs": "One name=value per line.", "json": "As JSON."}
 MAKERS: dict[str, Maker] = {
     "line": lambda _, common: forms.CharField(**common, widget=widgets.UnfoldAdminTextInputWidget()),
-    "text": lambda _, common: MultilineField(**common, strip=False, widget=_area(LONG, **MONOSPACE)),
+    "text": lambda _, common: MultilineField(**common, strip=False, widget=text_area(LONG, **MONOSPACE)),
     "secret": lambda _, common: forms.CharField(
         **common,
         widget=widgets.UnfoldAdminPasswordWidget(attrs={"autocomplete": "new-password"}, render_value=False),
@@ -242,9 +242,9 @@ MAKERS: dict[str, Maker] = {
     "whole number": _number(forms.IntegerField, widgets.UnfoldAdminIntegerFieldWidget),
     "number": _number(forms.FloatField, widgets.UnfoldAdminDecimalFieldWidget),
     "choice": lambda setting, common: _choice(_choices_of(setting.type), common),
-    "lines": lambda _, common: LinesField(**common, widget=_area(SHORT)),
-    "pairs": lambda _, common: PairsField(**common, widget=_area(SHORT, **MONOSPACE)),
-    "json": lambda _, common: JsonValueField(**common, widget=_area(SHORT, **MONOSPACE)),
+    "lines": lambda _, common: LinesField(**common, widget=text_area(SHORT)),
+    "pairs": lambda _, common: PairsField(**common, widget=text_area(SHORT, **MONOSPACE)),
+    "json": lambda _, common: JsonValueField(**common, widget=text_area(SHORT, **MONOSPACE)),
 }
 
 KINDS = (

@@ -15,12 +15,12 @@ from django.utils import timezone
 from unfold import widgets
 
 from catalogue.admin.base import ButtonsMixin, Link
-from catalogue.admin.form_fields import MONOSPACE, NotReadable, read_value, write_value
+from catalogue.admin.form_fields import MONOSPACE, NotReadable, read_value, text_area, write_value
 from catalogue.admin.rendering import DASH, ago, duration, link, link_if_allowed, side_by_side, table
 from catalogue.admin.workflows import WorkflowAdmin
 from catalogue.argument_overrides import constants_of
 from catalogue.models import Workflow
-from catalogue.served_schemas import Input, Inputs, Place, inputs_at
+from catalogue.served_schemas import Input, Inputs, Place, inputs_at, required_first
 from connectors.formats.json import UnreadableJSON, parse_json
 from connectors.formats.json_schema import pointer_of, steps_of
 from executions.admin.page import caller_of, state_badge
@@ -152,7 +152,7 @@ class RunForm(forms.Form):
     def __init__(self, workflow: Workflow, data: Any = None, **options: Any) -> None:
         super().__init__(data, **options)
         self.inputs = inputs_at(Place(schema := workflow.offered_input_schema, schema))
-        self.names = in_order(schema, self.inputs)
+        self.names = required_first(self.inputs.properties, self.inputs.required, schema)
         self.is_destructive = workflow.effective_hints.get("destructiveHint") is True
         if workflow.effective_cache_seconds is None:
             del self.fields["fresh"]
@@ -211,18 +211,10 @@ def initial_values(workflow: Workflow, arguments: Mapping[str, Any]) -> dict[str
     """In JSON mode if an argument has no field."""
     schema = workflow.offered_input_schema
     inputs = inputs_at(Place(schema, schema))
-    names = in_order(schema, inputs)
+    names = required_first(inputs.properties, inputs.required, schema)
     mode = "form" if names and arguments.keys() <= set(names) else "json"
     fields = {f"{PREFIX}-{number}": arguments.get(name) for number, name in enumerate(names)}
     return fields | {"mode": mode, "json": json.dumps(dict(arguments), indent=2, ensure_ascii=False)}
-
-
-def in_order(schema: Mapping[str, Any], inputs: Inputs) -> list[str]:
-    properties = schema.get("properties")
-    order = {name: number for number, name in enumerate(properties if isinstance(properties, dict) else ())}
-    return sorted(
-        inputs.properties, key=lambda name: (name not in inputs.required, order.get(name, len(order)))
-    )
 
 
 def field_for(name: str, inputs: Inputs) -> ArgumentField:
@@ -240,7 +232,7 @@ def field_for(name: str, inputs: Inputs) -> ArgumentField:
         return OneOfField(name, described.type, values=values, **common)
     if item := _item_type(described):
         common["help_text"] += " Enter one value per line."
-        return ListField(name, item=item, widget=_area(3), **common)
+        return ListField(name, item=item, widget=text_area(3), **common)
     if described.type in ("integer", "number"):
         step = "1" if described.type == "integer" else "any"
         return ArgumentField(name, described.type, widget=_line(type="number", step=step), **common)
@@ -248,7 +240,7 @@ def field_for(name: str, inputs: Inputs) -> ArgumentField:
         return _text_field(name, schema, common)
     if described.type != "any":
         common["help_text"] += " Enter JSON."
-    return ArgumentField(name, described.type, widget=_area(3, **MONOSPACE), **common)
+    return ArgumentField(name, described.type, widget=text_area(3, **MONOSPACE), **common)
 
 
 def _text_field(name: str, schema: Mapping[str, Any], common: dict[str, Any]) -> ArgumentField:
@@ -260,7 +252,7 @@ def _text_field(name: str, schema: Mapping[str, Any], common: dict[str, Any]) ->
     longest = schema.get("maxLength")
     is_short = isinstance(longest, int) and longest <= SHORT
     has_one_line = is_short or "format" in schema or "pattern" in schema
-    return ArgumentField(name, "string", widget=_line() if has_one_line else _area(2), **common)
+    return ArgumentField(name, "string", widget=_line() if has_one_line else text_area(2), **common)
 
 
 def _resolved(described: Input) -> dict[str, Any]:
@@ -300,11 +292,6 @@ def _line(**attrs: str) -> forms.Widget:
     widget: forms.TextInput = widgets.UnfoldAdminTextInputWidget(attrs={"autocomplete": "off", **attrs})
     widget.input_type = attrs.get("type", "text")
     return widget
-
-
-def _area(rows: int, **attrs: str) -> forms.Widget:
-    area: forms.Widget = widgets.UnfoldAdminTextareaWidget(attrs={"rows": rows, **attrs})
-    return area
 
 
 MAY_RUN = "executions.add_execution"
