@@ -697,11 +697,7 @@ class Environment(BaseSettings):
     @field_validator("stdio_commands", mode="before")
     @classmethod
     def _commands_by_name(cls, value: Any) -> Any:
-        try:
-            commands = json.loads(value) if isinstance(value, str) else value
-        except ValueError:
-            commands = None
-        if not isinstance(commands, dict):
+        if not isinstance(commands := _from_json(value), dict):
             raise ValueError('must be JSON such as {"files": ["npx", "-y", "some-mcp-server"]}')
         return {
             name: {"command": command} if isinstance(command, list) else command
@@ -711,10 +707,7 @@ class Environment(BaseSettings):
     @field_validator("oauth_scopes", "login_groups", mode="before")
     @classmethod
     def _maps_names(cls, value: Any) -> Any:
-        try:
-            names = json.loads(value) if isinstance(value, str) else value
-        except ValueError:
-            names = None
+        names = _from_json(value)
         if not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):
             raise ValueError('must be JSON such as {"their name": "our name"}')
         return names
@@ -886,6 +879,14 @@ class Environment(BaseSettings):
     def address(self) -> str:
         """Without a trailing slash."""
         return self.public_url or f"http://localhost:{self.port}"
+
+
+def _from_json(value: Any) -> Any:
+    """None for text that is not JSON."""
+    try:
+        return json.loads(value) if isinstance(value, str) else value
+    except ValueError:
+        return None
 
 
 def read_environment() -> Environment:

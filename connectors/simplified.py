@@ -485,6 +485,10 @@ def read_started(answer: Any) -> Started:
         raise OutcomeUnknown(
             f"The engine's answer to the start has no run id under workflow_id; it is {shape_of(answer)}."
         )
+    return _started(run_id, answer)
+
+
+def _started(run_id: str, answer: dict[str, Any]) -> Started:
     return Started(
         run_id=run_id,
         correlation_id=identifier(answer.get("correlation_id")),
@@ -586,12 +590,7 @@ def _read_run(run: Any, *, workflow_id: str, key: str) -> Started:
         raise InvalidAnswer(f"The engine returned a run without an id for the key; it is {shape_of(run)}.")
     if others := {run[name] for name in KEY_KEYS if isinstance(run.get(name), str)} - {key}:
         raise InvalidAnswer(f"For the key {key}, the engine returned a run with the key {min(others)[:100]}.")
-    return Started(
-        run_id=run_id,
-        correlation_id=identifier(run.get("correlation_id")),
-        snapshot=snapshot_beside(run),
-        raw=run,
-    )
+    return _started(run_id, run)
 
 
 def run_id_of(run: dict[str, Any], workflow_id: str) -> str:

@@ -283,12 +283,16 @@ def _hash_of(request: StartRequest, workflow: Workflow | None) -> str:
 def find_continued(request: StartRequest, execution_id: str) -> Execution:
     """The execution that a client continues with the identical call. Raises UnknownExecution or OtherCall."""
     known = find_execution(execution_id, caller=replace(request.caller, sees_everything=False))
+    if not _is_same_call(known, request):
+        raise refusals.OtherCall(request.tool_name)
+    return known
+
+
+def _is_same_call(known: Execution, request: StartRequest) -> bool:
     workflow = known.workflow
     names = [] if workflow is None else [workflow.tool_name, *workflow.former_tool_names]
     is_same_tool = request.tool_name in {known.tool_name, *names}
-    if not is_same_tool or known.arguments_hash != _hash_of(request, workflow):
-        raise refusals.OtherCall(request.tool_name)
-    return known
+    return is_same_tool and known.arguments_hash == _hash_of(request, workflow)
 
 
 def _find_by_key(request: StartRequest) -> Execution | None:
@@ -305,12 +309,9 @@ def _find_by_key(request: StartRequest) -> Execution | None:
     if known.created_at < expired:
         mine.filter(created_at__lt=expired).update(idempotency_key="")
         return None
-    workflow = known.workflow
-    names = [] if workflow is None else [workflow.tool_name, *workflow.former_tool_names]
     if not request.caller.owns(known):
         raise refusals.KeyOfOtherToolset
-    is_same_tool = request.tool_name in {known.tool_name, *names}
-    if not is_same_tool or known.arguments_hash != _hash_of(request, workflow):
+    if not _is_same_call(known, request):
         raise refusals.IdempotencyConflict(known, tool_name=request.tool_name)
     return known
 

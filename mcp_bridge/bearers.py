@@ -105,10 +105,8 @@ def _forget_look_up(digest: str, ended: asyncio.Task[Access | None]) -> None:
 
 
 async def _prepare_and_look_up(text: str, digest: str) -> Access | None:
-    kind = _kind_of(text)
-    if kind is not None and kind.prepare is not None:
-        await kind.prepare(text)
-    return await run_in_database(_look_up_with_catalogue, text, digest, kind)
+    await prepare(text)
+    return await run_in_database(_look_up_with_catalogue, text, digest, _kind_of(text))
 
 
 def _look_up_with_catalogue(text: str, digest: str, kind: TokenKind | None) -> Access | None:
