@@ -1,15 +1,11 @@
 """The limits as the engine sees them, with several processes that create and end executions at once."""
 
-import os
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from django.conf import settings
 
 from catalogue.curation import override_workflow
 from catalogue.models import Workflow
@@ -18,14 +14,14 @@ from executions.queue import admit_queued
 from tests.executions.engines import WireEngine
 from tests.executions.held import HeldRuns
 from tests.executions.steps import advance_due_executions
-from tests.processes import ROOT, database_url
+from tests.processes import CALLERS, start_together
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
     pytest.mark.databases("executions.queue"),
 ]
 
-PROCESSES, CALLS = 2, 12
+CALLS = 12
 TICK_SECONDS = 0.1
 CALL_AND_WAIT = """
 import asyncio, sys
@@ -75,31 +71,10 @@ def test_several_processes_together_never_give_the_engine_more_than_the_limit(
 ) -> None:
     """B7: two that are called, and this one, which does what a worker does. All calls get their results."""
     engine.on_start = runs = HeldRuns()
-    variables: dict[str, Any] = {
-        "DATABASE_URL": database_url(),
-        "CELERY_BROKER_URL": "filesystem://",
-        "CATALOGUE_DATA_DIR": str(tmp_path),
-        "SECRET_KEY": settings.SECRET_KEY,
-        "DJANGO_SETTINGS_MODULE": "config.settings",
-    } | limit(workflow, configured)
 
-    callers = [
-        subprocess.Popen(
-            [sys.executable, "-c", CALL_AND_WAIT, f"caller {number}", str(CALLS)],
-            cwd=ROOT,
-            env=os.environ | variables,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for number in range(PROCESSES)
-    ]
-    for caller in callers:
-        assert caller.stdout is not None and caller.stdout.readline() == "ready\n"
-    for caller in callers:
-        assert caller.stdin is not None
-        caller.stdin.write("\n")
-        caller.stdin.flush()
+    callers = start_together(
+        CALL_AND_WAIT, calls=CALLS, folder=tmp_path, variables=limit(workflow, configured)
+    )
     runs.wait_for(3)
     runs.end_all()
     while any(caller.poll() is None for caller in callers):
@@ -109,6 +84,6 @@ def test_several_processes_together_never_give_the_engine_more_than_the_limit(
 
     for caller in callers:
         caller.communicate()
-    assert [caller.returncode for caller in callers] == [0] * PROCESSES
-    assert Execution.objects.filter(state=State.COMPLETED).count() == len(runs.arrived) == PROCESSES * CALLS
+    assert [caller.returncode for caller in callers] == [0] * CALLERS
+    assert Execution.objects.filter(state=State.COMPLETED).count() == len(runs.arrived) == CALLERS * CALLS
     assert runs.peak == 3

@@ -1,27 +1,22 @@
 """The result cache with several processes on one database."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
-from django.conf import settings
 
 from catalogue.models import Workflow
 from executions.models import Execution
 from tests.executions.caching import cache_for, counts, numbered, output_of, totals_agree
 from tests.executions.engines import WireEngine
 from tests.executions.steps import call, in_database
-from tests.processes import ROOT, database_url
+from tests.processes import CALLERS, start_together
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
     pytest.mark.databases("executions.models.result_cache"),
 ]
 
-PROCESSES, CALLS = 2, 15
+CALLS = 15
 CALL_AGAIN = """
 import asyncio, sys
 import django
@@ -58,7 +53,7 @@ async def test_what_one_process_has_cached_answers_calls_of_all_and_every_hit_is
 
     await in_database(_call_from_other_processes, tmp_path)
 
-    hits = PROCESSES * CALLS
+    hits = CALLERS * CALLS
     assert await in_database(counts, workflow) == {"entries": 1, "hits": hits, "misses": 1, "stored": 1}
     assert engine.count("start") == 1 and await in_database(totals_agree)
     answered = Execution.objects.exclude(cached_at=None)
@@ -67,30 +62,7 @@ async def test_what_one_process_has_cached_answers_calls_of_all_and_every_hit_is
 
 
 def _call_from_other_processes(folder: Path) -> None:
-    variables: dict[str, Any] = {
-        "DATABASE_URL": database_url(),
-        "CELERY_BROKER_URL": "filesystem://",
-        "CATALOGUE_DATA_DIR": str(folder),
-        "SECRET_KEY": settings.SECRET_KEY,
-        "DJANGO_SETTINGS_MODULE": "config.settings",
-    }
-    callers = [
-        subprocess.Popen(
-            [sys.executable, "-c", CALL_AGAIN, f"caller {number}", str(CALLS)],
-            cwd=ROOT,
-            env=os.environ | variables,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for number in range(PROCESSES)
-    ]
-    for caller in callers:
-        assert caller.stdout is not None and caller.stdout.readline() == "ready\n"
-    for caller in callers:
-        assert caller.stdin is not None
-        caller.stdin.write("\n")
-        caller.stdin.flush()
+    callers = start_together(CALL_AGAIN, calls=CALLS, folder=folder)
     for caller in callers:
         caller.communicate()
-    assert [caller.returncode for caller in callers] == [0] * PROCESSES
+    assert [caller.returncode for caller in callers] == [0] * CALLERS
