@@ -16,7 +16,7 @@ asyncio_default_fixture_loop_scope = function
 filterwarnings = error
 """
 OPTIONS = ["--noconftest", "--import-mode=importlib", "--tb=native", "--show-capture=no"]
-OPTIONS += [f"-pno:{plugin}" for plugin in ("cacheprovider", "django", "randomly", "xdist")]
+OPTIONS += [f"-pno:{plugin}" for plugin in ("cacheprovider", "django", "randomly", "schemathesis", "xdist")]
 PASSED, FAILED = "passed", "failed"
 BY_A_PROMISE = (AssertionError, pytest.fail.Exception, ConnectorError, TimeoutError)
 """What a test of the contract fails with. A mutant's own mistake is something else."""

@@ -548,7 +548,8 @@ async def test_a_companys_own_authority_can_be_trusted(server_tls: ssl.SSLContex
     ("from_day", "to_day", "reason"),
     [
         (-2, -1, "certificate has expired; renew it on that server"),
-        (1, 2, "certificate is not yet valid; compare the clocks of both machines"),
+        # OpenSSL 3.5 goes on after "valid" in words of its own.
+        (1, 2, "certificate is not yet valid.*; compare the clocks of both machines"),
     ],
 )
 async def test_a_certificate_out_of_its_time_is_named_until_it_is_renewed(
@@ -563,9 +564,8 @@ async def test_a_certificate_out_of_its_time_is_named_until_it_is_renewed(
         client = client_of(engine, ca_file=str(trusted))
         with pytest.raises(Unreachable) as refused:
             await client.request_json("GET", "/list")
-        assert refused.value.message == (
-            f"Could not connect to 127.0.0.1:{engine.port}: certificate verify failed: {reason}."
-        )
+        refusal = f"Could not connect to 127.0.0.1:{engine.port}: certificate verify failed: {reason}."
+        assert re.fullmatch(refusal, refused.value.message)
         context.load_cert_chain(certificate)
         assert await client.request_json("GET", "/list") == []
         await client.aclose()

@@ -95,6 +95,7 @@ async def test_a_call_beyond_a_tokens_rate_is_an_error_that_says_when_to_come_ba
         answers = [await client.call_tool("report", {"n": n}) for n in range(3)]
         built_in = await client.call_tool("execute_workflow", EXECUTE)
         listed = await client.call_tool("list_executions", {})
+    await asyncio.to_thread(runs.wait_for, 2)
     runs.end_all()
     assert [answer.is_error for answer in (*answers, built_in, listed)] == [False, False, True, True, False]
     for refused in (answers[2], built_in):
