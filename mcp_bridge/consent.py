@@ -28,7 +28,7 @@ from django.views.decorators.http import require_POST, require_safe
 from loguru import logger
 from oauth2_provider import views
 from oauth2_provider.exceptions import FatalClientError, OAuthToolkitError
-from oauth2_provider.models import Application
+from oauth2_provider.models import AccessToken, Application
 from oauth2_provider.views.base import BaseAuthorizationView
 from oauth2_provider.views.mixins import OAuthLibMixin
 from oauthlib.oauth2.rfc6749.errors import CustomOAuth2Error, InvalidRequestError, InvalidScopeError
@@ -228,7 +228,11 @@ def _bound_reading(request: HttpRequest) -> None:
 class TokenEndpoint(views.TokenView):  # type: ignore[misc]
     def post(self, request: HttpRequest, *_: Any, **__: Any) -> HttpResponse:
         """Without the toolkit's device flow, which is not supported here and fails."""
-        response: HttpResponse = self.authorization_flow_token_response(request)
+        try:
+            response: HttpResponse = self.authorization_flow_token_response(request)
+        except AccessToken.DoesNotExist:
+            # Revoked by another request since it was made; the toolkit reads it once more.
+            return JsonResponse({"error": "invalid_grant"}, status=400)
         return response
 
 

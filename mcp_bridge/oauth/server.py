@@ -1,6 +1,7 @@
 """The rules of the authorization server, which django-oauth-toolkit applies; config.settings names them."""
 
 import asyncio
+import hashlib
 import re
 import secrets
 import unicodedata
@@ -13,7 +14,7 @@ from django.conf import settings
 from django.db import transaction
 from loguru import logger
 from oauth2_provider.cimd import CIMDError
-from oauth2_provider.models import Application, RefreshToken
+from oauth2_provider.models import AccessToken, Application, RefreshToken
 from oauth2_provider.oauth2_validators import OAuth2Validator
 from oauth2_provider.scopes import BaseScopes
 from oauth2_provider.settings import oauth2_settings
@@ -96,18 +97,37 @@ class Validator(OAuth2Validator):  # type: ignore[misc]
         return is_valid and is_allowed(request.user, client)
 
     def save_bearer_token(self, token: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
-        """Of two requests that use one refresh token at the same time, the second is refused."""
+        """A refresh token that was used a moment ago is good for another pair: processes of one client use it
+        at the same time, and a response may be lost. Later, its use ends all that came of it."""
         # oauthlib keeps only the last of repeated parameters.
         sent = getattr(request, "decoded_body", None) or []
         resources = [value for name, value in sent if name == "resource" and value]
         request.resource = _canonical(resources, request)
         with transaction.atomic():
             used = getattr(request, "refresh_token_instance", None)
-            if used is not None:
-                locked = RefreshToken.objects.select_for_update().filter(pk=used.pk, revoked=None)
-                if locked.first() is None:
-                    raise InvalidGrantError(request=request)
-            return super().save_bearer_token(token, request, *args, **kwargs)
+            if used is not None and _is_used_up(used, request):
+                self._save_another(token, request, used)
+            else:
+                super().save_bearer_token(token, request, *args, **kwargs)
+
+    def _save_another(self, token: Any, request: Any, used: Any) -> None:
+        """In the same family. The toolkit would answer with the first pair, of which only hashes are kept."""
+        if request.resource not in ([], used.resource):
+            raise _invalid_target(request)
+        request.resource, request.refresh_token_instance = used.resource, None
+        super().save_bearer_token(token, request)
+        checksum = hashlib.sha256(token["refresh_token"].encode()).hexdigest()
+        RefreshToken.objects.filter(token_checksum=checksum).update(token_family=used.token_family)
+
+
+def _is_used_up(token: Any, request: Any) -> bool:
+    """Locks it. Raises InvalidGrantError if it has been revoked since it was validated."""
+    locked = RefreshToken.objects.select_for_update().filter(pk=token.pk).first()
+    if locked is not None and locked.revoked is None:
+        return False
+    if not AccessToken.objects.filter(source_refresh_token=token.pk).exists():
+        raise InvalidGrantError(request=request)
+    return True
 
 
 def make_token(_: Any) -> str:
@@ -130,11 +150,15 @@ def _canonical(resources: list[str], request: Any) -> list[str]:
     try:
         return [canonical_resource(resources)] if resources else []
     except ValueError:
-        raise CustomOAuth2Error(
-            error="invalid_target",
-            description=f"Access tokens of this server are for {resource_url()} or for one toolset below it.",
-            request=request,
-        ) from None
+        raise _invalid_target(request) from None
+
+
+def _invalid_target(request: Any) -> CustomOAuth2Error:
+    return CustomOAuth2Error(
+        error="invalid_target",
+        description=f"Access tokens of this server are for {resource_url()} or for one toolset below it.",
+        request=request,
+    )
 
 
 class AskedByUser:
