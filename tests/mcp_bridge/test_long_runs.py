@@ -699,6 +699,7 @@ async def test_calls_with_one_idempotency_key_are_one_execution(
         and "nothing was started" in conflict.content[0].text
     )
     assert too_long.is_error and "1 to 255 printable" in too_long.content[0].text
+    await until(lambda: wire_engine.count("start"), "a start")  # Nobody waited for it
     assert wire_engine.count("start") == 1
     assert (await in_database(only)()).idempotency_key == "order-7"
 
