@@ -258,8 +258,8 @@ class OpenApiImportViewSet(ImportViewSet):
     @extend_schema(
         operation_id="openapi_imports_create",
         summary="Import an OpenAPI document",
-        description="Each chosen operation of an OpenAPI 3 document becomes an HTTP tool. An operation "
-        "that cannot is refused with its reason and position; the others are imported. Importing a "
+        description="Each chosen operation of an OpenAPI 3 or Swagger 2.0 document becomes an HTTP tool. An "
+        "operation that cannot is refused with its reason and position; the others are imported. Importing a "
         "document again updates its tools. The document counts towards the maximum size of a request body.",
         request=NewOpenApiImportSerializer,
         responses={

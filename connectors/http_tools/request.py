@@ -215,8 +215,8 @@ def _body(operation: HttpOperation, arguments: dict[str, Any]) -> dict[str, Any]
         if argument in arguments:
             value = arguments[argument]
             # A JSON body holds values unchanged.
-            as_text = place.as_json and operation.body_format != "json"
-            fields[place.name] = written_json(value) if as_text else value
+            as_text = operation.body_format != "json" and (place.as_json or not place.explode)
+            fields[place.name] = _query_value(argument, place, value) if as_text else value
     if "" in fields:
         return {"body": fields[""]}
     has_fields = bool(fields) or any(place.name for _, place in placed)
@@ -492,7 +492,12 @@ def _body_parts(body: Any, built: Any, operation: HttpOperation) -> Iterable[tup
         if is_form and body[:1] != "{":
             return _texts_by_name(parse_qsl(body, keep_blank_values=True))
         body = parse_json(body.encode())
-    return _texts_by_name(form_pairs(body)) if is_form else _leaves(body, "")
+    separators = {
+        steps_of(place.name)[0]: place.separator
+        for _, place in operation.by_place["body"]
+        if place.name and not place.explode
+    }
+    return _texts_by_name(form_pairs(body), separators) if is_form else _leaves(body, "")
 
 
 def _leaves(value: Any, pointer: str) -> Iterable[tuple[str, str]]:

@@ -227,9 +227,9 @@ class ArgumentPlace(_Declaration):
     """The parameter's or header's name; in a body a JSON Pointer such as `/payment/amount`, empty for the
     whole body. Default: the argument's name."""
     explode: bool = True
-    """A list in the query is one parameter per item; else one with separators."""
+    """A list in the query or in a form is one parameter per item; else one with separators."""
     separator: Separator = Field(default=",", exclude_if=",".__eq__)
-    """In the query with `explode` off: what stands between the items of a list."""
+    """With `explode` off: what stands between the items of a list."""
     brackets: bool = Field(default=False, exclude_if=operator.not_)
     """In the query: an object is one parameter per field, such as `created[gte]=5`, at any depth."""
     slashes: bool = False

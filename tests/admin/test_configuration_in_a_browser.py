@@ -41,7 +41,7 @@ def test_a_file_is_uploaded_looked_at_and_imported_by_clicks_alone(window: Windo
 def test_a_refused_import_leaves_the_form_as_it_was_typed(window: Window, tmp_path: Path) -> None:
     """B8: what is wrong has the focus, and screen readers are told of each field."""
     file = tmp_path / "openapi.json"
-    file.write_text('{"swagger": "2.0"}')
+    file.write_text('{"swagger": "1.2"}')
     window.browser.resize(390)
     window.open("/admin/catalogue/source/import-openapi/")
     window.browser.complaints()
@@ -52,7 +52,7 @@ def test_a_refused_import_leaves_the_form_as_it_was_typed(window: Window, tmp_pa
     window.click_through(f"{IMPORT} button[type=submit]")
     shown = "return [...document.querySelectorAll('[name=source], [name=base_url], [name=only]')]"
     assert window.run(f"{shown}.map(one => one.value)") == ["shop", "https://api.example.com", "list*"]
-    assert "This is a Swagger 2.0 document." in window.run("return document.activeElement.textContent")
+    assert "This is a Swagger 1.2 document." in window.run("return document.activeElement.textContent")
     described = "document.querySelector('input[type=file]').getAttribute('aria-describedby').split(' ')"
     told = window.run(f"return {described}.map(id => document.getElementById(id).textContent.trim())")
     assert "Choose the file again; browsers do not keep it." in told

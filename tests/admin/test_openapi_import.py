@@ -74,7 +74,7 @@ def test_what_is_imported_is_what_was_chosen(admin_client: Client) -> None:
 @pytest.mark.parametrize(
     ("raw", "sentence"),
     [
-        ({"swagger": "2.0"}, "This is a Swagger 2.0 document."),
+        ({"swagger": "1.2"}, "This is a Swagger 1.2 document."),
         ([], "not a JSON object"),
         (document({"/upload": ORDERS["paths"]["/upload"]}), "1 refused"),
     ],
@@ -107,7 +107,7 @@ CHOOSE_AGAIN = "Choose the file again; browsers do not keep it."
 
 def test_a_form_that_is_refused_keeps_what_was_typed(admin_client: Client) -> None:
     """C1.4, B8: what is wrong stands beside its field, and the file has to be chosen again."""
-    refused = upload(admin_client, {"swagger": "2.0"}, **CHOSEN)
+    refused = upload(admin_client, {"swagger": "1.2"}, **CHOSEN)
     kept = {name: str(value) for name, value in shown_in(refused).items() if name in CHOSEN}
     assert kept == CHOSEN | {"prune": "True"}
     assert errors_in(refused) == {"file": CHOOSE_AGAIN}

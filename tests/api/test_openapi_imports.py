@@ -69,7 +69,7 @@ def test_a_secret_is_stored_encrypted_and_never_answered(word):
         ({"document": TEXT, "only": "list*"}, ["/only"]),
         ({"document": TEXT, "credentials": {"token": {}}}, ["/credentials/token"]),
         ({"document": "{}"}, ["/document"]),
-        ({"document": '{"swagger": "2.0"}'}, ["/document"]),
+        ({"document": '{"swagger": "1.2"}'}, ["/document"]),
         ({"document": TEXT, "base_url": "ftp://example.com"}, ["/document"]),
         ({"document": TEXT, "settings": {"token": SECRET}}, ["/document"]),
     ],

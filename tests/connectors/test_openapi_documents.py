@@ -64,7 +64,7 @@ def test_every_version_3_is_read(version):
         (b"\xff\xfe", "not UTF-8"),
         (b"{}", "it must have the key openapi"),
         (b'{"openapi": "4.0.0"}', "it must have the key openapi"),
-        (b'{"swagger": "2.0"}', "Swagger 2.0 document. Convert it to OpenAPI 3 first"),
+        (b'{"swagger": "1.2"}', "Swagger 1.2 document. Convert it to Swagger 2.0 or OpenAPI 3 first"),
         # Each worker collects these, and one sends them.
         (lambda: b"{" + b" " * MAX_BYTES + b"}", "larger than 40,000,000 bytes"),
         (lambda: b"#" * (MAX_YAML_BYTES + 1), "the maximum for YAML"),

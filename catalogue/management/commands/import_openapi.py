@@ -18,8 +18,8 @@ SHOWN = 3  # Entries per group, unless -v 2
 
 class Command(ImportCommand):
     help = (
-        "Import an OpenAPI 3 document (JSON or YAML): each chosen operation becomes an HTTP tool, each that "
-        "cannot is refused with its reason. Exits with 1 if there is no tool."
+        "Import an OpenAPI 3 or Swagger 2.0 document (JSON or YAML): each chosen operation becomes an HTTP "
+        "tool, each that cannot is refused with its reason. Exits with 1 if there is no tool."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:

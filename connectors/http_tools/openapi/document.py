@@ -1,4 +1,4 @@
-"""Reading an OpenAPI 3 document: its text, references and servers."""
+"""Reading an OpenAPI document: its text, references and servers."""
 
 import re
 from collections import Counter
@@ -10,6 +10,8 @@ from urllib.parse import unquote
 from connectors.formats.json import UnreadableJSON, parse_json
 from connectors.formats.json_schema import child_of, pointer_of, steps_of
 from connectors.formats.yaml import Limits, TooManyValues, UnusableText, read_values
+from connectors.http_tools.openapi.media_types import is_form, is_json, is_multipart, plain_name
+from connectors.http_tools.openapi.swagger import openapi_of
 from connectors.network.policy import normalise_base_url
 
 SHOWN = 200
@@ -31,10 +33,6 @@ VERSION = re.compile(r"3\.(\d{1,3})(?:\.|\Z)")
 LONGEST_CHAIN = 20
 VARIABLE = re.compile(r"\{([^{}]*)\}")
 MAX_SERVERS = 50
-FORM = "application/x-www-form-urlencoded"
-MULTIPART = "multipart/form-data"
-JSON = frozenset({"application/json", "*/*", "application/*"})
-"""Media types that can be sent as application/json."""
 MOST_LISTED = 3
 
 
@@ -177,6 +175,8 @@ class Document:
             raise UnusableDocument(
                 "The document is not a JSON object or YAML mapping, so it is not an OpenAPI document."
             )
+        if str(value.get("swagger", "")) == "2.0" and "openapi" not in value:
+            value = openapi_of(value, object_of=_object_of)
         return cls(value, _minor_version(value))
 
     @property
@@ -229,13 +229,14 @@ class Document:
 def _minor_version(value: dict[str, Any]) -> int:
     if "swagger" in value and "openapi" not in value:
         raise UnusableDocument(
-            f"This is a Swagger {value['swagger']!s:.10} document. Convert it to OpenAPI 3 first, for "
-            "example with the Swagger Editor (Edit, Convert to OpenAPI 3) or npx swagger2openapi FILE."
+            f"This is a Swagger {value['swagger']!s:.10} document. Convert it to Swagger 2.0 or OpenAPI 3 "
+            "first."
         )
     found = VERSION.match(str(value.get("openapi", "")))
     if found is None:
         raise UnusableDocument(
-            "The document is not OpenAPI 3: it must have the key openapi with a version such as 3.1.0."
+            "The document is neither OpenAPI 3 nor Swagger 2.0: it must have the key openapi with a version "
+            'such as 3.1.0, or the key swagger with "2.0".'
         )
     return int(found[1])
 
@@ -303,11 +304,6 @@ def _normalised(url: str) -> str:
         raise UnusableDocument(f"The base URL cannot be used. {error}") from None
 
 
-def is_json(media_type: str) -> bool:
-    plain = plain_name(media_type)
-    return plain in JSON or plain.endswith(("+json", "/json"))
-
-
 def choose_media_type(offered: Iterable[str], pointer: str) -> str:
     """JSON, else a form, else a multipart one. Raises NoTool if there is none."""
     names = list(offered)
@@ -318,15 +314,3 @@ def choose_media_type(offered: Iterable[str], pointer: str) -> str:
         ", ..." if len(names) > MOST_LISTED else ""
     )
     raise NoTool(f"Its body is {listed}; only JSON and forms can be sent.", pointer)
-
-
-def is_form(media_type: str) -> bool:
-    return plain_name(media_type) == FORM
-
-
-def is_multipart(media_type: str) -> bool:
-    return plain_name(media_type) == MULTIPART
-
-
-def plain_name(media_type: str) -> str:
-    return media_type.partition(";")[0].strip().lower()

@@ -20,10 +20,10 @@ from connectors.http_tools.openapi.document import (
     RefusedOperation,
     check_server,
     description_of,
-    is_json,
     plain_text,
     quoted,
 )
+from connectors.http_tools.openapi.media_types import is_json
 from connectors.http_tools.openapi.parameters import Argument, Bodies, Body, Parameters, collect_arguments
 from connectors.http_tools.openapi.schemas import Schemas, size_of
 from connectors.http_tools.tool import (

@@ -15,19 +15,15 @@ from connectors.formats.json_schema import (
     types_of,
 )
 from connectors.http_tools.openapi.document import (
-    JSON,
     LONGEST_ARGUMENT_DESCRIPTION,
     Document,
     NoTool,
     checked_object,
     choose_media_type,
-    is_form,
-    is_json,
-    is_multipart,
-    plain_name,
     plain_text,
     quoted,
 )
+from connectors.http_tools.openapi.media_types import JSON, is_form, is_json, is_multipart, plain_name
 from connectors.http_tools.openapi.schemas import Converted, Schemas, is_left_out, spelt_out
 from connectors.http_tools.tool import ArgumentPlace, BodyFormat, Constant, Separator, parameters_in
 from connectors.network.headers import CONSTANT_ONLY, objection_to_name
@@ -667,9 +663,10 @@ class Bodies:
         for one in fields:
             if self._is_left_out(one, self._form_objection(one, encoding)):
                 continue
-            is_deep = _said(encoding, one).get("style") == DEEP
-            is_list = is_deep and is_list_of_scalars(self.document, one.schemas)
-            arguments.append(self._field(one, form_name=f"{one.name}[]" if is_list else one.name))
+            said = _said(encoding, one)
+            is_list = said.get("style") == DEEP and is_list_of_scalars(self.document, one.schemas)
+            name, explode = f"{one.name}[]" if is_list else one.name, said.get("explode") is not False
+            arguments.append(self._field(one, form_name=name, explode=explode))
         return arguments
 
     def _multipart(self, fields: Iterable[Field], encoding: Any) -> list[Argument]:
@@ -742,7 +739,8 @@ class Bodies:
     def _form_objection(self, one: Field, encoding: Any) -> str:
         said = _said(encoding, one)
         is_odd = said.get("contentType") or said.get("style", "form") not in ("form", DEEP)
-        if is_odd or said.get("explode") is False:
+        is_joined = said.get("explode") is False
+        if is_odd or (is_joined and not is_list_of_scalars(self.document, one.schemas)):
             return ENCODED_OTHERWISE
         if said.get("style") == DEEP:
             return objection_to_brackets(self.document, one.schemas)
@@ -756,10 +754,13 @@ class Bodies:
     def _types_of(self, one: Field) -> tuple[set[str], set[str]]:
         return types_and_items(self.document, one.schemas)
 
-    def _field(self, one: Field, *, form_name: str = "", as_json: bool = False) -> Argument:
+    def _field(
+        self, one: Field, *, form_name: str = "", as_json: bool = False, explode: bool = True
+    ) -> Argument:
         as_text = bool(form_name) and not as_json
         converted = convert_field(self.schemas, one, as_text=as_text, needed=one.required)
-        place = ArgumentPlace(place="body", name=pointer_of([form_name or one.name]), as_json=as_json)
+        name = pointer_of([form_name or one.name])
+        place = ArgumentPlace(place="body", name=name, as_json=as_json, explode=explode)
         return Argument(place=place, wanted=one.name, converted=converted, required=one.required)
 
 

@@ -17,6 +17,7 @@ KEPT_IN_RESPONSES = frozenset(
 SHOWN_VALUES = 10
 CHOICES = ("anyOf", "oneOf")
 INNER = ("items", "additionalProperties")
+NULLABLE = "x-nullable"  # Of Swagger 2.0, which had no `nullable`
 MAX_PARTS = 5_000  # Subschemas of a schema with all its definitions; the catalogue's limit
 MAX_DEPTH = 60
 LONGEST_EXAMPLE = 100
@@ -53,7 +54,7 @@ def spelt_out(types: Any) -> Any:
 
 def accept_null(schema: dict[str, Any], raw: dict[str, Any]) -> dict[str, Any]:
     """The schema, which allows null if `raw` does."""
-    if raw.get("nullable") is not True:
+    if raw.get("nullable", raw.get(NULLABLE)) is not True:
         return schema
     if isinstance(schema.get("type"), str) and not schema.keys() & {"allOf", "anyOf", "oneOf", "const"}:
         if isinstance(values := schema.get("enum"), list) and None not in values:

@@ -1,0 +1,163 @@
+"""Swagger 2.0 documents, which many frameworks still generate: the same tools as from OpenAPI 3."""
+
+import json
+from typing import Any
+
+import pytest
+
+from connectors.http_tools.openapi.document import Document, UnusableDocument, base_url_of
+from connectors.http_tools.openapi.operations import settings_for
+from connectors.http_tools.request import form_pairs, query_of
+from tests.connectors.openapi import read, request_of, the_refusal, the_tool
+
+HOST = {"host": "api.example.com", "basePath": "/v1"}
+ORDER = {"type": "object", "required": ["sku"], "properties": {"sku": {"type": "string"}}}
+FILE = {"name": "file", "in": "formData", "type": "file"}
+
+
+def swagger(operation: dict[str, Any], *, path: str = "/orders", **further: Any) -> dict[str, Any]:
+    raw = {"swagger": "2.0", "info": {"title": "Orders API", "version": "1"}} | HOST
+    return raw | {"paths": {path: {"post": {"operationId": "op"} | operation}}} | further
+
+
+def items(name: str, where: str, **further: Any) -> dict[str, Any]:
+    return {"name": name, "in": where, "type": "array", "items": {"type": "string"}} | further
+
+
+def test_parameters_have_the_schemas_and_formats_that_the_document_gives_them():
+    """C1.4: lists are separated by commas unless it says otherwise."""
+    raw = swagger(
+        {
+            "parameters": [
+                {"$ref": "#/parameters/id"},
+                {"name": "limit", "in": "query", "type": "integer", "maximum": 9, "description": "How many."},
+                {"name": "X-Shop", "in": "header", "type": "string", "x-nullable": True},
+                items("a", "query"),
+                items("b", "query", collectionFormat="multi"),
+                items("c", "query", collectionFormat="pipes"),
+                items("d", "query", collectionFormat="tsv"),
+            ]
+        },
+        path="/orders/{id}",
+        parameters={"id": {"name": "id", "in": "path", "type": "string", "required": True, "maxLength": 5}},
+    )
+    tool = the_tool(raw)
+    properties = tool.config.input_schema["properties"]
+    assert properties["id"] == {"type": "string", "maxLength": 5}
+    assert properties["limit"] == {"type": "integer", "maximum": 9, "description": "How many."}
+    assert properties["X-Shop"] == {"type": "string"} and tool.config.input_schema["required"] == ["id"]
+    assert [note for note in tool.notes if '"d"' in note]
+    sent = request_of(tool, {"id": "7", "limit": 3, "a": ["x", "y"], "b": ["x", "y"], "c": ["x", "y"]})
+    assert sent.url.endswith("/v1/orders/7")
+    assert query_of(sent) == [("limit", "3"), ("a", "x,y"), ("b", "x"), ("b", "y"), ("c", "x|y")]
+
+
+@pytest.mark.parametrize("consumes", [None, ["application/json", "application/xml"], ["multipart/form-data"]])
+def test_a_body_becomes_the_arguments_of_its_fields(consumes):
+    """C1.4: by references to definitions and to shared parameters, also of the whole path."""
+    raw = swagger({}, definitions={"Order": ORDER | {"x-nullable": True}})
+    raw["parameters"] = {"order": {"name": "order", "in": "body", "required": True}}
+    raw["parameters"]["order"]["schema"] = {"$ref": "#/definitions/Order"}
+    raw["paths"]["/orders"]["parameters"] = [{"$ref": "#/parameters/order"}]
+    tool = the_tool(raw | ({"consumes": consumes} if consumes else {}))
+    assert tool.config.input_schema == {
+        "type": "object", "properties": {"sku": {"type": "string"}}, "required": ["sku"]
+    }  # fmt: skip
+    assert request_of(tool, {"sku": "a"}).body == {"sku": "a"}
+
+
+def test_a_form_has_an_argument_for_each_field_and_joins_lists_by_commas():
+    """C1.4."""
+    fields = [
+        {"name": "sku", "in": "formData", "type": "string", "required": True},
+        items("tags", "formData"),
+        items("each", "formData", collectionFormat="multi"),
+    ]
+    tool = the_tool(swagger({"parameters": fields, "consumes": ["application/x-www-form-urlencoded"]}))
+    assert tool.config.api.body_format == "form" and tool.config.input_schema["required"] == ["sku"]
+    sent = request_of(tool, {"sku": "a", "tags": ["x", "y"], "each": ["x", "y"]})
+    assert form_pairs(sent.body) == [("sku", "a"), ("tags", "x,y"), ("each", "x"), ("each", "y")]
+
+
+def test_a_form_with_files_is_sent_in_parts():
+    """C1.4: whatever the operation consumes."""
+    several = items("files", "formData", items={"type": "file"}, collectionFormat="multi")
+    tool = the_tool(swagger({"parameters": [FILE | {"required": True}, several]}))
+    assert tool.config.api.body_format == "multipart"
+    assert {name: place.file for name, place in tool.config.field_mappings.input.items()} == {
+        "file": True, "files": True
+    }  # fmt: skip
+
+
+def test_the_response_describes_the_output():
+    """C1.4: also of a shared response."""
+    raw = swagger({"responses": {"200": {"$ref": "#/responses/order"}}}, definitions={"Order": ORDER})
+    raw["responses"] = {"order": {"description": "", "schema": {"$ref": "#/definitions/Order"}}}
+    assert the_tool(raw).config.output_schema["properties"].keys() == {"sku"}
+
+
+@pytest.mark.parametrize(
+    ("further", "url"),
+    [
+        (HOST, "https://api.example.com/v1"),
+        (HOST | {"schemes": ["http"]}, "http://api.example.com/v1"),
+        (HOST | {"schemes": ["wss", "http", "https"]}, "https://api.example.com/v1"),
+        ({"host": "localhost:8080", "basePath": "/"}, "http://localhost:8080"),
+    ],
+)
+def test_host_base_path_and_schemes_are_the_base_url(further, url):
+    """C1.4."""
+    raw = {"swagger": "2.0", "paths": {}} | further
+    assert base_url_of(Document.read(json.dumps(raw).encode()), "") == url
+
+
+def test_without_a_host_the_base_url_must_be_given():
+    """C1.4."""
+    with pytest.raises(UnusableDocument, match=r'only has the server "/v1"\. Specify the base URL'):
+        base_url_of(Document.read(b'{"swagger": "2.0", "basePath": "/v1", "paths": {}}'), "")
+
+
+@pytest.mark.parametrize(
+    ("scheme", "settings"),
+    [
+        ({"type": "basic"}, {"authentication": "basic"}),
+        (
+            {"type": "apiKey", "in": "query", "name": "key"},
+            {"authentication": "api_key", "api_key_in": "query", "api_key_name": "key"},
+        ),
+        (
+            {"type": "oauth2", "flow": "application", "tokenUrl": "https://example.com/token", "scopes": {}},
+            {"authentication": "oauth_client_credentials", "oauth_token_url": "https://example.com/token"},
+        ),
+        ({"type": "oauth2", "flow": "implicit", "authorizationUrl": "/"}, {"authentication": "bearer"}),
+    ],
+)  # fmt: skip
+def test_security_definitions_decide_the_authentication(scheme, settings):
+    """C1.4."""
+    raw = swagger({"security": [{"own": []}]}, securityDefinitions={"own": scheme})
+    assert settings_for(Document.read(json.dumps(raw).encode()), frozenset()) == settings
+    assert not read(raw).refused
+
+
+@pytest.mark.parametrize(
+    ("operation", "reason"),
+    [
+        ({"parameters": [{"$ref": "#/parameters/none"}]}, "which does not exist"),
+        ({"parameters": [{"$ref": "other.json#/a"}]}, "outside the document"),
+        ({"parameters": {"a": 1}}, "must be a list"),
+        ({"parameters": [7]}, "An object is required"),
+        ({"parameters": [{"in": "body", "schema": {"$ref": "#/definitions/none"}}]}, "which does not exist"),
+    ],
+)
+def test_what_is_broken_is_refused_with_its_reason(operation, reason):
+    """C1.4."""
+    assert reason in the_refusal(swagger(operation)).reason
+
+
+def test_duplicate_keys_are_still_seen():
+    """C1.4: in paths, operations and parameters."""
+    body = '{"get": {"operationId": "a", "operationId": "b"}, "put": {}, "put": {}, "post": {}}'
+    text = f'{{"swagger": "2.0", "host": "a.example.com", "paths": {{"/a": {body}, "/b": {{}}, "/b": {{}}}}}}'
+    found = read(text.encode())
+    assert [tool.operation.method for tool in found.tools] == ["POST"]
+    assert all("occurs twice" in one.reason for one in found.refused) and len(found.refused) >= 3
