@@ -82,6 +82,8 @@ def ascii_path(path: str) -> str:
 def objections_to(path: str) -> list[str]:
     """The reasons why a tool cannot have this path, a sentence each."""
     literals = PARAMETER.sub("", path)
+    # The value of a parameter is never empty: `{id}.{format}` is no segment of a dot alone.
+    filled = PARAMETER.sub("x", path)
     found = []
     if "{" in literals or "}" in literals:
         found.append("A path parameter must be a name in braces, such as {order_id}.")
@@ -93,9 +95,14 @@ def objections_to(path: str) -> list[str]:
     found += [
         f"The path has {{{name}}} more than once." for name in dict.fromkeys(names) if names.count(name) > 1
     ]
-    if "//" in path or _leads_astray(literals):
+    if "//" in path or _leads_astray(filled):
         found.append('The path must not contain an empty segment, "." or "..".')
     return found
+
+
+def takes_segments(parameter: str) -> bool:
+    """Whether a path's parameter is one of RFC 6570's `{+name}`, whose value may have several segments."""
+    return parameter.startswith("+")
 
 
 def fill_template(path: str, values: Mapping[str, str], *, with_slashes: frozenset[str] = frozenset()) -> str:
@@ -103,7 +110,15 @@ def fill_template(path: str, values: Mapping[str, str], *, with_slashes: frozens
     for name, value in values.items():
         if why := path_value_objection(value, slashes=name in with_slashes):
             raise Rejected(f"The value of {name} {why}, so it cannot be part of the path. Nothing was sent.")
-    return fill_path(path, **values)
+        if takes_segments(name):
+            if "" in value.split("/"):
+                raise Rejected(f"The value of {name} has an empty segment. Nothing was sent.")
+            path = path.replace(f"{{{name}}}", quote(value, safe="/"))
+    filled = fill_path(path, **values)
+    # Beside a dot of the path, a slash at the end of a value makes a segment of dots.
+    if why := path_value_objection(filled, slashes=True):
+        raise Rejected(f"With these values, the path {why}. Nothing was sent.")
+    return filled
 
 
 def path_value_objection(value: str, *, slashes: bool = False) -> str:

@@ -572,3 +572,42 @@ def test_paths_and_names_in_another_script_are_sent_and_explained():
     sent = request_of(tool, {"path": "7", "body": 2, "body_body": "茶"})
     assert sent.url == f"{BASE}/%E6%B3%A8%E6%96%87/7"
     assert sent.body == {"数量": 2, "商品": "茶"}
+
+
+def test_a_parameter_with_a_plus_takes_several_segments():
+    """C1.4: RFC 6570's reserved expansion, as in Google's documents."""
+    tool = the_tool(
+        with_operation(
+            {"parameters": [parameter("name", "path", description="Of the topic.")]},
+            path="/v1/{+name}:publish",
+        )
+    )
+    assert tool.notes == []
+    assert tool.config.input_schema["properties"]["name"]["description"] == "Of the topic."
+    sent = request_of(tool, {"name": "projects/a b/topics/c"})
+    assert sent.url == f"{BASE}/v1/projects/a%20b/topics/c:publish"
+    for hostile in ("projects//a", "/a", "a/", "a/../b", "a/%2e%2e/b", "a/..;x/b", ""):
+        with pytest.raises(Rejected, match="Nothing was sent"):
+            request_of(tool, {"name": hostile})
+
+
+def test_two_parameters_of_a_path_may_have_a_dot_between_them():
+    """C1.4."""
+    both = [parameter("id", "path"), parameter("format", "path")]
+    tool = the_tool(with_operation({"parameters": both}, path="/reports/{id}.{format}"))
+    assert request_of(tool, {"id": "7", "format": "csv"}).url == f"{BASE}/reports/7.csv"
+    for dots in ({"id": ".", "format": "csv"}, {"id": "7", "format": ""}):
+        with pytest.raises(Rejected, match="Nothing was sent"):
+            request_of(tool, dots)
+    beside = the_tool(
+        with_operation({"parameters": [parameter("id", "path", allowReserved=True)]}, path="/a/{id}..")
+    )
+    with pytest.raises(Rejected, match=r'the path contains "\." or'):
+        request_of(beside, {"id": "b/"})
+
+
+def test_a_query_parameter_that_the_path_sets_is_no_argument():
+    """C1.4: Cloudflare's document describes it as well."""
+    raw = with_operation({"parameters": [parameter("networks", "query")]}, path="/ips?networks=jd")
+    assert query_of(request_of(the_tool(raw), {})) == [("networks", "jd")]
+    assert "networks" not in the_tool(raw).config.input_schema["properties"]

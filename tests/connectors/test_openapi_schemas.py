@@ -206,3 +206,11 @@ def test_a_schema_that_cannot_be_read_refuses_its_operation(schema, told):
     assert refused.pointer.startswith(
         "/paths/~1orders/post/requestBody/content/application~1json/schema/items"
     )
+
+
+@pytest.mark.parametrize("types", ["array", ["array", "null"]])
+def test_a_list_without_items_may_have_any(types):
+    """C1.4: model APIs refuse lists that do not describe their items."""
+    schema = {"type": "object", "properties": {"tags": {"type": types}}}
+    tool = the_tool(with_operation(body_of(schema), method="post"))
+    assert tool.config.input_schema["properties"]["tags"] == {"type": types, "items": {}}

@@ -342,7 +342,9 @@ class _Reader:
         # The operation's parameters override those of its path.
         levels = ((operation.item, operation.item_pointer), (raw, at))
         lists = [(item.get("parameters"), f"{place}/parameters") for item, place in levels]
-        read = Parameters(self.document, self.inputs, key_places(self.settings), notes, self.parameters)
+        # A parameter that the path itself sets is no argument.
+        filled = key_places(self.settings) | {("query", constant.name) for constant in constants}
+        read = Parameters(self.document, self.inputs, filled, notes, self.parameters)
         parameters = read.arguments(path, lists)
         body = self._body(operation, notes)
         arguments = collect_arguments([*parameters, *body.arguments], self.inputs, body.demands)

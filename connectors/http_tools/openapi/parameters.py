@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Iterator, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from connectors.formats.json_schema import (
@@ -25,7 +25,14 @@ from connectors.http_tools.openapi.document import (
 )
 from connectors.http_tools.openapi.media_types import JSON, is_form, is_json, is_multipart, plain_name
 from connectors.http_tools.openapi.schemas import Converted, Schemas, is_left_out, spelt_out
-from connectors.http_tools.tool import ArgumentPlace, BodyFormat, Constant, Separator, parameters_in
+from connectors.http_tools.tool import (
+    ArgumentPlace,
+    BodyFormat,
+    Constant,
+    Separator,
+    parameters_in,
+    takes_segments,
+)
 from connectors.network.headers import CONSTANT_ONLY, objection_to_name
 
 UNFIT = re.compile(r"[^A-Za-z0-9_.-]+")
@@ -219,19 +226,19 @@ class Parameters:
         found: dict[tuple[str, str], Parameter] = {}
         for raw, pointer in lists:
             found |= {(one.where, _folded(one)): one for one in self._read(raw, pointer)}
-        named = parameters_in(path)
+        named = dict.fromkeys(parameters_in(path)).keys()
         arguments = []
-        for name in (name for name in named if ("path", name) not in found):
+        for name in (name for name in named if ("path", name.removeprefix("+")) not in found):
             self.notes.append(
                 f"The document does not describe the path parameter {{{name}}}; it is taken as a string."
             )
-            place = ArgumentPlace(place="path", name=name)
+            place = ArgumentPlace(place="path", name=name, slashes=takes_segments(name))
             converted = self.schemas.convert({"type": "string"}, "")
             arguments.append(Argument(place=place, wanted=name, converted=converted, required=True))
         objects = {at: fields for at, one in found.items() if (fields := self._fields_in_query(one))}
         others = found.keys() - objects.keys()
         for at, one in found.items():
-            if one.where == "path" and one.name not in named:
+            if one.where == "path" and named.isdisjoint((one.name, f"+{one.name}")):
                 note = f"The path parameter {quoted(one.name)} is ignored: the path does not contain it."
                 self.notes.append(note)
             elif at in objects:
@@ -239,7 +246,7 @@ class Parameters:
                 own = [each for name, each in objects[at].items() if ("query", name) not in others]
                 arguments += self._spread(one, own)
             elif (argument := self._argument(one)) is not None:
-                arguments.append(argument)
+                arguments.append(_with_segments(argument) if f"+{one.name}" in named else argument)
         return arguments
 
     def _fields_in_query(self, one: Parameter) -> dict[str, Field]:
@@ -369,6 +376,13 @@ class Parameters:
         explode = one.raw.get("explode", style not in SEPARATED) is not False
         separator: Separator = SEPARATED.get(style, ",")
         return ArgumentPlace(place="query", name=name, explode=explode, separator=separator, as_json=as_json)
+
+
+def _with_segments(argument: Argument) -> Argument:
+    """For `{+name}` in the path, as in Google's documents; the parameter itself is called `name`."""
+    if argument.place.place != "path":
+        return argument
+    return replace(argument, place=ArgumentPlace(place="path", name=f"+{argument.place.name}", slashes=True))
 
 
 def _style_of(one: Parameter) -> str:

@@ -205,8 +205,15 @@ def _keywords(raw: dict[str, Any], pointer: str, reading: Conversion, depth: int
     if "discriminator" in raw and "oneOf" in schema and "anyOf" not in schema:
         schema["anyOf"] = schema.pop("oneOf")
         _tell_apart(schema["anyOf"], raw, pointer, reading)
-    schema = accept_null(schema, raw)
+    schema = accept_null(_with_items(schema), raw)
     return schema if reading.direction == "request" else response_schema(schema)
+
+
+def _with_items(schema: dict[str, Any]) -> dict[str, Any]:
+    """Model APIs refuse lists that do not describe their items."""
+    types = schema.get("type")
+    is_list = "array" in (types if isinstance(types, list) else [types])
+    return schema | {"items": {}} if is_list and not schema.keys() & {"items", "prefixItems"} else schema
 
 
 def _tell_apart(alternatives: list[Any], raw: dict[str, Any], pointer: str, reading: Conversion) -> None:
