@@ -281,7 +281,7 @@ def test_what_the_registry_refuses_is_refused_alone(write):
     raw = json.loads(json.dumps(ORDERS))
     raw["paths"] |= {
         "/a/../b": {"get": {"operationId": "dots"}},
-        "/bad": {"post": {"operationId": "bad", **body_of({"properties": {"x": {"type": "nonsense"}}})}},
+        "/bad": {"post": {"operationId": "bad", **body_of({"properties": {"x": {"minLength": "long"}}})}},
     }
     told = run(write(raw))
     assert "Tools: 2 added" in told and "Refused: 3" in told

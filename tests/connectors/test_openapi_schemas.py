@@ -214,3 +214,11 @@ def test_a_list_without_items_may_have_any(types):
     schema = {"type": "object", "properties": {"tags": {"type": types}}}
     tool = the_tool(with_operation(body_of(schema), method="post"))
     assert tool.config.input_schema["properties"]["tags"] == {"type": types, "items": {}}
+
+
+@pytest.mark.parametrize("wrong", ["date-time", "int", "", ["uuid", "null"], 7])
+def test_a_type_that_there_is_not_is_left_to_the_api(wrong):
+    """C1.4: documents often have a format there."""
+    field = {"type": wrong, "description": "When."}
+    raw = with_operation(body_of({"type": "object", "properties": {"at": field}}), method="post")
+    assert the_tool(raw).config.input_schema["properties"]["at"] == {"description": "When."}

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from urllib.parse import quote
 
 from connectors.formats.json import write_json
-from connectors.formats.json_schema import pointer_of
+from connectors.formats.json_schema import JSON_TYPES, pointer_of
 from connectors.http_tools.openapi.document import Document, NoTool, checked_object
 
 KEPT_IN_RESPONSES = frozenset(
@@ -43,6 +43,7 @@ NO_JAVASCRIPT = re.compile(r"(?<!\\)(?:\\\\)*(?:\(\?(?:-?[A-Za-z][A-Za-z-]*[:)]|
 """Flags such as `(?i)`, groups of Python and Java, and anchors of Ruby, which JavaScript does not have."""
 FLAGS = {"request": "readOnly", "response": "writeOnly"}
 LONGEST_NAME = 60
+TYPES = (*JSON_TYPES.values(),)
 Schema = dict[str, Any]
 Direction = Literal["request", "response"]
 
@@ -205,8 +206,17 @@ def _keywords(raw: dict[str, Any], pointer: str, reading: Conversion, depth: int
     if "discriminator" in raw and "oneOf" in schema and "anyOf" not in schema:
         schema["anyOf"] = schema.pop("oneOf")
         _tell_apart(schema["anyOf"], raw, pointer, reading)
-    schema = accept_null(_with_items(schema), raw)
+    schema = accept_null(_with_items(_with_known_type(schema)), raw)
     return schema if reading.direction == "request" else response_schema(schema)
+
+
+def _with_known_type(schema: dict[str, Any]) -> dict[str, Any]:
+    """Without a `type` such as `date-time` or `int`: documents often have a format or a word of a programming
+    language there. The API decides which values it accepts."""
+    types = schema.get("type")
+    if types is None or all(one in TYPES for one in (types if isinstance(types, list) else [types])):
+        return schema
+    return {key: value for key, value in schema.items() if key != "type"}
 
 
 def _with_items(schema: dict[str, Any]) -> dict[str, Any]:
