@@ -34,6 +34,7 @@ from connectors.network.redaction import printable, shorten
 MAX_MULTIPART_BYTES = 20_000_000
 DATA_URI = re.compile(r"data:(?P<type>[^;,]*)(?P<parameters>(?:;[^;,]*)*),(?P<data>.*)", re.DOTALL)
 MEDIA_TYPE = re.compile(r"[A-Za-z0-9!#$&^_.+-]+/[A-Za-z0-9!#$&^_.+-]+(?:; ?[A-Za-z0-9-]+=[A-Za-z0-9_.-]+)*")
+HOST_AND_PORT = re.compile(r"(?:\[[^\[\]]*\]|[^:\[\]]*)(?::[0-9]*)?")
 LONGEST_FILE_NAME = 200
 BINARY = "application/octet-stream"
 TEXT = "text/plain; charset=utf-8"
@@ -427,6 +428,10 @@ def _parts_of(spec: HTTPRequestSpec, built: HTTPRequestSpec, operation: HttpOper
         url = httpx2.URL(spec.url)
     except httpx2.InvalidURL:
         raise ValueError("the request has no valid URL.") from None
+    # httpx2 also accepts `[::1]8080`, `[::1] 8080` and `: 8080`, which other readers take for another host.
+    authority = re.split("[/?#]", spec.url.partition("//")[2], maxsplit=1)[0]
+    if not HOST_AND_PORT.fullmatch(authority.rpartition("@")[2]):
+        raise ValueError("the request has no valid URL.")
     found = [(("method", ""), spec.method), (("address", ""), _address(url))]
     in_url = parse_qsl(url.query.decode("ascii"), keep_blank_values=True)
     for pairs in (in_url, query_of(spec)):

@@ -126,6 +126,8 @@ FOREIGN: dict[str, tuple[dict[str, Any], str]] = {
     "a percent-encoded host": (at("https://api.example%2Ecom"), "the address"),
     "no host": (at("https://"), "the address"),
     "a line break": (at("https://api.example.com\r\nHost: evil"), "no valid URL"),
+    "a blank before the port": (at("https://api.example.com: 443"), "no valid URL"),
+    "no digits in the port": (at("https://api.example.com:+443"), "no valid URL"),
     "a NUL": (shop("a\x00b"), "no valid URL"),
     "an encoded NUL": (shop("a%00b"), "the address"),
     "a fragment": ({"url": f"{BASE}/v1/shops/berlin/orders#x"}, "the address"),
@@ -247,6 +249,13 @@ def test_a_host_that_is_an_address_is_that_address() -> None:
     assert difference(**same, url="http://[::1]:8080/x") == ""
     for other in ("http://[::2]:8080/x", "http://127.1:8080/x", "http://[::1]/x"):
         assert "address" in difference(**same, url=other)
+    for unclear in (
+        "http://[::1] 8080/x",
+        "http://[::1]8080/x",
+        "http://[::1]: 8080/x",
+        "http://[::1]:8_080/x",
+    ):
+        assert "no valid URL" in difference(**same, url=unclear)
 
 
 def test_a_request_without_a_body_may_have_an_empty_one_but_no_fields() -> None:
