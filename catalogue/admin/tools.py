@@ -110,7 +110,10 @@ class ToolForm(forms.Form):
         length=2_000,
     )
     body_format = _choice(
-        "Body", "The format of the body, if there is one.", [(name, name) for name in get_args(BodyFormat)]
+        "Body",
+        "The format of the body, if there is one. raw: one argument, mapped to "
+        '{"in": "body", "name": ""}, is the whole body, as text or a data: URI.',
+        [(name, name) for name in get_args(BodyFormat)],
     )
     idempotency_header = _text(
         "Idempotency header",

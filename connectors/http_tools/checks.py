@@ -67,9 +67,10 @@ def place_problems(tool: ToolConfig, arguments: dict[str, ArgumentPlace]) -> Ite
 
 
 def _argument(tool: ToolConfig, argument: str, place: ArgumentPlace) -> Iterator[ToolProblem]:
+    is_raw = place.place == "body" and tool.api.body_format == "raw"
     objections = [
         _name_objection(tool, place.place, place.name),
-        *(_file_objections(tool, argument, place) if place.file else ()),
+        *(_file_objections(tool, argument, place) if place.file or is_raw else ()),
         *(() if place.as_json else [_type_objection(tool, argument, place)]),
     ]
     for objection in filter(None, objections):
@@ -83,8 +84,9 @@ def _type_objection(tool: ToolConfig, argument: str, place: ArgumentPlace) -> st
     schema, follow = tool.input_schema["properties"][argument], references_within(tool.input_schema)
     types = types_of(schema, follow)
     if is_body:
-        is_none = types and "object" not in types
-        return f"{argument} is the whole form, so it must be an object." if is_none else ""
+        kind, wanted = ("body", "string") if tool.api.body_format == "raw" else ("form", "object")
+        is_none = types and wanted not in types
+        return f"{argument} is the whole {kind}, so it must be of the type {wanted}." if is_none else ""
     if types == {"object"}:
         return f"{argument} is an object, which only a body can carry."
     if types == {"array"} and (items := item_types_of(schema, follow)) and items <= NESTED:
@@ -93,9 +95,11 @@ def _type_objection(tool: ToolConfig, argument: str, place: ArgumentPlace) -> st
 
 
 def _file_objections(tool: ToolConfig, argument: str, place: ArgumentPlace) -> Iterator[str]:
-    is_field = place.place == "body" and tool.api.body_format == "multipart" and place.name.count("/") == 1
-    if not is_field:
-        yield f"{argument} is a file, so it must be a field of a multipart body."
+    body_format = tool.api.body_format if place.place == "body" else ""
+    if body_format == "raw" and place.name:
+        yield f'A raw body has no fields: set "name": "" for the argument that is the body, not {argument}.'
+    elif body_format != "raw" and not (body_format == "multipart" and place.name.count("/") == 1):
+        yield f"{argument} is a file, so it must be a field of a multipart body, or a raw body."
     if place.as_json:
         yield f"{argument} cannot be both a file and JSON."
     if place.media_type and not MEDIA_TYPE.fullmatch(place.media_type):
@@ -127,6 +131,8 @@ def _value(tool: ToolConfig, constant: Constant) -> str:
                 return _header_value(tool, constant.name, text_of(scalar_of(constant.value)))
             case "query":
                 scalars_of(constant.value)
+            case "body" if tool.api.body_format == "raw":
+                return f"A raw body has no fields, so {constant.name} cannot be sent in it."
             case "body" if tool.api.body_format != "json":
                 form_pairs({constant.name: constant.value})
     except NoText as error:
@@ -139,11 +145,12 @@ def _value(tool: ToolConfig, constant: Constant) -> str:
 def _header_value(tool: ToolConfig, name: str, value: str) -> str:
     if why := objection_to_value(value):
         return f"The value of {name} {why}."
+    if name.lower() != "content-type" or tool.api.body_format == "raw":
+        return ""
     media_type = value.partition(";")[0].strip().lower()
-    is_json = tool.api.body_format == "json" and media_type.endswith(("/json", "+json"))
-    if name.lower() == "content-type" and not is_json:
-        return "The body is sent in the tool's body_format, so Content-Type can only be a type of JSON."
-    return ""
+    if tool.api.body_format == "json" and media_type.endswith(("/json", "+json")):
+        return ""
+    return "The body is sent in the tool's body_format, so Content-Type can only be a type of JSON."
 
 
 def _claims(tool: ToolConfig, arguments: dict[str, ArgumentPlace]) -> Iterator[_Claim]:

@@ -31,7 +31,7 @@ from connectors.network.headers import objection_to_value
 from connectors.network.policy import port_of
 from connectors.network.redaction import printable, shorten
 
-MAX_MULTIPART_BYTES = 20_000_000
+MAX_FILE_BYTES = 20_000_000
 DATA_URI = re.compile(r"data:(?P<type>[^;,]*)(?P<parameters>(?:;[^;,]*)*),(?P<data>.*)", re.DOTALL)
 MEDIA_TYPE = re.compile(r"[A-Za-z0-9!#$&^_.+-]+/[A-Za-z0-9!#$&^_.+-]+(?:; ?[A-Za-z0-9-]+=[A-Za-z0-9_.-]+)*")
 HOST_AND_PORT = re.compile(r"(?:\[[^\[\]]*\]|[^:\[\]]*)(?::[0-9]*)?")
@@ -261,9 +261,13 @@ def write_multipart(operation: HttpOperation, body: Any) -> tuple[bytes, str]:
         raise Rejected(f"A field of the form {error}. Nothing was sent.") from None
     content = b"".join([*(f"--{boundary}\r\n".encode() + part + b"\r\n" for part in parts)])
     content += f"--{boundary}--\r\n".encode()
-    if len(content) > MAX_MULTIPART_BYTES:
-        raise Rejected(f"The files are larger than {MAX_MULTIPART_BYTES:,} bytes in total. Nothing was sent.")
-    return content, boundary
+    return _within_limit(content), boundary
+
+
+def _within_limit(content: bytes) -> bytes:
+    if len(content) > MAX_FILE_BYTES:
+        raise Rejected(f"The files are larger than {MAX_FILE_BYTES:,} bytes in total. Nothing was sent.")
+    return content
 
 
 def read_file(text: str, *, field: str, media_type: str = "") -> File:
@@ -365,6 +369,9 @@ def content_of(operation: HttpOperation, spec: HTTPRequestSpec) -> tuple[bytes |
     """The body's bytes and media type; None and empty without a body. Raises Rejected."""
     if "body" not in spec.model_fields_set:
         return None, ""
+    if operation.body_format == "raw":
+        file = _raw_body(operation, spec.body)
+        return _within_limit(file.content), file.media_type
     media_type = MEDIA_TYPES[operation.body_format]
     match operation.body_format:
         case "form":
@@ -373,6 +380,13 @@ def content_of(operation: HttpOperation, spec: HTTPRequestSpec) -> tuple[bytes |
             content, boundary = write_multipart(operation, spec.body)
             return content, f"{media_type}; boundary={boundary}"
     return written_json(spec.body).encode(), media_type
+
+
+def _raw_body(operation: HttpOperation, body: Any) -> File:
+    argument, place = operation.by_place["body"][0]
+    if not isinstance(body, str):
+        raise Rejected(f"The value of {argument} must be text or a data: URI. Nothing was sent.")
+    return read_file(body, field=argument, media_type=place.media_type)
 
 
 def form_pairs(body: Any) -> list[Pair]:
@@ -439,7 +453,7 @@ def _parts_of(spec: HTTPRequestSpec, built: HTTPRequestSpec, operation: HttpOper
     found += [
         (("header", name.lower()), value.strip())
         for name, value in spec.headers.items()
-        if not _is_usual(name.lower(), value, operation)
+        if not _is_usual(name.lower(), value, operation, built)
     ]
     found += [(("body", name), text) for name, text in _body_parts(spec.body, built.body, operation)]
     parts: dict[Part, str] = {}
@@ -479,9 +493,18 @@ def _texts_by_name(
     return ((name, separators.get(name, ",").join(texts)) for name, texts in found.items())
 
 
-def _is_usual(name: str, value: str, operation: HttpOperation) -> bool:
-    usual = {"accept": f"{ACCEPT},*/*", "content-type": MEDIA_TYPES[operation.body_format]}
-    return name in usual and _media_types(value) <= _media_types(usual[name])
+def _is_usual(name: str, value: str, operation: HttpOperation, built: HTTPRequestSpec) -> bool:
+    if name == "accept":
+        return _media_types(value) <= _media_types(f"{ACCEPT},*/*")
+    return name == "content-type" and _media_types(value) <= _media_types(_media_type_of(operation, built))
+
+
+def _media_type_of(operation: HttpOperation, built: HTTPRequestSpec) -> str:
+    if operation.body_format != "raw":
+        return MEDIA_TYPES[operation.body_format]
+    # The tool or the file says it.
+    media_type = content_of(operation, built)[1]
+    return headers_of(operation, built, key="", content_type=media_type).get("content-type", "")
 
 
 def _media_types(header: str) -> set[str]:
@@ -491,7 +514,7 @@ def _media_types(header: str) -> set[str]:
 def _body_parts(body: Any, built: Any, operation: HttpOperation) -> Iterable[tuple[str, str]]:
     if body in (None, {}, ""):
         return ()
-    is_form = operation.body_format != "json"
+    is_form = operation.body_format in ("form", "multipart")
     # Models also write bodies as strings.
     if isinstance(body, str) and not isinstance(built, str):
         if is_form and body[:1] != "{":

@@ -27,7 +27,7 @@ NOT_ASCII = re.compile(r"[^\x00-\x7f\ud800-\udfff]+")
 SEPARATORS = re.compile(r"[/\\]")
 MOST_DECODINGS = 5  # Each server of a chain may decode a path again
 Place = Literal["path", "query", "header", "body"]
-BodyFormat = Literal["json", "form", "multipart"]
+BodyFormat = Literal["json", "form", "multipart", "raw"]
 Separator = Literal[",", "|", " "]
 IN = AliasChoices("in", "place")
 PARTS = re.compile(r"(?P<origin>[A-Za-z][A-Za-z0-9+.\-]*://[^/?#]*)(?P<path>[^?#]*)(?P<rest>.*)", re.DOTALL)
@@ -54,7 +54,8 @@ class HTTPRequestSpec(BaseModel):
     query_params: dict[str, Scalar | list[Scalar]] = {}
     """A list is written as one parameter for each of its items."""
     body: Any = None
-    """A JSON value; not set: no body. With another `body_format` of its operation it is sent as a form."""
+    """A JSON value; not set: no body. With another `body_format` of its operation it is sent as a form, or as
+    the content of a file."""
 
 
 class HTTPResponseSpec(BaseModel):
@@ -228,6 +229,8 @@ class ApiConfig(_Declaration):
     method: Method
     authentication: Authentication = NoAuthentication()
     body_format: BodyFormat = "json"
+    """`raw`: one argument, whose name in the body is empty, is the whole body: a text, or a `data:` URI of
+    any file."""
     idempotency_header: str = Field(default="", max_length=100)
     """If the API guarantees that requests with the same value in this header are executed once."""
     anonymous: bool = Field(default=False, exclude_if=operator.not_)
@@ -253,9 +256,9 @@ class ArgumentPlace(_Declaration):
     as_json: bool = Field(default=False, exclude_if=operator.not_)
     """Any value is written as JSON, also in a query, a header or a form field."""
     file: bool = Field(default=False, exclude_if=operator.not_)
-    """In a multipart body: the value is a file, as a `data:` URI in base64 or as the text of a text file."""
+    """In a multipart body: the field is a file, as a `data:` URI in base64 or as the text of a text file."""
     media_type: str = Field(default="", max_length=200, exclude_if=operator.not_)
-    """The media type of a file that does not specify its own."""
+    """The media type of a file, or of a raw body, that does not specify its own."""
 
 
 class Constant(_Declaration):

@@ -27,7 +27,7 @@ ORDERS = document(
                 "parameters": [{"name": "f", "in": "query", "style": "label", "schema": {}}],
             }
         },
-        "/upload": {"post": {"operationId": "upload", **body_of({}, media_type="text/csv")}},
+        "/upload": {"post": {"operationId": "upload", **body_of({}, media_type="multipart/mixed")}},
     }
 )
 
@@ -51,7 +51,11 @@ def test_a_document_is_looked_at_and_then_imported(admin_client: Client) -> None
     page = text_of(upload(admin_client))
     assert f"api.example.com , which is new, at {BASE}, authentication none: 1 added, 1 refused." in page
     assert re.search(r"About [34]\d tokens in tools/list\.", page)
-    assert "orders 1 listOrders" in page and "POST /upload" in page and "only JSON and forms" in page
+    assert (
+        "orders 1 listOrders" in page
+        and "POST /upload" in page
+        and "only JSON, forms, text and files" in page
+    )
     assert 'unsupported style "label"' in page and not Source.objects.exists()
 
     done = confirm(admin_client, upload(admin_client))

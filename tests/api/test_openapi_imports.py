@@ -15,7 +15,7 @@ SECRET = "hunter2-hunter2"
 ORDERS = document(
     {
         "/orders": {"get": {"operationId": "listOrders", "tags": ["orders"]}},
-        "/upload": {"post": {"operationId": "upload", **body_of({}, media_type="text/csv")}},
+        "/upload": {"post": {"operationId": "upload", **body_of({}, media_type="multipart/mixed")}},
     }
 )
 TEXT = json.dumps(ORDERS)
@@ -44,7 +44,8 @@ def test_a_document_is_imported_after_a_dry_run_has_told_the_same():
     ]
     (refused,) = done["refused"]
     assert (
-        refused["pointer"] == "/paths/~1upload/post/requestBody/content" and "text/csv" in refused["reason"]
+        refused["pointer"] == "/paths/~1upload/post/requestBody/content"
+        and "multipart/mixed" in refused["reason"]
     )
     assert Workflow.objects.get().tool_name == "listOrders"
 

@@ -27,7 +27,7 @@ ORDERS = document(
                 **body_of({"type": "object", "required": ["sku"], "properties": {"sku": {"type": "string"}}}),
             },
         },
-        "/upload": {"post": {"operationId": "upload", **body_of({}, media_type="text/csv")}},
+        "/upload": {"post": {"operationId": "upload", **body_of({}, media_type="multipart/mixed")}},
         "/old": {"get": {"operationId": "old", "deprecated": True}},
     }
 )
@@ -77,7 +77,7 @@ def test_a_document_becomes_a_source_with_its_tools(write):
         "Tools: 2 added",
         "  orders     2  listOrders, addOrder",
         "Refused: 1",
-        '  1 x Its body is "text/csv"; only JSON and forms can be sent.',
+        '  1 x Its body is "multipart/mixed"; only JSON, forms, text and files can be sent.',
         "      POST /upload (upload) at /paths/~1upload/post/requestBody/content",
         "Deprecated, and so not imported without --deprecated: 1",
         "In tools/list: about 308 characters, 77 tokens",
@@ -118,7 +118,7 @@ def test_a_dry_run_tells_the_same_and_writes_nothing(write):
             "path": "/upload",
             "operation_id": "upload",
             "pointer": "/paths/~1upload/post/requestBody/content",
-            "reason": 'Its body is "text/csv"; only JSON and forms can be sent.',
+            "reason": 'Its body is "multipart/mixed"; only JSON, forms, text and files can be sent.',
         }
     ]
 

@@ -16,6 +16,7 @@ TEXTS = st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=8)
 HEADER_TEXTS = st.text('ab 1,;="/', max_size=6).map(str.strip)
 PATH_TEXTS = TEXTS.filter(lambda text: text.strip(". ") and not set(text) & set("/\\%;"))
 NUMBERS = st.integers(-(10**18), 10**18) | st.floats(allow_nan=False, allow_infinity=False)
+FILES = TEXTS | st.sampled_from(["data:,a%20b", "data:image/png;base64,iVBORw0=", "data:text/csv,a"])
 JSON = st.recursive(
     st.none() | st.booleans() | NUMBERS | TEXTS,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),
@@ -48,18 +49,20 @@ class _Argument:
 @st.composite
 def random_calls(draw: st.DrawFn) -> RandomCall:
     method = draw(st.sampled_from(["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"]))
-    form = draw(st.booleans())
+    body_format = draw(st.sampled_from(["json", "form", "raw"]))
     in_path = draw(st.lists(st.sampled_from("abcd"), unique=True, max_size=2))
     arguments = {f"path {name}": _path_argument(draw, name) for name in in_path}
     for name in draw(st.lists(NAMES, unique=True, max_size=3)):
         arguments[f"query {name}"] = _query_argument(draw, name)
     for name in draw(st.lists(HEADER_NAMES, unique_by=str.lower, max_size=2)):
         arguments[f"header {name}"] = _text_argument(draw, HEADER_TEXTS, {"in": "header", "name": name})
-    if method not in ("GET", "HEAD"):
+    if method not in ("GET", "HEAD") and body_format == "raw":
+        arguments["body"] = _Argument({"type": "string"}, {"in": "body", "name": ""}, draw(FILES))
+    elif method not in ("GET", "HEAD"):
         for number, pointer in enumerate(
             draw(st.lists(st.sampled_from(["/a", "/b/c", "/b/~1", "/d/e/f"]), unique=True))
         ):
-            arguments[f"body {number}"] = _body_argument(draw, pointer, form=form)
+            arguments[f"body {number}"] = _body_argument(draw, pointer, form=body_format == "form")
     base_url = draw(BASE_URLS)
     declared = tool(
         method,
@@ -67,7 +70,7 @@ def random_calls(draw: st.DrawFn) -> RandomCall:
         {name: argument.schema for name, argument in arguments.items()},
         required=[f"path {name}" for name in in_path],
         mappings={name: argument.place for name, argument in arguments.items()},
-        body_format="form" if form else "json",
+        body_format=body_format,
     )
     definition = definition_of(declared, base_url=base_url)
     left_out = {name for name in arguments if not name.startswith("path") and draw(st.integers(0, 4)) == 0}

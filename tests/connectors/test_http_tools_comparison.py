@@ -326,6 +326,20 @@ def test_a_field_of_an_object_in_the_query_does_not_replace_a_constant() -> None
     assert sent.query_params == {"filter[tenant]": 7, "filter[state]": ["open"]}
 
 
+def test_a_raw_body_is_recognised_with_the_type_of_its_file() -> None:
+    """C4.4: also a text that looks like JSON."""
+    declared = tool(
+        "PUT", f"{BASE}/f", {"a": TEXT}, mappings={"a": {"in": "body", "name": ""}}, body_format="raw"
+    )
+    same: dict[str, Any] = {"declared": declared, "url": f"{BASE}/f"} | PLAIN | {"method": "PUT"}
+    for text, media_type in (('{"b": 1}', "text/plain"), ("data:image/png;base64,iVBORw0=", "image/png")):
+        same |= {"arguments": {"a": text}, "body": text}
+        assert difference(**same | {"headers": {"Content-Type": media_type}}) == ""
+        assert "header content-type" in difference(**same | {"headers": {"Content-Type": "text/html"}})
+        assert "the body does not match" in difference(**same | {"body": f"{text} "})
+        assert "the body is missing" in difference(**same | {"body": None})
+
+
 def test_a_form_is_recognised_as_an_object_and_as_it_is_sent() -> None:
     """C4.4: what is sent as a form is proposed as an object."""
     declared = tool("POST", f"{BASE}/f", {"amount": WHOLE, "meta": {"type": "object"}}, body_format="form")

@@ -200,7 +200,7 @@ WRONG: dict[str, tuple[ToolConfig, str, str]] = {
     "a form that is a list": (
         tool("POST", properties={"a": LIST}, mappings={"a": {"in": "body", "name": ""}}, body_format="form"),
         "/field_mappings/input/a",
-        "must be an object",
+        "must be of the type object",
     ),
     "a constant with a line break": (
         tool(constants=[{"in": "header", "name": "X-A", "value": "1\r\nHost: evil"}]),
@@ -216,6 +216,26 @@ WRONG: dict[str, tuple[ToolConfig, str, str]] = {
         tool("POST", constants=[{"in": "header", "name": "Content-Type", "value": "text/xml"}]),
         "/field_mappings/constants/0",
         "can only be a type of JSON",
+    ),
+    "a field of a raw body": (
+        tool("POST", properties={"a": TEXT}, body_format="raw"),
+        "/input_schema/properties/a",
+        'set "name": ""',
+    ),
+    "a constant in a raw body": (
+        tool("POST", constants=[{"in": "body", "name": "/a", "value": 1}], body_format="raw"),
+        "/field_mappings/constants/0",
+        "A raw body has no fields",
+    ),
+    "a raw body that is a list": (
+        tool("POST", properties={"a": LIST}, mappings={"a": {"in": "body", "name": ""}}, body_format="raw"),
+        "/field_mappings/input/a",
+        "must be of the type string",
+    ),
+    "a file in JSON": (
+        tool("POST", properties={"a": TEXT}, mappings={"a": {"in": "body", "name": "/a", "file": True}}),
+        "/field_mappings/input/a",
+        "a field of a multipart body, or a raw body",
     ),
     "the key's header": (
         tool(

@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 
 from connectors.errors import Rejected
+from connectors.http_tools.checks import operation_of
 from connectors.http_tools.openapi.document import UnusableDocument
-from connectors.http_tools.request import form_pairs, query_of
+from connectors.http_tools.request import content_of, form_pairs, headers_of, query_of
 from tests.connectors.openapi import (
     BASE,
     body_of,
@@ -275,6 +276,46 @@ def test_a_form_with_brackets_is_sent_as_the_document_says():
     ]
 
 
+CSV = "text/csv; charset=utf-8"
+BYTES = "application/octet-stream"
+
+
+@pytest.mark.parametrize(
+    ("content", "given", "sent"),
+    [
+        ({"text/csv": {"schema": TEXT}}, "ä,b", ("ä,b".encode(), CSV)),
+        ({"text/csv": {"schema": TEXT}}, "data:text/plain,a", (b"a", CSV)),
+        ({"application/xml": {"schema": PARTS}}, "<a/>", (b"<a/>", "application/xml")),
+        ({BYTES: {}}, "data:image/png;base64,iVA=", (b"\x89P", BYTES)),
+        ({"image/*": {}}, "data:image/png;base64,iVA=", (b"\x89P", "image/png")),
+        ({"*/*": {"schema": {"format": "binary"}}}, "data:;base64,iVA=", (b"\x89P", BYTES)),
+        ({"text/csv": {}, "text/html": {}}, "data:text/html,a", (b"a", "text/html")),
+        ({"text/csv": {}, "text/html": {}}, "a", (b"a", CSV)),
+    ],
+)  # fmt: skip
+def test_a_body_of_text_or_bytes_is_one_argument(content, given, sent):
+    """C1.4: with the media type of the document, or of the file if the document leaves it open."""
+    body = {"requestBody": {"content": content, "required": True, "description": "All rows."}}
+    tool = the_tool(with_operation(body, method="post"))
+    schema = tool.config.input_schema
+    assert schema["required"] == ["body"] and schema["properties"]["body"]["type"] == "string"
+    assert schema["properties"]["body"]["description"].startswith(
+        f"All rows. The whole body ({next(iter(content))}"
+    )
+    spec, operation = request_of(tool, {"body": given}), operation_of(tool.config, base_url=BASE)
+    data, media_type = content_of(operation, spec)
+    assert (data, headers_of(operation, spec, key="", content_type=media_type)["content-type"]) == sent
+
+
+@pytest.mark.parametrize("value", [7, {"a": 1}])
+def test_a_body_that_is_no_text_is_refused_before_it_is_sent(value):
+    tool = the_tool(
+        with_operation({"requestBody": {"content": {"text/csv": {}}, "required": True}}, method="post")
+    )
+    with pytest.raises(Rejected, match=r"body must be text or a data: URI\. Nothing was sent"):
+        content_of(operation_of(tool.config, base_url=BASE), request_of(tool, {"body": value}))
+
+
 @pytest.mark.parametrize("method", ["get", "delete", "post"])
 def test_a_body_without_a_field_is_no_body(method):
     """C1.4: nothing is left out either."""
@@ -386,7 +427,6 @@ def test_headers_that_are_not_the_tools_are_ignored():
         ),
         ({"content": {"multipart/mixed": {"schema": PARTS}}}, '"multipart/mixed"; only JSON'),
         ({"content": {"application/json": {"schema": None}}}, "Its schema is null. To allow any value"),
-        ({"content": {"application/octet-stream": {}}}, '"application/octet-stream"; only JSON'),
         (
             {"content": {FORM: {"schema": {"type": "object"}}}},
             "does not list its fields",

@@ -259,6 +259,16 @@ async def test_an_api_that_takes_only_some_values_of_accept_gets_one(
     assert api.last.header("Accept") == sent
 
 
+async def test_a_file_that_is_the_whole_body_is_sent(api: TargetApi, bring: Import, connect: Connect) -> None:
+    """C1.4."""
+    content = {"image/png": {"schema": {"type": "string", "format": "binary"}}}
+    await bring({"/photo": {"put": operation("photo", requestBody={"content": content})}})
+    assert not (await call(connect, "photo", {"body": f"data:;base64,{PIXEL}"})).is_error
+    assert (api.last.header("Content-Type"), api.last.body[:4]) == ("image/png", b"\x89PNG")
+    refused = await call(connect, "photo", {"body": "data:image/png;base64"})
+    assert refused.is_error and "body is not a valid data: URI" in str(refused.content)
+
+
 def parts_of(request: Arrived) -> list[Message]:
     """As Python's own reader of MIME takes them apart."""
     head = f"Content-Type: {request.header('Content-Type')}\r\n\r\n".encode()

@@ -59,6 +59,11 @@ HOW_TO_GIVE = (
     "data:image/png;name=photo.png;base64,..."
 )
 
+HOW_TO_GIVE_BODY = (
+    "The whole body ({}): its text, or for anything else a data: URI in base64, such as "
+    "data:image/png;base64,..."
+)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Argument:
@@ -612,6 +617,8 @@ class Bodies:
             return Body()
         media_type = self._media_type(content, at)
         media, at = self.document.object_at(content[media_type], f"{at}{pointer_of([media_type])}")
+        if self._is_raw(media_type, media, at):
+            return self._raw(described, media, at, list(content))
         if "schema" not in media:
             return Body([self._whole({}, at, described)], constants=_constants(media_type))
         schema, at_schema = media["schema"], f"{at}/schema"
@@ -620,18 +627,56 @@ class Bodies:
         if is_form(media_type) or is_multipart(media_type):
             if described.get("required") is not True and self._says_nothing(schema, at_schema):
                 return Body()
-            if not fields:
-                raise NoTool("Its body is a form, but the document does not list its fields.", at_schema)
-            given, encoding = fields.values(), media.get("encoding")
-            if is_multipart(media_type):
-                return Body(self._multipart(given, encoding), body_format="multipart", demands=demands)
-            return Body(self._form(given, encoding), body_format="form", demands=demands)
+            return self._form_body(found, media_type, media.get("encoding"), at_schema)
         # A body that may be omitted, but only as a whole, must be one argument.
         needed = bool(demands) or any(one.required for one in (fields or {}).values())
         if not fields or (needed and described.get("required") is False):
             return Body([self._whole(schema, at_schema, described)], constants=_constants(media_type))
         arguments = [self._field(one) for one in fields.values()]
         return Body(arguments, constants=_constants(media_type), demands=demands)
+
+    def _form_body(self, found: Fields | None, media_type: str, encoding: Any, pointer: str) -> Body:
+        if not found:
+            raise NoTool("Its body is a form, but the document does not list its fields.", pointer)
+        given, demands = found.fields.values(), found.demands
+        if is_multipart(media_type):
+            return Body(self._multipart(given, encoding), body_format="multipart", demands=demands)
+        return Body(self._form(given, encoding), body_format="form", demands=demands)
+
+    def _is_raw(self, media_type: str, media: dict[str, Any], pointer: str) -> bool:
+        if is_json(media_type):
+            return "*" in media_type and self._is_file(media.get("schema"), f"{pointer}/schema")
+        return not (is_form(media_type) or is_multipart(media_type))
+
+    def _raw(
+        self, described: dict[str, Any], media: dict[str, Any], pointer: str, offered: list[str]
+    ) -> Body:
+        """A text or file that is the whole body."""
+        raw = media.get("schema")
+        schema, _ = self.document.object_at(raw, f"{pointer}/schema") if isinstance(raw, dict) else ({}, "")
+        words = (
+            plain_text(one.get("description"), LONGEST_ARGUMENT_DESCRIPTION) for one in (described, schema)
+        )
+        said = next(filter(None, words), "")
+        named = [one for one in offered if "*" not in one]
+        first = named[0] if named else ""
+        if first.startswith("text/") and "charset" not in first:
+            first += "; charset=utf-8"
+        # A file can say which of several types it is.
+        is_fixed = bool(first) and len(offered) == 1
+        return Body(
+            [
+                Argument(
+                    place=ArgumentPlace(place="body", name="", media_type="" if is_fixed else first),
+                    wanted=WHOLE,
+                    converted=Converted({"type": "string"}, frozenset(), 1),
+                    description=f"{said} {HOW_TO_GIVE_BODY.format(', '.join(offered[:3]))}".strip(),
+                    required=described.get("required") is True,
+                )
+            ],
+            body_format="raw",
+            constants=_constants(first) if is_fixed else [],
+        )
 
     def _media_type(self, content: dict[str, Any], pointer: str) -> str:
         """JSON if offered, except for files, whose bytes it cannot hold."""
