@@ -194,7 +194,6 @@ def test_a_schema_that_is_too_much_refuses_its_operation():
         (None, "Its schema is null. To allow any value, omit the key or use {}."),
         ({"anyOf": {}}, "A list of schemas is required here."),
         ({"properties": []}, "An object with named schemas is required here."),
-        ({"$ref": "#/nowhere"}, "which does not exist"),
         ({"$dynamicRef": "#other"}, "dynamic reference"),
         ({"items": {"$ref": "http://example.com"}}, "outside the document"),
     ],
@@ -222,3 +221,71 @@ def test_a_type_that_there_is_not_is_left_to_the_api(wrong):
     field = {"type": wrong, "description": "When."}
     raw = with_operation(body_of({"type": "object", "properties": {"at": field}}), method="post")
     assert the_tool(raw).config.input_schema["properties"]["at"] == {"description": "When."}
+
+
+def test_a_definition_that_does_not_exist_accepts_any_value():
+    """C1.4: generators forget some; the rest of the body is known, and the report names the place."""
+    components = {"schemas": {"Line": {"properties": {"price": {"$ref": "#/components/schemas/Money"}}}}}
+    lines = {"type": "array", "items": {"$ref": "#/components/schemas/Line"}}
+    body = body_of({"type": "object", "properties": {"lines": lines, "sku": {"type": "string"}}})
+    tool = the_tool(with_operation(body, method="post", components=components))
+    schema = tool.config.input_schema
+    assert list(schema["properties"]) == ["lines", "sku"] and schema["$defs"]["Money"] == {}
+    assert tool.notes == ['"#/components/schemas/Money" does not exist; any value is accepted in its place.']
+    part = {"allOf": [{"$ref": "#/components/schemas/Base"}, {"properties": {"sku": {"type": "string"}}}]}
+    whole = the_tool(with_operation(body_of(part), method="post"))
+    assert list(whole.config.input_schema["properties"]) == ["body"] and len(whole.notes) == 1
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [
+        body_of({"$ref": "#/nowhere"}),
+        {"parameters": [{"name": "a", "in": "query", "schema": {"$ref": "#/nowhere"}}]},
+        {"parameters": [{"$ref": "#/nowhere"}]},
+    ],
+)
+def test_a_body_or_parameter_that_does_not_exist_refuses_its_operation(operation):
+    """C1.4."""
+    assert "which does not exist" in the_refusal(with_operation(operation, method="post")).reason
+
+
+def test_read_only_fields_stay_if_a_body_has_no_others():
+    """C1.4: the document of GOV.UK Pay marks all fields of a new payment."""
+    fields = {
+        "amount": {"type": "integer", "readOnly": True},
+        "reference": {"type": "string", "readOnly": True},
+    }
+    schema = {"type": "object", "properties": fields, "required": ["amount"]}
+    tool = the_tool(with_operation(body_of(schema), method="post"))
+    assert list(tool.config.input_schema["properties"]) == ["amount", "reference"]
+    assert tool.config.input_schema["required"] == ["amount"]
+
+
+@pytest.mark.parametrize(
+    ("schema", "default"),
+    [
+        ({"type": "boolean", "default": "false"}, False),
+        ({"type": "boolean", "default": "True"}, True),
+        ({"type": "integer", "default": "10"}, 10),
+        ({"type": "integer", "default": 5.0}, 5.0),
+        ({"type": ["number", "null"], "default": "1.5"}, 1.5),
+        ({"type": "number", "default": 1}, 1),
+        ({"type": "array", "items": {}, "default": "[]"}, []),
+        ({"type": "string", "default": 10}, "10"),
+        ({"type": "string", "default": False}, "false"),
+        ({"type": ["string", "null"], "default": None}, None),
+        ({"default": "x"}, "x"),
+        ({"type": "boolean", "default": "no"}, ...),
+        ({"type": "boolean", "default": 0}, ...),
+        ({"type": "integer", "default": True}, ...),
+        ({"type": "integer", "default": "ten"}, ...),
+        ({"type": "string", "default": 1.1}, ...),
+        ({"type": "array", "items": {}, "default": "a"}, ...),
+    ],
+)  # fmt: skip
+def test_a_default_of_another_type_is_converted_or_left_out(schema, default):
+    """C1.4: YAML's 1.1 may have been the version 1.10."""
+    body = body_of({"type": "object", "properties": {"a": schema}})
+    made = the_tool(with_operation(body, method="post")).config.input_schema["properties"]["a"]
+    assert made.get("default", ...) == default and type(made.get("default", ...)) is type(default)

@@ -49,6 +49,14 @@ class NoTool(Exception):
         self.pointer = pointer  # Into the document; empty: the operation as a whole
 
 
+class MissingTarget(NoTool):
+    """A reference within the document leads nowhere."""
+
+    def __init__(self, reason: str, pointer: str, *, target: str) -> None:
+        super().__init__(reason, pointer)
+        self.target = target  # As a JSON Pointer
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RefusedOperation:
     method: str  # In capitals
@@ -208,14 +216,16 @@ class Document:
             )
         try:
             steps = steps_of(unquote(reference[1:]))
-            found = self._followed[reference] = self._value_at(steps), pointer_of(steps)
-            return found
         except ValueError:
             raise NoTool(
                 f"It refers to {quoted(reference)} by an anchor; only JSON Pointers are supported.", where
             ) from None
+        try:
+            found = self._followed[reference] = self._value_at(steps), pointer_of(steps)
         except LookupError:
-            raise NoTool(f"It refers to {quoted(reference)}, which does not exist.", where) from None
+            reason = f"It refers to {quoted(reference)}, which does not exist."
+            raise MissingTarget(reason, where, target=pointer_of(steps)) from None
+        return found
 
     def _value_at(self, steps: Iterable[str]) -> Any:
         value: Any = self.value

@@ -347,7 +347,7 @@ class _Reader:
         read = Parameters(self.document, self.inputs, filled, notes, self.parameters)
         parameters = read.arguments(path, lists)
         body = self._body(operation, notes)
-        arguments = collect_arguments([*parameters, *body.arguments], self.inputs, body.demands)
+        arguments = collect_arguments([*parameters, *body.arguments], self.inputs, body.demands, notes)
         try:
             return ToolConfig(
                 name=name,

@@ -17,6 +17,7 @@ from connectors.formats.json_schema import (
 from connectors.http_tools.openapi.document import (
     LONGEST_ARGUMENT_DESCRIPTION,
     Document,
+    MissingTarget,
     NoTool,
     checked_object,
     choose_media_type,
@@ -91,9 +92,9 @@ class Arguments:
 
 
 def collect_arguments(
-    arguments: Iterable[Argument], schemas: Schemas, demands: Iterable[Demand] = ()
+    arguments: Iterable[Argument], schemas: Schemas, demands: Iterable[Demand], notes: list[str]
 ) -> Arguments:
-    """`demands`: on the body's fields. Raises NoTool for schemas that cannot be given."""
+    """`demands`: on the body's fields. Adds to `notes`. Raises NoTool for schemas that cannot be given."""
     properties: dict[str, Any] = {}
     places: dict[str, ArgumentPlace] = {}
     required, needs, parts = [], set[str](), 1
@@ -107,7 +108,7 @@ def collect_arguments(
     schema: dict[str, Any] = {"type": "object", "properties": properties}
     schema |= {"required": required} if required else {}
     schema |= _demanding(demands, places)
-    definitions = schemas.definitions_for(frozenset(needs), parts=parts)
+    definitions = schemas.definitions_for(frozenset(needs), parts=parts, notes=notes)
     return Arguments(schema | ({"$defs": definitions} if definitions else {}), places)
 
 
@@ -431,7 +432,13 @@ class Fields:
 def fields_of(document: Document, raw: Any, pointer: str) -> Fields | None:
     """None for a body that makes sense only as a whole. Raises NoTool."""
     gathered = _Gathered(document)
-    if not isinstance(raw, dict) or not gathered.take(raw, pointer) or not gathered.fields:
+    if not isinstance(raw, dict) or not gathered.take(raw, pointer):
+        return None
+    if not gathered.fields and gathered.left_out:
+        # Without its read-only fields, the body would always be {}.
+        gathered = _Gathered(document, with_read_only=True)
+        gathered.take(raw, pointer)
+    if not gathered.fields:
         return None
     for name in gathered.required & gathered.fields.keys():
         gathered.fields[name].required = True
@@ -452,10 +459,16 @@ class _Gathered:
     demands: list[Demand] = field(default_factory=list)
     at_least: int = 0  # How many fields are required, no matter which
     parts: int = 0
+    with_read_only: bool = False
 
     def take(self, raw: Any, pointer: str, depth: int = 0) -> bool:
         """Whether the fields express the whole schema."""
-        schema, pointer = self.document.object_at(raw, pointer)
+        try:
+            schema, pointer = self.document.object_at(raw, pointer)
+        except MissingTarget:
+            if depth == 0:
+                raise
+            return False
         self.parts += 1
         if depth > DEEPEST or self.parts > MAX_FIELDS or not _is_plain(schema):
             return False
@@ -490,7 +503,7 @@ class _Gathered:
     def _take_properties(self, properties: dict[str, Any], pointer: str) -> None:
         for name, raw in checked_object(properties, pointer, "An object with named schemas").items():
             at = f"{pointer}{pointer_of([name])}"
-            if is_left_out(self.document, raw, at, "request"):
+            if not self.with_read_only and is_left_out(self.document, raw, at, "request"):
                 self.left_out.add(name)
                 continue
             known = self.fields.setdefault(name, Field(name))

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 from urllib.parse import quote
 
-from connectors.formats.json import write_json
+from connectors.formats.json import UnreadableJSON, parse_json, write_json
 from connectors.formats.json_schema import JSON_TYPES, pointer_of
-from connectors.http_tools.openapi.document import Document, NoTool, checked_object
+from connectors.http_tools.openapi.document import Document, MissingTarget, NoTool, checked_object, quoted
 
 KEPT_IN_RESPONSES = frozenset(
     {"type", "properties", "items", "allOf", "anyOf", "$ref", "title", "description", "default", "examples"}
@@ -43,6 +43,7 @@ NO_JAVASCRIPT = re.compile(r"(?<!\\)(?:\\\\)*(?:\(\?(?:-?[A-Za-z][A-Za-z-]*[:)]|
 """Flags such as `(?i)`, groups of Python and Java, and anchors of Ruby, which JavaScript does not have."""
 FLAGS = {"request": "readOnly", "response": "writeOnly"}
 LONGEST_NAME = 60
+SPELT = {"True": "true", "False": "false"}
 TYPES = (*JSON_TYPES.values(),)
 Schema = dict[str, Any]
 Direction = Literal["request", "response"]
@@ -161,11 +162,17 @@ def convert_schema(raw: Any, pointer: str, reading: Conversion, depth: int = 0) 
     if isinstance(name := raw.get("$dynamicAnchor"), str):
         reading.anchors.setdefault(name, pointer)
     if "$ref" in raw:
-        _, target = reading.document.follow(raw["$ref"], pointer)
-        return _reference(raw, target, pointer, reading, depth)
+        return _reference(raw, _target_of(raw, pointer, reading), pointer, reading, depth)
     if DYNAMIC & raw.keys():
         return _reference(raw, _dynamic_target(raw, pointer, reading), pointer, reading, depth)
     return _keywords(raw, pointer, reading, depth)
+
+
+def _target_of(raw: dict[str, Any], pointer: str, reading: Conversion) -> str:
+    try:
+        return reading.document.follow(raw["$ref"], pointer)[1]
+    except MissingTarget as missing:
+        return missing.target  # Its definition accepts any value.
 
 
 def _dynamic_target(raw: dict[str, Any], pointer: str, reading: Conversion) -> str:
@@ -206,7 +213,7 @@ def _keywords(raw: dict[str, Any], pointer: str, reading: Conversion, depth: int
     if "discriminator" in raw and "oneOf" in schema and "anyOf" not in schema:
         schema["anyOf"] = schema.pop("oneOf")
         _tell_apart(schema["anyOf"], raw, pointer, reading)
-    schema = accept_null(_with_items(_with_known_type(schema)), raw)
+    schema = _with_fitting_default(accept_null(_with_items(_with_known_type(schema)), raw))
     return schema if reading.direction == "request" else response_schema(schema)
 
 
@@ -217,6 +224,31 @@ def _with_known_type(schema: dict[str, Any]) -> dict[str, Any]:
     if types is None or all(one in TYPES for one in (types if isinstance(types, list) else [types])):
         return schema
     return {key: value for key, value in schema.items() if key != "type"}
+
+
+def _with_fitting_default(schema: dict[str, Any]) -> dict[str, Any]:
+    """Documents often have `default: "false"` for a boolean, or `default: 10` for a string."""
+    types = schema.get("type")
+    types = types if isinstance(types, list) else [types]
+    if "default" not in schema or types == [None] or _fits(schema["default"], types):
+        return schema
+    value = schema["default"]
+    other: Any = None
+    if isinstance(value, str):
+        with suppress(UnreadableJSON):
+            other = parse_json(SPELT.get(value, value).encode())
+    elif isinstance(value, bool | int):
+        other = write_json(value)
+    rest = {key: value for key, value in schema.items() if key != "default"}
+    return rest | {"default": other} if other is not None and _fits(other, types) else rest
+
+
+def _fits(value: Any, types: list[Any]) -> bool:
+    is_whole = isinstance(value, float) and value.is_integer()
+    return JSON_TYPES[type(value)] in types or (
+        not isinstance(value, bool)
+        and ("number" in types if isinstance(value, int) else "integer" in types and is_whole)
+    )
 
 
 def _with_items(schema: dict[str, Any]) -> dict[str, Any]:
@@ -244,7 +276,10 @@ def _tell_apart(alternatives: list[Any], raw: dict[str, Any], pointer: str, read
 
 
 def _names_itself(reference: dict[str, Any], name: str, pointer: str, reading: Conversion) -> bool:
-    target, _ = reading.document.object_at(reference, pointer)
+    try:
+        target, _ = reading.document.object_at(reference, pointer)
+    except MissingTarget:
+        return True  # It accepts any value.
     properties = target.get("properties")
     own = properties.get(name) if isinstance(properties, dict) else None
     return isinstance(own, dict) and not {"const", "enum"}.isdisjoint(own)
@@ -347,6 +382,7 @@ class Schemas:
     answers: dict[str, Schema | None] = field(default_factory=dict)
     """By pointer: a response that operations share is converted once. None: not an object, or too large."""
     _definitions: dict[str, Converted | NoTool] = field(default_factory=dict)
+    _missing: set[str] = field(default_factory=set)  # Pointers of definitions that do not exist
     _sizes: dict[str, int] = field(default_factory=dict)  # Of definitions, by name
     _names: dict[str, str] = field(default_factory=dict)
     _taken: set[str] = field(default_factory=set)
@@ -369,8 +405,9 @@ class Schemas:
             return Converted(plain | beside, target.needs, target.parts)
         return Converted(strip_null(converted.schema), converted.needs, converted.parts)
 
-    def definitions_for(self, needs: frozenset[str], *, parts: int) -> Schema:
-        """`$defs` of everything reachable; `parts`: of the schema that refers to it. Raises NoTool."""
+    def definitions_for(self, needs: frozenset[str], *, parts: int, notes: list[str] | None = None) -> Schema:
+        """`$defs` of everything reachable; `parts`: of the schema that refers to it. Adds to `notes` what
+        does not exist. Raises NoTool."""
         found: Schema = {}
         waiting = sorted(needs, reverse=True)
         while waiting:
@@ -379,6 +416,8 @@ class Schemas:
                 continue
             definition = self._definition(pointer)
             found[name] = definition.schema
+            if notes is not None and pointer in self._missing:
+                notes.append(f"{quoted(f'#{pointer}')} does not exist; any value is accepted in its place.")
             parts += definition.parts
             if parts > MAX_PARTS:
                 raise NoTool(
@@ -399,6 +438,9 @@ class Schemas:
             try:
                 value, at = self.document.follow(f"#{quote(pointer)}", pointer)
                 self._definitions[pointer] = self.convert(value, at)
+            except MissingTarget:
+                self._missing.add(pointer)
+                self._definitions[pointer] = Converted({}, frozenset(), 1)
             except NoTool as refusal:
                 self._definitions[pointer] = refusal
         definition = self._definitions[pointer]
