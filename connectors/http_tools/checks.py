@@ -78,8 +78,10 @@ def _argument(tool: ToolConfig, argument: str, place: ArgumentPlace) -> Iterator
 
 
 def _type_objection(tool: ToolConfig, argument: str, place: ArgumentPlace) -> str:
-    is_body, is_bracketed = place.place == "body", place.place == "query" and place.brackets
-    if is_bracketed or (is_body and (place.name or tool.api.body_format == "json")):
+    is_body = place.place == "body"
+    if (place.place == "query" and (place.brackets or place.spread)) or (
+        is_body and (place.name or tool.api.body_format == "json")
+    ):
         return ""
     schema, follow = tool.input_schema["properties"][argument], references_within(tool.input_schema)
     types = types_of(schema, follow)

@@ -317,13 +317,18 @@ class Authorization:
         return self._oauth is not None or self._fixed is not NO_CREDENTIALS
 
     def refuse_overlap(self, operation: HttpOperation, spec: HTTPRequestSpec) -> None:
-        """Raises Misconfigured if the tool sets a header or parameter that the source sets."""
+        """Raises Misconfigured if the tool sets a header or parameter that the source sets, Rejected if an
+        entry of an argument does."""
         sent = NO_CREDENTIALS if operation.anonymous else self._fixed
         reserved = self.headers.keys() | sent.headers.keys()
         if not reserved and not sent.query:
             return
         headers = {name.lower() for name in (*spec.headers, operation.idempotency_header)}
         query = spec.query_params.keys() & {name for name, _ in sent.query}
+        declared = {place.name for _, place in operation.by_place["query"]}
+        declared |= operation.constant_values["query"].keys()
+        if given := sorted(query - declared):
+            raise Rejected(f"{given[0]} is reserved for the source's keys; leave it out. Nothing was sent.")
         if taken := sorted(headers & reserved | query):
             raise Misconfigured(
                 f"The tool sets {taken[0]}, which is reserved for the source's keys and headers. Remove it "

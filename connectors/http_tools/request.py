@@ -161,6 +161,8 @@ def _query(operation: HttpOperation, arguments: dict[str, Any]) -> dict[str, Sca
             value = arguments[argument]
             if place.brackets:
                 found = _with_brackets(argument, place, value)
+            elif place.spread:
+                found = _entries(operation, argument, value)
             else:
                 found = {place.name: _query_value(argument, place, value)}
             # A field must not replace a constant, such as filter[tenant], or another argument.
@@ -168,6 +170,20 @@ def _query(operation: HttpOperation, arguments: dict[str, Any]) -> dict[str, Sca
                 raise Rejected(f"{argument} sets {min(taken)}, which is set already. Nothing was sent.")
             query |= found
     return query
+
+
+def _entries(operation: HttpOperation, argument: str, value: Any) -> dict[str, Scalar | list[Scalar]]:
+    if not isinstance(value, dict):
+        raise Rejected(f"The value of {argument} must be an object. Nothing was sent.")
+    # Also of arguments that are not given: their schemas do not hold here.
+    others = {place.name: name for name, place in operation.by_place["query"] if name != argument}
+    for name in value:
+        if (other := others.get(name) or others.get(name.partition("[")[0])) is not None:
+            raise Rejected(f"{argument} sets {name}; use the argument {other} for that. Nothing was sent.")
+    try:
+        return {name: scalars_of(one) for name, one in value.items()}
+    except NoText as error:
+        raise _inexpressible(f"an entry of {argument}", error) from None
 
 
 def _with_brackets(argument: str, place: ArgumentPlace, value: Any) -> dict[str, Scalar | list[Scalar]]:

@@ -250,6 +250,8 @@ class ArgumentPlace(_Declaration):
     """With `explode` off: what stands between the items of a list."""
     brackets: bool = Field(default=False, exclude_if=operator.not_)
     """In the query: an object is one parameter per field, such as `created[gte]=5`, at any depth."""
+    spread: bool = Field(default=False, exclude_if=operator.not_)
+    """In the query: each entry of an object is a parameter of its own, such as `a=1&b=2`."""
     slashes: bool = False
     """In the path: the value may contain slashes, which are sent percent-encoded. Some servers still treat
     them as separators."""

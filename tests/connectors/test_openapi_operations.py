@@ -276,6 +276,34 @@ def test_a_form_with_brackets_is_sent_as_the_document_says():
     ]
 
 
+MAP = {"type": "object", "additionalProperties": {"anyOf": [TEXT, LIST, {"type": "integer"}]}}
+
+
+def test_an_object_with_unknown_fields_in_the_query_is_a_parameter_for_each_entry():
+    """C1.4: none that another argument, or a constant, sets."""
+    deep = parameter("filter", "query", schema={"type": "object"}, style="deepObject")
+    parameters = [parameter("all", "query", schema=MAP), parameter("page", "query"), deep]
+    tool = the_tool(with_operation({"parameters": parameters}, path="/orders?v=2"))
+    assert tool.config.input_schema["properties"]["all"] == MAP and not tool.notes
+    sent = request_of(tool, {"all": {"q": "a b", "tags": ["x", "y"], "size": 5}, "page": "1"})
+    assert query_of(sent) == [
+        ("v", "2"),
+        ("q", "a b"),
+        ("tags", "x"),
+        ("tags", "y"),
+        ("size", "5"),
+        ("page", "1"),
+    ]
+    for given, told in (
+        ({"page": "2"}, "all sets page; use the argument page"),
+        ({"filter[a]": "2"}, r"all sets filter\[a\]; use the argument filter"),
+        ({"v": "3"}, "all sets v, which is set already"),
+        ({"a": {"b": 1}}, "The value of an entry of all is an object"),
+    ):
+        with pytest.raises(Rejected, match=told):
+            request_of(tool, {"all": given})
+
+
 CSV = "text/csv; charset=utf-8"
 BYTES = "application/octet-stream"
 
@@ -388,7 +416,7 @@ def test_another_name_for_json_is_sent_as_the_api_calls_it():
         (parameter("f", "cookie"), "cookies are not sent"),
         (parameter("f", "querystring"), '"querystring" are not supported'),
         (parameter("f", "query", schema=PARTS, explode=False), "which is an object"),
-        (parameter("f", "query", schema={"type": "object"}), "which is an object"),
+        (parameter("f", "query", schema={"additionalProperties": PARTS}), "which is an object"),
         (parameter("f", "query", schema={"type": "array", "items": PARTS}), "a list of lists or objects"),
         (parameter("Host", "header"), "only the product sets"),
     ],

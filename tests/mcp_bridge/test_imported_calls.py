@@ -259,6 +259,23 @@ async def test_an_api_that_takes_only_some_values_of_accept_gets_one(
     assert api.last.header("Accept") == sent
 
 
+async def test_an_entry_of_an_object_in_the_query_is_not_the_sources_key(
+    api: TargetApi, bring: Import, connect: Connect
+) -> None:
+    """E6: the call is refused, and the reason names the entry."""
+    everything = {"name": "all", "in": "query", "schema": {"type": "object"}}
+    await bring(
+        {"/things": {"get": operation("things", parameters=[everything])}},
+        components={"securitySchemes": {"key": KEY | {"in": "query", "name": "key"}}},
+        security=[{"key": []}],
+        secrets={"api_key": SECRET},
+    )
+    assert not (await call(connect, "things", {"all": {"q": "a"}})).is_error
+    assert sorted(api.last.query) == [("key", SECRET), ("q", "a")]
+    refused = await call(connect, "things", {"all": {"key": "mine"}})
+    assert refused.is_error and "key is reserved for the source's keys; leave it out" in str(refused.content)
+
+
 async def test_a_file_that_is_the_whole_body_is_sent(api: TargetApi, bring: Import, connect: Connect) -> None:
     """C1.4."""
     content = {"image/png": {"schema": {"type": "string", "format": "binary"}}}

@@ -258,14 +258,19 @@ class Parameters:
     def _fields_in_query(self, one: Parameter) -> dict[str, Field]:
         """The fields of an object that OpenAPI sends as query parameters of their own; empty for any other
         value, and for an object whose fields are not all known."""
-        raw, at = one.raw.get("schema"), f"{one.pointer}/schema"
-        if one.where != "query" or "content" in one.raw:
+        if not self._is_spread(one):
             return {}
-        is_usual = _style_of(one) == "form" and one.raw.get("explode") is not False
-        if not is_usual or types_of(raw, self.document.object_at, at) != {"object"}:
-            return {}
-        found = fields_of(self.document, raw, at)
+        found = fields_of(self.document, one.raw.get("schema"), f"{one.pointer}/schema")
         return found.fields if found else {}
+
+    def _is_spread(self, one: Parameter) -> bool:
+        """Whether it is an object whose entries are query parameters of their own."""
+        if one.where != "query" or "content" in one.raw:
+            return False
+        if _style_of(one) != "form" or one.raw.get("explode") is False:
+            return False
+        types = types_of(one.raw.get("schema"), self.document.object_at, f"{one.pointer}/schema")
+        return types == {"object"}
 
     def _spread(self, one: Parameter, fields: Iterable[Field]) -> Iterator[Argument]:
         """Raises NoTool. A field is required only with its object."""
@@ -361,6 +366,9 @@ class Parameters:
             return f"which has the unsupported style {quoted(style)}"
         if style == DEEP:
             return objection_to_brackets(self.document, [(raw, at)])
+        if self._is_spread(one):
+            schema, at = self.document.object_at(raw, at)
+            raw, at = schema.get("additionalProperties"), f"{at}/additionalProperties"
         return objection_to_text(self.document, raw, at)
 
     def _place(self, one: Parameter) -> ArgumentPlace:
@@ -381,7 +389,14 @@ class Parameters:
             return ArgumentPlace(place="query", name=f"{name}[]" if is_list else name, brackets=not is_list)
         explode = one.raw.get("explode", style not in SEPARATED) is not False
         separator: Separator = SEPARATED.get(style, ",")
-        return ArgumentPlace(place="query", name=name, explode=explode, separator=separator, as_json=as_json)
+        return ArgumentPlace(
+            place="query",
+            name=name,
+            explode=explode,
+            separator=separator,
+            as_json=as_json,
+            spread=self._is_spread(one),
+        )
 
 
 def _with_segments(argument: Argument) -> Argument:
