@@ -151,7 +151,10 @@ class HttpConfig(SourceConfig):
         json_schema_extra=hint(only_if=KEY),
     )
     api_key: settings.HeaderSecret = Field(
-        default=SecretStr(""), title="API key", json_schema_extra=hint(only_if=KEY)
+        default=SecretStr(""),
+        title="API key",
+        description='Sent as it is. If the API expects "Authorization: Bearer ...", choose bearer instead.',
+        json_schema_extra=hint(only_if=KEY),
     )
     token: settings.HeaderSecret = Field(
         default=SecretStr(""),
