@@ -19,7 +19,7 @@ export PYTHONDONTWRITEBYTECODE :=
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
 .PHONY: help install install-dev install-python install-mcp1 install-prefect install-restate install-airflow install-dagster install-buildbot install-node run
-.PHONY: test test-engines test-n8n test-e2e test-postgresql test-rabbitmq check static coverage format bench eval model chaos approvals rolling crashpoints mutants figures map lock clean
+.PHONY: test test-debian test-engines test-n8n test-e2e test-postgresql test-rabbitmq check static coverage format bench eval model chaos approvals rolling crashpoints mutants figures map lock clean
 .PHONY: schema site pictures wheel image test-image test-deployment audit
 
 help:  ## List the targets.
@@ -69,6 +69,10 @@ test: install-dev  ## Run the tests that need no foreign server; ARGS="-k discov
 
 test-engines: install-dev  ## Run the tests against real Temporal, Prefect, Restate, Airflow, Dagster, Buildbot, MCP servers and RQ.
 	@$(PYTEST) -n $(JOBS) -m engines $(ARGS)
+
+SUITE ?= trixie
+test-debian:  ## Run them on another Debian's Python and SQLite, as root with debootstrap: SUITE=trixie.
+	@scripts/test_on_debian.sh $(SUITE) $(ARGS)
 
 # Its installation takes minutes and 1.4 GB, so that no other target makes it.
 N8N ?= .cache/n8n

@@ -605,10 +605,12 @@ class _Remembered:
 
     def fresh(self) -> ExposedCatalogue | None:
         """Does not use the database; None if it must be queried."""
-        return self._catalogue if time.monotonic() - self._confirmed_at < MAX_AGE_SECONDS else None
+        oldest = max(time.monotonic() - MAX_AGE_SECONDS, Revision.changed_here_at)
+        return self._catalogue if self._confirmed_at > oldest else None
 
     def current(self) -> ExposedCatalogue:
-        if self._catalogue is not None and time.monotonic() - self._confirmed_at < MAX_AGE_SECONDS:
+        oldest = max(time.monotonic() - MAX_AGE_SECONDS, Revision.changed_here_at)
+        if self._catalogue is not None and self._confirmed_at > oldest:
             return self._catalogue
         with self._lock:
             return self.fresh() or self._confirm()

@@ -25,7 +25,7 @@ from loguru import logger
 from catalogue.access import Caller
 from catalogue.argument_overrides import complete_arguments, settle_arguments
 from catalogue.database import after_commit
-from catalogue.exposure import current_catalogue, find_named, memberships_of
+from catalogue.exposure import confirmed_catalogue, current_catalogue, find_named, memberships_of
 from catalogue.models import Workflow
 from catalogue.naming import find_similar_names
 from catalogue.schemas import ArgumentProblem
@@ -157,7 +157,12 @@ def read_idempotency_key(sent: Any) -> str:
 def exposed_workflow(tool_name: str, *, caller: Caller) -> Workflow:
     """Raises UnknownTool, also for a tool outside the caller's toolset."""
     shown = current_catalogue().seen_within(caller.bounds)
-    if (workflow := find_named(shown, tool_name)) is None:
+    workflow = find_named(shown, tool_name)
+    if workflow is None:
+        # Another process may have exposed it a moment ago.
+        shown = confirmed_catalogue().seen_within(caller.bounds)
+        workflow = find_named(shown, tool_name)
+    if workflow is None:
         renamed = [name for name, other in shown.items() if tool_name in other.former_tool_names]
         raise refusals.UnknownTool(tool_name, renamed=renamed, similar=find_similar_names(tool_name, shown))
     return workflow

@@ -1,5 +1,6 @@
 """What the catalogue's rows have in common: history, reservations, and the revision of what is exposed."""
 
+import time
 from collections.abc import Collection, Sequence
 from typing import Any, ClassVar, NoReturn, Self, TypeVar
 
@@ -64,6 +65,9 @@ class Revision(models.Model):
 
     number = models.PositiveBigIntegerField(default=0)
 
+    changed_here_at: ClassVar[float] = float("-inf")
+    """When this process last committed a change, by `time.monotonic`. Its own requests see that at once."""
+
     class Meta:
         verbose_name = "catalogue revision"
 
@@ -82,6 +86,11 @@ class Revision(models.Model):
         # Putting this together costs Django several times what the database takes to carry it out.
         with connection.cursor() as cursor:
             cursor.execute(BUMP)
+        transaction.on_commit(cls._note_change)
+
+    @classmethod
+    def _note_change(cls) -> None:
+        cls.changed_here_at = time.monotonic()
 
     @classmethod
     def current(cls) -> int:

@@ -6,13 +6,16 @@ import time
 from typing import Any
 
 import pytest
-from django.db import OperationalError
+from django.db import OperationalError, connection
+from django.db.models import QuerySet
 from mcp import Client, MCPError
 
+from catalogue import exposure
 from catalogue.access import Scope
 from catalogue.curation import disable_workflows, enable_workflows, override_workflow
 from catalogue.database import LOOK_FIRST
 from catalogue.models import Source, Workflow
+from catalogue.models.history import BUMP
 from catalogue.naming import RESERVED
 from executions.models import Execution, ExecutionEvent
 from mcp_bridge.builtin_tools import BUILT_IN_TOOLS
@@ -294,6 +297,37 @@ async def test_get_workflow_info_shows_everything_about_one(connect: Connect, so
     assert unknown.content[0].text == (
         "Unknown or disabled tool: nope. list_workflows shows those that can be called."
     )
+
+
+async def test_what_this_process_changes_holds_for_its_next_call_and_new_tools_of_others_too(
+    connect: Connect, source: Source, monkeypatch: pytest.MonkeyPatch
+):
+    """A4.4, E7: a script that enables a tool or enters a key calls at once."""
+    monkeypatch.setattr(exposure, "MAX_AGE_SECONDS", 3600)
+    workflows = Workflow.objects.filter(tool_name="text_statistics")
+
+    async def is_refused(client: Client) -> bool:
+        try:
+            return (await client.call_tool("text_statistics", {"text": "a"})).is_error
+        except MCPError:
+            return True
+
+    async with connect() as client:
+        assert not await is_refused(client)
+        await in_database(disable_workflows)(workflows)
+        assert await is_refused(client)
+        await in_database(enable_workflows)(workflows)
+        assert not await is_refused(client)
+        await in_database(disable_workflows)(workflows)
+        assert await is_refused(client)
+        await in_database(enable_elsewhere)(workflows)
+        assert not await is_refused(client)
+
+
+def enable_elsewhere(workflows: QuerySet[Workflow]) -> None:
+    workflows.update(enabled=True)
+    with connection.cursor() as cursor:
+        cursor.execute(BUMP)
 
 
 async def test_execute_workflow_runs_one_by_name(connect: Connect, source: Source):
