@@ -355,9 +355,11 @@ class EngineClient:
         return str(url)
 
     async def aclose(self) -> None:
-        await self._sender.aclose()
-        if self._sender_elsewhere:
-            await self._sender_elsewhere.aclose()
+        try:
+            await self._sender.aclose()
+        finally:
+            if self._sender_elsewhere:
+                await self._sender_elsewhere.aclose()
 
     async def _succeed(
         self,
@@ -391,7 +393,9 @@ class EngineClient:
             url = with_query(url, credentials.query, replace=True)
             headers = headers | checked_headers(credentials.headers)
         exchange = Exchange(hop.method, url, repeatable, self.redactor, sent=hop.carried_out)
-        sender = self._sender if hop.at_origin else self._sender_elsewhere
+        # A closed one makes no other, which nobody would close.
+        is_first = hop.at_origin or self._sender.is_closed
+        sender = self._sender if is_first else self._sender_elsewhere
         if sender is None:
             # The TLS of other origins is always verified.
             tls = tls_context(verify=True, ca_file=self._ca_file)

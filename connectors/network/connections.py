@@ -33,6 +33,7 @@ CHECKED_SECONDS = 60.0  # For how long a name that the proxy resolves need not b
 LARGE_BYTES = 65_536  # A larger body is written in parts, between which the event loop goes on
 RESOLVED_WITHIN = 0.9  # Of the time to connect, so that an error can say that the name is to blame
 FROM_CALLER = ("accept", "accept-encoding", "content-type", "user-agent")  # Not aiohttp's own
+CLOSED = "the connections to the engine were closed before the request was sent"
 FAILURES = (aiohttp.ClientError, HttpProcessingError, OSError)
 
 
@@ -88,6 +89,8 @@ class Connections:
         if self._proxy is not None and self._proxy.carries(place.host or "", place.port or 0):
             session = self._through_proxy
         try:
+            if session.closed:  # While this waited; aiohttp's error would be a bug's
+                raise httpx2.ConnectError(CLOSED)
             response = await session.request(
                 method,
                 place,
@@ -105,9 +108,11 @@ class Connections:
         return Response(response, self._free)
 
     async def aclose(self) -> None:
-        await self._direct.close()
-        if self._proxy is not None:
-            await self._through_proxy.close()
+        try:
+            await self._direct.close()
+        finally:
+            if self._proxy is not None:
+                await self._through_proxy.close()
 
 
 def _session(connector: "_Connector", proxy: OutboundProxy | None = None) -> aiohttp.ClientSession:

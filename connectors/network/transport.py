@@ -106,10 +106,15 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
         self, *, limits: HttpLimits, tls: ssl.SSLContext | None, policy: AddressPolicy = ENGINE_ADDRESSES
     ) -> None:
         self._limits, self._tls, self._policy = limits, tls, policy
+        self.is_closed = False
 
     @cached_property
     def connections(self) -> "Connections":
-        from connectors.network.connections import Connections
+        """Raises httpx2.ConnectError once it is closed."""
+        from connectors.network.connections import CLOSED, Connections
+
+        if self.is_closed:
+            raise httpx2.ConnectError(CLOSED)
 
         return Connections(
             most=self._limits.max_connections,
@@ -131,6 +136,7 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
         return httpx2.Response(response.status, headers=response.headers, stream=response)
 
     async def aclose(self) -> None:
+        self.is_closed = True
         if "connections" in self.__dict__:
             await self.connections.aclose()
 
@@ -327,6 +333,10 @@ class HttpSender:
         # No limit for a part that the whole exchange would not reach.
         self._silence = limits.read_seconds if limits.read_seconds < limits.total_seconds else None
         self._transport = GuardedTransport(limits=limits, tls=tls, policy=policy)
+
+    @property
+    def is_closed(self) -> bool:
+        return self._transport.is_closed
 
     async def carry_out(
         self,

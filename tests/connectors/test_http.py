@@ -245,6 +245,35 @@ async def test_a_cancelled_caller_gives_its_connection_back() -> None:
         await client.aclose()
 
 
+@pytest.mark.parametrize("is_used", [True, False])
+async def test_a_closed_client_sends_nothing_and_opens_nothing(is_used: bool) -> None:
+    """A7.5: a process that ends closes its connections, whatever still has a request to send."""
+    async with ScriptedEngine(replies(200, [])) as engine:
+        client = client_of(engine)
+        if is_used:
+            await client.request_json("GET", "/list")
+        await client.aclose()
+        with pytest.raises(Unreachable, match="closed before the request was sent"):
+            await client.request_json("POST", "/start", body={}, repeatable=False)
+    assert [request.target for request in engine.received] == ["/list"] * is_used
+
+
+async def test_a_start_that_waits_for_a_connection_when_all_are_closed_did_not_happen() -> None:
+    """B1, B7."""
+    async with ScriptedEngine(stays_silent_after()) as engine:
+        client = client_of(engine, limits=HttpLimits(max_connections=1))
+        first = asyncio.create_task(client.request_json("GET", "/status"))
+        await engine.asked.wait()
+        second = asyncio.create_task(client.request_json("POST", "/start", body={}, repeatable=False))
+        await asyncio.sleep(0)
+        await client.aclose()
+        with pytest.raises(Unreachable):
+            await first
+        with pytest.raises(Unreachable, match="closed before the request was sent"):
+            await second
+    assert [request.target for request in engine.received] == ["/status"]
+
+
 @pytest.mark.parametrize(("size", "fits"), [(1_000, True), (1_001, False)])
 async def test_an_answer_may_have_exactly_the_size_allowed(size: int, fits: bool) -> None:
     """B8: the limit is on bytes, to the byte."""
