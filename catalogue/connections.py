@@ -326,10 +326,13 @@ def _count(source: Source, error: ConnectorError) -> None:
 
 
 async def close_connectors() -> None:
-    closing = list(_connectors.pop(asyncio.get_running_loop(), {}).values())
+    """Those of the running loop, with the former ones that are being closed."""
+    loop = asyncio.get_running_loop()
+    former = [one for one in _closing.copy() if one.get_loop() is loop]
+    closing = list(_connectors.pop(loop, {}).values())
     for shared in closing:
         shared.end()
-    await asyncio.gather(*(shared.connector.aclose() for shared in closing))
+    await asyncio.gather(*(shared.connector.aclose() for shared in closing), *former)
 
 
 @atexit.register

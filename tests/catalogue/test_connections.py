@@ -181,3 +181,28 @@ async def test_closing_closes_every_connector_of_the_loop(closed: list[Simplifie
     assert len(closed) == 3
     await close_connectors()
     assert len(closed) == 3
+
+
+async def test_closing_waits_for_a_former_connector_that_is_being_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else the program that it started outlives a process that ends right after a change of settings."""
+    begun, ended = asyncio.Event(), asyncio.Event()
+
+    class _SlowToClose(SimplifiedConnector):
+        async def aclose(self) -> None:
+            begun.set()
+            for _ in range(100):
+                await asyncio.sleep(0)
+            await super().aclose()
+            ended.set()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(connections, "connector_class", lambda _: _SlowToClose)
+        async with connector_for(a_source()):
+            pass
+    async with connector_for(a_source(config={"base_url": NOWHERE + "/new"})):
+        pass
+    await begun.wait()
+    await close_connectors()
+    assert ended.is_set()
