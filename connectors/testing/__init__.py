@@ -21,7 +21,19 @@ from connectors.testing.harness import (
 )
 
 __all__ = [
-    "BROKEN_OFF", "GARBAGE", "Asked", "ConnectorContract", "EngineHarness", "Interaction", "Sample",
-    "advance_clock", "closing", "everything_told_by", "free_port", "http_answer", "silent_engine", "start",
+    "BROKEN_OFF",
+    "GARBAGE",
+    "Asked",
+    "ConnectorContract",
+    "EngineHarness",
+    "Interaction",
+    "Sample",
+    "advance_clock",
+    "closing",
+    "everything_told_by",
+    "free_port",
+    "http_answer",
+    "silent_engine",
+    "start",
     "until_ended",
-]  # fmt: skip
+]
