@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import pytest
 from pydantic import ValidationError
 
 from connectors.errors import ConnectorError, Misconfigured, OutcomeUnknown, Rejected, Unreachable
-from connectors.protocol import RunState
+from connectors.protocol import Connector, RunRef, RunState
 from connectors.temporal.config import TemporalConfig
 from connectors.testing import Sample, everything_told_by, free_port, silent_engine, start, until_ended
 from tests.connectors.scripted import Received, ScriptedEngine, response
@@ -313,6 +313,13 @@ async def test_a_token_url_that_is_down_means_that_nothing_was_started(
 # --- outages ---
 
 
+async def state_once_reached(connector: Connector, run: RunRef) -> RunState:
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while True:
+            with suppress(Unreachable):
+                return (await connector.poll(run)).state
+
+
 @pytest.mark.engines
 async def test_a_server_that_was_killed_and_came_back_is_used_again_and_its_runs_go_on(
     tmp_path: Path,
@@ -321,8 +328,10 @@ async def test_a_server_that_was_killed_and_came_back_is_used_again_and_its_runs
     port, database = free_port(), tmp_path / "temporal.sqlite3"
     async with connector_to(f"127.0.0.1:{port}", timeout_seconds=1) as connector:
         with running_server(tmp_path, port=port, database=database) as server:
-            _, run = await start(connector, LASTING)
-            assert (await connector.poll(run)).state is RunState.RUNNING
+            # A server that has just started may take longer than a second.
+            async with connector_to(server.address) as patient:
+                _, run = await start(patient, LASTING)
+            assert await state_once_reached(connector, run) is RunState.RUNNING
             waiting = asyncio.create_task(connector.wait(run, seconds=PATIENCE_SECONDS))
             await asyncio.to_thread(end_group, server.process)
             with pytest.raises(Unreachable):
