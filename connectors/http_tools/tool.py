@@ -109,11 +109,14 @@ def takes_segments(parameter: str) -> bool:
 def fill_template(path: str, values: Mapping[str, str], *, with_slashes: frozenset[str] = frozenset()) -> str:
     """The path with percent-encoded values. Raises Rejected for a value that changes the path."""
     for name, value in values.items():
+        argument = name.removeprefix("+")
         if why := path_value_objection(value, slashes=name in with_slashes):
-            raise Rejected(f"The value of {name} {why}, so it cannot be part of the path. Nothing was sent.")
+            raise Rejected(
+                f"The value of {argument} {why}, so it cannot be part of the path. Nothing was sent."
+            )
         if takes_segments(name):
             if "" in value.split("/"):
-                raise Rejected(f"The value of {name} has an empty segment. Nothing was sent.")
+                raise Rejected(f"The value of {argument} has an empty segment. Nothing was sent.")
             path = path.replace(f"{{{name}}}", quote(value, safe="/"))
     filled = fill_path(path, **values)
     # Beside a dot of the path, a slash at the end of a value makes a segment of dots.
