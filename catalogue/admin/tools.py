@@ -180,6 +180,10 @@ class ToolForm(forms.Form):
             # The name identifies the tool; the workflow's page can rename it for agents.
             self.fields["name"].disabled = True
             written = tool.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+            for argument, place in tool.field_mappings.input.items():
+                if not place.name:
+                    # The whole body. Without a name it would be the field with the argument's name.
+                    written["field_mappings"]["input"][argument]["name"] = ""
             values = {field: _at(place, written) for field, place in PLACES.items()}
             self.initial.update({field: value for field, value in values.items() if value is not None})
 

@@ -149,6 +149,23 @@ def test_a_tool_is_changed_and_unchanged_as_it_is_shown(admin_client: Client, wo
     assert "not below" in " ".join(refused.context["form"].errors["endpoint"])
 
 
+@pytest.mark.parametrize("body_format", ["json", "raw"])
+def test_an_argument_that_is_the_whole_body_stays_so_when_the_page_is_saved(
+    admin_client: Client, source: Source, body_format: str
+) -> None:
+    """C1.4: an import makes such tools; the field of the argument's name is something else."""
+    whole = tool(
+        name="add_note",
+        api={"endpoint": f"{API}/v1/notes", "method": "POST", "body_format": body_format},
+        input_schema={"type": "object", "properties": {"note": {"type": "string"}}},
+        field_mappings={"input": {"note": {"in": "body", "name": ""}}},
+    )
+    store_tools([whole], source="orders", expose=False)
+    workflow = Workflow.objects.get()
+    values = shown_values(admin_client.get(edit_url(workflow)))
+    assert told(admin_client.post(edit_url(workflow), values)) == "add_note: unchanged."
+
+
 def test_a_tool_is_removed_and_its_page_stays(admin_client: Client, workflow: Workflow) -> None:
     """A1.3"""
     done = press(admin_client, workflow, "remove_tool")
