@@ -30,6 +30,8 @@ from connectors.protocol import (
 )
 
 DEADLINE_SECONDS = 10.0
+SILENCE_SECONDS = 60.0
+"""What a connector that waits for an answer takes to have passed: more than its default time limit."""
 POLL_SECONDS = 0.02
 
 Answered = TypeVar("Answered")
@@ -76,7 +78,7 @@ async def silent_engines(ports: int) -> AsyncIterator[list[int]]:
         while await reader.read(65_536):
             # By then, all of the request is sent.
             await asyncio.sleep(POLL_SECONDS)
-            advance_clock(DEADLINE_SECONDS)
+            advance_clock(SILENCE_SECONDS)
 
     async with _listening(take, ports) as listened_to:
         yield listened_to

@@ -46,7 +46,7 @@ class HttpHarness(EngineHarness):
         return connector_of(self.order, **self.wrong)
 
     def connector_at(self, port: int) -> Connector:
-        return connector_of(self.order, base_url=f"http://127.0.0.1:{port}", request_timeout_seconds=0.2)
+        return connector_of(self.order, base_url=f"http://127.0.0.1:{port}")
 
     def runs_started_with(self, key: UUID) -> int:
         return sum(order["key"] == str(key) for order in self.api.kept["orders"].values())

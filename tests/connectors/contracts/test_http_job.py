@@ -72,7 +72,7 @@ class JobEngineHarness(EngineHarness):
         return self._connector(self.engine.port, **{self.secret: WRONG})
 
     def connector_at(self, port: int) -> Connector:
-        return self._connector(port, request_timeout_seconds=0.3)
+        return self._connector(port)
 
     def runs_started_with(self, key: UUID) -> int:
         return sum(run.key == str(key) for run in self.engine.runs.values())
@@ -94,14 +94,14 @@ class LoggedInHarness(JobEngineHarness):
     @asynccontextmanager
     async def connector_without_answers(self) -> AsyncIterator[Connector]:
         """Its login is answered, so that the start gets as far as the silence."""
-        stay_silent, log_in = stays_silent_after(seconds=1.0), replies(200, self.login_answer)
+        stay_silent, log_in = stays_silent_after(seconds=60), replies(200, self.login_answer)
 
         async def behave(request: Received, writer: asyncio.StreamWriter) -> None:
             await (log_in if request.target == self.login_path else stay_silent)(request, writer)
 
         async with (
             ScriptedEngine(behave) as engine,
-            closing(self._connector(engine.port, request_timeout_seconds=0.3)) as connector,
+            closing(self._connector(engine.port)) as connector,
         ):
             yield connector
 

@@ -62,7 +62,7 @@ class ToolsHarness(EngineHarness):
         return self._connector(self.server.url, WRONG_KEY, 10.0)
 
     def connector_at(self, port: int) -> Connector:
-        return self._connector(f"http://127.0.0.1:{port}/mcp", KEY, 0.2)
+        return self._connector(f"http://127.0.0.1:{port}/mcp", KEY, 10.0)
 
     @asynccontextmanager
     async def connector_without_answers(self) -> AsyncIterator[Connector]:

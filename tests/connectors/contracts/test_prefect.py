@@ -108,7 +108,7 @@ class PrefectHarness(EngineHarness):
         return self.server.connector(auth_string=WRONG_AUTH)
 
     def connector_at(self, port: int) -> Connector:
-        return self.server.connector(base_url=f"http://127.0.0.1:{port}/api", request_timeout_seconds=0.5)
+        return self.server.connector(base_url=f"http://127.0.0.1:{port}/api")
 
     def garbled(self, asked: Asked, garbage: bytes) -> bytes:
         """Once: of a list that never ends, each of 10,000 entries would be asked for."""

@@ -63,7 +63,7 @@ class RestateHarness(EngineHarness):
 
     def connector_at_ports(self, ports: Sequence[int]) -> Connector:
         ingress, admin = (f"http://127.0.0.1:{port}" for port in ports)
-        return self.server.connector(ingress_url=ingress, admin_url=admin, request_timeout_seconds=0.3)
+        return self.server.connector(ingress_url=ingress, admin_url=admin)
 
     def unknown_run_id(self) -> str:
         return "inv_13oDHNYpFDfh1xd3tQW9kWf8zr5dWV2wPR"

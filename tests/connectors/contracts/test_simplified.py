@@ -37,7 +37,7 @@ class SimplifiedHarness(EngineHarness):
         return self._connector(self.engine.base_url, WRONG_KEY, 10.0)
 
     def connector_at(self, port: int) -> Connector:
-        return self._connector(f"http://127.0.0.1:{port}", self.engine.api_key, 0.2)
+        return self._connector(f"http://127.0.0.1:{port}", self.engine.api_key, 10.0)
 
     def another_workflow(self) -> WorkflowRef:
         return WorkflowRef(id="1001", name="text_statistics")
