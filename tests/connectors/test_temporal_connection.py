@@ -398,8 +398,8 @@ async def test_a_silent_service_costs_everybody_one_time_limit() -> None:
     ):
         began = loop.time()
         checks = await asyncio.gather(*(connector.check() for _ in range(20)))
-        # Ten seconds pass with each connection that gets no answer.
-        assert loop.time() - began < 50
+        # A minute passes with each connection that gets no answer.
+        assert loop.time() - began < 250
     assert not any(health.ok for health in checks)
     assert "no response within 0.3 s" in checks[0].message
 
