@@ -12,8 +12,10 @@ from catalogue.approval_rules import check_form as check_rules
 from catalogue.approval_rules import find_rule_problems
 from catalogue.argument_overrides import check_form as check_overrides
 from catalogue.argument_overrides import find_override_problems
-from catalogue.history import Actor, record_change, record_deletion, remember_relations
+from catalogue.database import in_batches
+from catalogue.history import Actor, record_change, record_deletion, remember_relations, set_fields
 from catalogue.models import Review, Revision, Source, Toolset, ToolsetRule, Workflow
+from catalogue.naming import listed
 from catalogue.presentation import CURATORS_HINTS
 
 OVERRIDABLE = (
@@ -44,8 +46,7 @@ class Enabled:
     def unseen_message(self) -> str:
         if not self.unseen:
             return ""
-        more = f" and {len(self.unseen) - NAMED} more" if len(self.unseen) > NAMED else ""
-        names = f"{', '.join(self.unseen[:NAMED])}{more}"
+        names = listed(self.unseen, NAMED)
         return f"Still hidden, because the engine has changed them since: {names}. Review them again."
 
 
@@ -130,8 +131,8 @@ def remove_missing(workflows: QuerySet[Workflow], *, by: Actor) -> Removed:
     recorded = Exists(executions.objects.filter(workflow=OuterRef("pk")))
     on_record = set(gone.filter(recorded).values_list("pk", flat=True))
     removed = sorted(missing - on_record)
-    for start in range(0, len(removed), BATCH):
-        batch = Workflow.objects.filter(pk__in=removed[start : start + BATCH])
+    for keys in in_batches(removed, BATCH):
+        batch = Workflow.objects.filter(pk__in=keys)
         record_deletion(by, batch, "Removed: the engine no longer lists it.")
         batch.delete()
     return Removed(len(removed), workflows.all().count() - len(on_record), len(on_record))
@@ -173,11 +174,7 @@ def override_workflow(workflow: Workflow, *, alias_days: int | None = None, **de
     """Set the curator's overrides. Raises ValidationError keyed by field. `alias_days`: how long calls by the
     old name still run. If the name stays, this applies to the last former name and to live aliases. 0: such
     calls are refused immediately."""
-    unknown = set(decisions) - set(OVERRIDABLE)
-    if unknown:
-        raise TypeError(f"Curators cannot set these fields: {', '.join(sorted(unknown))}")
-    for name, value in decisions.items():
-        setattr(workflow, name, value)
+    set_fields(workflow, decisions, allowed=OVERRIDABLE)
     with transaction.atomic():
         Revision.lock()
         workflow.full_clean()
@@ -259,10 +256,7 @@ def write_toolset(
 ) -> Toolset:
     """Create or change a toolset. `picked` (tool names) and `rules` (in order) are each replaced as a whole;
     omitted parts stay. Raises ValidationError keyed by field, or UnknownPicks, and then changes nothing."""
-    if unknown := set(fields) - set(CHANGEABLE):
-        raise TypeError(f"These fields cannot be changed here: {', '.join(sorted(unknown))}")
-    for name, value in fields.items():
-        setattr(toolset, name, value)
+    set_fields(toolset, fields, allowed=CHANGEABLE)
     toolset.full_clean()
     toolset.save()
     if picked is not None:

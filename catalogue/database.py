@@ -10,7 +10,7 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Coroutine, Iterator
+from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache, partial
@@ -31,6 +31,7 @@ from connectors.background import run_in_background_loop
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
+Row = TypeVar("Row")
 THREADS = 2 if connection.vendor == "sqlite" else 6
 """SQLite has one writer. PostgreSQL gains from threads that bridge its waits until Python's lock makes them
 slower: docs/decisions/0009-call-path.md has the figures."""
@@ -98,6 +99,11 @@ def lend_connection() -> None:
 def run_without_connection(coroutine: Coroutine[Any, Any, Result]) -> Result:
     lend_connection()
     return run_in_background_loop(coroutine)
+
+
+def in_batches(rows: Sequence[Row], size: int) -> Iterator[Sequence[Row]]:
+    """For statements that name the rows: databases limit the parameters of one."""
+    return (rows[start : start + size] for start in range(0, len(rows), size))
 
 
 def run_in_database(

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from catalogue.naming import listed
+
 ABSENT: Any = None
 Layer = Mapping[str, Any]  # The upstream fields of a workflow
 MOST_NAMED = 5
@@ -51,10 +53,10 @@ def is_harmless(differences: list[Difference]) -> bool:
     return all(difference.harmless for difference in differences)
 
 
-def describe_differences(differences: list[Difference], *, at_most: int = MOST_NAMED) -> str:
+def describe_differences(differences: list[Difference]) -> str:
     """On one line, the harmful differences first."""
     ordered = sorted(differences, key=lambda difference: difference.harmless)
-    shown = [difference.text for difference in ordered[:at_most]]
+    shown = [difference.text for difference in ordered[:MOST_NAMED]]
     more = len(ordered) - len(shown)
     return ", ".join([*shown, f"{more} more"] if more else shown)
 
@@ -399,8 +401,7 @@ def _listed(types: set[str]) -> str:
 
 
 def _quoted(values: list[Any]) -> str:
-    shown = ", ".join(f"`{value}`" for value in values[:MOST_NAMED])
-    return f"{shown} and {len(values) - MOST_NAMED} more" if len(values) > MOST_NAMED else shown
+    return listed([f"`{value}`" for value in values], MOST_NAMED)
 
 
 def _dict(value: Any) -> dict[str, Any]:

@@ -9,7 +9,8 @@ from django.db import transaction
 from django.db.models import QuerySet
 from django.utils import timezone
 
-from catalogue.history import Actor, record_change, write_fields
+from catalogue.database import in_batches
+from catalogue.history import Actor, record_change, set_fields
 from catalogue.models import DiscoveryRun, Revision, ServerFeature, Source, Workflow
 from catalogue.models.server_feature import OWN_SCHEMES, prefix_of, scheme_of
 from catalogue.naming import make_tool_name
@@ -87,9 +88,9 @@ def _forget(missing: Iterable[ServerFeature]) -> None:
     decided = [one for one in latest if one.enabled or one.title_override or one.description_override]
     kept = {one.pk for one in decided[:MOST_GONE]}
     keys = [one.pk for one in latest if one.pk not in kept]
-    for start in range(0, len(keys), BATCH):
+    for batch in in_batches(keys, BATCH):
         # Clients do not see them, so the revision stays.
-        ServerFeature._base_manager.filter(pk__in=keys[start : start + BATCH]).delete()
+        ServerFeature._base_manager.filter(pk__in=batch).delete()
 
 
 def _update(feature: ServerFeature, said: dict[str, Any], source: Source, run: DiscoveryRun) -> bool:
@@ -183,10 +184,10 @@ def accept_change(feature: ServerFeature, *, offer: str, by: Actor) -> bool:
 @transaction.atomic
 def change_feature(feature: ServerFeature, **decisions: Any) -> ServerFeature:
     """Raises ValidationError keyed by field."""
-    if unknown := set(decisions) - set(CHANGEABLE):
-        raise TypeError(f"Curators cannot set these fields: {', '.join(sorted(unknown))}")
+    set_fields(feature, decisions, allowed=CHANGEABLE)
     Revision.lock()
-    write_fields(feature, decisions)
+    feature.full_clean()
+    feature.save(update_fields=list(decisions))
     return feature
 
 

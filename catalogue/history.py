@@ -1,5 +1,5 @@
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -187,10 +187,17 @@ def recorded_model(label: str) -> type[Recorded] | None:
     return model if issubclass(model, Recorded) else None
 
 
-def write_fields(row: models.Model, values: Mapping[str, Any]) -> None:
-    """Raises ValidationError keyed by field."""
+def set_fields(row: models.Model, values: Mapping[str, Any], *, allowed: Collection[str]) -> None:
+    """Without saving. Raises TypeError for any other field."""
+    if unknown := values.keys() - set(allowed):
+        raise TypeError(f"These fields cannot be set here: {', '.join(sorted(unknown))}")
     for name, value in values.items():
         setattr(row, name, value)
+
+
+def write_fields(row: models.Model, values: Mapping[str, Any]) -> None:
+    """Raises ValidationError keyed by field."""
+    set_fields(row, values, allowed=values)
     row.full_clean()
     row.save(update_fields=list(values))
 

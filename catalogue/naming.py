@@ -4,7 +4,7 @@ rules for names that people enter."""
 import hashlib
 import re
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from heapq import nsmallest
 
 MAX_LENGTH = 64  # Clients are stricter than MCP's own 128
@@ -32,6 +32,13 @@ RESERVED = frozenset({*BUILT_IN_TOOLS, "enable", "disable"})
 def counted(number: int, noun: str, plural: str = "") -> str:
     """`1 workflow`, `1,200 workflows`; with a verb, such as `workflow is`, `plural` is needed."""
     return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
+
+
+def listed(names: Sequence[str], most: int | None) -> str:
+    """`first, second and 3 more`. `most`: of the names; None: all of them."""
+    shown = names[:most]
+    more = len(names) - len(shown)
+    return ", ".join(shown) + (f" and {more} more" if more else "")
 
 
 def find_name_problem(name: str) -> str:

@@ -12,6 +12,7 @@ from rest_framework.exceptions import PermissionDenied
 from rest_framework.permissions import BasePermission
 
 from catalogue.access import Bounds, Scope, person_of
+from catalogue.naming import listed
 
 if TYPE_CHECKING:
     # REST framework imports this module while it imports its own views.
@@ -115,8 +116,7 @@ def tell_missing(user: Any, scopes: Iterable[str]) -> str:
     sentences = []
     for scope in scopes:
         missing = sorted(one for one in permissions_behind(Scope(scope)) if not user.has_perm(one))
-        more = f" and {len(missing) - NAMED} more" if len(missing) > NAMED else ""
-        sentences.append(f"To grant {scope}, you need {', '.join(missing[:NAMED])}{more}.")
+        sentences.append(f"To grant {scope}, you need {listed(missing, NAMED)}.")
     return " ".join(sentences)
 
 

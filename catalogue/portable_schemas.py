@@ -15,7 +15,7 @@ from itertools import count
 from keyword import iskeyword
 from typing import Any
 
-from catalogue.naming import RESERVED
+from catalogue.naming import RESERVED, listed
 from catalogue.schema_limits import REFERENCES, BrokenSchema, Places, UnsafeSchema, measure_demand, subschemas
 from catalogue.served_schemas import TYPES, types_of_values
 from connectors.formats.json_schema import JSON_TYPES, pointer_of, steps_of
@@ -568,10 +568,9 @@ def _refusals_of_schema(schema: Schema) -> Iterator[str]:
         recursive = measure_demand(schema).recursive
         yield "recursion, on which LlamaIndex fails" if recursive else "references"
     if odd := sorted({key for node in nodes for key in _members_of(node) if not CLAUDE_KEY.fullmatch(key)}):
-        more = f" and {len(odd) - SHOWN_KEYS} more" if len(odd) > SHOWN_KEYS else ""
-        shown = ", ".join(f'"{key[:LONGEST_SHOWN]}"' for key in odd[:SHOWN_KEYS])
+        shown = listed([f'"{key[:LONGEST_SHOWN]}"' for key in odd], SHOWN_KEYS)
         reference = ", which LangChain in Python takes for a reference" if odd == ["$ref"] else ""
-        yield f"arguments called {shown}{more}{reference}"
+        yield f"arguments called {shown}{reference}"
 
 
 def _refusals_of_name(name: str, limit: int) -> Iterator[str]:

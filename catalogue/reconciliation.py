@@ -17,6 +17,7 @@ from django.utils import timezone
 
 from catalogue.argument_overrides import find_override_problems
 from catalogue.connections import starts_by_metadata
+from catalogue.database import in_batches
 from catalogue.drift import Difference, describe_differences, find_differences, is_harmless
 from catalogue.exposure import Placement
 from catalogue.history import Actor, record_values
@@ -75,6 +76,9 @@ class Listing:
     skipped: list[dict[str, Any]] = field(default_factory=list)
     flagged: list[dict[str, Any]] = field(default_factory=list)
     unreadable: dict[str, str] = field(default_factory=dict)  # Reasons by the engine's id
+
+    def flag(self, upstream_id: str, name: str, reason: str) -> None:
+        self.flagged.append({"id": upstream_id, "name": name, "reason": reason})
 
 
 def read_listing(items: Iterable[WorkflowDefinition | RejectedDefinition]) -> Listing:
@@ -163,7 +167,7 @@ def _read(item: WorkflowDefinition | RejectedDefinition, listing: Listing) -> No
     of_parts = [*hint_problems, *icon_problems, *query_problems, *signal_problems]
     undescribed = "" if item.description else NO_DESCRIPTION
     if problems := [*filter(None, [undescribed, checked.remark]), *of_parts]:
-        listing.flagged.append({"id": item.id, "name": item.name, "reason": " ".join(problems)})
+        listing.flag(item.id, item.name, " ".join(problems))
     layer = {name: getattr(item, name) for name in COPIED_FIELDS} | {
         "upstream_id": item.id,
         "upstream_title": item.title,
@@ -254,8 +258,8 @@ def _rows_as_stored(source: Source, replacing: list[Workflow]) -> dict[str, Work
     """By the engine's ids."""
     read = source.workflows.only("upstream_id", "tool_name", *LAYER_FIELDS).order_by()
     ids, rows = [workflow.upstream_id for workflow in replacing], dict[str, Workflow]()
-    for start in range(0, len(ids), BATCH):
-        rows |= {row.upstream_id: row for row in read.filter(upstream_id__in=ids[start : start + BATCH])}
+    for batch in in_batches(ids, BATCH):
+        rows |= {row.upstream_id: row for row in read.filter(upstream_id__in=batch)}
     return rows
 
 
@@ -322,7 +326,7 @@ def _keep_unreadable(known: dict[str, Workflow], listing: Listing) -> None:
             message = (
                 f"It is kept unchanged, because its object cannot be read: {listing.unreadable[upstream_id]}"
             )
-            listing.flagged.append({"id": upstream_id, "name": workflow.name, "reason": message})
+            listing.flag(upstream_id, workflow.name, message)
 
 
 def _guard(source: Source, listing: Listing, missing: list[Workflow], present: int) -> None:
@@ -347,7 +351,7 @@ def _flag_override_misfits(workflow: Workflow, upstream: dict[str, Any], listing
     misfits = " ".join(f"{name}: {problem}" for name, problem in problems.items())
     if misfits:
         reason = f"The curator's settings of its arguments do not fit the engine's new schema. {misfits}"
-        listing.flagged.append({"id": workflow.upstream_id, "name": upstream["name"], "reason": reason})
+        listing.flag(workflow.upstream_id, upstream["name"], reason)
 
 
 class _Names:
@@ -388,7 +392,7 @@ def _look_for_imitations(looks: "_Lookalikes", listing: Listing, changes: _Chang
             changes.hidden.append(workflow.upstream_id)
         if hide:
             message += " It is hidden until a curator enables it."
-        listing.flagged.append({"id": workflow.upstream_id, "name": workflow.name, "reason": message})
+        listing.flag(workflow.upstream_id, workflow.name, message)
 
 
 class _Lookalikes:
@@ -491,8 +495,7 @@ def _judge(
 ) -> None:
     """Follow harmless changes and hold the others."""
     placement = Placement()
-    for start in range(0, len(changes.doubtful), BATCH):
-        batch = changes.doubtful[start : start + BATCH]
+    for batch in in_batches(changes.doubtful, BATCH):
         read = Workflow.objects.only("upstream_id", "tags_override", *LAYER_FIELDS)
         accepted = read.in_bulk([workflow.pk for workflow, _ in batch])
         for workflow, upstream in batch:
@@ -560,8 +563,8 @@ def apply_policy_to_held(source: Source) -> int:
     served = 0
     held = Review.objects.changes().filter(workflow__source=source, kept_at=None)
     keys, placement = list(held.order_by("pk").values_list("pk", flat=True)), Placement()
-    for start in range(0, len(keys), BATCH):
-        reviews = held.select_related("workflow__source").filter(pk__in=keys[start : start + BATCH])
+    for batch in in_batches(keys, BATCH):
+        reviews = held.select_related("workflow__source").filter(pk__in=batch)
         followed = [review for review in reviews if _is_followed(review, source, placement)]
         serve_layers((review.workflow, review.offered or {}) for review in followed)
         Review.objects.filter(pk__in=[review.pk for review in followed]).delete()
@@ -594,7 +597,7 @@ def _hold(
     kind, offer_hash = Review.Kind.CHANGED, offered["content_hash"]
     changes.reviews.append(Review(workflow=workflow, kind=kind, offer_hash=offer_hash, offered=offered))
     message = f"The change is held for review: {describe_differences(differences)}."
-    listing.flagged.append({"id": workflow.upstream_id, "name": workflow.name, "reason": message})
+    listing.flag(workflow.upstream_id, workflow.name, message)
 
 
 def _review_new(source: Source, changes: _Changes) -> None:
@@ -611,8 +614,8 @@ def _write(source: Source, changes: _Changes) -> None:
     if changes.show:
         _write_workflows(source, changes)
         Revision.bump()
-    for start in range(0, len(changes.settled), BATCH):
-        Review.objects.filter(pk__in=changes.settled[start : start + BATCH]).delete()
+    for batch in in_batches(changes.settled, BATCH):
+        Review.objects.filter(pk__in=batch).delete()
     changes.reviews += [
         Review(workflow=workflow, kind=Review.Kind.NEW, offer_hash=workflow.content_hash)
         for workflow in {workflow.upstream_id: workflow for workflow in changes.to_review}.values()
@@ -635,16 +638,15 @@ def _write_workflows(source: Source, changes: _Changes) -> None:
         update_fields=UPSTREAM_FIELDS,
         batch_size=BATCH,
     )
-    for start in range(0, len(changes.hidden), BATCH):
-        hidden = changes.hidden[start : start + BATCH]
+    for hidden in in_batches(changes.hidden, BATCH):
         Workflow.objects.filter(source=source, upstream_id__in=hidden).update(enabled=False)
     _set_missing(changes.missing, since=timezone.now())
     _set_missing(changes.returned_as_accepted, since=None)
 
 
 def _set_missing(workflows: list[Workflow], *, since: datetime | None) -> None:
-    for start in range(0, len(workflows), BATCH):
-        keys = [workflow.pk for workflow in workflows[start : start + BATCH]]
+    for batch in in_batches(workflows, BATCH):
+        keys = [workflow.pk for workflow in batch]
         Workflow.objects.filter(pk__in=keys).update(missing_since=since)
 
 

@@ -1,6 +1,6 @@
 """Reviewing held changes, new workflows and held listings; a decision on an outdated offer has no effect."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -12,14 +12,16 @@ from django.utils import timezone
 from catalogue.approval_rules import find_rule_problems
 from catalogue.argument_overrides import find_override_problems
 from catalogue.connections import starts_by_metadata
+from catalogue.database import in_batches
 from catalogue.discovery import BeingRefreshed, RefreshRefused, make_due, refresh_source
 from catalogue.drift import Difference, describe_differences
 from catalogue.exposure import Placement
 from catalogue.history import Actor, record_change, record_changes
 from catalogue.models import DiscoveryRun, Review, Revision, Source, Workflow
-from catalogue.naming import counted
+from catalogue.naming import counted, listed
 from catalogue.reconciliation import BATCH, LAYER_FIELDS, hash_layer, judge_offer, layer_of, serve_layers
 
+NAMED = 10
 Offers = Mapping[int, str]  # By the workflow's key, the hash of the offer that was seen
 RUN_BY = ("name", "input_schema", "metadata")  # What starts a run, for engines that start by metadata
 NOTED_WITH = {"input_schema": ("schema_problem",), "name": ("resembles",), "upstream_title": ("resembles",)}
@@ -51,11 +53,13 @@ class Decided:
         """Empty if everything was decided."""
         sentences = []
         if self.changed_again:
-            sentences.append(f"Changed again, so review again: {_named(self.changed_again)}.")
+            sentences.append(f"Changed again, so review again: {listed(self.changed_again, NAMED)}.")
         if self.nothing_held:
-            sentences.append(f"No longer held: {_named(self.nothing_held)}.")
+            sentences.append(f"No longer held: {listed(self.nothing_held, NAMED)}.")
         if self.only_whole:
-            sentences.append(f"New workflows can only be accepted as a whole: {_named(self.only_whole)}.")
+            sentences.append(
+                f"New workflows can only be accepted as a whole: {listed(self.only_whole, NAMED)}."
+            )
         return " ".join(sentences)
 
 
@@ -110,8 +114,7 @@ def _decide(
     fields: Collection[str] = (),
 ) -> Decided:
     decided, placement = Decided(), Placement()
-    every = list(offers)
-    for keys in (every[start : start + BATCH] for start in range(0, len(every), BATCH)):
+    for keys in in_batches(list(offers), BATCH):
         with transaction.atomic():
             # The same lock as for listings, so that neither overwrites the other.
             Revision.lock()
@@ -220,9 +223,3 @@ def confirm_listing(run: DiscoveryRun, *, by: Actor) -> DiscoveryRun | None:
     except RefreshRefused:
         pass
     return None
-
-
-def _named(names: Iterable[str], most: int = 10) -> str:
-    known = list(names)
-    more = f" and {len(known) - most} more" if len(known) > most else ""
-    return f"{', '.join(known[:most])}{more}"

@@ -20,7 +20,7 @@ from catalogue.connections import (
     secret_fields,
 )
 from catalogue.database import run_without_connection
-from catalogue.history import Actor, record_change
+from catalogue.history import Actor, record_change, set_fields
 from catalogue.models import Revision, Source, Toolset
 from catalogue.reconciliation import apply_policy_to_held
 from catalogue.secrets import CredentialsUnreadable, decrypt_credentials, encrypt_credentials
@@ -101,10 +101,7 @@ def reencrypt_credentials() -> tuple[int, list[str]]:
 def update_source(source: Source, **changes: Any) -> Source:
     """Change fields of UPDATABLE. Raises ValidationError by field. Enabling and a new interval make a listing
     due, unless the source is refreshed by hand only. A new change policy is applied to held changes."""
-    if unknown := set(changes) - set(UPDATABLE):
-        raise TypeError(f"These fields cannot be changed here: {', '.join(sorted(unknown))}")
-    for name, value in changes.items():
-        setattr(source, name, value)
+    set_fields(source, changes, allowed=UPDATABLE)
     source.full_clean()
     if "refresh_interval" in changes or changes.get("enabled"):
         source.next_refresh_at = None if source.refresh_interval == 0 else timezone.now()

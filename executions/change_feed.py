@@ -13,7 +13,7 @@ from django.db import DatabaseError, InterfaceError
 from django.utils import timezone
 
 from catalogue.access import Caller
-from catalogue.database import DatabaseOutage, run_in_database
+from catalogue.database import DatabaseOutage, in_batches, run_in_database
 from executions.models import Execution, State
 from executions.reading import find_execution
 from executions.wakeups import request_poll_if_stale, waits, woken_by
@@ -154,8 +154,8 @@ async def _keep_looking(watcher: _Watcher) -> None:
 
 def _look_at(watched: list[uuid.UUID], *, refresh: bool) -> dict[uuid.UUID, Look]:
     looks: dict[uuid.UUID, Look] = {}
-    for at in range(0, len(watched), AT_A_TIME):
-        rows = Execution.objects.filter(pk__in=watched[at : at + AT_A_TIME])
+    for keys in in_batches(watched, AT_A_TIME):
+        rows = Execution.objects.filter(pk__in=keys)
         shown = rows.values_list("pk", "admitted_at", *SHOWN)
         looks |= {key: (admitted_at is not None, *rest) for key, admitted_at, *rest in shown}
         if refresh:

@@ -26,6 +26,7 @@ from django.db.models.functions import Cast, Substr
 from django.utils import timezone
 from loguru import logger
 
+from catalogue.database import in_batches
 from catalogue.descriptions import tokens_for
 from catalogue.long_lists import Unindexed
 from catalogue.models import Workflow
@@ -437,9 +438,8 @@ def _recount_hour(hour: datetime) -> bool:
             return False
         HourlyUsage.objects.filter(hour=hour).delete()
         StatisticsState.note_change(hour)
-        rows = _in_order(ended)
-        for start in range(0, len(rows), FOLDED_AT_ONCE):
-            usage.add_usage(rows[start : start + FOLDED_AT_ONCE])
+        for rows in in_batches(_in_order(ended), FOLDED_AT_ONCE):
+            usage.add_usage(rows)
     return True
 
 

@@ -45,7 +45,7 @@ from catalogue.exposure import (
 from catalogue.long_lists import search_problem
 from catalogue.models import Review, Revision, Toolset, Workflow, WorkflowFilter
 from catalogue.models.workflow import is_hinted, is_overridden
-from catalogue.naming import counted
+from catalogue.naming import counted, listed
 from catalogue.presentation import CURATORS_HINTS
 
 SHOWN_NAMES = 20
@@ -282,8 +282,7 @@ def _effect_sentences(effect: FilterPreview) -> list[str]:
     sentences = []
     for what, names in ((HIDDEN, effect.hidden), (SHOWN, effect.shown)):
         if names:
-            some, more = ", ".join(names[:SHOWN_NAMES]), len(names) - SHOWN_NAMES
-            shown = f"{some} and {more} more" if more > 0 else some
+            shown = listed(names, SHOWN_NAMES)
             sentences.append(f"{counted(len(names), 'workflow')} {what}: {shown}.")
     return sentences
 

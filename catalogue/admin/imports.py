@@ -32,6 +32,7 @@ from catalogue.imports.configuration import (
 from catalogue.imports.pipeline import ImportRefused, permissions_to_import
 from catalogue.imports.temporal import TemporalImport, TemporalImportRequest, import_file
 from catalogue.models import Source
+from catalogue.naming import listed
 from catalogue.reconciliation import Change
 from catalogue.secrets import EntriesLost, seal, seal_entries, unseal, unseal_entries
 from connectors.formats import yaml
@@ -451,11 +452,13 @@ class OpenApiImportPage(SourceImportPage):
             [
                 len(group.operations),
                 group.reason,
-                _some([f"{one.method} {one.path}" for one in group.operations]),
+                listed([f"{one.method} {one.path}" for one in group.operations], SHOWN),
             ]
             for group in openapi.group_refusals(plan.refused)
         )
-        tools = ([chip(tag), len(names), _some(names)] for tag, names in openapi.tools_by_tag(plan).items())
+        tools = (
+            [chip(tag), len(names), listed(names, SHOWN)] for tag, names in openapi.tools_by_tag(plan).items()
+        )
         return {
             "counts": self.counts(plan),
             "tokens": f"{plan.tokens:,}",
@@ -463,11 +466,6 @@ class OpenApiImportPage(SourceImportPage):
             "refused": table(("Refused", "Why", "Which"), refused) if plan.refused else None,
             "left_out": [f"{group.note} ({len(group.tools)})" for group in openapi.group_notes(plan)],
         }
-
-
-def _some(names: list[str]) -> str:
-    more = len(names) - SHOWN
-    return ", ".join(names[:SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
 # Configuration as code

@@ -43,6 +43,7 @@ from catalogue.configuration import (
 )
 from catalogue.connections import secret_fields
 from catalogue.curation import MOST_FORMER_NAMES, POSITIONS_APART, UnknownPicks, write_toolset
+from catalogue.database import in_batches
 from catalogue.features import change_feature, is_enabled_when_new, words_of
 from catalogue.history import Actor, record_changes, record_deletion, remember_relations
 from catalogue.http_tools import KIND as DECLARED_HERE
@@ -245,10 +246,9 @@ class Workflows:
         Workflow.objects.bulk_create(self.added, batch_size=BATCH)
         names = {name for fields in self.changed.values() for name in (one.name for one in fields)}
         renamed = [row.pk for row, fields in self.changed.items() if fields[0].name == "tool_name"]
-        for start in range(0, len(renamed), BATCH):
+        for keys in in_batches(renamed, BATCH):
             # Unique names can be swapped only by way of names that no tool can have.
-            rows = Workflow.objects.filter(pk__in=renamed[start : start + BATCH])
-            rows.update(tool_name=Concat(Value("~"), Cast("pk", CharField())))
+            Workflow.objects.filter(pk__in=keys).update(tool_name=Concat(Value("~"), Cast("pk", CharField())))
         if self.changed:
             decided = [column for column in DECIDED if NAMES.get(column, column) in names]
             columns = [*decided, *(DECLARED if self.is_declared or self.accepted else ())]
@@ -264,16 +264,15 @@ class Workflows:
         return {**layer, MISSING: row.missing_since is not None}
 
     def _settle(self) -> None:
-        for start in range(0, len(self.accepted), BATCH):
-            batch = self.accepted[start : start + BATCH]
+        for batch in in_batches(self.accepted, BATCH):
             Review.objects.changes().filter(workflow__in=batch).delete()
         enabled = [
             row.pk
             for row, fields in self.changed.items()
             if row.enabled and any(one.name == "enabled" for one in fields)
         ]
-        for start in range(0, len(enabled), BATCH):
-            Review.objects.new_workflows().filter(workflow__in=enabled[start : start + BATCH]).delete()
+        for keys in in_batches(enabled, BATCH):
+            Review.objects.new_workflows().filter(workflow__in=keys).delete()
 
     def _add(self, source: Source, layer: Layer) -> None:
         enabled = source.new_workflows == Source.NewWorkflows.EXPOSED

@@ -14,7 +14,7 @@ from django.db.models import Prefetch, Q
 from django.utils import timezone
 from loguru import logger
 
-from catalogue.database import DatabaseOutage, run_in_database
+from catalogue.database import DatabaseOutage, in_batches, run_in_database
 from catalogue.models import Workflow
 from connectors.background import CLOCKS_APART
 from executions.models import ACTIVE, Execution, State
@@ -82,16 +82,16 @@ async def _renew(kept: _Kept) -> None:
 def _extend(held: Sequence[Held], awaited: Sequence[uuid.UUID]) -> None:
     now = timezone.now()
     until = now + LEASE
-    for at in range(0, len(held), AT_A_TIME):
-        keys, holders = zip(*held[at : at + AT_A_TIME], strict=True)
+    for batch in in_batches(held, AT_A_TIME):
+        keys, holders = zip(*batch, strict=True)
         # Expired ones too: if another process had taken one, its holder would differ.
         ours = Execution.objects.filter(pk__in=keys, lease_holder__in=set(holders), state__in=ACTIVE)
         with transaction.atomic():
             # Rows that a step has locked are renewed the next time.
             unlocked = ours.select_for_update(skip_locked=True).values("pk")
             Execution.objects.filter(pk__in=unlocked).update(lease_expires_at=until)
-    for at in range(0, len(awaited), AT_A_TIME):
-        waited_for = Execution.objects.filter(pk__in=awaited[at : at + AT_A_TIME])
+    for waiting in in_batches(awaited, AT_A_TIME):
+        waited_for = Execution.objects.filter(pk__in=waiting)
         # Not for callers that disconnected during a step.
         waited_for.filter(awaited_until__gt=now).update(awaited_until=until)
 

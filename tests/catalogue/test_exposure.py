@@ -485,5 +485,5 @@ def test_tags_that_are_no_list_of_texts_are_refused(db: None, tags: object) -> N
 
 
 def test_a_curator_cannot_change_what_upstream_decides(db: None) -> None:
-    with pytest.raises(TypeError, match="Curators cannot set these fields: input_schema, upstream_id"):
+    with pytest.raises(TypeError, match="These fields cannot be set here: input_schema, upstream_id"):
         override_workflow(make_workflow(), input_schema={}, upstream_id="x")

@@ -9,6 +9,7 @@ from catalogue.exposure import Visibility
 from catalogue.history import command
 from catalogue.imports import openapi
 from catalogue.management.base import ImportCommand, add_secret_options, json_object, read_secrets
+from catalogue.naming import listed
 from catalogue.reconciliation import Change
 from connectors.http_tools.openapi.document import MAX_BYTES
 from connectors.http_tools.openapi.operations import Selection
@@ -128,9 +129,9 @@ def _tools(outcome: openapi.OpenApiImport, shown: int | None) -> Iterator[str]:
     groups = openapi.tools_by_tag(outcome)
     width = max(map(len, groups), default=0)
     for tag, names in groups.items():
-        yield f"  {tag:<{width}}  {len(names):>4}  {_some(names, shown)}"
+        yield f"  {tag:<{width}}  {len(names):>4}  {listed(names, shown)}"
     if outcome.removed:
-        yield f"  removed: {_some([tool.tool_id for tool in outcome.removed], shown)}"
+        yield f"  removed: {listed([tool.tool_id for tool in outcome.removed], shown)}"
 
 
 def _refusals(outcome: openapi.OpenApiImport, shown: int | None) -> Iterator[str]:
@@ -157,8 +158,3 @@ def _notes(outcome: openapi.OpenApiImport, shown: int | None) -> Iterator[str]:
             yield f"      and {more} more (-v 2 shows all)"
     if more := len(groups) - len(groups[:shown]):
         yield f"  and {more} more of other kinds (-v 2 shows all)"
-
-
-def _some(names: list[str], shown: int | None) -> str:
-    more = len(names) - len(names[:shown])
-    return ", ".join(names[:shown]) + (f" and {more} more" if more else "")
