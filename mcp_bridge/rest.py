@@ -319,7 +319,7 @@ class ToolsetViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSe
                 base.Problem(f"/picked/{asked['picked'].index(name)}", f"No such workflow: {name}")
                 for name in unknown.names
             ]
-            raise base.Refusal(400, base.NOT_VALID, kind="validation", errors=problems) from None
+            raise base.Refusal.invalid(base.NOT_VALID, problems) from None
         self.record(change, written)
         shown = self.get_serializer(self.get_queryset().get(pk=written.pk))
         return Response(shown.data, code)

@@ -86,6 +86,11 @@ class Refusal(exceptions.APIException):
         self.more = more  # Further fields of the answer
 
     @classmethod
+    def invalid(cls, detail: str, errors: Iterable[Problem] = ()) -> "Refusal":
+        """Of a request that its caller must correct."""
+        return cls(400, detail, kind="validation", errors=errors)
+
+    @classmethod
     def of_settings(cls, error: ModelValidationError) -> "Refusal":
         problems = list(find_problems(as_serializer_error(error)))
         message = "; ".join(f"{problem.path[1:]}: {problem.message}" for problem in problems)
@@ -221,9 +226,9 @@ class BoundedJSONParser(BaseParser):
             return parse_json(read_bounded(stream), given=True)
         except HalfCharacters as error:
             problems = [Problem(place, fault) for place, fault in error.places]
-            raise Refusal(400, NOT_VALID, kind="validation", errors=problems) from None
+            raise Refusal.invalid(NOT_VALID, problems) from None
         except UnreadableJSON as error:
-            raise Refusal(400, f"The request's body cannot be read. {error}", kind="validation") from None
+            raise Refusal.invalid(f"The request's body cannot be read. {error}") from None
 
 
 class StrictSerializer(serializers.Serializer[Any]):
@@ -300,11 +305,9 @@ def wanted_fields(request: Request, known: Collection[str]) -> set[str]:
     wanted = {name.strip() for name in ",".join(request.query_params.getlist(FIELDS)).split(",")} - {""}
     if unknown := sorted(wanted - set(known)):
         message = f"Unknown field {unknown[0][:100]}. The fields are {', '.join(known)}."
-        raise Refusal(400, REFUSED, kind="validation", errors=[Problem(f"?{FIELDS}", message)])
+        raise Refusal.invalid(REFUSED, [Problem(f"?{FIELDS}", message)])
     if not wanted:
-        raise Refusal(
-            400, REFUSED, kind="validation", errors=[Problem(f"?{FIELDS}", "Name at least one field.")]
-        )
+        raise Refusal.invalid(REFUSED, [Problem(f"?{FIELDS}", "Name at least one field.")])
     return wanted
 
 
@@ -353,7 +356,7 @@ class LongPages(Pages):
             found = page_of(queryset, by=by, limit=size, cursor=request.query_params[CURSOR])
         except UnknownCursor:
             problem = Problem(f"?{CURSOR}", UNKNOWN_CURSOR)
-            raise Refusal(400, REFUSED, kind="validation", errors=[problem]) from None
+            raise Refusal.invalid(REFUSED, [problem]) from None
         self._next_cursor = found.next_cursor
         return found.rows
 
@@ -394,7 +397,7 @@ def refuse_together_with(request: Request, name: str, others: tuple[str, ...]) -
         if other in request.query_params
     ]
     if problems:
-        raise Refusal(400, REFUSED, kind="validation", errors=problems)
+        raise Refusal.invalid(REFUSED, problems)
 
 
 class StableOrdering(OrderingFilter):  # type: ignore[misc]
@@ -452,7 +455,7 @@ class StrictFilterBackend(DjangoFilterBackend):  # type: ignore[misc]
             *_bad_values(filterset),
         ]
         if problems:
-            raise Refusal(400, REFUSED, kind="validation", errors=problems)
+            raise Refusal.invalid(REFUSED, problems)
         narrowed: QuerySet[Any] = queryset if filterset is None else filterset.qs
         return narrowed
 
@@ -471,7 +474,7 @@ def check_parameters(request: Request, *known: OpenApiParameter) -> None:
     """For addresses that are no lists. Raises Refusal."""
     several = [parameter.name for parameter in known if parameter.many]
     if problems := list(_misused(request, [parameter.name for parameter in known], several=several)):
-        raise Refusal(400, problems[0].message, kind="validation", errors=problems)
+        raise Refusal.invalid(problems[0].message, problems)
 
 
 def is_set(request: Request, parameter: OpenApiParameter) -> bool:
@@ -479,7 +482,7 @@ def is_set(request: Request, parameter: OpenApiParameter) -> bool:
     text = request.query_params.get(parameter.name, "").strip().lower()
     if text not in BOOLEANS:
         problem = Problem(f"?{parameter.name}", NOT_BOOLEAN)
-        raise Refusal(400, NOT_BOOLEAN, kind="validation", errors=[problem])
+        raise Refusal.invalid(NOT_BOOLEAN, [problem])
     return bool(BOOLEANS[text])
 
 

@@ -12,7 +12,7 @@ from drf_spectacular.utils import (
     extend_schema,
     extend_schema_field,
 )
-from rest_framework import serializers, status
+from rest_framework import serializers
 from rest_framework.decorators import action
 from rest_framework.parsers import BaseParser
 from rest_framework.renderers import BaseRenderer, JSONRenderer
@@ -150,7 +150,7 @@ class ConfigurationViewSet(ImportViewSet):
         wanted = request.query_params.getlist("section") or list(SECTIONS)
         if unknown := [name for name in wanted if name not in SECTIONS]:
             message = f"Unknown section {unknown[0][:100]}. The sections are {', '.join(SECTIONS)}."
-            raise Refusal(400, message, kind="validation", errors=[Problem("?section", message)])
+            raise Refusal.invalid(message, [Problem("?section", message)])
         if request.auth is None:
             wanted = sections_for(request.user, wanted)
         record_export(actor_of(request), "configuration", sections=wanted)
@@ -271,9 +271,7 @@ class SettingsViewSet(ApiViewSet[ProductSettings]):
             phrases = product_settings.change_settings(body, by=by)
         except product_settings.InvalidSettings as error:
             problems = [Problem(f"/{name}", problem) for name, problem in error.problems.items()]
-            raise Refusal(
-                status.HTTP_400_BAD_REQUEST, NOT_VALID, kind="validation", errors=problems
-            ) from None
+            raise Refusal.invalid(NOT_VALID, problems) from None
         if phrases:
             self.record(f"Changed {'; '.join(phrases)}.", row)
         return Response(_settings())

@@ -224,10 +224,10 @@ def _declared_part(raw: Any, shown: dict[str, Any]) -> Any:
         for key in read_only
         if raw[key] != shown[key]
     ]:
-        raise Refusal(status.HTTP_400_BAD_REQUEST, NOT_STORED, kind="validation", errors=problems)
+        raise Refusal.invalid(NOT_STORED, problems)
     return {key: value for key, value in raw.items() if key not in read_only}
 
 
 def _refusal(refused: ToolsRefused, raw: Any) -> Refusal:
     problems = [Problem(place_of(fault, raw), fault.message) for fault in refused.problems]
-    return Refusal(status.HTTP_400_BAD_REQUEST, NOT_STORED, kind="validation", errors=problems)
+    return Refusal.invalid(NOT_STORED, problems)

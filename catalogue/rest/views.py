@@ -64,10 +64,8 @@ class ApiViewSet(GenericViewSet[Row]):
             )
         if request.method not in SAFE_METHODS and (condition := UNCHECKED & request.headers.keys()):
             names = " and ".join(sorted(condition))
-            raise Refusal(
-                status.HTTP_400_BAD_REQUEST,
-                f"Nothing was changed: changes are not made on a condition here. Send it without {names}.",
-                kind="validation",
+            raise Refusal.invalid(
+                f"Nothing was changed: changes are not made on a condition here. Send it without {names}."
             )
         if FIELDS in request.query_params:
             # Not a method of this class: drf-spectacular makes no serializers of views that have one.

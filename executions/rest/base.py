@@ -12,7 +12,7 @@ from typing import Any
 import django_filters  # type: ignore[import-untyped]
 from django.db.models import Q, QuerySet
 from drf_spectacular.utils import OpenApiParameter, extend_schema_field
-from rest_framework import serializers, status
+from rest_framework import serializers
 from rest_framework.request import Request
 
 from catalogue.access import Caller, person_of
@@ -57,7 +57,7 @@ def idempotency_key_of(request: Request) -> str:
     try:
         return "" if sent is None else read_idempotency_key(sent)
     except InvalidIdempotencyKey as error:
-        raise base.Refusal(status.HTTP_400_BAD_REQUEST, str(error), kind="validation") from None
+        raise base.Refusal.invalid(str(error)) from None
 
 
 def wants_fresh(request: Request) -> bool:
@@ -168,7 +168,7 @@ def wants_csv(request: Request) -> bool:
             for name in beside
         ]
     if problems:
-        raise base.Refusal(400, base.REFUSED, kind="validation", errors=problems)
+        raise base.Refusal.invalid(base.REFUSED, problems)
     return wanted == "csv"
 
 

@@ -115,10 +115,10 @@ def _interaction_refusal(error: interacting.InteractionRefused) -> Refusal:
     match error:
         case interacting.UnknownInteraction():
             problems = [Problem("/name", message)]
-            return Refusal(status.HTTP_400_BAD_REQUEST, message, kind="validation", errors=problems)
+            return Refusal.invalid(message, problems)
         case interacting.UnfitArguments():
             problems = [Problem(f"/arguments{problem.path}", problem.message) for problem in error.problems]
-            return Refusal(status.HTTP_400_BAD_REQUEST, message, kind="validation", errors=problems)
+            return Refusal.invalid(message, problems)
         case interacting.EngineUnavailable():
             return Refusal(status.HTTP_503_SERVICE_UNAVAILABLE, message, kind="execution")
         case interacting.SignalUncertain():
@@ -426,7 +426,7 @@ def _not_resolved(error: engine_runs.ResolutionRefused) -> Refusal:
     match error:
         case engine_runs.UnknownRun():
             problems = [Problem("/run_id", str(error))]
-            return Refusal(status.HTTP_400_BAD_REQUEST, str(error), kind="validation", errors=problems)
+            return Refusal.invalid(str(error), problems)
         case engine_runs.EngineSilent():
             return Refusal(status.HTTP_503_SERVICE_UNAVAILABLE, str(error), kind="execution")
         case _:
@@ -440,7 +440,7 @@ def _start_refusal(error: StartRefused) -> Refusal:
             return Refusal(status.HTTP_404_NOT_FOUND, f"{error} {look}")
         case InvalidArguments():
             problems = [Problem(f"/arguments{problem.path}", problem.message) for problem in error.problems]
-            return Refusal(status.HTTP_400_BAD_REQUEST, str(error), kind="validation", errors=problems)
+            return Refusal.invalid(str(error), problems)
         case IdempotencyConflict():
             return Refusal(status.HTTP_409_CONFLICT, str(error), execution_id=str(error.execution.pk))
         case KeyOfOtherToolset():
@@ -452,7 +452,7 @@ def _start_refusal(error: StartRefused) -> Refusal:
             busy.wait = error.retry_after
             return busy
         case _:
-            return Refusal(status.HTTP_400_BAD_REQUEST, str(error), kind="validation")
+            return Refusal.invalid(str(error))
 
 
 class RunFilterSerializer(StrictSerializer):
@@ -543,7 +543,7 @@ class EngineRunViewSet(ApiViewSet[Execution]):
         asked = RunFilterSerializer(data=_without_blanks(request.query_params))
         if not asked.is_valid():
             problems = [Problem(f"?{one.path[1:]}", one.message) for one in find_problems(asked.errors)]
-            raise Refusal(status.HTTP_400_BAD_REQUEST, REFUSED, kind="validation", errors=problems)
+            raise Refusal.invalid(REFUSED, problems)
         size, cursor = asked.validated_data["page_size"], asked.validated_data["cursor"]
         try:
             page = run_without_connection(
@@ -566,7 +566,7 @@ def _without_blanks(parameters: QueryDict) -> QueryDict:
 def _refusal(error: ConnectorError) -> Refusal:
     match error:
         case Rejected():
-            return Refusal(status.HTTP_400_BAD_REQUEST, error.message, kind="validation")
+            return Refusal.invalid(error.message)
         case Unsupported():
             return Refusal(status.HTTP_409_CONFLICT, error.message, kind="execution")
         case _:

@@ -3,7 +3,7 @@ from typing import Any
 from django.db.models import QuerySet
 from drf_spectacular.helpers import forced_singular_serializer
 from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema
-from rest_framework import serializers, status
+from rest_framework import serializers
 from rest_framework.decorators import action
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -108,7 +108,5 @@ def _key_of(tool_name: str, *, place: str) -> int:
     # PostgreSQL refuses characters that no tool name has.
     if not tool_name.isprintable() or (key := same.first()) is None:
         message = f"No workflow has the tool name {tool_name[:64]!a}."
-        raise Refusal(
-            status.HTTP_400_BAD_REQUEST, message, kind="validation", errors=[Problem(place, message)]
-        )
+        raise Refusal.invalid(message, [Problem(place, message)])
     return key

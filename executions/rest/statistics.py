@@ -6,7 +6,7 @@ import django_filters  # type: ignore[import-untyped]
 from django.db.models import QuerySet
 from django.utils import timezone
 from drf_spectacular.utils import OpenApiExample, extend_schema, extend_schema_view
-from rest_framework import serializers, status
+from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
@@ -148,7 +148,7 @@ def _refuse_too_long(start: datetime, end: datetime, bucket: str) -> None:
     if end - start > longest + HOUR:
         message = f"The period is too long: request at most {longest.days} days, or use another bucket."
         problems = [Problem("?ended_after", message)]
-        raise Refusal(status.HTTP_400_BAD_REQUEST, message, kind="validation", errors=problems)
+        raise Refusal.invalid(message, problems)
 
 
 def _rows(
