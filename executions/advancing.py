@@ -42,10 +42,10 @@ def _forget(task: asyncio.Task[None]) -> None:
         logger.opt(exception=error).error("A step of an execution failed")
 
 
-async def finish_steps(*, within: float = LAST_STEPS_SECONDS) -> None:
+async def finish_steps() -> None:
     """Wait for the tasks of this loop before the loop or its connectors are closed."""
     loop = asyncio.get_running_loop()
-    last = loop.time() + within
+    last = loop.time() + LAST_STEPS_SECONDS
     # Repeated, because the last step of one may begin another.
     while (left := last - loop.time()) > 0:
         mine = [task for task in _under_way.copy() if task.get_loop() is loop and not task.done()]

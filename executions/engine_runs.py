@@ -158,11 +158,8 @@ async def resolve_as_started(execution_id: str, run_id: str, *, caller: Caller) 
 
 def resolve_as_not_started(execution_id: str, *, caller: Caller) -> Execution:
     execution = _find_unconfirmed(execution_id, caller)
-    if not execution.confirm_not_started(by=caller.name):
-        raise NotUnconfirmed(find_execution(execution_id, caller=caller))
-    log_of(execution).info("Resolved by {}: it was not started", caller.key)
-    wake(execution.pk)
-    return execution
+    done = execution.confirm_not_started(by=caller.name)
+    return _resolved(execution, caller, "it was not started", done=done)
 
 
 def _find_unconfirmed(execution_id: str, caller: Caller) -> Execution:
@@ -204,17 +201,20 @@ async def _ask_about(execution: Execution, run_id: str) -> datetime:
 
 
 def _confirm_started(execution: Execution, run_id: str, caller: Caller, next_poll: datetime) -> Execution:
-    if not execution.confirm_started(run_id, by=caller.name, next_attempt_at=next_poll):
-        raise NotUnconfirmed(find_execution(str(execution.pk), caller=caller))
-    log_of(execution).info("Resolved by {}: it runs as {}", caller.key, run_id)
-    wake(execution.pk)
+    done = execution.confirm_started(run_id, by=caller.name, next_attempt_at=next_poll)
+    resolved = _resolved(execution, caller, f"it runs as {run_id}", done=done)
     request_poll()
-    return execution
+    return resolved
 
 
 def _confirm_ran(execution: Execution, output: Any, caller: Caller) -> Execution:
-    if not execution.confirm_ran(output, by=caller.name):
+    return _resolved(execution, caller, "it ran", done=execution.confirm_ran(output, by=caller.name))
+
+
+def _resolved(execution: Execution, caller: Caller, how: str, *, done: bool) -> Execution:
+    """Raises NotUnconfirmed if it was resolved in the meantime."""
+    if not done:
         raise NotUnconfirmed(find_execution(str(execution.pk), caller=caller))
-    log_of(execution).info("Resolved by {}: it ran", caller.key)
+    log_of(execution).info("Resolved by {}: {}", caller.key, how)
     wake(execution.pk)
     return execution

@@ -17,14 +17,7 @@ from catalogue.database import run_in_database
 from catalogue.interactions import DeclaredInteraction, InteractionKind, interactions_of
 from catalogue.naming import find_similar_names
 from catalogue.schemas import ArgumentProblem, CheckedArguments, check_arguments
-from connectors.errors import (
-    ConnectorError,
-    InvalidAnswer,
-    Misconfigured,
-    OutcomeUnknown,
-    Unreachable,
-    Unsupported,
-)
+from connectors.errors import ConnectorError, InvalidAnswer, Misconfigured, OutcomeUnknown, Unreachable
 from connectors.protocol import Capabilities
 from executions.advancing import advance_and_release, begin, hold_and_read
 from executions.approvals import cancel_unapproved
@@ -269,7 +262,7 @@ async def cancel_execution(execution_id: str, *, caller: Caller, by: str = "") -
             return _cancellation_of(execution)
         # It was admitted or ended in the meantime.
         return await cancel_execution(execution_id, caller=caller, by=by)
-    if (why_not := await _why_not_cancellable(execution)) is not None:
+    if why_not := await _why_not_cancellable(execution):
         return Cancellation(CancelOutcome.NOT_SUPPORTED, why_not, execution)
     await run_in_database(execution.request_cancel, by or caller.name)
     wake(execution.pk)
@@ -277,24 +270,23 @@ async def cancel_execution(execution_id: str, *, caller: Caller, by: str = "") -
     return _cancellation_of(await run_in_database(find_execution, execution_id, caller=caller))
 
 
-async def _why_not_cancellable(execution: Execution) -> str | None:
-    """An execution that no engine has yet can always be cancelled."""
+async def _why_not_cancellable(execution: Execution) -> str:
+    """Empty if it can be cancelled, as one that no engine has yet always can."""
     if execution.state == State.PENDING or execution.workflow is None:
-        return None
+        return ""
     try:
         async with connector_for(execution.workflow.source) as connector:
             capabilities = capabilities_of(connector, execution)
             if capabilities.can_cancel or (
                 execution.state == State.STARTING and capabilities.cancellable_start
             ):
-                return None
+                return ""
     except ConnectorError as error:
         return error.message
-    unsupported = Unsupported(
+    return (
         f"Not supported: the engine behind {execution.source_name} cannot cancel runs. "
         f"The run continues until it ends or its timeout of {execution.timeout_seconds} s passes."
     )
-    return unsupported.message
 
 
 async def _try_now(execution: Execution) -> None:

@@ -43,9 +43,7 @@ class _Gone(Exception):
 
 def answer_from_cache(request: StartRequest, workflow: Workflow, *, digest: str) -> Execution | None:
     """A completed execution from a cached result, or None. Hits do not count towards the limits."""
-    if workflow.effective_cache_seconds is None or request.fresh:
-        return None
-    if (found := _find_usable(workflow, digest)) is None:
+    if request.fresh or (found := _find_usable(workflow, digest)) is None:
         return None
     try:
         execution = _record_hit(request, workflow, digest, found)

@@ -18,7 +18,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from django.conf import settings
 from django.db import IntegrityError, transaction
-from django.db.models import Count, F, Q
+from django.db.models import Count, F, Model, Q, QuerySet
 from django.utils import timezone
 from loguru import logger
 
@@ -41,6 +41,7 @@ from telemetry import metrics
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
+RowT = TypeVar("RowT", bound=Model)
 MAX_AGE_SECONDS = 0.2  # How long a process relies on its last count of all processes' admissions
 RESERVE = 100
 MINUTE = timedelta(seconds=60)
@@ -154,6 +155,17 @@ def read_idempotency_key(sent: Any) -> str:
     return sent
 
 
+def first_unless_expired(with_key: QuerySet[RowT]) -> RowT | None:
+    """The row of an idempotency key. An expired one gives its key up, for the next call."""
+    expired = timezone.now() - timedelta(hours=settings.CATALOGUE["idempotency_hours"])
+    known: Any = with_key.first()
+    if known is not None and known.created_at < expired:
+        with_key.filter(created_at__lt=expired).update(idempotency_key="")
+        return None
+    row: RowT | None = known
+    return row
+
+
 def exposed_workflow(tool_name: str, *, caller: Caller) -> Workflow:
     """Raises UnknownTool, also for a tool outside the caller's toolset."""
     shown = current_catalogue().seen_within(caller.bounds)
@@ -168,15 +180,13 @@ def exposed_workflow(tool_name: str, *, caller: Caller) -> Workflow:
     return workflow
 
 
-def create_execution(request: StartRequest, *, holder: str = "") -> Execution:
-    """Commit the record of a run that is about to start, or find the one that the request repeats.
+def create_execution(request: StartRequest) -> Execution:
+    """Commit the record of a run that a worker is about to start, or find the one that the request repeats.
 
-    A cached result completes the record at once. With a `holder`, a request that waits: if the limits allow,
-    the record is STARTING under the holder's lease, and the holder continues with `runner.start.send_start`.
-    Otherwise a worker starts it. Raises the subclasses of StartRefused. Each call that is recorded counts
-    towards the rates, an answer from the cache too; a repeated one does not.
+    A cached result completes the record at once. Raises the subclasses of StartRefused. Each call that is
+    recorded counts towards the rates, an answer from the cache too; a repeated one does not.
     """
-    return prepare_execution(request, holder)()
+    return prepare_execution(request)()
 
 
 def _counting_refusals(step: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
@@ -192,10 +202,13 @@ def _counting_refusals(step: Callable[Parameters, Result]) -> Callable[Parameter
 
 
 @_counting_refusals
-def prepare_execution(request: StartRequest, holder: str) -> Callable[[], Execution]:
-    """The part of `create_execution` that may wait for other threads, so that it must hold no transaction
-    (rates: who books writes under a lock). The function that it returns is the rest, and may be a part of a
-    larger transaction."""
+def prepare_execution(request: StartRequest, holder: str = "") -> Callable[[], Execution]:
+    """The part of `create_execution` that may wait for other threads (`rates` write under a lock), so it must
+    not run in a transaction. The function that it returns is the rest, and may be a part of a larger one.
+
+    `holder`: of a request that waits. If the limits allow, the record is then STARTING under the holder's
+    lease, and the holder continues with `runner.start.send_start` in place of a worker.
+    """
     written = request
     if written.idempotency_key and (asked_before := _find_by_key(written)) is not None:
         return lambda: asked_before
@@ -307,12 +320,8 @@ def _find_by_key(request: StartRequest) -> Execution | None:
         return None
     key = read_idempotency_key(request.idempotency_key)
     mine = Execution.objects.filter(caller=request.caller.key, idempotency_key=key)
-    known = mine.select_related("workflow__source").first()
+    known = first_unless_expired(mine.select_related("workflow__source"))
     if known is None:
-        return None
-    expired = timezone.now() - timedelta(hours=settings.CATALOGUE["idempotency_hours"])
-    if known.created_at < expired:
-        mine.filter(created_at__lt=expired).update(idempotency_key="")
         return None
     if not request.caller.owns(known):
         raise refusals.KeyOfOtherToolset

@@ -23,6 +23,7 @@ from catalogue.access import Caller
 from catalogue.database import run_in_database
 from executions.models import OPEN, Execution, State
 from executions.retention import KeptAlike, kept_alike, take_batch
+from executions.starting import first_unless_expired
 from orchestration.models import Failure, Stage, WorkflowRequest, started_stage
 
 OPENING_SECONDS = 60  # For the first stage
@@ -175,11 +176,7 @@ def _find_by_key(asked: RequestInput, digest: str) -> WorkflowRequest | None:
     if not asked.idempotency_key:
         return None
     mine = WorkflowRequest.objects.filter(caller=asked.caller.key, idempotency_key=asked.idempotency_key)
-    if (known := mine.first()) is None:
-        return None
-    expired = timezone.now() - timedelta(hours=settings.CATALOGUE["idempotency_hours"])
-    if known.created_at < expired:
-        mine.filter(created_at__lt=expired).update(idempotency_key="")
+    if (known := first_unless_expired(mine)) is None:
         return None
     if known.request_hash != digest or not asked.caller.owns(known):
         raise IdempotencyConflict(known)

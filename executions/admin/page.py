@@ -311,7 +311,6 @@ def _show_body(body: Any, whole: str) -> SafeString:
 
 
 MAY_LOOK = ("executions.view_execution", "executions.change_execution")
-NAMES = frozenset({"input", "output", "content", "start_answer", "status_answer"})
 
 
 def send_payload(request: HttpRequest, key: uuid.UUID, name: str) -> HttpResponse:
@@ -319,7 +318,7 @@ def send_payload(request: HttpRequest, key: uuid.UUID, name: str) -> HttpRespons
     if not any(map(request.user.has_perm, MAY_LOOK)):
         raise PermissionDenied
     payload = get_object_or_404(ExecutionPayload, pk=key)
-    value = getattr(payload, name) if name in NAMES else None
+    value = getattr(payload, name) if name in dict(PAYLOADS) else None
     if value is None:
         raise Http404(f"This execution has no {name}.")
     record_export(actor_of(request), "payload", execution=str(key), part=name)

@@ -86,28 +86,21 @@ class Execution(Transitions):
         return self._move([State.PENDING], when=ours, state=State.STARTING)
 
     def postpone_start(
-        self, *, next_attempt_at: datetime, why: str, answer: dict[str, Any] | None = None
+        self,
+        *,
+        next_attempt_at: datetime,
+        why: str,
+        answer: dict[str, Any] | None = None,
+        unsure: bool = False,
     ) -> bool:
-        """Back to PENDING: the engine has certainly not started it."""
+        """Back to PENDING: the engine has certainly not started it. `unsure`: still STARTING, because it may
+        have been started; sending it again will show."""
         return self._move(
             [State.STARTING],
-            ("start_postponed", why),
+            ("start_unknown" if unsure else "start_postponed", why),
             ours=True,
             payload={"start_answer": answer} if answer else None,
-            state=State.PENDING,
-            next_attempt_at=next_attempt_at,
-            attempts=self.attempts + 1,
-        )
-
-    def postpone_start_again(
-        self, *, next_attempt_at: datetime, why: str, answer: dict[str, Any] | None = None
-    ) -> bool:
-        """Still STARTING: it may have been started; sending it again will show."""
-        return self._move(
-            [State.STARTING],
-            ("start_unknown", why),
-            ours=True,
-            payload={"start_answer": answer} if answer else None,
+            state=State.STARTING if unsure else State.PENDING,
             next_attempt_at=next_attempt_at,
             attempts=self.attempts + 1,
         )

@@ -154,13 +154,13 @@ async def follow(execution: Execution, *, waited_for: bool) -> None:
         metrics.polls.labels(error_name(error)).inc()
         await record(_record_failed_poll, execution, error, capabilities, release=release)
         return
-    if not isinstance(look, datetime):
-        metrics.polls.labels("ok").inc()
-        if poll_outages.end(execution):
-            await run_in_database(list_again_after_outage, execution.source_name)
     if isinstance(look, datetime):
         await record(execution.wait_for_next_poll, next_attempt_at=look, release=release)
-    elif release and _goes_on(execution, look.snapshot, look.interval):
+        return
+    metrics.polls.labels("ok").inc()
+    if poll_outages.end(execution):
+        await run_in_database(list_again_after_outage, execution.source_name)
+    if release and _goes_on(execution, look.snapshot, look.interval):
         # Whole seconds, so that many rows share one statement.
         seconds = ceil(look.interval.total_seconds())
         await record_together(record_polls, (execution, look.snapshot), seconds=seconds)

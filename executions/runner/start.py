@@ -214,7 +214,7 @@ async def _record_failure(execution: Execution, error: ConnectorError, *, unsure
         await run_in_database(execution.postpone_start, **postponed)
         log_of(execution).warning("Start postponed: {}", error.message)
     elif worth_it and await _starts_are_idempotent(execution):
-        await run_in_database(execution.postpone_start_again, **postponed)
+        await run_in_database(execution.postpone_start, **postponed, unsure=True)
         log_of(execution).warning("Start of unknown outcome, to be repeated: {}", error.message)
     elif unsure and await can_be_looked_up(execution):
         await run_in_database(_begin_to_look_up, execution, error)

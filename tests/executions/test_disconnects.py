@@ -304,7 +304,7 @@ async def test_a_server_that_stops_notes_who_has_gone(engine: WireEngine, workfl
         waiting = asyncio.create_task(ask())
         await until(lambda: Execution.objects.filter(polls=1).exists())
         await disconnect(waiting)
-        await advancing.finish_steps(within=10)
+        await advancing.finish_steps()
         await close_connectors()
 
     await asyncio.to_thread(asyncio.run, serve())
@@ -326,7 +326,7 @@ async def test_a_server_that_stops_waits_for_what_the_last_steps_begin(
         await gate.request()
         leaving = asyncio.create_task(disconnect(waiting))
         await until(lambda: only().cancel_requested_at)
-        stopping = asyncio.create_task(advancing.finish_steps(within=15))
+        stopping = asyncio.create_task(advancing.finish_steps())
         gate.open()
         await asyncio.gather(leaving, stopping)
         await close_connectors()
@@ -347,7 +347,7 @@ async def test_a_server_that_stops_waits_for_a_step_that_the_only_other_one_bega
         advancing.begin(last())
 
     advancing.begin(first())
-    await advancing.finish_steps(within=10)
+    await advancing.finish_steps()
     assert ended.is_set()
 
 
@@ -363,7 +363,7 @@ async def test_a_server_that_stops_notes_who_was_answered_in_the_last_moment(
         waiting = asyncio.create_task(ask())
         await gate.request()
         await in_database(Execution.objects.update, awaited_until=timezone.now())
-        stopping = asyncio.create_task(advancing.finish_steps(within=15))
+        stopping = asyncio.create_task(advancing.finish_steps())
         gate.open()
         await stopping
         assert is_nothing_under_way() and (await waiting).succeeded

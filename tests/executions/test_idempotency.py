@@ -16,7 +16,7 @@ from connectors.background import run_in_background_loop
 from connectors.protocol import RunSnapshot, RunState
 from executions.models import Execution, State
 from executions.refusals import Busy, IdempotencyConflict, InvalidArguments, InvalidIdempotencyKey
-from executions.starting import create_execution, read_idempotency_key
+from executions.starting import create_execution, prepare_execution, read_idempotency_key
 from tests.connectors.scripted import replies, sends_and_hangs_up
 from tests.executions.engines import Gate, WireEngine, completed, in_turn, receipt, status, until
 from tests.executions.steps import (
@@ -207,7 +207,7 @@ def test_requests_in_the_same_instant_are_one_execution(workflow: Workflow) -> N
         try:
             request = request_for("report", {"year": 2026}, idempotency_key=KEY)
             meeting.wait()
-            return create_execution(request, holder=holder)
+            return prepare_execution(request, holder)()
         finally:
             connection.close()
 

@@ -24,7 +24,7 @@ from connectors.testing import free_port
 from executions.models import Execution, State
 from executions.models.lifecycle import StartRequest
 from executions.queue import admit_queued
-from executions.starting import create_execution
+from executions.starting import create_execution, prepare_execution
 from telemetry.traces import request_id
 from tests import plain_http
 from tests.api.clients import administrator
@@ -386,15 +386,13 @@ def start_by_hand(engine: ExampleEngine, execution: Execution, arguments: dict[s
 
 
 def killed_while_starting(workflow: Workflow) -> Execution:
-    execution = create_execution(
-        StartRequest(
-            tool_name=workflow.tool_name,
-            arguments={"seconds": 0},
-            caller=ALICE,
-            door=Execution.Door.MCP,
-        ),
-        holder="a process that was killed",
+    request = StartRequest(
+        tool_name=workflow.tool_name,
+        arguments={"seconds": 0},
+        caller=ALICE,
+        door=Execution.Door.MCP,
     )
+    execution = prepare_execution(request, "a process that was killed")()
     expire_lease(execution)
     return execution
 

@@ -10,7 +10,7 @@ from catalogue.models import Source, Workflow
 from executions.models import Execution, State
 from executions.models.lifecycle import StartRequest
 from executions.runner.start import FEWEST_LOOKS, LOOKING_UP
-from executions.starting import create_execution
+from executions.starting import prepare_execution
 from tests import plain_http
 from tests.connectors.scripted import Behaviour, Received, replies, sends_and_hangs_up
 from tests.executions.engines import (
@@ -70,12 +70,10 @@ def keyed_workflow(engine: WireEngine, configured: Any) -> Workflow:
 
 def killed_while_starting(workflow: Workflow, **arguments: Any) -> Execution:
     """What a process that was killed in mid-start leaves, once its lease has run out."""
-    execution = create_execution(
-        StartRequest(
-            tool_name=workflow.tool_name, arguments=arguments, caller=ALICE, door=Execution.Door.MCP
-        ),
-        holder="a process that was killed",
+    request = StartRequest(
+        tool_name=workflow.tool_name, arguments=arguments, caller=ALICE, door=Execution.Door.MCP
     )
+    execution = prepare_execution(request, "a process that was killed")()
     expire_lease(execution)
     return execution
 

@@ -70,8 +70,8 @@ VERBS = {
         State.PENDING,
         "start_postponed",
     ),
-    "postpone_start_again": Verb(
-        lambda e: e.postpone_start_again(next_attempt_at=SOON, why="silence"),
+    "postpone_start (unsure)": Verb(
+        lambda e: e.postpone_start(next_attempt_at=SOON, why="silence", unsure=True),
         (State.STARTING,),
         None,
         "start_unknown",

@@ -473,7 +473,7 @@ async def test_a_server_that_stops_during_a_start_hears_the_engine_out(
         waiting = asyncio.create_task(call("report"))
         await gate.request()
         await disconnect(waiting)
-        stopping = asyncio.create_task(advancing.finish_steps(within=10))
+        stopping = asyncio.create_task(advancing.finish_steps())
         gate.open()
         await stopping
         await close_connectors()
@@ -484,13 +484,16 @@ async def test_a_server_that_stops_during_a_start_hears_the_engine_out(
     assert (execution.state, execution.run_id, execution.lease_holder) == (State.RUNNING, RUN_ID, "")
 
 
-async def test_a_server_that_stops_does_not_wait_for_ever(engine: WireEngine, workflow: Workflow) -> None:
+async def test_a_server_that_stops_does_not_wait_for_ever(
+    engine: WireEngine, workflow: Workflow, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """B6: an engine that does not answer cannot keep a process from being stopped."""
     gate = Gate(replies(200, receipt()))
     engine.on_start = gate
     waiting = asyncio.create_task(call("report"))
     await gate.request()
-    await asyncio.wait_for(advancing.finish_steps(within=0.05), timeout=10)
+    monkeypatch.setattr(advancing, "LAST_STEPS_SECONDS", 0.05)
+    await asyncio.wait_for(advancing.finish_steps(), timeout=5)
     assert not waiting.done()
     gate.open()
     engine.on_status = replies(200, completed())

@@ -19,7 +19,7 @@ from catalogue.sources import update_source
 from executions.models import Execution
 from executions.models.lifecycle import StartRequest
 from executions.refusals import UnknownTool
-from executions.starting import create_execution
+from executions.starting import create_execution, prepare_execution
 from mcp_bridge.bearers import forget_bearers
 from mcp_bridge.models import AccessToken
 from mcp_bridge.tokens import create_token
@@ -244,7 +244,7 @@ def test_the_run_page_starts_nothing_that_is_reserved_for_others_while_it_is_hid
 def test_a_cached_result_of_another_is_not_given_to_who_may_not_run_the_workflow(finance: None) -> None:
     Workflow.objects.filter(name="pay").update(cache_seconds=60)
     with pytest.raises(UnknownTool):
-        create_execution(
+        prepare_execution(
             StartRequest(
                 tool_name="pay",
                 arguments={},
@@ -252,7 +252,7 @@ def test_a_cached_result_of_another_is_not_given_to_who_may_not_run_the_workflow
                 door=Execution.Door.MCP,
                 may_reattach=True,
             ),
-            holder="one",
+            "one",
         )
 
 
