@@ -22,20 +22,37 @@ from catalogue.descriptions import CHARACTERS_PER_TOKEN, tokens_for
 from catalogue.exposure import current_catalogue
 from catalogue.http_tools import is_http_tool
 from catalogue.models import Workflow
-from catalogue.naming import counted
+from catalogue.naming import counted, listed
 from connectors.network.redaction import printable, shorten
 from executions.advancing import begin
 from executions.models import Execution
 from executions.models.lifecycle import StartRequest
 from executions.refusals import Busy, StartRefused, TooManyCalls
 from executions.waiting import start_and_wait
-from orchestration import guard, records, retrieval
-from orchestration.guard import Approved, Proposal, ProposalRefused, check_proposal
-from orchestration.language_model import Message, MeteredModel, Reply, ask_model
+from orchestration import records
+from orchestration.guard import (
+    Approved,
+    Proposal,
+    ProposalRefused,
+    UnreadableProposal,
+    check_proposal,
+    objects_in,
+    proposal_schema,
+    read_proposal,
+)
+from orchestration.language_model import Message, MeteredModel, Reply
 from orchestration.models import Failure, Stage, StageFailed, StageState, WorkflowRequest
 from orchestration.prompts import formatting_prompt, repair_prompt, selection_prompt, shortlist_prompt
 from orchestration.records import NotReplayable, RequestInput, RequestOutcome, RequestRefused
-from orchestration.retrieval import find_tools
+from orchestration.retrieval import (
+    ToolContext,
+    Wanted,
+    describe_all,
+    describe_likeliest,
+    find_tools,
+    name_tools,
+    rank_tools,
+)
 
 OURS = "Internal error, not caused by the request; the server's log has the details."
 GIVEN_UP = "The request was abandoned because it exceeded its time limit."
@@ -58,7 +75,7 @@ SHARE_OF_BEGINNING = 0.8  # Of a cut response; the rest is its end, where totals
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Selection:
-    approved: guard.Approved
+    approved: Approved
     rounds: int
     warnings: Sequence[str] = ()
 
@@ -73,17 +90,15 @@ async def choose_call(instructions: str, tools: Mapping[str, Workflow], *, model
     """Raises StageFailed. `model` adds up the costs, also of failures."""
     # Hundreds of tools take most of a second, which would block the event loop.
     unknown: list[str] = []
-    context = await run_in_database(
-        retrieval.describe_all, list(tools.values()), tokens=_room_for_tools(instructions)
-    )
+    context = await run_in_database(describe_all, list(tools.values()), tokens=_room_for_tools(instructions))
     if context is None:
         context, unknown = await _describe_wanted(instructions, tools, model)
     has_endpoints = any(map(is_http_tool, tools.values()))
     asked = selection_prompt(instructions, context.text, has_endpoints=has_endpoints)
-    schema = guard.proposal_schema(list(context.described), has_endpoints=has_endpoints)
+    schema = proposal_schema(list(context.described), has_endpoints=has_endpoints)
     reply = await model.ask(asked, schema=schema)
     first = _judge(reply.text, tools)
-    if isinstance(first, guard.Approved):
+    if isinstance(first, Approved):
         return Selection(approved=first, rounds=1, warnings=_warnings(unknown))
     logger.info("The proposal is sent back: {}", first.failure.label)
     asked = repair_prompt(asked, reply.text, shorten(first.message, LONGEST_OBJECTION))
@@ -99,62 +114,62 @@ async def choose_call(instructions: str, tools: Mapping[str, Workflow], *, model
 
 async def _describe_wanted(
     instructions: str, tools: Mapping[str, Workflow], model: MeteredModel
-) -> tuple[retrieval.ToolContext, list[str]]:
+) -> tuple[ToolContext, list[str]]:
     """The likeliest tools by what the model looks for, and the tools that it was not shown at all."""
     room = _room_for_tools(instructions)
 
-    def rank(wanted: retrieval.Wanted) -> list[Workflow]:
-        return retrieval.rank_tools(list(tools.values()), instructions, current_catalogue(), wanted)
+    def rank(wanted: Wanted) -> list[Workflow]:
+        return rank_tools(list(tools.values()), instructions, current_catalogue(), wanted)
 
-    named = retrieval.name_tools(await run_in_database(rank, retrieval.Wanted()), tokens=room)
+    named = name_tools(await run_in_database(rank, Wanted()), tokens=room)
     asked = shortlist_prompt(instructions, "\n".join(named.values()))
     reply = await model.ask(asked, schema=SHORTLIST_SCHEMA)
     ranked = await run_in_database(rank, _read_wanted(reply.text))
-    context = await run_in_database(partial(retrieval.describe_likeliest, ranked, tokens=room))
+    context = await run_in_database(describe_likeliest, ranked, tokens=room)
     return context, [name for name in tools if name not in named and name not in context.described]
 
 
-def _read_wanted(text: str) -> retrieval.Wanted:
+def _read_wanted(text: str) -> Wanted:
     """Empty if the answer is unreadable: the instructions alone then rank the tools."""
     answers = [
-        found for found in guard.objects_in(text[:LONGEST_SHORTLIST]) if "words" in found or "tools" in found
+        found for found in objects_in(text[:LONGEST_SHORTLIST]) if "words" in found or "tools" in found
     ]
     if not answers:
         logger.info("The model did not say which tools to describe; the instructions are used instead")
-        return retrieval.Wanted()
+        return Wanted()
     words, tools = answers[0].get("words"), answers[0].get("tools")
-    return retrieval.Wanted(
+    return Wanted(
         words=words if isinstance(words, str) else "",
         tools=[name for name in tools if isinstance(name, str)] if isinstance(tools, list) else [],
     )
 
 
-def approve_anew(approved: guard.Approved, *, caller: Caller) -> guard.Approved:
+def approve_anew(approved: Approved, *, caller: Caller) -> Approved:
     """By the tool's present definition, which may have changed meanwhile. Raises StageFailed."""
     name = approved.workflow.tool_name
     current = current_catalogue().seen_within(caller.bounds).get(name)
     if current is None or current is approved.workflow:
         # Starting a missing tool has its own error.
         return approved
-    proposal = guard.Proposal(tool=name, reason=approved.reason, arguments=approved.arguments)
+    proposal = Proposal(tool=name, reason=approved.reason, arguments=approved.arguments)
     try:
-        return guard.check_proposal(proposal, {name: current})
-    except guard.ProposalRefused as error:
+        return check_proposal(proposal, {name: current})
+    except ProposalRefused as error:
         message = f"{name} was changed while the model chose. Nothing was sent; ask again. {error}"
         raise StageFailed(message, failure=Failure.PROPOSAL_REFUSED) from error
 
 
-def _judge(text: str, tools: Mapping[str, Workflow]) -> guard.Approved | _Objection:
+def _judge(text: str, tools: Mapping[str, Workflow]) -> Approved | _Objection:
     """Raises StageFailed if the model says that no tool fits, which needs no repair."""
     try:
-        proposal = guard.read_proposal(text)
+        proposal = read_proposal(text)
         if proposal.tool is None:
             reason = f": {printable(proposal.reason)}" if proposal.reason else "."
             raise StageFailed(f"The model says that no tool fits{reason}", failure=Failure.NO_TOOL_FITS)
-        return guard.check_proposal(proposal, tools)
-    except guard.UnreadableProposal as error:
+        return check_proposal(proposal, tools)
+    except UnreadableProposal as error:
         return _Objection(str(error), Failure.MODEL_ANSWER)
-    except guard.ProposalRefused as error:
+    except ProposalRefused as error:
         return _Objection(str(error), Failure.PROPOSAL_REFUSED)
 
 
@@ -179,11 +194,9 @@ def _words_of(objection: _Objection) -> str:
 def _warnings(unknown: Sequence[str]) -> list[str]:
     if not unknown:
         return []
-    named = ", ".join(unknown[:LEFT_OUT_SHOWN])
-    more = len(unknown) - LEFT_OUT_SHOWN
     return [
-        f"The model did not see all tools because they exceed its context: {named}"
-        f"{f' and {more} more' if more > 0 else ''}. Name fewer tools to have all of them considered."
+        "The model did not see all tools because they exceed its context: "
+        f"{listed(unknown, LEFT_OUT_SHOWN)}. Name fewer tools to have all of them considered."
     ]
 
 
@@ -447,7 +460,7 @@ async def format_response(
     *,
     instructions: str,
     format_instructions: str,
-    ask: Callable[[Sequence[Message]], Awaitable[Reply]] = ask_model,
+    ask: Callable[[Sequence[Message]], Awaitable[Reply]],
 ) -> Reply:
     """`raw`: a JSON value or text, which is cut to fit. Raises what `ask` raises."""
     prompt_about = partial(

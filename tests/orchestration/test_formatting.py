@@ -7,7 +7,7 @@ import pytest
 from pytest_django import Settings
 
 from catalogue.descriptions import tokens_for
-from orchestration.language_model import ModelError, ModelProblem, Reply
+from orchestration.language_model import ModelError, ModelProblem, Reply, ask_model
 from orchestration.pipeline import cut_to_tokens, format_response
 from tests.engines import model_answers as wire
 from tests.engines.model_server import ModelServer
@@ -15,7 +15,7 @@ from tests.engines.model_server import ModelServer
 
 async def formatted(raw: Any, **more: Any) -> Reply:
     options = {"instructions": "What does A-7 cost?", "format_instructions": ""} | more
-    return await format_response(raw, **options)
+    return await format_response(raw, ask=ask_model, **options)
 
 
 async def test_the_model_puts_the_response_into_words(model_server: ModelServer) -> None:
