@@ -1,7 +1,6 @@
 """The second factor of accounts that log in with a password: codes of an authenticator app."""
 
 import base64
-import hashlib
 import os
 import time
 from collections.abc import Callable
@@ -37,6 +36,7 @@ from connectors.background import CLOCKS_APART
 from mcp_bridge.addresses import client_address
 from mcp_bridge.authentication import CodeAttempt, TooManyFailures
 from mcp_bridge.models import SecondFactor
+from mcp_bridge.tokens import digest_of
 
 STEP_SECONDS = 30
 STEPS_APART = ceil(CLOCKS_APART.total_seconds() / STEP_SECONDS) + 1
@@ -63,10 +63,10 @@ def begin(user: User, session: Any) -> SecondFactor:
     key = base64.b32encode(os.urandom(KEY_BYTES)).decode()
     fresh = {"encrypted_key": encrypt_credentials({"key": key})}
     factor, is_new = SecondFactor.objects.get_or_create(user=user, defaults=fresh)
-    is_ours = not is_new and _is_readable(factor) and session.get(BEGUN_KEY) == _digest(key_of(factor))
+    is_ours = not is_new and _is_readable(factor) and session.get(BEGUN_KEY) == digest_of(key_of(factor))
     if factor.confirmed_at is None and not is_ours:
         SecondFactor.objects.filter(pk=factor.pk, confirmed_at=None).update(**fresh)
-        session[BEGUN_KEY] = _digest(key)
+        session[BEGUN_KEY] = digest_of(key)
         factor.refresh_from_db()
     return factor
 
@@ -113,38 +113,19 @@ def _totp(factor: SecondFactor) -> TOTP:
 @transaction.atomic
 def _uses_up(factor: SecondFactor, code: str) -> bool:
     locked = SecondFactor.objects.select_for_update().filter(pk=factor.pk).first()
-    if locked is None or (digest := _digest(code)) not in locked.recovery_digests:
+    if locked is None or (digest := digest_of(code)) not in locked.recovery_digests:
         return False
     locked.recovery_digests = [one for one in locked.recovery_digests if one != digest]
     locked.save(update_fields=["recovery_digests"])
     return True
 
 
-def reencrypt_keys() -> tuple[int, list[str]]:
-    """With the present SECRET_KEY. Returns how many, and the users whose key is unreadable."""
-    done, unreadable = 0, []
-    for factor in SecondFactor.objects.select_related("user").order_by("user__username"):
-        before = SecondFactor.objects.filter(pk=factor.pk, encrypted_key=factor.encrypted_key)
-        try:
-            key = key_of(factor)
-        except CredentialsUnreadable:
-            unreadable.append(factor.user.get_username())
-        else:
-            before.update(encrypted_key=encrypt_credentials({"key": key}))
-            done += 1
-    return done, unreadable
-
-
 def renew_recovery_codes(factor: SecondFactor) -> list[str]:
     """The new codes, which are shown once and replace all earlier ones."""
     codes = [base64.b32encode(os.urandom(RECOVERY_BYTES)).decode().lower() for _ in range(RECOVERY_CODES)]
-    factor.recovery_digests = [_digest(code) for code in codes]
+    factor.recovery_digests = [digest_of(code) for code in codes]
     factor.save(update_fields=["recovery_digests"])
     return ["-".join(code[at : at + 4] for at in range(0, len(code), 4)) for code in codes]
-
-
-def _digest(code: str) -> str:
-    return hashlib.sha256(code.encode("utf-8", "surrogateescape")).hexdigest()
 
 
 class ChangedElsewhere(Exception):

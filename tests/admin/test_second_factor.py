@@ -292,7 +292,9 @@ def test_a_new_secret_key_keeps_it(clock: Clock, settings: Settings) -> None:
     enrol(clock)
     settings.SECRET_KEY, settings.SECRET_KEY_FALLBACKS = "n" * 50, [settings.SECRET_KEY]
     settings.SECRET_KEY_FILE = None
-    call_command("rotate_secret_key")
+    told = StringIO()
+    call_command("rotate_secret_key", stdout=told)
+    assert "Encrypted 1 stored secret with the current SECRET_KEY." in told.getvalue()
     settings.SECRET_KEY_FALLBACKS = []
     client = log_in()
     assert client.post(PAGE, {"code": code_of(clock)}).status_code == 302

@@ -8,9 +8,9 @@ from django.core.management.base import CommandError, CommandParser
 from audit.models import Kind, record
 from audit.sealing import seal
 from catalogue.management.base import CatalogueCommand
+from catalogue.naming import counted
 from catalogue.sources import reencrypt_credentials
 from config.private_files import write_secret
-from mcp_bridge.second_factor import reencrypt_keys
 
 
 def _write_keys(path: Path, keys: list[str]) -> None:
@@ -57,22 +57,12 @@ class Command(CatalogueCommand):
         record(Kind.SETTING, "secret_key.rotated", **told, reencrypted=done, unreadable=len(unreadable))
         # A seal with the present key covers everything that the former key has sealed.
         seal()
-        self.stdout.write(f"Encrypted the credentials of {done} source(s) with the current SECRET_KEY.")
-        people, locked_out = reencrypt_keys()
-        if people:
-            self.stdout.write(f"Encrypted the second factor of {people} user(s).")
-        if locked_out:
-            raise CommandError(
-                f"The second factor of {', '.join(locked_out)} was encrypted with an unknown "
-                "key. Add that key to SECRET_KEY_FALLBACKS and run this command again, or "
-                "reset the second factor."
-            )
+        self.stdout.write(f"Encrypted {counted(done, 'stored secret')} with the current SECRET_KEY.")
         if unreadable:
             raise CommandError(
-                "The credentials of these sources are encrypted with an unknown key: "
-                f"{', '.join(unreadable)}. If you still have the key, add it to "
-                "SECRET_KEY_FALLBACKS and run this command again. Otherwise, enter the "
-                "credentials again."
+                f"The secrets of these are encrypted with an unknown key: {', '.join(unreadable)}. If you "
+                "still have the key, add it to SECRET_KEY_FALLBACKS and run this command again. Otherwise, "
+                "enter the credentials of a source again, and reset a second factor."
             )
         if settings.SECRET_KEY_FILE is not None:
             _write_keys(settings.SECRET_KEY_FILE, [settings.SECRET_KEY])
