@@ -639,6 +639,12 @@ confirmed_catalogue = _remembered.confirmed
 forget_catalogue = _remembered.forget
 
 
+async def present_catalogue() -> ExposedCatalogue:
+    """As `current_catalogue`, with a database thread only if it must be queried."""
+    known = fresh_catalogue()
+    return await run_in_database(current_catalogue) if known is None else known
+
+
 @_remembered.once_per_revision
 def explain_all() -> Mapping[int, Explanation]:
     """By workflow key: one query, and three more after a new revision."""

@@ -1,4 +1,3 @@
-import hashlib
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -25,7 +24,7 @@ from mcp_bridge.addresses import SHOWN_NAME, client_address, neighbourhood
 from mcp_bridge.bearers import Undecided, authenticate, describe_wrong_bearer
 from mcp_bridge.external_tokens import named_outside
 from mcp_bridge.models import FailureCount
-from mcp_bridge.tokens import Access, Origin, arriving, metadata_url
+from mcp_bridge.tokens import Access, Origin, arriving, digest_of, metadata_url
 
 REMEMBERED_CALLERS = 10_000
 PURGED_AT_ONCE = 1_000
@@ -170,7 +169,7 @@ def count_attempt(limit: Limit, caller: str) -> None:
 
 
 def _key(limit: Limit, *parts: str) -> str:
-    return hashlib.sha256("\0".join((limit.name, *parts)).encode("utf-8", "surrogateescape")).hexdigest()
+    return digest_of("\0".join((limit.name, *parts)))
 
 
 def _count(key: str, limit: Limit) -> int:

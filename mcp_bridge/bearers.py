@@ -43,7 +43,7 @@ class TokenKind:
     read: Callable[[str], Access | None]  # None: unknown, expired, revoked, or of a disabled user
     usable: Callable[[Collection[Access]], set[Access]]  # Those that are still valid; for open streams
     describe: Callable[[str], str]  # Why `read` refused it, for the log, without secrets
-    prepare: Callable[[str], Awaitable[None]] | None = None  # Network requests before `read`
+    prepare: Callable[[str], Awaitable[object]] | None = None  # Network requests before `read`
     withdrawn: Callable[[Collection[Access]], Awaitable[set[Access]]] | None = None
     """Those that another server has revoked, by a network request: `usable` cannot know them."""
 

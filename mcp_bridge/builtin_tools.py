@@ -336,9 +336,7 @@ def _status(
         blocks = content.blocks_of(execution)
     if blocks and (number := arguments.get("content_block")) is not None:
         if number >= len(blocks):
-            raise content.NoSuchPart(
-                f"The result has {counted(len(blocks), 'content block')}, numbered from 0."
-            )
+            raise NoSuchPart(f"The result has {counted(len(blocks), 'content block')}, numbered from 0.")
         blocks = [blocks[int(number)]]
         document = _describe_block(execution, blocks[0], int(arguments.get("output_offset", 0)))
     elif execution.state == State.COMPLETED and (offset := arguments.get("output_offset")) is not None:
@@ -376,7 +374,7 @@ def _describe_block(execution: Execution, block: content.Block, offset: int) -> 
 def _part_of_output(execution: Execution, offset: int) -> dict[str, Any]:
     """Raises NoSuchPart."""
     if problem := content.why_no_output(execution):
-        raise content.NoSuchPart(problem)
+        raise NoSuchPart(problem)
     text, _ = result_text(execution)
     part = content.take_part(text, offset=offset)
     document = _describe_part(execution, part)

@@ -24,7 +24,7 @@ from mcp_types import (
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from catalogue.database import run_in_database
-from catalogue.exposure import current_catalogue, find_by_alias, fresh_catalogue
+from catalogue.exposure import current_catalogue, find_by_alias, present_catalogue
 from catalogue.models import Workflow
 from connectors.errors import ConnectorError
 from executions.advancing import begin
@@ -291,9 +291,7 @@ async def known_patience(access: Access) -> int | None:
     toolset = access.caller.toolset
     if access.inline_wait_seconds is not None or toolset is None:
         return access.inline_wait_seconds or access.learned_wait_seconds
-    if (catalogue := fresh_catalogue()) is None:
-        catalogue = await run_in_database(current_catalogue)
-    entry = catalogue.toolset_within(access.bounds)
+    entry = (await present_catalogue()).toolset_within(access.bounds)
     decided = None if entry is None else entry.toolset.inline_wait_seconds
     return min((known for known in (decided, access.learned_wait_seconds) if known), default=None)
 
@@ -437,13 +435,18 @@ def _learn_patience(access: Access, seconds: float, *, said: bool) -> None:
     is_round = patience % USUAL_PATIENCE_STEP == 0
     if access.token_id is None or patience < SHORTEST_PATIENCE or not (said or is_round):
         return
-    begun_at = timezone.now() - timedelta(seconds=seconds)
-    noting = partial(note_given_up, after_seconds=patience, begun_at=begun_at, is_certain=said and is_round)
-    begin(_note(partial(noting, access.token_id)))
+    token_id, begun_at = access.token_id, timezone.now() - timedelta(seconds=seconds)
 
+    async def note() -> None:
+        await run_in_database(
+            note_given_up,
+            token_id,
+            after_seconds=patience,
+            begun_at=begun_at,
+            is_certain=said and is_round,
+        )
 
-async def _note(noting: Callable[[], None]) -> None:
-    await run_in_database(noting)
+    begin(note())
 
 
 def _client_of(context: Context, access: Access) -> Client:

@@ -1,7 +1,6 @@
 """Access tokens of an external authorization server: their users here, and what they allow."""
 
 import asyncio
-import hashlib
 import re
 import time
 from collections.abc import Collection, Iterable
@@ -22,13 +21,13 @@ from connectors.errors import ConnectorError, Unreachable
 from connectors.network.issuer import Issuer, TokenRefused
 from mcp_bridge.bearers import KINDS, TokenKind, Undecided
 from mcp_bridge.identity_provider import find_user, identity_of, issuer_at
+from mcp_bridge.oauth import grants
 from mcp_bridge.tokens import TOKEN_START, Access, Kind, digest_of, resource_url
 
 READ_SECONDS = 0.25  # How long claims wait for the thread that looks up their user
 REMEMBERED_TOKENS = 10_000
 RETRY_SECONDS = 5
 JWT = re.compile(r"[\w-]+\.[\w-]+\.[\w-]*")
-EMBEDDED_START = "wfo_"  # Of the embedded authorization server's tokens
 UNAVAILABLE = (
     "The authorization server cannot check this token at the moment. The token may be "
     f"valid. Try again in {RETRY_SECONDS} seconds."
@@ -43,6 +42,7 @@ class _Reading:
 
 
 _read: dict[str, _Reading] = {}
+forget_outside = _read.clear
 
 
 def named_outside(scope: str) -> str:
@@ -52,13 +52,9 @@ def named_outside(scope: str) -> str:
 
 
 def _fits(text: str) -> bool:
-    if not settings.CATALOGUE["oauth_issuer"] or text.startswith((TOKEN_START, EMBEDDED_START)):
+    if not settings.CATALOGUE["oauth_issuer"] or text.startswith((TOKEN_START, grants.TOKEN_START)):
         return False
     return bool(settings.CATALOGUE["oauth_client_id"]) or JWT.fullmatch(text) is not None
-
-
-async def _prepare(text: str) -> None:
-    await _read_anew(text)
 
 
 async def _read_anew(text: str) -> _Reading:
@@ -105,10 +101,6 @@ def _issuer() -> Issuer:
     )
 
 
-def forget_outside() -> None:
-    _read.clear()
-
-
 def _listed(setting: str) -> list[str]:
     return [one.strip() for one in str(settings.CATALOGUE[setting]).split(",") if one.strip()]  # type: ignore[literal-required]
 
@@ -145,8 +137,8 @@ def _access_of(claims: dict[str, Any], text: str) -> Access:
     person: Person | None = frozenset({GROUP + settings.CATALOGUE["oauth_role_without_user"]})
     if user is None:
         most = _scopes_without_user()
-        subject = "\0".join(identity_of(claims).values()).encode("utf-8", "surrogateescape")
-        key, name = f"outside:{hashlib.sha256(subject).hexdigest()[:32]}", client
+        subject = digest_of("\0".join(identity_of(claims).values()))
+        key, name = f"outside:{subject[:32]}", client
     else:
         most, key, name = (
             scopes_of(user),
@@ -253,7 +245,7 @@ def _describe(text: str) -> str:
 
 KINDS[Kind.OUTSIDE] = TokenKind(
     fits=_fits,
-    prepare=_prepare,
+    prepare=_read_anew,
     read=_read_access,
     usable=_usable,
     withdrawn=_withdrawn,

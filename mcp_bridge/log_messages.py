@@ -1,7 +1,6 @@
 """Log messages of a run, sent to the client that called it and asked for them."""
 
 import asyncio
-import hashlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from connectors.protocol import LOG_LEVELS, LogMessage
 from executions.run_callers import LogListener, listening
 from mcp_bridge.models import ClientLogLevel
 from mcp_bridge.request_meta import SESSION_HEADER, Context
-from mcp_bridge.tokens import Access
+from mcp_bridge.tokens import Access, digest_of
 
 LAST_SECONDS = 1.0  # For messages that are unsent when the call is answered
 KEPT = timedelta(days=7)  # A level, for clients that do not come back
@@ -68,8 +67,7 @@ def client_key(context: Context, access: Access) -> str:
     request: Any = context.request
     address = request.client.host if request.client else ""
     named = (request.headers.get(name, "") for name in (SESSION_HEADER, "user-agent"))
-    parts = (access.caller.key, address, *named)
-    return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogateescape")).hexdigest()
+    return digest_of("\0".join((access.caller.key, address, *named)))
 
 
 def keep_level(client: str, level: str) -> None:

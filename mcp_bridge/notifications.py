@@ -27,7 +27,7 @@ from mcp_bridge.bearers import still_usable, withdrawn
 from mcp_bridge.prompts import list_prompts, offered_prompts
 from mcp_bridge.request_meta import TASKS, Context, elicitation_modes, is_modern
 from mcp_bridge.resources import RESOURCE_NOT_FOUND
-from mcp_bridge.tasks import describe_task
+from mcp_bridge.tasks import describe_task_to
 from mcp_bridge.tokens import Access
 from mcp_bridge.tool_lists import STALE_SECONDS, ToolLists, View
 from telemetry.traces import begin_apart
@@ -400,8 +400,7 @@ class Notifier:
         execution = find_execution(str(key), caller=access.caller)
         if key not in self.interests.tasks:
             return execution, None
-        asked = self.modes if execution.caller == access.caller.key else None
-        return execution, describe_task(execution, protocol_version=self.version, modes=asked)
+        return execution, describe_task_to(access, execution, self.version, self.modes)
 
 
 class TaskNotification(types.Notification[dict[str, Any], Literal["notifications/tasks"]]):

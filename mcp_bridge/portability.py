@@ -9,7 +9,6 @@ from mcp_types import Tool
 
 from catalogue import exposure
 from catalogue.access import Bounds
-from catalogue.database import run_in_database
 from catalogue.models import Toolset
 from catalogue.naming import find_similar_names
 from catalogue.portable_schemas import find_refusals, limit_for_tools, make_portable
@@ -99,6 +98,4 @@ def find_refused(toolset: Toolset, catalogue: exposure.ExposedCatalogue) -> dict
 async def find_portable_view(access: Access) -> PortableView | None:
     if access.caller.toolset is None:
         return None
-    if (catalogue := exposure.fresh_catalogue()) is None:
-        catalogue = await run_in_database(exposure.current_catalogue)
-    return portable_view(catalogue, access.bounds)
+    return portable_view(await exposure.present_catalogue(), access.bounds)

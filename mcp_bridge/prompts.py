@@ -22,7 +22,7 @@ from mcp_bridge import upstream
 from mcp_bridge.portability import portable_view
 from mcp_bridge.request_meta import Context, page_bounds
 from mcp_bridge.tokens import Access
-from mcp_bridge.tool_lists import icons_of, listed_workflows, make_of_each
+from mcp_bridge.tool_lists import icons_of, list_ttl_ms, listed_workflows, make_of_each
 
 Prompts = Mapping[str, Workflow | ServerFeature]  # By name, in alphabetical order
 WRITTEN_AS_THEY_ARE = frozenset({"string", "any"})  # Types with text as their value; others are JSON
@@ -120,7 +120,7 @@ def _list(access: Access, cursor: str | None) -> types.ListPromptsResult:
     return types.ListPromptsResult(
         prompts=list_prompts(page, catalogue),
         next_cursor=following,
-        ttl_ms=round(settings.CATALOGUE["list_ttl"] * 1000),
+        ttl_ms=list_ttl_ms(),
     )
 
 

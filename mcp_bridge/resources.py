@@ -31,7 +31,7 @@ from mcp_bridge import content, upstream
 from mcp_bridge.request_meta import Context, is_modern, page_bounds
 from mcp_bridge.results import describe_within_bounds, result_text
 from mcp_bridge.tokens import Access
-from mcp_bridge.tool_lists import icons_of
+from mcp_bridge.tool_lists import icons_of, list_ttl_ms
 
 JSON = "application/json"
 TEXT = "text/plain"
@@ -472,10 +472,6 @@ def _of_servers(
     """Sorted by address. Reading them calls an engine, so they need the scope of its tools."""
     seen = catalogue.features_within(bounds) if Scope.RUN in scopes else ()
     return (feature for feature in seen if feature.kind == kind.value)
-
-
-def list_ttl_ms() -> int:
-    return round(settings.CATALOGUE["list_ttl"] * 1000)
 
 
 def _list(access: Access, cursor: str | None) -> types.ListResourcesResult:

@@ -46,6 +46,14 @@ def describe_task(
     return _describe_state(execution, "completed") | {"result": sent}
 
 
+def describe_task_to(
+    access: Access, execution: Execution, protocol_version: str, modes: frozenset[str]
+) -> dict[str, Any]:
+    """Asks only the caller of the run, not an administrator who looks at it."""
+    asked = modes if execution.caller == access.caller.key else None
+    return describe_task(execution, protocol_version=protocol_version, modes=asked)
+
+
 def _describe_state(execution: Execution, status: str) -> dict[str, Any]:
     task = {
         "taskId": str(execution.pk),
@@ -162,9 +170,9 @@ class TaskMethods:
 
 
 def _read(task_id: str, access: Access, protocol_version: str, modes: frozenset[str]) -> dict[str, Any]:
-    execution = find_fresh_execution(task_id, caller=access.caller)
-    asked = modes if execution.caller == access.caller.key else None
-    return describe_task(execution, protocol_version=protocol_version, modes=asked)
+    return describe_task_to(
+        access, find_fresh_execution(task_id, caller=access.caller), protocol_version, modes
+    )
 
 
 def _unknown_task(task_id: str) -> MCPError:

@@ -21,7 +21,7 @@ from pydantic import SecretStr
 
 from catalogue.access import Bounds, Caller, Scope, person_of
 from catalogue.models import Toolset
-from catalogue.naming import counted
+from catalogue.naming import counted, listed
 from catalogue.permissions import grantable_scopes, tell_missing
 from mcp_bridge.addresses import client_address
 from mcp_bridge.models import AccessToken, TokenState, default_scopes
@@ -56,8 +56,9 @@ def create_token(
     `created_by` limit scopes, expiry and owner; None: the operator. `fields`: other fields of the row."""
     text = new_secret()
     chosen = default_scopes() if scopes is None else sorted(set(scopes))
-    if unknown := [scope for scope in chosen if scope not in Scope.values] or not chosen:
-        named = f"Unknown: {', '.join(unknown)}. " if isinstance(unknown, list) else ""
+    unknown = [scope for scope in chosen if scope not in Scope.values]
+    if unknown or not chosen:
+        named = f"Unknown: {', '.join(unknown)}. " if unknown else ""
         raise ValidationError({"scopes": f"{named}Choose from {', '.join(Scope.values)}."})
     _check_scopes(chosen, given_by=created_by)
     if owner is not None:
@@ -272,7 +273,6 @@ def read_token(text: str) -> "Access | None":
 
 
 def describe_wrong_token(text: str) -> str:
-    """For the log, without secrets."""
     digest = digest_of(text)
     either = Q(digest=digest) | Q(former_digest=digest)
     token = AccessToken.objects.select_related("owner").filter(either).first()
@@ -281,9 +281,7 @@ def describe_wrong_token(text: str) -> str:
     if token is not None:
         was_rotated = token.state is TokenState.USABLE
         return f"{token.name!r} is {'from before its rotation' if was_rotated else token.state}"
-    if text.startswith(TOKEN_START):
-        return f"{text[:SHOWN_CHARACTERS]!r}... is unknown"
-    return f"it does not begin with {TOKEN_START}"
+    return f"{text[:SHOWN_CHARACTERS]!r}... is unknown"
 
 
 def digest_of(text: str) -> str:
@@ -340,10 +338,9 @@ def _path(slug: str | None) -> str:
 
 class ToolsetInUse(Exception):
     def __init__(self, toolset: Toolset, names: list[str]) -> None:
-        more = f" and {len(names) - NAMED_TOKENS} more" if len(names) > NAMED_TOKENS else ""
         super().__init__(
             f"These tokens are bound to the toolset {toolset.slug}: "
-            f"{', '.join(names[:NAMED_TOKENS])}{more}. Revoke them first, or disable the toolset "
+            f"{listed(names, NAMED_TOKENS)}. Revoke them first, or disable the toolset "
             "instead of deleting it."
         )
 
@@ -413,10 +410,9 @@ class Access:
         return replace(self, caller=replace(self.caller, toolset=slug))
 
     @classmethod
-    def by_token(cls, token: AccessToken, *, toolset: str | None = None) -> "Access":
-        """`toolset`: the slug in the requested address. Raises OtherToolset."""
+    def by_token(cls, token: AccessToken) -> "Access":
         granted = token.granted
-        access = cls(
+        return cls(
             token.caller_granted(granted),
             granted,
             token.pk,
@@ -426,7 +422,6 @@ class Access:
             credential=token.digest,
             user_id=token.owner_id,
         )
-        return access if toolset is None else access.at(toolset)
 
     @classmethod
     def of_local_user(cls, *, toolset: str | None = None) -> "Access":

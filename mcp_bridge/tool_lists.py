@@ -25,11 +25,20 @@ from mcp_types import (
 from mcp_types.methods import serialize_server_result
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, LATEST_HANDSHAKE_VERSION, MODERN_PROTOCOL_VERSIONS
 
-from catalogue import exposure
 from catalogue.access import Bounds, Person, Scope
 from catalogue.database import run_in_database
 from catalogue.descriptions import tokens_for
-from catalogue.exposure import ExposedCatalogue, Workflows, confirmed_catalogue, expose, shown_by
+from catalogue.exposure import (
+    MAX_AGE_SECONDS,
+    NOTHING,
+    ExposedCatalogue,
+    Workflows,
+    confirmed_catalogue,
+    current_catalogue,
+    expose,
+    fresh_catalogue,
+    shown_by,
+)
 from catalogue.interactions import InteractionKind
 from catalogue.models import Toolset, Workflow
 from catalogue.naming import counted
@@ -44,12 +53,12 @@ Made = TypeVar("Made")
 _logged_at: dict[int, int] = {}  # The last revision at which a workflow's error was logged
 forget_left_out = _logged_at.clear
 METHOD = "tools/list"
-STALE_SECONDS = 0.9 - exposure.MAX_AGE_SECONDS  # While the next list is made; agents see changes within 1 s
+STALE_SECONDS = 0.9 - MAX_AGE_SECONDS  # While the next list is made; agents see changes within 1 s
 MOST_VIEWS = 64
 _all_lists: "WeakSet[ToolLists]" = WeakSet()
 
 
-def visible_tools(catalogue: exposure.ExposedCatalogue, access: Access) -> list[Tool]:
+def visible_tools(catalogue: ExposedCatalogue, access: Access) -> list[Tool]:
     workflows = listed_workflows(catalogue, access.bounds, scopes=access.scopes)
     portable = portable_view(catalogue, access.bounds)
     make = partial(workflow_tool, portable=portable)
@@ -58,7 +67,7 @@ def visible_tools(catalogue: exposure.ExposedCatalogue, access: Access) -> list[
     return [*(portable.show(tool) if portable else tool for tool in built_in), *tools]
 
 
-def built_in_tools(seen: exposure.Workflows, scopes: frozenset[str]) -> Mapping[str, Tool]:
+def built_in_tools(seen: Workflows, scopes: frozenset[str]) -> Mapping[str, Tool]:
     """By name. Tools for queries and signals only if a workflow declares some."""
     kinds = set()
     if any(workflow.queries for workflow in seen.values()):
@@ -78,18 +87,16 @@ def _built_in_tools(scopes: frozenset[str], kinds: frozenset[InteractionKind]) -
     }
 
 
-def listed_workflows(
-    catalogue: exposure.ExposedCatalogue, bounds: Bounds, *, scopes: frozenset[str]
-) -> exposure.Workflows:
+def listed_workflows(catalogue: ExposedCatalogue, bounds: Bounds, *, scopes: frozenset[str]) -> Workflows:
     """Those with a tool of their own; none in a compact toolset."""
     entry = catalogue.toolset_within(bounds)
     if Scope.RUN not in scopes or (entry is not None and entry.toolset.mode == Toolset.Mode.COMPACT):
-        return exposure.NOTHING
+        return NOTHING
     return catalogue.seen_within(bounds)
 
 
 def make_of_each(
-    make: Callable[[Workflow], Made], workflows: Iterable[Workflow], catalogue: exposure.ExposedCatalogue
+    make: Callable[[Workflow], Made], workflows: Iterable[Workflow], catalogue: ExposedCatalogue
 ) -> Iterator[tuple[Workflow, Made]]:
     """Skips workflows for which `make` fails: one invalid row must not break a list."""
     for workflow in workflows:
@@ -167,7 +174,7 @@ class SerialisedTools:
                 self._shown[workflow.pk] = known
         return known[1]
 
-    def forget_gone(self, catalogue: exposure.ExposedCatalogue) -> None:
+    def forget_gone(self, catalogue: ExposedCatalogue) -> None:
         present = {workflow.pk for workflow in catalogue.workflows.values()}
         with self._changing:
             for gone in self._shown.keys() - present:
@@ -211,6 +218,11 @@ def list_on_the_wire(tools: list[Tool], version: str, **others: Any) -> dict[str
     return serialize_server_result(METHOD, version, result)
 
 
+def list_ttl_ms() -> int:
+    """How long clients may keep a list."""
+    return round(settings.CATALOGUE["list_ttl"] * 1000)
+
+
 def write_json(value: Any) -> bytes:
     return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
 
@@ -223,7 +235,7 @@ class View:
     person: Person | None = None  # Only names that occur in reservations
 
     @classmethod
-    def of(cls, access: Access, version: str, catalogue: exposure.ExposedCatalogue) -> "View":
+    def of(cls, access: Access, version: str, catalogue: ExposedCatalogue) -> "View":
         person = catalogue.reservations.relevant_of(access.bounds.person)
         return cls(access.toolset, access.scopes, _shared(version), person)
 
@@ -232,7 +244,7 @@ class View:
         """Without the database; None if it must be queried, for callers to whom reservations apply."""
         if access.bounds.person is None:
             return cls(access.toolset, access.scopes, _shared(version))
-        catalogue = exposure.fresh_catalogue()
+        catalogue = fresh_catalogue()
         return None if catalogue is None else cls.of(access, version, catalogue)
 
     @property
@@ -249,7 +261,7 @@ class ToolList:
     """Its pages are created on request, so that the first of many is available immediately."""
 
     view: View
-    catalogue: exposure.ExposedCatalogue
+    catalogue: ExposedCatalogue
     positions: list[str]  # Sorted; cursors are positions
     built_in: list[bytes]
     workflows: list[Workflow]  # Listed after the built-in tools
@@ -297,9 +309,8 @@ class ToolList:
         return made
 
     def _before_tools(self, following: str | None) -> bytes:
-        ttl = round(settings.CATALOGUE["list_ttl"] * 1000)
         wire = list_on_the_wire(
-            [], self.view.version, next_cursor=following, ttl_ms=ttl, cache_scope="private"
+            [], self.view.version, next_cursor=following, ttl_ms=list_ttl_ms(), cache_scope="private"
         )
         del wire["tools"]
         if self.view.version in MODERN_PROTOCOL_VERSIONS:
@@ -314,7 +325,7 @@ class ToolLists:
     def __init__(
         self,
         server_info: dict[str, Any],
-        on_new_catalogue: Callable[[exposure.ExposedCatalogue], None] = lambda _: None,
+        on_new_catalogue: Callable[[ExposedCatalogue], None] = lambda _: None,
     ) -> None:
         self._server_info = server_info
         self._on_new_catalogue = on_new_catalogue
@@ -332,7 +343,7 @@ class ToolLists:
         return page
 
     def _make_page(self, access: Access, version: str, cursor: str | None) -> bytes:
-        present = self.current(View.of(access, version, exposure.current_catalogue()))
+        present = self.current(View.of(access, version, current_catalogue()))
         with self._making:
             return present.closed_page(cursor)
 
@@ -347,7 +358,7 @@ class ToolLists:
         """The list of the present revision; may query the database."""
         # Read first: loading may take longer than STALE_SECONDS.
         asked_at = time.monotonic()
-        catalogue = exposure.current_catalogue()
+        catalogue = current_catalogue()
         with self._making:
             known = self._lists.get(view)
             if known is None or known.catalogue is not catalogue:
@@ -366,7 +377,7 @@ class ToolLists:
             self._lists.clear()
 
     def _is_usable(self, known: ToolList) -> bool:
-        if exposure.fresh_catalogue() is known.catalogue:
+        if fresh_catalogue() is known.catalogue:
             known.current_at = time.monotonic()
             return True
         if time.monotonic() - known.current_at >= STALE_SECONDS:
@@ -383,12 +394,12 @@ class ToolLists:
 
     def _refresh_recent(self) -> None:
         """Lists in use; others are created on request."""
-        since = time.monotonic() - STALE_SECONDS - exposure.MAX_AGE_SECONDS
+        since = time.monotonic() - STALE_SECONDS - MAX_AGE_SECONDS
         for view, known in list(self._lists.items()):
             if known.current_at > since:
                 self.current(view)
 
-    def _made(self, view: View, catalogue: exposure.ExposedCatalogue) -> ToolList:
+    def _made(self, view: View, catalogue: ExposedCatalogue) -> ToolList:
         built_in = [*built_in_tools(catalogue.seen_within(view.bounds), view.scopes).values()]
         workflows = [*listed_workflows(catalogue, view.bounds, scopes=view.scopes).values()]
         portable = portable_view(catalogue, view.bounds)

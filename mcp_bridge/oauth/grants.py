@@ -1,6 +1,5 @@
 """The consents of users, and the access that tokens of applications have."""
 
-import hashlib
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 from datetime import timedelta
@@ -16,13 +15,11 @@ from oauth2_provider.models import AccessToken, Application, Grant, RefreshToken
 from catalogue import permissions
 from catalogue.access import Caller, Scope, person_of
 from mcp_bridge.models import AllowedApplication
-from mcp_bridge.tokens import Access, Kind, resource_url
+from mcp_bridge.tokens import SHOWN_CHARACTERS, USE_NOTED_EVERY, Access, Kind, digest_of, resource_url
 
 TOKEN_START = "wfo_"  # noqa: S105 - a prefix by which secret scanners recognise a leaked token
 REFRESH_START = "wfr_"
-SHOWN_CHARACTERS = 12
 OF_EVERY_USER = frozenset({Scope.READ.value, Scope.RUN.value})
-USE_NOTED_EVERY = timedelta(minutes=1)
 UNUSED_KEPT = timedelta(days=1)  # A registration that no user has allowed
 MOST_UNUSED = 1_000  # The limit of unused registrations
 FLOOD_KEPT = timedelta(minutes=30)  # Beyond the limit: time for a user to sign in
@@ -64,7 +61,7 @@ def caller_of(user: Any, application: Any, *, toolset: str | None) -> Caller:
 
 
 def read_token(text: str) -> Access | None:
-    token = _counting().select_related("user", "application").filter(token_checksum=_digest(text)).first()
+    token = _counting().select_related("user", "application").filter(token_checksum=digest_of(text)).first()
     if token is None or token.user is None or len(token.resource) != 1:
         return None
     allowed = AllowedApplication.objects.filter(
@@ -111,7 +108,7 @@ def usable_tokens(accesses: Collection[Access]) -> set[Access]:
 
 
 def describe_wrong_token(text: str) -> str:
-    token = AccessToken.objects.select_related("user").filter(token_checksum=_digest(text)).first()
+    token = AccessToken.objects.select_related("user").filter(token_checksum=digest_of(text)).first()
     if token is None:
         return f"{text[:SHOWN_CHARACTERS]!r}... of an application is unknown, rotated or revoked"
     if token.user is not None and not token.user.is_active:
@@ -202,7 +199,3 @@ def _counting() -> Any:
     return AccessToken.objects.filter(
         user__is_active=True, application__isnull=False, expires__gt=timezone.now()
     )
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()

@@ -198,6 +198,16 @@ def with_first(first: Message, receive: Receive) -> Receive:
     return replay
 
 
+async def wait_for_disconnect(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def event_of(message: bytes) -> bytes:
+    """One message of an event stream."""
+    return b"event: message\r\ndata: %b\r\n\r\n" % message
+
+
 def _digest(scope: Scope, body: bytes) -> bytes:
     """Of all that makes a request well-formed; keeps no secret."""
     parts = [b"%d" % len(body), body, scope["path"].encode(), *chain.from_iterable(scope["headers"])]
@@ -346,8 +356,7 @@ class DirectCall:
             await asyncio.wait({self._watch})
         body = json.dumps(document, separators=(",", ":")).encode()
         if self._is_stream:
-            event = b"event: message\r\ndata: %b\r\n\r\n" % body
-            await send({"type": "http.response.body", "body": event, "more_body": False})
+            await send({"type": "http.response.body", "body": event_of(body), "more_body": False})
             return
         length = str(len(body)).encode()
         headers = [(b"content-type", b"application/json"), (b"content-length", length), UNCACHED]
@@ -358,8 +367,7 @@ class DirectCall:
         while True:
             try:
                 async with asyncio.timeout(PING_SECONDS):
-                    while (await receive())["type"] != "http.disconnect":
-                        pass
+                    await wait_for_disconnect(receive)
             except TimeoutError:
                 self._is_writing = True
                 if not self._is_stream:

@@ -33,7 +33,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from catalogue.access import Scope as AccessScope
 from catalogue.database import NO_DATABASE, run_in_database
-from catalogue.exposure import ExposedCatalogue, current_catalogue, fresh_catalogue
+from catalogue.exposure import present_catalogue
 from catalogue.models.toolset import SLUG_FORM
 from mcp_bridge import notifications
 from mcp_bridge.addresses import client_address
@@ -63,10 +63,14 @@ from mcp_bridge.tokens import (
 )
 from mcp_bridge.transports.direct_answers import (
     CALL_METHOD,
+    PING,
+    PING_SECONDS,
     UNCACHED,
     DirectAnswers,
     DirectCall,
     DirectCalls,
+    event_of,
+    wait_for_disconnect,
     with_first,
 )
 from telemetry.metrics import REFUSED
@@ -89,7 +93,6 @@ NOT_OUR_PAGE = "Web pages of other origins may not use this server."
 NOT_JSON = "Send the message as Content-Type: application/json."
 ENCODED = "Content-Encoding is not supported. Send the body without it."
 EVENT_STREAM = "text/event-stream"
-PING_SECONDS = 15.0  # Between comments, which keep proxies from closing the connection
 RECONNECT_MILLISECONDS = 3000  # Clients wait as long when the server has ended the stream, as at a restart
 RETRY_SECONDS = 60
 HEADERS = {"content-type": EVENT_STREAM, "cache-control": "no-cache, no-transform", "x-accel-buffering": "no"}
@@ -149,7 +152,7 @@ class McpEndpoint:
             access = known if slug is None else known.at(slug)
         except OtherToolset:
             return _unknown_toolset(slug)
-        if slug is not None and (await _catalogue()).toolset_within(access.bounds) is None:
+        if slug is not None and (await present_catalogue()).toolset_within(access.bounds) is None:
             return _unknown_toolset(slug)
         return access
 
@@ -288,11 +291,6 @@ def _bearer_token(headers: Headers) -> str:
     return text.strip() if scheme.lower() == "bearer" else ""
 
 
-async def _catalogue() -> ExposedCatalogue:
-    known = fresh_catalogue()
-    return await run_in_database(current_catalogue) if known is None else known
-
-
 def _is_malformed(message: Any) -> bool:
     """The SDK would take a request with an invalid id for a notification, and not answer it."""
     try:
@@ -388,7 +386,7 @@ class Questions:
         """The answer comes as a request of its own, perhaps to another process."""
         await self._begun.wait()
         asked = {"jsonrpc": "2.0", "id": request_id, "method": method, "params": question}
-        event = f"event: message\r\ndata: {json.dumps(asked)}\r\n\r\n".encode()
+        event = event_of(json.dumps(asked).encode())
         await self._send({"type": "http.response.body", "body": event, "more_body": True})
 
 
@@ -457,8 +455,8 @@ class ChangeStreams:
         if version not in HANDSHAKE_PROTOCOL_VERSIONS or not interests.events:
             await Response(status_code=405, headers={"Allow": "POST"})(scope, receive, send)
         elif EVENT_STREAM not in headers.get("accept", "").lower():
-            refusal = _refusal(406, f"GET opens a stream of notifications: send Accept: {EVENT_STREAM}.")
-            await refusal(scope, receive, send)
+            refused = refusal(406, f"GET opens a stream of notifications: send Accept: {EVENT_STREAM}.")
+            await refused(scope, receive, send)
         else:
             try:
                 with self.streams.opened(access) as stream:
@@ -467,8 +465,8 @@ class ChangeStreams:
                     )
                     await _EventStream(receive, send).carry(changes)
             except notifications.TooManyStreams as error:
-                refusal = _refusal(429, str(error), headers={"Retry-After": str(RETRY_SECONDS)})
-                await refusal(scope, receive, send)
+                refused = refusal(429, str(error), headers={"Retry-After": str(RETRY_SECONDS)})
+                await refused(scope, receive, send)
 
 
 @dataclass(frozen=True)
@@ -483,7 +481,7 @@ class _EventStream:
             async def begin() -> None:
                 headers = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
                 await self.send({"type": "http.response.start", "status": 200, "headers": headers})
-                await self._write(f"retry: {RECONNECT_MILLISECONDS}")
+                await self._write(b"retry: %d\r\n\r\n" % RECONNECT_MILLISECONDS)
                 together.start_soon(self._keep_alive)
 
             together.start_soon(self._cancel_at_disconnect, together.cancel_scope)
@@ -496,22 +494,16 @@ class _EventStream:
         if not isinstance(news, notifications.TaskChanged):
             notification = event_to_notification(news, {})
             message = notification.model_dump(by_alias=True, mode="json", exclude_none=True)
-            await self._write(f"event: message\r\ndata: {json.dumps({'jsonrpc': '2.0', **message})}")
+            await self._write(event_of(json.dumps({"jsonrpc": "2.0", **message}).encode()))
 
     async def _keep_alive(self) -> None:
         while True:
             await anyio.sleep(PING_SECONDS)
-            await self._write(": ping")
+            await self.send(PING)
 
-    async def _write(self, text: str) -> None:
-        await self.send({"type": "http.response.body", "body": f"{text}\r\n\r\n".encode(), "more_body": True})
+    async def _write(self, event: bytes) -> None:
+        await self.send({"type": "http.response.body", "body": event, "more_body": True})
 
     async def _cancel_at_disconnect(self, scope: anyio.CancelScope) -> None:
-        while (await self.receive())["type"] != "http.disconnect":
-            pass
+        await wait_for_disconnect(self.receive)
         scope.cancel()
-
-
-def _refusal(status: int, message: str, *, headers: dict[str, str] | None = None) -> Response:
-    error = {"jsonrpc": "2.0", "id": None, "error": {"code": INVALID_REQUEST, "message": message}}
-    return JSONResponse(error, status_code=status, headers=headers)

@@ -70,7 +70,7 @@ class Command(CatalogueCommand):
         if token is None:
             raise CommandError("This token is unknown, revoked or expired.")
         try:
-            return HttpServer(token=text, toolset=Access.by_token(token, toolset=slug).toolset)
+            return HttpServer(token=text, toolset=Access.by_token(token).at(slug).toolset)
         except OtherToolset:
             raise CommandError(f"This token is bound to the toolset {token.caller.toolset}.") from None
 
