@@ -111,6 +111,17 @@ class Caller:
     user_id: int | None = None  # The user that it acts for; None: none is known
     rates: tuple[Rate, ...] = ()  # Of the token
 
+    @classmethod
+    def of_user(cls, user: Any, *, sees_everything: bool) -> "Caller":
+        """Of a session."""
+        return cls(
+            key=f"user:{user.pk}",
+            name=user.get_username(),
+            sees_everything=sees_everything,
+            person=person_of(user),
+            user_id=user.pk,
+        )
+
     @property
     def bounds(self) -> Bounds:
         return Bounds(self.toolset, self.person)

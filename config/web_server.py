@@ -35,7 +35,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCy
 
 from audit.models import Origin, origin
 from config.compat import AnnouncingProtocol, note_handler
-from mcp_bridge.addresses import client_address
+from mcp_bridge.addresses import address_of
 from mcp_bridge.doorkeeper import Doorkeeper, NoTurn
 
 APPLICATION = "config.asgi:application"
@@ -409,8 +409,7 @@ class OriginMiddleware:
         self._answer = answer
 
     def __call__(self, request: HttpRequest) -> HttpResponseBase:
-        peer, forwarded = request.META.get("REMOTE_ADDR"), request.headers.get("X-Forwarded-For", "")
-        noted = origin.set(Origin(client_address(peer, forwarded), request.headers.get("User-Agent", "")))
+        noted = origin.set(Origin(address_of(request), request.headers.get("User-Agent", "")))
         try:
             return self._answer(request)
         finally:

@@ -2,6 +2,7 @@ import ipaddress
 import re
 
 from django.conf import settings
+from django.http import HttpRequest
 
 SHOWN_NAME = 100
 NEIGHBOURS = {4: 32, 6: 64}  # Prefix lengths: one subscriber has a whole network of IPv6 addresses
@@ -18,6 +19,11 @@ def client_address(peer: str | None, forwarded_for: str) -> str:
     while hops and _is_within(address, trusted):
         address = _plain(hops.pop())
     return address[:SHOWN_NAME]
+
+
+def address_of(request: HttpRequest) -> str:
+    """The client's, of a request to Django."""
+    return client_address(request.META.get("REMOTE_ADDR"), request.headers.get("X-Forwarded-For", ""))
 
 
 def _plain(address: str) -> str:

@@ -38,7 +38,7 @@ from catalogue.exposure import current_catalogue
 from catalogue.history import actor_of, record_change
 from catalogue.naming import latin_looks
 from connectors.formats.json import UnreadableJSON, parse_json
-from mcp_bridge.addresses import client_address
+from mcp_bridge.addresses import address_of
 from mcp_bridge.admin.tokens import SignInForm
 from mcp_bridge.authentication import (
     CLIENT_DOCUMENTS,
@@ -243,7 +243,7 @@ def register(request: HttpRequest) -> HttpResponseBase:
     """RFC 7591. A registration that no user allows is removed after a day."""
     if not settings.CATALOGUE["oauth_registration"]:
         raise Http404
-    address = client_address(request.META.get("REMOTE_ADDR"), request.headers.get("X-Forwarded-For", ""))
+    address = address_of(request)
     try:
         count_attempt(REGISTRATIONS, address)
     except TooManyFailures as problem:

@@ -64,7 +64,7 @@ class Doorkeeper:
         if scope["path"] not in SIGN_IN_PAGES:
             yield
             return
-        place = _place_of(scope)
+        place = neighbourhood(address_in(scope))
         lock, number = self._at_door.get(place, (asyncio.Lock(), 0))
         self._at_door[place] = (lock, number + 1)
         try:
@@ -95,7 +95,7 @@ class Doorkeeper:
     async def hold_up(self, scope: MutableMapping[str, Any]) -> bool:
         """Delay the refusal of a wrong token; a sleeping request costs nothing. False: so many wait that this
         one must be refused unchecked."""
-        place, now = _place_of(scope), self._clock()
+        place, now = neighbourhood(address_in(scope)), self._clock()
         since, number = self._guesses.get(place, (now, 0))
         if now - since > WINDOW_SECONDS:
             since, number = now, 0
@@ -120,9 +120,10 @@ class Doorkeeper:
 doorkeeper = Doorkeeper()
 
 
-def _place_of(scope: MutableMapping[str, Any]) -> str:
+def address_in(scope: MutableMapping[str, Any]) -> str:
+    """The client's, of an ASGI request."""
     peer = (scope.get("client") or ("",))[0]
-    return neighbourhood(client_address(peer, Headers(scope=scope).get("x-forwarded-for", "")))
+    return client_address(peer, Headers(scope=scope).get("x-forwarded-for", ""))
 
 
 def allowed_origins() -> frozenset[str]:

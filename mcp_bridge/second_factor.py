@@ -33,7 +33,7 @@ from audit.models import Kind, record
 from catalogue.history import actor_of, record_change
 from catalogue.secrets import CredentialsUnreadable, decrypt_credentials, encrypt_credentials
 from connectors.background import CLOCKS_APART
-from mcp_bridge.addresses import client_address
+from mcp_bridge.addresses import address_of
 from mcp_bridge.authentication import CodeAttempt, TooManyFailures
 from mcp_bridge.models import SecondFactor
 from mcp_bridge.tokens import digest_of
@@ -236,10 +236,8 @@ class SecondFactorPage(View):
         return HttpResponseRedirect(reverse("second-factor"))
 
     def _problem(self, request: HttpRequest, factor: SecondFactor) -> str:
-        forwarded = request.headers.get("X-Forwarded-For", "")
-        address = client_address(request.META.get("REMOTE_ADDR"), forwarded)
         try:
-            attempt = CodeAttempt(username=request.user.get_username(), address=address)
+            attempt = CodeAttempt(username=request.user.get_username(), address=address_of(request))
         except TooManyFailures as problem:
             return str(problem)
         if accepts(factor, request.POST.get("code", "")):

@@ -91,7 +91,7 @@ class ModelError(Exception):
 
 
 THOUGHTS = re.compile(r"\A\s*<think(?:ing)?>.*?(?:</think(?:ing)?>|\Z)", re.DOTALL | re.IGNORECASE)
-LONGEST_WORDS = 300
+LONGEST_WORDS = 300  # Characters of the server's message that an error quotes
 
 
 class _Lenient(BaseModel):
@@ -238,7 +238,6 @@ CONNECT_SECONDS = 5.0
 NO_KEY = "the transport has it"  # The SDK requires one
 FIRST_WAIT, LONGEST_WAIT = 0.5, 8.0  # Seconds before a retry if the server names none; doubled each time
 NOT_CONNECTED = 0  # In place of a status: no complete answer
-WORDS_LIMIT = 300  # Characters of the server's message that an error quotes
 NO_QUOTA = "insufficient_quota"  # A code with status 429 that does not pass with time
 USED_UP = "The quota at the model server is used up. The owner of OPENAI_API_KEY must check it."
 ABOUT_MODEL = re.compile(
@@ -507,7 +506,7 @@ class _Question:
 def words_of_refusal(body: bytes, wanted: ModelSettings) -> str:
     """Without the key."""
     words = words_of(body, Redactor([wanted.api_key.get_secret_value()]))
-    return shorten(" ".join(words.split()), WORDS_LIMIT)
+    return shorten(" ".join(words.split()), LONGEST_WORDS)
 
 
 def refusal(status: int, body: bytes, wanted: ModelSettings) -> ModelError:

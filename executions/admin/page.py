@@ -17,7 +17,7 @@ from django.utils.safestring import SafeString
 from pydantic import BaseModel, ConfigDict, ValidationError
 from unfold.contrib.filters.admin import DropdownFilter
 
-from catalogue.access import Caller, person_of
+from catalogue.access import Caller
 from catalogue.admin.base import OptionsFilter, since
 from catalogue.admin.rendering import (
     DASH,
@@ -83,13 +83,7 @@ SHOWN_BLOCKS = 100
 
 
 def caller_of(request: HttpRequest) -> Caller:
-    return Caller(
-        key=f"user:{request.user.pk}",
-        name=request.user.get_username(),
-        sees_everything=True,
-        person=person_of(request.user),
-        user_id=request.user.pk,
-    )
+    return Caller.of_user(request.user, sees_everything=True)
 
 
 caller_pages = {"user": "auth_user_change"}  # By kind of caller key; the packages above add theirs

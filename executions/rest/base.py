@@ -15,7 +15,7 @@ from drf_spectacular.utils import OpenApiParameter, extend_schema_field
 from rest_framework import serializers
 from rest_framework.request import Request
 
-from catalogue.access import Caller, person_of
+from catalogue.access import Caller
 from catalogue.database import lend_connection
 from catalogue.permissions import is_administrator
 from catalogue.rest import base
@@ -33,17 +33,10 @@ ANY_JSON: dict[str, Any] = {}
 
 def caller_of(request: Request) -> Caller:
     token: Any = request.auth
-    if token is not None:
-        caller: Caller = token.caller
-        return replace(caller, sees_everything=is_administrator(request))
-    user: Any = request.user
-    return Caller(
-        key=f"user:{user.pk}",
-        name=user.get_username(),
-        sees_everything=is_administrator(request),
-        person=person_of(user),
-        user_id=user.pk,
-    )
+    if token is None:
+        return Caller.of_user(request.user, sees_everything=is_administrator(request))
+    caller: Caller = token.caller
+    return replace(caller, sees_everything=is_administrator(request))
 
 
 IDEMPOTENCY_KEY = "Idempotency-Key"

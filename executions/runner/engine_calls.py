@@ -116,7 +116,8 @@ class PollOutages:
             if outage is None or now - outage.failed_at > FORGOTTEN_SECONDS:
                 outage = self._by_source[source] = _Outage()
             # An engine that is back may refuse the credentials.
-            is_news = kind not in outage.kinds and self._is_due(source, kind, now)
+            logged_at = self._logged_at.get((source, kind), float("-inf"))
+            is_news = kind not in outage.kinds and now - logged_at >= AGAIN_SECONDS
             if is_news:
                 outage.kinds.add(kind)
                 self._logged_at[source, kind] = now
@@ -141,9 +142,6 @@ class PollOutages:
             seconds, runs = time.monotonic() - outage.began_at, counted(len(outage.executions), "run")
             logger.bind(source=source).warning(text, source, seconds, runs)
         return outage is not None
-
-    def _is_due(self, source: str, kind: str, now: float) -> bool:
-        return now - self._logged_at.get((source, kind), float("-inf")) >= AGAIN_SECONDS
 
 
 poll_outages = PollOutages()

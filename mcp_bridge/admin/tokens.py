@@ -33,7 +33,7 @@ from catalogue.reverting import RevertRefused, reverters
 from executions.admin.page import caller_pages
 from executions.dashboard import Need, Step, address, addresses, further_needs, further_steps
 from mcp_bridge import authentication
-from mcp_bridge.addresses import client_address
+from mcp_bridge.addresses import address_of
 from mcp_bridge.client_configuration import HttpServer, configurations_of
 from mcp_bridge.models import AccessToken, TokenState, default_scopes
 from mcp_bridge.tokens import (
@@ -494,7 +494,7 @@ class SignInForm(AuthenticationForm):  # type: ignore[misc]
             return super().clean()
         if not settings.CATALOGUE["login_passwords"]:
             raise ValidationError("Password login is disabled.", code="switched_off")
-        address = client_address(request.META.get("REMOTE_ADDR"), request.headers.get("X-Forwarded-For", ""))
+        address = address_of(request)
         try:
             attempt = authentication.SignInAttempt(username=username, address=address)
         except authentication.TooManyFailures as problem:

@@ -36,11 +36,10 @@ from catalogue.database import NO_DATABASE, run_in_database
 from catalogue.exposure import present_catalogue
 from catalogue.models.toolset import SLUG_FORM
 from mcp_bridge import notifications
-from mcp_bridge.addresses import client_address
 from mcp_bridge.authentication import TooManyFailures, challenge, note_wrong_token
 from mcp_bridge.bearers import Undecided, find_bearer
 from mcp_bridge.builtin_tools import describe_missing_scope, missing_scope
-from mcp_bridge.doorkeeper import NoTurn, allowed_origins, doorkeeper
+from mcp_bridge.doorkeeper import NoTurn, address_in, allowed_origins, doorkeeper
 from mcp_bridge.elicitation import Question, is_answer, take_answer
 from mcp_bridge.external_tokens import named_outside
 from mcp_bridge.request_meta import (
@@ -277,10 +276,8 @@ async def _refuse_token(scope: Scope, headers: Headers, slug: str | None) -> Res
         if not await doorkeeper.hold_up(scope):
             crowd = TooManyFailures(NoTurn.seconds)
             return refusal(429, str(crowd), headers={"Retry-After": str(crowd.seconds)})
-        peer = (scope.get("client") or (None,))[0]
-        address = client_address(peer, headers.get("x-forwarded-for", ""))
         try:
-            await run_in_database(note_wrong_token, text, address=address)
+            await run_in_database(note_wrong_token, text, address=address_in(scope))
         except TooManyFailures as problem:
             return refusal(429, str(problem), headers={"Retry-After": str(problem.seconds)})
     return _unauthorized(slug, has_sent_one="authorization" in headers)
