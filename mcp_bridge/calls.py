@@ -51,7 +51,7 @@ from mcp_bridge.elicitation import (
 )
 from mcp_bridge.log_messages import ClientLog
 from mcp_bridge.portability import find_portable_view, portable_view
-from mcp_bridge.request_meta import NOTE, RENAMED_TO, Context
+from mcp_bridge.request_meta import NOTE, RENAMED_TO, Context, as_sent
 from mcp_bridge.results import ToolAnswer, execution_result, text_result
 from mcp_bridge.tasks import describe_task
 from mcp_bridge.tokens import Access, note_given_up
@@ -175,11 +175,7 @@ async def _finish(
 
 
 async def _give_answers(execution: Execution, call: ToolCall) -> None:
-    results = {
-        key: result.model_dump(by_alias=True, mode="json", exclude_none=True)
-        for key, result in call.responses.items()
-    }
-    await run_in_database(answer, execution, results)
+    await run_in_database(answer, execution, as_sent(call.responses))
 
 
 async def continue_call(call: ToolCall, request: StartRequest, patience: float | None) -> ToolAnswer:

@@ -94,6 +94,14 @@ def answers_of(context: Context) -> dict[str, Any]:
     return answers
 
 
+def as_sent(responses: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """A client's answers to questions, as JSON by the keys of the questions."""
+    return {
+        key: response.model_dump(by_alias=True, mode="json", exclude_none=True)
+        for key, response in responses.items()
+    }
+
+
 def idempotency_key(context: Context) -> str:
     """Empty if the client sent none. Raises MCPError for a malformed one."""
     key: Any = (context.meta or {}).get(IDEMPOTENCY_KEY)

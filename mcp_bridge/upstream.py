@@ -23,7 +23,7 @@ from connectors.protocol import Connector, GivenInput
 from executions import rates
 from executions.refusals import TooManyCalls
 from mcp_bridge.elicitation import UNKNOWN_STATE, in_name_of
-from mcp_bridge.request_meta import Context, answers_of, is_modern
+from mcp_bridge.request_meta import Context, answers_of, as_sent, is_modern
 from mcp_bridge.tokens import Access
 
 READ_SECONDS = 60.0  # The source's "Request timeout" usually ends a request earlier
@@ -138,15 +138,14 @@ def given_input(
     """None for clients with a handshake, which do not answer such questions. Raises MCPError."""
     if not is_modern(context):
         return None
-    responses = {
-        key: result.model_dump(by_alias=True, mode="json", exclude_none=True)
-        for key, result in (params.input_responses or {}).items()
-    }
     state = None
     if params.request_state is not None:
         state = _open_state(params.request_state, feature, access)
     return GivenInput(
-        capabilities=answers_of(context), caller=access.caller.key, responses=responses, state=state
+        capabilities=answers_of(context),
+        caller=access.caller.key,
+        responses=as_sent(params.input_responses or {}),
+        state=state,
     )
 
 

@@ -199,12 +199,12 @@ class AuditPages(CursorPagination):
     def paginate_queryset(self, queryset: Any, request: Request, view: APIView | None = None) -> Any:
         if "page" in request.query_params:
             problem = base.Problem("?page", "This list has a cursor instead: follow `next`.")
-            raise base.Refusal.invalid(base.REFUSED, [problem])
+            raise Refusal.invalid(base.REFUSED, [problem])
         try:
             return super().paginate_queryset(queryset, request, view)
         except NotFound:
             problem = base.Problem(f"?{CURSOR}", base.UNKNOWN_CURSOR)
-            raise base.Refusal.invalid(base.REFUSED, [problem]) from None
+            raise Refusal.invalid(base.REFUSED, [problem]) from None
 
     def decode_cursor(self, request: Request) -> Any:
         """Also raises NotFound for invalid Base64, which REST framework would decode in part."""
@@ -281,7 +281,7 @@ def _read_kinds(given: Iterable[str]) -> list[str]:
     kinds = list(given)
     if any(kind not in Kind.values for kind in kinds):
         problem = base.Problem("?kind", f"The kinds are {', '.join(Kind.values)}.")
-        raise base.Refusal.invalid(base.REFUSED, [problem])
+        raise Refusal.invalid(base.REFUSED, [problem])
     return kinds
 
 
@@ -290,4 +290,4 @@ def _read_moment(name: str, text: str) -> Any:
         return serializers.DateTimeField().to_internal_value(text) if text else None
     except serializers.ValidationError as error:
         problem = base.Problem(f"?{name}", str(error.detail[0]))  # type: ignore[index]
-        raise base.Refusal.invalid(base.REFUSED, [problem]) from None
+        raise Refusal.invalid(base.REFUSED, [problem]) from None

@@ -28,10 +28,21 @@ from django.views.decorators.cache import never_cache
 from unfold.contrib.filters.admin import ChoicesDropdownFilter
 from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextareaWidget, UnfoldAdminTextInputWidget
 
-from catalogue.admin import rendering
 from catalogue.admin.base import Button, ButtonsMixin, ReadOnlyMixin, button
 from catalogue.admin.form_fields import MONOSPACE
-from catalogue.admin.rendering import DASH, ago, duration, pretty_json, wrapped
+from catalogue.admin.rendering import (
+    DASH,
+    ago,
+    badge,
+    chip,
+    duration,
+    link,
+    pretty_json,
+    shortened,
+    side_by_side,
+    table,
+    wrapped,
+)
 from catalogue.admin.sources import SourceAdmin
 from catalogue.database import run_without_connection
 from catalogue.interactions import DeclaredInteraction, InteractionKind, interactions_of
@@ -447,7 +458,7 @@ def show_engine_runs(request: HttpRequest, key: int) -> HttpResponse:
         "source": source,
         "form": form,
         "problem": problem,
-        "runs": None if page is None else rendering.table(HEADERS, map(_row, page.runs)),
+        "runs": None if page is None else table(HEADERS, map(_row, page.runs)),
         "is_later_page": form.is_bound and bool(form["cursor"].value()),
         "next_page": _address_of_next(request, page),
     }
@@ -471,19 +482,19 @@ def _address_of_next(request: HttpRequest, page: EngineRunPage | None) -> str:
 
 
 def _row(run: EngineRun) -> list[Any]:
-    listed, ours, took = run.listed, rendering.DASH, rendering.DASH
+    listed, ours, took = run.listed, DASH, DASH
     if run.execution is not None:
-        ours = rendering.link(run.execution.tool_name, "executions_execution_change", run.execution.pk)
+        ours = link(run.execution.tool_name, "executions_execution_change", run.execution.pk)
     if listed.started_at is not None and listed.finished_at is not None:
-        took = rendering.duration(round((listed.finished_at - listed.started_at).total_seconds() * 1000))
-    state = rendering.badge(listed.told_state or listed.state.value, BADGES[listed.state])
+        took = duration(round((listed.finished_at - listed.started_at).total_seconds() * 1000))
+    state = badge(listed.told_state or listed.state.value, BADGES[listed.state])
     return [
-        rendering.ago(listed.started_at),
-        rendering.shortened(listed.workflow, 40),
-        rendering.side_by_side([state]),
+        ago(listed.started_at),
+        shortened(listed.workflow, 40),
+        side_by_side([state]),
         took,
         ours,
-        format_html('<div class="min-w-0">{}{}</div>', rendering.chip(listed.run_id), _details(listed)),
+        format_html('<div class="min-w-0">{}{}</div>', chip(listed.run_id), _details(listed)),
     ]
 
 
@@ -491,7 +502,7 @@ def _details(run: ListedRun) -> SafeString | str:
     if not run.details:
         return ""
     folded = '<details class="mt-1"><summary class="cursor-pointer text-link">Details</summary>{}</details>'
-    return format_html(folded, rendering.pretty_json(run.details))
+    return format_html(folded, pretty_json(run.details))
 
 
 def engine_runs_fact(request: HttpRequest, source: Source) -> tuple[str, Any]:
@@ -506,10 +517,10 @@ def webhook_fact(request: HttpRequest, source: Source) -> tuple[str, Any]:
         return ("Webhook", "")
     received = "nothing delivered yet"
     if source.webhook_received_at is not None:
-        received = format_html("last delivery {}", rendering.ago(source.webhook_received_at))
-    lines: list[Any] = [rendering.chip(webhook_address(source)), received]
+        received = format_html("last delivery {}", ago(source.webhook_received_at))
+    lines: list[Any] = [chip(webhook_address(source)), received]
     if source.webhook_refused_at is not None:
-        refused = rendering.ago(source.webhook_refused_at)
+        refused = ago(source.webhook_refused_at)
         lines.append(format_html("last refusal {}: {}", refused, source.webhook_refusal))
     return ("Webhook", format_html_join("", "<div>{}</div>", ((line,) for line in lines)))
 
