@@ -263,7 +263,7 @@ class Pipeline:
 
     def _find_tools(self) -> dict[str, Workflow]:
         tools = find_tools(self._asked.tool_ids, caller=self._asked.caller)
-        self._begin(Stage.LLM_SELECTION, questions=3, message=_count(tools))
+        self._begin(Stage.LLM_SELECTION, questions=3, message=counted(len(tools), "tool"))
         return tools
 
     def _approve(self, selection: Selection) -> Approved:
@@ -357,10 +357,6 @@ class Pipeline:
         expected = isinstance(error, StageFailed) and error.failure != Failure.INTERRUPTED
         level = "WARNING" if expected else "ERROR"
         self._bound().opt(exception=error).log(level, "A natural-language request failed: {}", error)
-
-
-def _count(tools: Mapping[str, Workflow]) -> str:
-    return counted(len(tools), "tool")
 
 
 def _found_by(selection: Selection) -> dict[str, Any]:
