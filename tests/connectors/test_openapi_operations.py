@@ -21,6 +21,7 @@ from tests.connectors.openapi import (
 
 TEXT = {"type": "string"}
 LIST = {"type": "array", "items": TEXT}
+LISTS = {"type": "array", "items": LIST}
 PARTS = {"type": "object", "required": ["sku"], "properties": {"sku": TEXT, "note": TEXT}}
 FORM = "application/x-www-form-urlencoded"
 
@@ -205,15 +206,22 @@ def test_a_body_that_may_be_left_out_but_not_in_part_is_one_argument():
 
 
 def test_a_form_has_its_fields_and_leaves_out_what_forms_cannot_say():
-    """C1.4."""
-    schema = {"type": "object", "required": ["To"], "properties": {"To": TEXT, "Media": LIST, "Deep": PARTS}}
-    tool = the_tool(with_operation(body_of(schema, media_type=FORM), method="post"))
+    """C1.4: an object is JSON unless the document gives it a style; so it is with Twilio and Slack."""
+    listed = {"type": "array", "items": PARTS}
+    properties = {"To": TEXT, "Media": LIST, "Deep": PARTS, "Said": listed, "Lines": listed, "Spread": PARTS}
+    schema = {"type": "object", "required": ["To"], "properties": properties}
+    encoding = {"Said": {"contentType": "application/json"}, "Spread": {"style": "form"}}
+    content = {FORM: {"schema": schema, "encoding": encoding}}
+    tool = the_tool(with_operation({"requestBody": {"content": content}}, method="post"))
     assert tool.config.api.body_format == "form"
-    assert list(tool.config.input_schema["properties"]) == ["To", "Media"]
+    assert list(tool.config.input_schema["properties"]) == ["To", "Media", "Deep", "Said"]
     assert tool.notes == [
-        'The form field "Deep" is left out, which is an object, and form fields can only be strings.'
+        'The form field "Lines" is left out, which is a list of lists or objects.',
+        'The form field "Spread" is left out, which is an object, and form fields can only be strings.',
     ]
-    assert request_of(tool, {"To": "+1", "Media": ["a", "b"]}).body == {"To": "+1", "Media": ["a", "b"]}
+    arguments = {"To": "+1", "Media": ["a", "b"], "Deep": {"sku": "s"}, "Said": [{"sku": "t"}]}
+    sent = {"To": "+1", "Media": ["a", "b"], "Deep": '{"sku":"s"}', "Said": '[{"sku":"t"}]'}
+    assert request_of(tool, arguments).body == sent
 
 
 @pytest.mark.parametrize(
@@ -460,7 +468,7 @@ def test_headers_that_are_not_the_tools_are_ignored():
             "does not list its fields",
         ),
         (
-            {"content": {FORM: {"schema": {**PARTS, "properties": {"sku": PARTS}}}}},
+            {"content": {FORM: {"schema": {**PARTS, "properties": {"sku": LISTS}}}}},
             'requires the form field "sku"',
         ),
     ],

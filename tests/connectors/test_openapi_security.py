@@ -96,7 +96,7 @@ def test_the_secret_that_is_given_decides_between_several_ways():
             '"query" (an API key), but the source has an API key in X-Key (add key (query) to the source as '
             "an extra key, and import again)",
         ),
-        ([{"nowhere": []}], "which the document does not describe; add it to components/securitySchemes."),
+        ([{"nowhere": [], "basic": []}], '"basic" (a user name and a password), but the source has an API'),
         (
             [{"basic": []}, {"bearer": []}],
             '"basic" (a user name and a password), but the source has an API key in X-Key; or "bearer"',
@@ -110,6 +110,24 @@ def test_an_operation_that_wants_something_else_is_refused(requirement, told):
     (refused,) = found.refused
     assert refused.reason.startswith("It requires ") and told in refused.reason
     assert refused.pointer == "/paths/~12/get/security"
+
+
+@pytest.mark.parametrize(
+    ("requirement", "is_noted", "anonymous"),
+    [
+        ([{"nowhere": []}], True, False),
+        ([{"nowhere": [], "key": []}], True, False),
+        ([{"nowhere": []}, {"basic": []}], True, False),
+        ([{"nowhere": []}, {"key": []}], False, False),
+        ([{"nowhere": []}, {}], False, True),
+    ],
+)
+def test_a_scheme_that_the_document_does_not_describe_is_up_to_the_source(requirement, is_noted, anonymous):
+    """C1.4: only who knows the API can say what is required; a described way is taken before it."""
+    first, tool = read(api([{"key": []}], requirement)).tools
+    assert not first.notes and tool.config.api.anonymous is anonymous
+    note = 'It requires "nowhere", which the document does not describe. The source\'s authentication is used'
+    assert [told.startswith(note) for told in tool.notes] == [True] * is_noted
 
 
 @pytest.mark.parametrize("requirement", [[], [{}], [{"cookie": []}, {}], [{"cookie": []}, {"key": []}], None])

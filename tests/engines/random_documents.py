@@ -156,9 +156,9 @@ class RandomDocuments:
         listed = {"type": "array", "minItems": 1, "items": self._random.choice(SCALARS[:4])}
         if media_type == JSON:
             return self._random.choice([*JSON_VALUES, listed])
-        choices = [*SCALARS, listed]
+        choices = [*SCALARS, listed, *JSON_VALUES[7:9]]
         if media_type == MULTIPART:
-            choices += [FILE, FILE, {"type": "array", "minItems": 1, "items": FILE}, *JSON_VALUES[7:9]]
+            choices += [FILE, FILE, {"type": "array", "minItems": 1, "items": FILE}]
         return self._random.choice(choices)
 
     def _value(self, schema: Any, root: Raw, *, depth: int) -> Any:

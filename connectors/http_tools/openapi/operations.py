@@ -47,6 +47,10 @@ MAX_BYTES = 8_192  # Of an output schema: each agent that sees the tool pays for
 MAX_OPERATIONS = 5_000
 LONGEST_API = 80
 WITHOUT_BODY = frozenset({"GET", "HEAD"})
+NOT_DESCRIBED = (
+    "It requires {}, which the document does not describe. The source's authentication is used: set it to "
+    "what the API requires."
+)
 Settings = dict[str, Any]  # A source's `authentication`, extra keys and headers, without secrets
 SECRETS = {
     "token": "bearer",
@@ -331,8 +335,8 @@ class _Reader:
         raw, at = operation.raw, operation.pointer
         levels = ((raw, at), (operation.item, operation.item_pointer))
         check_server(self.document, *levels, base_url=self.base_url)
-        anonymous = is_anonymous(self.document, raw, at, self.settings)
         notes: list[str] = []
+        anonymous = is_anonymous(self.document, raw, at, self.settings, notes)
         config = self._config(operation, name, notes, anonymous=anonymous)
         return ReadTool(config=config, operation=operation, notes=notes)
 
@@ -412,6 +416,7 @@ class Scheme:
     name: str
     fulfilled_by: list[Settings]
     objection: str = ""
+    is_described: bool = True  # Otherwise only the person who knows the API can say what it requires
 
     @property
     def key(self) -> tuple[str, str] | None:
@@ -430,7 +435,7 @@ def scheme_of(document: Document, name: str) -> Scheme:
     components = document.value.get("components")
     schemes = components.get("securitySchemes") if isinstance(components, dict) else None
     if not isinstance(schemes, dict) or name not in schemes:
-        return Scheme(name, [], "which the document does not describe; add it to components/securitySchemes")
+        return Scheme(name, [], "which the document does not describe", is_described=False)
     try:
         raw, _ = document.object_at(schemes[name], "/components/securitySchemes")
     except NoTool as refusal:
@@ -491,10 +496,13 @@ def settings_for(document: Document, secrets: frozenset[str]) -> Settings:
     return ranked[0] if ranked else {"authentication": "none"}
 
 
-def is_anonymous(document: Document, operation: dict[str, Any], pointer: str, settings: Settings) -> bool:
+def is_anonymous(
+    document: Document, operation: dict[str, Any], pointer: str, settings: Settings, notes: list[str]
+) -> bool:
     """Whether the operation is called without the source's credentials. True if the document requires none,
     or allows none besides credentials that the source lacks. Without a statement in the document, they are
-    sent. Raises NoTool if the source has nothing that the operation accepts."""
+    sent, and also, with a note, if it does not describe the scheme that it requires. Raises NoTool if the
+    source has nothing that the operation accepts."""
     own, usual = "security" in operation, document.value.get("security")
     where = f"{pointer}/security" if own else "/security"
     requirements = operation["security"] if own else usual
@@ -504,15 +512,26 @@ def is_anonymous(document: Document, operation: dict[str, Any], pointer: str, se
         # An empty list revokes the document's requirement; many documents have one without a requirement.
         return own and bool(usual)
     wanted = [requirement for requirement in requirements if requirement != {}]
+    unknown = [_undescribed(document, requirement) for requirement in wanted]
+    # Those that the document describes come first: what they require is certain.
+    pairs = sorted(zip(wanted, unknown, strict=True), key=lambda pair: len(pair[1]))
     objections = []
-    for requirement in wanted:
+    for requirement, undescribed in pairs:
+        if undescribed and {} in requirements:
+            continue
         objection = _objection(document, requirement, settings)
         if not objection:
+            notes += [NOT_DESCRIBED.format(quoted(name)) for name in undescribed]
             return False
         objections.append(objection)
     if {} in requirements:
         return True
     raise NoTool(f"It requires {'; or '.join(dict.fromkeys(objections))}.", where)
+
+
+def _undescribed(document: Document, requirement: Any) -> list[str]:
+    names = requirement if isinstance(requirement, dict) else ()
+    return [name for name in names if not scheme_of(document, name).is_described]
 
 
 def key_places(settings: Settings) -> frozenset[tuple[str, str]]:
@@ -533,7 +552,8 @@ def _place(where: str, name: str) -> tuple[str, str]:
 def _objection(document: Document, requirement: Any, settings: Settings) -> str:
     if not isinstance(requirement, dict):
         return "something that is not a security requirement"
-    schemes = [scheme_of(document, name) for name in requirement]
+    found = [scheme_of(document, name) for name in requirement]
+    schemes = [scheme for scheme in found if scheme.is_described]
     if unusable := next((scheme for scheme in schemes if scheme.objection), None):
         return f"{quoted(unusable.name)}, {unusable.objection}"
     unmet = [scheme for scheme in schemes if not scheme.accepts(settings)]

@@ -753,7 +753,8 @@ class Bodies:
             said = _said(encoding, one)
             is_list = said.get("style") == DEEP and is_list_of_scalars(self.document, one.schemas)
             name, explode = f"{one.name}[]" if is_list else one.name, said.get("explode") is not False
-            arguments.append(self._field(one, form_name=name, explode=explode))
+            as_json = self._is_json_field(one, said)
+            arguments.append(self._field(one, form_name=name, as_json=as_json, explode=explode))
         return arguments
 
     def _multipart(self, fields: Iterable[Field], encoding: Any) -> list[Argument]:
@@ -823,8 +824,18 @@ class Bodies:
         bounds = {key: raw[key] for key in ("minItems", "maxItems") if isinstance(raw.get(key), int)}
         return {"type": "array"} | described | bounds | {"items": {"type": "string"}}
 
+    def _is_json_field(self, one: Field, said: dict[str, Any]) -> bool:
+        """A field of a form that is written as JSON: an object without a style, or what the document says."""
+        if said.keys() & {"style", "explode"}:
+            return False
+        types, _ = self._types_of(one)
+        named = str(said.get("contentType") or "")
+        return is_json(named) if named else types == {"object"}
+
     def _form_objection(self, one: Field, encoding: Any) -> str:
         said = _said(encoding, one)
+        if self._is_json_field(one, said):
+            return ""
         is_odd = said.get("contentType") or said.get("style", "form") not in ("form", DEEP)
         is_joined = said.get("explode") is False
         if is_odd or (is_joined and not is_list_of_scalars(self.document, one.schemas)):
