@@ -134,7 +134,7 @@ class ToolForm(forms.Form):
         "Argument mapping",
         "By default, arguments that the path does not name go into the query (GET, HEAD, DELETE) or "
         'the body. Only for others: {"customer": {"in": "header", "name": "X-Customer"}}. "in" is path, '
-        "query, header or body; in a body, the name is a JSON Pointer.",
+        "query, header, cookie or body; in a body, the name is a JSON Pointer.",
         rows=6,
         example='{\n  "amount": {"in": "body", "name": "/payment/amount"}\n}',
     )

@@ -71,10 +71,18 @@ def _argument(tool: ToolConfig, argument: str, place: ArgumentPlace) -> Iterator
     objections = [
         _name_objection(tool, place.place, place.name),
         *(_file_objections(tool, argument, place) if place.file or is_raw else ()),
+        *([_cookie_objection(tool, argument, place)] if place.place == "cookie" else ()),
         *(() if place.as_json else [_type_objection(tool, argument, place)]),
     ]
     for objection in filter(None, objections):
         yield ToolProblem(pointer_of(_declared_at(tool, argument)), objection)
+
+
+def _cookie_objection(tool: ToolConfig, argument: str, place: ArgumentPlace) -> str:
+    if place.as_json:
+        return f"{argument} is a cookie, which cannot carry JSON."
+    types = types_of(tool.input_schema["properties"][argument], references_within(tool.input_schema))
+    return f"{argument} is a list, which a cookie cannot carry." if types == {"array"} else ""
 
 
 def _type_objection(tool: ToolConfig, argument: str, place: ArgumentPlace) -> str:
@@ -115,6 +123,8 @@ def _name_objection(tool: ToolConfig, place: Place, name: str, *, constant: bool
                 return f"{name} is reserved for the credentials, which the product adds."
     if place == "header" and (why := objection_to_name(name, constant=constant)):
         return f"{name} {why}."
+    if place == "cookie" and not TOKEN.fullmatch(name):
+        return f"{name} is not a valid name of a cookie."
     if place != "body":
         return ""
     if tool.api.method in SAFE_METHODS:
@@ -222,8 +232,8 @@ def _api_problems(tool: ToolConfig, base_url: str) -> Iterator[ToolProblem]:
     except ValueError as error:
         yield ToolProblem("/api/endpoint", str(error))
     match tool.api.authentication:
-        case ApiKey(where="header", name=name) if not TOKEN.fullmatch(name):
-            yield ToolProblem("/api/authentication/name", f"{name} is not a valid header name.")
+        case ApiKey(where="header" | "cookie" as where, name=name) if not TOKEN.fullmatch(name):
+            yield ToolProblem("/api/authentication/name", f"{name} is not a valid {where} name.")
         case OAuthClientCredentials(token_url=url):
             try:
                 normalise_base_url(url)

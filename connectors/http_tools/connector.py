@@ -30,16 +30,25 @@ from connectors.errors import (
 )
 from connectors.formats.json import UnreadableJSON, parse_json
 from connectors.formats.json_schema import value_at
-from connectors.http_tools.request import ACCEPT, build_request, content_of, headers_of, query_of
+from connectors.http_tools.request import (
+    ACCEPT,
+    COOKIE,
+    build_request,
+    content_of,
+    cookie_names,
+    headers_of,
+    query_of,
+)
 from connectors.http_tools.tool import (
     EXTRA_KEYS,
     LONGEST_KEY_NAME,
     HttpOperation,
     HTTPRequestSpec,
     HTTPResponseSpec,
+    KeyPlace,
 )
 from connectors.network.client import NO_CREDENTIALS, Answer, Credentials, EngineClient
-from connectors.network.headers import can_carry_a_key, objection_to_name, objection_to_value
+from connectors.network.headers import TOKEN, can_carry_a_key, objection_to_name, objection_to_value
 from connectors.network.oauth import ClientCredentials
 from connectors.network.policy import AddressPolicy, http_tool_addresses, normalise_base_url
 from connectors.network.redaction import MASK, Redactor, printable, shorten, words_of
@@ -107,7 +116,7 @@ def _extra_key_name(number: int) -> Any:
     return Field(
         default="",
         max_length=LONGEST_KEY_NAME,
-        title=f"Extra key {number}: header or parameter name",
+        title=f"Extra key {number}: name of the header, parameter or cookie",
         description="For an API that requires this key besides the authentication above, such as "
         "DD-APPLICATION-KEY or CF-Access-Client-Secret. Leave empty to send none.",
         json_schema_extra=EXTRA,
@@ -123,7 +132,7 @@ class Key:
     """A secret with its place in requests."""
 
     setting: str
-    where: str  # header or query
+    where: KeyPlace
     name: str
     secret: SecretStr
 
@@ -141,13 +150,11 @@ class HttpConfig(SourceConfig):
     authentication: Literal["none", "api_key", "bearer", "basic", "oauth_client_credentials"] = Field(
         default="none", title="Authentication", description="How requests authenticate."
     )
-    api_key_in: Literal["header", "query"] = Field(
-        default="header", title="Key location", json_schema_extra=hint(only_if=KEY)
-    )
+    api_key_in: KeyPlace = Field(default="header", title="Key location", json_schema_extra=hint(only_if=KEY))
     api_key_name: str = Field(
         default="X-API-Key",
         max_length=LONGEST_KEY_NAME,
-        title="Header or parameter name",
+        title="Name of the header, parameter or cookie",
         json_schema_extra=hint(only_if=KEY),
     )
     api_key: settings.HeaderSecret = Field(
@@ -176,13 +183,13 @@ class HttpConfig(SourceConfig):
     )
     oauth_scope: settings.OAuthScope = Field(default="", json_schema_extra=hint(only_if=OAUTH))
     oauth_audience: settings.OAuthAudience = Field(default="", json_schema_extra=hint(only_if=OAUTH))
-    extra_key_1_in: Literal["header", "query"] = _extra_key_in(1)
+    extra_key_1_in: KeyPlace = _extra_key_in(1)
     extra_key_1_name: str = _extra_key_name(1)
     extra_key_1: settings.HeaderSecret = _extra_key(1)
-    extra_key_2_in: Literal["header", "query"] = _extra_key_in(2)
+    extra_key_2_in: KeyPlace = _extra_key_in(2)
     extra_key_2_name: str = _extra_key_name(2)
     extra_key_2: settings.HeaderSecret = _extra_key(2)
-    extra_key_3_in: Literal["header", "query"] = _extra_key_in(3)
+    extra_key_3_in: KeyPlace = _extra_key_in(3)
     extra_key_3_name: str = _extra_key_name(3)
     extra_key_3: settings.HeaderSecret = _extra_key(3)
     extra_headers: Annotated[dict[str, str], AfterValidator(_checked_headers)] = Field(
@@ -220,6 +227,8 @@ class HttpConfig(SourceConfig):
         for key in self.keys:
             if objection := _objection_to_place(key, taken):
                 raise FieldProblem(f"{key.setting}_name", objection)
+            if key.where == "cookie" and ";" in key.secret.get_secret_value():
+                raise FieldProblem(key.setting, "Enter the value of one cookie, without a semicolon.")
             taken.add(key.place)
         return self
 
@@ -266,12 +275,21 @@ class HttpConfig(SourceConfig):
 def _objection_to_place(key: Key, taken: set[tuple[str, str]]) -> str:
     if key.where == "header" and key.name and not can_carry_a_key(key.name):
         return "This is not a valid name for a header that carries a key."
+    if key.where == "cookie" and key.name and not TOKEN.fullmatch(key.name):
+        return "This is not a valid name of a cookie."
     if not key.name:
-        place = "header" if key.where == "header" else "parameter"
+        place = "parameter" if key.where == "query" else key.where
         return f"The {place} that carries the key must have a name. Enter it, or remove the key."
-    if key.place in taken:
+    if _is_taken(key, taken):
         return f"Another credential or extra header of this source is sent in {key.name} already."
     return ""
+
+
+def _is_taken(key: Key, taken: set[tuple[str, str]]) -> bool:
+    all_cookies = ("header", COOKIE.lower())
+    if key.place == all_cookies:
+        return any(place == all_cookies or place[0] == "cookie" for place in taken)
+    return key.place in taken or (key.where == "cookie" and all_cookies in taken)
 
 
 def basic_word(username: str, password: SecretStr) -> str:
@@ -287,6 +305,7 @@ class Authorization:
         self._lacking = config.lacking
         self._fixed = _fixed_credentials(config)
         self.headers = {name.lower(): value for name, value in config.extra_headers.items()}
+        self._cookies = {key.name for key in config.keys if key.where == "cookie"}
         self._oauth: ClientCredentials | None = None
         if config.authentication == "oauth_client_credentials" and not self._lacking:
             self._oauth = ClientCredentials.of(
@@ -324,7 +343,10 @@ class Authorization:
         entry of an argument does."""
         sent = NO_CREDENTIALS if operation.anonymous else self._fixed
         reserved = self.headers.keys() | sent.headers.keys()
-        if not reserved and not sent.query:
+        cookies = set() if operation.anonymous else self._cookies
+        if cookies:
+            reserved -= {COOKIE.lower()}  # Cookies of the tool and of the source share this header.
+        if not cookies and not reserved and not sent.query:
             return
         headers = {name.lower() for name in (*spec.headers, operation.idempotency_header)}
         query = spec.query_params.keys() & {name for name, _ in sent.query}
@@ -332,7 +354,7 @@ class Authorization:
         declared |= operation.constant_values["query"].keys()
         if given := sorted(query - declared):
             raise Rejected(f"{given[0]} is reserved for the source's keys; leave it out. Nothing was sent.")
-        if taken := sorted(headers & reserved | query):
+        if taken := sorted(headers & reserved | query | cookie_names(spec) & cookies):
             raise Misconfigured(
                 f"The tool sets {taken[0]}, which is reserved for the source's keys and headers. Remove it "
                 "from the tool (import its document again, if it comes from one), or from the source."
@@ -353,6 +375,8 @@ def _fixed_credentials(config: HttpConfig) -> Credentials:
             headers["authorization"] = f"Basic {basic_word(config.username, config.password)}"
     keys = [(*key.place, key.secret.get_secret_value()) for key in config.keys]
     headers |= {name: secret for where, name, secret in keys if where == "header"}
+    if cookies := [f"{name}={secret}" for where, name, secret in keys if where == "cookie"]:
+        headers["cookie"] = "; ".join(cookies)
     query = tuple((name, secret) for where, name, secret in keys if where == "query")
     return Credentials(headers=headers, query=query) if headers or query else NO_CREDENTIALS
 

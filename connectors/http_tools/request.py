@@ -27,7 +27,7 @@ from connectors.http_tools.tool import (
     Scalar,
     fill_template,
 )
-from connectors.network.headers import objection_to_value
+from connectors.network.headers import objection_to_cookie, objection_to_value
 from connectors.network.policy import port_of
 from connectors.network.redaction import printable, shorten
 
@@ -39,6 +39,7 @@ LONGEST_FILE_NAME = 200
 BINARY = "application/octet-stream"
 TEXT = "text/plain; charset=utf-8"
 JSON = "application/json"
+COOKIE = "Cookie"
 ACCEPT = "application/json, text/*;q=0.9, */*;q=0.5"
 MEDIA_TYPES: dict[BodyFormat, str] = {
     "json": "application/json",
@@ -149,7 +150,28 @@ def _headers(operation: HttpOperation, arguments: dict[str, Any]) -> dict[str, s
             headers[place.name] = text = _one_text(argument, place, arguments[argument])
             if why := objection_to_value(text):
                 raise Rejected(f"The value of {argument} {why}. Nothing was sent.")
+    if cookies := [
+        f"{place.name}={_cookie_text(argument, arguments[argument])}"
+        for argument, place in operation.by_place["cookie"]
+        if argument in arguments
+    ]:
+        headers[COOKIE] = "; ".join(cookies)
     return headers
+
+
+def _cookie_text(argument: str, value: Any) -> str:
+    try:
+        text = text_of(scalar_of(value))
+    except NoText as error:
+        raise _inexpressible(argument, error) from None
+    if why := objection_to_cookie(text):
+        raise Rejected(f"The value of {argument} {why}. Nothing was sent.")
+    return text
+
+
+def cookie_names(spec: HTTPRequestSpec) -> set[str]:
+    cookies = spec.headers.get(COOKIE, "")
+    return {cookie.partition("=")[0] for cookie in cookies.split("; ") if cookie}
 
 
 def _query(operation: HttpOperation, arguments: dict[str, Any]) -> dict[str, Scalar | list[Scalar]]:

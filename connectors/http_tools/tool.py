@@ -26,7 +26,8 @@ LITERAL = re.compile(r"(?:[A-Za-z0-9\-._~!$&'()*+,;=:@/]|%[0-9A-Fa-f]{2})*")
 NOT_ASCII = re.compile(r"[^\x00-\x7f\ud800-\udfff]+")
 SEPARATORS = re.compile(r"[/\\]")
 MOST_DECODINGS = 5  # Each server of a chain may decode a path again
-Place = Literal["path", "query", "header", "body"]
+Place = Literal["path", "query", "header", "cookie", "body"]
+KeyPlace = Literal["header", "query", "cookie"]
 BodyFormat = Literal["json", "form", "multipart", "raw"]
 Separator = Literal[",", "|", " "]
 IN = AliasChoices("in", "place")
@@ -183,10 +184,10 @@ class NoAuthentication(_Declaration):
 
 
 class ApiKey(_Declaration):
-    """A key in a header or in the query."""
+    """A key in a header, in the query or in a cookie."""
 
     type: Literal["api_key"]
-    where: Literal["header", "query"] = Field(
+    where: KeyPlace = Field(
         default="header", validation_alias=AliasChoices("in", "where"), serialization_alias="in"
     )
     name: str = Field(min_length=1, max_length=100)
@@ -245,7 +246,7 @@ class ArgumentPlace(_Declaration):
 
     place: Place = Field(validation_alias=IN, serialization_alias="in")
     name: str = Field(default="", max_length=500)
-    """The parameter's or header's name; in a body a JSON Pointer such as `/payment/amount`, empty for the
+    """Of the parameter, header or cookie; in a body a JSON Pointer such as `/payment/amount`, empty for the
     whole body. Default: the argument's name."""
     explode: bool = True
     """A list in the query or in a form is one parameter per item; else one with separators."""

@@ -391,7 +391,10 @@ class EngineClient:
         url, headers = hop.url, hop.headers
         if hop.at_origin and credentials is not NO_CREDENTIALS:
             url = with_query(url, credentials.query, replace=True)
-            headers = headers | checked_headers(credentials.headers)
+            own = checked_headers(credentials.headers)
+            # A request has one header for all of its cookies (RFC 6265, 5.4).
+            both = [sent["cookie"] for sent in (headers, own) if "cookie" in sent]
+            headers = headers | own | ({"cookie": "; ".join(both)} if both else {})
         exchange = Exchange(hop.method, url, repeatable, self.redactor, sent=hop.carried_out)
         # A closed one makes no other, which nobody would close.
         is_first = hop.at_origin or self._sender.is_closed

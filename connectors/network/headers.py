@@ -7,6 +7,7 @@ from connectors.errors import Misconfigured
 
 TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+\-.^_`|~]+")
 SENDABLE = re.compile(r"(?:[!-~](?:[ -~]*[!-~])?)?")  # HTTP drops blanks at the ends of a value
+COOKIE_VALUE = re.compile(r"[!#-+\--:<-\[\]-~]*")  # RFC 6265, 4.1.1
 SET_BY_CLIENT = frozenset(  # Framing and routing: conflicting ones make request smuggling possible
     {"accept-encoding", "connection", "content-length", "expect", "host", "keep-alive", "te", "trailer"}
     | {"transfer-encoding", "upgrade"}
@@ -60,6 +61,13 @@ def objection_to_name(name: str, *, constant: bool = False) -> str:
 def can_carry_a_key(name: str) -> bool:
     lowered = name.lower()
     return bool(TOKEN.fullmatch(name)) and lowered not in FRAMING and not lowered.startswith("proxy-")
+
+
+def objection_to_cookie(value: str) -> str:
+    """`contains a space ...`; empty for a value that is one cookie, and arrives as it is."""
+    if COOKIE_VALUE.fullmatch(value):
+        return ""
+    return "contains a space, comma, semicolon, quote, backslash or other character that a cookie cannot have"
 
 
 def objection_to_value(value: str) -> str:

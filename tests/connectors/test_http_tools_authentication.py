@@ -2,6 +2,7 @@
 
 import base64
 from collections.abc import AsyncIterator, Iterator
+from http.cookies import SimpleCookie
 from typing import Any
 from uuid import uuid4
 
@@ -9,16 +10,16 @@ import pytest
 from loguru import logger
 from pydantic import ValidationError
 
-from connectors.errors import Misconfigured, OutcomeUnknown, Unreachable
+from connectors.errors import Misconfigured, OutcomeUnknown, Rejected, Unreachable
 from connectors.http_tools.connector import HttpConfig, HttpConnector
 from connectors.http_tools.tool import ToolConfig
 from connectors.protocol import RunState
 from connectors.testing import closing, everything_told_by
 from tests.connectors.calling import run
-from tests.connectors.declared_tools import TEXT, connector_of, tool, workflow_of
+from tests.connectors.declared_tools import TEXT, WHOLE, connector_of, tool, workflow_of
 from tests.connectors.http_tool_hosts import http_tool_hosts
 from tests.engines.target_answers import CLIENT_ID, CLIENT_SECRET
-from tests.engines.target_api import Reply, TargetApi, running_target_api
+from tests.engines.target_api import Arrived, Reply, TargetApi, running_target_api
 
 SECRET = "api-key-0123456789abcdef"
 
@@ -41,6 +42,7 @@ def log() -> Iterator[list[str]]:
 AUTHENTICATIONS: dict[str, dict[str, Any]] = {
     "a key in a header": {"type": "api_key", "in": "header", "name": "X-Key", "key": SECRET},
     "a key in the query": {"type": "api_key", "in": "query", "name": "key", "key": SECRET},
+    "a key in a cookie": {"type": "api_key", "in": "cookie", "name": "session", "key": SECRET},
     "a bearer token": {"type": "bearer", "token": SECRET},
     "a user name": {"type": "basic", "username": "Jürgen", "password": SECRET},
 }
@@ -226,6 +228,64 @@ async def test_extra_keys_and_headers_stay_at_the_apis_own_address(api: TargetAp
         assert {"x-app-key", "x-tenant"} <= {*dict(api.last.headers)}
 
 
+COOKIE_KEY = {"extra_key_1_in": "cookie", "extra_key_1_name": "session", "extra_key_1": FIRST}
+
+
+def cookies_of(sent: Arrived) -> dict[str, str]:
+    """As a server reads them; a request must not have two such headers."""
+    (header,) = [value for name, value in sent.headers if name.lower() == "cookie"]
+    return {name: morsel.value for name, morsel in SimpleCookie(header).items()}
+
+
+async def test_cookies_of_arguments_and_keys_arrive_in_one_header(api: TargetApi) -> None:
+    """C1.4: a key shows nowhere, and the tool's own cookies are sent without it where it is anonymous."""
+    places = {"lang": {"in": "cookie"}, "page": {"in": "cookie", "name": "page-size"}}
+    arguments = {"lang": "de=A_1", "page": 5}
+    for anonymous in (False, True):
+        declared = tool(
+            "GET", f"{api.base_url}/leak", {"lang": TEXT, "page": WHOLE}, mappings=places, anonymous=anonymous
+        )
+        shown = repr(await run(declared, arguments, **COOKIE_KEY))
+        key = {} if anonymous else {"session": FIRST}
+        assert cookies_of(api.last) == {"lang": "de=A_1", "page-size": "5"} | key
+        assert FIRST not in shown and "de=A_1" in shown
+
+
+async def test_cookies_stay_at_the_apis_own_address(api: TargetApi) -> None:
+    """C5.3: those of arguments, too."""
+    with running_target_api() as other, http_tool_hosts("127.0.0.1"):
+        to = [{"in": "query", "name": "to", "value": f"{other.base_url}/echo"}]
+        declared = tool(
+            "GET", f"{api.base_url}/redirect", {"a": TEXT}, mappings={"a": {"in": "cookie"}}, constants=to
+        )
+        await run(declared, {"a": "1"}, **COOKIE_KEY)
+        assert cookies_of(api.last) == {"a": "1", "session": FIRST}
+        assert "cookie" not in {name.lower() for name, _ in other.last.headers}
+
+
+@pytest.mark.parametrize("value", ["1; session=other", "1\r\nX-Admin: 1", "a b", 'a"b', "a,b", "ü", "a\\b"])
+async def test_an_argument_never_becomes_another_cookie(api: TargetApi, value: str) -> None:
+    """C4.5."""
+    declared = tool("GET", f"{api.base_url}/echo", {"a": TEXT}, mappings={"a": {"in": "cookie"}})
+    with pytest.raises(
+        Rejected, match=r"The value of a contains a space, comma, semicolon.* Nothing was sent"
+    ):
+        await run(declared, {"a": value}, **COOKIE_KEY)
+    assert api.arrived == []
+
+
+async def test_a_tool_never_sets_the_cookie_that_is_its_sources_key(api: TargetApi) -> None:
+    """C4.5."""
+    mappings = {"a": {"in": "cookie", "name": "session"}}
+    declared = tool("GET", f"{api.base_url}/echo", {"a": TEXT}, mappings=mappings)
+    with pytest.raises(Misconfigured, match="sets session, which is reserved for the source's keys"):
+        await run(declared, {"a": "1"}, **COOKIE_KEY)
+    whole = {"extra_key_1_name": "Cookie", "extra_key_1": f"session={FIRST}"}
+    with pytest.raises(Misconfigured, match="sets cookie, which is reserved for the source's keys"):
+        await run(declared, {"a": "1"}, **whole)
+    assert api.arrived == []
+
+
 async def test_an_anonymous_tool_sends_extra_headers_but_no_keys(api: TargetApi) -> None:
     """C1.4: a version or a tenant is no credential."""
     declared = tool("GET", f"{api.base_url}/echo", anonymous=True)
@@ -277,6 +337,9 @@ async def test_an_extra_key_without_a_value_is_asked_for_by_its_name(api: Target
         ({"extra_key_1_name": "a", "extra_key_2_name": "A"}, "extra_key_2_name", "sent in A already"),
         ({"extra_key_1_name": "Authorization", "authentication": "bearer"}, "extra_key_1_name", "already"),
         ({"extra_key_1_name": "X-A", "extra_headers": {"x-a": "1"}}, "extra_key_1_name", "already"),
+        (COOKIE_KEY | {"extra_key_1_name": "a=b"}, "extra_key_1_name", "not a valid name of a cookie"),
+        (COOKIE_KEY | {"extra_key_1": f"{SECRET}; a=b"}, "extra_key_1", "without a semicolon"),
+        (COOKIE_KEY | {"extra_key_2_name": "cookie"}, "extra_key_2_name", "sent in cookie already"),
         ({"extra_key_1": f"{SECRET}\r\nX-Other: 1"}, "extra_key_1", "printable ASCII"),
         ({"extra_headers": {"X-A": "1\r\nX-B: 2"}}, "extra_headers", "X-A contains characters"),
         ({"extra_headers": {"X-A": "1", "x-a": "2"}}, "extra_headers", "given twice"),

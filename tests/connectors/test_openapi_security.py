@@ -50,6 +50,7 @@ def settings_of(raw: dict[str, Any], *secrets: str) -> dict[str, str]:
     [
         ("key", {"authentication": "api_key", "api_key_in": "header", "api_key_name": "X-Key"}),
         ("query", {"authentication": "api_key", "api_key_in": "query", "api_key_name": "key"}),
+        ("cookie", {"authentication": "api_key", "api_key_in": "cookie", "api_key_name": "session"}),
         ("bearer", {"authentication": "bearer"}),
         ("basic", {"authentication": "basic"}),
         (
@@ -79,10 +80,18 @@ def test_the_secret_that_is_given_decides_between_several_ways():
     assert settings_of(document({})) == {"authentication": "none"}
 
 
+def test_the_cookie_of_a_session_is_the_last_of_several_ways():
+    """C1.4: frameworks list it first, and it is seldom what a program has."""
+    assert settings_of(api([{"cookie": []}, {"bearer": []}])) == {"authentication": "bearer"}
+
+
 @pytest.mark.parametrize(
     ("requirement", "told"),
     [
-        ([{"cookie": []}], '"cookie", which is apiKey cookie and not supported'),
+        (
+            [{"cookie": []}],
+            '"cookie" (an API key), but the source has an API key in X-Key (add session (cookie) to ',
+        ),
         ([{"digest": []}], "http digest"),
         ([{"tls": []}], "mutualTLS"),
         (
@@ -150,6 +159,7 @@ QUERY = {"extra_key_1_in": "query", "extra_key_1_name": "key"}
         ({"query": [], "bearer": []}, {"authentication": "bearer"} | QUERY),
         ({"query": [], "client": []}, {"authentication": "oauth_client_credentials"} | QUERY),
         ({"bearer": [], "connect": []}, {"authentication": "bearer"}),
+        ({"bearer": [], "cookie": []}, {"extra_key_1_in": "cookie", "extra_key_1_name": "session"}),
     ],
 )
 def test_schemes_that_are_required_together_become_extra_keys(requirement, settings):
@@ -164,12 +174,12 @@ def test_schemes_that_are_required_together_become_extra_keys(requirement, setti
     [
         {"bearer": [], "basic": []},
         {"basic": [], "header": []},
-        {"key": [], "cookie": []},
+        {"cookie": [], "digest": []},
         {"key": [], "app": [], "query": [], "third": [], "fourth": []},
     ],
 )
 def test_schemes_that_no_source_has_together_are_refused(requirement):
-    """C1.4: both in one header, in a cookie, or too many."""
+    """C1.4: both in one header, by a challenge, or too many."""
     raw = api([requirement])
     assert settings_of(raw) == {"authentication": "none"}
     (refused,) = read(raw).refused

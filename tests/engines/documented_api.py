@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from email import message_from_bytes
+from http.cookies import SimpleCookie
 from typing import Any
 from urllib.parse import parse_qsl, unquote
 
@@ -54,11 +55,16 @@ class DocumentedApi:
         self._check_credentials(operation, request)
         parameters = [self._resolved(one) for one in operation.raw.get("parameters", ())]
         self._check_query([one for one in parameters if one["in"] == "query"], request)
+        cookies = {name: one.value for name, one in SimpleCookie(request.header("Cookie") or "").items()}
         for one in parameters:
             if one["in"] == "path":
                 self._check_text(one, operation.path[one["name"]])
+            elif one["in"] == "cookie":
+                self._check_header(one, cookies.pop(one["name"], None))
             elif one["in"] == "header":
                 self._check_header(one, request.header(one["name"]))
+        if cookies:
+            raise Wrong(f"unknown cookies: {', '.join(cookies)}")
         self._check_body(operation.raw.get("requestBody"), request)
 
     def _find(self, request: Arrived) -> Operation:

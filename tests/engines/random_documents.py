@@ -113,6 +113,7 @@ class RandomDocuments:
         parameters = [self._path_parameter(name) for name in in_path]
         parameters += [self._query_parameter(f"q{place}[x]") for place in range(pick.randrange(4))]
         parameters += [self._header(f"X-H{place}") for place in range(pick.randrange(2))]
+        parameters += [self._header(f"c{place}") | {"in": "cookie"} for place in range(pick.randrange(3))]
         operation: Raw = {"operationId": f"op{number}", "parameters": parameters, "responses": {}}
         if method not in ("get", "delete"):
             operation["requestBody"] = self._body()

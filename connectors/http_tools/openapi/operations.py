@@ -34,7 +34,7 @@ from connectors.http_tools.tool import (
     FieldMappings,
     ToolConfig,
 )
-from connectors.network.headers import can_carry_a_key
+from connectors.network.headers import TOKEN, can_carry_a_key
 
 METHODS = ("get", "put", "post", "delete", "patch", "head")
 OTHERS = ("options", "trace", "query")
@@ -449,7 +449,9 @@ def scheme_of(document: Document, name: str) -> Scheme:
 
 def _fulfilments(raw: dict[str, Any]) -> Iterator[Settings]:
     match str(raw.get("type")), str(raw.get("scheme", "")).lower(), raw.get("in"):
-        case "apiKey", _, "header" | "query" as where if _can_be_key(where, name := raw.get("name", "")):
+        case "apiKey", _, "header" | "query" | "cookie" as where if _can_be_key(
+            where, name := raw.get("name", "")
+        ):
             yield {"authentication": "api_key", "api_key_in": str(where), "api_key_name": name}
             if where == "header" and name.lower() == "authorization":
                 # A key in this header is nearly always meant as "Bearer ...".
@@ -467,8 +469,11 @@ def _fulfilments(raw: dict[str, Any]) -> Iterator[Settings]:
 
 
 def _can_be_key(where: Any, name: Any) -> bool:
-    is_name = isinstance(name, str) and 0 < len(name) <= LONGEST_KEY_NAME
-    return is_name and (where == "query" or can_carry_a_key(name))
+    if not isinstance(name, str) or not 0 < len(name) <= LONGEST_KEY_NAME:
+        return False
+    return where == "query" or (
+        TOKEN.fullmatch(name) is not None if where == "cookie" else can_carry_a_key(name)
+    )
 
 
 def _oauth(flows: Any) -> Iterator[Settings]:
@@ -486,7 +491,8 @@ def settings_for(document: Document, secrets: frozenset[str]) -> Settings:
     """As the given secrets require, else as most operations require."""
     wanted: Counter[tuple[tuple[str, str], ...]] = Counter()
     for alternatives in _all_requirements(document):
-        for position, settings in enumerate(_choices(document, alternatives)):
+        # Other credentials are easier to get, and last longer, than the cookie of a session.
+        for position, settings in enumerate(sorted(_choices(document, alternatives), key=_uses_a_cookie)):
             wanted[tuple(sorted(settings.items()))] += 1 if position else 2
     types = {SECRETS[name] for name in secrets & SECRETS.keys()}
     ranked = [dict(settings) for settings, _ in wanted.most_common()]
@@ -494,6 +500,10 @@ def settings_for(document: Document, secrets: frozenset[str]) -> Settings:
         fitting = [settings for settings in ranked if settings["authentication"] in types]
         return fitting[0] if fitting else {"authentication": min(types)}
     return ranked[0] if ranked else {"authentication": "none"}
+
+
+def _uses_a_cookie(settings: Settings) -> bool:
+    return "cookie" in (settings.get(f"{key}_in") for key in ("api_key", *EXTRA_KEYS))
 
 
 def is_anonymous(
@@ -535,7 +545,7 @@ def _undescribed(document: Document, requirement: Any) -> list[str]:
 
 
 def key_places(settings: Settings) -> frozenset[tuple[str, str]]:
-    """`query` or `header` and the name, in lower case for headers, of each key and header of the source."""
+    """The kind of place and the name, in lower case for headers, of each key and header of the source."""
     headers = (("header", name.lower()) for name in settings.get("extra_headers", ()))
     own = ("api_key",) if settings["authentication"] == "api_key" else ()
     return frozenset(headers) | {

@@ -34,14 +34,14 @@ from connectors.http_tools.tool import (
     parameters_in,
     takes_segments,
 )
-from connectors.network.headers import CONSTANT_ONLY, objection_to_name
+from connectors.network.headers import CONSTANT_ONLY, TOKEN, objection_to_name
 
 UNFIT = re.compile(r"[^A-Za-z0-9_.-]+")
 LONGEST_NAME = 64  # Characters of an argument's name; model APIs allow no more, and no others
 IGNORED_HEADERS = frozenset({"accept", "content-type", "authorization"})
 """OpenAPI ignores parameters of these names; some servers still check `accept`."""
 MEDIA_TYPE = re.compile(r"[\w!#$&^.+*-]{1,100}/[\w!#$&^.+*-]{1,100}", re.ASCII)
-USUAL_STYLE = {"path": "simple", "query": "form", "header": "simple"}
+USUAL_STYLE = {"path": "simple", "query": "form", "header": "simple", "cookie": "form"}
 SEPARATED: dict[str, Separator] = {"pipeDelimited": "|", "spaceDelimited": " "}
 MAX_PARAMETERS = 500
 LONGEST_PARAMETER_NAME = 500
@@ -346,24 +346,26 @@ class Parameters:
         return convert_as_text(self.schemas, raw, pointer, needed=one.is_required)
 
     def _objection(self, one: Parameter) -> str:
-        """`which is a cookie`; empty for a usable one."""
-        if one.where == "cookie":
-            return "and cookies are not sent"
+        """`which is an object`; empty for a usable one."""
         if one.where not in USUAL_STYLE:
             return f"and parameters in {quoted(one.where)} are not supported"
-        if _json_content(one) is None:
+        if _json_content(one) is None or one.where == "cookie":
             if "content" in one.raw:
                 return "which has a media type that is not supported"
             if objection := self._objection_to_value(one):
                 return objection
         if one.where == "header" and (objection := objection_to_name(one.name)):
             return f"which {objection}"
+        if one.where == "cookie" and not TOKEN.fullmatch(one.name):
+            return "which is not a valid name of a cookie"
         return "" if 0 < len(one.name) <= LONGEST_PARAMETER_NAME else "which has an empty or too long name"
 
     def _objection_to_value(self, one: Parameter) -> str:
         style, raw, at = _style_of(one), one.raw.get("schema"), f"{one.pointer}/schema"
         if style != USUAL_STYLE[one.where] and not (one.where == "query" and style in {DEEP, *SEPARATED}):
             return f"which has the unsupported style {quoted(style)}"
+        if one.where == "cookie" and types_of(raw, self.document.object_at, at) in ({"array"}, {"object"}):
+            return "which is a list or object, and cookies are strings"
         if style == DEEP:
             return objection_to_brackets(self.document, [(raw, at)])
         if self._is_spread(one):
@@ -377,6 +379,8 @@ class Parameters:
             return self._place_in_query(one, as_json=as_json)
         if one.where == "header":
             return ArgumentPlace(place="header", name=one.name, as_json=as_json)
+        if one.where == "cookie":
+            return ArgumentPlace(place="cookie", name=one.name)
         # GitHub's word, and OpenAPI 3.2's, for a value with slashes in it.
         slashes = one.raw.get("x-multi-segment") is True or one.raw.get("allowReserved") is True
         return ArgumentPlace(place="path", name=one.name, slashes=slashes, as_json=as_json)
