@@ -557,6 +557,9 @@ def test_the_base_url_is_the_first_servers_or_the_one_given(servers, given, base
     ("servers", "told"),
     [
         ([{"url": "/v2"}], 'only has the server "/v2". Specify the base URL'),
+        ({"url": BASE}, "servers is of the type object, but must be a list such as"),
+        (7, "servers is of the type integer"),
+        ([BASE], "has servers, but none of them is an object whose url is a string. Specify the base URL"),
         (None, "does not have a server. Specify the base URL.* --base-url"),
         ([{"url": "https://{host}"}], "its variables filled in"),
         ([{"url": "https://me:secret@api.example.com"}], "must not contain a user name"),

@@ -6,7 +6,7 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
-from tests.connectors.openapi import body_of, the_refusal, the_tool, with_operation
+from tests.connectors.openapi import body_of, request_of, the_refusal, the_tool, with_operation
 
 
 def argument(schema: Any, *, openapi: str = "3.0.3", **components: Any) -> dict[str, Any]:
@@ -238,16 +238,29 @@ def test_a_definition_that_does_not_exist_accepts_any_value():
 
 
 @pytest.mark.parametrize(
-    "operation",
+    ("operation", "arguments"),
     [
-        body_of({"$ref": "#/nowhere"}),
-        {"parameters": [{"name": "a", "in": "query", "schema": {"$ref": "#/nowhere"}}]},
-        {"parameters": [{"$ref": "#/nowhere"}]},
+        (body_of({"$ref": "#/nowhere"}), {"body": {"a": [1]}}),
+        (body_of({"$ref": "#/nowhere"}, media_type="*/*"), {"body": [7]}),
+        ({"requestBody": {"$ref": "#/nowhere"}}, {"body": {"a": 1}}),
+        ({"parameters": [{"name": "a", "in": "query", "schema": {"$ref": "#/nowhere"}}]}, {"a": "x"}),
+        ({"parameters": [{"$ref": "#/nowhere"}]}, {}),
     ],
 )
-def test_a_body_or_parameter_that_does_not_exist_refuses_its_operation(operation):
-    """C1.4."""
-    assert "which does not exist" in the_refusal(with_operation(operation, method="post")).reason
+def test_a_body_or_parameter_that_does_not_exist_leaves_a_tool_without_its_description(operation, arguments):
+    """C1.4: the body is any JSON, and the report names the place."""
+    tool = the_tool(with_operation(operation, method="post"))
+    assert [note.partition(";")[0] for note in tool.notes] == ['"#/nowhere" does not exist']
+    assert list(tool.config.input_schema["properties"]) == list(arguments)
+    assert jsonschema_rs.validator_for(tool.config.input_schema).is_valid(arguments)
+    sent = request_of(tool, arguments)
+    assert (sent.body or sent.query_params) == (arguments.get("body") or arguments)
+
+
+def test_a_form_that_does_not_exist_refuses_its_operation():
+    """C1.4: nothing says what its fields are."""
+    form = body_of({"$ref": "#/nowhere"}, media_type="application/x-www-form-urlencoded")
+    assert "which does not exist" in the_refusal(with_operation(form, method="post")).reason
 
 
 def test_read_only_fields_stay_if_a_body_has_no_others():

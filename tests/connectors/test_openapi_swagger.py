@@ -118,6 +118,22 @@ def test_without_a_host_the_base_url_must_be_given():
 
 
 @pytest.mark.parametrize(
+    ("further", "told"),
+    [
+        ({"host": 7}, "The document's host is of the type integer, but must be a string such as"),
+        ({"host": ["a.example.com"]}, "The document's host is of the type array"),
+        (HOST | {"basePath": {"v": 1}}, "The document's basePath is of the type object"),
+    ],
+)
+def test_a_host_that_is_no_text_is_no_address(further, told):
+    """C1.4: the document is refused with the reason, and another base URL can be given."""
+    document = Document.read(json.dumps({"swagger": "2.0", "paths": {}} | further).encode())
+    with pytest.raises(UnusableDocument, match=rf"{told}.* Correct it, or: Specify the base URL"):
+        base_url_of(document, "")
+    assert base_url_of(document, "https://api.example.com/v2") == "https://api.example.com/v2"
+
+
+@pytest.mark.parametrize(
     ("scheme", "settings"),
     [
         ({"type": "basic"}, {"authentication": "basic"}),
@@ -142,11 +158,9 @@ def test_security_definitions_decide_the_authentication(scheme, settings):
 @pytest.mark.parametrize(
     ("operation", "reason"),
     [
-        ({"parameters": [{"$ref": "#/parameters/none"}]}, "which does not exist"),
         ({"parameters": [{"$ref": "other.json#/a"}]}, "outside the document"),
         ({"parameters": {"a": 1}}, "must be a list"),
         ({"parameters": [7]}, "An object is required"),
-        ({"parameters": [{"in": "body", "schema": {"$ref": "#/definitions/none"}}]}, "which does not exist"),
     ],
 )
 def test_what_is_broken_is_refused_with_its_reason(operation, reason):

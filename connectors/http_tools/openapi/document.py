@@ -8,7 +8,7 @@ from typing import Any, Self
 from urllib.parse import unquote
 
 from connectors.formats.json import UnreadableJSON, parse_json
-from connectors.formats.json_schema import child_of, pointer_of, steps_of
+from connectors.formats.json_schema import JSON_TYPES, child_of, pointer_of, steps_of
 from connectors.formats.yaml import Limits, TooManyValues, UnusableText, read_values
 from connectors.http_tools.openapi.media_types import is_form, is_json, is_multipart, is_sent_raw, plain_name
 from connectors.http_tools.openapi.swagger import openapi_of
@@ -34,6 +34,10 @@ LONGEST_CHAIN = 20
 VARIABLE = re.compile(r"\{([^{}]*)\}")
 MAX_SERVERS = 50
 MOST_LISTED = 3
+SPECIFY = (
+    "Specify the base URL, the common prefix of all URLs of the API: --base-url in the command, base_url in "
+    "REST, or the field of that name in the admin."
+)
 
 
 class UnusableDocument(ValueError):
@@ -55,6 +59,14 @@ class MissingTarget(NoTool):
     def __init__(self, reason: str, pointer: str, *, target: str) -> None:
         super().__init__(reason, pointer)
         self.target = target  # As a JSON Pointer
+
+    @property
+    def note(self) -> str:
+        return note_on_missing(self.target)
+
+
+def note_on_missing(target: str) -> str:
+    return f"{quoted(f'#{target}')} does not exist; any value is accepted in its place."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -201,6 +213,16 @@ class Document:
             value, pointer = self.follow(value["$ref"], pointer)
         raise NoTool("The chain of references is too long.", pointer)
 
+    def object_or_nothing(self, value: Any, pointer: str, notes: list[str]) -> Any:
+        """The value; {} with a note if it is a reference to nothing. Raises NoTool."""
+        if isinstance(value, dict) and "$ref" in value:
+            try:
+                self.object_at(value, pointer)
+            except MissingTarget as missing:
+                notes.append(missing.note)
+                return {}
+        return value
+
     def follow(self, reference: Any, pointer: str) -> tuple[Any, str]:
         """One step from the reference at `pointer`. Raises NoTool."""
         where = f"{pointer}/$ref"
@@ -255,15 +277,32 @@ def base_url_of(document: Document, given: str) -> str:
     """The given base URL, else the document's first server. Raises UnusableDocument."""
     if given:
         return _normalised(given)
+    _check_types_of_servers(document.value)
     servers = list(_urls(document.value.get("servers")))
     url = servers[0] if servers else "/"
     if url.startswith(("http://", "https://")):
         return _normalised(url)
     fault = "does not have a server" if url == "/" else f"only has the server {quoted(url)}"
-    raise UnusableDocument(
-        f"The document {fault}. Specify the base URL, the common prefix of all URLs of the API: --base-url "
-        "in the command, base_url in REST, or the field of that name in the admin."
-    )
+    if not servers and document.value.get("servers"):
+        fault = "has servers, but none of them is an object whose url is a string"
+    raise UnusableDocument(f"The document {fault}. {SPECIFY}")
+
+
+def _check_types_of_servers(value: dict[str, Any]) -> None:
+    """Raises UnusableDocument for an address that is there and has the wrong type."""
+    wanted: dict[str, tuple[type, str]] = {"servers": (list, 'a list such as [{"url": "https://..."}]')}
+    if "swagger" in value:
+        wanted = {
+            "host": (str, 'a string such as "api.example.com"'),
+            "basePath": (str, 'a string such as "/v1"'),
+        }
+    for key, (kind, shape) in wanted.items():
+        given = value.get(key)
+        if given is not None and not isinstance(given, kind):
+            raise UnusableDocument(
+                f"The document's {key} is of the type {JSON_TYPES.get(type(given), 'object')}, but must be "
+                f"{shape}. Correct it, or: {SPECIFY}"
+            )
 
 
 def note_on_servers(document: Document, base_url: str) -> str:

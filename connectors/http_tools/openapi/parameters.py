@@ -60,6 +60,7 @@ HOW_TO_GIVE = (
     "data:image/png;name=photo.png;base64,..."
 )
 
+ANY_BODY: dict[str, Any] = {"content": {"application/json": {"schema": {}}}}
 HOW_TO_GIVE_BODY = (
     "The whole body ({}): its text, or for anything else a data: URI in base64, such as "
     "data:image/png;base64,..."
@@ -298,10 +299,17 @@ class Parameters:
         if not isinstance(raw, list) or len(raw) > MAX_PARAMETERS:
             raise NoTool(f"Its parameters must be a list of at most {MAX_PARAMETERS}.", pointer)
         for position, one in enumerate(raw):
-            value, at = self.document.object_at(one, f"{pointer}/{position}")
+            try:
+                value, at = self.document.object_at(one, f"{pointer}/{position}")
+            except MissingTarget as missing:
+                self.notes.append(
+                    f"{quoted(f'#{missing.target}')} does not exist; this parameter is left out."
+                )
+                continue
             if not isinstance(value.get("name"), str) or not isinstance(value.get("in"), str):
                 raise NoTool("A parameter must have the keys name and in.", at)
-            yield Parameter(value, at)
+            schema = self.document.object_or_nothing(value.get("schema"), f"{at}/schema", self.notes)
+            yield Parameter(value if schema is value.get("schema") else value | {"schema": schema}, at)
 
     def _argument(self, one: Parameter) -> Argument | None:
         """None if it is left out. Raises NoTool for a required one that is unusable."""
@@ -485,8 +493,6 @@ class _Gathered:
         try:
             schema, pointer = self.document.object_at(raw, pointer)
         except MissingTarget:
-            if depth == 0:
-                raise
             return False
         self.parts += 1
         if depth > DEEPEST or self.parts > MAX_FIELDS or not _is_plain(schema):
@@ -643,7 +649,8 @@ class Bodies:
 
     def body(self, raw: Any, pointer: str) -> Body:
         """Raises NoTool."""
-        described, pointer = self.document.object_at(raw, pointer)
+        found = self.document.object_or_nothing(raw, pointer, self.notes)
+        described, pointer = self.document.object_at(found if found is raw else ANY_BODY, pointer)
         content, at = self.document.object_at(described.get("content", {}), f"{pointer}/content")
         if not content:
             return Body()
@@ -804,6 +811,7 @@ class Bodies:
 
     def _is_file(self, raw: Any, pointer: str) -> bool:
         """`format: binary`, also of items, or its equivalent in 3.1."""
+        raw = self.document.object_or_nothing(raw, pointer, [])  # Its conversion adds the note.
         if not isinstance(raw, dict):
             return False
         raw, pointer = self.document.object_at(raw, pointer)

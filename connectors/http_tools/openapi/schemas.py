@@ -9,7 +9,13 @@ from urllib.parse import quote
 
 from connectors.formats.json import UnreadableJSON, parse_json, write_json
 from connectors.formats.json_schema import JSON_TYPES, pointer_of
-from connectors.http_tools.openapi.document import Document, MissingTarget, NoTool, checked_object, quoted
+from connectors.http_tools.openapi.document import (
+    Document,
+    MissingTarget,
+    NoTool,
+    checked_object,
+    note_on_missing,
+)
 
 KEPT_IN_RESPONSES = frozenset(
     {"type", "properties", "items", "allOf", "anyOf", "$ref", "title", "description", "default", "examples"}
@@ -417,7 +423,7 @@ class Schemas:
             definition = self._definition(pointer)
             found[name] = definition.schema
             if notes is not None and pointer in self._missing:
-                notes.append(f"{quoted(f'#{pointer}')} does not exist; any value is accepted in its place.")
+                notes.append(note_on_missing(pointer))
             parts += definition.parts
             if parts > MAX_PARTS:
                 raise NoTool(

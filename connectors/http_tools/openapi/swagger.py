@@ -43,7 +43,8 @@ def _mapped(value: Any, convert: Callable[[Any], Any], object_of: Callable[..., 
 
 
 def _servers(value: Object) -> list[Object]:
-    host, path = str(value.get("host") or "").strip("/"), str(value.get("basePath") or "").strip("/")
+    named = (one if isinstance(one := value.get(key), str) else "" for key in ("host", "basePath"))
+    host, path = (one.strip("/") for one in named)
     if not host:
         return [{"url": f"/{path}"}] if path else []
     schemes = value.get("schemes")
