@@ -427,7 +427,11 @@ def test_another_name_for_json_is_sent_as_the_api_calls_it():
         (parameter("f", "querystring"), '"querystring" are not supported'),
         (parameter("f", "query", schema=PARTS, explode=False), "which is an object"),
         (parameter("f", "query", schema={"additionalProperties": PARTS}), "which is an object"),
-        (parameter("f", "query", schema={"type": "array", "items": PARTS}), "a list of lists or objects"),
+        (parameter("f", "query", schema=LISTS), "a list of lists or objects"),
+        (
+            parameter("f", "query", schema={"type": "array", "items": PARTS}, explode=False),
+            "a list of lists or",
+        ),
         (parameter("Host", "header"), "only the product sets"),
     ],
 )

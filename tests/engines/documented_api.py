@@ -85,6 +85,14 @@ class DocumentedApi:
         query: dict[str, list[str]] = {}
         for name, value in parse_qsl(request.target.partition("?")[2], True, strict_parsing=False):
             query.setdefault(name, []).append(value)
+        bracketed = [one for one in parameters if self._is_list_of_objects(one)]
+        for one in bracketed:
+            self._check_list_of_objects(one, query)
+        self._check_flat([one for one in parameters if one not in bracketed], query)
+        if query:
+            raise Wrong(f"unknown in the query: {', '.join(query)}")
+
+    def _check_flat(self, parameters: list[Raw], query: dict[str, list[str]]) -> None:
         for one in parameters:
             if (said := query.pop(one["name"], None)) is None:
                 self._check_required(one)
@@ -100,8 +108,27 @@ class DocumentedApi:
                 raise Wrong(f"{one['name']} stands in the query {len(said)} times")
             else:
                 self._validate(self._typed(said[0], schema), schema, one["name"])
-        if query:
-            raise Wrong(f"unknown in the query: {', '.join(query)}")
+
+    def _is_list_of_objects(self, parameter: Raw) -> bool:
+        schema = self._resolved(parameter.get("schema", {}))
+        return "object" in self._types(self._resolved(schema.get("items", {})))
+
+    def _check_list_of_objects(self, parameter: Raw, query: dict[str, list[str]]) -> None:
+        """`name[0][field]=value`, as PHP, Rails, Express and ASP.NET read it."""
+        schema, name = self._resolved(parameter["schema"]), parameter["name"]
+        fields = self._properties(schema["items"])
+        found: dict[int, Raw] = {}
+        for key in list(query):
+            if (named := re.fullmatch(re.escape(name) + r"\[(\d+)\]\[(\w+)\]", key)) is not None:
+                (text,) = query.pop(key)
+                field = self._resolved(fields[named[2]])
+                found.setdefault(int(named[1]), {})[named[2]] = self._typed(text, field)
+        if sorted(found) != [*range(len(found))]:
+            raise Wrong(f"{name} has the items {sorted(found)}")
+        if found:
+            self._validate([found[number] for number in sorted(found)], schema, name)
+        else:
+            self._check_required(parameter)
 
     def _check_header(self, parameter: Raw, text: str | None) -> None:
         if text is None:

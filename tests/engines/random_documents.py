@@ -131,6 +131,8 @@ class RandomDocuments:
         if self._random.random() < 0.3:
             schema = self._random.choice(JSON_VALUES)
             return parameter | {"content": {JSON: {"schema": schema}}}
+        if self._random.random() < 0.15:
+            return parameter | {"schema": JSON_VALUES[9]}
         scalar = self._random.choice(SCALARS)
         schema = self._random.choice(
             [scalar, {"type": "array", "minItems": 1, "items": self._random.choice(SCALARS[:4])}]

@@ -54,6 +54,9 @@ CHOICES = ("oneOf", "anyOf")
 COMPOSITIONS = ("allOf", "anyOf", "oneOf")
 WHOLE = "body"
 DEEP = "deepObject"
+USUAL_BRACKETS = (
+    "OpenAPI does not say how a list of objects such as the query parameter {} is sent; brackets are used: {}"
+)
 ENCODED_OTHERWISE = "which has an unsupported encoding"
 HOW_TO_GIVE = (
     "A file: its text, or for anything else a data: URI in base64, with its name if that matters, such as "
@@ -253,6 +256,8 @@ class Parameters:
                 own = [each for name, each in objects[at].items() if ("query", name) not in others]
                 arguments += self._spread(one, own)
             elif (argument := self._argument(one)) is not None:
+                if argument.place.brackets and _style_of(one) != DEEP:
+                    self.notes.append(USUAL_BRACKETS.format(quoted(one.name), f"{one.name}[0][...]=..."))
                 arguments.append(_with_segments(argument) if f"+{one.name}" in named else argument)
         return arguments
 
@@ -272,6 +277,14 @@ class Parameters:
             return False
         types = types_of(one.raw.get("schema"), self.document.object_at, f"{one.pointer}/schema")
         return types == {"object"}
+
+    def _is_list_of_objects(self, one: Parameter) -> bool:
+        """Without a style that says how to send it. Web frameworks (PHP, Rails, Express, ASP.NET) and their
+        clients have brackets for it."""
+        if one.where != "query" or _style_of(one) != "form" or one.raw.get("explode") is False:
+            return False
+        types, items = types_and_items(self.document, [(one.raw.get("schema"), f"{one.pointer}/schema")])
+        return types == {"array"} and items == {"object"}
 
     def _spread(self, one: Parameter, fields: Iterable[Field]) -> Iterator[Argument]:
         """Raises NoTool. A field is required only with its object."""
@@ -374,7 +387,7 @@ class Parameters:
             return f"which has the unsupported style {quoted(style)}"
         if one.where == "cookie" and types_of(raw, self.document.object_at, at) in ({"array"}, {"object"}):
             return "which is a list or object, and cookies are strings"
-        if style == DEEP:
+        if style == DEEP or self._is_list_of_objects(one):
             return objection_to_brackets(self.document, [(raw, at)])
         if self._is_spread(one):
             schema, at = self.document.object_at(raw, at)
@@ -407,6 +420,7 @@ class Parameters:
             explode=explode,
             separator=separator,
             as_json=as_json,
+            brackets=not as_json and self._is_list_of_objects(one),
             spread=self._is_spread(one),
         )
 
