@@ -488,11 +488,7 @@ def _parts_of(spec: HTTPRequestSpec, built: HTTPRequestSpec, operation: HttpOper
     in_url = parse_qsl(url.query.decode("ascii"), keep_blank_values=True)
     for pairs in (in_url, query_of(spec)):
         found += [(("query", name), text) for name, text in _query_parts(pairs, operation)]
-    found += [
-        (("header", name.lower()), value.strip())
-        for name, value in spec.headers.items()
-        if not _is_usual(name.lower(), value, operation, built)
-    ]
+    found += _header_parts(spec, built, operation)
     found += [(("body", name), text) for name, text in _body_parts(spec.body, built.body, operation)]
     parts: dict[Part, str] = {}
     for part, text in found:
@@ -529,6 +525,17 @@ def _texts_by_name(
             plain = written_json(parse_json(text.encode())) if text[:1] in ("{", "[") else text
         found.setdefault(name, []).append(plain)
     return ((name, separators.get(name, ",").join(texts)) for name, texts in found.items())
+
+
+def _header_parts(
+    spec: HTTPRequestSpec, built: HTTPRequestSpec, operation: HttpOperation
+) -> Iterator[tuple[Part, str]]:
+    for name, value in spec.headers.items():
+        if name.lower() == COOKIE.lower():
+            cookies = (cookie.strip().partition("=") for cookie in value.split(";"))
+            yield from ((("cookie", cookie), text) for cookie, _, text in cookies)
+        elif not _is_usual(name.lower(), value, operation, built):
+            yield ("header", name.lower()), value.strip()
 
 
 def _is_usual(name: str, value: str, operation: HttpOperation, built: HTTPRequestSpec) -> bool:

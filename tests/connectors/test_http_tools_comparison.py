@@ -232,6 +232,19 @@ def test_a_difference_is_short_and_of_one_line_whatever_was_written() -> None:
 PLAIN: dict[str, Any] = {"method": "GET", "headers": {}, "query_params": {}, "body": None}
 
 
+def test_cookies_are_compared_one_by_one() -> None:
+    """C4.5: in any order, and none beside those of the arguments."""
+    places = {"a": {"in": "cookie"}, "b": {"in": "cookie"}}
+    declared = tool("GET", f"{BASE}/orders", {"a": TEXT, "b": TEXT}, mappings=places)
+    of_both: dict[str, Any] = PLAIN | {"arguments": {"a": "1", "b": "x=2"}, "url": f"{BASE}/orders"}
+    assert difference(declared, **of_both | {"headers": {"cookie": "b=x=2;a=1"}}) == ""
+    assert "the cookie b is missing" in difference(declared, **of_both | {"headers": {"Cookie": "a=1"}})
+    for further in ("a=1; b=x=2; session=7", "a=1; b=3"):
+        found = difference(declared, **of_both | {"headers": {"Cookie": further}})
+        assert found in ("the cookie session does not match the arguments.",
+                         "the cookie b does not match the arguments.")  # fmt: skip
+
+
 def test_a_base_url_with_a_path_is_part_of_the_address() -> None:
     """C4.5"""
     declared = tool("GET", f"{BASE}/v1/weather/{{city}}.json", {"city": TEXT}, required=["city"])

@@ -26,6 +26,7 @@ from connectors.http_tools.openapi.document import (
 )
 from connectors.http_tools.openapi.media_types import JSON, is_form, is_json, is_multipart, plain_name
 from connectors.http_tools.openapi.schemas import Converted, Schemas, is_left_out, spelt_out
+from connectors.http_tools.openapi.xml import is_xml, outline_of
 from connectors.http_tools.tool import (
     ArgumentPlace,
     BodyFormat,
@@ -705,7 +706,7 @@ class Bodies:
         self, described: dict[str, Any], media: dict[str, Any], pointer: str, offered: list[str]
     ) -> Body:
         """A text or file that is the whole body."""
-        raw = media.get("schema")
+        raw = self.document.object_or_nothing(media.get("schema"), f"{pointer}/schema", self.notes)
         schema, _ = self.document.object_at(raw, f"{pointer}/schema") if isinstance(raw, dict) else ({}, "")
         words = (
             plain_text(one.get("description"), LONGEST_ARGUMENT_DESCRIPTION) for one in (described, schema)
@@ -717,13 +718,15 @@ class Bodies:
             first += "; charset=utf-8"
         # A file can say which of several types it is.
         is_fixed = bool(first) and len(offered) == 1
+        outline = outline_of(self.document, media, pointer) if is_xml(first) else ""
+        how = HOW_TO_GIVE_BODY.format(", ".join(offered[:3])) + (f" Its form: {outline}" if outline else "")
         return Body(
             [
                 Argument(
                     place=ArgumentPlace(place="body", name="", media_type="" if is_fixed else first),
                     wanted=WHOLE,
                     converted=Converted({"type": "string"}, frozenset(), 1),
-                    description=f"{said} {HOW_TO_GIVE_BODY.format(', '.join(offered[:3]))}".strip(),
+                    description=f"{said} {how}".strip(),
                     required=described.get("required") is True,
                 )
             ],
