@@ -106,7 +106,7 @@ WRONG = [
     ),
     ("endpoint", "https://elsewhere.example.com/x", f"not below {API}/v1"),
     ("input_mappings", '{"nobody": {"in": "query"}}', "not a property of the input schema"),
-    ("input_mappings", '{"amount": {"in": "cookie"}}', "/amount/in: "),
+    ("input_mappings", '{"amount": {"in": "cookies"}}', "/amount/in: "),
     ("constants", '{"in": "query"}', "valid list"),
     ("output_mappings", '{"number": "order"}', "/number: "),
     ("output_schema", '{"type": 7}', "JSON Schema"),

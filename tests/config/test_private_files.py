@@ -73,7 +73,7 @@ def test_a_key_in_the_data_folder_is_changed_in_three_steps(tmp_path: Path) -> N
     assert "Restart all processes" in run(tmp_path, "manage.py", "rotate_secret_key", "--new")
     new, *former = file.read_text().split()
     assert former == [old] and new != old
-    assert "the credentials of 1 source(s)" in run(tmp_path, "manage.py", "rotate_secret_key")
+    assert "Encrypted 1 stored secret with" in run(tmp_path, "manage.py", "rotate_secret_key")
     assert file.read_text() == new
     assert file.stat().st_mode & 0o777 == 0o600
     show = "from catalogue.models import Source; print(Source.objects.get().credentials)"

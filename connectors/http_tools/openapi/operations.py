@@ -489,13 +489,14 @@ def _oauth(flows: Any) -> Iterator[Settings]:
 
 def settings_for(document: Document, secrets: frozenset[str]) -> Settings:
     """As the given secrets require, else as most operations require."""
+    # Other credentials are easier to get, and last longer, than the cookie of a session.
     wanted: Counter[tuple[tuple[str, str], ...]] = Counter()
     for alternatives in _all_requirements(document):
-        # Other credentials are easier to get, and last longer, than the cookie of a session.
         for position, settings in enumerate(sorted(_choices(document, alternatives), key=_uses_a_cookie)):
             wanted[tuple(sorted(settings.items()))] += 1 if position else 2
     types = {SECRETS[name] for name in secrets & SECRETS.keys()}
-    ranked = [dict(settings) for settings, _ in wanted.most_common()]
+    by_votes = sorted(wanted.items(), key=lambda one: (-one[1], _uses_a_cookie(dict(one[0]))))
+    ranked = [dict(settings) for settings, _ in by_votes]
     if types:
         fitting = [settings for settings in ranked if settings["authentication"] in types]
         return fitting[0] if fitting else {"authentication": min(types)}
