@@ -21,7 +21,7 @@ from audit.models import Kind, record
 from catalogue.naming import counted
 from connectors.background import CLOCKS_APART
 from mcp_bridge.addresses import SHOWN_NAME, client_address, neighbourhood
-from mcp_bridge.bearers import Undecided, authenticate, describe_wrong_bearer
+from mcp_bridge.bearers import Undecided, authenticate, describe_wrong_bearer, sent_token
 from mcp_bridge.external_tokens import named_outside
 from mcp_bridge.models import FailureCount
 from mcp_bridge.tokens import Access, Origin, arriving, digest_of, metadata_url
@@ -217,18 +217,17 @@ class AccessTokenAuthentication(BaseAuthentication):
     """`request.auth` is the Access of `Authorization: Bearer <token>`; there is no Django user."""
 
     def authenticate(self, request: Request) -> tuple[AnonymousUser, Access] | None:
-        scheme, _, text = _authorization(request).partition(" ")
-        if scheme.lower() != "bearer":
+        if (text := sent_token(_authorization(request))) is None:
             return None
         peer, forwarded = request.META.get("REMOTE_ADDR", ""), request.META.get("HTTP_X_FORWARDED_FOR", "")
         arriving.set(Origin(peer, forwarded, request.META.get("HTTP_USER_AGENT", "")))
         try:
-            access = authenticate(text.strip())
+            access = authenticate(text)
         except Undecided as problem:
             raise Unavailable(problem) from None
         if access is None:
             try:
-                note_wrong_token(text.strip(), address=client_address(peer, forwarded))
+                note_wrong_token(text, address=client_address(peer, forwarded))
             except TooManyFailures as problem:
                 throttled = Throttled(detail=str(problem))
                 # For `Retry-After`: as an argument, REST framework would append it to the text.

@@ -169,15 +169,20 @@ def describe_wrong_bearer(text: str) -> str:
     return kind.describe(text)
 
 
+def sent_token(authorization: str) -> str | None:
+    """Of this header's value; None if it has another scheme than Bearer."""
+    scheme, _, text = authorization.partition(" ")
+    return text.strip() if scheme.lower() == "bearer" else None
+
+
 async def is_known(scope: dict[str, Any]) -> bool:
     """Whether the request has a usable token or the cookie of a signed-in user."""
     headers = Headers(scope=scope)
-    scheme, _, text = headers.get("authorization", "").partition(" ")
     session = parse_cookie(headers.get("cookie", "")).get(settings.SESSION_COOKIE_NAME, "")
-    if scheme.lower() == "bearer":
+    if (text := sent_token(headers.get("authorization", ""))) is not None:
         try:
-            await prepare(text.strip())
-            return await run_in_database(authenticate, text.strip()) is not None
+            await prepare(text)
+            return await run_in_database(authenticate, text) is not None
         except Undecided:
             return False
     store = import_module(settings.SESSION_ENGINE).SessionStore(session)

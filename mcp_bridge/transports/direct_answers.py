@@ -46,7 +46,7 @@ from pydantic import ValidationError
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from mcp_bridge.bearers import recognise
+from mcp_bridge.bearers import recognise, sent_token
 from mcp_bridge.request_meta import Context
 from mcp_bridge.server import CatalogueServer
 from mcp_bridge.tokens import Access, OtherToolset, digest_of
@@ -216,7 +216,7 @@ def _digest(scope: Scope, body: bytes) -> bytes:
 
 def _bearer(scope: Scope) -> str:
     value: bytes = next(value for name, value in scope["headers"] if name == b"authorization")
-    return value.decode("latin-1").partition(" ")[2].strip()
+    return sent_token(value.decode("latin-1")) or ""
 
 
 def valid_version(scope: Scope, message: dict[str, Any]) -> str | None:

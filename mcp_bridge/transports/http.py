@@ -37,7 +37,7 @@ from catalogue.exposure import present_catalogue
 from catalogue.models.toolset import SLUG_FORM
 from mcp_bridge import notifications
 from mcp_bridge.authentication import TooManyFailures, challenge, note_wrong_token
-from mcp_bridge.bearers import Undecided, find_bearer
+from mcp_bridge.bearers import Undecided, find_bearer, sent_token
 from mcp_bridge.builtin_tools import describe_missing_scope, missing_scope
 from mcp_bridge.doorkeeper import NoTurn, address_in, allowed_origins, doorkeeper
 from mcp_bridge.elicitation import Question, is_answer, take_answer
@@ -140,7 +140,7 @@ class McpEndpoint:
             return refused
         slug, headers = scope.get("path_params", {}).get("slug"), Headers(scope=scope)
         try:
-            text = _bearer_token(headers)
+            text = _token(headers)
             known = await _find_access(scope, headers, text) if text else None
         except Undecided as problem:
             wait = {"Retry-After": str(problem.seconds)}
@@ -228,7 +228,7 @@ async def admit_reader(scope: Scope) -> Response | None:
     """The refusal of a request whose token may not read what administrators see; None: admitted."""
     headers = Headers(scope=scope)
     try:
-        text = _bearer_token(headers)
+        text = _token(headers)
         known = await _find_access(scope, headers, text) if text else None
         if known is None:
             return await _refuse_token(scope, headers, None)
@@ -272,7 +272,7 @@ def _find_access(scope: Scope, headers: Headers, text: str) -> Awaitable[Access 
 
 
 async def _refuse_token(scope: Scope, headers: Headers, slug: str | None) -> Response:
-    if text := _bearer_token(headers):
+    if text := _token(headers):
         if not await doorkeeper.hold_up(scope):
             crowd = TooManyFailures(NoTurn.seconds)
             return refusal(429, str(crowd), headers={"Retry-After": str(crowd.seconds)})
@@ -283,9 +283,8 @@ async def _refuse_token(scope: Scope, headers: Headers, slug: str | None) -> Res
     return _unauthorized(slug, has_sent_one="authorization" in headers)
 
 
-def _bearer_token(headers: Headers) -> str:
-    scheme, _, text = headers.get("authorization", "").partition(" ")
-    return text.strip() if scheme.lower() == "bearer" else ""
+def _token(headers: Headers) -> str:
+    return sent_token(headers.get("authorization", "")) or ""
 
 
 def _is_malformed(message: Any) -> bool:
