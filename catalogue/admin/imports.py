@@ -16,7 +16,7 @@ from django.utils.http import urlencode
 from unfold import widgets
 
 from catalogue import configuration, http_tools
-from catalogue.admin.rendering import badge, chip, table
+from catalogue.admin.rendering import badge, chip, table, wrapped
 from catalogue.audit import record_export
 from catalogue.history import actor_of
 from catalogue.imports import openapi, temporal
@@ -40,6 +40,8 @@ from connectors.http_tools.openapi import document
 from connectors.http_tools.openapi.operations import Selection
 
 SHOWN = 8
+SHOWN_NAMES = 50  # Of changed tools; those of a first import are examples of their tags
+LONG_PLAN = 12  # Tags that a plan shows unfolded: the button must stay in sight
 KEPT = "kept_entries"  # The hidden field with the encrypted secrets of a refused form
 CHOOSE_AGAIN = "Choose the file again; browsers do not keep it."
 
@@ -456,13 +458,19 @@ class OpenApiImportPage(SourceImportPage):
             ]
             for group in openapi.group_refusals(plan.refused)
         )
-        tools = (
-            [chip(tag), len(names), listed(names, SHOWN)] for tag, names in openapi.tools_by_tag(plan).items()
+        by_tag = openapi.tools_by_tag(plan)
+        tools = ([wrapped(tag), len(names), listed(names, SHOWN)] for tag, names in by_tag.items())
+        changes = (
+            [badge(change, BADGES[change]), len(names), listed(names, SHOWN_NAMES)]
+            for change, names in openapi.tools_by_change(plan).items()
         )
         return {
             "counts": self.counts(plan),
             "tokens": f"{plan.tokens:,}",
+            # A new source has only additions, which the tags group.
+            "changes": None if plan.is_new else table(("Change", "Tools", "Which"), changes),
             "tools": table(("Tag", "Tools", "Examples"), tools) if plan.tools else None,
+            "unfolded": plan.is_new and len(by_tag) <= LONG_PLAN,
             "refused": table(("Refused", "Why", "Which"), refused) if plan.refused else None,
             "left_out": [f"{group.note} ({len(group.tools)})" for group in openapi.group_notes(plan)],
         }

@@ -311,6 +311,7 @@ def _size_notes(characters: int, *, exposes: bool) -> Iterator[str]:
 
 QUOTED = re.compile(r'"[^"]*"')
 WITHOUT_TAG = "without a tag"
+CHANGES = (Change.REMOVED, Change.UPDATED, Change.RETURNED, Change.ADDED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,6 +334,16 @@ def tools_by_tag(outcome: OpenApiImport) -> dict[str, list[str]]:
     for tool in outcome.tools:
         groups.setdefault(tool.tags[0] if tool.tags else WITHOUT_TAG, []).append(tool.stored.tool_id)
     return groups
+
+
+def tools_by_change(outcome: OpenApiImport) -> dict[Change, list[str]]:
+    """The ids of the tools that an import changes; those that agents lose or see differently come first."""
+    changed = [*outcome.removed, *(tool.stored for tool in outcome.tools)]
+    groups: dict[Change, list[str]] = {change: [] for change in CHANGES}
+    for tool in changed:
+        if tool.change in groups:
+            groups[tool.change].append(tool.tool_id)
+    return {change: names for change, names in groups.items() if names}
 
 
 def group_refusals(refused: list[RefusedOperation]) -> list[RefusalGroup]:

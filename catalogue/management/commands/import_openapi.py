@@ -130,8 +130,9 @@ def _tools(outcome: openapi.OpenApiImport, shown: int | None) -> Iterator[str]:
     width = max(map(len, groups), default=0)
     for tag, names in groups.items():
         yield f"  {tag:<{width}}  {len(names):>4}  {listed(names, shown)}"
-    if outcome.removed:
-        yield f"  removed: {listed([tool.tool_id for tool in outcome.removed], shown)}"
+    for change, names in openapi.tools_by_change(outcome).items():
+        if change is not Change.ADDED:
+            yield f"  {change}: {listed(names, shown)}"
 
 
 def _refusals(outcome: openapi.OpenApiImport, shown: int | None) -> Iterator[str]:
