@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 LONGEST_NAME = 255
 BATCH = 500
 SECRET = "(secret)"  # noqa: S105 - no password
+SHOWN_BEFORE = 3  # A third of a value that is cut precedes what differs
 EMPTY: tuple[Any, ...] = (None, "", [], {})
 
 
@@ -204,3 +205,18 @@ def write_fields(row: models.Model, values: Mapping[str, Any]) -> None:
 
 def changed_fields(names: Iterable[str]) -> str:
     return f"Changed {', '.join(sorted(names)) or 'nothing'}."
+
+
+def cut_to_difference(old: str, new: str, *, shown: int) -> tuple[str, str]:
+    """Long values, cut to that many characters around the first that differs."""
+    if max(len(old), len(new)) <= shown:
+        return old, new
+    alike = min(len(old), len(new))
+    same = next((at for at in range(alike) if old[at] != new[at]), alike)
+    start = max(0, same - shown // SHOWN_BEFORE)
+    return _cut(old, start, shown), _cut(new, start, shown)
+
+
+def _cut(text: str, start: int, shown: int) -> str:
+    before, after = "…" if start else "", "…" if len(text) > start + shown else ""
+    return f"{before}{text[start : start + shown]}{after}"

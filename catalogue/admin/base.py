@@ -33,7 +33,14 @@ from unfold.views import ChangeList
 
 from catalogue.admin import marks
 from catalogue.admin.rendering import chip, value_in_full
-from catalogue.history import actor_of, record_change, record_deletion, recorded_model, remember_relations
+from catalogue.history import (
+    actor_of,
+    cut_to_difference,
+    record_change,
+    record_deletion,
+    recorded_model,
+    remember_relations,
+)
 from catalogue.long_lists import BoundedPaginator, search_newest, search_problem, with_keys
 from catalogue.models import HistoryEntry, Revision
 from catalogue.models.history import Exposing
@@ -44,7 +51,7 @@ SHOWN_CHANGES, SHOWN_VALUE = 4, 50
 
 def describe_changes(entry: HistoryEntry) -> list[str]:
     """`title: empty → Report`, a line for each of the first fields."""
-    lines = [f"{label}: {_in_short(old)} → {_in_short(new)}" for label, old, new in changes_in_full(entry)]
+    lines = [f"{label}: {_in_short(old, new)}" for label, old, new in changes_in_full(entry)]
     more = len(lines) - SHOWN_CHANGES
     return lines[:SHOWN_CHANGES] + ([f"and {more} more"] if more > 0 else [])
 
@@ -64,9 +71,9 @@ def changes_in_full(entry: HistoryEntry) -> list[tuple[str, str, str]]:
     return [(label, old, new) for label, old, new in in_full if old != new]
 
 
-def _in_short(value: str) -> str:
-    text = " ".join(value.split())
-    return text if len(text) <= SHOWN_VALUE else f"{text[:SHOWN_VALUE]}…"
+def _in_short(old: str, new: str) -> str:
+    one, other = (" ".join(value.split()) for value in (old, new))
+    return " → ".join(cut_to_difference(one, other, shown=SHOWN_VALUE))
 
 
 HISTORY_PAGE = 100

@@ -45,7 +45,13 @@ from catalogue.connections import secret_fields
 from catalogue.curation import MOST_FORMER_NAMES, POSITIONS_APART, UnknownPicks, write_toolset
 from catalogue.database import in_batches
 from catalogue.features import change_feature, is_enabled_when_new, words_of
-from catalogue.history import Actor, record_changes, record_deletion, remember_relations
+from catalogue.history import (
+    Actor,
+    cut_to_difference,
+    record_changes,
+    record_deletion,
+    remember_relations,
+)
 from catalogue.http_tools import KIND as DECLARED_HERE
 from catalogue.imports.pipeline import stored_secrets
 from catalogue.models import Review, Revision, Role, ServerFeature, Source, Toolset, Workflow, WorkflowFilter
@@ -59,7 +65,6 @@ from connectors.errors import Misconfigured
 from connectors.formats.yaml import Path
 
 SHOWN_VALUE = 160
-SHOWN_BEFORE = 30
 SHOWN_CHANGES = 12  # Per object in the history
 
 
@@ -132,7 +137,7 @@ def compare(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[FieldChange
     """The changed keys; a value missing on one side is `-`."""
     names = [*new, *(name for name in old if name not in new)]
     return tuple(
-        FieldChange(name, *_show_both(_text(old, name), _text(new, name)))
+        FieldChange(name, *cut_to_difference(_text(old, name), _text(new, name), shown=SHOWN_VALUE))
         for name in names
         if name not in old or name not in new or old[name] != new[name]
     )
@@ -140,20 +145,6 @@ def compare(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[FieldChange
 
 def _text(values: Mapping[str, Any], name: str) -> str:
     return json.dumps(values[name], ensure_ascii=False) if name in values else "-"
-
-
-def _show_both(old: str, new: str) -> tuple[str, str]:
-    """Long values are cut to the part that differs."""
-    if max(len(old), len(new)) <= SHOWN_VALUE:
-        return old, new
-    same = next((at for at, (one, other) in enumerate(zip(old, new, strict=False)) if one != other), 0)
-    start = max(0, same - SHOWN_BEFORE)
-    return _cut(old, start), _cut(new, start)
-
-
-def _cut(text: str, start: int) -> str:
-    before, after = "..." if start else "", "..." if len(text) > start + SHOWN_VALUE else ""
-    return f"{before}{text[start : start + SHOWN_VALUE]}{after}"
 
 
 BATCH = 200
