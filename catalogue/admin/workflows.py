@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 from django import forms
 from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied, ValidationError
-from django.db.models import QuerySet, Value
+from django.db.models import Q, QuerySet, Value
 from django.db.models.functions import Coalesce, NullIf
 from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
 from django.shortcuts import get_object_or_404
@@ -13,6 +13,7 @@ from django.template.loader import render_to_string
 from django.urls import URLPattern, path
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
+from django.utils.text import smart_split
 from unfold import widgets
 
 from catalogue import curation
@@ -214,7 +215,7 @@ class WorkflowAdmin(ToolPagesMixin):
         "upstream_title",
         "description_override",
     )
-    search_help_text = "Words, or names such as billing_*"
+    search_help_text = "Words, tags, or names such as billing_*"
     actions = (
         "enable_selected", "disable_selected", "accept_selected", "tag_selected", "untag_selected",
         "add_selected_to_toolset", "mark_selected_read_only", "clear_selected_hints",
@@ -315,12 +316,16 @@ class WorkflowAdmin(ToolPagesMixin):
     def search_list(
         self, request: HttpRequest, queryset: QuerySet[Workflow], search_term: str
     ) -> tuple[QuerySet[Workflow], bool]:
-        """Words anywhere; a glob such as billing_* matches whole names."""
+        """Words anywhere, or as whole tags; a glob such as billing_* matches whole names."""
         words = search_term.split()
         for glob in [word for word in words if any(sign in word for sign in GLOB_SIGNS)]:
             queryset = queryset.named_like(glob)  # type: ignore[attr-defined]
             words.remove(glob)
-        return super().search_list(request, queryset, " ".join(words))
+        for word in smart_split(" ".join(words)):
+            anywhere, _ = super().search_list(request, Workflow.objects.order_by(), word)
+            tagged = Workflow.objects.tagged(word.strip("\"'")).order_by()
+            queryset = queryset.filter(Q(pk__in=anywhere.values("pk")) | Q(pk__in=tagged.values("pk")))
+        return queryset, False
 
     def get_urls(self) -> list[URLPattern]:
         switch = self.admin_site.admin_view(self._switch)

@@ -133,6 +133,16 @@ def test_words_are_found_anywhere_and_globs_are_whole_names(admin_client: Client
     assert found(admin_client, q="invoices sends") == {"billing_month", "old_billing_month"}
 
 
+def test_a_tag_is_found_by_its_word_in_any_script(admin_client: Client) -> None:
+    """A3.1: also beside words from elsewhere; a curator's tags replace the engine's."""
+    source = make_source()
+    make_workflow(source, name="billing_month", tags=["Vertrieb"], tags_override=["営業", "month end"])
+    make_workflow(source, name="billing_year", tags=["Vertrieb"])
+    assert found(admin_client, q="営業") == found(admin_client, q='"Month End"') == {"billing_month"}
+    assert found(admin_client, q="vertrieb billing") == {"billing_year"}
+    assert found(admin_client, q="billing_* 営業") == {"billing_month"}
+
+
 def test_the_list_costs_the_same_number_of_queries_for_few_rows_and_for_many(
     admin_client: Client,
 ) -> None:
