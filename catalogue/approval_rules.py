@@ -122,7 +122,7 @@ def _form_problem(rule: Any) -> str:
     if len(steps_of(argument)) > MOST_STEPS:
         return f"`argument` cannot have more than {MOST_STEPS} steps."
     if comparison not in COMPARISONS:
-        return f"`is` must be one of {', '.join(COMPARISONS)}."
+        return f"the comparison {comparison!r} must be one of {', '.join(COMPARISONS)}."
     return _value_problem(comparison, value)
 
 

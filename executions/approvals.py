@@ -49,6 +49,7 @@ from executions.wakeups import request_poll, wake
 
 PERMISSION = "executions.decide_approval"
 LONGEST_MINUTES = 30 * 24 * 60
+OWN_CALL = "You cannot approve your own call here; another person must decide."
 LONGEST_WORDS = 2_000
 SWEPT_AT_ONCE = 100
 RETRY_SECONDS = 60
@@ -230,14 +231,18 @@ def _why_not_now(approval: Approval, execution: Execution, user: Any, verdict: s
         _expire(approval, execution)
         return AlreadyDecided(approval.outcome)
     if verdict == Verdict.APPROVE:
-        if is_own_call(approval, execution, user) and not settings.CATALOGUE["approve_own_calls"]:
-            return NotAllowed("You cannot approve your own call here; another person must decide.")
+        if not may_approve(approval, execution, user):
+            return NotAllowed(OWN_CALL)
         if _outdate(approval, execution):
             return AlreadyDecided(approval.outcome)
     if approval.decisions.filter(user=user).exists():
         missing = approval.approvers_needed - approval.decisions.count()
         return AlreadyDecided(f"You have already approved it. Approvals still needed: {missing}.")
     return None
+
+
+def may_approve(approval: Approval, execution: Execution, user: Any) -> bool:
+    return bool(settings.CATALOGUE["approve_own_calls"]) or not is_own_call(approval, execution, user)
 
 
 def is_own_call(approval: Approval, execution: Execution, user: Any) -> bool:

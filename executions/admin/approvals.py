@@ -45,6 +45,7 @@ from executions.admin.page import show_caller, state_badge
 from executions.approvals import (
     LONGEST_MINUTES,
     LONGEST_WORDS,
+    OWN_CALL,
     PERMISSION,
     NotDecided,
     Past,
@@ -52,6 +53,7 @@ from executions.approvals import (
     Verdict,
     decide,
     is_own_call,
+    may_approve,
     read_past,
     revoke_standing,
 )
@@ -219,6 +221,7 @@ class ApprovalAdmin(DecisionsMixin):
             ),
             "is_open": is_open,
             "is_own": is_own_call(obj, execution, request.user),
+            "barred": "" if may_approve(obj, execution, request.user) else OWN_CALL,
             "off": execution.workflow and switched_off(execution.workflow, execution.door),
             "time_form": TimeForm(),
             "refusal_form": RefusalForm(),

@@ -1,5 +1,7 @@
 """The approver's page in a real browser, and who may open it."""
 
+from typing import Any
+
 import pytest
 from django.contrib.auth.models import Permission, User
 from django.test import Client
@@ -95,6 +97,18 @@ def test_an_approver_reads_that_the_call_would_not_be_started(admin_client: Clie
     shown = text_of(admin_client.get(page_of(execution)))
     assert "The call would not be started now: the engine no longer lists the workflow." in shown
     assert "It runs once" not in shown
+
+
+def test_nobody_is_offered_to_approve_a_call_of_their_own(admin_client: Client, settings: Any) -> None:
+    """The refusal came only after the button was pressed."""
+    execution = waiting_call()
+    Approval.objects.update(asked_by=User.objects.get(username="admin"))
+    shown = text_of(admin_client.get(page_of(execution)))
+    assert "You cannot approve your own call here; another person must decide." in shown
+    assert "Approve" not in shown.split(" Decide ")[1].replace("approve your own", "") and "Refuse" in shown
+
+    settings.CATALOGUE = settings.CATALOGUE | {"approve_own_calls": True}
+    assert "Approve once" in text_of(admin_client.get(page_of(execution)))
 
 
 def test_only_approvers_see_and_decide(client: Client) -> None:

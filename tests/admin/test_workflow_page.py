@@ -367,6 +367,16 @@ def test_a_changed_argument_that_the_engine_no_longer_has_is_told(admin_client: 
     assert "gone: The engine's schema has no such argument." in shown
 
 
+def test_a_rule_for_approval_that_cannot_be_read_is_told_in_the_words_that_were_typed(
+    admin_client: Client,
+) -> None:
+    workflow = make_workflow(input_schema=ARGUMENTS)
+    form = form_at(admin_client, page_url(workflow)) | {"approval_rules": "/amount exceeds 5"}
+    assert "Line 1: the comparison 'exceeds' must be one of over," in text_of(
+        admin_client.post(page_url(workflow), form)
+    )
+
+
 def test_a_rule_for_approval_whose_argument_the_engine_no_longer_has_is_told(admin_client: Client) -> None:
     rule = {"argument": "/amount", "is": "over", "value": 1}
     workflow = make_workflow(approval_rules=[rule], input_schema={"properties": {"total": {}}})
