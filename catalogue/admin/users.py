@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from django import forms
 from django.apps import apps
-from django.contrib import admin
+from django.contrib import admin, messages
 from django.contrib.auth import admin as auth_admin
 from django.contrib.auth.models import Group, Permission, User
 from django.contrib.contenttypes.models import ContentType
@@ -67,7 +67,7 @@ class UserForm(RoleMixin, UserChangeForm):  # type: ignore[misc]
 
 
 class NewUserForm(RoleMixin, UserCreationForm):  # type: ignore[misc]
-    is_staff = User._meta.get_field("is_staff").formfield(widget=UnfoldBooleanSwitchWidget())
+    is_staff = User._meta.get_field("is_staff").formfield(widget=UnfoldBooleanSwitchWidget(), initial=True)
 
     class Meta(UserCreationForm.Meta):  # type: ignore[misc]
         fields = ("username", "is_staff")
@@ -206,6 +206,12 @@ class UserAdmin(OwnPermissionsMixin, auth_admin.UserAdmin):  # type: ignore[type
         own = form.instance.groups.filter(role=None)
         role = Role.objects.filter(name=form.cleaned_data.get("role") or "").first()
         form.instance.groups.set([*own, *([role.group] if role else [])])
+        if role and not form.instance.is_staff:
+            messages.warning(
+                request,
+                f"{form.instance} has a role but cannot log in here: “Staff status” is off. The role applies "
+                "to the user's agents only.",
+            )
 
     @admin.display(description="role")
     def role_shown(self, user: User) -> SafeString:

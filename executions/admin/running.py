@@ -32,6 +32,7 @@ from executions.wakeups import request_poll
 
 PREFIX = "argument"
 SCALARS = {"string", "integer", "number", "boolean"}
+TEXT_OR_JSON = "Enter text as it is, and all other values as JSON."
 SHORT = 100  # Longest text with a single-line field
 MOST_CHOICES = 200
 
@@ -239,7 +240,8 @@ def field_for(name: str, inputs: Inputs) -> ArgumentField:
     if described.type == "string":
         return _text_field(name, schema, common)
     if described.type != "any":
-        common["help_text"] += " Enter JSON."
+        takes_text = "string" in described.type.split(" or ")
+        common["help_text"] += f" {TEXT_OR_JSON if takes_text else 'Enter JSON.'}"
     return ArgumentField(name, described.type, widget=text_area(3, **MONOSPACE), **common)
 
 

@@ -9,7 +9,7 @@ from django.test import Client
 from django.urls import reverse
 
 from tests.admin.conftest import StaffWith
-from tests.admin.pages import add_url, form_at, list_url, page_url
+from tests.admin.pages import add_url, form_at, list_url, page_url, told
 
 pytestmark = pytest.mark.django_db
 
@@ -69,6 +69,18 @@ def test_only_permissions_that_allow_something_are_offered_each_in_words_of_its_
     assert {"Can add access token", "Can refresh source", "Can approve and refuse calls"} <= {*offered}
     assert not {"Can view session", "Can add content type", "Can view grant"} & {*offered}
     assert len({*offered}) == len(offered)
+
+
+def test_a_new_colleague_with_a_role_can_log_in(admin_client: Client) -> None:
+    """A role alone opened no page, and the login said that the password was wrong."""
+    form = form_at(admin_client, add_url(User)) | {"username": "vera", "role": "viewer"}
+    form |= {"password1": "correct-horse-77", "password2": "correct-horse-77"}
+    made = admin_client.post(add_url(User), form)
+    assert "cannot log in" not in told(made) and User.objects.get(username="vera").is_staff
+
+    del form["is_staff"]
+    without = admin_client.post(add_url(User), form | {"username": "agent"})
+    assert "agent has a role but cannot log in here: “Staff status” is off." in told(without)
 
 
 def test_a_group_gets_no_permission_that_its_editor_lacks(clerk: Client) -> None:
