@@ -16,7 +16,7 @@ import config.urls  # noqa: F401 - it registers the pages
 from catalogue.models import Review, Source, Workflow
 from tests.admin.pages import page_url
 from tests.admin.window import Window, make_everything, make_http_tool
-from tests.e2e.webdriver import BROWSER, DRIVER, MISSING, TAB
+from tests.e2e.webdriver import BROWSER, DRIVER, ENTER, MISSING, TAB
 from tests.factories import make_workflow
 from tests.processes import ROOT
 
@@ -155,6 +155,22 @@ def test_what_the_keyboard_comes_to_is_not_behind_the_bar_of_buttons(window: Win
             hidden.append(name)
         window.browser.press(TAB)
     assert not hidden
+
+
+def test_a_refused_form_leads_the_keyboard_to_each_field_that_is_wrong(window: Window) -> None:
+    """B8: forms are several screens long, and the page began above the first of them."""
+    workflow = make_workflow()
+    window.browser.resize(1280, 700)
+    window.open(page_url(workflow))
+    window.run("document.querySelector('#id_tool_name').value = 'two words'")
+    window.run("document.querySelector('#id_approval_rules').value = 'nonsense'")
+    window.click_through("[name=_continue]")
+    window.browser.wait_for("document.activeElement.getAttribute('role') === 'alert'")
+    window.browser.press(TAB, TAB)
+    assert window.run("return document.activeElement.innerText") == "Or depending on arguments"
+    window.browser.press(ENTER)
+    window.browser.wait_for("document.activeElement.id === 'id_approval_rules'")
+    assert window.run("return document.activeElement.getBoundingClientRect().top < innerHeight")
 
 
 def test_the_badge_of_a_harmless_change_stands_beside_its_words(window: Window) -> None:
