@@ -497,7 +497,9 @@ class WorkflowAdmin(ToolPagesMixin):
 
     @admin.display(description="title and description", ordering=SHOWN_TITLE)
     def shown_title(self, workflow: Workflow) -> SafeString:
-        title, description = html.shortened(workflow.title), workflow.shown_description
+        title = html.shortened(workflow.title)
+        # Imported descriptions begin with the summary, which is also the title.
+        description = workflow.shown_description.removeprefix(workflow.title).strip()
         look = "overflow-wrap: anywhere; white-space: normal; min-width: 9rem"
         return format_html(
             '<div style="{}"><div class="text-important">{}</div><div class="text-xs">{}</div>{}</div>',

@@ -133,6 +133,14 @@ def test_words_are_found_anywhere_and_globs_are_whole_names(admin_client: Client
     assert found(admin_client, q="invoices sends") == {"billing_month", "old_billing_month"}
 
 
+def test_a_row_does_not_repeat_the_title_of_an_imported_tool(admin_client: Client) -> None:
+    """A3.1: of the description only its beginning is shown."""
+    make_workflow(upstream_title="Add a watcher", description="Add a watcher\n\nNotifies a user of changes.")
+    shown = text_of(admin_client.get(list_url(Workflow)))
+    assert "Add a watcher Notifies a user of changes." in shown
+    assert "Add a watcher Add a watcher" not in shown
+
+
 def test_a_tag_is_found_by_its_word_in_any_script(admin_client: Client) -> None:
     """A3.1: also beside words from elsewhere; a curator's tags replace the engine's."""
     source = make_source()
