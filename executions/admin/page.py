@@ -394,9 +394,10 @@ def _schema_violations(execution: Execution, payload: ExecutionPayload | None) -
 def _progress_facts(execution: Execution) -> Facts:
     percent = "" if execution.progress_percent is None else f"{execution.progress_percent:g} %"
     so_far = timezone.now() - execution.created_at
+    doing = "Waiting for" if execution.is_unapproved or execution.is_queued else "Running for"
     return [
         ("Took", duration(execution.duration_ms)),
-        ("Running for", "" if execution.is_settled else duration(int(so_far.total_seconds()) * 1000)),
+        (doing, "" if execution.is_settled else duration(int(so_far.total_seconds()) * 1000)),
         ("From the result cache", _origin(execution)),
         ("Progress", ", ".join(filter(None, [percent, execution.progress_message]))),
         ("Caller waits", _waiting(execution)),
@@ -444,7 +445,11 @@ def _time_facts(execution: Execution) -> Facts:
         ("Left the queue", exactly(admitted) if admitted != created else ""),
         ("Accepted by the engine", exactly(execution.started_at)),
         ("Finished", exactly(execution.finished_at)),
-        ("Times out at", DASH if execution.is_settled else exactly(execution.deadline_at)),
+        # Its approval sets the deadline anew.
+        (
+            "Times out at",
+            DASH if execution.is_settled or execution.is_unapproved else exactly(execution.deadline_at),
+        ),
         ("Timeout", f"{execution.timeout_seconds} s"),
     ]
 

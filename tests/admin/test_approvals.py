@@ -99,6 +99,13 @@ def test_an_approver_reads_that_the_call_would_not_be_started(admin_client: Clie
     assert "It runs once" not in shown
 
 
+def test_a_call_that_waits_for_approval_neither_runs_nor_times_out(admin_client: Client) -> None:
+    """Its page named a time a few minutes ahead, though its timeout begins with the approval."""
+    execution = waiting_call()
+    shown = text_of(admin_client.get(f"/admin/executions/execution/{execution.pk}/change/"))
+    assert "Waiting for" in shown and "Running for" not in shown and "Times out at" not in shown
+
+
 def test_nobody_is_offered_to_approve_a_call_of_their_own(admin_client: Client, settings: Any) -> None:
     """The refusal came only after the button was pressed."""
     execution = waiting_call()
