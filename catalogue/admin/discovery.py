@@ -309,9 +309,7 @@ def _words(words: list[str], mark: str) -> SafeString:
     text = escape(" ".join(words))
     if not (text and mark):
         return text
-    return format_html(
-        '<{} class="{} no-underline rounded-default px-0.5">{}</{}>', mark, MARKS[mark], text, mark
-    )
+    return format_html('<{} class="{} rounded-default px-0.5">{}</{}>', mark, MARKS[mark], text, mark)
 
 
 def _shown_new(workflow: Workflow) -> Iterable[tuple[str, Any]]:
