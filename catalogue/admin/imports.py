@@ -464,11 +464,14 @@ class OpenApiImportPage(SourceImportPage):
             [badge(change, BADGES[change]), len(names), listed(names, SHOWN_NAMES)]
             for change, names in openapi.tools_by_change(plan).items()
         )
+        stored = [tool.stored for tool in plan.tools]
+        differences = ([wrapped(one.tool_id), one.differences] for one in stored if one.differences)
         return {
             "counts": self.counts(plan),
             "tokens": f"{plan.tokens:,}",
             # A new source has only additions, which the tags group.
             "changes": None if plan.is_new else table(("Change", "Tools", "Which"), changes),
+            "differences": table(("Updated tool", "What changes"), differences),
             "tools": table(("Tag", "Tools", "Examples"), tools) if plan.tools else None,
             "unfolded": plan.is_new and len(by_tag) <= LONG_PLAN,
             "refused": table(("Refused", "Why", "Which"), refused) if plan.refused else None,

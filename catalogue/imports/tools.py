@@ -13,13 +13,14 @@ from django.utils import timezone
 from pydantic import BaseModel, ConfigDict, Field
 
 from catalogue.connections import find_setting_problems
+from catalogue.drift import describe_differences, find_differences
 from catalogue.exposure import LIGHT, FilterChain, Visibility, explain_exposure
 from catalogue.history import Actor, record_change
 from catalogue.http_tools import KIND, OUTPUT_SCHEMA, SECRET_OF, authentication_of
 from catalogue.imports.pipeline import ToolFault, ToolsRefused, faults_of, policy_for_new, stored_secrets
 from catalogue.models import DiscoveryRun, Revision, Source, Workflow, WorkflowFilter
 from catalogue.naming import make_tool_name
-from catalogue.reconciliation import Change, Listing, foresee_changes, read_listing, reconcile
+from catalogue.reconciliation import Change, Listing, foresee_changes, layer_of, read_listing, reconcile
 from catalogue.schemas import find_schema_problem
 from catalogue.sources import create_source
 from connectors.definitions import WorkflowDefinition
@@ -367,6 +368,7 @@ def free_source_name(base_url: str, taken: Set[str]) -> str:
     return name
 
 
+MOST_COMPARED = 50
 SETTING_PLACES = {  # Where a ToolConfig has the value of a source's setting
     "base_url": "/api/endpoint",
     "api_key": "/api/authentication/key",
@@ -389,6 +391,7 @@ class ToolChange:
     exposed: bool = False
     hidden_because: str = ""  # Empty for an exposed tool
     note: str = ""
+    differences: str = ""  # Of an updated tool; empty for those beyond the first MOST_COMPARED
     position: int | None = None
 
 
@@ -442,6 +445,7 @@ class SourceUpdate:
         changes = foresee_changes(source, self.listing)
         if not prune:
             changes = {name: change for name, change in changes.items() if change is not Change.REMOVED}
+        differences = self._describe_updates(source, changes)
         added: list[Workflow] = []
         if {*changes.values()} - {Change.UNCHANGED}:
             run = DiscoveryRun.objects.create(source=source, trigger=DiscoveryRun.Trigger.MANUAL)
@@ -449,7 +453,16 @@ class SourceUpdate:
             run.finish(outcome=DiscoveryRun.Outcome.SUCCEEDED)
             # The declaration is the listing, also while the API is unreachable.
             Source.objects.filter(pk=source.pk).update(last_refreshed_at=timezone.now())
-        stored.tools += self._tell(source, changes, added)
+        stored.tools += self._tell(source, changes, added, differences)
+
+    def _describe_updates(self, source: Source, changes: dict[str, Change]) -> dict[str, str]:
+        updated = [name for name, change in changes.items() if change is Change.UPDATED][:MOST_COMPARED]
+        return {
+            row.upstream_id: describe_differences(
+                find_differences(layer_of(row), self.listing.layers[row.upstream_id])
+            )
+            for row in source.workflows.filter(upstream_id__in=updated)
+        }
 
     def _create(self, stored: StoredTools, *, expose: bool, by: Actor | None) -> Source:
         target = self.target
@@ -495,7 +508,11 @@ class SourceUpdate:
                     yield ToolFault(position=self.target.positions[0], path="/api/endpoint", message=message)
 
     def _tell(
-        self, source: Source, changes: dict[str, Change], added: list[Workflow]
+        self,
+        source: Source,
+        changes: dict[str, Change],
+        added: list[Workflow],
+        differences: dict[str, str],
     ) -> Iterator[ToolChange]:
         known = {workflow.upstream_id: workflow for workflow in added}
         others = Workflow.objects.filter(source=source, upstream_id__in=changes.keys() - known.keys())
@@ -514,6 +531,7 @@ class SourceUpdate:
                 exposed=exposed,
                 hidden_because="" if exposed else visibility.value,
                 note=_note(workflow, change),
+                differences=differences.get(name, ""),
                 position=self.position_of.get(name),
             )
 

@@ -173,5 +173,7 @@ def test_a_second_import_names_the_tools_that_it_changes(admin_client: Client) -
     page = text_of(upload(admin_client, document(after), prune="on"))
     assert "Change Tools Which removed 1 gone updated 2 reworded, curated added 1 new" in page
 
+    assert "What changes reworded another title, another description curated another title" in page
+
     first = text_of(upload(admin_client, document(after), source="another", base_url="https://other.example"))
     assert "Change Tools Which" not in first
