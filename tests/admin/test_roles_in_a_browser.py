@@ -33,7 +33,6 @@ def test_a_user_is_made_with_a_role_and_given_another(window: Window) -> None:
     for field in ("password1", "password2"):
         window.run(f"document.querySelector('[name={field}]').value = 'quite-another-one'")
     choose(window, "role", "viewer")
-    window.click("[name=is_staff]")
     window.click_through(SAVE)
     ada = User.objects.get(username="ada")
     assert ada.is_staff and roles.role_of(ada) == Role.objects.get(name="viewer")
