@@ -24,6 +24,7 @@ from catalogue.database import run_without_connection
 from catalogue.permissions import Access, demand_of_staff
 from catalogue.rest.base import (
     LongPages,
+    MomentFilter,
     ProblemSerializer,
     Refusal,
     StableOrdering,
@@ -259,8 +260,8 @@ class WorkflowRequestFilters(django_filters.FilterSet):  # type: ignore[misc]
     error_stage = django_filters.ChoiceFilter(choices=Stage.choices)
     failure = django_filters.ChoiceFilter(choices=Failure.choices)
     dry_run = StrictBooleanFilter()
-    created_after = django_filters.IsoDateTimeFilter(field_name="created_at", lookup_expr="gte")
-    created_before = django_filters.IsoDateTimeFilter(field_name="created_at", lookup_expr="lt")
+    created_after = MomentFilter(field_name="created_at", lookup_expr="gte")
+    created_before = MomentFilter(field_name="created_at", lookup_expr="lt")
     ordering = StableOrdering(
         fields=["created_at", "finished_at", "status", ("selected_tool", "tool"), "prompt_tokens"]
     )

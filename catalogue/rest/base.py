@@ -281,6 +281,17 @@ class Pages(PageNumberPagination):
     def get_schema_operation_parameters(self, view: "APIView") -> list[dict[str, Any]]:
         return [*super().get_schema_operation_parameters(view), text_parameter(FIELDS, FIELDS_DESCRIPTION)]
 
+    def get_paginated_response_schema(self, schema: dict[str, Any]) -> dict[str, Any]:
+        return say_null_as_3_1(super().get_paginated_response_schema(schema))
+
+
+def say_null_as_3_1(page: dict[str, Any]) -> dict[str, Any]:
+    """REST framework writes `nullable`, which OpenAPI 3.1 does not know: clients would refuse the last page."""
+    for link in (page["properties"]["next"], page["properties"]["previous"]):
+        del link["nullable"]
+        link["type"] = [link["type"], "null"]
+    return page
+
 
 def text_parameter(name: str, description: str) -> dict[str, Any]:
     return {

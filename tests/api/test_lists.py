@@ -160,6 +160,7 @@ def test_a_parameter_that_does_not_exist_is_refused_and_not_ignored(name):
         ("statistics/?ended_after=0001-01-01T00:00%2B14:00", "?ended_after"),
         ("history/?at_after=0001-01-01T00:00%2B14:00", "?at_after"),
         ("audit/?at_before=9999-12-31T23:59-12:00", "?at_before"),
+        ("workflow-requests/?created_after=9999-12-31T23:59-12:00", "?created_after"),
         ("executions/?door=back", "?door"),
         ("executions/?ordering=payload", "?ordering"),
         ("executions/?tool=%00", "?tool"),

@@ -120,6 +120,26 @@ def test_every_operation_says_what_it_answers_when_it_refuses():
         assert operation["summary"], name
 
 
+LISTS = [
+    path
+    for path, methods in committed()["paths"].items()
+    if "{" not in path
+    and any(parameter["name"] == "page_size" for parameter in methods.get("get", {}).get("parameters", ()))
+]
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("path", LISTS)
+def test_a_list_without_further_pages_is_what_the_document_says(path):
+    """A strict client fails on the last page if `next` may not be null there."""
+    media_type = committed()["paths"][path]["get"]["responses"]["200"]["content"]["application/json"]
+
+    answer = administrator().get(path)
+
+    described = media_type["schema"] | {"components": committed()["components"]}
+    jsonschema_rs.validate(described, answer.json())
+
+
 def test_it_knows_of_pages_that_do_not_exist_names_that_are_unknown_and_times_that_never_came():
     document = committed()
     for path, methods in document["paths"].items():
