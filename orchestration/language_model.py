@@ -9,13 +9,13 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypedDict
 from weakref import WeakKeyDictionary
 
 import httpx2
 from django.conf import settings
 from loguru import logger
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError
 
 from catalogue.secrets import SecretUnavailable, resolve
 from connectors.background import finish_at_exit
@@ -83,15 +83,24 @@ class ModelProblem(StrEnum):
 class ModelError(Exception):
     """The message is a sentence for the caller, without the key."""
 
-    def __init__(self, message: str, *, problem: ModelProblem, usage: TokenUsage = NO_TOKENS) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        problem: ModelProblem,
+        usage: TokenUsage = NO_TOKENS,
+        retry_after: int | None = None,
+    ) -> None:
         super().__init__(message)
         self.message = message
         self.problem = problem
         self.usage = usage
+        self.retry_after = retry_after  # Seconds
 
 
 THOUGHTS = re.compile(r"\A\s*<think(?:ing)?>.*?(?:</think(?:ing)?>|\Z)", re.DOTALL | re.IGNORECASE)
 LONGEST_WORDS = 300  # Characters of the server's message that an error quotes
+MOST_TOKENS = 100_000_000  # Of one answer: the sum of a request's answers fits its column
 
 
 class _Lenient(BaseModel):
@@ -108,21 +117,31 @@ class _Choice(_Lenient):
     finish_reason: str | None = None
 
 
+def _plausible_tokens(value: Any) -> int:
+    """A wrong count must not cost the answer."""
+    return value if isinstance(value, int) and 0 <= value <= MOST_TOKENS else 0
+
+
+Tokens = Annotated[int, BeforeValidator(_plausible_tokens)]
+
+
 class _Counted(_Lenient):
-    prompt_tokens: int = Field(default=0, ge=0)
-    completion_tokens: int = Field(default=0, ge=0)
+    prompt_tokens: Tokens = 0
+    completion_tokens: Tokens = 0
 
 
 class _Completion(_Lenient):
     choices: list[_Choice] = Field(min_length=1)
     model: str | None = None
-    usage: _Counted | None = None
+    usage: Annotated[_Counted, BeforeValidator(lambda value: value if isinstance(value, dict) else {})] = (
+        _Counted()
+    )
 
 
 def read_completion(body: bytes, *, model: str, answer_tokens: int) -> Reply:
     """`model`: the name if the server gives none. Raises ModelError."""
     completion = _parse(body)
-    counted, choice = completion.usage or _Counted(), completion.choices[0]
+    counted, choice = completion.usage, completion.choices[0]
     usage = TokenUsage(prompt=counted.prompt_tokens, completion=counted.completion_tokens)
     content = choice.message.content or ""
     if isinstance(content, list):
@@ -518,8 +537,10 @@ def refusal(status: int, body: bytes, wanted: ModelSettings) -> ModelError:
 
 
 def busy(seconds: float | None) -> ModelError:
-    when = "later" if seconds is None else f"in {max(1, round(seconds))} s"
-    return ModelError(f"The model server is busy. Try again {when}.", problem=ModelProblem.BUSY)
+    wait = None if seconds is None else max(1, round(seconds))
+    when = "later" if wait is None else f"in {wait} s"
+    sentence = f"The model server is busy. Try again {when}."
+    return ModelError(sentence, problem=ModelProblem.BUSY, retry_after=wait)
 
 
 def _meaning(status: int, words: str, wanted: ModelSettings) -> tuple[ModelProblem, str]:
@@ -588,7 +609,9 @@ class MeteredModel:
         except ModelError as error:
             self.usage += error.usage
             _count(error.problem.value.replace(" ", "_"), error.usage)
-            raise StageFailed(error.message, failure=FAILURES[error.problem]) from error
+            raise StageFailed(
+                error.message, failure=FAILURES[error.problem], retry_after=error.retry_after
+            ) from error
         finally:
             _places.release()
         self.usage += reply.usage

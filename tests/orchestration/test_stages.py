@@ -212,6 +212,19 @@ def test_a_model_that_gives_no_answer_ends_it_at_the_selection(
     assert "Traceback" in "".join(logged)
 
 
+def test_the_answer_passes_on_when_a_busy_model_may_be_asked_again(
+    model_server: ModelServer, shop: TargetApi
+) -> None:
+    store(shop)
+    model_server.script(busy(retry_after="120"))
+
+    response = ask()
+
+    answer = assert_failed(response, 503, "llm_selection", "model_unavailable")
+    assert answer["error"].endswith("Try again in 120 s.")
+    assert response["Retry-After"] == "120"
+
+
 def test_a_model_that_is_too_slow_meets_a_timeout(
     model_server: ModelServer, shop: TargetApi, settings: Any
 ) -> None:

@@ -1,5 +1,6 @@
 """POST /workflow, from the request to the answer, with a model server and a target API on loopback."""
 
+import json
 from contextlib import ExitStack
 from typing import Any
 
@@ -16,7 +17,7 @@ from orchestration import records
 from orchestration.models import WorkflowRequest
 from orchestration.records import NOT_IN_WORDS
 from tests.api.clients import TokenClient, administrator, agent, problem_paths, staff_session
-from tests.engines.model_answers import USAGE, fails, proposes
+from tests.engines.model_answers import USAGE, fails, proposes, says
 from tests.engines.model_server import MODEL, ModelServer
 from tests.engines.target_api import Reply, TargetApi
 from tests.executions.engines import wait_until
@@ -171,6 +172,28 @@ def test_where_the_model_does_not_say_what_it_looks_for_the_instructions_decide(
 
     assert answer.json()["status"] == "success"
     assert "name: create_order" in model_server.asked[1].prompt
+
+
+@pytest.mark.parametrize(
+    "usage",
+    [
+        {"prompt_tokens": None, "completion_tokens": -1},
+        {"prompt_tokens": "many", "completion_tokens": 10**12},
+        {"prompt_tokens": 10**30},
+        [],
+        "free of charge",
+    ],
+)
+def test_a_model_server_that_counts_tokens_wrongly_still_answers(
+    model_server: ModelServer, shop: TargetApi, usage: Any
+) -> None:
+    store(shop)
+    model_server.script(says(json.dumps(READ_A7), usage=usage))
+
+    answer = ask().json()
+
+    assert (answer["status"], answer["error"]) == ("success", None)
+    assert answer["usage"] == {"model": MODEL, "prompt_tokens": 0, "completion_tokens": 0}
 
 
 def test_the_answer_tells_time_and_tokens_and_where_it_is_recorded(
