@@ -286,7 +286,7 @@ class Pages(PageNumberPagination):
 
 
 def say_null_as_3_1(page: dict[str, Any]) -> dict[str, Any]:
-    """REST framework writes `nullable`, which OpenAPI 3.1 does not know: clients would refuse the last page."""
+    """REST framework writes `nullable`, which OpenAPI 3.1 does not know: so clients refuse the last page."""
     for link in (page["properties"]["next"], page["properties"]["previous"]):
         del link["nullable"]
         link["type"] = [link["type"], "null"]
