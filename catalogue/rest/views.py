@@ -52,7 +52,8 @@ Row = TypeVar("Row", bound=Model)
 
 
 class ApiViewSet(GenericViewSet[Row]):
-    """Refuses chunked bodies, which REST framework would take for empty ones, and conditions of changes."""
+    """Refuses chunked bodies, which REST framework would take for empty ones, compressed ones, and conditions
+    of changes."""
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
         super().initial(request, *args, **kwargs)
@@ -60,6 +61,12 @@ class ApiViewSet(GenericViewSet[Row]):
             raise Refusal(
                 status.HTTP_411_LENGTH_REQUIRED,
                 "Send the body with a Content-Length, not in chunks.",
+                kind="validation",
+            )
+        if request.headers.get("Content-Encoding", "identity").lower() != "identity":
+            raise Refusal(
+                status.HTTP_415_UNSUPPORTED_MEDIA_TYPE,
+                "Send the body without Content-Encoding; compressed ones are refused.",
                 kind="validation",
             )
         if request.method not in SAFE_METHODS and (condition := UNCHECKED & request.headers.keys()):

@@ -135,7 +135,8 @@ waiting_places = WaitingPlaces()
 FORMAT = OpenApiParameter(
     "format",
     enum=["json", "csv"],
-    description="`csv`: all executions that match the other parameters, the newest first, as one table.",
+    description="`csv`: all executions that match the other parameters, the newest first, as one table. "
+    "Default: `json`, unless `Accept` names only `text/csv`.",
 )
 
 
@@ -146,9 +147,15 @@ FORMULA_BEGINS = ("=", "+", "-", "@", "\t", "\r", "\n", *"\uff1d\uff0b\uff0d\uff
 NESTED = {"error": ("error_kind", "error")}
 
 
+def accepted_types(request: Request) -> set[str]:
+    return {named.split(";")[0].strip().lower() for named in request.headers.get("Accept", "").split(",")}
+
+
 def wants_csv(request: Request) -> bool:
     """Raises Refusal for an unknown format, and for parameters of pages."""
-    wanted = request.query_params.get(FORMAT.name, "json")
+    accepted = accepted_types(request)
+    default = "csv" if CSV in accepted and "application/json" not in accepted else "json"
+    wanted = request.query_params.get(FORMAT.name, default)
     beside = [name for name in ("page", "page_size", "cursor", "ordering") if name in request.query_params]
     problems = []
     if wanted not in ("json", "csv"):

@@ -210,6 +210,11 @@ class ExecutionViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiView
             return visible.order_by("-created_at", "-id")
         return visible.select_related("payload").prefetch_related("events")
 
+    def perform_content_negotiation(self, request: Request, force: bool = False) -> Any:
+        """A table has no renderer that REST framework would find for `Accept`; see `wants_csv`."""
+        is_table = self.action == "list" and base.CSV in base.accepted_types(request)
+        return super().perform_content_negotiation(request, force=force or is_table)
+
     def list(self, request: Request, *args: Any, **kwargs: Any) -> Any:
         if not base.wants_csv(request):
             return super().list(request, *args, **kwargs)

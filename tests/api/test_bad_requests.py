@@ -1,5 +1,6 @@
 """Whatever is sent, the answer is a sentence in JSON, and never 500."""
 
+import gzip
 import json
 
 import pytest
@@ -81,6 +82,17 @@ def test_a_body_of_unknown_length_gets_411_instead_of_being_taken_for_none():
 
     assert response.status_code == 411
     assert "Content-Length" in response.json()["detail"]
+
+
+def test_a_compressed_body_is_told_apart_from_one_that_is_not_text():
+    body = gzip.compress(b'{"name": "x"}')
+
+    response = administrator().generic(
+        "POST", "/api/sources/", body, content_type="application/json", HTTP_CONTENT_ENCODING="gzip"
+    )
+
+    assert response.status_code == 415
+    assert response.json()["detail"] == "Send the body without Content-Encoding; compressed ones are refused."
 
 
 @pytest.mark.parametrize(

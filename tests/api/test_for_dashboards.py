@@ -284,6 +284,22 @@ def table(client: APIClient, address: str) -> list[dict[str, str]]:
     return list(csv.DictReader(StringIO(response.getvalue().decode())))
 
 
+@pytest.mark.parametrize("query", ["", "?format=csv"])
+def test_a_table_is_also_what_a_client_gets_that_accepts_nothing_else(query: str) -> None:
+    """Generated clients send the media types of openapi.yaml as `Accept`."""
+    client, execution = administrator(), make_execution()
+
+    response = client.get(f"/api/executions/{query}", HTTP_ACCEPT="text/csv")
+
+    assert response["Content-Type"] == "text/csv; charset=utf-8"
+    assert str(execution.pk) in response.getvalue().decode()
+    both = client.get("/api/executions/", HTTP_ACCEPT="text/csv, application/json")
+    asked_for_pages = client.get("/api/executions/?format=json&page_size=1", HTTP_ACCEPT="text/csv")
+    assert {both["Content-Type"], asked_for_pages["Content-Type"]} == {"application/json"}
+    refused = client.get("/api/executions/?state=odd", HTTP_ACCEPT="text/csv")
+    assert (refused.status_code, problem_paths(refused)) == (400, ["?state"])
+
+
 def test_executions_come_as_a_table_of_all_their_rows() -> None:
     """Filtered like the list, with its columns and values."""
     client = administrator()
