@@ -276,6 +276,7 @@ class Pages(PageNumberPagination):
     page_size_query_param = "page_size"
     max_page_size = 200
     page_size_query_description = f"Rows per page, from 1 to {max_page_size}."
+    invalid_page_message = "There is no such page: begin with page=1 and follow `next`."
     parameters = (PageNumberPagination.page_query_param, page_size_query_param, FIELDS)
 
     def get_schema_operation_parameters(self, view: "APIView") -> list[dict[str, Any]]:

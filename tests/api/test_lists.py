@@ -206,3 +206,11 @@ def test_a_text_that_is_too_long_to_search_for_is_refused(name, text):
 
 def test_a_tag_that_is_too_long_to_search_for_is_refused():
     assert administrator().get("/api/workflows/", {"tag": "w" * 50_001}).status_code == 400
+
+
+@pytest.mark.parametrize("page", ["0", "2", "two"])
+def test_a_page_that_does_not_exist_is_told_with_how_to_read_the_list(page: str) -> None:
+    refused = administrator().get(f"/api/filters/?page={page}")
+
+    assert refused.status_code == 404
+    assert refused.json()["detail"] == "There is no such page: begin with page=1 and follow `next`."
