@@ -318,17 +318,20 @@ _clients: WeakKeyDictionary[asyncio.AbstractEventLoop, tuple[ModelSettings, "Asy
 async def connect_to_model(wanted: ModelSettings) -> "AsyncOpenAI":
     """The running loop's client for these settings."""
     loop = asyncio.get_running_loop()
+    if loop not in _clients:
+        # The import takes half a second, which should delay neither start-up nor other requests.
+        await asyncio.to_thread(import_module, "openai.resources.chat.completions")
+        # OPENAI_LOG would enable logging that the product does not configure.
+        logging.getLogger("openai").setLevel(logging.WARNING)
+    # Only now: another request may have connected during the import.
     known = _clients.get(loop)
     if known is not None and known[0] == wanted:
         return known[1]
-    # The import takes half a second, which should delay neither start-up nor other requests.
-    await asyncio.to_thread(import_module, "openai.resources.chat.completions")
-    # OPENAI_LOG would enable logging that the product does not configure.
-    logging.getLogger("openai").setLevel(logging.WARNING)
-    _clients[loop] = (wanted, _make_client(wanted))
+    client = _make_client(wanted)
+    _clients[loop] = (wanted, client)
     if known is not None:
         await known[1].close()
-    return _clients[loop][1]
+    return client
 
 
 @finish_at_exit

@@ -492,3 +492,14 @@ async def test_logs_tell_model_time_and_tokens_and_never_what_was_said(model_ser
     assert f"{MODEL} answered in" in told
     assert "120 + 30 tokens" in told
     assert not any(word in told for word in (KEY, "Which JSON?", "secret"))
+
+
+async def test_requests_that_are_the_first_and_come_at_once_share_one_connection_pool(
+    model_server: ModelServer,
+) -> None:
+    """Each made its own; all but the last were never closed."""
+    wanted = ModelSettings.configured()
+
+    clients = await asyncio.gather(*(connect_to_model(wanted) for _ in range(4)))
+
+    assert len(set(map(id, clients))) == 1
