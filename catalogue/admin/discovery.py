@@ -37,6 +37,7 @@ from catalogue.review import (
 
 KIND_BADGES = {Review.Kind.CHANGED: "warning", Review.Kind.NEW: "info"}
 OFFER, FIELD, IN_PART = "offer", "field", "in_part"
+COMMANDING = "may try to command agents"
 SHOWN_DONE = 5
 SHOWN_AT_ONCE = 50  # Reviews on one page, and so the most that one click decides
 LONGEST_COMPARED = 400  # Words of two compared texts; the comparison takes cubic time at worst
@@ -231,7 +232,7 @@ def _summary(review: Review, placement: Placement) -> SafeString:
         )
     differences = differences_of(review, placement)
     suspicious = any(difference.warning for difference in differences)
-    marks = [html.badge("may try to command agents", "danger")] if suspicious else []
+    marks = [html.badge(COMMANDING, "danger")] if suspicious else []
     return html.side_by_side([*marks, _with_code(describe_differences(differences))])
 
 

@@ -16,7 +16,8 @@ from django.utils.http import urlencode
 from unfold import widgets
 
 from catalogue import configuration, http_tools
-from catalogue.admin.rendering import badge, chip, table, wrapped
+from catalogue.admin.discovery import COMMANDING
+from catalogue.admin.rendering import badge, chip, side_by_side, table, wrapped
 from catalogue.audit import record_export
 from catalogue.history import actor_of
 from catalogue.imports import openapi, temporal
@@ -40,6 +41,7 @@ from connectors.http_tools.openapi import document
 from connectors.http_tools.openapi.operations import Selection
 
 SHOWN = 8
+SHOWN_UPDATES = 50
 SHOWN_NAMES = 50  # Of changed tools; those of a first import are examples of their tags
 LONG_PLAN = 12  # Tags that a plan shows unfolded: the button must stay in sight
 KEPT = "kept_entries"  # The hidden field with the encrypted secrets of a refused form
@@ -464,19 +466,29 @@ class OpenApiImportPage(SourceImportPage):
             [badge(change, BADGES[change]), len(names), listed(names, SHOWN_NAMES)]
             for change, names in openapi.tools_by_change(plan).items()
         )
-        stored = [tool.stored for tool in plan.tools]
-        differences = ([wrapped(one.tool_id), one.differences] for one in stored if one.differences)
+        updated = [tool.stored for tool in plan.tools if tool.stored.differences]
+        updated.sort(key=lambda one: not one.warning)
+        unshown = len(updated) - SHOWN_UPDATES
+        differences = (
+            [wrapped(one.tool_id), side_by_side([*_warning(one.warning), one.differences])]
+            for one in updated[:SHOWN_UPDATES]
+        )
         return {
             "counts": self.counts(plan),
             "tokens": f"{plan.tokens:,}",
             # A new source has only additions, which the tags group.
             "changes": None if plan.is_new else table(("Change", "Tools", "Which"), changes),
             "differences": table(("Updated tool", "What changes"), differences),
+            "unshown": max(0, unshown),
             "tools": table(("Tag", "Tools", "Examples"), tools) if plan.tools else None,
             "unfolded": plan.is_new and len(by_tag) <= LONG_PLAN,
             "refused": table(("Refused", "Why", "Which"), refused) if plan.refused else None,
             "left_out": [f"{group.note} ({len(group.tools)})" for group in openapi.group_notes(plan)],
         }
+
+
+def _warning(words: str) -> list[str]:
+    return [badge(COMMANDING, "danger"), f"{words}:"] if words else []
 
 
 # Configuration as code

@@ -13,6 +13,7 @@ from django.utils import timezone
 from pydantic import BaseModel, ConfigDict, Field
 
 from catalogue.connections import find_setting_problems
+from catalogue.database import in_batches
 from catalogue.drift import describe_differences, find_differences
 from catalogue.exposure import LIGHT, FilterChain, Visibility, explain_exposure
 from catalogue.history import Actor, record_change
@@ -368,7 +369,7 @@ def free_source_name(base_url: str, taken: Set[str]) -> str:
     return name
 
 
-MOST_COMPARED = 50
+COMPARED_AT_ONCE = 500
 SETTING_PLACES = {  # Where a ToolConfig has the value of a source's setting
     "base_url": "/api/endpoint",
     "api_key": "/api/authentication/key",
@@ -391,7 +392,8 @@ class ToolChange:
     exposed: bool = False
     hidden_because: str = ""  # Empty for an exposed tool
     note: str = ""
-    differences: str = ""  # Of an updated tool; empty for those beyond the first MOST_COMPARED
+    differences: str = ""  # Of an updated tool
+    warning: str = ""  # Excerpts of new texts that may be instructions to agents
     position: int | None = None
 
 
@@ -445,7 +447,7 @@ class SourceUpdate:
         changes = foresee_changes(source, self.listing)
         if not prune:
             changes = {name: change for name, change in changes.items() if change is not Change.REMOVED}
-        differences = self._describe_updates(source, changes)
+        compared = dict(self._compare_updated(source, changes))
         added: list[Workflow] = []
         if {*changes.values()} - {Change.UNCHANGED}:
             run = DiscoveryRun.objects.create(source=source, trigger=DiscoveryRun.Trigger.MANUAL)
@@ -453,16 +455,18 @@ class SourceUpdate:
             run.finish(outcome=DiscoveryRun.Outcome.SUCCEEDED)
             # The declaration is the listing, also while the API is unreachable.
             Source.objects.filter(pk=source.pk).update(last_refreshed_at=timezone.now())
-        stored.tools += self._tell(source, changes, added, differences)
+        stored.tools += self._tell(source, changes, added, compared)
 
-    def _describe_updates(self, source: Source, changes: dict[str, Change]) -> dict[str, str]:
-        updated = [name for name, change in changes.items() if change is Change.UPDATED][:MOST_COMPARED]
-        return {
-            row.upstream_id: describe_differences(
-                find_differences(layer_of(row), self.listing.layers[row.upstream_id])
-            )
-            for row in source.workflows.filter(upstream_id__in=updated)
-        }
+    def _compare_updated(
+        self, source: Source, changes: dict[str, Change]
+    ) -> Iterator[tuple[str, tuple[str, str]]]:
+        """Names, each with the differences and the warning of its tool."""
+        updated = [name for name, change in changes.items() if change is Change.UPDATED]
+        for names in in_batches(updated, COMPARED_AT_ONCE):
+            for row in source.workflows.filter(upstream_id__in=names):
+                found = find_differences(layer_of(row), self.listing.layers[row.upstream_id])
+                warnings = dict.fromkeys(one.warning for one in found if one.warning)
+                yield row.upstream_id, (describe_differences(found), ", ".join(warnings))
 
     def _create(self, stored: StoredTools, *, expose: bool, by: Actor | None) -> Source:
         target = self.target
@@ -512,7 +516,7 @@ class SourceUpdate:
         source: Source,
         changes: dict[str, Change],
         added: list[Workflow],
-        differences: dict[str, str],
+        compared: dict[str, tuple[str, str]],
     ) -> Iterator[ToolChange]:
         known = {workflow.upstream_id: workflow for workflow in added}
         others = Workflow.objects.filter(source=source, upstream_id__in=changes.keys() - known.keys())
@@ -523,6 +527,7 @@ class SourceUpdate:
             workflow.source = source
             visibility = explain_exposure(workflow, chain).visibility
             exposed = visibility is Visibility.EXPOSED
+            differences, warning = compared.get(name, ("", ""))
             yield ToolChange(
                 tool_id=workflow.tool_name,
                 name=name,
@@ -531,7 +536,8 @@ class SourceUpdate:
                 exposed=exposed,
                 hidden_because="" if exposed else visibility.value,
                 note=_note(workflow, change),
-                differences=differences.get(name, ""),
+                differences=differences,
+                warning=warning,
                 position=self.position_of.get(name),
             )
 

@@ -133,6 +133,9 @@ def _tools(outcome: openapi.OpenApiImport, shown: int | None) -> Iterator[str]:
     for change, names in openapi.tools_by_change(outcome).items():
         if change is not Change.ADDED:
             yield f"  {change}: {listed(names, shown)}"
+    for tool in outcome.tools:
+        if tool.stored.warning:
+            yield f"  {tool.stored.tool_id} may try to command agents: {tool.stored.warning}"
 
 
 def _refusals(outcome: openapi.OpenApiImport, shown: int | None) -> Iterator[str]:
