@@ -186,8 +186,8 @@ class McpEndpoint:
         # What can be read as a call is well-formed.
         is_readable = is_call and isinstance(message.get("params"), dict)
         call = self._direct_calls.read(scope, message) if is_readable else None
-        if call is None and _is_malformed(message):
-            return refusal(400, NOT_ONE_MESSAGE)
+        if call is None and (fault := _fault_of(message)):
+            return refusal(400, fault, request_id=_usable_id(message))
         pass_on, access = partial(self._pass_on, received, message), scope["state"]["access"]
         if is_call and "id" in message:
             return _missing_scope(message, access, scope) or call or pass_on
@@ -287,13 +287,24 @@ def _token(headers: Headers) -> str:
     return sent_token(headers.get("authorization", "")) or ""
 
 
-def _is_malformed(message: Any) -> bool:
-    """The SDK would take a request with an invalid id for a notification, and not answer it."""
+def _fault_of(message: Any) -> str:
+    """Empty for a JSON-RPC message."""
+    if isinstance(message, dict) and "method" in message:
+        if "id" in message and _usable_id(message) is None:
+            # The SDK would take it for a notification, and not answer it.
+            return "The id of a request must be an integer or a string."
+        if not isinstance(message.get("params", {}), dict):
+            return "The params of a message must be an object."
     try:
         jsonrpc_message_adapter.validate_python(message, by_name=False)
     except ValidationError:
-        return True
-    return "id" in message and "method" in message and type(message["id"]) not in (int, str)
+        return NOT_ONE_MESSAGE
+    return ""
+
+
+def _usable_id(message: Any) -> RequestId | None:
+    found = message.get("id") if isinstance(message, dict) and "method" in message else None
+    return found if type(found) in (int, str) else None
 
 
 def _missing_scope(message: dict[str, Any], access: Access, scope: Scope) -> Response | None:

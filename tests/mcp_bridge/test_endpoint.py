@@ -114,7 +114,7 @@ HOSTILE_BODIES = {
 }
 
 
-NOT_ONE_MESSAGE = ["a batch", "an empty batch", "null", "a number", "no method", "params that are a list"]
+NOT_ONE_MESSAGE = ["a batch", "an empty batch", "null", "a number", "no method"]
 VERSIONS = ("2026-07-28", "2025-06-18", None)
 
 
@@ -146,6 +146,22 @@ def test_a_body_that_is_not_one_message_gets_one_sentence(
                 "id": None,
                 "error": {"code": -32600, "message": sentence},
             }
+
+
+def test_what_is_wrong_with_a_message_is_said_to_its_request(
+    mcp_server: McpServer, token: str, subtests: pytest.Subtests
+):
+    wrong_id = "The id of a request must be an integer or a string."
+    cases = [({"id": odd}, None, wrong_id) for odd in (None, 1.5, True, [1])]
+    cases += [({"id": 7, "params": odd}, 7, "The params of a message must be an object.") for odd in ([], 1)]
+    for (changes, told_to, sentence), version in itertools.product(cases, VERSIONS):
+        with subtests.test(f"{changes} ({version})"):
+            headers = {"mcp-protocol-version": version} if version else {}
+            body = json.dumps({"jsonrpc": "2.0", "method": "ping"} | changes).encode()
+            response = mcp_server.post(content=body, token=token, headers=headers)
+            error = {"code": -32600, "message": sentence}
+            assert response.json() == {"jsonrpc": "2.0", "id": told_to, "error": error}
+            assert response.status_code == 400
 
 
 def test_a_body_over_the_limit_is_refused(mcp_server: McpServer, token: str):
