@@ -377,7 +377,7 @@ class OpenCalls:
 
     @contextmanager
     def interruptible(self, context: Context, access: Access) -> Iterator[None]:
-        """Raises the SDK's answer, which no client reads, when the client cancels the call."""
+        """Raises the answer by which the SDK ends a request's stream when the client cancels the call."""
         if context.request is None or context.request_id is None:
             yield
             return
