@@ -289,16 +289,15 @@ def _token(headers: Headers) -> str:
 
 def _fault_of(message: Any) -> str:
     """Empty for a JSON-RPC message."""
-    if isinstance(message, dict) and "method" in message:
-        if "id" in message and _usable_id(message) is None:
-            # The SDK would take it for a notification, and not answer it.
-            return "The id of a request must be an integer or a string."
-        if not isinstance(message.get("params", {}), dict):
-            return "The params of a message must be an object."
+    is_call = isinstance(message, dict) and "method" in message
+    if is_call and "id" in message and _usable_id(message) is None:
+        # The SDK would take it for a notification, and not answer it.
+        return "The id of a request must be an integer or a string."
     try:
         jsonrpc_message_adapter.validate_python(message, by_name=False)
     except ValidationError:
-        return NOT_ONE_MESSAGE
+        has_odd_params = is_call and not isinstance(message.get("params"), dict | None)
+        return "The params of a message must be an object." if has_odd_params else NOT_ONE_MESSAGE
     return ""
 
 
