@@ -498,8 +498,9 @@ class WorkflowAdmin(ToolPagesMixin):
     @admin.display(description="title and description", ordering=SHOWN_TITLE)
     def shown_title(self, workflow: Workflow) -> SafeString:
         title = html.shortened(workflow.title)
-        # Imported descriptions begin with the summary, which is also the title.
-        description = workflow.shown_description.removeprefix(workflow.title).strip()
+        # The first line of an imported description is its summary, which is also the title.
+        heading, _, rest = workflow.shown_description.partition("\n")
+        description = rest.strip() if heading == workflow.title else workflow.shown_description
         look = "overflow-wrap: anywhere; white-space: normal; min-width: 9rem"
         return format_html(
             '<div style="{}"><div class="text-important">{}</div><div class="text-xs">{}</div>{}</div>',

@@ -136,8 +136,10 @@ def test_words_are_found_anywhere_and_globs_are_whole_names(admin_client: Client
 def test_a_row_does_not_repeat_the_title_of_an_imported_tool(admin_client: Client) -> None:
     """A3.1: of the description only its beginning is shown."""
     make_workflow(upstream_title="Add a watcher", description="Add a watcher\n\nNotifies a user of changes.")
+    make_workflow(name="w", tool_name="w", upstream_title="Report", description="Reports the sales of a day.")
     shown = text_of(admin_client.get(list_url(Workflow)))
     assert "Add a watcher Notifies a user of changes." in shown
+    assert "Report Reports the sales of a day." in shown
     assert "Add a watcher Add a watcher" not in shown
 
 
