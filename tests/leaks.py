@@ -12,13 +12,15 @@ import inspect
 import os
 import socket
 import stat
+import subprocess
 import sys
 import threading
 import time
 import traceback
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +75,24 @@ def _sockets() -> Iterator[str]:
             yield f"{kind}:[{status.st_ino}]"
 
 
-def _children() -> Iterator[int]:
+def _children() -> Iterable[int]:
+    """Linux tells them by the thread that started each. There may be thirty: they are looked through once there
+    may be a new child, which the last look of a module takes for granted."""
+    global _known_children
+    if _may_have_started.is_set():
+        _may_have_started.clear()
+        _known_children = list(_children_of_threads())
+    else:
+        _known_children = [child for child in _known_children if os.path.exists(f"/proc/{child}")]
+    return _known_children
+
+
+_known_children: list[int] = []
+_may_have_started = threading.Event()
+_may_have_started.set()
+
+
+def _children_of_threads() -> Iterator[int]:
     with suppress(ChildProcessError):
         # That there are none is seen a hundred times faster than which ones.
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -81,6 +100,21 @@ def _children() -> Iterator[int]:
             # It may have ended.
             with suppress(OSError), open(f"{TASKS}/{thread}/children", "rb", buffering=0) as children:
                 yield from map(int, children.readall().split())
+
+
+def _noted(start: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(start)
+    def start_and_note(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return start(*args, **kwargs)
+        finally:
+            _may_have_started.set()
+
+    return start_and_note
+
+
+subprocess.Popen.__init__ = _noted(subprocess.Popen.__init__)  # type: ignore[method-assign]
+os.fork, os.posix_spawn = _noted(os.fork), _noted(os.posix_spawn)
 
 
 NOTHING = Held(frozenset(), frozenset(), frozenset())
@@ -166,6 +200,8 @@ def _watch(scope: str, culprit: str, request: pytest.FixtureRequest) -> Iterator
     # pytest refers to the values of a test's fixtures until the next test begins.
     # They are None for one that was interrupted.
     (getattr(request.node, "funcargs", None) or {}).clear()
+    if scope == "module":
+        _may_have_started.set()  # Also by what is not Python
     held = held_now()
     if not held - expected[scope]:
         last_seen[scope] = held

@@ -33,6 +33,16 @@ def data(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def good(warm_starts: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A backup; the data folder, which has no sources, lies beside it."""
+    folder = tmp_path_factory.mktemp("good")
+    (folder / "data").mkdir()
+    copy_migrated(folder / "data" / "catalogue.sqlite3")
+    manage(folder / "data", "backup", str(folder / "b.tar"))
+    return folder / "b.tar"
+
+
 def environment_of(data: Path) -> dict[str, str]:
     own = {"CATALOGUE_DATA_DIR": str(data), "DATABASE_URL": "", "CELERY_BROKER_URL": "", "SECRET_KEY": ""}
     return os.environ | own
@@ -78,32 +88,29 @@ def test_existing_data_is_replaced_only_when_told_to_and_kept(data: Path, tmp_pa
             assert opened.execute("SELECT count(*) FROM catalogue_source").fetchone() == (count,)
 
 
-def test_another_key_that_was_there_before_is_kept(data: Path, tmp_path: Path) -> None:
-    manage(data, "backup", str(tmp_path / "b.tar"))
+def test_another_key_that_was_there_before_is_kept(good: Path, tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     manage(elsewhere, "shell", "--verbosity=0", "-c", "0")
     key = (elsewhere / "secret_key").read_text()
-    manage(elsewhere, "restore", str(tmp_path / "b.tar"))
+    manage(elsewhere, "restore", str(good))
     (kept,) = elsewhere.glob("secret_key.before-*")
     assert kept.read_text() == key
-    assert (elsewhere / "secret_key").read_text() == (data / "secret_key").read_text()
+    assert (elsewhere / "secret_key").read_text() == (good.parent / "data" / "secret_key").read_text()
 
 
-def test_a_backup_whose_key_the_environment_lacks_is_refused(data: Path, tmp_path: Path) -> None:
+def test_a_backup_whose_key_the_environment_lacks_is_refused(good: Path, tmp_path: Path) -> None:
     """The product would use the environment's key, which reads none of the credentials."""
-    manage(data, "backup", str(tmp_path / "b.tar"))
     own = {"SECRET_KEY": "another-key-of-the-environment-0123456789"}
-    refused = manage(tmp_path / "elsewhere", "restore", str(tmp_path / "b.tar"), fails=True, **own)
-    assert f"tar -xOf {tmp_path / 'b.tar'} secret_key" in refused
-    own["SECRET_KEY_FALLBACKS"] = (data / "secret_key").read_text()
-    assert "Restored" in manage(tmp_path / "elsewhere", "restore", str(tmp_path / "b.tar"), **own)
+    refused = manage(tmp_path / "elsewhere", "restore", str(good), fails=True, **own)
+    assert f"tar -xOf {good} secret_key" in refused
+    own["SECRET_KEY_FALLBACKS"] = (good.parent / "data" / "secret_key").read_text()
+    assert "Restored" in manage(tmp_path / "elsewhere", "restore", str(good), **own)
 
 
 def test_what_a_killed_restore_left_is_removed_by_the_next_one_and_what_a_running_one_uses_is_not(
-    data: Path, tmp_path: Path
+    good: Path, tmp_path: Path
 ) -> None:
     """It holds a copy of everything with its key, for ever: nothing removed or named it."""
-    manage(data, "backup", str(tmp_path / "b.tar"))
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     os.mkfifo(tmp_path / "waits.tar")
@@ -116,11 +123,11 @@ def test_what_a_killed_restore_left_is_removed_by_the_next_one_and_what_a_runnin
             assert "Unpacking and checking" in running.stderr.readline()
             (left,) = elsewhere.glob(".workflow-catalogue-restore-*")
             (left / "catalogue.sqlite3").write_text("half of it")
-            assert "Removed" not in manage(elsewhere, "restore", str(tmp_path / "b.tar"))
+            assert "Removed" not in manage(elsewhere, "restore", str(good))
             assert left.exists()
         finally:
             running.kill()
-    told = manage(elsewhere, "restore", str(tmp_path / "b.tar"), "--force")
+    told = manage(elsewhere, "restore", str(good), "--force")
     assert f"Removed {left}, which an interrupted restore had left." in told
     assert not list(elsewhere.glob(".workflow-catalogue-*"))
 
@@ -196,11 +203,10 @@ def test_a_backup_with_some_of_the_squashed_migrations_is_refused_as_migrate_ref
 
 
 @pytest.mark.parametrize("damage", ["cut off", "no tar", "other tar"])
-def test_what_is_no_whole_backup_is_refused(data: Path, tmp_path: Path, damage: str) -> None:
+def test_what_is_no_whole_backup_is_refused(good: Path, tmp_path: Path, damage: str) -> None:
     backup = tmp_path / "b.tar"
-    manage(data, "backup", str(backup))
     if damage == "cut off":
-        backup.write_bytes(backup.read_bytes()[:100_000])
+        backup.write_bytes(good.read_bytes()[:100_000])
     elif damage == "no tar":
         backup.write_text("not a backup")
     else:
@@ -257,24 +263,22 @@ HOSTILE = {  # Appended to a good backup, and why it is refused
 
 
 @pytest.mark.parametrize("what", HOSTILE)
-def test_a_hostile_backup_is_refused_in_a_sentence(data: Path, tmp_path: Path, what: str) -> None:
+def test_a_hostile_backup_is_refused_in_a_sentence(good: Path, tmp_path: Path, what: str) -> None:
     """They filled memory and disk, did not end, ended in a traceback or brought an unusable key."""
     backup, (appended, why) = tmp_path / "b.tar", HOSTILE[what]
-    manage(data, "backup", str(backup))
-    with tarfile.open(backup) as archive:
+    with tarfile.open(good) as archive:
         last = archive.getmembers()[-1]
         end = last.offset_data + last.size + -last.size % 512
-    backup.write_bytes(backup.read_bytes()[:end] + appended + bytes(1024))
+    backup.write_bytes(good.read_bytes()[:end] + appended + bytes(1024))
     elsewhere = tmp_path / "elsewhere"
     refused = manage(elsewhere, "restore", str(backup), fails=True)
     assert f"Nothing was changed. {backup} is not a complete backup" in refused and "Traceback" not in refused
     assert why in refused and not list(elsewhere.glob(".workflow-catalogue-*"))
 
 
-def test_a_compressed_backup_is_refused(data: Path, tmp_path: Path) -> None:
+def test_a_compressed_backup_is_refused(good: Path, tmp_path: Path) -> None:
     """Unpacked, it may be a thousand times as large."""
-    manage(data, "backup", str(tmp_path / "b.tar"))
-    (tmp_path / "b.tar.gz").write_bytes(gzip.compress((tmp_path / "b.tar").read_bytes()))
+    (tmp_path / "b.tar.gz").write_bytes(gzip.compress(good.read_bytes(), compresslevel=1))
     refused = manage(tmp_path / "elsewhere", "restore", str(tmp_path / "b.tar.gz"), fails=True)
     assert "is not a complete backup of this product" in refused
 
@@ -294,9 +298,8 @@ manage.main()
 """
 
 
-def test_a_disk_without_space_is_named_and_nothing_is_left(data: Path, tmp_path: Path) -> None:
+def test_a_disk_without_space_is_named_and_nothing_is_left(good: Path, data: Path, tmp_path: Path) -> None:
     """`backup` ended in a traceback, and `restore` named its file, and a first start ended as `backup`."""
-    manage(data, "backup", str(tmp_path / "b.tar"))
     target, elsewhere = tmp_path / "target", tmp_path / "elsewhere"
     target.mkdir()
     for folder, limit, words, told in (
@@ -304,7 +307,7 @@ def test_a_disk_without_space_is_named_and_nothing_is_left(data: Path, tmp_path:
         (
             elsewhere,
             100_000,
-            ["restore", str(tmp_path / "b.tar")],
+            ["restore", str(good)],
             f"cannot be unpacked in {elsewhere}: File",
         ),
         (tmp_path / "new", 10, ["list_tools"], f"{tmp_path / 'new' / 'secret_key'} cannot be used: File"),
