@@ -76,8 +76,8 @@ def _sockets() -> Iterator[str]:
 
 
 def _children() -> Iterable[int]:
-    """Linux tells them by the thread that started each. There may be thirty: they are looked through once there
-    may be a new child, which the last look of a module takes for granted."""
+    """Linux tells them by the thread that started each. There may be thirty: they are looked through once
+    there may be a new child, which the last look of a module takes for granted."""
     global _known_children
     if _may_have_started.is_set():
         _may_have_started.clear()
