@@ -11,8 +11,9 @@ ARGS ?=
 JOBS ?= 2
 # One more than cores: some tests wait. More get into one another's way.
 TEST_JOBS ?= 3
-# Of the engines and whole products in `make check`, which wait for one another even longer.
-CHECK_JOBS ?= 4
+# Of the engines and whole products in `make check`, which wait for one another even longer: with four of them the
+# stage takes a minute more. Each takes about a gigabyte of memory.
+CHECK_JOBS ?= 6
 # Without bytecode every process compiles the product anew, which takes seconds.
 export PYTHONDONTWRITEBYTECODE :=
 

@@ -240,27 +240,27 @@ LISTS: list[tuple[type[models.Model], Maker]] = [
 @pytest.mark.parametrize(("model", "make"), LISTS, ids=lambda part: getattr(part, "__name__", ""))
 @pytest.mark.databases("catalogue.admin.base")
 @pytest.mark.usefixtures("catalogue_lasts")
-def test_a_list_costs_the_same_number_of_queries_for_5_and_for_50_rows(
+def test_a_list_costs_the_same_number_of_queries_for_5_and_for_20_rows(
     admin_client: Client, model: type[models.Model], make: Maker
 ) -> None:
     """A4.2, B9: lists stay fast as the catalogue grows."""
     for number in range(5):
         make(number)
     few = _queries(admin_client, list_url(model))
-    for number in range(5, 50):
+    for number in range(5, 20):
         make(number)
     assert _queries(admin_client, list_url(model)) == few <= 25
 
 
 @pytest.mark.usefixtures("catalogue_lasts")
-def test_the_first_page_costs_the_same_number_of_queries_for_5_and_for_50_rows(admin_client: Client) -> None:
+def test_the_first_page_costs_the_same_number_of_queries_for_5_and_for_20_rows(admin_client: Client) -> None:
     """B9."""
     pay = override_workflow(make_workflow(name="pay", tool_name="pay"), approval_required=True)
     for number in range(5):
         make_execution(make_workflow(make_source(health_state="failing")))
         create_execution(request_for(pay.tool_name, {"amount": number}))
     few = _queries(admin_client, "/admin/")
-    for number in range(5, 50):
+    for number in range(5, 20):
         make_execution(make_workflow(make_source(health_state="failing")))
         create_execution(request_for(pay.tool_name, {"amount": number}))
     assert _queries(admin_client, "/admin/") == few <= 35

@@ -201,10 +201,11 @@ def overflowing(window: Window) -> list[str]:
 
 def axe_problems(window: Window, axe: str, *rules: str) -> list[str]:
     """By these rules of axe, or by all."""
+    if window.run("return !window.axe"):
+        window.run(axe)
     return list(
         window.browser.run_async(
             f"""
-            {axe};
             const done = arguments[arguments.length - 1];
             const tell = node => [node.html.slice(0, 160), ...node.any.map(check => check.message)].join(' ');
             axe.run({{include: document, exclude: {[[one] for one in OF_OTHERS]!r}}}, {{

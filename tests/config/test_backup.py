@@ -1,6 +1,7 @@
 """Backups of the embedded database: what is in them, and what is refused."""
 
 import gzip
+import io
 import json
 import os
 import re
@@ -202,20 +203,6 @@ def test_a_backup_with_some_of_the_squashed_migrations_is_refused_as_migrate_ref
     assert sentence in manage(data, "migrate", fails=True)
 
 
-@pytest.mark.parametrize("damage", ["cut off", "no tar", "other tar"])
-def test_what_is_no_whole_backup_is_refused(good: Path, tmp_path: Path, damage: str) -> None:
-    backup = tmp_path / "b.tar"
-    if damage == "cut off":
-        backup.write_bytes(good.read_bytes()[:100_000])
-    elif damage == "no tar":
-        backup.write_text("not a backup")
-    else:
-        with tarfile.open(backup, "w") as archive:
-            archive.add(__file__, "../../manifest.json")
-    refused = manage(tmp_path / "elsewhere", "restore", str(backup), fails=True)
-    assert "is not a complete backup of this product" in refused and "Traceback" not in refused
-
-
 def header(name: str, *, size: int) -> bytes:
     """Of a member, also with a negative size, which Python's own does not write."""
     member = bytearray(tarfile.TarInfo(name).tobuf(tarfile.GNU_FORMAT))
@@ -262,25 +249,48 @@ HOSTILE = {  # Appended to a good backup, and why it is refused
 }
 
 
-@pytest.mark.parametrize("what", HOSTILE)
-def test_a_hostile_backup_is_refused_in_a_sentence(good: Path, tmp_path: Path, what: str) -> None:
-    """They filled memory and disk, did not end, ended in a traceback or brought an unusable key."""
-    backup, (appended, why) = tmp_path / "b.tar", HOSTILE[what]
+REPEATED = """
+import sys, manage
+for backup in sys.argv[1:]:
+    sys.argv = ["manage.py", "restore", backup]
+    try:
+        manage.main()
+    except SystemExit as refusal:
+        assert refusal.code == 1
+    print("ENDED", backup, file=sys.stderr)
+"""
+
+
+def test_what_is_no_good_backup_is_refused_in_a_sentence(good: Path, tmp_path: Path) -> None:
+    """Some filled memory and disk, did not end, ended in a traceback or brought an unusable key; unpacked, a
+    compressed one may be a thousand times as large."""
+    whole = good.read_bytes()
     with tarfile.open(good) as archive:
         last = archive.getmembers()[-1]
         end = last.offset_data + last.size + -last.size % 512
-    backup.write_bytes(good.read_bytes()[:end] + appended + bytes(1024))
+    other = io.BytesIO()
+    with tarfile.open(fileobj=other, mode="w") as archive:
+        archive.add(__file__, "../../manifest.json")
+    bad = {
+        "cut off": (whole[:100_000], ""),
+        "no tar": (b"not a backup", ""),
+        "another tar": (other.getvalue(), ""),
+        "compressed": (gzip.compress(whole, compresslevel=1), ""),
+        **{what: (whole[:end] + appended + bytes(1024), why) for what, (appended, why) in HOSTILE.items()},
+    }
+    backups = {what: tmp_path / f"{what}.tar" for what in bad}
+    for what, backup in backups.items():
+        backup.write_bytes(bad[what][0])
     elsewhere = tmp_path / "elsewhere"
-    refused = manage(elsewhere, "restore", str(backup), fails=True)
-    assert f"Nothing was changed. {backup} is not a complete backup" in refused and "Traceback" not in refused
-    assert why in refused and not list(elsewhere.glob(".workflow-catalogue-*"))
-
-
-def test_a_compressed_backup_is_refused(good: Path, tmp_path: Path) -> None:
-    """Unpacked, it may be a thousand times as large."""
-    (tmp_path / "b.tar.gz").write_bytes(gzip.compress(good.read_bytes(), compresslevel=1))
-    refused = manage(tmp_path / "elsewhere", "restore", str(tmp_path / "b.tar.gz"), fails=True)
-    assert "is not a complete backup of this product" in refused
+    command = ["-c", REPEATED, *map(str, backups.values())]
+    told = run_warm(command, environment=environment_of(elsewhere)).stderr
+    for what, backup in backups.items():
+        refused, _, told = told.partition(f"ENDED {backup}\n")
+        assert f"Nothing was changed. {backup} is not a complete backup of this product" in refused, what
+        assert bad[what][1] in refused, what
+        assert "Traceback" not in refused, what
+    assert told == ""
+    assert not list(elsewhere.glob(".workflow-catalogue-*"))
 
 
 def test_a_file_that_exists_is_not_overwritten(data: Path, tmp_path: Path) -> None:

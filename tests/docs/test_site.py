@@ -18,6 +18,7 @@ from tests.e2e.webdriver import BROWSER, DRIVER, MISSING, real_browser
 from tests.mcp_bridge.serving import serving
 from tests.processes import ROOT
 
+pytestmark = pytest.mark.e2e  # It is built once in `make check`, not for each run of the other tests
 LOADED = {"img": "src", "script": "src", "iframe": "src", "link": "href", "source": "src", "object": "data"}
 """Attributes whose address a browser asks for by itself."""
 NOT_LOADED = {"canonical", "prev", "next", "alternate"}
@@ -105,7 +106,6 @@ def test_the_search_has_every_page(site: Path) -> None:
     assert all(f'"{file.relative_to(site)}' in index for file in site.glob("*.html") if file.stem != "404")
 
 
-@pytest.mark.e2e
 @pytest.mark.skipif(not (DRIVER and BROWSER), reason=MISSING)
 @pytest.mark.parametrize("colours", ["light", "dark"])
 def test_a_reader_searches_it_in_the_colours_of_their_system(
