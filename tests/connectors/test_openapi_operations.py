@@ -477,6 +477,13 @@ def test_headers_that_are_not_the_tools_are_ignored():
             {"content": {FORM: {"schema": {**PARTS, "properties": {"sku": LISTS}}}}},
             'requires the form field "sku"',
         ),
+        *(
+            (
+                {"content": {media_type: {"schema": {**PARTS, "required": ["x" * 500]}}}},
+                "A field's name has 501 characters; at most 490 can be sent.",
+            )
+            for media_type in (FORM, "application/json")
+        ),
     ],
 )
 def test_a_body_that_cannot_be_sent_refuses_its_operation(body, told):

@@ -45,7 +45,7 @@ MEDIA_TYPE = re.compile(r"[\w!#$&^.+*-]{1,100}/[\w!#$&^.+*-]{1,100}", re.ASCII)
 USUAL_STYLE = {"path": "simple", "query": "form", "header": "simple", "cookie": "form"}
 SEPARATED: dict[str, Separator] = {"pipeDelimited": "|", "spaceDelimited": " "}
 MAX_PARAMETERS = 500
-LONGEST_PARAMETER_NAME = 500
+LONGEST_PARAMETER_NAME = 490  # Of the 500 of a declaration: brackets may follow it
 DEEPEST = 8  # `allOf` within `allOf`
 MAX_FIELDS = 1_000
 OPEN = frozenset(  # Keywords of objects that a list of fields cannot express
@@ -489,6 +489,9 @@ def fields_of(document: Document, raw: Any, pointer: str) -> Fields | None:
         gathered.fields[name] = Field(name, required=True, schemas=[({}, pointer)])
     if gathered.at_least > 1 and gathered.at_least > len(gathered.required):
         return None
+    if (longest := max(len(pointer_of([name])) for name in gathered.fields)) > LONGEST_PARAMETER_NAME:
+        told = f"A field's name has {longest:,} characters; at most {LONGEST_PARAMETER_NAME} can be sent."
+        raise NoTool(told, pointer)
     return Fields(gathered.fields, list(gathered.needed()))
 
 
