@@ -17,7 +17,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from django.core.exceptions import ValidationError
-from django.db import transaction
+from django.db import connection, transaction
 from django.db.models import F, QuerySet, Sum
 from django.db.models.functions import Coalesce
 from django.utils import timezone
@@ -62,7 +62,8 @@ def _find_usable(workflow: Workflow, digest: str) -> CachedResult | None:
     return found
 
 
-@transaction.atomic
+# On SQLite, what several calls record is one transaction: nothing changes in it that `found` was read in.
+@transaction.atomic(savepoint=connection.vendor != "sqlite")
 def _record_hit(request: StartRequest, workflow: Workflow, digest: str, found: CachedResult) -> Execution:
     now, output, content = timezone.now(), found.kept.output, found.kept.content
     execution = new_execution(
