@@ -27,6 +27,7 @@ from executions.models.execution import ExecutionRecord, size_of
 from executions.models.statements import adapt_key, adapt_time, carry_out, read_row, update
 
 MEGABYTE = 1024 * 1024
+ONE_HIT_MORE: dict[str, Any] = {"hits": RawSQL("hits + 1", [])}
 SHARE_OF_ONE = 10  # The largest cached result is a tenth of the limit, so that one cannot evict all others
 
 
@@ -163,13 +164,12 @@ class CachedResult(models.Model):
 
     def use(self, now: datetime) -> bool:
         """Count a hit, last in its transaction. Returns False if the result was removed or replaced."""
-        more: dict[str, Any] = {"hits": RawSQL("hits + 1", [])}
         key = [] if self.execution_id is None else [adapt_key(self.execution_id)]
         same = f"id = %s AND created_at = %s AND execution_id {'= %s' if key else 'IS NULL'}"
         # One after the other: that locks `CacheUse` first.
-        carry_out(update(CacheUse, more, "workflow_id = %s", [self.workflow_id]))
+        carry_out(update(CacheUse, ONE_HIT_MORE, "workflow_id = %s", [self.workflow_id]))
         used = [self.pk, adapt_time(self.created_at), *key]
-        return carry_out(update(CachedResult, more | {"last_used_at": now}, same, used)) == 1
+        return carry_out(update(CachedResult, ONE_HIT_MORE | {"last_used_at": now}, same, used)) == 1
 
     @classmethod
     def put(
