@@ -242,7 +242,7 @@ def _answer_or_find(
 
 
 def _answer_or_record(request: StartRequest, workflow: Workflow, digest: str, holder: str) -> Execution:
-    if workflow.approval_required or workflow.approval_rules or workflow.approving_toolsets:
+    if workflow.may_need_approval:
         need = approvals.find_need(workflow, request.arguments)
         if need is not None:
             return _record_with_approval(request, workflow, digest, holder, need)

@@ -80,7 +80,14 @@ def result_address(execution: Execution, *, offset: int = 0) -> str:
 
 
 def promises_output(workflow: Workflow) -> bool:
-    """Whether its tool has an output schema: not if it may answer with a handle, which would break it."""
+    """Whether its tool has an output schema: not if it may answer with a handle, which would break it. Many
+    clients then show their model an error instead of the handle."""
+    return needs_structure(workflow) and not workflow.may_need_approval
+
+
+def needs_structure(workflow: Workflow) -> bool:
+    """Whether a result has to have its structured content: also for a client that keeps an output schema
+    from before approval was required."""
     is_synchronous = workflow.effective_execution_type == Workflow.ExecutionType.SYNC
     return is_synchronous and workflow.promised_output_schema is not None
 

@@ -124,7 +124,7 @@ def _output_result(execution: Execution, protocol_version: str, may_be_large: bo
     if words := _broken_promise(execution):
         return CallToolResult(content=_preceded(words, shown, execution), is_error=True)
     # Clients may require structured content if the tool has an output schema, however large.
-    shows = fits or (execution.workflow is not None and content.promises_output(execution.workflow))
+    shows = fits or (execution.workflow is not None and content.needs_structure(execution.workflow))
     structured = _structured(execution, protocol_version) if shows else None
     return CallToolResult(content=shown, structured_content=structured)
 

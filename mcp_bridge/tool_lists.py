@@ -137,6 +137,7 @@ class SerialisedTool:
     made_of: tuple[Any, ...]
     tool: bytes
     characters: int
+    is_approved: bool  # By a toolset, which changes without the workflow's object
 
 
 class SerialisedTools:
@@ -145,34 +146,39 @@ class SerialisedTools:
     def __init__(self) -> None:
         # By protocol version and slug of a portable toolset.
         self._by_version: defaultdict[tuple[str, str], dict[int, SerialisedTool]] = defaultdict(dict)
-        self._shown: dict[int, tuple[Workflow, tuple[Any, ...]]] = {}
+        self._shown: dict[int, tuple[Workflow, bool, tuple[Any, ...]]] = {}
         self._changing = threading.Lock()
 
     def of(self, workflow: Workflow, version: str, portable: PortableView | None = None) -> SerialisedTool:
         key = (version, portable.entry.toolset.slug if portable else "")
         known = self._by_version.get(key, {}).get(workflow.pk)
         shown_as = portable.shown_name(workflow.tool_name) if portable else workflow.tool_name
+        is_approved = bool(workflow.approving_toolsets)
         # The catalogue keeps the object as long as its row is the same.
-        if known is not None and known.workflow is workflow and known.shown_as == shown_as:
+        if (
+            known is not None
+            and known.workflow is workflow
+            and (known.shown_as, known.is_approved) == (shown_as, is_approved)
+        ):
             return known
         made_of = self.what_shows(workflow)
         if known is not None and (known.shown_as, known.made_of) == (shown_as, made_of):
-            made = replace(known, workflow=workflow)
+            made = replace(known, workflow=workflow, is_approved=is_approved)
         else:
             tool = serialise_tool(workflow_tool(workflow, portable=portable), version)
-            made = SerialisedTool(workflow, shown_as, made_of, tool, len(tool.decode()))
+            made = SerialisedTool(workflow, shown_as, made_of, tool, len(tool.decode()), is_approved)
         with self._changing:
             self._by_version[key][workflow.pk] = made
         return made
 
     def what_shows(self, workflow: Workflow) -> tuple[Any, ...]:
         """Changes whenever the tool does."""
-        known = self._shown.get(workflow.pk)
-        if known is None or known[0] is not workflow:
-            known = (workflow, _what_shows(workflow))
+        known, is_approved = self._shown.get(workflow.pk), bool(workflow.approving_toolsets)
+        if known is None or known[0] is not workflow or known[1] != is_approved:
+            known = (workflow, is_approved, _what_shows(workflow))
             with self._changing:
                 self._shown[workflow.pk] = known
-        return known[1]
+        return known[2]
 
     def forget_gone(self, catalogue: ExposedCatalogue) -> None:
         present = {workflow.pk for workflow in catalogue.workflows.values()}
@@ -201,7 +207,7 @@ def _what_shows(workflow: Workflow) -> tuple[Any, ...]:
         workflow.title,
         workflow.shown_description,
         workflow.effective_execution_type,
-        workflow.promised_output_schema is None,
+        promises_output(workflow),
         workflow.effective_hints,
         workflow.shown_icons,
     )

@@ -476,6 +476,11 @@ class Workflow(Exposing):
         return schema
 
     @property
+    def may_need_approval(self) -> bool:
+        """Whether at least some calls do; of exposed workflows, as only they know their toolsets."""
+        return bool(self.approval_required or self.approval_rules or self.approving_toolsets)
+
+    @property
     def ref(self) -> WorkflowRef:
         return WorkflowRef(id=self.upstream_id, name=self.name, metadata=self.metadata)
 

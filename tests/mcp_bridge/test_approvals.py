@@ -1,17 +1,20 @@
 """A call that needs approval, as clients see it: a handle, a task, or a question to their user."""
 
 import json
+from functools import partial
 from typing import Any
 
 import anyio
 import pytest
 from django.contrib.auth.models import User
 from django.utils import timezone
+from mcp import Client
 from mcp_types import CallToolResult, ElicitResult
 
 from catalogue.access import Scope
 from catalogue.curation import override_workflow
-from catalogue.models import Workflow
+from catalogue.models import Toolset, Workflow
+from connectors.testing.harness import eventually
 from executions.approvals import decide, end_expired
 from executions.models import Approval, Execution, State
 from executions.queue import admit_queued
@@ -22,7 +25,7 @@ from tests.executions.steps import advance_due_executions
 from tests.mcp_bridge.conftest import Connect
 from tests.mcp_bridge.database import in_database
 from tests.mcp_bridge.tasks_client import TASKS
-from tests.mcp_bridge.test_tasks import send
+from tests.mcp_bridge.test_tasks import change, send
 
 URL_ONLY = {"elicitation": {"url": {}}}
 
@@ -65,6 +68,45 @@ async def test_a_handle_says_until_when_it_waits_and_a_refusal_is_a_tool_error(
         )
     assert "anna refused it: Not before the audit." in again.structured_content["error"]
     assert wire_engine.count("start") == 0
+
+
+PROMISED = {"output_schema": {"type": "object", "required": ["sum"]}, "execution_type_override": "sync"}
+
+
+@pytest.mark.parametrize(
+    "needed",
+    [
+        {"approval_required": True},
+        {"approval_rules": [{"argument": "/amount", "is": "over", "value": 5}]},
+    ],
+)
+async def test_a_client_that_validates_results_gets_the_handle_too(
+    connect: Connect, long_workflow: Workflow, era: str, needed: dict[str, Any]
+) -> None:
+    """It compares structured content with the output schema that it was shown, which no handle fits."""
+    await in_database(change)(**PROMISED | needed)
+    async with connect(mode=era) as client:
+        assert "report" in [tool.name for tool in (await client.list_tools()).tools]
+        handle = await client.call_tool("report", {"amount": 7})
+    assert "waits for approval until" in text_of(handle)
+
+
+async def test_a_tool_has_no_output_schema_while_its_toolset_requires_approval(
+    connect: Connect, long_workflow: Workflow
+) -> None:
+    await in_database(change)(**PROMISED)
+    toolset = await in_database(Toolset.objects.create)(slug="finance", title="Finance")
+    await in_database(toolset.picked.add)(long_workflow)
+    for requires in (False, True, False):
+        toolset.approval_required = requires
+        await in_database(toolset.save)()
+        async with connect() as client:
+            await eventually(partial(offers_output, client, is_offered=not requires), seconds=10)
+
+
+async def offers_output(client: Client, *, is_offered: bool) -> bool:
+    tools = (await client.list_tools(cache_mode="bypass")).tools
+    return [tool.output_schema is not None for tool in tools if tool.name == "report"] == [is_offered]
 
 
 @pytest.fixture
