@@ -847,7 +847,7 @@ class Environment(BaseSettings):
     @field_validator("approval_webhook_url")
     @classmethod
     def _is_a_usable_webhook(cls, value: str) -> str:
-        return endpoint_url(value) if value else value
+        return endpoint_url(value, may_have_query=True) if value else value
 
     @field_validator("approval_webhook_secret")
     @classmethod

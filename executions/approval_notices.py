@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 from smtplib import SMTPException
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 from django.conf import settings
 from django.contrib.auth import get_user_model
@@ -28,7 +28,7 @@ from connectors.background import CLOCKS_APART, WorkTime, run_in_background_loop
 from connectors.errors import ConnectorError, backoff_seconds
 from connectors.formats.json import readable_json
 from connectors.network.client import EngineClient
-from connectors.network.redaction import printable, shorten
+from connectors.network.redaction import SHORTEST_IN_VALUES, printable, shorten
 from connectors.network.transport import HttpLimits
 from executions.approvals import PERMISSION, moment, page_of
 from executions.models import Approval, ApprovalNotice, Execution
@@ -183,10 +183,14 @@ def send_webhook(notice: ApprovalNotice, approval: Approval) -> None:
 
 async def _post(address: str, headers: dict[str, str], body: bytes) -> int:
     limits = HttpLimits(connect_seconds=5.0, read_seconds=WEBHOOK_SECONDS, total_seconds=WEBHOOK_SECONDS)
-    # Of many services, whoever knows the path may send.
-    client = EngineClient(base_url=address, limits=limits, secrets=[urlsplit(address).path.rstrip("/")])
+    parts = urlsplit(address)
+    # Of many services, whoever knows the path or the query may send.
+    values = [value for _, value in parse_qsl(parts.query) if len(value) >= SHORTEST_IN_VALUES]
+    secrets = [parts.path.rstrip("/"), parts.query, *values]
+    client = EngineClient(base_url=f"{parts.scheme}://{parts.netloc}", limits=limits, secrets=secrets)
     try:
-        answer = await client.exchange("POST", "", content=body, headers=headers, repeatable=True)
+        # The whole address, as a base URL has neither a query nor a slash at its end.
+        answer = await client.exchange("POST", address, content=body, headers=headers, repeatable=True)
     finally:
         await client.aclose()
     return answer.status

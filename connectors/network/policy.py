@@ -246,13 +246,13 @@ def normalise_base_url(text: str, *, policy: AddressPolicy = ENGINE_ADDRESSES) -
     return endpoint_url(text, policy=policy).rstrip("/")
 
 
-def endpoint_url(text: str, *, policy: AddressPolicy = ENGINE_ADDRESSES) -> str:
+def endpoint_url(text: str, *, policy: AddressPolicy = ENGINE_ADDRESSES, may_have_query: bool = False) -> str:
     """One endpoint's URL, with its trailing slash. Raises ValueError without quoting a password."""
     try:
         url = httpx2.URL(text.strip())
     except httpx2.InvalidURL:
         raise ValueError("This is not a valid URL.") from None
-    if objection := _url_objection(url):
+    if objection := _url_objection(url, may_have_query=may_have_query):
         raise ValueError(objection)
     if objection := policy.objection(url.host, port=port_of(url)):
         advice = policy.advice_about(url.host)
@@ -260,7 +260,7 @@ def endpoint_url(text: str, *, policy: AddressPolicy = ENGINE_ADDRESSES) -> str:
     return str(url)
 
 
-def _url_objection(url: httpx2.URL) -> str:
+def _url_objection(url: httpx2.URL, *, may_have_query: bool) -> str:
     if url.scheme not in ("http", "https"):
         return "The URL must start with http:// or https://."
     if not url.host:
@@ -272,8 +272,12 @@ def _url_objection(url: httpx2.URL) -> str:
         return "The URL's port must be from 1 to 65535."
     if url.userinfo:
         return "The URL must not contain a user name or password; use the credentials' own fields."
-    if url.query or url.fragment:
-        return "The URL must end before any '?' or '#'."
+    if url.fragment or (url.query and not may_have_query):
+        return (
+            "The URL must end before any '#'."
+            if may_have_query
+            else "The URL must end before any '?' or '#'."
+        )
     return ""
 
 

@@ -21,6 +21,7 @@ from pydantic import SecretStr
 
 from catalogue.curation import override_workflow
 from catalogue.models import Workflow
+from config.environment import Environment
 from executions import approval_notices
 from executions.approvals import decide
 from executions.models import ApprovalNotice
@@ -92,7 +93,33 @@ def test_a_signed_webhook_tells_of_the_request_and_the_outcome(
     assert "Too much." in told["data"]["outcome"]
 
 
-def test_the_path_of_a_webhook_is_neither_recorded_nor_logged(
+@pytest.mark.parametrize(
+    "target", ["", "/", "/hook", "/hook/", "/hook/?sig=a%2Bb%2F&sp=%2Ftriggers", "?team=a"]
+)
+def test_a_webhook_is_sent_to_exactly_its_address(
+    guarded: Workflow, approver: User, configured: Any, target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some services take a query as the proof of who sends, and some redirect without the last slash."""
+    received: list[Received] = []
+
+    async def accept(request: Received, writer: asyncio.StreamWriter) -> None:
+        received.append(request)
+        writer.write(response(200))
+
+    with hostile(accept) as server:
+        monkeypatch.setenv("CATALOGUE_APPROVAL_WEBHOOK_URL", server.base_url + target)
+        monkeypatch.setenv("CATALOGUE_APPROVAL_WEBHOOK_SECRET", SECRET)
+        read = Environment()
+        configured(
+            approval_webhook_url=read.approval_webhook_url,
+            approval_webhook_secret=read.approval_webhook_secret,
+        )
+        create_execution(request_for("report"))
+        assert approval_notices.send_due(seconds=10) == 1
+    assert [request.target for request in received] == [target if target.startswith("/") else f"/{target}"]
+
+
+def test_the_path_and_query_of_a_webhook_are_neither_recorded_nor_logged(
     guarded: Workflow, approver: User, configured: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Services such as chats take whoever knows it for authorised."""
@@ -101,7 +128,7 @@ def test_the_path_of_a_webhook_is_neither_recorded_nor_logged(
         writer.close()
 
     with hostile(hang_up) as server:
-        address = f"{server.base_url}/services/T0/planted-in-the-path/"
+        address = f"{server.base_url}/services/T0/planted-in-the-path/?sig=planted-in-the-query"
         configured(approval_webhook_url=address, approval_webhook_secret=SecretStr(SECRET))
         create_execution(request_for("report"))
         assert approval_notices.send_due(seconds=10) == 0
