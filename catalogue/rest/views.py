@@ -254,6 +254,18 @@ class SchemaView(SpectacularAPIView):
     _made: ClassVar[dict[str, Any]] = {}
     _making = threading.Lock()
 
+    def perform_content_negotiation(self, request: Request, force: bool = False) -> tuple[Any, str]:
+        """`?format=json`, which links can name, decides before the header `Accept`."""
+        asked = request.query_params.get("format")
+        if asked is None or force:
+            negotiated: tuple[Any, str] = super().perform_content_negotiation(request, force)
+            return negotiated
+        named = [one for one in self.get_renderers() if one.format == asked]
+        if not named:
+            raise Refusal.invalid("The document is written with ?format=yaml or ?format=json.")
+        # The last of each is the plain media type.
+        return named[-1], named[-1].media_type
+
     def _get_schema_response(self, request: Request) -> HttpResponse:
         renderer: Any = request.accepted_renderer
         with self._making:

@@ -47,6 +47,26 @@ def test_the_document_is_served_to_everyone_who_is_let_in():
     assert served == committed()
 
 
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("query", "read", "media_type"),
+    [("?format=json", json.loads, "application/json"), ("?format=yaml", parsed, "application/yaml")],
+)
+def test_a_link_can_name_the_format_of_the_document(query, read, media_type):
+    answer = agent().get(f"/api/schema/{query}", headers={"accept": "text/html,*/*"})
+
+    assert answer["content-type"] == media_type
+    assert read(answer.content) == committed()
+
+
+@pytest.mark.django_db
+def test_an_unknown_format_of_the_document_is_refused():
+    answer = agent().get("/api/schema/?format=xml")
+
+    assert (answer.status_code, answer.json()["kind"]) == (400, "validation")
+    assert "?format=json" in answer.json()["detail"]
+
+
 def test_the_document_shows_no_way_to_read_credentials():
     schemas = committed()["components"]["schemas"]
 
