@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from itertools import accumulate, chain, compress, repeat
@@ -36,6 +37,9 @@ WITHOUT_SHAPE = re.compile(
 ObjectOf = Callable[[list[tuple[str, Any]]], dict[str, Any]]
 
 
+SHOWN_NAME = 100
+
+
 class UnreadableJSON(ValueError):
     """The message is a sentence."""
 
@@ -57,15 +61,16 @@ def parse_json(
 ) -> Any:
     """Read UTF-8 JSON with finite numbers, nested at most `max_depth` deep. Raises UnreadableJSON only. Half
     a surrogate pair, which nothing can store or send, becomes "?" in an engine's text, and is refused with
-    HalfCharacters if the text is `given` by a caller, who can correct it. `object_of` makes objects from
-    pairs, so that duplicate keys can be noticed; a text without duplicates may be read without it."""
+    HalfCharacters if the text is `given` by a caller, who can correct it; so are names that an object has
+    twice, of which only the last would count. `object_of` makes objects from pairs, so that duplicate keys
+    can be noticed; a text without duplicates may be read without it."""
     if not data.strip():
         raise UnreadableJSON("The text is empty where JSON was expected.")
     if len(data) >= LARGE and (quickly := _parse_quickly(data, max_depth)):
         return quickly[0]
     if is_nested_deeper(data, max_depth):
         raise UnreadableJSON(f"The JSON is nested more than {max_depth} levels deep.")
-    parsed = _parse(data, object_of)
+    parsed = _parse(data, _object_without_repetition if given and object_of is None else object_of)
     if not LONE_SURROGATE.search(data):
         return parsed
     if given:
@@ -74,6 +79,14 @@ def parse_json(
         return parsed
     text = json.dumps(parsed, ensure_ascii=False).encode("utf-8", "replace")
     return json.loads(text, object_pairs_hook=object_of)
+
+
+def _object_without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        repeated = next(name for name, times in Counter(name for name, _ in pairs).items() if times > 1)
+        raise UnreadableJSON(f"An object has the name {json.dumps(repeated[:SHOWN_NAME])} more than once.")
+    return made
 
 
 def find_halves(value: Any, place: str = "") -> Iterator[tuple[str, str]]:

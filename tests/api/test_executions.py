@@ -373,6 +373,22 @@ def test_a_text_that_was_cut_inside_a_character_is_refused():
     assert not Execution.objects.exists()
 
 
+@pytest.mark.databases("executions.models.execution")
+@pytest.mark.parametrize("filler", ["", "x" * 300_000], ids=["small", "large"])
+def test_a_body_that_gives_a_value_twice_is_refused(filler):
+    """Only the last counted, without a word, and which of them the caller meant nobody knows."""
+    make_workflow(tool_name="transfer")
+    body = (
+        '{"tool": "transfer", "arguments": {"to": {"amount": 5, "amount": 5000, "note": "' + filler + '"}}}'
+    )
+
+    response = agent().post("/api/executions/", body.encode(), content_type="application/json")
+
+    assert (response.status_code, response.json()["kind"]) == (400, "validation")
+    assert 'the name "amount" more than once' in response.json()["detail"]
+    assert not Execution.objects.exists()
+
+
 @pytest.mark.django_db(transaction=True)
 def test_a_worker_runs_what_was_started_without_waiting(engine: Source):
     """A2.2, A8.3, A8.4"""
