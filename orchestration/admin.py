@@ -28,7 +28,7 @@ from unfold.decorators import action
 
 from catalogue.access import Caller
 from catalogue.admin import rendering
-from catalogue.admin.base import BoundedChangeList, ButtonsMixin, OptionsFilter, ReadOnlyMixin
+from catalogue.admin.base import BoundedChangeList, ButtonsMixin, OptionsFilter, ReadOnlyMixin, column
 from catalogue.database import run_without_connection
 from catalogue.exposure import current_catalogue
 from catalogue.long_lists import SEARCHED
@@ -549,9 +549,7 @@ class WorkflowRequestAdmin(ReadOnlyMixin, TryItMixin, ButtonsMixin):
         except ValueError:
             return super().search_rows(rows, words)
 
-    @admin.display(description="asked", ordering="created_at")
-    def asked(self, record: WorkflowRequest) -> str:
-        return rendering.ago(record.created_at)
+    asked = column("asked", "created_at")
 
     @admin.display(description="instructions")
     def instructions_shown(self, record: WorkflowRequest) -> str:

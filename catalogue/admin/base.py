@@ -7,6 +7,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache, partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from urllib.parse import parse_qsl
 
@@ -32,7 +33,7 @@ from unfold.contrib.filters.admin import DropdownFilter
 from unfold.views import ChangeList
 
 from catalogue.admin import marks
-from catalogue.admin.rendering import chip, value_in_full
+from catalogue.admin.rendering import ago, chip, value_in_full
 from catalogue.history import (
     actor_of,
     cut_to_difference,
@@ -349,6 +350,13 @@ class SinceFilter(OptionsFilter):
         "30": ("the last 30 days", since("at", days=30)),
         "365": ("the last year", since("at", days=365)),
     }
+
+
+def column(label: str, field: str, show: Callable[[Any], Any] = ago, *, sorts: bool = True) -> Any:
+    """A column that shows a field, such as `workflow__tool_name`, and sorts by it."""
+    read = attrgetter(field.replace("__", "."))
+    shown = admin.display(description=label, ordering=field if sorts else None)
+    return shown(lambda pages, obj: show(read(obj)))
 
 
 class ReadOnlyMixin:

@@ -111,9 +111,8 @@ class ReviewAdmin(base.ReadOnlyMixin, base.ButtonsMixin):
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ReviewChangeList]:
         return ReviewChangeList
 
-    @admin.display(description="tool name", ordering="workflow__tool_name")
-    def tool(self, review: Review) -> SafeString:
-        return html.wrapped(review.workflow.tool_name)
+    tool = base.column("tool name", "workflow__tool_name", html.wrapped)
+    since = base.column("held", "held_since")
 
     @admin.display(description="source", ordering="workflow__source__name")
     def source(self, review: Review) -> SafeString:
@@ -126,10 +125,6 @@ class ReviewAdmin(base.ReadOnlyMixin, base.ButtonsMixin):
     @admin.display(description="the engine's current version")
     def told(self, review: Any) -> SafeString:
         return _with_offer(review, review.placement)
-
-    @admin.display(description="held", ordering="held_since")
-    def since(self, review: Review) -> str:
-        return html.ago(review.held_since)
 
     @admin.action(description="Accept: agents see the engine's current version", permissions=["decide"])
     def accept_selected(self, request: HttpRequest, queryset: QuerySet[Review]) -> None:
@@ -492,33 +487,19 @@ class DiscoveryRunAdmin(base.ReadOnlyMixin, base.ButtonsMixin):
         # Only the page of a run shows the long lists, and reads them then.
         return runs.for_lists()  # type: ignore[attr-defined,no-any-return]
 
-    @admin.display(description="started", ordering="started_at")
-    def started(self, run: DiscoveryRun) -> str:
-        return html.ago(run.started_at)
-
-    @admin.display(description="started")
-    def began(self, run: DiscoveryRun) -> str:
-        return html.exactly(run.started_at)
-
-    @admin.display(description="finished")
-    def ended(self, run: DiscoveryRun) -> str:
-        return html.exactly(run.finished_at)
+    started = base.column("started", "started_at")
+    began = base.column("started", "started_at", html.exactly)
+    ended = base.column("finished", "finished_at", html.exactly)
+    took = base.column("took", "duration_ms", html.duration, sorts=False)
+    error_shown = base.column("error", "error", html.paragraphs)
 
     @admin.display(description="outcome", ordering="outcome")
     def outcome_shown(self, run: DiscoveryRun) -> SafeString:
         return outcome_badge(run)
 
-    @admin.display(description="took")
-    def took(self, run: DiscoveryRun) -> str:
-        return html.duration(run.duration_ms)
-
     @admin.display(description="result")
     def told(self, run: DiscoveryRun) -> str:
         return html.shortened(describe_run(run), 80)
-
-    @admin.display(description="error")
-    def error_shown(self, run: DiscoveryRun) -> SafeString:
-        return html.paragraphs(run.error)
 
     def get_buttons(self, request: HttpRequest, obj: DiscoveryRun) -> list[base.Button]:
         """The latest held listing of a source can be confirmed."""

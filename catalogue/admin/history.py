@@ -22,7 +22,6 @@ from audit.sealing import head
 from catalogue.admin import base
 from catalogue.admin.rendering import (
     DASH,
-    ago,
     badge,
     chip,
     exactly,
@@ -100,9 +99,7 @@ class HistoryEntryAdmin(base.ReadOnlyMixin, base.ButtonsMixin):
     buttons = ("revert",)
     change_form_outer_before_template = "catalogue/admin/history_entry.html"
 
-    @admin.display(description="when", ordering="at")
-    def when(self, entry: HistoryEntry) -> str:
-        return ago(entry.at)
+    when = base.column("when", "at")
 
     @admin.display(description="who", ordering="actor_name")
     def who(self, entry: HistoryEntry) -> SafeString:
@@ -277,9 +274,7 @@ class EntryAdmin(base.ReadOnlyMixin, base.ButtonsMixin):
     def export(self, request: HttpRequest) -> HttpResponseBase:
         return send_export(actor_of(request))
 
-    @admin.display(description="when", ordering="at")
-    def when(self, entry: Entry) -> str:
-        return ago(entry.at)
+    when = base.column("when", "at")
 
     @admin.display(description="who")
     def who(self, entry: Entry) -> SafeString:

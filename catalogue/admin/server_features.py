@@ -10,7 +10,7 @@ from unfold.widgets import UnfoldAdminTextareaWidget
 
 from catalogue import features
 from catalogue.admin import rendering as html
-from catalogue.admin.base import Button, ButtonsMixin, CatalogueForm, OptionsFilter, button
+from catalogue.admin.base import Button, ButtonsMixin, CatalogueForm, OptionsFilter, button, column
 from catalogue.history import actor_of
 from catalogue.models import ServerFeature
 
@@ -89,9 +89,8 @@ class ServerFeatureAdmin(ButtonsMixin):
         """The next listing would find it again."""
         return False
 
-    @admin.display(description="served as", ordering="served_as")
-    def name(self, feature: ServerFeature) -> SafeString:
-        return html.wrapped(feature.served_as)
+    name = column("served as", "served_as", html.wrapped)
+    changed = column("changed", "changed_at")
 
     @admin.display(description="state")
     def state(self, feature: ServerFeature) -> SafeString:
@@ -103,10 +102,6 @@ class ServerFeatureAdmin(ButtonsMixin):
     @admin.display(description="description")
     def described(self, feature: ServerFeature) -> str:
         return html.shortened(feature.description or feature.title, SHOWN_DESCRIPTION)
-
-    @admin.display(description="changed", ordering="changed_at")
-    def changed(self, feature: ServerFeature) -> str:
-        return html.ago(feature.changed_at)
 
     @admin.action(description="Enable", permissions=["change"])
     def enable_selected(self, request: HttpRequest, queryset: QuerySet[ServerFeature]) -> None:

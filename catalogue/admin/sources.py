@@ -20,7 +20,7 @@ from unfold.decorators import action
 from unfold.widgets import UnfoldBooleanWidget
 
 from catalogue.admin import rendering as html
-from catalogue.admin.base import ButtonsMixin, CatalogueForm, button
+from catalogue.admin.base import ButtonsMixin, CatalogueForm, button, column
 from catalogue.admin.discovery import RUN_HEADERS, describe_counts, held_listing_fact, reviews_fact, run_row
 from catalogue.admin.form_fields import ONLY_IF, SETTING, ReservedForField, setting_field
 from catalogue.admin.imports import OpenApiImportPage, TemporalImportPage, import_fact
@@ -382,9 +382,7 @@ class SourceAdmin(ButtonsMixin):
         counts = f"{source.enabled_count} / {source.present_count}"
         return html.link(counts, "catalogue_workflow_changelist", query=f"?source__id__exact={source.pk}")
 
-    @admin.display(description="last refresh", ordering="last_refreshed_at")
-    def last_refresh(self, source: Source) -> str:
-        return html.ago(source.last_refreshed_at)
+    last_refresh = column("last refresh", "last_refreshed_at")
 
     @admin.display(description="next refresh", ordering="next_refresh_at")
     def next_refresh(self, source: Source) -> str:

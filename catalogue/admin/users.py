@@ -20,7 +20,7 @@ from unfold.widgets import UnfoldAdminSelectWidget, UnfoldBooleanSwitchWidget
 
 from catalogue import roles
 from catalogue.admin import rendering
-from catalogue.admin.base import CatalogueAdmin
+from catalogue.admin.base import CatalogueAdmin, column
 from catalogue.models import Role
 from catalogue.naming import find_name_problem
 from catalogue.sources import rename_in_reservations
@@ -223,9 +223,7 @@ class UserAdmin(OwnPermissionsMixin, auth_admin.UserAdmin):  # type: ignore[type
             shown.insert(0, rendering.badge("Superuser", "warning"))
         return rendering.side_by_side(shown or [rendering.DASH])
 
-    @admin.display(description="last sign-in", ordering="last_login")
-    def signed_in(self, user: User) -> str:
-        return rendering.ago(user.last_login)
+    signed_in = column("last sign-in", "last_login")
 
 
 class GroupForm(Form):

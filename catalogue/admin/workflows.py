@@ -18,7 +18,7 @@ from unfold import widgets
 
 from catalogue import curation
 from catalogue.admin import rendering as html
-from catalogue.admin.base import CatalogueChangeList, CatalogueForm, Link, ask_for_selected
+from catalogue.admin.base import CatalogueChangeList, CatalogueForm, Link, ask_for_selected, column
 from catalogue.admin.discovery import accept_for_workflows, note_reviews, review_badge, review_fact
 from catalogue.admin.filters import HINT_WORDS, LIST_FILTERS
 from catalogue.admin.form_fields import MONOSPACE, ApprovalRulesField, ArgumentsField, CommasField
@@ -180,6 +180,10 @@ class WorkflowChangeList(CatalogueChangeList):
         note_reviews(rows)
         for prepare in self.model_admin.prepare_rows:
             prepare(rows)
+
+
+def _in_seconds(seconds: int | None) -> str:
+    return html.DASH if seconds is None else f"{seconds:,} s"
 
 
 @admin.register(Workflow)
@@ -467,9 +471,11 @@ class WorkflowAdmin(ToolPagesMixin):
     def has_toolset_permission(self, request: HttpRequest) -> bool:
         return bool(request.user.has_perm("catalogue.change_toolset"))
 
-    @admin.display(description="tool name", ordering="tool_name")
-    def tool(self, workflow: Workflow) -> SafeString:
-        return html.wrapped(workflow.tool_name)
+    tool = column("tool name", "tool_name", html.wrapped)
+    changed = column("changed", "changed_at")
+    upstream_description = column("engine's description", "description", html.paragraphs)
+    upstream_timeout = column("engine's timeout", "upstream_timeout_seconds", _in_seconds)
+    upstream_cache = column("engine's cache time", "upstream_cache_seconds", _in_seconds)
 
     def labels(self, workflow: Workflow) -> SafeString:
         hints = workflow.effective_hints
@@ -490,10 +496,6 @@ class WorkflowAdmin(ToolPagesMixin):
         kind = Workflow.ExecutionType(workflow.effective_execution_type).label
         lines = workflow.source, f"{workflow.category}, {kind}"
         return format_html('<div style="{}">{}<div class="text-xs">{}</div></div>', look, *lines)
-
-    @admin.display(description="changed", ordering="changed_at")
-    def changed(self, workflow: Workflow) -> str:
-        return html.ago(workflow.changed_at)
 
     @admin.display(description="title and description", ordering=SHOWN_TITLE)
     def shown_title(self, workflow: Workflow) -> SafeString:
@@ -533,10 +535,6 @@ class WorkflowAdmin(ToolPagesMixin):
     def told_rules(self, workflow: Workflow) -> SafeString:
         return html.paragraphs(write_rules(workflow.approval_rules))
 
-    @admin.display(description="engine's description")
-    def upstream_description(self, workflow: Workflow) -> SafeString:
-        return html.paragraphs(workflow.description)
-
     @admin.display(description="engine's tags")
     def upstream_tags(self, workflow: Workflow) -> SafeString:
         return html.side_by_side(map(html.chip, workflow.tags))
@@ -548,14 +546,6 @@ class WorkflowAdmin(ToolPagesMixin):
     @admin.display(description="engine's type")
     def upstream_type(self, workflow: Workflow) -> str:
         return workflow.get_execution_type_display()
-
-    @admin.display(description="engine's timeout")
-    def upstream_timeout(self, workflow: Workflow) -> str:
-        return _in_seconds(workflow.upstream_timeout_seconds)
-
-    @admin.display(description="engine's cache time")
-    def upstream_cache(self, workflow: Workflow) -> str:
-        return _in_seconds(workflow.upstream_cache_seconds)
 
     @admin.display(description="engine's icons")
     def upstream_icons(self, workflow: Workflow) -> SafeString:
@@ -657,10 +647,6 @@ def _override_lines(workflow: Workflow) -> Iterator[str]:
             yield f"{name}: {json.dumps(override['default'])} if agents omit it"
         if "description" in override:
             yield f"{name}: {override['description']}"
-
-
-def _in_seconds(seconds: int | None) -> str:
-    return html.DASH if seconds is None else f"{seconds:,} s"
 
 
 def _hint_words(hints: dict[str, bool]) -> list[str]:

@@ -24,7 +24,7 @@ from unfold.widgets import (
     UnfoldAdminTextareaWidget,
 )
 
-from catalogue.admin.base import Button, ButtonsMixin, OptionsFilter, ReadOnlyMixin, button
+from catalogue.admin.base import Button, ButtonsMixin, OptionsFilter, ReadOnlyMixin, button, column
 from catalogue.admin.rendering import (
     ago,
     badge,
@@ -169,9 +169,8 @@ class ApprovalAdmin(DecisionsMixin):
             for name in ("approve", "approve_for", "refuse")
         ] + super().get_urls()
 
-    @admin.display(description="tool name", ordering="execution__tool_name")
-    def tool(self, approval: Approval) -> SafeString:
-        return wrapped(approval.execution.tool_name)
+    tool = column("tool name", "execution__tool_name", wrapped)
+    requested = column("requested", "requested_at")
 
     @admin.display(description="state", ordering="state")
     def state_shown(self, approval: Approval) -> SafeString:
@@ -184,10 +183,6 @@ class ApprovalAdmin(DecisionsMixin):
     @admin.display(description="reason")
     def why(self, approval: Approval) -> SafeString:
         return paragraphs(approval.outcome or approval.reason)
-
-    @admin.display(description="requested", ordering="requested_at")
-    def requested(self, approval: Approval) -> str:
-        return ago(approval.requested_at)
 
     @admin.display(description="expires", ordering="expires_at")
     def expires(self, approval: Approval) -> str:
@@ -358,9 +353,7 @@ class StandingApprovalAdmin(DecisionsMixin):
     def caller_shown(self, standing: StandingApproval) -> str:
         return standing.caller_name or standing.caller
 
-    @admin.display(description="granted", ordering="granted_at")
-    def granted(self, standing: StandingApproval) -> str:
-        return ago(standing.granted_at)
+    granted = column("granted", "granted_at")
 
     @admin.display(description="valid until", ordering="until")
     def holds(self, standing: StandingApproval) -> str:

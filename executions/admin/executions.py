@@ -28,7 +28,7 @@ from django.views.decorators.cache import never_cache
 from unfold.contrib.filters.admin import ChoicesDropdownFilter
 from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextareaWidget, UnfoldAdminTextInputWidget
 
-from catalogue.admin.base import Button, ButtonsMixin, ReadOnlyMixin, button
+from catalogue.admin.base import Button, ButtonsMixin, ReadOnlyMixin, button, column
 from catalogue.admin.form_fields import MONOSPACE
 from catalogue.admin.rendering import (
     DASH,
@@ -334,9 +334,9 @@ class ExecutionAdmin(ReadOnlyMixin, RunningMixin, InteractionsMixin):
     def search_rows(self, rows: QuerySet[Any], words: Sequence[str]) -> QuerySet[Any]:
         return rows.matching(*words)  # type: ignore[attr-defined,no-any-return]
 
-    @admin.display(description="tool name", ordering="tool_name")
-    def tool(self, execution: Execution) -> SafeString:
-        return wrapped(execution.tool_name)
+    tool = column("tool name", "tool_name", wrapped)
+    created = column("created", "created_at")
+    took = column("took", "duration_ms", duration, sorts=False)
 
     @admin.display(description="state", ordering="state")
     def state_shown(self, execution: Execution) -> SafeString:
@@ -345,14 +345,6 @@ class ExecutionAdmin(ReadOnlyMixin, RunningMixin, InteractionsMixin):
     @admin.display(description="caller")
     def caller_shown(self, execution: Execution) -> str:
         return execution.caller_name or execution.caller
-
-    @admin.display(description="created", ordering="created_at")
-    def created(self, execution: Execution) -> str:
-        return ago(execution.created_at)
-
-    @admin.display(description="took")
-    def took(self, execution: Execution) -> str:
-        return duration(execution.duration_ms)
 
     @admin.display(description="progress")
     def progress_shown(self, execution: Execution) -> str:

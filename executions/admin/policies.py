@@ -10,7 +10,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from unfold.contrib.filters.admin import RelatedDropdownFilter
 
-from catalogue.admin.base import ButtonsMixin, CatalogueAdmin, ReadOnlyMixin, button
+from catalogue.admin.base import ButtonsMixin, CatalogueAdmin, ReadOnlyMixin, button, column
 from catalogue.admin.rendering import DASH, ago, badge, exactly, link, link_if_allowed
 from catalogue.admin.workflows import WorkflowAdmin
 from catalogue.history import actor_of, record_change
@@ -136,17 +136,12 @@ class CacheUseAdmin(ReadOnlyMixin, CatalogueAdmin):
     def results(self, use: CacheUse) -> SafeString:
         return link(f"{use.entries:,}", RESULTS, query=f"?workflow__id__exact={use.pk}")
 
-    @admin.display(description="size", ordering="bytes")
-    def size(self, use: CacheUse) -> str:
-        return filesizeformat(use.bytes)
+    size = column("size", "bytes", filesizeformat)
+    cleared_last = column("last cleared", "cleared_at")
 
     @admin.display(description="hit rate")
     def hit_rate(self, use: CacheUse) -> str:
         return _share(use.hits, use.misses)
-
-    @admin.display(description="last cleared", ordering="cleared_at")
-    def cleared_last(self, use: CacheUse) -> str:
-        return ago(use.cleared_at)
 
 
 class WorkflowDropdown(RelatedDropdownFilter):  # type: ignore[misc]
@@ -182,17 +177,9 @@ class CachedResultAdmin(ReadOnlyMixin, CatalogueAdmin):
     def workflow_shown(self, result: CachedResult) -> SafeString:
         return link(result.workflow.tool_name, "catalogue_workflow_change", result.workflow_id)
 
-    @admin.display(description="size", ordering="size")
-    def size_shown(self, result: CachedResult) -> str:
-        return filesizeformat(result.size)
-
-    @admin.display(description="age", ordering="created_at")
-    def age(self, result: CachedResult) -> str:
-        return ago(result.created_at)
-
-    @admin.display(description="expires", ordering="expires_at")
-    def expires(self, result: CachedResult) -> str:
-        return ago(result.expires_at)
+    size_shown = column("size", "size", filesizeformat)
+    age = column("age", "created_at")
+    expires = column("expires", "expires_at")
 
     @admin.display(description="last used", ordering="last_used_at")
     def used(self, result: CachedResult) -> str:

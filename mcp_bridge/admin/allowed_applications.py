@@ -9,7 +9,7 @@ from oauth2_provider.models import AccessToken, Application, Grant, IDToken, Ref
 from unfold.contrib.filters.admin import RelatedDropdownFilter
 
 from catalogue.admin import rendering
-from catalogue.admin.base import Button, ButtonsMixin, OptionsFilter, button
+from catalogue.admin.base import Button, ButtonsMixin, OptionsFilter, button, column
 from catalogue.history import actor_of, record_change
 from catalogue.long_lists import SEARCHED
 from mcp_bridge.models import AllowedApplication
@@ -90,13 +90,8 @@ class AllowedApplicationAdmin(ButtonsMixin):
             return rendering.badge("user disabled", "warning")
         return rendering.badge("allowed", "success")
 
-    @admin.display(description="allowed", ordering="allowed_at")
-    def allowed(self, allowed: AllowedApplication) -> str:
-        return rendering.ago(allowed.allowed_at)
-
-    @admin.display(description="last used", ordering="last_used_at")
-    def last_used(self, allowed: AllowedApplication) -> str:
-        return rendering.ago(allowed.last_used_at)
+    allowed = column("allowed", "allowed_at")
+    last_used = column("last used", "last_used_at")
 
     def panel(self, request: HttpRequest, obj: AllowedApplication) -> dict[str, Any]:
         return {

@@ -24,7 +24,7 @@ from unfold.widgets import (
 
 from catalogue.access import Scope
 from catalogue.admin import rendering
-from catalogue.admin.base import Button, ButtonsMixin, CatalogueForm, Link, OptionsFilter, button
+from catalogue.admin.base import Button, ButtonsMixin, CatalogueForm, Link, OptionsFilter, button, column
 from catalogue.exposure import current_catalogue
 from catalogue.history import Actor, actor_of, record_change, write_fields
 from catalogue.naming import counted
@@ -357,13 +357,8 @@ class AccessTokenAdmin(ButtonsMixin):
     def expires(self, token: AccessToken) -> str:
         return rendering.ago(token.expires_at) if token.expires_at else "never"
 
-    @admin.display(description="last used", ordering="last_used_at")
-    def last_used(self, token: AccessToken) -> str:
-        return rendering.ago(token.last_used_at)
-
-    @admin.display(description="created", ordering="created_at")
-    def created(self, token: AccessToken) -> str:
-        return rendering.ago(token.created_at)
+    last_used = column("last used", "last_used_at")
+    created = column("created", "created_at")
 
     def panel(self, request: HttpRequest, obj: AccessToken) -> dict[str, Any]:
         page, query = "executions_execution_changelist", f"?caller__exact={obj.caller_key}"
