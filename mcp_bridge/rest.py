@@ -21,6 +21,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from catalogue.access import Scope
+from catalogue.configuration import TOOLSET
 from catalogue.curation import UnknownPicks, write_toolset
 from catalogue.exposure import confirmed_catalogue, shown_by
 from catalogue.history import changed_fields, write_fields
@@ -196,27 +197,10 @@ class NewToolsetSerializer(ToolsetChangeSerializer):
     def get_fields(self) -> dict[str, Any]:
         fields = super().get_fields()
         fields["slug"].required = True
-        for name, default in NEW_TOOLSET_DEFAULTS.items():
-            fields[name].default = default
+        base.set_defaults(fields, TOOLSET.defaults | {"picked": [], "rules": []})
         return fields
 
 
-NEW_TOOLSET_DEFAULTS: dict[str, Any] = {
-    "title": "",
-    "description": "",
-    "enabled": True,
-    "mode": Toolset.Mode.FULL.value,
-    "portable": False,
-    "token_budget": None,
-    "inline_wait_seconds": None,
-    "reserved_for": list,
-    "calls_per_minute": None,
-    "calls_at_once": None,
-    "approval_required": False,
-    "approvers_needed": None,
-    "picked": list,
-    "rules": list,
-}
 NEW_TOOLSET = {
     "slug": "finance",
     "description": "What the accounting team's agents need.",
@@ -321,8 +305,7 @@ class ToolsetViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSe
             ]
             raise base.Refusal.invalid(base.NOT_VALID, problems) from None
         self.record(change, written)
-        shown = self.get_serializer(self.get_queryset().get(pk=written.pk))
-        return Response(shown.data, code)
+        return self.answer_with(written, code)
 
 
 class TokenFilters(django_filters.FilterSet):  # type: ignore[misc]
@@ -561,7 +544,7 @@ class TokenViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet[
             check_new_owner(token, given["owner"], chosen_by=self._maker())
         write_fields(token, given)
         self.record(changed_fields(given), token)
-        return Response(self.get_serializer(self.get_queryset().get(pk=token.pk)).data)
+        return self.answer_with(token)
 
     @extend_schema(
         operation_id="tokens_rotate",
@@ -606,7 +589,7 @@ class TokenViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet[
         token = self.get_object()
         if end_former_secret(token):
             self.record("Ended the former secret.", token)
-        return Response(self.get_serializer(self.get_queryset().get(pk=token.pk)).data)
+        return self.answer_with(token)
 
     @extend_schema(
         operation_id="tokens_revoke",
@@ -622,7 +605,7 @@ class TokenViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet[
         if token.revoked_at is None:
             token.revoke()
             self.record("Revoked.", token)
-        return Response(self.get_serializer(self.get_queryset().get(pk=token.pk)).data)
+        return self.answer_with(token)
 
     def _maker(self) -> User | None:
         """The user whose permissions limit new tokens, also behind a token; None: a token of the operator."""

@@ -563,6 +563,13 @@ class ReservedForField(serializers.ListField):
         super().__init__(child=child, max_length=MOST_NAMES, help_text=RESERVED_FOR, **options)
 
 
+def set_defaults(fields: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
+    for name, value in defaults.items():
+        # Each body gets a list of its own.
+        fields[name].default = type(value) if isinstance(value, list | dict) else value
+        fields[name].required = False
+
+
 HIGHEST_LIMIT = 1_000_000
 
 

@@ -1,4 +1,4 @@
-from typing import Any, ClassVar
+from typing import Any
 
 import django_filters  # type: ignore[import-untyped]
 from django.core.exceptions import ValidationError
@@ -19,11 +19,11 @@ from rest_framework.response import Response
 
 from catalogue import sources
 from catalogue.access import Scope
+from catalogue.configuration import SOURCE
 from catalogue.connections import engine_kind
 from catalogue.discovery import RefreshRefused, refresh_source
 from catalogue.history import actor_of, changed_fields
 from catalogue.models import DiscoveryRun, Source
-from catalogue.models.source import TOLERATED_LOSS
 from catalogue.permissions import Access
 from catalogue.rest.base import (
     HIGHEST_LIMIT,
@@ -36,6 +36,7 @@ from catalogue.rest.base import (
     StableOrdering,
     StrictBooleanFilter,
     StrictSerializer,
+    set_defaults,
 )
 from catalogue.rest.views import NAME, ApiViewSet
 from catalogue.review import ReviewRefused, confirm_listing
@@ -270,22 +271,10 @@ class NewSourceSerializer(SourceChangeSerializer):
     """A connection to an engine."""
 
     kind = serializers.CharField(max_length=50, help_text="Which connector speaks to the engine.")
-    DEFAULTS: ClassVar[dict[str, Any]] = {
-        "config": dict,
-        "credentials": dict,
-        "enabled": True,
-        "new_workflows": Source.NewWorkflows.HIDDEN.value,
-        "change_policy": Source.ChangePolicy.CAREFUL.value,
-        "vanishing_share_percent": TOLERATED_LOSS,
-        "refresh_interval": None,
-        "max_concurrent": None,
-        "reserved_for": list,
-    }
 
     def get_fields(self) -> dict[str, Any]:
         fields = super().get_fields()
-        for name, default in self.DEFAULTS.items():
-            fields[name].default, fields[name].required = default, False
+        set_defaults(fields, SOURCE.defaults | {"config": {}, "credentials": {}})
         return fields
 
 
@@ -364,7 +353,7 @@ class SourceViewSet(
         except ValidationError as error:
             raise Refusal.of_settings(error) from None
         self.record("Added.", source)
-        return self._shown(source, status.HTTP_201_CREATED)
+        return self.answer_with(source, status.HTTP_201_CREATED)
 
     @extend_schema(
         summary="Change a source",
@@ -387,7 +376,7 @@ class SourceViewSet(
         except ValidationError as error:
             raise Refusal.of_settings(error) from None
         self.record(changed_fields(body), source)
-        return self._shown(source)
+        return self.answer_with(source)
 
     @transaction.atomic
     def perform_destroy(self, instance: Source) -> None:
@@ -425,9 +414,6 @@ class SourceViewSet(
         except RefreshRefused as refused:
             raise Refusal(status.HTTP_409_CONFLICT, str(refused), kind="discovery") from None
         return Response(DiscoveryRunDetailSerializer(run).data)
-
-    def _shown(self, source: Source, code: int = status.HTTP_200_OK) -> Response:
-        return Response(SourceSerializer(self.get_queryset().get(pk=source.pk)).data, code)
 
 
 KIND = OpenApiParameter("kind", str, OpenApiParameter.PATH, description="Such as `simplified`.")

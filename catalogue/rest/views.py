@@ -100,6 +100,10 @@ class ApiViewSet(GenericViewSet[Row]):
         body.is_valid(raise_exception=True)
         return body.validated_data
 
+    def answer_with(self, row: Row, code: int = status.HTTP_200_OK) -> Response:
+        """The row as it is stored now."""
+        return Response(self.get_serializer(self.get_queryset().get(pk=row.pk)).data, code)
+
     def record_deletion(self, obj: Model) -> None:
         record_deletion(actor_of(self.request), [obj])
 
