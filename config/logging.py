@@ -7,14 +7,13 @@ import sys
 import threading
 import time
 import traceback
-import unicodedata
 from pathlib import Path
 from typing import Any
 
 from django.db.utils import DatabaseError, OperationalError
 from loguru import logger
 
-from connectors.network.redaction import mask_credentials
+from connectors.network.redaction import escaped, mask_credentials
 from telemetry.metrics import REFUSED, bounded, log_entries
 from telemetry.traces import current_trace_id, request_id
 
@@ -157,10 +156,10 @@ def as_text(record: Any) -> str:
     time, level, extra = record["time"], record["level"].name, record["extra"]
     origin = f"{time:%Y-%m-%d %H:%M:%S}.{time.microsecond // 1000:03} {level:<7} {extra['process']}"
     fields = "".join(f" {key}={value}" for key, value in extra.items() if key not in NO_FIELDS)
-    line = f"{origin} {record['name']}: {_in_one_line(record['message'] + fields)}"
+    line = f"{origin} {record['name']}: {escaped(record['message'] + fields)}"
     if record["exception"] is not None:
         lines = _traceback(record["exception"].value).splitlines()
-        line = "\n".join([line, *(CONTINUED + _in_one_line(part) for part in lines)])
+        line = "\n".join([line, *(CONTINUED + escaped(part) for part in lines)])
     extra["line"] = line
     return "{extra[line]}\n"
 
@@ -185,18 +184,6 @@ def _is_outage(error: BaseException | None) -> bool:
     sqlstate = getattr(error.__cause__, "sqlstate", "")
     name: str = getattr(error.__cause__, "sqlite_errorname", "")
     return sqlstate is None or sqlstate.startswith(UNUSABLE_POSTGRES) or name.startswith(UNUSABLE_SQLITE)
-
-
-def _in_one_line(text: str) -> str:
-    """Escapes line breaks, control sequences and characters that change the direction."""
-    if text.isprintable():
-        return text
-    return "".join(
-        char
-        if char.isprintable() or unicodedata.category(char) == "Zs"
-        else char.encode("unicode_escape").decode()
-        for char in text
-    )
 
 
 def as_json(record: Any) -> str:

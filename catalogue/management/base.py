@@ -1,7 +1,6 @@
 import json
 import os
 import sys
-import unicodedata
 from argparse import ArgumentParser, ArgumentTypeError
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,22 +15,14 @@ from catalogue.curation import UnknownWorkflows, choose_workflows
 from catalogue.database import prepare_embedded_database
 from catalogue.models import Source, Workflow
 from connectors.errors import Misconfigured
+from connectors.network.redaction import escaped
 
 
 class _Output(OutputWrapper):
     """Texts of engines do not control a terminal. Files and pipes get them as they are."""
 
     def write(self, msg: str = "", *args: Any, **options: Any) -> None:  # type: ignore[override]
-        super().write(_without_controls(msg) if self.isatty() else msg, *args, **options)
-
-
-def _without_controls(text: str) -> str:
-    return "".join(
-        char
-        if char.isprintable() or char in "\t\n" or unicodedata.category(char) == "Zs"
-        else char.encode("unicode_escape").decode()
-        for char in text
-    )
+        super().write(escaped(msg, but="\t\n") if self.isatty() else msg, *args, **options)
 
 
 class CatalogueCommand(BaseCommand):

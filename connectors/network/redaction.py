@@ -4,6 +4,7 @@ import base64
 import html
 import json
 import re
+import unicodedata
 from collections.abc import Iterable
 from typing import Any
 
@@ -95,6 +96,18 @@ def printable(text: str) -> str:
     if not text.isprintable():
         text = "".join(char if char.isprintable() or char == "\n" else " " for char in text)
     return text.strip()
+
+
+def escaped(text: str, *, but: str = "") -> str:
+    """With escapes for line breaks, control sequences and characters that change the direction."""
+    if text.isprintable():
+        return text
+    return "".join(
+        char
+        if char.isprintable() or char in but or unicodedata.category(char) == "Zs"
+        else char.encode("unicode_escape").decode()
+        for char in text
+    )
 
 
 def words_in(value: Any) -> str:
