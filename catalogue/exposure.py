@@ -36,7 +36,7 @@ from catalogue.models import (
 from catalogue.models.source import OBSERVED
 from catalogue.patterns import pattern_matcher
 from catalogue.portable_schemas import alias_tools, limit_for_tools
-from telemetry.traces import begin_apart
+from catalogue.watching import Watcher, Watchers
 
 MAX_AGE_SECONDS = 0.5  # How old the revision known to a process may be; agents see a change after at most 1 s
 Workflows = Mapping[str, Workflow]  # By tool name, in alphabetical order
@@ -677,13 +677,7 @@ class RevisionWatch:
     moved: bool = False
 
 
-@dataclass(slots=True)
-class _Watcher:
-    watches: set[RevisionWatch] = field(default_factory=set)
-    looking: asyncio.Task[None] | None = None
-
-
-_watchers: dict[asyncio.AbstractEventLoop, _Watcher] = {}
+_watchers = Watchers[RevisionWatch]()
 
 
 @contextlib.contextmanager
@@ -691,21 +685,12 @@ def watching_revisions(stirred: asyncio.Event) -> Iterator[RevisionWatch]:
     """Signal each new revision of any process until the block ends; for code on an event loop. At the signal,
     `current_catalogue()` already returns that revision. Read the first catalogue inside the block, so that no
     revision is missed. All watches of a loop share one query; without watches there is none."""
-    loop, watch = asyncio.get_running_loop(), RevisionWatch(stirred)
-    watcher = _watchers.setdefault(loop, _Watcher())
-    watcher.watches.add(watch)
-    if watcher.looking is None or watcher.looking.done():
-        watcher.looking = begin_apart(_keep_looking(watcher))
-    try:
+    watch = RevisionWatch(stirred)
+    with _watchers.watching(watch, _keep_looking):
         yield watch
-    finally:
-        watcher.watches.discard(watch)
-        if not watcher.watches:
-            watcher.looking.cancel()
-            _watchers.pop(loop, None)
 
 
-async def _keep_looking(watcher: _Watcher) -> None:
+async def _keep_looking(watcher: Watcher[RevisionWatch]) -> None:
     known: ExposedCatalogue | None = None
     outage = DatabaseOutage("Watching the catalogue")
     while True:

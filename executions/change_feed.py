@@ -5,7 +5,6 @@ import contextlib
 import itertools
 import uuid
 from collections.abc import Awaitable, Callable, Iterable, Iterator
-from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
@@ -14,10 +13,10 @@ from django.utils import timezone
 
 from catalogue.access import Caller
 from catalogue.database import DatabaseOutage, in_batches, run_in_database
+from catalogue.watching import Watcher, Watchers
 from executions.models import Execution, State
 from executions.reading import find_execution
 from executions.wakeups import request_poll_if_stale, waits, woken_by
-from telemetry.traces import begin_apart
 
 LOOK_SECONDS = 1.0  # Between two queries; changes made by this process are seen at once
 LOOKS_PER_REFRESH = 2  # Between two requests to workers to poll what has a stale status
@@ -65,14 +64,7 @@ class Watch:
             self.stirred.set()
 
 
-@dataclass(slots=True)
-class _Watcher:
-    watches: set[Watch] = field(default_factory=set)
-    woken: asyncio.Event = field(default_factory=asyncio.Event)
-    looking: asyncio.Task[None] | None = None
-
-
-_watchers: dict[asyncio.AbstractEventLoop, _Watcher] = {}
+_watchers = Watchers[Watch]()
 
 
 @contextlib.contextmanager
@@ -80,21 +72,11 @@ def watching(
     executions: Iterable[uuid.UUID], *, woken: bool = True, stirred: asyncio.Event | None = None
 ) -> Iterator[Watch]:
     """Watch until the block ends. Without `woken`, this process's own changes are seen at the next query."""
-    loop, watch = asyncio.get_running_loop(), Watch(executions, stirred=stirred)
-    watcher = _watchers.setdefault(loop, _Watcher())
-    watcher.watches.add(watch)
-    if watcher.looking is None or watcher.looking.done():
-        watcher.looking = begin_apart(_keep_looking(watcher))
-    with contextlib.ExitStack() as wakings:
+    watch = Watch(executions, stirred=stirred)
+    with contextlib.ExitStack() as wakings, _watchers.watching(watch, _keep_looking) as watcher:
         for key in list(watch.executions) if woken else ():
             wakings.enter_context(woken_by(key, watcher.woken, looks_on=True))
-        try:
-            yield watch
-        finally:
-            watcher.watches.discard(watch)
-            if not watcher.watches:
-                watcher.looking.cancel()
-                _watchers.pop(loop, None)
+        yield watch
 
 
 async def watch_until_settled(
@@ -134,7 +116,7 @@ def find_fresh_execution(execution_id: str, *, caller: Caller) -> Execution:
     return execution
 
 
-async def _keep_looking(watcher: _Watcher) -> None:
+async def _keep_looking(watcher: Watcher[Watch]) -> None:
     outage = DatabaseOutage("Watching executions")
     for number in itertools.count(1):
         with contextlib.suppress(TimeoutError):
