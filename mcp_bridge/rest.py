@@ -309,26 +309,18 @@ class ToolsetViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSe
 
 
 class TokenFilters(django_filters.FilterSet):  # type: ignore[misc]
-    usable = base.StrictBooleanFilter(
-        method="by_use",
+    usable = base.ChosenFilter(
+        AccessToken.objects.usable,
         label="Whether the token is neither revoked nor expired and its owner is not disabled.",
     )
-    expires_soon = base.StrictBooleanFilter(
-        method="by_end", label="Whether the token is usable and expires within 7 days."
+    expires_soon = base.ChosenFilter(
+        AccessToken.objects.expiring, label="Whether the token is usable and expires within 7 days."
     )
     owner = django_filters.CharFilter(field_name="owner__username", label="The user name of its owner.")
     toolset = django_filters.CharFilter(
         field_name="toolset__slug", label="The slug of the toolset to which the token is bound."
     )
     ordering = base.StableOrdering(fields=["name", "created_at", "expires_at", "last_used_at"])
-
-    def by_use(self, tokens: QuerySet[AccessToken], name: str, wanted: bool) -> QuerySet[AccessToken]:
-        usable = AccessToken.objects.usable().values("pk")
-        return tokens.filter(pk__in=usable) if wanted else tokens.exclude(pk__in=usable)
-
-    def by_end(self, tokens: QuerySet[AccessToken], name: str, wanted: bool) -> QuerySet[AccessToken]:
-        soon = AccessToken.objects.expiring().values("pk")
-        return tokens.filter(pk__in=soon) if wanted else tokens.exclude(pk__in=soon)
 
 
 class TokenUseSerializer(serializers.Serializer[Any]):

@@ -4,7 +4,7 @@ REST framework imports this module while it defines its own views; `views` build
 """
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC
 from functools import partial
@@ -445,6 +445,20 @@ class StrictBooleanField(forms.Field):
 
 class StrictBooleanFilter(BooleanFilter):  # type: ignore[misc]
     field_class = StrictBooleanField
+
+
+class ChosenFilter(StrictBooleanFilter):
+    """The rows that a manager's method chooses, or all others."""
+
+    def __init__(self, choose: Callable[[], QuerySet[Any]], **options: Any) -> None:
+        super().__init__(**options)
+        self._choose = choose
+
+    def filter(self, qs: QuerySet[Any], value: bool | None) -> QuerySet[Any]:
+        if value is None:
+            return qs
+        keys = self._choose().values("pk")
+        return qs.filter(pk__in=keys) if value else qs.exclude(pk__in=keys)
 
 
 class StrictFilterBackend(DjangoFilterBackend):  # type: ignore[misc]

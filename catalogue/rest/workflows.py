@@ -32,6 +32,7 @@ from catalogue.permissions import Access, bounds_of, is_administrator
 from catalogue.presentation import CURATORS_HINTS, MAX_ICON_CHARACTERS
 from catalogue.rest.base import (
     HIGHEST_LIMIT,
+    ChosenFilter,
     JSONObjectField,
     Pages,
     Problem,
@@ -423,11 +424,9 @@ class WorkflowFilters(django_filters.FilterSet):  # type: ignore[misc]
         exclude=True,
         label="Has a limit of its own for concurrent runs.",
     )
-    cached = StrictBooleanFilter(
-        method="filter_cached", label="Calls may be answered with an earlier result."
-    )
-    needs_description = StrictBooleanFilter(
-        method="filter_undescribed", label="Has no description, neither the engine's nor a curator's."
+    cached = ChosenFilter(Workflow.objects.cached, label="Calls may be answered with an earlier result.")
+    needs_description = ChosenFilter(
+        Workflow.objects.undescribed, label="Has no description, neither the engine's nor a curator's."
     )
     review = django_filters.ChoiceFilter(
         choices=Review.Kind.choices, method="filter_review", label="Awaits review as this."
@@ -440,14 +439,6 @@ class WorkflowFilters(django_filters.FilterSet):  # type: ignore[misc]
     ordering = StableOrdering(
         fields=["tool_name", "name", "category", "first_seen_at", "changed_at", ("source__name", "source")]
     )
-
-    def filter_cached(self, workflows: QuerySet[Workflow], name: str, value: bool) -> QuerySet[Workflow]:
-        cached = Workflow.objects.cached().values("pk")
-        return workflows.filter(pk__in=cached) if value else workflows.exclude(pk__in=cached)
-
-    def filter_undescribed(self, workflows: QuerySet[Workflow], name: str, value: bool) -> QuerySet[Workflow]:
-        undescribed = Workflow.objects.undescribed().values("pk")
-        return workflows.filter(pk__in=undescribed) if value else workflows.exclude(pk__in=undescribed)
 
     def filter_review(self, workflows: QuerySet[Workflow], name: str, value: str) -> QuerySet[Workflow]:
         return workflows.filter(review__in=Review.objects.awaiting().filter(kind=value))
