@@ -149,6 +149,10 @@ class CatalogueAdmin(UnfoldAdmin):
     def action_checkbox(self, obj: Any) -> SafeString:
         return SafeString(_checkbox().replace(KEY, escape(obj.pk)))
 
+    @property
+    def show_full_result_count(self) -> bool:  # type: ignore[override]
+        return not self.newest_by
+
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[CatalogueChangeList]:
         return BoundedChangeList if self.newest_by else CatalogueChangeList
 

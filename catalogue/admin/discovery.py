@@ -467,7 +467,6 @@ class DiscoveryRunAdmin(base.ReadOnlyMixin, base.ButtonsMixin):
     list_select_related = ("source",)
     list_per_page = 50
     newest_by = "started_at"
-    show_full_result_count = False
     fieldsets = (
         (
             None,

@@ -26,6 +26,24 @@ MONOSPACE = {
 }
 
 
+def text_field(
+    label: str, help_text: str, *, required: bool = False, length: int = 255, offers: str = "", **options: Any
+) -> forms.CharField:
+    """`offers`: the id of the page's list of suggestions."""
+    attrs = {"autocomplete": "off"} | ({"list": offers} if offers else {})
+    widget = widgets.UnfoldAdminTextInputWidget(attrs=attrs)
+    return forms.CharField(
+        label=label, help_text=help_text, required=required, max_length=length, widget=widget, **options
+    )
+
+
+def switch(label: str, help_text: str = "", *, initial: bool = False) -> forms.BooleanField:
+    widget = widgets.UnfoldBooleanSwitchWidget
+    return forms.BooleanField(
+        label=label, help_text=help_text, required=False, initial=initial, widget=widget
+    )
+
+
 class ParsedField(forms.CharField):
     """Compares values rather than texts: another notation of the same value is not a change."""
 

@@ -92,7 +92,6 @@ class HistoryEntryAdmin(base.ReadOnlyMixin, base.ButtonsMixin):
     )  # fmt: skip
     list_per_page = 50
     newest_by = "at"
-    show_full_result_count = False
     search_fields = ("object_name", "actor_name", "message", "changes")
     search_help_text = f"Searches names, messages and values of the newest {SEARCHED:,} entries"
     actions = ("revert_selected",)
@@ -250,7 +249,6 @@ class EntryAdmin(base.ReadOnlyMixin, base.ButtonsMixin):
     list_filter = (("kind", ChoicesDropdownFilter), OutcomeFilter, SealedFilter, base.SinceFilter)
     list_per_page = 50
     newest_by = "at"
-    show_full_result_count = False
     search_fields = ("actor_name",)  # `search_rows` decides
     search_help_text = (
         f"Names, events, addresses and clients of the newest {SEARCHED:,} entries; all execution ids"

@@ -17,6 +17,7 @@ from unfold import widgets
 
 from catalogue import configuration, http_tools
 from catalogue.admin.discovery import COMMANDING
+from catalogue.admin.form_fields import LinesField, switch, text_field
 from catalogue.admin.rendering import badge, chip, side_by_side, table, wrapped
 from catalogue.audit import record_export
 from catalogue.history import actor_of
@@ -238,42 +239,35 @@ WORDS = {Change.REMOVED: "removed (not in the file)", Change.KEPT: "kept from an
 SECRETS = {"clientSecret": "client_secret", "apiKey": "api_key"}  # The form's fields, by the file's names
 
 
+def _secret(label: str) -> forms.CharField:
+    return forms.CharField(
+        label=label,
+        required=False,
+        help_text="Only if the file does not have it. Empty: the stored one is kept.",
+        widget=widgets.UnfoldAdminPasswordWidget(attrs={"autocomplete": "new-password"}),
+    )
+
+
 class TemporalImportForm(ImportForm):
     file = forms.FileField(
         label="File",
         help_text=f"YAML, at most {yaml.MAX_BYTES:,} bytes.",
         widget=widgets.UnfoldAdminFileFieldWidget(attrs={"accept": ".yaml,.yml"}),
     )
-    source = forms.CharField(
-        label="Source",
-        max_length=64,
+    source = text_field(
+        "Source",
+        "An existing source of the kind Temporal, or the name of a new one.",
+        required=True,
+        length=64,
+        offers="known-sources",
         initial=temporal.USUAL_NAME,
-        help_text="An existing source of the kind Temporal, or the name of a new one.",
-        widget=widgets.UnfoldAdminTextInputWidget(attrs={"list": "known-sources", "autocomplete": "off"}),
     )
-    client_secret = forms.CharField(
-        label="OAuth client secret",
-        required=False,
-        help_text="Only if the file does not have it. Empty: the stored one is kept.",
-        widget=widgets.UnfoldAdminPasswordWidget(attrs={"autocomplete": "new-password"}),
-    )
-    api_key = forms.CharField(
-        label="API key",
-        required=False,
-        help_text="Only if the file does not have it. Empty: the stored one is kept.",
-        widget=widgets.UnfoldAdminPasswordWidget(attrs={"autocomplete": "new-password"}),
-    )
-    prune = forms.BooleanField(
-        label="Remove workflows that are not in the file",
-        required=False,
-        help_text="Off: workflows from earlier files are kept.",
-        widget=widgets.UnfoldBooleanSwitchWidget,
-    )
-    expose_new = forms.BooleanField(
-        label="Enable the workflows immediately",
-        required=False,
-        help_text="For a new source only. Off: agents see no workflow until a curator enables it.",
-        widget=widgets.UnfoldBooleanSwitchWidget,
+    client_secret = _secret("OAuth client secret")
+    api_key = _secret("API key")
+    prune = switch("Remove workflows that are not in the file", "Off: workflows from earlier files are kept.")
+    expose_new = switch(
+        "Enable the workflows immediately",
+        "For a new source only. Off: agents see no workflow until a curator enables it.",
     )
 
     @property
@@ -352,16 +346,18 @@ def import_fact(request: HttpRequest, source: Source) -> tuple[str, Any]:
 # OpenAPI documents
 
 
+THREE_ROWS = widgets.UnfoldAdminTextareaWidget(attrs={"rows": 3})
+
+
 class OpenApiImportForm(ImportForm):
     file = forms.FileField(
         label="Document", widget=widgets.UnfoldAdminFileFieldWidget(attrs={"accept": ".json,.yaml,.yml"})
     )
-    source = forms.CharField(
-        label="Source",
-        max_length=64,
-        required=False,
-        help_text="An existing source of the kind HTTP, or the name of a new one. Empty: the API's host.",
-        widget=widgets.UnfoldAdminTextInputWidget(attrs={"list": "known-sources", "autocomplete": "off"}),
+    source = text_field(
+        "Source",
+        "An existing source of the kind HTTP, or the name of a new one. Empty: the API's host.",
+        length=64,
+        offers="known-sources",
     )
     base_url = forms.CharField(
         label="Base URL",
@@ -370,32 +366,19 @@ class OpenApiImportForm(ImportForm):
         help_text="Only if it differs from the first server in the document.",
         widget=widgets.UnfoldAdminTextInputWidget,
     )
-    only = forms.CharField(
+    only = LinesField(
         label="Only these operations",
         required=False,
         help_text='Patterns of ids or paths, one a line, such as "issues/*" or "GET /repos/*". Empty: all.',
-        widget=widgets.UnfoldAdminTextareaWidget(attrs={"rows": 3}),
+        widget=THREE_ROWS,
     )
-    tags = forms.CharField(
-        label="Only these tags",
-        required=False,
-        help_text="One per line. Empty: all.",
-        widget=widgets.UnfoldAdminTextareaWidget(attrs={"rows": 3}),
+    tags = LinesField(
+        label="Only these tags", required=False, help_text="One per line. Empty: all.", widget=THREE_ROWS
     )
-    deprecated = forms.BooleanField(
-        label="Include deprecated operations", required=False, widget=widgets.UnfoldBooleanSwitchWidget
-    )
-    expose = forms.BooleanField(
-        label="Enable new tools immediately",
-        required=False,
-        help_text="Off: agents see no tool until a curator enables it.",
-        widget=widgets.UnfoldBooleanSwitchWidget,
-    )
-    prune = forms.BooleanField(
-        label="Remove tools that this import does not contain",
-        required=False,
-        help_text="Of the same source. Off: they are kept.",
-        widget=widgets.UnfoldBooleanSwitchWidget,
+    deprecated = switch("Include deprecated operations")
+    expose = switch("Enable new tools immediately", "Off: agents see no tool until a curator enables it.")
+    prune = switch(
+        "Remove tools that this import does not contain", "Of the same source. Off: they are kept."
     )
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -408,10 +391,7 @@ class OpenApiImportForm(ImportForm):
 
     @property
     def asked(self) -> dict[str, Any]:
-        given = self.cleaned_data
-        lines = {name: [*filter(None, map(str.strip, given[name].splitlines()))] for name in ("only", "tags")}
-        switches = {name: given[name] for name in ("deprecated", "expose", "prune")}
-        return {"source": given["source"], "base_url": given["base_url"]} | lines | switches
+        return {name: value for name, value in self.cleaned_data.items() if name not in ("file", KEPT)}
 
 
 class OpenApiImportPage(SourceImportPage):
@@ -533,11 +513,9 @@ class CatalogueImportForm(ImportForm):
         required=False,
         help_text="Secrets that are not stored yet, one per line: source.setting=value. Others are kept.",
     )
-    prune = forms.BooleanField(
-        label="Remove objects that are not in the file",
-        required=False,
-        help_text="Only in the file's sections. Off: other sources, filters, toolsets and groups are kept.",
-        widget=widgets.UnfoldBooleanSwitchWidget,
+    prune = switch(
+        "Remove objects that are not in the file",
+        "Only in the file's sections. Off: other sources, filters, toolsets and groups are kept.",
     )
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

@@ -12,7 +12,14 @@ from unfold import widgets
 from unfold.decorators import action
 
 from catalogue.admin.base import Button, ButtonsMixin, button
-from catalogue.admin.form_fields import MONOSPACE, CommasField, JsonValueField, MultilineField
+from catalogue.admin.form_fields import (
+    MONOSPACE,
+    CommasField,
+    JsonValueField,
+    MultilineField,
+    switch,
+    text_field,
+)
 from catalogue.admin.marks import marked, show_mark
 from catalogue.history import actor_of
 from catalogue.http_tools import KIND, tool_config_of
@@ -45,13 +52,6 @@ PLACES = {  # In a ToolConfig, by the form's field
 }  # fmt: skip
 
 
-def _text(label: str, help_text: str, *, required: bool = False, length: int = 255) -> forms.CharField:
-    widget = widgets.UnfoldAdminTextInputWidget(attrs={"autocomplete": "off"})
-    return forms.CharField(
-        label=label, help_text=help_text, required=required, max_length=length, widget=widget
-    )
-
-
 def _json(label: str, help_text: str, *, rows: int, example: str = "") -> JsonValueField:
     widget = widgets.UnfoldAdminTextareaWidget(attrs={**MONOSPACE, "rows": rows, "placeholder": example})
     return JsonValueField(label=label, help_text=help_text, required=False, widget=widget)
@@ -65,16 +65,6 @@ def _seconds(label: str, help_text: str) -> forms.IntegerField:
         min_value=1,
         max_value=2_592_000,
         widget=widgets.UnfoldAdminIntegerFieldWidget,
-    )
-
-
-def _switch(label: str, help_text: str, *, initial: bool = False) -> forms.BooleanField:
-    return forms.BooleanField(
-        label=label,
-        help_text=help_text,
-        required=False,
-        initial=initial,
-        widget=widgets.UnfoldBooleanSwitchWidget,
     )
 
 
@@ -93,8 +83,8 @@ class ToolForm(forms.Form):
     """`tool` is the resulting ToolConfig; faults appear at their fields."""
 
     source = _choice("API", "The tool uses the base URL and credentials of the source.", [])
-    name = _text("Name", "The name that agents call, unless another tool already has it.", required=True)
-    title = _text("Title", "Shown to people. Empty: the name.")
+    name = text_field("Name", "The name that agents call, unless another tool already has it.", required=True)
+    title = text_field("Title", "Shown to people. Empty: the name.")
     description = MultilineField(
         label="Description",
         max_length=20_000,
@@ -103,7 +93,7 @@ class ToolForm(forms.Form):
     )
     tags = CommasField(label="Tags", required=False, help_text="Separated by commas.")
     method = _choice("Method", "", [(method, method) for method in get_args(Method)])
-    endpoint = _text(
+    endpoint = text_field(
         "Endpoint",
         "The complete URL, with path arguments in braces: https://api.example.com/v1/orders/{order_id}",
         required=True,
@@ -115,12 +105,12 @@ class ToolForm(forms.Form):
         '{"in": "body", "name": ""}, is the whole body, as text or a data: URI.',
         [(name, name) for name in get_args(BodyFormat)],
     )
-    idempotency_header = _text(
+    idempotency_header = text_field(
         "Idempotency header",
         "If the API executes requests with the same value in this header only once, such as Idempotency-Key.",
         length=100,
     )
-    anonymous = _switch(
+    anonymous = switch(
         "Without credentials", "For an API that rejects this call if it has the source's credentials."
     )
     input_schema = _json(
@@ -152,7 +142,7 @@ class ToolForm(forms.Form):
         example='{\n  "state": "/state",\n  "total": "/amount/total"\n}',
     )
     output_schema = _json("Output schema", "JSON Schema of the result, if the API guarantees one.", rows=6)
-    output_is_promised = _switch(
+    output_is_promised = switch(
         "Enforce the output schema",
         "Clients get the output schema, and a result that violates it is an error. Off: it only describes.",
         initial=True,
@@ -162,7 +152,7 @@ class ToolForm(forms.Form):
         "Cache results for (s)",
         "Only for tools that change nothing and answer all callers alike. Empty: results are not cached.",
     )
-    expose = _switch(
+    expose = switch(
         "Visible to agents immediately",
         "If the filters allow it. Off: a curator must enable it first, as with discovered workflows.",
     )

@@ -158,7 +158,6 @@ class CachedResultAdmin(ReadOnlyMixin, CatalogueAdmin):
     list_select_related = ("workflow",)
     list_per_page = 50
     newest_by = "last_used_at"
-    show_full_result_count = False
     search_fields = ("workflow__tool_name",)
     search_help_text = f"Searches the tool name, in the {SEARCHED:,} most recently used results"
     actions = ("forget",)

@@ -15,7 +15,7 @@ from django.utils import timezone
 from unfold import widgets
 
 from catalogue.admin.base import ButtonsMixin, Link
-from catalogue.admin.form_fields import MONOSPACE, NotReadable, read_value, text_area, write_value
+from catalogue.admin.form_fields import MONOSPACE, NotReadable, read_value, switch, text_area, write_value
 from catalogue.admin.rendering import DASH, ago, duration, link, link_if_allowed, side_by_side, table
 from catalogue.admin.workflows import WorkflowAdmin
 from catalogue.argument_overrides import constants_of
@@ -139,16 +139,8 @@ class RunForm(forms.Form):
         strip=False,
         widget=widgets.UnfoldAdminTextareaWidget(attrs={"rows": 12, **MONOSPACE}),
     )
-    fresh = forms.BooleanField(
-        label="Run even if a cached result is available",
-        required=False,
-        widget=widgets.UnfoldBooleanSwitchWidget,
-    )
-    sure = forms.BooleanField(
-        label="Run even though the workflow may delete or overwrite data",
-        required=False,
-        widget=widgets.UnfoldBooleanSwitchWidget,
-    )
+    fresh = switch("Run even if a cached result is available")
+    sure = switch("Run even though the workflow may delete or overwrite data")
 
     def __init__(self, workflow: Workflow, data: Any = None, **options: Any) -> None:
         super().__init__(data, **options)

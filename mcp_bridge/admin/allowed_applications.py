@@ -35,7 +35,6 @@ class AllowedApplicationAdmin(ButtonsMixin):
     list_filter = (RevokedFilter, ("user", RelatedDropdownFilter))
     list_select_related = ("user",)
     newest_by = "allowed_at"
-    show_full_result_count = False
     search_fields = ("name", "user__username")
     search_help_text = f"Names of applications and users, in the newest {SEARCHED:,}"
     actions = ("revoke_selected",)
