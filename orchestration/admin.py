@@ -21,6 +21,7 @@ from django.utils.dateparse import parse_datetime
 from django.utils.html import format_html, format_html_join
 from django.utils.http import urlencode
 from django.utils.safestring import SafeString
+from django.views.decorators.http import require_POST
 from pydantic import ValidationError
 from unfold import widgets
 from unfold.contrib.filters.admin import ChoicesDropdownFilter, DropdownFilter
@@ -29,6 +30,7 @@ from unfold.decorators import action
 from catalogue.access import Caller
 from catalogue.admin import rendering
 from catalogue.admin.base import BoundedChangeList, ButtonsMixin, OptionsFilter, ReadOnlyMixin, column
+from catalogue.admin.form_fields import switch
 from catalogue.database import run_without_connection
 from catalogue.exposure import current_catalogue
 from catalogue.long_lists import SEARCHED
@@ -276,11 +278,8 @@ class TryForm(forms.Form):
         widget=widgets.UnfoldAdminTextareaWidget(attrs={"rows": 5}),
     )
     tools = ToolNames(error_messages={"required": "Pick at least one tool."})
-    format_response = forms.BooleanField(
-        label="Answer in words",
-        required=False,
-        help_text="The model reads the tool's response and summarizes it in words.",
-        widget=widgets.UnfoldBooleanSwitchWidget,
+    format_response = switch(
+        "Answer in words", "The model reads the tool's response and summarizes it in words."
     )
     format_instructions = forms.CharField(
         label="How to phrase the answer",
@@ -355,12 +354,10 @@ def tool_choices(picked: Iterable[str]) -> list[ToolChoice]:
 
 class TryItMixin(ButtonsMixin):
     def get_urls(self) -> list[URLPattern]:
-        guarded = self.admin_site.admin_view
+        guarded, page = self.admin_site.admin_view, "orchestration_workflowrequest"
         return [
-            path(
-                "<uuid:key>/progress/", guarded(self._progress), name="orchestration_workflowrequest_progress"
-            ),
-            path("<uuid:key>/send/", guarded(self._send), name="orchestration_workflowrequest_send"),
+            path("<uuid:key>/progress/", guarded(self._progress), name=f"{page}_progress"),
+            path("<uuid:key>/send/", guarded(require_POST(self._send)), name=f"{page}_send"),
             *super().get_urls(),
         ]
 
@@ -423,8 +420,6 @@ class TryItMixin(ButtonsMixin):
     def _send(self, request: HttpRequest, key: uuid.UUID) -> HttpResponse:
         if not may_run(request):
             raise PermissionDenied
-        if request.method != "POST":
-            return http.HttpResponseNotAllowed(["POST"])
         if (dry_run := self._visible(request, key)) is None:
             raise http.Http404
         form = SendForm(request.POST)
@@ -522,7 +517,6 @@ class WorkflowRequestAdmin(ReadOnlyMixin, TryItMixin, ButtonsMixin):
     )  # fmt: skip
     list_per_page = 50
     newest_by = "created_at"
-    show_full_result_count = False
     show_facets = admin.ShowFacets.NEVER
     search_fields = ("instructions", "selected_tool", "caller_name", "caller")
     search_help_text = f"Searches the newest {SEARCHED:,} by instructions, tool and caller; all by request id"
