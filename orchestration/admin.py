@@ -29,7 +29,7 @@ from unfold.decorators import action
 
 from catalogue.access import Caller
 from catalogue.admin import rendering
-from catalogue.admin.base import BoundedChangeList, ButtonsMixin, OptionsFilter, ReadOnlyMixin, column
+from catalogue.admin.base import BoundedChangeList, ButtonsMixin, OptionsFilter, PanelOnlyMixin, column
 from catalogue.admin.form_fields import switch
 from catalogue.database import run_without_connection
 from catalogue.exposure import current_catalogue
@@ -506,7 +506,7 @@ class RequestList(BoundedChangeList):
 
 
 @admin.register(WorkflowRequest)
-class WorkflowRequestAdmin(ReadOnlyMixin, TryItMixin, ButtonsMixin):
+class WorkflowRequestAdmin(PanelOnlyMixin, TryItMixin, ButtonsMixin):
     list_display = (
         "asked", "caller_name", "instructions_shown", "tool_shown", "outcome", "failed_at", "took", "tokens",
     )  # fmt: skip
@@ -533,9 +533,6 @@ class WorkflowRequestAdmin(ReadOnlyMixin, TryItMixin, ButtonsMixin):
     def get_queryset(self, request: HttpRequest) -> QuerySet[WorkflowRequest]:
         settle_with_runs()
         return super().get_queryset(request)
-
-    def get_fieldsets(self, request: HttpRequest, obj: WorkflowRequest | None = None) -> Any:
-        return []  # The panel shows the record.
 
     def search_rows(self, rows: QuerySet[WorkflowRequest], words: Sequence[str]) -> QuerySet[WorkflowRequest]:
         try:

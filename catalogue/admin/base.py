@@ -363,15 +363,26 @@ def column(label: str, field: str, show: Callable[[Any], Any] = ago, *, sorts: b
     return shown(lambda pages, obj: show(read(obj)))
 
 
-class ReadOnlyMixin:
-    def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return False
+class FixedRowsMixin:
+    """People add and delete no rows here: a listing, the product or another page does."""
 
-    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+    def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False
+
+
+class ReadOnlyMixin(FixedRowsMixin):
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+
+class PanelOnlyMixin(ReadOnlyMixin):
+    """The page of a row has its panel, and no fields."""
+
+    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
+        return []
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -71,7 +71,7 @@ class ReviewChangeList(base.CatalogueChangeList):
 
 
 @admin.register(Review)
-class ReviewAdmin(base.ReadOnlyMixin, base.ButtonsMixin):
+class ReviewAdmin(base.PanelOnlyMixin, base.ButtonsMixin):
     class Media:
         css: ClassVar[dict[str, tuple[str, ...]]] = {"all": ("catalogue/admin/reviews.css",)}
 
@@ -171,9 +171,6 @@ class ReviewAdmin(base.ReadOnlyMixin, base.ButtonsMixin):
 
     def _has_history(self, obj: Review) -> bool:
         return HistoryEntry.of(obj.workflow).exists()
-
-    def get_fieldsets(self, request: HttpRequest, obj: Review | None = None) -> Any:
-        return ()
 
     def panel(self, request: HttpRequest, obj: Review) -> dict[str, Any]:
         workflow, differences, is_new = obj.workflow, differences_of(obj), obj.kind == Review.Kind.NEW

@@ -84,7 +84,7 @@ class ModelFilter(DropdownFilter):  # type: ignore[misc]
 
 
 @admin.register(HistoryEntry)
-class HistoryEntryAdmin(base.ReadOnlyMixin, base.ButtonsMixin):
+class HistoryEntryAdmin(base.PanelOnlyMixin, base.ButtonsMixin):
     list_display = ("when", "who", "object_shown", "what")
     list_filter = (
         ActorFilter, ("door", ChoicesDropdownFilter), ModelFilter, ("kind", ChoicesDropdownFilter),
@@ -120,9 +120,6 @@ class HistoryEntryAdmin(base.ReadOnlyMixin, base.ButtonsMixin):
         return format_html('<div style="{}">{}{}</div>', look, entry.message, lines)
 
     # The page
-
-    def get_fieldsets(self, request: HttpRequest, obj: HistoryEntry | None = None) -> Any:
-        return []
 
     def get_buttons(self, request: HttpRequest, obj: HistoryEntry) -> list[base.Button]:
         return super().get_buttons(request, obj) if self._may_revert(request, obj) else []
@@ -244,7 +241,7 @@ class OutcomeFilter(DropdownFilter):  # type: ignore[misc]
 
 
 @admin.register(Entry)
-class EntryAdmin(base.ReadOnlyMixin, base.ButtonsMixin):
+class EntryAdmin(base.PanelOnlyMixin, base.ButtonsMixin):
     list_display = ("when", "who", "what", "result", "place")
     list_filter = (("kind", ChoicesDropdownFilter), OutcomeFilter, SealedFilter, base.SinceFilter)
     list_per_page = 50
@@ -300,9 +297,6 @@ class EntryAdmin(base.ReadOnlyMixin, base.ButtonsMixin):
             '{}<div class="text-xs">{}</div>', parts[0] if parts else DASH, " ".join(parts[1:])
         )
         return format_html('<div style="{}">{}</div>', look, lines)
-
-    def get_fieldsets(self, request: HttpRequest, obj: Entry | None = None) -> Any:
-        return []
 
     def panel(self, request: HttpRequest, obj: Entry) -> dict[str, Any]:
         segment = None if obj.segment is None else Segment.objects.filter(number=obj.segment).first()

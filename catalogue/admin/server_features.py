@@ -10,7 +10,15 @@ from unfold.widgets import UnfoldAdminTextareaWidget
 
 from catalogue import features
 from catalogue.admin import rendering as html
-from catalogue.admin.base import Button, ButtonsMixin, CatalogueForm, OptionsFilter, button, column
+from catalogue.admin.base import (
+    Button,
+    ButtonsMixin,
+    CatalogueForm,
+    FixedRowsMixin,
+    OptionsFilter,
+    button,
+    column,
+)
 from catalogue.history import actor_of
 from catalogue.models import ServerFeature
 
@@ -51,7 +59,7 @@ class ServerFeatureForm(CatalogueForm):
 
 
 @admin.register(ServerFeature)
-class ServerFeatureAdmin(ButtonsMixin):
+class ServerFeatureAdmin(FixedRowsMixin, ButtonsMixin):
     form = ServerFeatureForm
     list_display = ("name", "kind", "state", "described", "source", "changed")
     list_filter = (
@@ -80,14 +88,6 @@ class ServerFeatureAdmin(ButtonsMixin):
         """A listing may have changed the other columns meanwhile."""
         if form.changed_data:
             obj.save(update_fields=form.changed_data)
-
-    def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """A listing finds them."""
-        return False
-
-    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """The next listing would find it again."""
-        return False
 
     name = column("served as", "served_as", html.wrapped)
     changed = column("changed", "changed_at")

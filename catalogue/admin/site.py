@@ -21,7 +21,7 @@ from unfold import widgets
 from unfold.dataclasses import SearchResult
 
 from catalogue import product_settings
-from catalogue.admin.base import CatalogueAdmin, CatalogueForm
+from catalogue.admin.base import CatalogueAdmin, CatalogueForm, FixedRowsMixin
 from catalogue.admin.imports import AS_CODE, ConfigurationPage, download_export
 from catalogue.admin.marks import marked
 from catalogue.admin.rendering import side_by_side
@@ -168,7 +168,7 @@ class SettingsForm(CatalogueForm):
 
 
 @admin.register(ProductSettings)
-class ProductSettingsAdmin(CatalogueAdmin):
+class ProductSettingsAdmin(FixedRowsMixin, CatalogueAdmin):
     form = SettingsForm
     readonly_fields = ("settings_shown",)
 
@@ -221,9 +221,3 @@ class ProductSettingsAdmin(CatalogueAdmin):
         self, request: HttpRequest, form: Any, formsets: Any, add: bool = False
     ) -> list[dict[str, Any]]:
         return [{"changed": {"fields": form.phrases}}] if form.phrases else []
-
-    def has_add_permission(self, request: HttpRequest) -> bool:
-        return False
-
-    def has_delete_permission(self, request: HttpRequest, obj: ProductSettings | None = None) -> bool:
-        return False

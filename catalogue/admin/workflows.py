@@ -19,7 +19,14 @@ from unfold import widgets
 
 from catalogue import curation
 from catalogue.admin import rendering as html
-from catalogue.admin.base import CatalogueChangeList, CatalogueForm, Link, ask_for_selected, column
+from catalogue.admin.base import (
+    CatalogueChangeList,
+    CatalogueForm,
+    FixedRowsMixin,
+    Link,
+    ask_for_selected,
+    column,
+)
 from catalogue.admin.discovery import accept_for_workflows, note_reviews, review_badge, review_fact
 from catalogue.admin.filters import HINT_WORDS, LIST_FILTERS
 from catalogue.admin.form_fields import MONOSPACE, ApprovalRulesField, ArgumentsField, CommasField
@@ -188,7 +195,7 @@ def _in_seconds(seconds: int | None) -> str:
 
 
 @admin.register(Workflow)
-class WorkflowAdmin(ToolPagesMixin):
+class WorkflowAdmin(FixedRowsMixin, ToolPagesMixin):
     further_facts: ClassVar[list[Callable[[HttpRequest, Workflow], tuple[str, Any]]]] = [
         review_fact,
         declaration_fact,
@@ -357,12 +364,6 @@ class WorkflowAdmin(ToolPagesMixin):
         if db_field.name in AREAS:
             kwargs["widget"] = widgets.UnfoldAdminTextareaWidget(attrs={"rows": AREAS[db_field.name]})
         return super().formfield_for_dbfield(db_field, request, **kwargs)
-
-    def has_add_permission(self, request: HttpRequest) -> bool:
-        return False
-
-    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return False
 
     def save_model(self, request: HttpRequest, obj: Workflow, form: Any, change: bool) -> None:
         decisions = {

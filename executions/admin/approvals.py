@@ -24,7 +24,15 @@ from unfold.widgets import (
     UnfoldAdminTextareaWidget,
 )
 
-from catalogue.admin.base import Button, ButtonsMixin, OptionsFilter, ReadOnlyMixin, button, column
+from catalogue.admin.base import (
+    Button,
+    ButtonsMixin,
+    OptionsFilter,
+    PanelOnlyMixin,
+    ReadOnlyMixin,
+    button,
+    column,
+)
 from catalogue.admin.rendering import (
     ago,
     badge,
@@ -138,7 +146,7 @@ class DecisionsMixin(ReadOnlyMixin, ButtonsMixin):
 
 
 @admin.register(Approval)
-class ApprovalAdmin(DecisionsMixin):
+class ApprovalAdmin(PanelOnlyMixin, DecisionsMixin):
     list_display = ("tool", "state_shown", "caller_shown", "why", "requested", "expires", "answers")
     list_filter = (WaitingFilter, MineFilter, ("state", ChoicesDropdownFilter))
     list_select_related = ("execution",)
@@ -154,9 +162,6 @@ class ApprovalAdmin(DecisionsMixin):
     def get_queryset(self, request: HttpRequest) -> QuerySet[Approval]:
         approvals: QuerySet[Approval] = super().get_queryset(request)
         return approvals.prefetch_related("decisions")
-
-    def get_fieldsets(self, request: HttpRequest, obj: Approval | None = None) -> Any:
-        return []
 
     def get_urls(self) -> list[URLPattern]:
         return [

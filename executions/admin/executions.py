@@ -28,7 +28,7 @@ from django.views.decorators.http import require_POST
 from unfold.contrib.filters.admin import ChoicesDropdownFilter
 from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextareaWidget, UnfoldAdminTextInputWidget
 
-from catalogue.admin.base import Button, ButtonsMixin, ReadOnlyMixin, button, column
+from catalogue.admin.base import Button, ButtonsMixin, PanelOnlyMixin, button, column
 from catalogue.admin.form_fields import MONOSPACE
 from catalogue.admin.rendering import (
     DASH,
@@ -281,7 +281,7 @@ def _page_state(execution: Execution) -> str:
 
 
 @admin.register(Execution)
-class ExecutionAdmin(ReadOnlyMixin, RunningMixin, InteractionsMixin):
+class ExecutionAdmin(PanelOnlyMixin, RunningMixin, InteractionsMixin):
     list_display = (
         "tool", "source_name", "state_shown", "caller_shown", "door",
         "created", "took", "progress_shown",
@@ -324,9 +324,6 @@ class ExecutionAdmin(ReadOnlyMixin, RunningMixin, InteractionsMixin):
             ),
             *super().get_urls(),
         ]
-
-    def get_fieldsets(self, request: HttpRequest, obj: Execution | None = None) -> Any:
-        return []
 
     def search_rows(self, rows: QuerySet[Any], words: Sequence[str]) -> QuerySet[Any]:
         return rows.matching(*words)  # type: ignore[attr-defined,no-any-return]

@@ -10,7 +10,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from unfold.contrib.filters.admin import RelatedDropdownFilter
 
-from catalogue.admin.base import ButtonsMixin, CatalogueAdmin, ReadOnlyMixin, button, column
+from catalogue.admin.base import ButtonsMixin, CatalogueAdmin, FixedRowsMixin, ReadOnlyMixin, button, column
 from catalogue.admin.rendering import DASH, ago, badge, exactly, link, link_if_allowed
 from catalogue.admin.workflows import WorkflowAdmin
 from catalogue.history import actor_of, record_change
@@ -27,7 +27,7 @@ WORKFLOWS, USES = "catalogue_workflow_changelist", "executions_cacheuse_changeli
 RESULTS = "executions_cachedresult_changelist"
 
 
-class OnlyRowAdmin(CatalogueAdmin):
+class OnlyRowAdmin(FixedRowsMixin, CatalogueAdmin):
     def changelist_view(
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
@@ -37,12 +37,6 @@ class OnlyRowAdmin(CatalogueAdmin):
         return HttpResponseRedirect(
             reverse(f"admin:executions_{self.opts.model_name}_change", args=[only.pk])
         )
-
-    def has_add_permission(self, request: HttpRequest) -> bool:
-        return False
-
-    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return False
 
 
 @admin.register(CachePolicy)

@@ -9,7 +9,7 @@ from oauth2_provider.models import AccessToken, Application, Grant, IDToken, Ref
 from unfold.contrib.filters.admin import RelatedDropdownFilter
 
 from catalogue.admin import rendering
-from catalogue.admin.base import Button, ButtonsMixin, OptionsFilter, button, column
+from catalogue.admin.base import Button, ButtonsMixin, FixedRowsMixin, OptionsFilter, button, column
 from catalogue.history import actor_of, record_change
 from catalogue.long_lists import SEARCHED
 from mcp_bridge.models import AllowedApplication
@@ -30,7 +30,7 @@ class RevokedFilter(OptionsFilter):
 
 
 @admin.register(AllowedApplication)
-class AllowedApplicationAdmin(ButtonsMixin):
+class AllowedApplicationAdmin(FixedRowsMixin, ButtonsMixin):
     list_display = ("name", "user", "state", "scopes_shown", "toolset", "allowed", "last_used")
     list_filter = (RevokedFilter, ("user", RelatedDropdownFilter))
     list_select_related = ("user",)
@@ -43,12 +43,6 @@ class AllowedApplicationAdmin(ButtonsMixin):
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False  # There is nothing to edit, but the button needs the permission.
-
-    def has_add_permission(self, request: HttpRequest) -> bool:
-        return False  # Users allow applications on the consent page.
-
-    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return False
 
     def has_revoke_permission(self, request: HttpRequest) -> bool:
         return self.may_press_buttons(request)
