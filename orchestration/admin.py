@@ -21,7 +21,6 @@ from django.utils.dateparse import parse_datetime
 from django.utils.html import format_html, format_html_join
 from django.utils.http import urlencode
 from django.utils.safestring import SafeString
-from django.views.decorators.http import require_POST
 from pydantic import ValidationError
 from unfold import widgets
 from unfold.contrib.filters.admin import ChoicesDropdownFilter, DropdownFilter
@@ -357,7 +356,7 @@ class TryItMixin(ButtonsMixin):
         guarded, page = self.admin_site.admin_view, "orchestration_workflowrequest"
         return [
             path("<uuid:key>/progress/", guarded(self._progress), name=f"{page}_progress"),
-            path("<uuid:key>/send/", guarded(require_POST(self._send)), name=f"{page}_send"),
+            path("<uuid:key>/send/", guarded(self._send), name=f"{page}_send"),
             *super().get_urls(),
         ]
 
@@ -420,6 +419,8 @@ class TryItMixin(ButtonsMixin):
     def _send(self, request: HttpRequest, key: uuid.UUID) -> HttpResponse:
         if not may_run(request):
             raise PermissionDenied
+        if request.method != "POST":
+            return http.HttpResponseNotAllowed(["POST"])
         if (dry_run := self._visible(request, key)) is None:
             raise http.Http404
         form = SendForm(request.POST)

@@ -7,14 +7,13 @@ from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied, ValidationError
 from django.db.models import Q, QuerySet, Value
 from django.db.models.functions import Coalesce, NullIf
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
 from django.shortcuts import get_object_or_404
 from django.template.loader import render_to_string
 from django.urls import URLPattern, path
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.text import smart_split
-from django.views.decorators.http import require_POST
 from unfold import widgets
 
 from catalogue import curation
@@ -340,13 +339,15 @@ class WorkflowAdmin(FixedRowsMixin, ToolPagesMixin):
         return queryset, False
 
     def get_urls(self) -> list[URLPattern]:
-        switch = self.admin_site.admin_view(require_POST(self._switch))
+        switch = self.admin_site.admin_view(self._switch)
         return [path("<int:key>/switch/", switch, name="catalogue_workflow_switch"), *super().get_urls()]
 
     def _switch(self, request: HttpRequest, key: int) -> HttpResponse:
         """Enable or disable one row of the list; returns its cells as they are then."""
         if not self.has_change_permission(request):
             raise PermissionDenied
+        if request.method != "POST":
+            return HttpResponseNotAllowed(["POST"])
         enabled, seen = None, request.POST.get(SEEN, "")
         if request.POST.get("enabled") == "true":
             enabled = curation.enable_as_seen({key: seen}, by=actor_of(request))

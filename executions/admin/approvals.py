@@ -10,13 +10,13 @@ from django.http import (
     Http404,
     HttpRequest,
     HttpResponseBase,
+    HttpResponseNotAllowed,
     HttpResponseRedirect,
 )
 from django.urls import URLPattern, path, reverse
 from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
-from django.views.decorators.http import require_POST
 from unfold.contrib.filters.admin import ChoicesDropdownFilter, DropdownFilter
 from unfold.widgets import (
     UnfoldAdminIntegerFieldWidget,
@@ -153,6 +153,7 @@ class ApprovalAdmin(PanelOnlyMixin, DecisionsMixin):
     list_per_page = 50
     newest_by = "requested_at"
     ordering = ("-requested_at", "-pk")
+    show_full_result_count = False
     show_facets = admin.ShowFacets.NEVER
     search_fields = ("execution__tool_name", "execution__caller_name", "reason", "outcome")
     search_help_text = f"Tools, callers, reasons and outcomes, in the newest {SEARCHED:,}"
@@ -167,7 +168,7 @@ class ApprovalAdmin(PanelOnlyMixin, DecisionsMixin):
         return [
             path(
                 f"<uuid:key>/{name}/",
-                self.admin_site.admin_view(require_POST(partial(self._decide, name=name))),
+                self.admin_site.admin_view(partial(self._decide, name=name)),
                 name=f"executions_approval_{name}",
             )
             for name in ("approve", "approve_for", "refuse")
@@ -229,6 +230,8 @@ class ApprovalAdmin(PanelOnlyMixin, DecisionsMixin):
     def _decide(self, request: HttpRequest, key: Any, name: str) -> HttpResponseBase:
         if not _may_decide(request):
             raise PermissionDenied
+        if request.method != "POST":
+            return HttpResponseNotAllowed(["POST"])
         answer = HttpResponseRedirect(reverse("admin:executions_approval_change", args=[key]))
         form: forms.Form = {"approve_for": TimeForm, "refuse": RefusalForm}.get(name, forms.Form)(
             request.POST
@@ -333,6 +336,7 @@ class StandingApprovalAdmin(DecisionsMixin):
     search_fields = ("tool_name", "caller_name", "granted_by")
     search_help_text = f"Tools, callers and approvers, in the newest {SEARCHED:,}"
     newest_by = "granted_at"
+    show_full_result_count = False
     list_per_page = 50
     buttons = ("revoke",)
     fields = (

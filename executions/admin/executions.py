@@ -14,6 +14,7 @@ from django.http import (
     HttpRequest,
     HttpResponse,
     HttpResponseBase,
+    HttpResponseNotAllowed,
     HttpResponseRedirect,
 )
 from django.shortcuts import get_object_or_404
@@ -24,7 +25,6 @@ from django.utils.html import format_html, format_html_join
 from django.utils.http import urlencode
 from django.utils.safestring import SafeString
 from django.views.decorators.cache import never_cache
-from django.views.decorators.http import require_POST
 from unfold.contrib.filters.admin import ChoicesDropdownFilter
 from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextareaWidget, UnfoldAdminTextInputWidget
 
@@ -104,7 +104,7 @@ class InteractionsMixin(ButtonsMixin):
         return [
             path(
                 f"<uuid:key>/{kind}/",
-                self.admin_site.admin_view(require_POST(partial(self._talk, kind=kind))),
+                self.admin_site.admin_view(partial(self._talk, kind=kind)),
                 name=f"executions_execution_{kind}",
             )
             for kind in InteractionKind
@@ -127,6 +127,8 @@ class InteractionsMixin(ButtonsMixin):
     def _talk(self, request: HttpRequest, key: uuid.UUID, kind: InteractionKind) -> HttpResponseBase:
         if not self._may_talk(request, kind):
             raise PermissionDenied
+        if request.method != "POST":
+            return HttpResponseNotAllowed(["POST"])
         execution = Execution.objects.select_related("workflow").filter(pk=key).first()
         if execution is None:
             raise Http404
@@ -294,6 +296,7 @@ class ExecutionAdmin(PanelOnlyMixin, RunningMixin, InteractionsMixin):
     newest_by = "created_at"
     # Also behind a chosen column, as the indexes have it.
     ordering = ("-created_at", "-id")
+    show_full_result_count = False
     show_facets = admin.ShowFacets.NEVER
     search_fields = TEXTS
     search_help_text = (
@@ -317,7 +320,7 @@ class ExecutionAdmin(PanelOnlyMixin, RunningMixin, InteractionsMixin):
             *(
                 path(
                     f"<uuid:key>/{name}/",
-                    guarded(require_POST(partial(self._resolve, ran=ran))),
+                    guarded(partial(self._resolve, ran=ran)),
                     name=f"executions_execution_{name}",
                 )
                 for name, ran in (("it_ran", True), ("it_did_not_run", False))
@@ -382,6 +385,8 @@ class ExecutionAdmin(PanelOnlyMixin, RunningMixin, InteractionsMixin):
     def _resolve(self, request: HttpRequest, key: uuid.UUID, ran: bool) -> HttpResponseBase:
         if not self.may_press_buttons(request):
             raise PermissionDenied
+        if request.method != "POST":
+            return HttpResponseNotAllowed(["POST"])
         try:
             execution, done = resolve_as_said(request, str(key), ran=ran)
         except UnknownExecution as error:

@@ -6,11 +6,10 @@ from django import forms
 from django.contrib import admin
 from django.core.exceptions import PermissionDenied
 from django.db.models import Count, Prefetch, Q, QuerySet
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 from django.utils.safestring import SafeString
-from django.views.decorators.http import require_POST
 from unfold import widgets
 from unfold.contrib.filters.admin import BooleanRadioFilter, ChoicesDropdownFilter
 
@@ -218,11 +217,10 @@ class ToolsetAdmin(ButtonsMixin):
 
     def get_urls(self) -> list[URLPattern]:
         guarded = self.admin_site.admin_view
-        preview = guarded(require_POST(self._preview))
         return [
             path("choices/", guarded(self._choices), name="catalogue_toolset_choices"),
-            path("preview/", preview, name="catalogue_toolset_preview_new"),
-            path("<int:key>/preview/", preview, name="catalogue_toolset_preview"),
+            path("preview/", guarded(self._preview), name="catalogue_toolset_preview_new"),
+            path("<int:key>/preview/", guarded(self._preview), name="catalogue_toolset_preview"),
             *super().get_urls(),
         ]
 
@@ -232,6 +230,8 @@ class ToolsetAdmin(ButtonsMixin):
 
     def _preview(self, request: HttpRequest, key: int | None = None) -> HttpResponse:
         self._check_may_edit(request)
+        if request.method != "POST":
+            return HttpResponseNotAllowed(["POST"])
         stored = None if key is None else Toolset.objects.filter(pk=key).first()
         form = self.get_form(request, stored, change=stored is not None)(request.POST, instance=stored)
         form.is_valid()
