@@ -1,6 +1,6 @@
 """Users and groups: users can only grant rights that they have, and the last owner remains an owner."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 from django import forms
@@ -14,6 +14,7 @@ from django.db import transaction
 from django.db.models import Count, Prefetch, Q, QuerySet
 from django.http import HttpRequest
 from django.utils.safestring import SafeString
+from django.utils.text import capfirst
 from unfold.contrib.filters.admin import BooleanRadioFilter, RelatedDropdownFilter
 from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationForm
 from unfold.widgets import UnfoldAdminSelectWidget, UnfoldBooleanSwitchWidget
@@ -82,6 +83,11 @@ class OwnPermissionsMixin(CatalogueAdmin):
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return super().has_delete_permission(request, obj) and _covers(request, obj)
 
+    def get_deleted_objects(self, objs: Any, request: HttpRequest) -> Any:
+        """Django names the rows that link users, groups and permissions by their keys only."""
+        found, *rest = super().get_deleted_objects(objs, request)
+        return _in_words(found, dict(_links_of(objs))), *rest
+
     def formfield_for_manytomany(self, db_field: Any, request: Any = None, **kwargs: Any) -> Any:
         field = super().formfield_for_manytomany(db_field, request=request, **kwargs)
         if field is None or field.queryset is None:
@@ -100,6 +106,33 @@ def _covers(request: HttpRequest, other: User | Group | None) -> bool:
     if other not in known:
         known[other] = roles.covers(request.user, other)
     return known[other]
+
+
+def _links_of(objs: Iterable[User | Group]) -> Iterator[tuple[str, str]]:
+    """Of each row that is deleted with these, Django's words and ours."""
+    keys = [obj.pk for obj in objs]
+    column = "user" if isinstance(next(iter(objs), None), User) else "group"
+    for links, others in (
+        (User.groups.through, ("user", "group")),
+        (User.user_permissions.through, ("user", "permission")),
+        (Group.permissions.through, ("group", "permission")),
+    ):
+        if column not in others:
+            continue
+        rows: QuerySet[Any] = links._default_manager.filter(**{f"{column}__in": keys})
+        for row in rows.select_related(*others):
+            one, other = (getattr(row, name) for name in others)
+            has = f"Membership of {one} in {other}" if links is User.groups.through else ""
+            yield (
+                f"{capfirst(links._meta.verbose_name)}: {row}",
+                has or f"Permission of {one}: {other.name}",
+            )
+
+
+def _in_words(found: Any, words: Mapping[str, str]) -> Any:
+    if isinstance(found, list):
+        return [_in_words(one, words) for one in found]
+    return words.get(found, found)
 
 
 admin.site.unregister(User)

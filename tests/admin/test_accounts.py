@@ -9,7 +9,7 @@ from django.test import Client
 from django.urls import reverse
 
 from tests.admin.conftest import StaffWith
-from tests.admin.pages import add_url, form_at, list_url, page_url, told
+from tests.admin.pages import add_url, form_at, list_url, page_url, text_of, told
 
 pytestmark = pytest.mark.django_db
 
@@ -117,3 +117,20 @@ def test_a_superuser_hands_out_everything(admin_client: Client) -> None:
     save(admin_client, colleague, is_superuser="on", user_permissions=[permission("delete_source").pk])
     colleague.refresh_from_db()
     assert colleague.is_superuser and colleague.user_permissions.count() == 1
+
+
+def test_the_question_before_an_account_is_deleted_names_its_groups_and_permissions(
+    admin_client: Client,
+) -> None:
+    team = Group.objects.create(name="finance team")
+    team.permissions.add(permission("view_source"))
+    leaver = User.objects.create(username="leaver")
+    leaver.groups.add(team)
+    leaver.user_permissions.add(permission("view_workflow"))
+    membership = "Membership of leaver in finance team"
+    account, group = (
+        text_of(admin_client.get(page_url(one).replace("change", "delete"))) for one in (leaver, team)
+    )
+    assert membership in account and "Permission of leaver: Can view workflow" in account
+    assert membership in group and "Permission of finance team: Can view source" in group
+    assert " object (" not in account + group
