@@ -534,6 +534,16 @@ def _light_workflows() -> Iterator[LightWorkflow]:
             yield LightWorkflow(key, source, *values)
 
 
+def count_newly_exposed(keys: Collection[int]) -> int:
+    """Of these workflows, those that agents do not see yet and would see if all were enabled."""
+    chain = FilterChain(WorkflowFilter.objects.filter(enabled=True))
+    chosen = frozenset(keys)
+    enabled = (
+        one._replace(enabled=True) for one in _light_workflows() if one.pk in chosen and not one.enabled
+    )
+    return sum(explain_exposure(one, chain).visibility == Visibility.EXPOSED for one in enabled)
+
+
 @dataclass(frozen=True, slots=True)
 class FilterPreview:
     """Tool names, of the workflows otherwise ready to be exposed."""

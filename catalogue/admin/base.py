@@ -491,9 +491,10 @@ def ask_for_selected(
     *,
     note: str = "",
     shown: Iterable[Any] | None = None,
+    sent: Iterable[tuple[str, str]] = (),
 ) -> HttpResponse | None:
     """Shows the page with the form until a valid one is submitted; then `apply` runs and the list is shown
-    again. `note` replaces the number of selected rows, and `shown` their names."""
+    again. `note` replaces the number of selected rows, and `shown` their names; `sent` is submitted too."""
     form = form_class(request.POST) if "post" in request.POST else form_class()
     if form.is_bound and form.is_valid():
         apply(form)
@@ -509,7 +510,13 @@ def ask_for_selected(
         "shown": shown,
         "names": [] if shown else [chip(str(row)) for row in queryset[:SHOWN_NAMES]],
         "more": 0 if shown else max(0, count - SHOWN_NAMES),
-        "sent": [("action", request.POST["action"]), ("select_across", across), ("post", "yes"), *selected],
+        "sent": [
+            ("action", request.POST["action"]),
+            ("select_across", across),
+            ("post", "yes"),
+            *selected,
+            *sent,
+        ],
         "back": request.get_full_path(),
     }
     return TemplateResponse(request, "catalogue/admin/bulk_form.html", context)

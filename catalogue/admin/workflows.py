@@ -32,7 +32,14 @@ from catalogue.admin.form_fields import MONOSPACE, ApprovalRulesField, Arguments
 from catalogue.admin.tools import ToolPagesMixin, declaration_fact
 from catalogue.approval_rules import COMPARISONS, write_rules
 from catalogue.curation import add_to_toolset
-from catalogue.exposure import Explanation, FilterChain, Visibility, explain_exposure, memberships_of
+from catalogue.exposure import (
+    Explanation,
+    FilterChain,
+    Visibility,
+    count_newly_exposed,
+    explain_exposure,
+    memberships_of,
+)
 from catalogue.history import actor_of
 from catalogue.long_lists import KeyPaginator
 from catalogue.models import Toolset, Workflow, WorkflowFilter
@@ -44,6 +51,7 @@ from catalogue.presentation import CURATORS_HINTS
 NO_TAGS, SEEN = "-", "seen"
 USUAL_ALIAS_DAYS = 30
 MOST_SUGGESTED = 500
+MOST_UNASKED = 20  # Enabled without a question
 ANSWERS = {True: "yes", False: "no", None: "unknown"}
 
 
@@ -389,15 +397,32 @@ class WorkflowAdmin(FixedRowsMixin, ToolPagesMixin):
                 raise ValidationError(message)
 
     @admin.action(description="Enable: agents may see and call them", permissions=["change"])
-    def enable_selected(self, request: HttpRequest, queryset: QuerySet[Workflow]) -> None:
-        """As the page showed them; rows of other pages, selected with all, as they are now."""
+    def enable_selected(self, request: HttpRequest, queryset: QuerySet[Workflow]) -> HttpResponse | None:
+        """As the page showed them; rows of other pages, selected with all, as they are now. Asks first if
+        they are many, because with all pages selected, nobody has seen how many that is."""
         by, keys = actor_of(request), list(queryset.values_list("pk", flat=True))
         seen = {key: shown for key in keys if (shown := request.POST.get(f"{SEEN}-{key}"))}
-        enabled = curation.enable_as_seen(seen, by=by)
-        others = Workflow.objects.filter(pk__in=[key for key in keys if key not in seen])
-        messages.success(request, f"Enabled: {enabled.changed + curation.enable_workflows(others, by=by)}.")
-        if message := enabled.unseen_message():
-            messages.warning(request, message)
+
+        def enable(_: forms.Form) -> None:
+            enabled = curation.enable_as_seen(seen, by=by)
+            others = Workflow.objects.filter(pk__in=[key for key in keys if key not in seen])
+            changed = enabled.changed + curation.enable_workflows(others, by=by)
+            messages.success(request, f"Enabled: {changed:,}.")
+            if message := enabled.unseen_message():
+                messages.warning(request, message)
+
+        hidden = queryset.filter(enabled=False)
+        if (count := hidden.count()) <= MOST_UNASKED:
+            enable(forms.Form())
+            return None
+        note = (
+            f"Enables {counted(count, 'workflow')} of {len(keys):,} selected. "
+            f"{counted(count_newly_exposed(keys), 'tool')} of them would become visible to agents."
+        )
+        sent = [(f"{SEEN}-{key}", content_hash) for key, content_hash in seen.items()]
+        return ask_for_selected(
+            self, request, hidden, forms.Form, "Enable workflows", enable, note=note, sent=sent
+        )
 
     def action_checkbox(self, obj: Workflow) -> SafeString:
         """With the content hash of the row, which enabling compares."""

@@ -215,6 +215,30 @@ def test_what_changed_since_the_list_was_shown_is_not_enabled_by_it(admin_client
     assert "Enabled: 2." in told(admin_client.post(LIST, everything)), "rows of other pages as they are"
 
 
+def test_many_workflows_are_enabled_only_after_the_page_said_how_many_agents_would_see(
+    admin_client: Client,
+) -> None:
+    """A4.4: with all pages selected, nobody has seen how many that is."""
+    rows = make_workflows(60, make_source("large"), enabled=False, content_hash="a")
+    make_workflow(rows[0].source, name="on")
+    make_filter(rows[5].name, subject="name", action="exclude")
+    page = admin_client.get(LIST).content.decode()
+    shown = dict(re.findall(r'name="(seen-[0-9]+)" value="([^"]*)"', page))
+    first = rows[0].pk
+    Workflow.objects.filter(pk=first).update(content_hash="z")
+    chosen = {"action": "enable_selected", "_selected_action": [first], "select_across": 1}
+    question = admin_client.post(LIST, chosen | shown)
+    assert "Enables 60 workflows of 61 selected. 59 tools of them would become visible" in text_of(question)
+    assert Workflow.objects.filter(enabled=True).count() == 1
+    sent = question.content.decode()
+    answers = dict(re.findall(r'type="hidden" name="([^"]+)" value="([^"]*)"', sent))
+    answer = told(admin_client.post(LIST, answers))
+    assert "Enabled: 59." in answer, "as the list showed them, not as the question found them"
+    assert "Still hidden, because the engine has changed them since" in answer
+    few = {"action": "enable_selected", "_selected_action": [first]}
+    assert "Enabled: 1." in told(admin_client.post(LIST, few)), "a few need no question"
+
+
 def test_who_may_only_look_has_no_switch(staff_with: StaffWith) -> None:
     """B8."""
     workflow = make_workflow()
