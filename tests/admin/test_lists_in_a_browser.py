@@ -152,6 +152,19 @@ def test_workflows_are_switched_on_and_off_in_the_list(window: Window) -> None:
     assert window.browser.complaints() == []
 
 
+def test_a_phone_shows_several_workflows_at_once_and_where_the_keyboard_is(window: Window) -> None:
+    """A4.2, B8: a line for each of ten columns filled the screen with one workflow."""
+    make_workflow(tags=["finance", "monthly"], read_only_hint=True)
+    window.browser.resize(380)
+    window.open(list_url(Workflow))
+    height, of_screen = window.run(
+        "return [document.querySelector('.data-row').offsetHeight, document.documentElement.scrollWidth]"
+    )
+    assert (height < 250, of_screen <= 380) == (True, True), (height, of_screen)
+    window.browser.tab_to("[id^=switch-]")
+    assert window.run("return getComputedStyle(document.activeElement).outlineStyle") == "solid"
+
+
 LONG = "a_name_of_all_the_sixty_four_letters_that_a_tool_can_have_here_abc"
 
 
