@@ -416,8 +416,8 @@ class WorkflowAdmin(FixedRowsMixin, ToolPagesMixin):
             enable(forms.Form())
             return None
         note = (
-            f"Enables {counted(count, 'workflow')} of {len(keys):,} selected. "
-            f"{counted(count_newly_exposed(keys), 'tool')} of them would become visible to agents."
+            f"Enables {count:,} of {counted(len(keys), 'selected workflow')}. "
+            f"Newly visible to agents: {counted(count_newly_exposed(keys), 'tool')}."
         )
         sent = [(f"{SEEN}-{key}", content_hash) for key, content_hash in seen.items()]
         return ask_for_selected(

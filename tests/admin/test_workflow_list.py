@@ -228,7 +228,7 @@ def test_many_workflows_are_enabled_only_after_the_page_said_how_many_agents_wou
     Workflow.objects.filter(pk=first).update(content_hash="z")
     chosen = {"action": "enable_selected", "_selected_action": [first], "select_across": 1}
     question = admin_client.post(LIST, chosen | shown)
-    assert "Enables 60 workflows of 61 selected. 59 tools of them would become visible" in text_of(question)
+    assert "Enables 60 of 61 selected workflows. Newly visible to agents: 59 tools." in text_of(question)
     assert Workflow.objects.filter(enabled=True).count() == 1
     sent = question.content.decode()
     answers = dict(re.findall(r'type="hidden" name="([^"]+)" value="([^"]*)"', sent))
