@@ -536,12 +536,11 @@ def _light_workflows() -> Iterator[LightWorkflow]:
 
 def count_newly_exposed(keys: Collection[int]) -> int:
     """Of these workflows, those that agents do not see yet and would see if all were enabled."""
-    chain = FilterChain(WorkflowFilter.objects.filter(enabled=True))
-    chosen = frozenset(keys)
-    enabled = (
-        one._replace(enabled=True) for one in _light_workflows() if one.pk in chosen and not one.enabled
+    chain, chosen = FilterChain(WorkflowFilter.objects.filter(enabled=True)), frozenset(keys)
+    disabled = (one for one in _light_workflows() if one.pk in chosen and not one.enabled)
+    return sum(
+        one.source.enabled and one.missing_since is None and chain.lets_through(one) for one in disabled
     )
-    return sum(explain_exposure(one, chain).visibility == Visibility.EXPOSED for one in enabled)
 
 
 @dataclass(frozen=True, slots=True)
