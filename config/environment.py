@@ -943,8 +943,9 @@ def _unreadable(folder: Path) -> list[str]:
 def _sentence(name: str, complaint: str, value: Any) -> str:
     fields = zip(variable_names(), Environment.model_fields.values(), strict=True)
     secret = {variable for variable, field in fields if field.annotation is SecretStr}
-    # An address may contain a password.
-    shown = "a hidden value" if name in secret or "@" in str(value) else repr(value)
+    # An address may contain a password, and whoever knows a webhook's address may send.
+    is_secret = name in secret or "@" in str(value) or name.endswith("_WEBHOOK_URL")
+    shown = "a hidden value" if is_secret else repr(value)
     return f"{name}: {complaint} (got {shown})"
 
 

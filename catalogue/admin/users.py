@@ -111,15 +111,15 @@ def _covers(request: HttpRequest, other: User | Group | None) -> bool:
 def _links_of(objs: Iterable[User | Group]) -> Iterator[tuple[str, str]]:
     """Of each row that is deleted with these, Django's words and ours."""
     keys = [obj.pk for obj in objs]
-    column = "user" if isinstance(next(iter(objs), None), User) else "group"
+    deleted = "user" if isinstance(next(iter(objs), None), User) else "group"
     for links, others in (
         (User.groups.through, ("user", "group")),
         (User.user_permissions.through, ("user", "permission")),
         (Group.permissions.through, ("group", "permission")),
     ):
-        if column not in others:
+        if deleted not in others:
             continue
-        rows: QuerySet[Any] = links._default_manager.filter(**{f"{column}__in": keys})
+        rows: QuerySet[Any] = links._default_manager.filter(**{f"{deleted}__in": keys})
         for row in rows.select_related(*others):
             one, other = (getattr(row, name) for name in others)
             has = f"Membership of {one} in {other}" if links is User.groups.through else ""

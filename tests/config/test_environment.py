@@ -146,6 +146,18 @@ def test_settings_may_be_files_below_what_the_environment_says(
     assert (read.secret_key.get_secret_value(), read.port) == ("k" * 40, 7001)
 
 
+def test_a_refused_address_of_a_webhook_is_not_quoted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """B4: whoever knows it may send."""
+    monkeypatch.setenv(
+        "CATALOGUE_APPROVAL_WEBHOOK_URL", "https://hooks.example.com/services/T0?sig=known#top"
+    )
+    with pytest.raises(SystemExit) as refusal:
+        read_environment()
+    told = str(refusal.value)
+    assert "The URL must end before any '#'. (got a hidden value)" in told
+    assert "T0" not in told and "known" not in told
+
+
 def test_what_a_file_of_a_setting_has_wrong_is_told_as_of_the_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
