@@ -79,10 +79,11 @@ def result_address(execution: Execution, *, offset: int = 0) -> str:
     return f"execution://{execution.pk}/result" + (f"?offset={offset}" if offset else "")
 
 
-def promises_output(workflow: Workflow) -> bool:
+def promises_output(workflow: Workflow, *, to_the_end: bool = True) -> bool:
     """Whether its tool has an output schema: not if it may answer with a handle, which would break it. Many
-    clients then show their model an error instead of the handle."""
-    return needs_structure(workflow) and not workflow.may_need_approval
+    clients then show their model an error instead of the handle. `to_the_end`: the client waits for the run's
+    end."""
+    return to_the_end and needs_structure(workflow) and not workflow.may_need_approval
 
 
 def needs_structure(workflow: Workflow) -> bool:

@@ -41,9 +41,7 @@ def is_modern(context: Context) -> bool:
 def is_unnamed(context: Context) -> bool:
     if (client := context.session.client_params) is not None:
         return client.client_info.name == UNNAMED
-    if context.request is None or SESSION_HEADER not in context.request.headers:
-        return False
-    return UNNAMED_MARK in session_marks(context.request.headers)
+    return context.request is not None and UNNAMED_MARK in session_marks(context.request.headers)
 
 
 def session_marks(headers: Mapping[str, str]) -> frozenset[str]:

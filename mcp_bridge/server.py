@@ -247,7 +247,10 @@ class _Bridge:
         """Over HTTP, `DirectAnswers` answers nearly all of these from the same bytes."""
         cursor = None if params is None else params.cursor
         closed_page = await self._server.tool_lists.closed_page(
-            self.access_of(context), context.protocol_version, cursor
+            self.access_of(context),
+            context.protocol_version,
+            cursor,
+            is_unnamed=request_meta.is_unnamed(context),
         )
         listed: dict[str, Any] = json.loads(closed_page[:-1])
         return listed

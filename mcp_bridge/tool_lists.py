@@ -112,14 +112,18 @@ def make_of_each(
             yield workflow, made
 
 
-def workflow_tool(workflow: Workflow, *, portable: PortableView | None = None) -> Tool:
+def workflow_tool(
+    workflow: Workflow, *, portable: PortableView | None = None, to_the_end: bool = True
+) -> Tool:
+    """`to_the_end`: as in `promises_output`."""
+    is_promised = promises_output(workflow, to_the_end=to_the_end)
     hints = workflow.effective_hints
     tool = Tool(
         name=workflow.tool_name,
         title=workflow.title,
         description=workflow.shown_description,
         input_schema=workflow.served_input_schema,
-        output_schema=workflow.served_output_schema if promises_output(workflow) else None,
+        output_schema=workflow.served_output_schema if is_promised else None,
         annotations=ToolAnnotations.model_validate(hints) if hints else None,
         icons=icons_of(workflow),
     )
@@ -144,13 +148,20 @@ class SerialisedTools:
     """Tools of workflows, shared by all lists of a process; most stay the same at a new revision."""
 
     def __init__(self) -> None:
-        # By protocol version and slug of a portable toolset.
-        self._by_version: defaultdict[tuple[str, str], dict[int, SerialisedTool]] = defaultdict(dict)
+        # By protocol version, slug of a portable toolset, and whether the client waits to the end.
+        self._by_version: defaultdict[tuple[str, str, bool], dict[int, SerialisedTool]] = defaultdict(dict)
         self._shown: dict[int, tuple[Workflow, bool, tuple[Any, ...]]] = {}
         self._changing = threading.Lock()
 
-    def of(self, workflow: Workflow, version: str, portable: PortableView | None = None) -> SerialisedTool:
-        key = (version, portable.entry.toolset.slug if portable else "")
+    def of(
+        self,
+        workflow: Workflow,
+        version: str,
+        portable: PortableView | None = None,
+        *,
+        to_the_end: bool = True,
+    ) -> SerialisedTool:
+        key = (version, portable.entry.toolset.slug if portable else "", to_the_end)
         known = self._by_version.get(key, {}).get(workflow.pk)
         shown_as = portable.shown_name(workflow.tool_name) if portable else workflow.tool_name
         is_approved = bool(workflow.approving_toolsets)
@@ -165,7 +176,8 @@ class SerialisedTools:
         if known is not None and (known.shown_as, known.made_of) == (shown_as, made_of):
             made = replace(known, workflow=workflow, is_approved=is_approved)
         else:
-            tool = serialise_tool(workflow_tool(workflow, portable=portable), version)
+            made_tool = workflow_tool(workflow, portable=portable, to_the_end=to_the_end)
+            tool = serialise_tool(made_tool, version)
             made = SerialisedTool(workflow, shown_as, made_of, tool, len(tool.decode()), is_approved)
         with self._changing:
             self._by_version[key][workflow.pk] = made
@@ -239,27 +251,32 @@ class View:
     scopes: frozenset[str]
     version: str  # Of the protocol; handshake versions share one wire format
     person: Person | None = None  # Only names that occur in reservations
+    is_patient: bool = True  # Neither the client nor its token limits how long a call waits
 
     @classmethod
-    def of(cls, access: Access, version: str, catalogue: ExposedCatalogue) -> "View":
+    def of(
+        cls, access: Access, version: str, catalogue: ExposedCatalogue, *, is_unnamed: bool = False
+    ) -> "View":
         person = catalogue.reservations.relevant_of(access.bounds.person)
-        return cls(access.toolset, access.scopes, _shared(version), person)
+        return cls._made(access, version, person, is_unnamed)
 
     @classmethod
-    def at_once(cls, access: Access, version: str) -> "View | None":
+    def at_once(cls, access: Access, version: str, *, is_unnamed: bool = False) -> "View | None":
         """Without the database; None if it must be queried, for callers to whom reservations apply."""
         if access.bounds.person is None:
-            return cls(access.toolset, access.scopes, _shared(version))
+            return cls._made(access, version, None, is_unnamed)
         catalogue = fresh_catalogue()
-        return None if catalogue is None else cls.of(access, version, catalogue)
+        return None if catalogue is None else cls.of(access, version, catalogue, is_unnamed=is_unnamed)
+
+    @classmethod
+    def _made(cls, access: Access, version: str, person: Person | None, is_unnamed: bool) -> "View":
+        shared = LATEST_HANDSHAKE_VERSION if version in HANDSHAKE_PROTOCOL_VERSIONS else version
+        is_patient = not (is_unnamed or access.inline_wait_seconds or access.learned_wait_seconds)
+        return cls(access.toolset, access.scopes, shared, person, is_patient)
 
     @property
     def bounds(self) -> Bounds:
         return Bounds(self.toolset, self.person)
-
-
-def _shared(version: str) -> str:
-    return LATEST_HANDSHAKE_VERSION if version in HANDSHAKE_PROTOCOL_VERSIONS else version
 
 
 @dataclass(slots=True)
@@ -290,7 +307,8 @@ class ToolList:
         portable = self.portable
         shown_as = portable.shown_name if portable else str
         of_workflows = make_of_each(serialised_tools.what_shows, self.workflows, self.catalogue)
-        return [*self.built_in, *((shown_as(workflow.tool_name), what) for workflow, what in of_workflows)]
+        named = ((shown_as(workflow.tool_name), what) for workflow, what in of_workflows)
+        return [self._is_awaited_to_the_end, *self.built_in, *named]
 
     def make_pages_of(self, former: "ToolList") -> None:
         for begin in list(former._pages):
@@ -299,13 +317,23 @@ class ToolList:
             elif begin == 0:
                 self.closed_page(None)
 
+    @property
+    def _is_awaited_to_the_end(self) -> bool:
+        entry = self.catalogue.toolset_within(self.view.bounds)
+        return self.view.is_patient and (entry is None or entry.toolset.inline_wait_seconds is None)
+
     def _bounds(self, cursor: str | None) -> tuple[int, int, str | None]:
         return page_bounds(self.positions, cursor, settings.CATALOGUE["page_size"])
 
     def _make(self, begin: int, end: int, following: str | None) -> bytes:
         ahead = len(self.built_in)
         workflows = self.workflows[max(begin - ahead, 0) : max(end - ahead, 0)]
-        serialise = partial(serialised_tools.of, version=self.view.version, portable=self.portable)
+        serialise = partial(
+            serialised_tools.of,
+            version=self.view.version,
+            portable=self.portable,
+            to_the_end=self._is_awaited_to_the_end,
+        )
         of_workflows = [made.tool for _, made in make_of_each(serialise, workflows, self.catalogue)]
         tools = b",".join(self.built_in[begin:end] + of_workflows)
         made = self._before_tools(following) + tools + b"]}}"
@@ -340,16 +368,19 @@ class ToolLists:
         self._refreshing: asyncio.Task[None] | None = None
         _all_lists.add(self)
 
-    async def closed_page(self, access: Access, version: str, cursor: str | None) -> bytes:
-        view = View.at_once(access, version)
+    async def closed_page(
+        self, access: Access, version: str, cursor: str | None, *, is_unnamed: bool = False
+    ) -> bytes:
+        """`is_unnamed`: the client, which then gets handles early."""
+        view = View.at_once(access, version, is_unnamed=is_unnamed)
         known = None if view is None else self._lists.get(view)
         page = known.known_page(cursor) if known is not None and self._is_usable(known) else None
         if page is None:
-            page = await run_in_database(self._make_page, access, version, cursor)
+            page = await run_in_database(self._make_page, access, version, cursor, is_unnamed)
         return page
 
-    def _make_page(self, access: Access, version: str, cursor: str | None) -> bytes:
-        present = self.current(View.of(access, version, current_catalogue()))
+    def _make_page(self, access: Access, version: str, cursor: str | None, is_unnamed: bool) -> bytes:
+        present = self.current(View.of(access, version, current_catalogue(), is_unnamed=is_unnamed))
         with self._making:
             return present.closed_page(cursor)
 

@@ -253,6 +253,42 @@ async def test_a_client_without_a_name_of_its_own_gets_a_handle_from_its_first_c
     assert ended["output"] == {"answer": 42}
 
 
+PROMISED = {"output_schema": {"type": "object", "required": ["answer"]}, "execution_type": "sync"}
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_a_client_without_a_name_that_validates_results_gets_the_handle_too(
+    open_client: Connect, long_workflow: Workflow, era: str
+):
+    """A8.4: it compares structured content with the output schema that it was shown, which no handle fits."""
+    await in_database(change)(**PROMISED)
+    async with open_client(mode=era, **UNNAMED) as client:
+        assert "report" in [tool.name for tool in (await client.list_tools()).tools]
+        handle = (await after(4, client.call_tool("report", {}))).structured_content
+    assert handle["next"]["arguments"]["execution_id"]
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_only_a_client_that_waits_to_the_end_is_shown_an_output_schema(
+    connect: Connect, long_workflow: Workflow, era: str
+):
+    """A8.3"""
+    await in_database(change)(**PROMISED)
+    shown = {}
+    for name in ("long", "token", "lesson", "toolset"):
+        text = await make_known(name)
+        async with connect(mode=era, as_token=text, toolset=name) as client:
+            shown[name] = await find_output_schema(client)
+    async with connect(mode=era, **UNNAMED) as client:
+        shown["unnamed"] = await find_output_schema(client)
+    assert [name for name, schema in shown.items() if schema is not None] == ["long"]
+
+
+async def find_output_schema(client: Client) -> Any:
+    (tool,) = [tool for tool in (await client.list_tools()).tools if tool.name == "report"]
+    return tool.output_schema
+
+
 async def test_a_product_that_waits_less_does_so_for_a_client_without_a_name_too(
     connect: Connect, long_workflow: Workflow, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ):
