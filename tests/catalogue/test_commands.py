@@ -37,6 +37,7 @@ def test_every_command_explains_itself(name: str, capsys: pytest.CaptureFixture[
     assert name in usage and "options:" in usage and len(usage.splitlines()) > 5
 
 
+@pytest.mark.e2e
 def test_a_command_whose_output_nobody_reads_any_more_ends_without_a_word() -> None:
     """Such as `list_tools | head -1`."""
     words = [sys.executable, "manage.py", "check"]

@@ -22,7 +22,7 @@ from tests.migrated import copy_migrated
 from tests.processes import ROOT, database_url
 from tests.warm_starts import run_warm
 
-pytestmark = pytest.mark.usefixtures("warm_starts")
+pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("warm_starts")]
 
 
 @pytest.fixture

@@ -183,6 +183,7 @@ def test_no_message_shows_a_secret():
     assert "hunter2" not in outcome.stderr + outcome.stdout
 
 
+@pytest.mark.e2e
 def test_a_debug_page_shows_no_password_of_the_settings():
     """E6: anybody can ask for one, by naming a host that is not ours."""
     program = (

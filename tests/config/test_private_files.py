@@ -10,7 +10,7 @@ from django.core.management import CommandError, call_command
 from tests.migrated import copy_migrated
 from tests.warm_starts import run_warm
 
-pytestmark = pytest.mark.usefixtures("warm_starts")
+pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("warm_starts")]
 
 
 def run(folder: Path, *words: str, **variables: str) -> str:

@@ -68,6 +68,7 @@ def test_files_may_be_kept() -> None:
         assert "max-age" in answer["Cache-Control"]
 
 
+@pytest.mark.e2e
 @pytest.mark.usefixtures("warm_starts")
 @pytest.mark.parametrize(
     ("public_url", "told"),

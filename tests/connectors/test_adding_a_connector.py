@@ -133,6 +133,7 @@ def test_the_page_names_every_method_that_a_connector_needs() -> None:
     assert len(PAGE.splitlines()) <= 190
 
 
+@pytest.mark.e2e
 def test_a_new_package_has_a_connector_of_its_name_and_passes_its_tests(tmp_path: Path) -> None:
     """B10: with nothing to change but the engine."""
     folder = tmp_path / "package"
