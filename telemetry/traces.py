@@ -10,11 +10,11 @@ import os
 import re
 from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextvars import Context, ContextVar, Token
-from typing import Any
+from typing import Any, NamedTuple
 
 from opentelemetry import context as otel_context
 from opentelemetry import trace
-from opentelemetry.trace import SpanKind, Status, StatusCode
+from opentelemetry.trace import Span, SpanKind, Status, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 REQUEST_ID_HEADER = "x-request-id"
@@ -25,6 +25,18 @@ FLUSH_MILLISECONDS = 2_000
 
 request_id: ContextVar[str] = ContextVar("request_id", default="")
 """Empty without a request, such as in scheduled work."""
+
+
+class _Here(NamedTuple):
+    """What is asked of the current span, read once: OpenTelemetry looks it up by ten calls each time."""
+
+    span: Span
+    trace_id: str
+    traceparent: str
+    is_left_out: bool  # Ours, and not recorded: nor are spans within it
+
+
+_here: ContextVar[_Here | None] = ContextVar("here", default=None)
 _propagator = TraceContextTextMapPropagator()
 _tracer = trace.get_tracer(SERVICE)
 _exporting: list[Any] = []  # The provider of spans, if there is one
@@ -44,7 +56,7 @@ def begin_request(headers: Iterable[tuple[bytes, bytes]]) -> str:
     if b"traceparent" in sent:
         context = context_of({name.decode(): value.decode("latin-1") for name, value in sent.items()})
         if context is not None:
-            otel_context.attach(context)
+            _enter(context)
             identity = identity or current_trace_id()
     identity = identity or new_request_id()
     request_id.set(identity)
@@ -63,15 +75,36 @@ def context_of(meta: Mapping[str, Any] | None) -> otel_context.Context | None:
 
 
 def current_trace_id() -> str:
-    found = trace.get_current_span().get_span_context()
-    return trace.format_trace_id(found.trace_id) if found.is_valid else ""
+    here = _here.get()
+    return "" if here is None else here.trace_id
 
 
 def current_traceparent() -> str | None:
-    found = trace.get_current_span().get_span_context()
-    if not found.is_valid:
-        return None
-    return f"00-{found.trace_id:032x}-{found.span_id:016x}-{found.trace_flags:02x}"
+    here = _here.get()
+    return None if here is None else here.traceparent
+
+
+class _Left(NamedTuple):
+    """What restores what was current before."""
+
+    context: Token[otel_context.Context]
+    here: Token[_Here | None]
+
+    def restore(self) -> None:
+        _here.reset(self.here)
+        otel_context.detach(self.context)
+
+
+def _enter(context: otel_context.Context, *, is_ours: bool = False) -> _Left:
+    """Make the span of that context the current one. `is_ours`: it was, though in another process."""
+    span = trace.get_current_span(context)
+    found = span.get_span_context()
+    here = None
+    if found.is_valid:
+        trace_id, flags = trace.format_trace_id(found.trace_id), found.trace_flags
+        parent = f"00-{trace_id}-{trace.format_span_id(found.span_id)}-{flags:02x}"
+        here = _Here(span, trace_id, parent, (is_ours or not found.is_remote) and not flags.sampled)
+    return _Left(otel_context.attach(context), _here.set(here))
 
 
 def outgoing_headers() -> dict[str, str]:
@@ -87,12 +120,12 @@ def outgoing_headers() -> dict[str, str]:
 @contextlib.contextmanager
 def continued(*, traceparent: str | None, identity: str | None) -> Iterator[None]:
     """The block is part of an earlier request, or of none."""
-    attached, before = continue_request(traceparent=traceparent, identity=identity)
+    left, before = continue_request(traceparent=traceparent, identity=identity)
     try:
         yield
     finally:
         request_id.reset(before)
-        otel_context.detach(attached)
+        left.restore()
 
 
 def begin_apart(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -100,22 +133,20 @@ def begin_apart(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
     return asyncio.create_task(work, context=Context())
 
 
-def continue_request(
-    *, traceparent: str | None, identity: str | None
-) -> tuple[Token[otel_context.Context], Token[str]]:
+def continue_request(*, traceparent: str | None, identity: str | None) -> tuple[_Left, Token[str]]:
     """Like `continued`, for the rest of this thread's context. Returns what restores the one before."""
     carrier = {TRACEPARENT: traceparent} if traceparent else {}
-    attached = otel_context.attach(_propagator.extract(carrier, context=otel_context.Context()))
-    return attached, request_id.set(identity or "")
+    left = _enter(_propagator.extract(carrier, context=otel_context.Context()), is_ours=True)
+    return left, request_id.set(identity or "")
 
 
 def step(name: str, *, execution: object) -> contextlib.AbstractContextManager[object]:
     """A step of a run: a new span, or an attribute of the current one, such as that of a tools/call."""
     if not _exporting:
         return _NOTHING
-    around = trace.get_current_span()
-    if around.is_recording():
-        around.set_attribute("catalogue.execution", str(execution))
+    here = _here.get()
+    if here is not None and here.span.is_recording():
+        here.span.set_attribute("catalogue.execution", str(execution))
         return _NOTHING
     return span(name, attributes={"catalogue.execution": str(execution)})
 
@@ -131,9 +162,8 @@ def span(
     An error ends the span as failed, with its type but without its message, which may quote engines and
     callers."""
     if _exporting:
-        around = trace.get_current_span().get_span_context()
-        is_ours = around.is_valid and not around.is_remote
-        if parent is None and is_ours and not around.trace_flags.sampled:
+        here = _here.get()
+        if parent is None and here is not None and here.is_left_out:
             return _NOTHING
         return CurrentSpan(name, kind, parent, attributes)
     return _NOTHING if parent is None else _within(parent)
@@ -144,17 +174,17 @@ _NOTHING = contextlib.nullcontext()
 
 @contextlib.contextmanager
 def _within(context: otel_context.Context) -> Iterator[None]:
-    before = otel_context.attach(context)
+    left = _enter(context)
     try:
         yield
     finally:
-        otel_context.detach(before)
+        left.restore()
 
 
 class CurrentSpan:
     """Like `start_as_current_span`, which nests three generators, in three quarters of the time."""
 
-    __slots__ = ("_attributes", "_before", "_has_failed", "_kind", "_name", "_parent", "_span")
+    __slots__ = ("_attributes", "_has_failed", "_kind", "_left", "_name", "_parent", "_span")
 
     def __init__(
         self,
@@ -175,7 +205,7 @@ class CurrentSpan:
             record_exception=False,
             set_status_on_exception=False,
         )
-        self._before = otel_context.attach(trace.set_span_in_context(self._span))
+        self._left = _enter(trace.set_span_in_context(self._span))
         return self
 
     def rename(self, name: str) -> None:
@@ -190,7 +220,7 @@ class CurrentSpan:
         self._span.set_status(Status(StatusCode.ERROR))
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
-        otel_context.detach(self._before)
+        self._left.restore()
         if isinstance(error, Exception) and not self._has_failed:
             self.fail(type(error).__name__)
         self._span.end()
