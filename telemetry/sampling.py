@@ -6,18 +6,16 @@ import time
 from collections.abc import Sequence
 
 from opentelemetry.context import Context
-from opentelemetry.sdk.trace.sampling import Decision, ParentBased, Sampler, SamplingResult
+from opentelemetry.sdk.trace.sampling import Decision, Sampler, SamplingResult
 from opentelemetry.trace import Link, SpanKind, TraceState, get_current_span
 from opentelemetry.util.types import Attributes
 
 
-def sampler(per_second: float) -> Sampler | None:
-    """A trace that a client begins is recorded if the client says so. None, for 0: OpenTelemetry's own."""
-    return ParentBased(AtMost(per_second)) if per_second else None
-
-
 class AtMost(Sampler):
-    """Record a new trace unless so many have begun within a second."""
+    """Record a new trace unless so many have begun within a second.
+
+    Within ParentBased: a trace that a client begins is recorded if the client says so.
+    """
 
     def __init__(self, per_second: float) -> None:
         self._per_second, self._most = per_second, max(per_second, 1.0)
@@ -38,6 +36,10 @@ class AtMost(Sampler):
         if self._takes_one():
             return SamplingResult(Decision.RECORD_AND_SAMPLE, attributes, before)
         return SamplingResult(Decision.DROP, trace_state=before)
+
+    def is_used_up(self) -> bool:
+        """Whether it would not record a trace that begins now."""
+        return self._left + (time.monotonic() - self._at) * self._per_second < 1
 
     def _takes_one(self) -> bool:
         with self._lock:

@@ -7,15 +7,21 @@ as headers. Without an OTLP endpoint, no spans are created, and a client's trace
 import asyncio
 import contextlib
 import os
+import random
 import re
 from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextvars import Context, ContextVar, Token
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from opentelemetry import context as otel_context
 from opentelemetry import trace
-from opentelemetry.trace import Span, SpanKind, Status, StatusCode
+from opentelemetry.trace import NonRecordingSpan, Span, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+if TYPE_CHECKING:  # Imported where spans are exported
+    from opentelemetry.sdk.trace import TracerProvider
+
+    from telemetry.sampling import AtMost
 
 REQUEST_ID_HEADER = "x-request-id"
 REQUEST_ID = re.compile(r"[A-Za-z0-9._:+/=-]{1,64}")
@@ -39,7 +45,14 @@ class _Here(NamedTuple):
 _here: ContextVar[_Here | None] = ContextVar("here", default=None)
 _propagator = TraceContextTextMapPropagator()
 _tracer = trace.get_tracer(SERVICE)
-_exporting: list[Any] = []  # The provider of spans, if there is one
+
+
+class Exporting(NamedTuple):
+    provider: "TracerProvider"
+    new_traces: "AtMost | None"  # None: OpenTelemetry's own choice
+
+
+_exporting: list[Exporting] = []  # One at most
 
 
 def new_request_id() -> str:
@@ -163,8 +176,11 @@ def span(
     callers."""
     if _exporting:
         here = _here.get()
-        if parent is None and here is not None and here.is_left_out:
-            return _NOTHING
+        if parent is None:
+            if here is not None and here.is_left_out:
+                return _NOTHING
+            if here is None and (limit := _exporting[0].new_traces) is not None and limit.is_used_up():
+                return _LeftOut()
         return CurrentSpan(name, kind, parent, attributes)
     return _NOTHING if parent is None else _within(parent)
 
@@ -179,6 +195,23 @@ def _within(context: otel_context.Context) -> Iterator[None]:
         yield
     finally:
         left.restore()
+
+
+class _LeftOut:
+    """A trace that is not recorded. The log and the engines get its id all the same, by a fifth of the SDK's
+    calls."""
+
+    __slots__ = ("_left",)
+
+    def __enter__(self) -> None:
+        trace_id, span_id = random.getrandbits(128) or 1, random.getrandbits(64) or 1
+        span = NonRecordingSpan(SpanContext(trace_id, span_id, is_remote=False, trace_flags=TraceFlags()))
+        parent = f"00-{trace_id:032x}-{span_id:016x}-00"
+        here = _Here(span, f"{trace_id:032x}", parent, is_left_out=True)
+        self._left = _Left(otel_context.attach(trace.set_span_in_context(span)), _here.set(here))
+
+    def __exit__(self, *_: object) -> None:
+        self._left.restore()
 
 
 class CurrentSpan:
@@ -236,8 +269,9 @@ def export_spans(*, process: str, version: str, traces_per_second: float) -> Non
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExportResult
+    from opentelemetry.sdk.trace.sampling import ParentBased
 
-    from telemetry.sampling import sampler
+    from telemetry.sampling import AtMost
 
     class WithoutWords(OTLPSpanExporter):
         """Spans of the MCP SDK have the messages of errors, which may quote credentials and arguments."""
@@ -274,15 +308,15 @@ def export_spans(*, process: str, version: str, traces_per_second: float) -> Non
         def __hash__(self) -> int:
             return hashed
 
-    provider = TracerProvider(
-        sampler(traces_per_second), HashedOnce(dict(resource.attributes), resource.schema_url)
-    )
+    limit = AtMost(traces_per_second) if traces_per_second else None
+    sampler = None if limit is None else ParentBased(limit)
+    provider = TracerProvider(sampler, HashedOnce(dict(resource.attributes), resource.schema_url))
     provider.add_span_processor(BatchSpanProcessor(WithoutWords()))
     trace.set_tracer_provider(provider)
-    _exporting.append(provider)
+    _exporting.append(Exporting(provider, limit))
 
 
 def finish_spans() -> None:
     """Send the remaining spans before the process ends."""
-    for provider in _exporting:
-        provider.force_flush(FLUSH_MILLISECONDS)
+    for exporting in _exporting:
+        exporting.provider.force_flush(FLUSH_MILLISECONDS)

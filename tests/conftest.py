@@ -22,6 +22,7 @@ from django.test.utils import instrumented_test_render, override_settings
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.sdk.trace.sampling import ParentBased
 from pytest_django import DjangoDbBlocker
 from whitenoise.middleware import WhiteNoiseMiddleware
 from xdist.remote import Producer
@@ -45,7 +46,7 @@ from mcp_bridge.external_tokens import forget_outside
 from mcp_bridge.tokens import forget_uses
 from mcp_bridge.tool_lists import forget_costs, forget_tool_lists
 from telemetry import traces
-from telemetry.sampling import sampler
+from telemetry.sampling import AtMost
 from tests.audit.opened import opened_audit
 from tests.engines.job_engines.servers import job_engine_servers
 from tests.engines.prefect.server import prefect_server
@@ -187,10 +188,12 @@ def _contexts_of_pages_only(django_test_environment: None) -> Iterator[None]:
 @pytest.fixture
 def spans(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> InMemorySpanExporter:
     """What a collector of traces would get: all, or a parameter's number of new traces a second."""
-    exporter, provider = InMemorySpanExporter(), TracerProvider(sampler(getattr(request, "param", 0)))
+    limit = AtMost(request.param) if hasattr(request, "param") else None
+    sampler = None if limit is None else ParentBased(limit)
+    exporter, provider = InMemorySpanExporter(), TracerProvider(sampler)
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     monkeypatch.setattr(traces, "_tracer", provider.get_tracer(traces.SERVICE))
-    monkeypatch.setattr(traces, "_exporting", [provider])
+    monkeypatch.setattr(traces, "_exporting", [traces.Exporting(provider, limit)])
     return exporter
 
 
