@@ -80,6 +80,7 @@ def _in_short(old: str, new: str) -> str:
 HISTORY_PAGE = 100
 RELATED = "__id__exact"  # How lists name the filter by a related object
 KEY = "the-key-of-the-row"
+ASKED = "asked"  # The keys of the rows that `ask_for_selected` asks about
 
 if TYPE_CHECKING:
     UnfoldAdmin = admin.ModelAdmin[Any]
@@ -210,6 +211,14 @@ class CatalogueAdmin(UnfoldAdmin):
             if name.endswith(RELATED) and name.removesuffix(RELATED) in fields
         }
         return {**of_list, **super().get_changeform_initial_data(request)}
+
+    def response_action(
+        self, request: HttpRequest, queryset: QuerySet[Any], *args: Any, **kwargs: Any
+    ) -> HttpResponse | None:
+        """An answer is for the rows that the question was about, not for all that match by then."""
+        if (asked := request.POST.get(ASKED)) is not None:
+            queryset = queryset.filter(pk__in=[key for key in asked.split(",") if key.isdecimal()])
+        return super().response_action(request, queryset, *args, **kwargs)
 
     # What others changed since the form was opened
 
@@ -514,6 +523,8 @@ def ask_for_selected(
             ("action", request.POST["action"]),
             ("select_across", across),
             ("post", "yes"),
+            # In one field, because a form may have a thousand of them at most.
+            (ASKED, ",".join(map(str, queryset.values_list("pk", flat=True)))),
             *selected,
             *sent,
         ],

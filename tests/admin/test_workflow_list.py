@@ -239,6 +239,23 @@ def test_many_workflows_are_enabled_only_after_the_page_said_how_many_agents_wou
     assert "Enabled: 1." in told(admin_client.post(LIST, few)), "a few need no question"
 
 
+@pytest.mark.parametrize("action", ["enable_selected", "tag_selected", "remove_selected"])
+def test_an_answer_is_for_the_workflows_that_the_question_counted(admin_client: Client, action: str) -> None:
+    """A4.4: a listing or another curator adds rows to those that the list matches in the meantime."""
+    gone = timezone.now() if action == "remove_selected" else None
+    source = make_source("large")
+    rows = make_workflows(60, source, enabled=False, category="reports", missing_since=gone)
+    reports = f"{LIST}?category=reports"
+    chosen = {"action": action, "_selected_action": [rows[0].pk], "select_across": 1}
+    question = admin_client.post(reports, chosen)
+    assert "60" in text_of(question)
+    late = make_workflow(source, name="late", enabled=False, category="reports", missing_since=gone)
+    answers = dict(re.findall(r'type="hidden" name="([^"]+)" value="([^"]*)"', question.content.decode()))
+    assert ": 60." in told(admin_client.post(reports, answers | {"tags": "checked"}))
+    late.refresh_from_db()
+    assert (late.enabled, late.shown_tags) == (False, []), "nobody was asked about it"
+
+
 def test_who_may_only_look_has_no_switch(staff_with: StaffWith) -> None:
     """B8."""
     workflow = make_workflow()
