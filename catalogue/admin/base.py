@@ -427,6 +427,7 @@ class ButtonsMixin(CatalogueAdmin):
     or cancel anything."""
 
     buttons: Iterable[str] = ()
+    why_gone = ""  # A sentence about objects that others have removed since the page was shown
 
     def get_buttons(self, request: HttpRequest, obj: Any) -> list[Button]:
         """Those that apply to the object; none for users who may only view."""
@@ -454,6 +455,8 @@ class ButtonsMixin(CatalogueAdmin):
             raise PermissionDenied
         obj = self.get_object(request, unquote(object_id))
         if obj is None:
+            gone = f"Nothing was done: this {self.opts.verbose_name} no longer exists. {self.why_gone}"
+            messages.warning(request, gone.strip())
             return HttpResponseRedirect(reverse(f"admin:{self._url_name}_changelist"))
         if request.method == "POST":
             method = getattr(self, name)

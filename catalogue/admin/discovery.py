@@ -1,13 +1,14 @@
 """Discovery runs, and the reviews and confirmations that they wait for."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from difflib import SequenceMatcher
 from typing import Any, ClassVar
 
 from django import forms
 from django.contrib import admin, messages
+from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseBase, HttpResponseRedirect
 from django.urls import reverse
@@ -36,7 +37,7 @@ from catalogue.review import (
 )
 
 KIND_BADGES = {Review.Kind.CHANGED: "warning", Review.Kind.NEW: "info"}
-OFFER, FIELD, IN_PART = "offer", "field", "in_part"
+OFFER, FIELD, IN_PART, KEPT = "offer", "field", "in_part", "kept"
 COMMANDING = "may try to command agents"
 SHOWN_DONE = 5
 SHOWN_AT_ONCE = 50  # Reviews on one page, and so the most that one click decides
@@ -88,6 +89,7 @@ class ReviewAdmin(base.PanelOnlyMixin, base.ButtonsMixin):
     search_help_text = "Names and ids"
     actions = ("accept_selected", "keep_selected")
     buttons = ("accept", "keep")
+    why_gone = "It was accepted, or the engine withdrew it; the history of the workflow has the decision."
     fields = ("held_since",)
     history_model = Workflow
     change_form_outer_before_template = "catalogue/admin/review.html"
@@ -128,17 +130,17 @@ class ReviewAdmin(base.PanelOnlyMixin, base.ButtonsMixin):
 
     @admin.action(description="Accept: agents see the engine's current version", permissions=["decide"])
     def accept_selected(self, request: HttpRequest, queryset: QuerySet[Review]) -> None:
-        _report(request, accept_offers(_seen(request, queryset), by=actor_of(request)), "Accepted")
+        _decide_selected(request, queryset, accept_offers, "Accepted")
 
     @admin.action(description="Keep the accepted version", permissions=["decide"])
     def keep_selected(self, request: HttpRequest, queryset: QuerySet[Review]) -> None:
-        _report(request, keep_accepted(_seen(request, queryset), by=actor_of(request)), "Kept")
+        _decide_selected(request, queryset, keep_accepted, "Kept")
 
     # The page of one
 
     def get_buttons(self, request: HttpRequest, obj: Review) -> list[base.Button]:
         return [
-            replace(one, values=((OFFER, obj.offer_hash),), label=_label(one, obj))
+            replace(one, values=_shown(obj), label=_label(one, obj))
             for one in super().get_buttons(request, obj)
             if one.name != "keep" or obj.kept_at is None
         ]
@@ -149,6 +151,10 @@ class ReviewAdmin(base.PanelOnlyMixin, base.ButtonsMixin):
         offers, fields = {review.pk: request.POST.get(OFFER, "")}, request.POST.getlist(FIELD)
         if IN_PART in request.POST and not fields:
             messages.warning(request, "Nothing was changed. Select at least one of the differences.")
+            return
+        if review.kept_at and KEPT not in request.POST:
+            told = "Nothing was changed, because it was turned down after your page was loaded."
+            messages.warning(request, told)
             return
         try:
             decided = accept_offers(offers, by=actor_of(request), fields=fields)
@@ -165,7 +171,8 @@ class ReviewAdmin(base.PanelOnlyMixin, base.ButtonsMixin):
     def _press(self, request: HttpRequest, object_id: str, *, name: str) -> HttpResponseBase:
         """Redirects to the list, unless the review must be repeated."""
         answer = super()._press(request, object_id, name=name)
-        if Review.objects.awaiting().filter(pk__in=[object_id]).exists():
+        reviews = Review.objects.all() if name == "accept" else Review.objects.awaiting()
+        if reviews.filter(pk__in=[object_id]).exists():
             return answer
         return HttpResponseRedirect(reverse("admin:catalogue_review_changelist"))
 
@@ -187,7 +194,7 @@ class ReviewAdmin(base.PanelOnlyMixin, base.ButtonsMixin):
             "misfits": find_misfits(obj),
             "shown_differences": [_ShownDifference(one) for one in differences],
             "parts": self._parts(request, obj, differences),
-            "offer": obj.offer_hash,
+            "shown": _shown(obj),
             "new_workflow": _shown_new(workflow) if is_new else (),
         }
 
@@ -203,6 +210,11 @@ class ReviewAdmin(base.PanelOnlyMixin, base.ButtonsMixin):
             for fields in parts.values()
         ]
         return shown if len(shown) > 1 and self.may_press_buttons(request) else []
+
+
+def _shown(review: Review) -> tuple[tuple[str, str], ...]:
+    """What the page shows, which a decision names."""
+    return ((OFFER, review.offer_hash), *(((KEPT, "yes"),) if review.kept_at else ()))
 
 
 def _with_offer(review: Review, placement: Placement) -> SafeString:
@@ -234,6 +246,17 @@ def _seen(request: HttpRequest, reviews: QuerySet[Review]) -> dict[int, str]:
     if unseen := len(chosen) - len(seen):
         messages.warning(request, f"Skipped because the page did not show them: {unseen}.")
     return seen
+
+
+def _decide_selected(
+    request: HttpRequest, reviews: QuerySet[Review], decide: Callable[..., Decided], done: str
+) -> None:
+    """Names those, too, that others have decided since the list was shown, and leaves them alone."""
+    selected = Workflow.objects.filter(pk__in=request.POST.getlist(ACTION_CHECKBOX_NAME))
+    gone = list(selected.exclude(pk__in=reviews.order_by().values("pk")).values_list("tool_name", flat=True))
+    decided = decide(_seen(request, reviews), by=actor_of(request))
+    decided.nothing_held += gone
+    _report(request, decided, done)
 
 
 def _report(request: HttpRequest, decided: Decided, done: str) -> None:

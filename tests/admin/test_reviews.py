@@ -56,9 +56,9 @@ def curator(*permissions: str) -> Client:
     return client
 
 
-def decide(client: Client, review: Review, button: str, offer: str) -> str:
+def decide(client: Client, review: Review, button: str, offer: str, **sent: str) -> str:
     address = page_url(review).replace("/change/", f"/{button}/")
-    return told(client.post(address, {"offer": offer}))
+    return told(client.post(address, {"offer": offer, **sent}))
 
 
 def test_the_page_shows_each_difference_side_by_side(admin_client: Client, source: Source) -> None:
@@ -137,10 +137,44 @@ def test_what_is_turned_down_leaves_the_list_and_can_be_accepted_later(
     assert decide(admin_client, review, "keep", review.offer_hash) == "Kept: report_1."
     assert "No results found" in text_of(admin_client.get(list_url(Review)))
     assert "another description" in text_of(admin_client.get(list_url(Review), {"decision": "kept"}))
-    assert decide(admin_client, review, "accept", review.offer_hash).endswith("Accepted: report_1.")
+    shown = admin_client.get(page_url(review)).content.decode()
+    assert 'name="kept" value="yes"' in shown, "what the decision was made on"
+    accepted = decide(admin_client, review, "accept", review.offer_hash, kept="yes")
+    assert accepted.endswith("Accepted: report_1.")
     assert Workflow.objects.get(upstream_id="wf-1").description.startswith("Ignore")
     names = {entry.actor_name for entry in HistoryEntry.of(review.workflow)}
     assert names == {"admin"} and HistoryEntry.of(review.workflow).count() == 2
+
+
+def test_a_page_says_what_another_curator_has_decided_since(admin_client: Client, source: Source) -> None:
+    """A5.2: one who turns down what agents see already must not believe that they do not."""
+    review = Review.objects.get()
+    colleague = curator("view_workflow", "change_workflow")
+    assert decide(colleague, review, "keep", review.offer_hash) == "Kept: report_1."
+    assert "turned down after your page" in decide(admin_client, review, "accept", review.offer_hash)
+    in_part = decide(admin_client, review, "accept", review.offer_hash, in_part="1", field="description")
+    assert "turned down after your page" in in_part
+    assert Workflow.objects.get(upstream_id="wf-1").description == "Makes report 1."
+    accepted = decide(colleague, review, "accept", review.offer_hash, kept="yes")
+    assert accepted.endswith("Accepted: report_1.")
+    message = decide(admin_client, review, "keep", review.offer_hash)
+    assert "this change to review no longer exists. It was accepted" in message
+
+
+@pytest.mark.parametrize("decision", ["accept", "keep"])
+def test_a_list_says_what_another_curator_has_decided_since(
+    admin_client: Client, source: Source, decision: str
+) -> None:
+    """A5.2: and leaves it as they decided."""
+    review = Review.objects.get()
+    colleague = curator("view_workflow", "change_workflow")
+    decide(colleague, review, decision, review.offer_hash)
+    seen = {f"offer-{review.pk}": review.offer_hash, "_selected_action": [review.pk]}
+    decided = HistoryEntry.of(review.workflow).count()
+    for action in ("accept_selected", "keep_selected"):
+        answer = admin_client.post(list_url(Review), seen | {"action": action})
+        assert told(answer).endswith("No longer held: report_1."), action
+    assert HistoryEntry.of(review.workflow).count() == decided == 1
 
 
 def test_the_list_of_workflows_leads_to_what_is_held_and_accepts_it_once_it_was_shown(
