@@ -140,6 +140,9 @@ def _why_not_shown(chosen: Mapping[str, str], wrong: Sequence[str]) -> str:
 
 
 class CatalogueAdmin(UnfoldAdmin):
+    class Media:
+        css: ClassVar[dict[str, tuple[str, ...]]] = {"all": ("catalogue/admin/many_columns.css",)}
+
     list_filter_submit = True  # Unfold's drop-down filters apply only with a submit button
     # Unused, but Unfold looks for it with each field, and Django lists all attributes where one is missing
     conditional_fields: ClassVar[dict[str, str]] = {}

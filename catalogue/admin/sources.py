@@ -355,9 +355,7 @@ class SourceAdmin(ButtonsMixin):
     change_form_after_template = "catalogue/admin/source_test_result.html"
 
     class Media:
-        css: ClassVar[dict[str, tuple[str, ...]]] = {
-            "all": ("catalogue/admin/source_form.css", "catalogue/admin/many_columns.css")
-        }
+        css: ClassVar[dict[str, tuple[str, ...]]] = {"all": ("catalogue/admin/source_form.css",)}
         js = ("catalogue/admin/source_form.js",)
 
     # The list

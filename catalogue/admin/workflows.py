@@ -216,10 +216,6 @@ class WorkflowAdmin(FixedRowsMixin, ToolPagesMixin):
     further_sections: ClassVar[list[Callable[[HttpRequest, Workflow], tuple[str, Any]]]] = []
     """Cards below the form, from the rooms above: a title with a text or a table; empty: none."""
     form = WorkflowForm
-
-    class Media:
-        css: ClassVar[dict[str, tuple[str, ...]]] = {"all": ("catalogue/admin/many_columns.css",)}
-
     list_display = ("tool", "state", "shown_title", "origin", "changed")
     list_filter = LIST_FILTERS
     list_select_related = ("source",)

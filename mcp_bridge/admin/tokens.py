@@ -1,4 +1,4 @@
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from django import forms
 from django.conf import settings
@@ -185,9 +185,6 @@ class UsableFilter(OptionsFilter):
 
 @admin.register(AccessToken)
 class AccessTokenAdmin(ButtonsMixin):
-    class Media:
-        css: ClassVar[dict[str, tuple[str, ...]]] = {"all": ("catalogue/admin/many_columns.css",)}
-
     form = AccessTokenForm
     list_display = (
         "name", "start", "owner_shown", "scopes_shown", "toolset_shown", "state", "expires", "last_used",

@@ -9,7 +9,7 @@ from django.db import models
 from django.test import Client
 
 import config.urls  # noqa: F401 - it registers the pages
-from catalogue.models import ProductSettings, Review, Workflow
+from catalogue.models import ProductSettings, Review, Toolset, Workflow
 from executions.models import CachePolicy, Execution, Retention
 from tests.admin.pages import list_url, page_url
 from tests.admin.window import Window, make_everything
@@ -163,6 +163,16 @@ def test_a_phone_shows_several_workflows_at_once_and_where_the_keyboard_is(windo
     assert (height < 250, of_screen <= 380) == (True, True), (height, of_screen)
     window.browser.tab_to("[id^=switch-]")
     assert window.run("return getComputedStyle(document.activeElement).outlineStyle") == "solid"
+
+
+@pytest.mark.parametrize("model", [Execution, Review, Toolset, User], ids=names)
+def test_a_phone_shows_several_rows_of_every_list_at_once(window: Window, model: type[models.Model]) -> None:
+    """A4.2: with a line for each column, a row took up to 500 pixels."""
+    make_everything(User.objects.get())
+    window.browser.resize(380)
+    window.open(list_url(model))
+    heights = "return [...document.querySelectorAll('#result_list .data-row')].map(row => row.offsetHeight)"
+    assert 0 < max(window.run(heights)) < 220
 
 
 LONG = "a_name_of_all_the_sixty_four_letters_that_a_tool_can_have_here_abc"
