@@ -46,6 +46,7 @@ from catalogue.long_lists import BoundedPaginator, search_newest, search_problem
 from catalogue.models import HistoryEntry, Revision
 from catalogue.models.history import Exposing
 from catalogue.naming import counted
+from connectors.network.redaction import escaped
 
 SHOWN_CHANGES, SHOWN_VALUE = 4, 50
 
@@ -89,6 +90,21 @@ else:
     from unfold.admin import ModelAdmin as UnfoldAdmin
 
     CatalogueForm = forms.ModelForm
+
+
+class Named:
+    """An object as pages name it, with escapes for characters that change the direction of the text."""
+
+    def __init__(self, obj: models.Model) -> None:
+        self._meta, self.pk, self._name = obj._meta, obj.pk, escaped(str(obj))
+
+    def __str__(self) -> str:
+        return self._name
+
+
+def _all_escaped(found: Any) -> Any:
+    """Of texts and lists of texts; what is safe HTML remains so."""
+    return [_all_escaped(one) for one in found] if isinstance(found, list) else type(found)(escaped(found))
 
 
 class CatalogueChangeList(ChangeList):  # type: ignore[misc]
@@ -222,6 +238,15 @@ class CatalogueAdmin(UnfoldAdmin):
         if (asked := request.POST.get(ASKED)) is not None:
             queryset = queryset.filter(pk__in=[key for key in asked.split(",") if key.isdecimal()])
         return super().response_action(request, queryset, *args, **kwargs)
+
+    # The question before a deletion names things in the middle of its sentences.
+
+    def get_deleted_objects(self, objs: Any, request: HttpRequest) -> Any:
+        found, counts, forbidden, protected = super().get_deleted_objects(objs, request)
+        return _all_escaped(found), counts, forbidden, _all_escaped(protected)
+
+    def render_delete_form(self, request: HttpRequest, context: dict[str, Any]) -> HttpResponse:
+        return super().render_delete_form(request, context | {"object": Named(context["object"])})
 
     # What others changed since the form was opened
 

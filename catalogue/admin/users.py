@@ -25,6 +25,7 @@ from catalogue.admin.base import CatalogueAdmin, column
 from catalogue.models import Role
 from catalogue.naming import find_name_problem
 from catalogue.sources import rename_in_reservations
+from connectors.network.redaction import escaped
 
 if TYPE_CHECKING:
     Form = forms.ModelForm[Any]
@@ -124,8 +125,8 @@ def _links_of(objs: Iterable[User | Group]) -> Iterator[tuple[str, str]]:
             one, other = (getattr(row, name) for name in others)
             has = f"Membership of {one} in {other}" if links is User.groups.through else ""
             yield (
-                f"{capfirst(links._meta.verbose_name)}: {row}",
-                has or f"Permission of {one}: {other.name}",
+                escaped(f"{capfirst(links._meta.verbose_name)}: {row}"),
+                escaped(has or f"Permission of {one}: {other.name}"),
             )
 
 

@@ -9,7 +9,7 @@ from django.test import Client
 from django.urls import reverse
 
 from tests.admin.conftest import StaffWith
-from tests.admin.pages import add_url, form_at, list_url, page_url, text_of, told
+from tests.admin.pages import add_url, form_at, list_url, page_url, run_action, text_of, told
 
 pytestmark = pytest.mark.django_db
 
@@ -134,3 +134,17 @@ def test_the_question_before_an_account_is_deleted_names_its_groups_and_permissi
     assert membership in account and "Permission of leaver: Can view workflow" in account
     assert membership in group and "Permission of finance team: Can view source" in group
     assert " object (" not in account + group
+
+
+def test_the_question_before_a_deletion_is_not_turned_round_by_a_name(admin_client: Client) -> None:
+    """U+202E in a name would reverse the words of the question behind it."""
+    team = Group.objects.create(name="finance \u202eteam")
+    team.permissions.add(permission("view_source"))
+    team.user_set.add(User.objects.create(username="member"))
+    question = admin_client.get(page_url(team).replace("change", "delete"))
+    selected = run_action(admin_client, "delete_selected", team)
+    assert r'delete the group "finance \u202eteam"?' in text_of(question)
+    for page in (question, selected):
+        assert "\u202e" not in page.content.decode()
+        for line in ("Group:", "Membership of member in", "Permission of"):
+            assert rf"{line} finance \u202eteam" in text_of(page)
