@@ -17,7 +17,7 @@ from django.contrib.admin.exceptions import DisallowedModelAdminLookup
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.models import CHANGE, LogEntry
 from django.contrib.admin.utils import quote, unquote
-from django.contrib.admin.views.main import ERROR_FLAG, ORDER_VAR, PAGE_VAR
+from django.contrib.admin.views.main import ALL_VAR, ERROR_FLAG, ORDER_VAR, PAGE_VAR
 from django.core.exceptions import PermissionDenied, ValidationError
 from django.db import models, transaction
 from django.db.models import Count, Q, QuerySet
@@ -206,8 +206,9 @@ class CatalogueAdmin(UnfoldAdmin):
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
         """Drops the empty values that browsers send for unused filters."""
-        # An empty order means unsorted, a missing one the default.
-        chosen = {name: str(value) for name, value in request.GET.items() if value or name == ORDER_VAR}
+        # An empty order means unsorted, a missing one the default; all rows are asked for without a value.
+        meant = (ORDER_VAR, ALL_VAR)
+        chosen = {name: str(value) for name, value in request.GET.items() if value or name in meant}
         if request.method == "GET" and len(chosen) < len(request.GET):
             return HttpResponseRedirect(f"{request.path}?{urlencode(chosen)}" if chosen else request.path)
         wrong = [name for name in (PAGE_VAR, ORDER_VAR) if not MEANT[name].fullmatch(chosen.get(name, ""))]

@@ -102,6 +102,17 @@ def test_filters_are_applied_together_and_leave_the_search_and_the_page_behind_t
     assert (window.run("return location.search"), rows(window)) == ("?q=workflow&enabled__exact=0", 1)
 
 
+@pytest.mark.parametrize("model", [Workflow, Execution], ids=names)
+def test_show_all_shows_the_rows_of_all_pages(window: Window, model: type[models.Model]) -> None:
+    """A4.2: the search stays."""
+    for workflow in make_workflows(120, make_source("big")):
+        make_execution(workflow)
+    window.open(f"{list_url(model)}?q=workflow")
+    assert rows(window) < 120
+    window.click_through("a.showall")
+    assert rows(window) == 120 and "q=workflow" in window.run("return location.search")
+
+
 LISTS = [model for model in admin.site._registry if model not in (Retention, CachePolicy)]
 """Those two have a single row, which their list leads to."""
 
