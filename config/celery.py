@@ -35,6 +35,23 @@ from telemetry import metrics, traces
 SCHEME = "filesystem"
 DEFAULT_QUEUE = "celery"
 TICK, TICK_EXPIRES = "executions.poll_due_executions", 5  # Seconds
+SCHEDULE = (
+    (TICK, 1.0, TICK_EXPIRES),
+    ("executions.correct_times", 10.0, 10),
+    ("catalogue.refresh_due_sources", 5.0, 15),
+    ("executions.tend_approvals", 5.0, 15),
+    ("executions.send_approval_notices", 5.0, 15),
+    ("executions.clean_result_cache", 10.0, 10),
+    ("orchestration.end_interrupted_requests", 10.0, 10),
+    ("executions.fold_statistics", 60.0, 60),
+    ("mcp_bridge.clean_up_authorizations", 3600.0, 300),
+    ("audit.seal_audit", 30.0, 30),
+    ("audit.prune_audit", 3600.0, 3600),
+    # For 20 s at most, which is enough for some millions of runs a day: docs/sizing.md.
+    ("executions.prune_executions", 60.0, 50),
+)
+"""Tasks, the seconds between their ticks, and those after which a tick that no worker took is dropped: the
+next one does the same work."""
 DROPPED_SECONDS, TOLD_AGAIN_SECONDS = 10.0, 300.0
 
 
@@ -297,68 +314,12 @@ def _configure() -> None:
         worker_send_task_events=False,
         timezone="UTC",
         beat_schedule={
-            # A tick that no worker took in time is dropped: the next one does the same work.
-            "poll-due-executions": {
-                "task": TICK,
-                "schedule": 1.0,
-                "options": {"expires": TICK_EXPIRES},
-            },
-            "correct-times": {
-                "task": "executions.correct_times",
-                "schedule": 10.0,
-                "options": {"expires": 10},
-            },
-            "refresh-due-sources": {
-                "task": "catalogue.refresh_due_sources",
-                "schedule": 5.0,
-                "options": {"expires": 15},
-            },
-            "tend-approvals": {
-                "task": "executions.tend_approvals",
-                "schedule": 5.0,
-                "options": {"expires": 15},
-            },
-            "send-approval-notices": {
-                "task": "executions.send_approval_notices",
-                "schedule": 5.0,
-                "options": {"expires": 15},
-            },
-            "clean-result-cache": {
-                "task": "executions.clean_result_cache",
-                "schedule": 10.0,
-                "options": {"expires": 10},
-            },
-            "end-interrupted-requests": {
-                "task": "orchestration.end_interrupted_requests",
-                "schedule": 10.0,
-                "options": {"expires": 10},
-            },
-            "fold-statistics": {
-                "task": "executions.fold_statistics",
-                "schedule": 60.0,
-                "options": {"expires": 60},
-            },
-            "clean-up-authorizations": {
-                "task": "mcp_bridge.clean_up_authorizations",
-                "schedule": 3600.0,
-                "options": {"expires": 300},
-            },
-            "seal-audit": {
-                "task": "audit.seal_audit",
-                "schedule": 30.0,
-                "options": {"expires": 30},
-            },
-            "prune-audit": {
-                "task": "audit.prune_audit",
-                "schedule": 3600.0,
-                "options": {"expires": 3600},
-            },
-            "prune-executions": {
-                "task": "executions.prune_executions",
-                # For 20 s at most, which is enough for some millions of runs a day: docs/sizing.md.
-                "schedule": 60.0,
-                "options": {"expires": 50},
-            },
+            task.rpartition(".")[2].replace("_", "-"): {
+                "task": task,
+                "schedule": seconds,
+                "options": {"expires": expires},
+            }
+            for task, seconds, expires in SCHEDULE
         },
         beat_schedule_filename=str(settings.DATA_DIR / "celerybeat-schedule"),
     )
