@@ -20,6 +20,7 @@ from typing import Any
 
 from django.conf import settings
 from django.db import IntegrityError, transaction
+from django.db.models import Q, QuerySet
 from django.utils import timezone
 from django.utils.crypto import constant_time_compare, salted_hmac
 from loguru import logger
@@ -30,7 +31,6 @@ from connectors.background import CLOCKS_APART, WorkTime
 BATCH = 200  # Entries at a time: SQLite has one writer
 VERIFIED_AT_A_TIME = 100  # Segments
 MOST_PROBLEMS = 1_000
-LONGEST_REST_SECONDS = 0.5
 LATE = timedelta(minutes=2)  # How long after the time that it wrote a transaction may commit
 RECHECKED_EVERY, RECHECKED = timedelta(hours=1), timedelta(days=1)
 SALT = "audit seal v1"
@@ -52,25 +52,42 @@ DAYS = {  # The setting for how long entries are kept; the audit's own entries a
 class Witness:
     """Records of another room that the audit covers."""
 
-    name: str  # Keys of entries begin with it and a colon
+    name: str  # Keys of entries are `name:key of the record`
+    rows: Callable[[], QuerySet[Any]]
+    by: str
+    """The column with the time of a record."""
     delay: timedelta
     """The minimum age of gathered records."""
-    gather: Callable[[datetime, datetime, int], tuple[list[Entry], datetime | None]]
-    """New entries for records in a span of time, the oldest first, at most as many as the third argument
-    says. Also the time that was reached, or None for the whole span."""
-    again: Callable[[Collection[str]], dict[str, Entry]]
-    """Entries for the records with these keys that still exist, by key, as they would be gathered now."""
+    entries: Callable[[Collection[str]], dict[str, Entry]]
+    """Entries for the records with these keys that still exist, by key, as they are now."""
     may_vanish: bool
     """Whether another retention removes the records."""
 
+    def gather(self, since: datetime, until: datetime) -> tuple[list[Entry], datetime | None]:
+        """A batch of new entries for records in a span of time, the oldest first. Also the time that was
+        reached, or None for the whole span."""
+        found: list[Entry] = []
+        begin, after = since, Q()
+        while True:
+            # An index serves only the span.
+            span = {f"{self.by}__gte": begin, f"{self.by}__lte": until}
+            rows = self.rows().filter(after, **span).order_by(self.by, "pk")
+            page = list(rows.values_list("pk", self.by)[:BATCH])
+            found += self._new_entries([f"{self.name}:{key}" for key, _ in page])
+            if len(page) < BATCH:
+                return found, None
+            last, begin = page[-1]
+            after = Q(**{f"{self.by}__gt": begin}) | Q(pk__gt=last)
+            if len(found) >= BATCH:
+                return found, begin
+
+    def _new_entries(self, keys: Sequence[str]) -> list[Entry]:
+        known = set(Entry.objects.filter(key__in=keys).values_list("key", flat=True))
+        entries = self.entries([key for key in keys if key not in known])
+        return [entries[key] for key in keys if key in entries]
+
 
 witnesses: list[Witness] = []
-
-
-def new_only(entries: Sequence[Entry]) -> list[Entry]:
-    keys = [entry.key for entry in entries]
-    known = set(Entry.objects.filter(key__in=keys).values_list("key", flat=True))
-    return [entry for entry in entries if entry.key not in known]
 
 
 def seal(*, seconds: float | None = None) -> int:
@@ -88,7 +105,7 @@ def seal(*, seconds: float | None = None) -> int:
         sealed += number
         if not is_more:
             break
-        work_time.rest(min(time.monotonic() - begun, LONGEST_REST_SECONDS))
+        work_time.rest_after(begun)
     if sealed:
         logger.info("Sealed {} entries of the audit; its head is now {}", sealed, head())
     return sealed
@@ -139,7 +156,7 @@ def _gather(progress: Progress, by_kind: dict[str, list[Entry]]) -> bool:
         if mark > until + CLOCKS_APART:
             mark = until
         begin = mark if mark - LONG_AGO < reach else mark - reach
-        found, reached = witness.gather(begin, until, BATCH)
+        found, reached = witness.gather(begin, until)
         for entry in found:
             by_kind[entry.kind].append(entry)
         is_more |= reached is not None
@@ -212,7 +229,7 @@ def prune(*, seconds: float | None = None) -> int:
             if number is None:
                 break
             removed += number
-            work_time.rest(min(time.monotonic() - begun, LONGEST_REST_SECONDS))
+            work_time.rest_after(begun)
     return removed
 
 
@@ -345,7 +362,7 @@ def _verify_records(segment: int, entries: dict[str, Entry], report: Report) -> 
     """Checks that the records of other rooms are unchanged since they were gathered."""
     for witness in witnesses:
         ours = {key: entry for key, entry in entries.items() if key.startswith(f"{witness.name}:")}
-        now = witness.again(ours) if ours else {}
+        now = witness.entries(ours) if ours else {}
         for key, entry in ours.items():
             if (present := now.get(key)) is None:
                 report.vanished += 1

@@ -2,16 +2,16 @@
 
 import hashlib
 import json
-from collections.abc import Collection, Iterable, Iterator
-from datetime import datetime, timedelta
+from collections.abc import Collection, Iterator
+from datetime import timedelta
 from itertools import islice
 from typing import Any
 
-from django.db.models import Q, QuerySet
+from django.db.models import QuerySet
 from django.http import StreamingHttpResponse
 
 from audit.models import Entry, Kind, as_text, record
-from audit.sealing import Witness, export_lines, new_only, witnesses
+from audit.sealing import Witness, export_lines, witnesses
 from catalogue.database import lend_connection
 from catalogue.history import Actor
 from catalogue.long_lists import search_newest, with_keys
@@ -33,48 +33,36 @@ IMPORTED = "Imported "  # The prefix of messages of imports
 
 def follow_history() -> None:
     witnesses.append(
-        Witness(name=NAME, delay=timedelta(0), gather=_gather, again=_again, may_vanish=False),
+        Witness(
+            name=NAME,
+            rows=HistoryEntry.objects.all,
+            by="at",
+            delay=timedelta(0),
+            entries=_entries,
+            may_vanish=False,
+        )
     )
 
 
-def _gather(since: datetime, until: datetime, most: int) -> tuple[list[Entry], datetime | None]:
-    found: list[Entry] = []
-    begin, last = since, 0
-    while True:
-        # An index only covers the span.
-        span, after = {"at__gte": begin, "at__lte": until}, Q(at__gt=begin) | Q(pk__gt=last)
-        page = list(HistoryEntry.objects.filter(after, **span).order_by("at", "pk")[:most])
-        found += new_only(entries_of(page))
-        if len(page) < most:
-            return found, None
-        begin, last = page[-1].at, page[-1].pk
-        if len(found) >= most:
-            return found, begin
+def _entries(keys: Collection[str]) -> dict[str, Entry]:
+    changes = HistoryEntry.objects.filter(pk__in=[int(key.partition(":")[2]) for key in keys])
+    return {f"{NAME}:{change.pk}": _entry_of(change) for change in changes}
 
 
-def _again(keys: Collection[str]) -> dict[str, Entry]:
-    numbers = [int(key.partition(":")[2]) for key in keys]
-    entries = entries_of(HistoryEntry.objects.filter(pk__in=numbers))
-    return {str(entry.key): entry for entry in entries}
-
-
-def entries_of(changes: Iterable[HistoryEntry]) -> list[Entry]:
-    return [
-        Entry(
-            at=change.at,
-            kind=_kind_of(change),
-            event=f"{change.model.rpartition('.')[2]}.{change.kind}"[:40],
-            actor=change.actor,
-            actor_name=printable(change.actor_name),
-            door=change.door,
-            subject=f"{change.model}:{change.object_id}"[:255],
-            subject_name=printable(change.object_name),
-            outcome=change.kind,
-            details=json.dumps({"history": change.pk, "sha256": _digest_of(change)}, sort_keys=True),
-            key=f"{NAME}:{change.pk}",
-        )
-        for change in changes
-    ]
+def _entry_of(change: HistoryEntry) -> Entry:
+    return Entry(
+        at=change.at,
+        kind=_kind_of(change),
+        event=f"{change.model.rpartition('.')[2]}.{change.kind}"[:40],
+        actor=change.actor,
+        actor_name=printable(change.actor_name),
+        door=change.door,
+        subject=f"{change.model}:{change.object_id}"[:255],
+        subject_name=printable(change.object_name),
+        outcome=change.kind,
+        details=json.dumps({"history": change.pk, "sha256": _digest_of(change)}, sort_keys=True),
+        key=f"{NAME}:{change.pk}",
+    )
 
 
 def _kind_of(change: HistoryEntry) -> Kind:

@@ -3,15 +3,13 @@ from columns that never change once written, so a call writes nothing extra."""
 
 import json
 import uuid
-from collections.abc import Collection, Iterable
-from datetime import datetime, timedelta
+from collections.abc import Collection
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
-from django.db.models import Q
-
 from audit.models import ADDRESS_LENGTH, Entry, Kind, clean
-from audit.sealing import Witness, new_only, witnesses
+from audit.sealing import Witness, witnesses
 from executions.models import Execution, ExecutionPayload
 
 ENDED, BEGAN = "call", "began"
@@ -24,52 +22,32 @@ COLUMNS = (
 
 
 def follow_calls() -> None:
-    for name, delay in ((ENDED, timedelta(0)), (BEGAN, LONG_RUN)):
+    every = Execution.objects.all()
+    # For executions that have ended, the entry of the end contains everything.
+    active = Execution.objects.filter(finished_at=None)
+    for name, rows, by, delay in (
+        (ENDED, every, "finished_at", timedelta(0)),
+        (BEGAN, active, "created_at", LONG_RUN),
+    ):
         witnesses.append(
             Witness(
                 name=name,
+                rows=rows.all,
+                by=by,
                 delay=delay,
-                gather=partial(_gather, "finished_at" if name == ENDED else "created_at"),
-                again=_again,
+                entries=partial(_entries, name),
                 may_vanish=True,
             )
         )
 
 
-def _gather(time: str, since: datetime, until: datetime, most: int) -> tuple[list[Entry], datetime | None]:
-    name = ENDED if time == "finished_at" else BEGAN
-    found: list[Entry] = []
-    begin, last = since, uuid.UUID(int=0)
-    while True:
-        # An index serves only the span.
-        span = {f"{time}__gte": begin, f"{time}__lte": until}
-        after = Q(**{f"{time}__gt": begin}) | Q(pk__gt=last)
-        rows = Execution.objects.filter(after, **span).order_by(time, "pk")
-        page = list(rows.values_list("pk", time, "finished_at")[:most])
-        # For executions that have ended, the entry of the end contains everything.
-        keys = {f"{name}:{key}": key for key, _, ended in page if name == ENDED or ended is None}
-        wanted = new_only([Entry(key=key) for key in keys])
-        found += entries_of([keys[str(entry.key)] for entry in wanted], name)
-        if len(page) < most:
-            return found, None
-        last, begin, _ = page[-1]
-        if len(found) >= most:
-            return found, begin
-
-
-def _again(keys: Collection[str]) -> dict[str, Entry]:
-    found: dict[str, Entry] = {}
-    for name in (ENDED, BEGAN):
-        ours = [uuid.UUID(key.partition(":")[2]) for key in keys if key.startswith(f"{name}:")]
-        found |= {str(entry.key): entry for entry in entries_of(ours, name)}
-    return found
-
-
-def entries_of(keys: Iterable[uuid.UUID], name: str) -> list[Entry]:
-    rows = list(Execution.objects.filter(pk__in=list(keys)).values(*COLUMNS))
+def _entries(name: str, keys: Collection[str]) -> dict[str, Entry]:
+    ours = [uuid.UUID(key.partition(":")[2]) for key in keys]
+    rows = list(Execution.objects.filter(pk__in=ours).values(*COLUMNS))
     payloads = ExecutionPayload.objects.filter(pk__in=[row["id"] for row in rows])
     metadata = dict(payloads.values_list("pk", "metadata"))
-    return [_entry_of(row, metadata.get(row["id"]) or {}, name) for row in rows]
+    entries = (_entry_of(row, metadata.get(row["id"]) or {}, name) for row in rows)
+    return {str(entry.key): entry for entry in entries}
 
 
 def _entry_of(row: dict[str, Any], metadata: dict[str, Any], name: str) -> Entry:

@@ -30,7 +30,6 @@ from executions.result_cache import forget_results
 from executions.statistics import prune_statistics
 
 BATCH = 50  # Rows per transaction: SQLite has one writer
-LONGEST_REST_SECONDS = 0.5
 TURNS = 8  # Of cached results and of all others, in a pass with a limited time
 NEVER_PRUNED = (*OPEN, State.UNCONFIRMED)
 
@@ -108,7 +107,7 @@ def _remove(due: dict[str, Callable[[], int]], counts: Counter[str], *times: Wor
             begun = time.monotonic()
             if removed := prune_batch():
                 counts[kind] += removed
-                times[0].rest(min(time.monotonic() - begun, LONGEST_REST_SECONDS))
+                times[0].rest_after(begun)
             else:
                 del due[kind]
 
