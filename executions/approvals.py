@@ -428,8 +428,7 @@ def why_not_approved(execution: Execution) -> str:
     approval = Approval.objects.filter(pk=execution.pk).first()
     if approval is None or approval.state != Approval.State.APPROVED:
         return "It was not started: it has no approval."
-    assert execution.workflow is not None, "advance() ends executions without a workflow"
-    binding = bind(execution.workflow, execution.payload.input, execution.caller)
+    binding = bind(execution.known_workflow, execution.payload.input, execution.caller)
     if binding.digest == approval.binding == execution.approval_hash:
         return ""
     what = "its arguments are not" if binding.content == approval.content else "the workflow is no longer"

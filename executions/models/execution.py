@@ -315,6 +315,12 @@ class ExecutionRecord(models.Model):
         return f"{self.tool_name} {self.id}"
 
     @property
+    def known_workflow(self) -> Workflow:
+        """For the steps of `advance`, which ends executions whose workflow was deleted."""
+        assert self.workflow is not None, "advance() ends executions without a workflow"
+        return self.workflow
+
+    @property
     def is_final(self) -> bool:
         return self.state in FINAL
 

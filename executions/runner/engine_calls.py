@@ -36,8 +36,7 @@ FORGOTTEN_SECONDS = 600.0  # Runs that failed last may have ended otherwise: so 
 
 def connector_of(execution: Execution) -> AbstractAsyncContextManager[Connector]:
     """Entering it raises Misconfigured."""
-    assert execution.workflow is not None, "advance() ends executions without a workflow"
-    return connector_for(execution.workflow.source)
+    return connector_for(execution.known_workflow.source)
 
 
 def capabilities_of(connector: Connector, execution: Execution) -> Capabilities:

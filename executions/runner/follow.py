@@ -365,10 +365,9 @@ def _cannot_report_runs(execution: Execution, error: ConnectorError, capabilitie
 
 
 def _has_reported_runs(execution: Execution) -> bool:
-    assert execution.workflow is not None, "advance() ends executions without a workflow"
     if execution.polls > execution.attempts:
         return True
-    source = execution.workflow.source
+    source = execution.known_workflow.source
     others = Execution.objects.filter(workflow__source=source, created_at__gt=source.configured_at)
     return others.filter(polled_at__isnull=False, poll_failure="").exclude(pk=execution.pk).exists()
 

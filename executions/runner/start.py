@@ -62,12 +62,11 @@ DATABASE_PATIENCE = timedelta(seconds=90)  # How long a start's answer is kept w
 
 
 async def start(execution: Execution) -> None:
-    assert execution.workflow is not None, "advance() ends executions without a workflow"
     if execution.cancel_requested_at is not None:
         await run_in_database(execution.cancel, "Cancelled before it was started.")
     elif execution.deadline_at <= timezone.now():
         await run_in_database(record_timeout, execution, "before the engine accepted it.")
-    elif off := switched_off(execution.workflow, execution.door):
+    elif off := switched_off(execution.known_workflow, execution.door):
         why = f"It was not started: {off}."
         await run_in_database(execution.fail, why, kind=ErrorKind.CONFIGURATION)
     elif execution.approval_hash and (why := await run_in_database(why_not_approved, execution)):
@@ -106,8 +105,7 @@ async def send_start(
     first_poll, sent_at = FIRST_POLL, timezone.now()
     try:
         async with connector_of(execution) as connector:
-            assert execution.workflow is not None, "there is no connector without it"
-            workflow = replace(execution.workflow.ref, timeout_seconds=execution.timeout_seconds)
+            workflow = replace(execution.known_workflow.ref, timeout_seconds=execution.timeout_seconds)
             capabilities = capabilities_for(connector, workflow)
             if capabilities.can_wait:
                 first_poll = timedelta()
@@ -141,7 +139,6 @@ def _send(
     on_progress: Callable[[], None] | None,
 ) -> Coroutine[Any, Any, Started]:
     """An awaitable of the engine's answer. Raises what `ask` and `await_start` raise."""
-    assert execution.workflow is not None, "advance() ends executions without a workflow"
     longest, left = START_SECONDS, _seconds_left(execution)
     if capabilities.cancellable_start:
         # Cancelled at the deadline, at the engine too.
@@ -149,7 +146,7 @@ def _send(
     elif not capabilities.keeps_runs:
         # The start is the run and leaves nothing to poll: the connector itself ends it at the deadline.
         workflow, longest = replace(workflow, timeout_seconds=left), left + LAST_WORD_SECONDS
-    elif execution.workflow.effective_execution_type == Workflow.ExecutionType.SYNC:
+    elif execution.known_workflow.effective_execution_type == Workflow.ExecutionType.SYNC:
         # The answer is the result, and the timeout bounds it.
         longest = max(START_SECONDS, left)
 
@@ -237,22 +234,25 @@ def _why_too_late(execution: Execution, error: ConnectorError) -> str:
 
 async def _why_not_again(execution: Execution) -> str:
     """Empty if starting again finds the possible run, or creates one that is still wanted."""
-    assert execution.workflow is not None, "advance() ends executions without a workflow"
-    source = execution.workflow.source
     if execution.deadline_at <= timezone.now():
         return "its timeout passed before this could be determined."
     if execution.cancel_requested_at is not None:
         return "it was cancelled before this could be determined."
-    if off := switched_off(execution.workflow, execution.door):
+    if off := switched_off(execution.known_workflow, execution.door):
         return f"{off} before this could be determined."
     # With another address, or without idempotent starts when it was sent, it would create a second run.
-    if source.configured_at > (execution.admitted_at or execution.created_at):
+    if _settings_changed_since(execution):
         return "the source's settings were changed before this could be determined."
     if execution.approval_hash and await run_in_database(why_not_approved, execution):
         return "what was approved has since changed."
     if not await _starts_are_idempotent(execution):
         return "the start was interrupted before the engine's answer was recorded."
     return "" if execution.looked_up_since is None else "the engine can no longer be asked about it."
+
+
+def _settings_changed_since(execution: Execution) -> bool:
+    configured_at = execution.known_workflow.source.configured_at
+    return configured_at > (execution.admitted_at or execution.created_at)
 
 
 def switched_off(workflow: Workflow, door: str) -> str:
@@ -430,9 +430,8 @@ LONGEST_PAUSE_SECONDS = 30.0
 
 
 async def can_be_looked_up(execution: Execution) -> bool:
-    assert execution.workflow is not None, "advance() ends executions without a workflow"
-    # The settings have changed since: perhaps another engine, or another header.
-    if execution.workflow.source.configured_at > (execution.admitted_at or execution.created_at):
+    # Perhaps another engine, or another header.
+    if _settings_changed_since(execution):
         return False
     try:
         async with connector_of(execution) as connector:
@@ -479,9 +478,9 @@ async def _find_run_missed(connector: Connector, execution: Execution) -> Execut
 
 def _latest_with_run(execution: Execution) -> Execution | None:
     """Of the same workflow, started with the source's present settings."""
-    assert execution.workflow is not None, "advance() ends executions without a workflow"
-    same = Execution.objects.filter(workflow=execution.workflow, payload_pruned_at=None).exclude(run_id="")
-    since = same.filter(created_at__gt=execution.workflow.source.configured_at).order_by("-created_at")
+    workflow = execution.known_workflow
+    same = Execution.objects.filter(workflow=workflow, payload_pruned_at=None).exclude(run_id="")
+    since = same.filter(created_at__gt=workflow.source.configured_at).order_by("-created_at")
     return since.select_related("workflow__source").first()
 
 
