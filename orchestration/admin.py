@@ -23,12 +23,19 @@ from django.utils.http import urlencode
 from django.utils.safestring import SafeString
 from pydantic import ValidationError
 from unfold import widgets
-from unfold.contrib.filters.admin import ChoicesDropdownFilter, DropdownFilter
+from unfold.contrib.filters.admin import ChoicesDropdownFilter
 from unfold.decorators import action
 
 from catalogue.access import Caller
 from catalogue.admin import rendering
-from catalogue.admin.base import BoundedChangeList, ButtonsMixin, OptionsFilter, PanelOnlyMixin, column
+from catalogue.admin.base import (
+    BoundedChangeList,
+    ButtonsMixin,
+    ColumnFilter,
+    OptionsFilter,
+    PanelOnlyMixin,
+    column,
+)
 from catalogue.admin.form_fields import switch
 from catalogue.database import run_without_connection
 from catalogue.exposure import current_catalogue
@@ -477,21 +484,16 @@ def _wants_json(request: HttpRequest) -> bool:
     return request.accepts("application/json") and not request.accepts("text/html")
 
 
-class ToolFilter(DropdownFilter):  # type: ignore[misc]
+class ToolFilter(ColumnFilter):
     """Tools chosen in the newest requests; the search finds others."""
 
     NEWEST = 2_000
-    title = "tool"
-    parameter_name = "tool"
+    title = parameter_name = "tool"
+    column = "selected_tool"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
         newest = WorkflowRequest.objects.order_by("-created_at").values_list("selected_tool", flat=True)
         return [(name, name) for name in sorted({*newest[: self.NEWEST]} - {""})]
-
-    def queryset(
-        self, request: HttpRequest, queryset: QuerySet[WorkflowRequest]
-    ) -> QuerySet[WorkflowRequest]:
-        return queryset.filter(selected_tool=self.value()) if self.value() else queryset
 
 
 class DryRunFilter(OptionsFilter):

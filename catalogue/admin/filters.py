@@ -24,6 +24,7 @@ from catalogue.admin.base import (
     ButtonsMixin,
     CatalogueChangeList,
     CatalogueForm,
+    ColumnFilter,
     CountingFilter,
     OptionsFilter,
     since,
@@ -509,16 +510,12 @@ class SourceFilter(RelatedDropdownFilter):  # type: ignore[misc]
         return {f"{key}__c": counts.get(key, 0) for key, _ in self.lookup_choices}
 
 
-class CategoryFilter(CountingFilter):
-    title = "category"
-    parameter_name = "category"
+class CategoryFilter(ColumnFilter, CountingFilter):
+    title = parameter_name = column = "category"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> Iterator[tuple[str, str]]:
         categories = Workflow.objects.order_by("category").values_list("category", flat=True).distinct()
         return ((category, category) for category in categories)
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Workflow]) -> QuerySet[Workflow]:
-        return queryset.filter(category=self.value()) if self.value() else queryset
 
     def count_choices(self, rows: QuerySet[Workflow]) -> Mapping[str, int]:
         return dict(rows.order_by().values_list("category").annotate(Count("pk")))

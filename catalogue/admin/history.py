@@ -72,15 +72,13 @@ class ActorFilter(DropdownFilter):  # type: ignore[misc]
         return queryset.filter(actor=actor, actor_name=name) if actor else queryset
 
 
-class ModelFilter(DropdownFilter):  # type: ignore[misc]
+class ModelFilter(base.ColumnFilter):
     title = "kind of object"
     parameter_name = "of"
+    column = "model"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
         return [(label, _kind_of_object(label)) for label in HistoryEntry.known_models()]
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[HistoryEntry]) -> QuerySet[HistoryEntry]:
-        return queryset.filter(model=self.value()) if self.value() else queryset
 
 
 @admin.register(HistoryEntry)
@@ -229,15 +227,11 @@ class SealedFilter(base.OptionsFilter):
     }
 
 
-class OutcomeFilter(DropdownFilter):  # type: ignore[misc]
-    title = "outcome"
-    parameter_name = "outcome"
+class OutcomeFilter(base.ColumnFilter):
+    title = parameter_name = column = "outcome"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
         return [(name, name.replace("_", " ")) for name in OUTCOMES]
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Entry]) -> QuerySet[Entry]:
-        return queryset.filter(outcome=self.value()) if self.value() else queryset
 
 
 @admin.register(Entry)

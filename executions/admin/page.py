@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from unfold.contrib.filters.admin import DropdownFilter
 
 from catalogue.access import Caller
-from catalogue.admin.base import OptionsFilter, since
+from catalogue.admin.base import ColumnFilter, OptionsFilter, since
 from catalogue.admin.rendering import (
     DASH,
     ago,
@@ -99,55 +99,31 @@ def show_caller(request: HttpRequest, *, key: str, name: str) -> Any:
 
 QUEUED = "queued"
 SHOWN_SOURCES = 500
-AGES = {
-    "in the last hour": since("created_at", hours=1),
-    "in the last 24 hours": since("created_at", hours=24),
-    "in the last 7 days": since("created_at", days=7),
-    "in the last 30 days": since("created_at", days=30),
-}
 UNDER_WAY, UNSUCCESSFUL = "under_way", "unsuccessful"
 ALL_TOOLS = "*"
 
 
-class StateFilter(DropdownFilter):  # type: ignore[misc]
+class StateFilter(OptionsFilter):
     title = "state"
     parameter_name = "state__exact"
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [
-            (QUEUED, "waiting in the queue"),
-            *State.choices,
-            (UNDER_WAY, "running or about to run"),
-            (UNSUCCESSFUL, "failed or timed out"),
-        ]
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Execution]) -> QuerySet[Execution]:
-        match self.value():
-            case None:
-                return queryset
-            case "queued":
-                return queryset.filter(state=State.PENDING, admitted_at=None)
-            case "pending":
-                return queryset.filter(state=State.PENDING, admitted_at__isnull=False)
-            case "under_way":
-                return queryset.filter(state__in=ACTIVE, admitted_at__isnull=False)
-            case "unsuccessful":
-                return queryset.filter(state__in=FAILURES)
-        return queryset.filter(state=self.value())
+    options = {
+        QUEUED: ("waiting in the queue", Q(state=State.PENDING, admitted_at=None)),
+        **{state.value: (state.label, Q(state=state)) for state in State},
+        State.PENDING.value: (State.PENDING.label, Q(state=State.PENDING, admitted_at__isnull=False)),
+        UNDER_WAY: ("running or about to run", Q(state__in=ACTIVE, admitted_at__isnull=False)),
+        UNSUCCESSFUL: ("failed or timed out", Q(state__in=FAILURES)),
+    }
 
 
-class SourceFilter(DropdownFilter):  # type: ignore[misc]
+class SourceFilter(ColumnFilter):
     """By the name at the time: executions outlast their source."""
 
     title = "source"
-    parameter_name = "source_name"
+    parameter_name = column = "source_name"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
         names = {*Source.objects.values_list("name", flat=True), *recorded_source_names(limit=SHOWN_SOURCES)}
         return [(name, name) for name in sorted(names)]
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Execution]) -> QuerySet[Execution]:
-        return queryset.filter(source_name=self.value()) if self.value() else queryset
 
 
 class CacheFilter(OptionsFilter):
@@ -194,7 +170,15 @@ class EndedFilter(DropdownFilter):  # type: ignore[misc]
 class CreatedFilter(OptionsFilter):
     title = "created"
     parameter_name = "created"
-    options = {name: (name, created) for name, created in AGES.items()}
+    options = {
+        name: (name, since("created_at", hours=hours))
+        for name, hours in (
+            ("in the last hour", 1),
+            ("in the last 24 hours", 24),
+            ("in the last 7 days", 7 * 24),
+            ("in the last 30 days", 30 * 24),
+        )
+    }
 
 
 @dataclass(frozen=True, slots=True)
