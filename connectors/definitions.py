@@ -120,9 +120,7 @@ class RejectedDefinition:
 def parse_definition(raw: Any, *, position: int) -> WorkflowDefinition | RejectedDefinition:
     """Optional fields that are null count as absent (A3.3)."""
     if not isinstance(raw, dict):
-        return RejectedDefinition(
-            position=position, id="", name="", reason=f"expected an object, got {type(raw).__name__}"
-        )
+        return not_an_object(raw, position=position)
     present = {key: value for key, value in raw.items() if not (value is None and key in OPTIONAL_TEXTS)}
     # A6.1 does not define some fields: they are in `metadata`, its only free one.
     metadata = raw["metadata"] if isinstance(raw.get("metadata"), dict) else {}
@@ -135,6 +133,15 @@ def parse_definition(raw: Any, *, position: int) -> WorkflowDefinition | Rejecte
             reason = explain(error)
     identifier, name = readable(raw.get("id")), readable(raw.get("name"))
     return RejectedDefinition(position=position, id=identifier, name=name, reason=reason)
+
+
+def not_an_object(raw: Any, *, position: int) -> RejectedDefinition:
+    reason = f"expected an object, got {type(raw).__name__}"
+    return RejectedDefinition(position=position, id="", name="", reason=reason)
+
+
+def usable_tags(tags: Any) -> list[str]:
+    return [tag for tag in tags if isinstance(tag, str) and tag] if isinstance(tags, list) else []
 
 
 def readable(value: Any) -> str:

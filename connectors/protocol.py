@@ -12,7 +12,7 @@ from uuid import UUID
 from pydantic import BaseModel
 
 from connectors.definitions import FeatureDefinition, FeatureKind, RejectedDefinition, WorkflowDefinition
-from connectors.errors import ConnectorError, Unsupported
+from connectors.errors import ConnectorError, Rejected, Unsupported
 
 LONGEST_POLL_SECONDS = 3_600.0
 
@@ -250,6 +250,15 @@ class RunPage:
     runs: Sequence[ListedRun]
     next_cursor: str = ""
     """Empty on the last page."""
+
+
+def read_offset(cursor: str) -> int:
+    """Of engines that list from an offset. Raises Rejected."""
+    if not cursor:
+        return 0
+    if not (cursor.isascii() and cursor.isdigit() and len(cursor) <= len("1000000000")):
+        raise Rejected("The cursor does not belong to this listing.")
+    return int(cursor)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -132,6 +132,19 @@ OAuthScope = Annotated[
     ),
 ]
 
+
+def check_oauth(config: Any, *, beside: str, called: str) -> None:
+    """Raises FieldProblem for OAuth without its client, or together with the secret in the field `beside`."""
+    if not config.oauth_url:
+        return
+    if not (config.oauth_client_id and config.oauth_client_secret.get_secret_value()):
+        raise FieldProblem(
+            "oauth_url", "OAuth requires the client id and the client secret in addition to the token URL."
+        )
+    if getattr(config, beside).get_secret_value():
+        raise FieldProblem(beside, f"Set either {called} or OAuth, not both.")
+
+
 REQUESTS = hint(group="Requests")
 TRUST = hint(address=True, group="TLS")
 """TLS trust decides who receives the secrets."""

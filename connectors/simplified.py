@@ -13,12 +13,11 @@ from pydantic import AfterValidator, BaseModel, Field, SecretStr
 from connectors import settings
 from connectors.definitions import RejectedDefinition, WorkflowDefinition, parse_definition
 from connectors.errors import ConnectorError, InvalidAnswer, NotFound, OutcomeUnknown, Unsupported
-from connectors.formats.json import is_number, read_percent
+from connectors.formats.json import LISTING_DEPTH, is_number, read_percent
 from connectors.network.client import EngineClient, fill_path
 from connectors.network.headers import objection_to_name
 from connectors.network.policy import normalise_base_url
 from connectors.network.redaction import LINE_LIMIT, printable, shorten, shorten_error, words_in
-from connectors.network.transport import HttpLimits
 from connectors.protocol import (
     Capabilities,
     Health,
@@ -38,7 +37,6 @@ USUAL_KEY_HEADER = "Idempotency-Key"
 RUN_PATH = WORKFLOWS_PATH + "/{workflow_id}/runs/{run_id}"
 FORMATS = hint(group="Paths and formats")
 STARTS = hint(group="Idempotency of starts")
-LISTING_DEPTH = 250  # Above the limit of one schema, so that a deep one does not fail the listing
 NO_SUCH_OPERATION = (405, 501)
 MAX_PAGES = 1_000
 MAX_ITEMS = 10_000
@@ -235,15 +233,11 @@ class SimplifiedConnector:
         self._config = config
         key = config.api_key.get_secret_value()
         authorization = f"{config.authorization_scheme} {key}".strip()
-        self._client = EngineClient(
+        self._client = EngineClient.of(
+            config,
             base_url=config.base_url,
             headers={"accept-language": "en"} | ({"authorization": authorization} if key else {}),
             secrets=[key],
-            limits=HttpLimits.within(
-                config.request_timeout_seconds, max_response_bytes=config.max_response_bytes
-            ),
-            verify_tls=config.verify_tls,
-            ca_file=config.ca_file,
         )
 
     def __repr__(self) -> str:

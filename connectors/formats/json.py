@@ -25,6 +25,7 @@ BRACKETS = b"[]{}"
 NOT_BRACKETS = bytes(byte for byte in range(256) if byte not in BRACKETS)
 STEP = [1 if byte in b"[{" else -1 for byte in range(256)]
 MAX_DEPTH = 100
+LISTING_DEPTH = 250  # Above the limit of one schema, so that a deep one does not fail the listing
 MOST_CUTS_TOKENS = 500_000
 """Brackets and strings of a listing that is searched for deep values: about a second."""
 TOKEN = re.compile(STRING.pattern + rb"|[\[\]{}]", re.DOTALL)

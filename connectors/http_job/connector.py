@@ -15,7 +15,7 @@ from uuid import UUID
 from loguru import logger
 from pydantic import BaseModel
 
-from connectors.definitions import RejectedDefinition, WorkflowDefinition, parse_definition
+from connectors.definitions import RejectedDefinition, WorkflowDefinition, parse_definition, usable_tags
 from connectors.errors import (
     ConnectorError,
     InvalidAnswer,
@@ -245,7 +245,7 @@ class HttpJobConnector:
         run_id = id_at(start.run_id or "", answer)
         if not run_id:
             raise OutcomeUnknown(f"The engine's answer to the start has no run id; it is {shape_of(answer)}.")
-        return Started(run_id=run_id, raw=answer if isinstance(answer, dict) else {"answer": answer})
+        return Started(run_id=run_id, raw=_kept_whole(answer))
 
     async def _confirm(self, run: RunRef, refusal: Rejected) -> Started:
         """The run that the engine reports as already started. Raises `refusal` if it does not exist."""
@@ -257,7 +257,7 @@ class HttpJobConnector:
             raise OutcomeUnknown(
                 f"The engine reports that the run already exists, but its status is unknown: {error.message}"
             ) from None
-        return Started(run_id=run.run_id, raw=answer if isinstance(answer, dict) else {"answer": answer})
+        return Started(run_id=run.run_id, raw=_kept_whole(answer))
 
     async def find_run(
         self, workflow: WorkflowRef, arguments: dict[str, Any], *, key: UUID
@@ -418,8 +418,13 @@ def _found(request: Find, answer: Any, *, workflow_id: str, key: str) -> Started
             raise InvalidAnswer("The engine answered with a run that has another key.")
         if request.workflow is not None and text_at(request.workflow, run) != workflow_id:
             return None
-        return Started(run_id=run_id, raw=run if isinstance(run, dict) else {"answer": run})
+        return Started(run_id=run_id, raw=_kept_whole(run))
     return None
+
+
+def _kept_whole(answer: Any) -> dict[str, Any]:
+    """For the record."""
+    return answer if isinstance(answer, dict) else {"answer": answer}
 
 
 def text_at(expression: str | None, answer: Any) -> str:
@@ -468,8 +473,7 @@ def _described(block: Described, answer: Any) -> dict[str, Any]:
         seconds = find(longest, answer) if isinstance(longest, str) else longest
         said["timeout_seconds"] = math.ceil(seconds) if is_number(seconds) else None
     if block.tags is not None:
-        tags = find(block.tags, answer)
-        said["tags"] = [tag for tag in tags if isinstance(tag, str) and tag] if isinstance(tags, list) else []
+        said["tags"] = usable_tags(find(block.tags, answer))
     if isinstance(block.input_schema, dict):
         said["inputSchema"] = block.input_schema
     elif block.input_schema is not None:
@@ -599,7 +603,7 @@ def read_snapshot(status: Seen, states: Mapping[str, str], answer: Any) -> RunSn
         started_at=_time(status.started_at, answer),
         updated_at=_time(status.updated_at, answer),
         finished_at=None if is_running else _time(status.finished_at, answer),
-        raw=answer if isinstance(answer, dict) else {"answer": answer},
+        raw=_kept_whole(answer),
     )
 
 

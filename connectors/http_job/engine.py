@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from functools import cache, lru_cache
 from importlib.resources import files
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 from urllib.parse import quote, unquote, urlencode, urlsplit
 
 from pydantic import AfterValidator, Field, SecretStr, ValidationInfo, field_validator, model_validator
@@ -21,6 +21,7 @@ from connectors.errors import (
     Rejected,
     Unreachable,
 )
+from connectors.formats.json import LISTING_DEPTH
 from connectors.formats.yaml import UnusableText
 from connectors.http_job.declaration import Cancel, Declaration, LoginRequest, Request, find, read_declaration
 from connectors.http_job.template import (
@@ -41,12 +42,12 @@ from connectors.settings import REQUESTS, FieldProblem, SourceConfig, hint
 from connectors.simplified import identifier
 
 OWN: Literal["own"] = "own"
-PRESETS = ("airflow", "argo", "awx", "buildbot", "conductor", "dagster", "github_actions", "jenkins", "n8n")
-"""Files in presets/, in the order in which they are offered."""
 Preset = Literal[
     "own", "airflow", "argo", "awx", "buildbot", "conductor", "dagster", "github_actions", "jenkins", "n8n"
 ]
-DEPTH = 250  # Above the limit of one schema, so that a deep one does not fail the listing
+PRESETS = tuple(name for name in get_args(Preset) if name != OWN)
+"""Files in presets/, in the order in which they are offered."""
+OAUTH = hint(group="OAuth", only_if={"preset": OWN})
 UNAUTHORIZED = 401
 Names = Mapping[str, Any]
 OnAnswer = Callable[[Request, Names, Any], None]
@@ -118,18 +119,10 @@ class HttpJobConfig(SourceConfig):
     oauth_token_url: settings.OAuthUrl = Field(
         default="", json_schema_extra=hint(address=True, group="OAuth", only_if={"preset": OWN})
     )
-    oauth_client_id: settings.OAuthClientId = Field(
-        default="", json_schema_extra=hint(group="OAuth", only_if={"preset": OWN})
-    )
-    oauth_client_secret: settings.OAuthClientSecret = Field(
-        default=SecretStr(""), json_schema_extra=hint(group="OAuth", only_if={"preset": OWN})
-    )
-    oauth_scope: settings.OAuthScope = Field(
-        default="", json_schema_extra=hint(group="OAuth", only_if={"preset": OWN})
-    )
-    oauth_audience: settings.OAuthAudience = Field(
-        default="", json_schema_extra=hint(group="OAuth", only_if={"preset": OWN})
-    )
+    oauth_client_id: settings.OAuthClientId = Field(default="", json_schema_extra=OAUTH)
+    oauth_client_secret: settings.OAuthClientSecret = Field(default=SecretStr(""), json_schema_extra=OAUTH)
+    oauth_scope: settings.OAuthScope = Field(default="", json_schema_extra=OAUTH)
+    oauth_audience: settings.OAuthAudience = Field(default="", json_schema_extra=OAUTH)
     values: dict[str, str] = Field(
         default={},
         title="Values",
@@ -223,16 +216,11 @@ class DeclaredEngine:
         self.values = declared.values | config.values
         secrets = {name: getattr(config, name) for name in ("password", "token")}
         self._secrets = {name: secret.get_secret_value() for name, secret in secrets.items()}
-        limits = HttpLimits.within(
-            config.request_timeout_seconds, max_response_bytes=config.max_response_bytes
-        )
-        self._client = EngineClient(
+        self._client = EngineClient.of(
+            config,
             base_url=config.base_url,
             headers=fill_headers(declared.headers, self.values),
             secrets=[*self._secrets.values(), config.webhook_secret.get_secret_value()],
-            limits=limits,
-            verify_tls=config.verify_tls,
-            ca_file=config.ca_file,
         )
         self._secrets["username"] = config.username
         self._own_headers = self._fixed_login(config)
@@ -242,6 +230,7 @@ class DeclaredEngine:
         self._token = _Token(self._log_in)
         self._oauth = None
         if declared.login.oauth:
+            limits = HttpLimits.of(config)
             self._oauth = ClientCredentials.of(
                 config, url=config.oauth_token_url, limits=limits, ca_file=config.ca_file
             )
@@ -274,7 +263,7 @@ class DeclaredEngine:
                 **content,
                 headers=fill_headers(request.headers, names) | login,
                 repeatable=repeatable,
-                max_depth=DEPTH,
+                max_depth=LISTING_DEPTH,
                 is_listing=is_listing,
             )
         )

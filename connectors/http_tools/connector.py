@@ -300,7 +300,7 @@ def basic_word(username: str, password: SecretStr) -> str:
 class Authorization:
     """One source's credentials. Make one per event loop, close it with `aclose`."""
 
-    def __init__(self, config: HttpConfig, *, limits: HttpLimits, policy: AddressPolicy) -> None:
+    def __init__(self, config: HttpConfig, *, policy: AddressPolicy) -> None:
         self._config = config
         self._lacking = config.lacking
         self._fixed = _fixed_credentials(config)
@@ -308,6 +308,7 @@ class Authorization:
         self._cookies = {key.name for key in config.keys if key.where == "cookie"}
         self._oauth: ClientCredentials | None = None
         if config.authentication == "oauth_client_credentials" and not self._lacking:
+            limits = HttpLimits.of(config)
             self._oauth = ClientCredentials.of(
                 config, url=config.oauth_token_url, limits=limits, ca_file=config.ca_file, policy=policy
             )
@@ -401,17 +402,11 @@ class HttpConnector:
 
     def __init__(self, config: HttpConfig) -> None:
         self._config = config
-        seconds, policy = config.request_timeout_seconds, http_tool_addresses()
-        limits = HttpLimits.within(seconds, max_response_bytes=config.max_response_bytes)
-        self._authorization = Authorization(config, limits=limits, policy=policy)
+        policy = http_tool_addresses()
+        self._authorization = Authorization(config, policy=policy)
         self._operations: FIFOCache[int, tuple[dict[str, Any], HttpOperation]] = FIFOCache(KEPT_OPERATIONS)
-        self._client = EngineClient(
-            base_url=config.base_url,
-            secrets=config.secrets,
-            limits=limits,
-            verify_tls=config.verify_tls,
-            ca_file=config.ca_file,
-            policy=policy,
+        self._client = EngineClient.of(
+            config, base_url=config.base_url, secrets=config.secrets, policy=policy
         )
 
     def __repr__(self) -> str:

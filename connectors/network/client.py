@@ -7,7 +7,7 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, Self
 from urllib.parse import quote, unquote, unquote_plus, urlencode, urljoin
 
 import httpx2
@@ -236,6 +236,12 @@ class EngineClient:
             "user-agent": USER_AGENT,
             **{name.lower(): value for name, value in check_values(headers or {}).items()},
         }
+
+    @classmethod
+    def of(cls, config: Any, **options: Any) -> Self:
+        """With the settings that `connectors.settings` has for requests and TLS."""
+        limits = HttpLimits.of(config)
+        return cls(limits=limits, verify_tls=config.verify_tls, ca_file=config.ca_file, **options)
 
     def __repr__(self) -> str:
         return f"EngineClient({self._base_url})"

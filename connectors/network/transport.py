@@ -87,6 +87,11 @@ class HttpLimits:
             max_connections=100,
         )
 
+    @classmethod
+    def of(cls, config: Any) -> Self:
+        """From the settings that `connectors.settings` has for requests."""
+        return cls.within(config.request_timeout_seconds, max_response_bytes=config.max_response_bytes)
+
 
 class BeingSent(Protocol):
     """A request that learns of its first byte on the wire."""

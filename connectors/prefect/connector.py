@@ -13,7 +13,7 @@ from loguru import logger
 from pydantic import AfterValidator, BaseModel, Field, SecretStr, field_validator, model_validator
 
 from connectors import settings
-from connectors.definitions import RejectedDefinition, WorkflowDefinition, parse_definition
+from connectors.definitions import RejectedDefinition, WorkflowDefinition, parse_definition, usable_tags
 from connectors.errors import (
     InvalidAnswer,
     NotFound,
@@ -24,6 +24,7 @@ from connectors.errors import (
     spread,
 )
 from connectors.formats.json import (
+    LISTING_DEPTH,
     TooDeep,
     UnreadableJSON,
     parse_json,
@@ -34,7 +35,6 @@ from connectors.formats.json import (
 from connectors.network.client import EngineClient
 from connectors.network.policy import normalise_base_url
 from connectors.network.redaction import first_line, printable, shorten, shorten_error
-from connectors.network.transport import HttpLimits
 from connectors.protocol import (
     Capabilities,
     Health,
@@ -49,12 +49,12 @@ from connectors.protocol import (
     WorkflowRef,
     health_of,
     ignore_progress,
+    read_offset,
 )
 from connectors.settings import FieldProblem, SourceConfig, hint
 
 RESULTS = hint(group="Results and logs")
 MOST_ROWS = 200
-LISTING_DEPTH = 250  # Above the limit of one schema, so that a deep one does not fail the listing
 BUSY_RETRIES = 4
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.25, 2.0
 """Between retries of 503, Prefect's answer while its database is busy; its own clients retry as well."""
@@ -149,15 +149,11 @@ class PrefectConnector:
         key, auth = config.api_key.get_secret_value(), config.auth_string.get_secret_value()
         basic = base64.b64encode(auth.encode()).decode()
         authorization = f"Bearer {key}" if key else f"Basic {basic}" if auth else ""
-        self._client = EngineClient(
+        self._client = EngineClient.of(
+            config,
             base_url=config.base_url,
             headers={"authorization": authorization} if authorization else {},
             secrets=[key, auth, auth.partition(":")[2], basic],
-            limits=HttpLimits.within(
-                config.request_timeout_seconds, max_response_bytes=config.max_response_bytes
-            ),
-            verify_tls=config.verify_tls,
-            ca_file=config.ca_file,
         )
         self._only_tagged = {"tags": {"any_": config.include_tags}} if config.include_tags else {}
 
@@ -267,7 +263,7 @@ class PrefectConnector:
         return None
 
     async def list_runs(self, wanted: RunFilter, *, page_size: int, cursor: str = "") -> RunPage:
-        offset, size = offset_of(cursor), min(page_size, MOST_ROWS)
+        offset, size = read_offset(cursor), min(page_size, MOST_ROWS)
         found = await self._runs(wanted_runs(wanted) | {"limit": size, "offset": offset})
         flows = {str(run["flow_id"]) for run in found if run.get("flow_id")}
         deployments = {str(run["deployment_id"]) for run in found if run.get("deployment_id")}
@@ -447,13 +443,13 @@ def read_deployment(
     if not isinstance(raw, dict) or isinstance(raw, TooDeep):
         return parse_definition(raw, position=position)
     flow = flow_names.get(str(raw.get("flow_id")), "")
-    name, tags = name_of(raw, flow_names), raw.get("tags")
+    name = name_of(raw, flow_names)
     definition = {
         "id": raw.get("id"),
         "name": name,
         "description": _description(raw, name),
         "version": raw.get("version"),
-        "tags": [tag for tag in tags if isinstance(tag, str) and tag] if isinstance(tags, list) else [],
+        "tags": usable_tags(raw.get("tags")),
         "inputSchema": input_schema(raw),
         "metadata": {
             "flow": flow,
@@ -686,14 +682,6 @@ def read_listed(
             "expected_start_time": run.get("expected_start_time"),
         },
     )
-
-
-def offset_of(cursor: str) -> int:
-    if not cursor:
-        return 0
-    if not (cursor.isascii() and cursor.isdigit() and len(cursor) <= len("1000000000")):
-        raise Rejected("The cursor does not belong to this listing.")
-    return int(cursor)
 
 
 def _of_workflow(name: str) -> dict[str, Any]:

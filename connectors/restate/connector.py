@@ -23,11 +23,10 @@ from connectors.errors import (
     Unreachable,
     Unsupported,
 )
-from connectors.formats.json import UnreadableJSON, is_number, parse_json, read_time, read_uuid
+from connectors.formats.json import LISTING_DEPTH, UnreadableJSON, is_number, parse_json, read_time, read_uuid
 from connectors.network.client import Answer, EngineClient, encode_body, fill_path
 from connectors.network.policy import normalise_base_url
 from connectors.network.redaction import first_line, printable, shorten, shorten_error, words_of
-from connectors.network.transport import HttpLimits
 from connectors.protocol import (
     Capabilities,
     Health,
@@ -42,13 +41,13 @@ from connectors.protocol import (
     WorkflowRef,
     health_of,
     ignore_progress,
+    read_offset,
 )
 from connectors.restate import handlers
 from connectors.restate.handlers import WORKFLOW, type_of
 from connectors.settings import SourceConfig, hint
 
 RUNS = hint(group="Runs")
-LISTING_DEPTH = 250  # Above the limit of one schema, so that a deep one does not fail the listing
 MOST_WORKFLOWS = 10_000
 MOST_ROWS = 200
 WORDS_LIMIT = 500
@@ -265,15 +264,11 @@ class RestateConnector:
 
     def _client(self, url: str, token: SecretStr) -> EngineClient:
         config, secret = self._config, token.get_secret_value()
-        return EngineClient(
+        return EngineClient.of(
+            config,
             base_url=url,
             headers={"authorization": f"Bearer {secret}"} if secret else {},
             secrets=[config.token.get_secret_value(), config.admin_token.get_secret_value()],
-            limits=HttpLimits.within(
-                config.request_timeout_seconds, max_response_bytes=config.max_response_bytes
-            ),
-            verify_tls=config.verify_tls,
-            ca_file=config.ca_file,
         )
 
     def __repr__(self) -> str:
@@ -397,9 +392,7 @@ class RestateConnector:
         return await self._row(f"{WHEREABOUTS} where id = {quoted(checked_id(run.run_id))}")
 
     async def list_runs(self, wanted: RunFilter, *, page_size: int, cursor: str = "") -> RunPage:
-        if cursor and not (cursor.isascii() and cursor.isdigit() and len(cursor) <= len("1000000000")):
-            raise Rejected("The cursor does not belong to this listing.")
-        offset, size = int(cursor or 0), min(page_size, MOST_ROWS)
+        offset, size = read_offset(cursor), min(page_size, MOST_ROWS)
         rows = await self._rows(query_listed(wanted, size=size, offset=offset))
         return RunPage(
             runs=[read_listed(row) for row in rows if _id_in(row)],

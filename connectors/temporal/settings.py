@@ -15,6 +15,7 @@ from pydantic import (
 )
 
 from connectors import settings
+from connectors.definitions import explain
 from connectors.errors import Misconfigured
 from connectors.network.policy import address_objection
 from connectors.settings import TRUST, FieldProblem, SourceConfig, hint
@@ -221,13 +222,7 @@ class ServiceSettings(SourceConfig):
             raise FieldProblem(
                 "tls_cert_file", "The client certificate file and the client key file must be set together."
             )
-        if self.oauth_url and not (self.oauth_client_id and self.oauth_client_secret.get_secret_value()):
-            raise FieldProblem(
-                "oauth_url",
-                "OAuth requires the client id and the client secret in addition to the token URL.",
-            )
-        if self.oauth_url and self.api_key.get_secret_value():
-            raise FieldProblem("api_key", "Set either an API key or OAuth, not both.")
+        settings.check_oauth(self, beside="api_key", called="an API key")
         if self.tls is False and self._tls_files:
             raise FieldProblem(
                 "tls",
@@ -288,9 +283,7 @@ def settings_of(metadata: dict[str, Any]) -> TemporalSettings:
     try:
         return TemporalSettings.model_validate(metadata.get(METADATA_KEY) or {})
     except ValidationError as error:
-        problems = error.errors(include_url=False, include_input=False)
-        reasons = "; ".join(f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}" for problem in problems)
-        raise Misconfigured(f"The workflow's Temporal settings cannot be used: {reasons}.") from None
+        raise Misconfigured(f"The workflow's Temporal settings cannot be used: {explain(error)}.") from None
 
 
 def placeholders_in(recipe: str) -> list[str]:

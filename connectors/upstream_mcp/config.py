@@ -131,12 +131,7 @@ class McpConfig(SourceConfig):
             raise FieldProblem("url", "The transport http requires a URL.")
         if self.transport == "stdio" and not self.command:
             raise FieldProblem("command", "The transport stdio requires a command.")
-        if self.oauth_url and not (self.oauth_client_id and self.oauth_client_secret.get_secret_value()):
-            raise FieldProblem(
-                "oauth_url", "OAuth requires a client id and a client secret in addition to the URL."
-            )
-        if self.oauth_url and self.bearer_token.get_secret_value():
-            raise FieldProblem("bearer_token", "Set either a token or OAuth, not both.")
+        settings.check_oauth(self, beside="bearer_token", called="a token")
         return self
 
     @property

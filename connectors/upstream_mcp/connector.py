@@ -19,7 +19,7 @@ from connectors.definitions import (
     parse_definition,
 )
 from connectors.errors import InvalidAnswer, NotFound, OutcomeUnknown, Rejected, Unsupported
-from connectors.formats.json import UnreadableJSON, parse_json, parse_listing
+from connectors.formats.json import LISTING_DEPTH, UnreadableJSON, parse_json, parse_listing
 from connectors.network.redaction import Redactor, printable, shorten, words_in
 from connectors.protocol import (
     Capabilities,
@@ -70,7 +70,6 @@ LONGEST_ID = 255
 LISTED = {"offered_as": "workflow"}
 LISTING_KEYS = ["workflows", "items", "data", "results", "result"]
 WORDS_LIMIT = 500
-DEPTH = 250  # As in listings over HTTP, so that a deep schema does not fail the listing
 UNKNOWN = {"not_found", "notfound", "404"}  # Lower-case error codes for an unknown workflow or run
 
 
@@ -391,7 +390,7 @@ def read_answer(result: dict[str, Any], *, tool: str) -> Any:
     texts = _texts(result)
     try:
         # Some SDKs put each item of a list into a separate block.
-        answers = [parse_listing(text.encode("utf-8", "replace"), max_depth=DEPTH) for text in texts]
+        answers = [parse_listing(text.encode("utf-8", "replace"), max_depth=LISTING_DEPTH) for text in texts]
     except UnreadableJSON as error:
         raise InvalidAnswer(f"The tool {tool} answered with text that is not JSON: {error}") from None
     if not answers:

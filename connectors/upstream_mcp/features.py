@@ -10,11 +10,13 @@ from pydantic import ValidationError
 from connectors.definitions import (
     ADDRESS,
     LONGEST_ADDRESS,
+    TOO_DEEP,
     FeatureDefinition,
     FeatureKind,
     RejectedDefinition,
     address_problem,
     explain,
+    not_an_object,
     readable,
 )
 from connectors.errors import InvalidAnswer, NotFound, Rejected, Unsupported
@@ -143,13 +145,11 @@ async def _refuse_all(requests: dict[str, dict[str, Any]]) -> dict[str, dict[str
 def _parse(raw: Any, kind: FeatureKind, *, position: int) -> FeatureDefinition | RejectedDefinition:
     """One entry of a server's list. Optional fields that are null count as absent."""
     if not isinstance(raw, dict):
-        return RejectedDefinition(
-            position=position, id="", name="", reason=f"expected an object, got {type(raw).__name__}"
-        )
+        return not_an_object(raw, position=position)
     given = {key: value for key, value in raw.items() if value is not None}
     identifier, name = given.get(ID_KEYS[kind]), given.get("name")
     if isinstance(raw, TooDeep):
-        reason = "nested too deep to be read"
+        reason = TOO_DEEP
     else:
         known = ("name", "title", "description") + (("arguments",) if kind is FeatureKind.PROMPT else ())
         fields = {key: given[key] for key in known if key in given}

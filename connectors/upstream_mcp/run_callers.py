@@ -32,6 +32,12 @@ LONGEST_DATA = 5_000  # Characters of JSON
 LONGEST_LOGGER = 200
 
 
+def _call_id_in(params: Mapping[str, Any]) -> str:
+    """Empty for a message that does not name its call."""
+    meta = params.get("_meta")
+    return str(meta.get(CALL) or "") if isinstance(meta, dict) else ""
+
+
 class Questions:
     """Passes on what the settings allow and the caller's client can answer."""
 
@@ -60,8 +66,7 @@ class Questions:
 
     async def answer(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
         """Answers a request of a handshake server. Raises MCPError for one that cannot be forwarded."""
-        meta = params.get("_meta")
-        call_id = str(meta.get(CALL) or "") if isinstance(meta, dict) else ""
+        call_id = _call_id_in(params)
         # Over stdio, requests do not name their call.
         only = next(iter(self._calls.values())) if len(self._calls) == 1 else None
         caller = self._calls.get(call_id) if call_id else only
@@ -155,8 +160,7 @@ class CallLogs:
         caller.log(LogMessage(level=params["level"], data=data, logger=name))
 
     def _find(self, params: Mapping[str, Any], *, take: bool = False) -> RunCaller | None:
-        meta = params.get("_meta")
-        call_id = str(meta.get(CALL) or "") if isinstance(meta, dict) else ""
+        call_id = _call_id_in(params)
         if not call_id and len(self._under_way) == 1 and len(self._callers) == 1:
             # Over stdio, and on a session's own stream, messages do not name their call. It may be a late
             # message of an earlier call, so there must not have been another caller either.
