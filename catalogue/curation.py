@@ -240,12 +240,6 @@ def _decide(workflows: QuerySet[Workflow], by: Actor | None, message: str, **dec
     return changed
 
 
-class UnknownPicks(Exception):
-    def __init__(self, names: list[str]) -> None:
-        super().__init__(f"No such workflow: {', '.join(names)}")
-        self.names = names
-
-
 @transaction.atomic
 def write_toolset(
     toolset: Toolset,
@@ -255,14 +249,14 @@ def write_toolset(
     **fields: Any,
 ) -> Toolset:
     """Create or change a toolset. `picked` (tool names) and `rules` (in order) are each replaced as a whole;
-    omitted parts stay. Raises ValidationError keyed by field, or UnknownPicks, and then changes nothing."""
+    omitted parts stay. Raises ValidationError by field, or UnknownWorkflows, and then changes nothing."""
     set_fields(toolset, fields, allowed=CHANGEABLE)
     toolset.full_clean()
     toolset.save()
     if picked is not None:
         keys = dict(Workflow.objects.filter(tool_name__in=picked).values_list("tool_name", "pk"))
         if missing := [name for name in picked if name not in keys]:
-            raise UnknownPicks(missing)
+            raise UnknownWorkflows(missing)
         toolset.picked.set(keys.values())
     if rules is not None:
         toolset.rules.all().delete()

@@ -8,7 +8,7 @@ from django.db import models, transaction
 from django.utils.text import capfirst
 
 from catalogue import history
-from catalogue.curation import OVERRIDABLE, UnknownPicks, override_workflow, write_toolset
+from catalogue.curation import OVERRIDABLE, UnknownWorkflows, override_workflow, write_toolset
 from catalogue.models import (
     HistoryEntry,
     ProductSettings,
@@ -85,7 +85,7 @@ def revert_change(entry: HistoryEntry, *, by: history.Actor) -> HistoryEntry:
             history.record_change(by, [row], message, reverts=entry)
     except ValidationError as error:
         raise RevertRefused(" ".join(error.messages)) from None
-    except (UnknownPicks, InvalidSettings) as error:
+    except (UnknownWorkflows, InvalidSettings) as error:
         raise RevertRefused(f"{error}.") from None
     return entry.reverted_by.latest("pk")
 

@@ -9,7 +9,6 @@ from django.db.models import Prefetch, QuerySet
 from django.utils import timezone
 from drf_spectacular.utils import (
     OpenApiExample,
-    OpenApiResponse,
     extend_schema,
     extend_schema_field,
     extend_schema_view,
@@ -22,7 +21,7 @@ from rest_framework.response import Response
 
 from catalogue.access import Scope
 from catalogue.configuration import TOOLSET
-from catalogue.curation import UnknownPicks, write_toolset
+from catalogue.curation import UnknownWorkflows, write_toolset
 from catalogue.exposure import confirmed_catalogue, shown_by
 from catalogue.history import changed_fields, write_fields
 from catalogue.models import Toolset, Workflow
@@ -52,10 +51,17 @@ LONGEST_DESCRIPTION = 20_000
 HIGHEST_BUDGET = 1_000_000_000
 MOST_RULES = 200
 MOST_PICKED = 10_000
-INLINE_WAIT_HELP = (
-    "Seconds that a call of its clients waits before it returns a handle. Choose less than the "
-    "clients' own timeout. If null, the product's default applies."
-)
+
+
+def inline_wait_field(**options: Any) -> serializers.IntegerField:
+    return serializers.IntegerField(
+        allow_null=True,
+        min_value=1,
+        max_value=LONGEST_INLINE_WAIT,
+        help_text="Seconds that a call of its clients waits before it returns a handle. Choose less than the "
+        "clients' own timeout. If null, the product's default applies.",
+        **options,
+    )
 
 
 class ListCostSerializer(serializers.Serializer[Any]):
@@ -155,12 +161,7 @@ class ToolsetChangeSerializer(base.StrictSerializer):
         help_text="Number of tokens above which its list of tools causes a warning. If null, there is no "
         "budget.",
     )
-    inline_wait_seconds = serializers.IntegerField(
-        allow_null=True,
-        min_value=1,
-        max_value=LONGEST_INLINE_WAIT,
-        help_text=INLINE_WAIT_HELP,
-    )
+    inline_wait_seconds = inline_wait_field()
     reserved_for = base.ReservedForField()
     calls_per_minute = base.rate_field(
         "Calls per minute of its workflows by all its clients together. If null, it has no limit of its own.",
@@ -279,9 +280,7 @@ class ToolsetViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSe
         description="Its address stops working immediately. The workflows are not affected.",
         responses={
             204: None,
-            409: OpenApiResponse(
-                base.ProblemSerializer, "Tokens are bound to the toolset. Nothing was changed."
-            ),
+            409: base.as_problem("Tokens are bound to the toolset. Nothing was changed."),
         },
     )
     @transaction.atomic
@@ -298,7 +297,7 @@ class ToolsetViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSe
     def _written(self, toolset: Toolset, asked: dict[str, Any], code: int, *, change: str) -> Response:
         try:
             written = write_toolset(toolset, **asked)
-        except UnknownPicks as unknown:
+        except UnknownWorkflows as unknown:
             problems = [
                 base.Problem(f"/picked/{asked['picked'].index(name)}", f"No such workflow: {name}")
                 for name in unknown.names
@@ -407,13 +406,7 @@ class TokenChangeSerializer(base.StrictSerializer):
         allow_null=True,
         help_text="A user name. Any user other than the caller requires `mcp_bridge.assign_accesstoken`.",
     )
-    inline_wait_seconds = serializers.IntegerField(
-        required=False,
-        allow_null=True,
-        min_value=1,
-        max_value=LONGEST_INLINE_WAIT,
-        help_text=INLINE_WAIT_HELP,
-    )
+    inline_wait_seconds = inline_wait_field(required=False)
     calls_per_minute = base.rate_field(
         "Workflow calls per minute by all its clients together. If null, only the limits for "
         "every caller apply.",
@@ -547,7 +540,7 @@ class TokenViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet[
         request=RotationSerializer,
         responses={
             200: SecretTokenSerializer,
-            409: OpenApiResponse(base.ProblemSerializer, "The token is revoked. Nothing was changed."),
+            409: base.as_problem("The token is revoked. Nothing was changed."),
         },
     )
     @action(detail=True, methods=["post"])

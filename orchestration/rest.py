@@ -30,6 +30,7 @@ from catalogue.rest.base import (
     StableOrdering,
     StrictBooleanFilter,
     StrictSerializer,
+    as_problem,
 )
 from catalogue.rest.views import ApiViewSet
 from executions.models import State
@@ -338,10 +339,9 @@ class WorkflowViewSet(ApiViewSet[WorkflowRequest]):
                 WorkflowAnswerSerializer,
                 "tool_retrieval: `invalid_tool_ids` lists tools that this caller may not run.",
             ),
-            409: OpenApiResponse(
-                ProblemSerializer,
+            409: as_problem(
                 "The idempotency key was used for another request, or for one that is still in progress; "
-                "`request_id` says which. Nothing was started.",
+                "`request_id` says which. Nothing was started."
             ),
             422: OpenApiResponse(
                 WorkflowAnswerSerializer, "llm_selection: no tool fits, or the model's proposal was refused."

@@ -42,7 +42,7 @@ from catalogue.configuration import (
     secrets_of,
 )
 from catalogue.connections import secret_fields
-from catalogue.curation import MOST_FORMER_NAMES, POSITIONS_APART, UnknownPicks, write_toolset
+from catalogue.curation import MOST_FORMER_NAMES, POSITIONS_APART, UnknownWorkflows, write_toolset
 from catalogue.database import in_batches
 from catalogue.features import change_feature, is_enabled_when_new, words_of
 from catalogue.history import (
@@ -829,7 +829,7 @@ class _Import:
             remember_relations(toolset)
         try:
             written = write_toolset(toolset or Toolset(slug=slug), picked=picked, rules=rules, **values)
-        except UnknownPicks as unknown:
+        except UnknownWorkflows as unknown:
             taken = list(Workflow.objects.values_list("tool_name", flat=True))
             unwritten = self._unwritten_names()
             for name in (one for one in unknown.names if one not in unwritten):

@@ -29,7 +29,7 @@ from django_filters import (  # type: ignore[import-untyped]
 )
 from django_filters.fields import IsoDateTimeField  # type: ignore[import-untyped]
 from django_filters.rest_framework import DjangoFilterBackend  # type: ignore[import-untyped]
-from drf_spectacular.utils import OpenApiParameter, extend_schema_field
+from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema_field
 from loguru import logger
 from rest_framework import exceptions, serializers, status
 from rest_framework.pagination import PageNumberPagination
@@ -116,6 +116,11 @@ class ProblemSerializer(serializers.Serializer[Any]):
         help_text="Which of the five kinds of error it is, where one applies.",
     )
     errors = PlaceSerializer(many=True, required=False)  # type: ignore[assignment]
+
+
+def as_problem(why: str) -> OpenApiResponse:
+    """For the API's description: an error, and what it says."""
+    return OpenApiResponse(ProblemSerializer, why)
 
 
 def answer_with_problem(error: Exception, context: dict[str, Any]) -> Response:

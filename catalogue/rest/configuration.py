@@ -8,7 +8,6 @@ from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import (
     OpenApiExample,
     OpenApiParameter,
-    OpenApiResponse,
     extend_schema,
     extend_schema_field,
 )
@@ -44,9 +43,9 @@ from catalogue.rest.base import (
     NOT_VALID,
     BoundedJSONParser,
     Problem,
-    ProblemSerializer,
     Refusal,
     StrictSerializer,
+    as_problem,
     check_parameters,
     is_set,
     read_bounded,
@@ -166,7 +165,7 @@ class ConfigurationViewSet(ImportViewSet):
         "and not for tokens. The file may be the body itself, as `application/yaml`.",
         parameters=[PLAN, PRUNE],
         request={"application/json": CatalogueImportSerializer, MEDIA_TYPE: OpenApiTypes.OBJECT},
-        responses={200: PlanSerializer, 400: OpenApiResponse(ProblemSerializer, REFUSED)},
+        responses={200: PlanSerializer, 400: as_problem(REFUSED)},
         examples=[OpenApiExample("A toolset", EXAMPLE, request_only=True, media_type="application/json")],
     )
     @action(detail=False, methods=["post"], url_path="import", parser_classes=[BoundedJSONParser, YAMLParser])

@@ -11,7 +11,6 @@ from django.http import StreamingHttpResponse
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import (
     OpenApiParameter,
-    OpenApiResponse,
     extend_schema,
     extend_schema_field,
     extend_schema_view,
@@ -33,7 +32,7 @@ from catalogue.long_lists import SEARCHED, search_newest, with_keys
 from catalogue.models import HistoryEntry
 from catalogue.permissions import Access, demand_of_staff, permissions_behind
 from catalogue.rest import base
-from catalogue.rest.base import LongPages, ProblemSerializer, Refusal, StableOrdering
+from catalogue.rest.base import LongPages, Refusal, StableOrdering, as_problem
 from catalogue.rest.views import ApiViewSet
 from catalogue.reverting import RevertRefused, permission_to_revert, revert_change
 
@@ -112,10 +111,9 @@ class HistoryViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSe
         request=None,
         responses={
             200: HistoryEntrySerializer,
-            409: OpenApiResponse(
-                ProblemSerializer,
+            409: as_problem(
                 "The object has changed since, is in use, contained secrets, or its values were not "
-                "kept: `detail` gives the reason. Nothing was changed.",
+                "kept: `detail` gives the reason. Nothing was changed."
             ),
         },
     )

@@ -1,7 +1,7 @@
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from drf_spectacular.utils import OpenApiExample, OpenApiResponse, extend_schema, extend_schema_field
+from drf_spectacular.utils import OpenApiExample, extend_schema, extend_schema_field
 from rest_framework import serializers, status
 from rest_framework.exceptions import PermissionDenied
 from rest_framework.request import Request
@@ -15,7 +15,7 @@ from catalogue.imports.temporal import USUAL_NAME, TemporalImport, TemporalImpor
 from catalogue.models import Source
 from catalogue.permissions import Access
 from catalogue.reconciliation import Change
-from catalogue.rest.base import Problem, ProblemSerializer, Refusal, StrictSerializer
+from catalogue.rest.base import Problem, Refusal, StrictSerializer, as_problem
 from catalogue.rest.sources import CheckSerializer
 from catalogue.rest.views import ApiViewSet
 from connectors.http_tools.openapi.document import RefusedOperation
@@ -117,9 +117,7 @@ class TemporalImportViewSet(ImportViewSet):
         request=NewImportSerializer,
         responses={
             200: ImportSerializer,
-            400: OpenApiResponse(
-                ProblemSerializer, "`errors` names each mistake with its line and key. Nothing was imported."
-            ),
+            400: as_problem("`errors` names each mistake with its line and key. Nothing was imported."),
         },
         examples=[OpenApiExample("What would change", TEMPORAL_EXAMPLE, request_only=True)],
     )
@@ -264,7 +262,7 @@ class OpenApiImportViewSet(ImportViewSet):
         request=NewOpenApiImportSerializer,
         responses={
             200: OpenApiImportSerializer,
-            400: OpenApiResponse(ProblemSerializer, "Nothing was imported; `errors` says why."),
+            400: as_problem("Nothing was imported; `errors` says why."),
         },
         examples=[OpenApiExample("What would be imported", OPENAPI_EXAMPLE, request_only=True)],
     )

@@ -5,7 +5,6 @@ import django_filters  # type: ignore[import-untyped]
 from django.db.models import QuerySet
 from drf_spectacular.utils import (
     OpenApiExample,
-    OpenApiResponse,
     extend_schema,
     extend_schema_field,
     extend_schema_view,
@@ -176,7 +175,7 @@ def _offers(decision: dict[str, Any]) -> tuple[Offers, list[str]]:
     return offers, [name for name in named if name not in keys]
 
 
-REFUSED = OpenApiResponse(base.ProblemSerializer, "The engine changed it again, or no change is held.")
+REFUSED = base.as_problem("The engine changed it again, or no change is held.")
 
 
 @extend_schema_view(
@@ -249,7 +248,7 @@ class ReviewViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet
         request=AcceptanceSerializer,
         responses={
             200: DecidedSerializer,
-            404: OpenApiResponse(base.ProblemSerializer, "There is no such source; nothing was changed."),
+            404: base.as_problem("There is no such source; nothing was changed."),
         },
         examples=[
             OpenApiExample("Some", {"offers": {"report_1": "5f1d..."}}, request_only=True),
@@ -272,7 +271,7 @@ class ReviewViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet
         request=DecisionSerializer,
         responses={
             200: DecidedSerializer,
-            404: OpenApiResponse(base.ProblemSerializer, "There is no such source; nothing was changed."),
+            404: base.as_problem("There is no such source; nothing was changed."),
         },
     )
     @action(detail=False, methods=["post"], url_path="keep", url_name="keep-many")

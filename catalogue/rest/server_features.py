@@ -3,7 +3,7 @@ from typing import Any
 import django_filters  # type: ignore[import-untyped]
 from django.db import transaction
 from django.db.models import QuerySet
-from drf_spectacular.utils import OpenApiExample, OpenApiResponse, extend_schema, extend_schema_view
+from drf_spectacular.utils import OpenApiExample, extend_schema, extend_schema_view
 from rest_framework import mixins, serializers, status
 from rest_framework.decorators import action
 from rest_framework.request import Request
@@ -123,9 +123,7 @@ class ServerFeatureViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, Api
         request=FeatureOfferSerializer,
         responses={
             200: ServerFeatureSerializer,
-            409: OpenApiResponse(
-                base.ProblemSerializer, "The server changed it again, or no change is held."
-            ),
+            409: base.as_problem("The server changed it again, or no change is held."),
         },
     )
     @action(detail=True, methods=["post"])

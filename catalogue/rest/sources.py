@@ -30,12 +30,12 @@ from catalogue.rest.base import (
     RESERVED_FOR,
     JSONObjectField,
     LongPages,
-    ProblemSerializer,
     Refusal,
     ReservedForField,
     StableOrdering,
     StrictBooleanFilter,
     StrictSerializer,
+    as_problem,
     set_defaults,
 )
 from catalogue.rest.views import NAME, ApiViewSet
@@ -164,7 +164,7 @@ class DiscoveryRunViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiV
                 DiscoveryRunDetailSerializer,
                 "Confirmed; the source is being listed already, or disabled: the next listing counts.",
             ),
-            409: OpenApiResponse(ProblemSerializer, "It is not held, or a later listing was good."),
+            409: as_problem("It is not held, or a later listing was good."),
         },
     )
     @action(detail=True, methods=["post"])
@@ -402,7 +402,7 @@ class SourceViewSet(
         request=None,
         responses={
             200: DiscoveryRunDetailSerializer,
-            409: OpenApiResponse(ProblemSerializer, "The source is disabled, or is already being refreshed."),
+            409: as_problem("The source is disabled, or is already being refreshed."),
         },
     )
     @action(detail=True, methods=["post"])

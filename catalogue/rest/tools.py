@@ -24,7 +24,7 @@ from catalogue.imports.tools import (
 from catalogue.models import Workflow, WorkflowFilter
 from catalogue.permissions import Access
 from catalogue.reconciliation import Change
-from catalogue.rest.base import FIELDS, Problem, ProblemSerializer, Refusal, wanted_fields
+from catalogue.rest.base import FIELDS, Problem, Refusal, as_problem, wanted_fields
 from catalogue.rest.views import ApiViewSet
 from catalogue.rest.workflows import ToolFilters, seen_by_caller
 from connectors.http_tools.tool import ToolConfig
@@ -104,7 +104,7 @@ class ToolViewSet(ApiViewSet[Workflow]):
         "`GET /tools` answers the same.",
         responses={
             200: StoredTool,
-            404: OpenApiResponse(ProblemSerializer, "`ids` has some that do not exist; `errors` names them."),
+            404: as_problem("`ids` has some that do not exist; `errors` names them."),
         },
     )
     def list(self, request: Request) -> Response:
@@ -135,7 +135,7 @@ class ToolViewSet(ApiViewSet[Workflow]):
         responses={
             201: OpenApiResponse(StoredToolsSerializer, "At least one tool is new."),
             200: OpenApiResponse(StoredToolsSerializer, "No tool is new, or nothing was to be stored."),
-            400: OpenApiResponse(ProblemSerializer, "`errors` names each mistake. Nothing was stored."),
+            400: as_problem("`errors` names each mistake. Nothing was stored."),
         },
         examples=[
             OpenApiExample("One tool", EXAMPLE, request_only=True),

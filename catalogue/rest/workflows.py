@@ -8,7 +8,6 @@ from django.db.models import Q, QuerySet
 from django.http import Http404
 from drf_spectacular.utils import (
     OpenApiExample,
-    OpenApiResponse,
     extend_schema,
     extend_schema_field,
     extend_schema_view,
@@ -36,13 +35,13 @@ from catalogue.rest.base import (
     JSONObjectField,
     Pages,
     Problem,
-    ProblemSerializer,
     Refusal,
     SearchFilter,
     StableOrdering,
     StrictBooleanFilter,
     StrictSerializer,
     approvers_field,
+    as_problem,
     at_once_field,
     rate_field,
 )
@@ -407,13 +406,23 @@ class ChangedSerializer(serializers.Serializer[Any]):
     changed = serializers.IntegerField(help_text="How many were not in that state before.")
 
 
-class WorkflowFilters(django_filters.FilterSet):  # type: ignore[misc]
+class ExposureFilters(django_filters.FilterSet):  # type: ignore[misc]
     source = django_filters.CharFilter(field_name="source__name", label="The source's name.")
+    exposed = StrictBooleanFilter(method="filter_exposed", label="Agents see it and may call it.")
+
+    def filter_exposed(self, queryset: QuerySet[Workflow], name: str, value: bool) -> QuerySet[Workflow]:
+        exposed = list(confirmed_catalogue().workflows)
+        return queryset.filter(tool_name__in=exposed) if value else queryset.exclude(tool_name__in=exposed)
+
+    def filter_search(self, queryset: WorkflowQuerySet, name: str, value: str) -> QuerySet[Workflow]:
+        return queryset.matching(value)
+
+
+class WorkflowFilters(ExposureFilters):
     enabled = StrictBooleanFilter(label="Enabled by a curator.")
     missing = StrictBooleanFilter(
         field_name="missing_since", lookup_expr="isnull", exclude=True, label="Gone from the engine's list."
     )
-    exposed = StrictBooleanFilter(method="filter_exposed", label="Agents see it and may call it.")
     category = django_filters.CharFilter()
     execution_type = django_filters.ChoiceFilter(
         choices=Workflow.ExecutionType.choices, method="filter_execution_type"
@@ -443,9 +452,6 @@ class WorkflowFilters(django_filters.FilterSet):  # type: ignore[misc]
     def filter_review(self, workflows: QuerySet[Workflow], name: str, value: str) -> QuerySet[Workflow]:
         return workflows.filter(review__in=Review.objects.awaiting().filter(kind=value))
 
-    def filter_exposed(self, queryset: QuerySet[Workflow], name: str, value: bool) -> QuerySet[Workflow]:
-        return filter_by_exposure(queryset, exposed=value)
-
     def filter_execution_type(
         self, queryset: QuerySet[Workflow], name: str, value: str
     ) -> QuerySet[Workflow]:
@@ -455,16 +461,11 @@ class WorkflowFilters(django_filters.FilterSet):  # type: ignore[misc]
     def filter_tag(self, queryset: WorkflowQuerySet, name: str, value: str) -> QuerySet[Workflow]:
         return queryset.tagged(value)
 
-    def filter_search(self, queryset: WorkflowQuerySet, name: str, value: str) -> QuerySet[Workflow]:
-        return queryset.matching(value)
 
-
-class ToolFilters(django_filters.FilterSet):  # type: ignore[misc]
+class ToolFilters(ExposureFilters):
     ids = django_filters.CharFilter(
         method="filter_ids", label="Only these, separated by commas; each of them has to exist."
     )
-    source = django_filters.CharFilter(field_name="source__name", label="The source's name.")
-    exposed = StrictBooleanFilter(method="filter_exposed", label="Agents see it and may call it.")
     search = SearchFilter(method="filter_search", label="Has this text in a name or description.")
     ordering = StableOrdering(
         fields=[("tool_name", "id"), ("source__name", "source"), ("changed_at", "updated_at")]
@@ -479,21 +480,10 @@ class ToolFilters(django_filters.FilterSet):  # type: ignore[misc]
             raise Refusal(404, f"These tools do not exist: {', '.join(missing)[:2000]}.", errors=problems)
         return chosen
 
-    def filter_exposed(self, queryset: QuerySet[Workflow], name: str, value: bool) -> QuerySet[Workflow]:
-        return filter_by_exposure(queryset, exposed=value)
-
-    def filter_search(self, queryset: WorkflowQuerySet, name: str, value: str) -> QuerySet[Workflow]:
-        return queryset.matching(value)
-
-
-def filter_by_exposure(workflows: QuerySet[Workflow], *, exposed: bool) -> QuerySet[Workflow]:
-    names = list(confirmed_catalogue().workflows)
-    return workflows.filter(tool_name__in=names) if exposed else workflows.exclude(tool_name__in=names)
-
 
 CHANGED = {
     200: ChangedSerializer,
-    404: OpenApiResponse(ProblemSerializer, "There is no such source or workflow; nothing was changed."),
+    404: as_problem("There is no such source or workflow; nothing was changed."),
 }
 
 
@@ -598,7 +588,7 @@ class WorkflowViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewS
         request=SeenSerializer,
         responses={
             200: WorkflowDetailSerializer,
-            409: OpenApiResponse(ProblemSerializer, "The engine has changed it; nothing was changed."),
+            409: as_problem("The engine has changed it; nothing was changed."),
         },
     )
     @action(detail=True, methods=["post"])

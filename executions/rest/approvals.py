@@ -2,7 +2,7 @@ from typing import Any
 
 import django_filters  # type: ignore[import-untyped]
 from django.db.models import QuerySet
-from drf_spectacular.utils import OpenApiExample, OpenApiResponse, extend_schema, extend_schema_view
+from drf_spectacular.utils import OpenApiExample, extend_schema, extend_schema_view
 from rest_framework import mixins, serializers, status
 from rest_framework.decorators import action
 from rest_framework.exceptions import NotFound, PermissionDenied
@@ -157,13 +157,10 @@ class ApprovalFilters(django_filters.FilterSet):  # type: ignore[misc]
         return approvals.filter(pk__in=mine) if value else approvals.exclude(pk__in=mine)
 
 
-CONFLICT = OpenApiResponse(
-    base.ProblemSerializer,
-    "It has already been decided, has expired, or the workflow has changed since the call.",
+CONFLICT = base.as_problem(
+    "It has already been decided, has expired, or the workflow has changed since the call."
 )
-FORBIDDEN = OpenApiResponse(
-    base.ProblemSerializer, "Tokens cannot decide, and people cannot decide on their own calls."
-)
+FORBIDDEN = base.as_problem("Tokens cannot decide, and people cannot decide on their own calls.")
 
 
 @extend_schema_view(
@@ -270,7 +267,7 @@ class StandingApprovalViewSet(mixins.ListModelMixin, ApiViewSet[StandingApproval
         request=None,
         responses={
             200: StandingSerializer,
-            409: OpenApiResponse(base.ProblemSerializer, "It has already ended."),
+            409: base.as_problem("It has already ended."),
         },
     )
     @action(detail=True, methods=["post"])

@@ -31,9 +31,9 @@ from catalogue.rest.base import (
     JSONObjectField,
     LongPages,
     Problem,
-    ProblemSerializer,
     Refusal,
     StrictSerializer,
+    as_problem,
     find_problems,
 )
 from catalogue.rest.views import ApiViewSet
@@ -68,18 +68,14 @@ from executions.waiting import start_and_wait
 from executions.wakeups import request_poll, request_poll_if_stale
 
 REFUSALS = {
-    400: OpenApiResponse(
-        ProblemSerializer,
-        "The workflow declares no such query or signal, or the arguments do not match its schema.",
+    400: as_problem(
+        "The workflow declares no such query or signal, or the arguments do not match its schema."
     ),
-    409: OpenApiResponse(
-        ProblemSerializer, "The run is not running, or the engine does not support the request or refused it."
-    ),
-    503: OpenApiResponse(ProblemSerializer, "The engine did not answer. Nothing happened; try again later."),
+    409: as_problem("The run is not running, or the engine does not support the request or refused it."),
+    503: as_problem("The engine did not answer. Nothing happened; try again later."),
 }
-UNCERTAIN = OpenApiResponse(
-    ProblemSerializer,
-    "It is not known whether the engine received the signal. Check the run before you send it again.",
+UNCERTAIN = as_problem(
+    "It is not known whether the engine received the signal. Check the run before you send it again."
 )
 Result = TypeVar("Result")
 LONGEST_TEXT = 255
@@ -247,23 +243,18 @@ class ExecutionViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiView
         responses={
             201: OpenApiResponse(ExecutionDetailSerializer, "The run has ended; `success` says how."),
             202: OpenApiResponse(ExecutionDetailSerializer, "The run continues."),
-            404: OpenApiResponse(
-                ProblemSerializer, "The tool does not exist or is disabled. Nothing was started."
-            ),
-            409: OpenApiResponse(
-                ProblemSerializer,
+            404: as_problem("The tool does not exist or is disabled. Nothing was started."),
+            409: as_problem(
                 "The idempotency key was used for another tool or other arguments; `execution_id` says for "
-                "which execution. Nothing was started.",
+                "which execution. Nothing was started."
             ),
-            429: OpenApiResponse(
-                ProblemSerializer,
+            429: as_problem(
                 "The call rate of the token, the caller, the toolset or the tool is exceeded. Nothing was "
-                "started; see `Retry-After`.",
+                "started; see `Retry-After`."
             ),
-            503: OpenApiResponse(
-                ProblemSerializer,
+            503: as_problem(
                 "A limit on concurrent runs is reached and the queue is full. Nothing was "
-                "started; see `Retry-After`.",
+                "started; see `Retry-After`."
             ),
         },
         parameters=[IDEMPOTENCY_KEY, CACHE_CONTROL, IDEMPOTENT_REPLAYED, TOOL_RENAMED_TO, RETRY_AFTER],
@@ -341,13 +332,12 @@ class ExecutionViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiView
         request=ResolveSerializer,
         responses={
             200: ExecutionDetailSerializer,
-            400: OpenApiResponse(
-                ProblemSerializer,
+            400: as_problem(
                 "The engine does not have that run, or `run_id` is missing although it keeps runs. "
-                "Nothing was changed.",
+                "Nothing was changed."
             ),
-            409: OpenApiResponse(ProblemSerializer, "The execution is not unconfirmed."),
-            503: OpenApiResponse(ProblemSerializer, "The engine could not be asked. Nothing was changed."),
+            409: as_problem("The execution is not unconfirmed."),
+            503: as_problem("The engine could not be asked. Nothing was changed."),
         },
         examples=[
             OpenApiExample("It ran", {"ran": True, "run_id": "8f496b6a-c905-41bb"}, request_only=True),
@@ -538,9 +528,9 @@ class EngineRunViewSet(ApiViewSet[Execution]):
         ],
         responses={
             200: forced_singular_serializer(EngineRunPageSerializer),  # type: ignore[no-untyped-call]
-            400: OpenApiResponse(ProblemSerializer, "The engine cannot filter by this."),
-            409: OpenApiResponse(ProblemSerializer, "The engine cannot list its runs."),
-            503: OpenApiResponse(ProblemSerializer, "The engine did not answer."),
+            400: as_problem("The engine cannot filter by this."),
+            409: as_problem("The engine cannot list its runs."),
+            503: as_problem("The engine did not answer."),
         },
     )
     def list(self, request: Request, source: str) -> Response:

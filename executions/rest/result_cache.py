@@ -2,7 +2,7 @@ from typing import Any
 
 from django.db.models import QuerySet
 from drf_spectacular.helpers import forced_singular_serializer
-from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema
+from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework import serializers
 from rest_framework.decorators import action
 from rest_framework.request import Request
@@ -11,7 +11,7 @@ from rest_framework.response import Response
 from catalogue.access import Scope
 from catalogue.models import Workflow
 from catalogue.permissions import Access
-from catalogue.rest.base import Problem, ProblemSerializer, Refusal, StrictSerializer, check_parameters
+from catalogue.rest.base import Problem, Refusal, StrictSerializer, as_problem, check_parameters
 from catalogue.rest.views import ApiViewSet
 from executions.models import CachePolicy, CacheUse
 from executions.result_cache import CacheFigures, cache_figures, clear_results
@@ -87,7 +87,7 @@ class ResultCacheViewSet(ApiViewSet[CacheUse]):
         request=ClearSerializer,
         responses={
             200: ClearedSerializer,
-            400: OpenApiResponse(ProblemSerializer, "The workflow does not exist. Nothing was cleared."),
+            400: as_problem("The workflow does not exist. Nothing was cleared."),
         },
     )
     @action(detail=False, methods=["post"])
