@@ -7,12 +7,12 @@ use a machine's address. They accept no cookies, so that web pages cannot use th
 import errno
 import threading
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from celery import current_app
 from django.conf import settings
@@ -49,6 +49,7 @@ BROKER_PATIENCE_SECONDS = 2
 NO_DATABASE = "The database cannot be queried; the log has the details."
 UNKNOWN = "Unknown without the database."
 CLOCKS = "If so, compare their clocks."
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,23 +58,33 @@ class Check:
     reason: str  # Without names of servers, messages of errors and what else only operators should see
 
 
+class Remembered(Generic[Found]):
+    """What `look` finds, looked for again by one thread at a time when it is older than `seconds`."""
+
+    def __init__(self, look: Callable[[], Found], seconds: float) -> None:
+        self._look, self._seconds = look, seconds
+        self._lock = threading.Lock()
+        self._known: tuple[float, Found] | None = None
+
+    def __call__(self) -> Found:
+        with self._lock:
+            if self._known is None or time.monotonic() - self._known[0] >= self._seconds:
+                found = self._look()
+                self._known = (time.monotonic(), found)
+            return self._known[1]
+
+    def forget(self) -> None:
+        self._known = None
+
+
 class Readiness:
     """Of one process."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._known: tuple[float, dict[str, Check]] = (float("-inf"), {})
-        self._broker: tuple[float, Check] = (float("-inf"), Check(False, ""))
         self._is_migrated = False
-
-    def checks(self) -> dict[str, Check]:
-        """By name. Needs a thread that may use the database."""
-        with self._lock:
-            looked_at, known = self._known
-            if time.monotonic() - looked_at >= REMEMBERED_SECONDS:
-                known = self._look()
-                self._known = (time.monotonic(), known)
-        return known
+        self._check_broker = Remembered(_check_broker, BROKER_SECONDS)
+        # By name. Needs a thread that may use the database.
+        self.checks = Remembered(self._look, REMEMBERED_SECONDS)
 
     def forget(self) -> None:
         self.__init__()  # type: ignore[misc]
@@ -85,8 +96,7 @@ class Readiness:
                 WorkerPresence.objects.filter(pk=WorkerPresence.ONLY).first() if migrations.ok else None
             )
         except (DatabaseError, InterfaceError, OSError) as error:
-            text = "Not ready: the database cannot be queried: {}"
-            logger.bind(recurring=f"Not ready: {error}").error(text, error)
+            _log_problem("the database cannot be queried", error)
             lost = Check(False, UNKNOWN)
             of_database = {"database": Check(False, NO_DATABASE), "migrations": lost}
             return {**of_database, "broker": self._check_broker(), "beat": lost, "workers": lost}
@@ -111,14 +121,14 @@ class Readiness:
             self._is_migrated = True
         return Check(True, "All migrations are applied.")
 
-    def _check_broker(self) -> Check:
-        looked_at, known = self._broker
-        if time.monotonic() - looked_at < BROKER_SECONDS:
-            return known
-        address = settings.CELERY_BROKER_URL.get_secret_value()
-        known = _embedded_broker() if address.startswith(f"{SCHEME}:") else _broker_server()
-        self._broker = (time.monotonic(), known)
-        return known
+
+def _log_problem(what: str, error: Exception) -> None:
+    logger.bind(recurring=f"Not ready: {error}").error("Not ready: {}: {}", what, error)
+
+
+def _check_broker() -> Check:
+    address = settings.CELERY_BROKER_URL.get_secret_value()
+    return _embedded_broker() if address.startswith(f"{SCHEME}:") else _broker_server()
 
 
 def _embedded_broker() -> Check:
@@ -128,8 +138,7 @@ def _embedded_broker() -> Check:
         probe.write_bytes(b".")  # A full disk takes empty files
         probe.unlink(missing_ok=True)
     except OSError as error:
-        text = "Not ready: the embedded broker's folder is not writable: {}"
-        logger.bind(recurring=f"Not ready: {error}").error(text, error)
+        _log_problem("the embedded broker's folder is not writable", error)
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             return Check(False, "The disk of the embedded broker's folder is full.")
         return Check(False, "The embedded broker's folder is not writable.")
@@ -141,8 +150,7 @@ def _broker_server() -> Check:
         with closing(current_app.connection_for_write(connect_timeout=BROKER_PATIENCE_SECONDS)) as broker:
             broker.ensure_connection(max_retries=1, timeout=BROKER_PATIENCE_SECONDS)
     except Exception as error:  # noqa: BLE001 - each transport has errors of its own; logged in the next line
-        log = logger.bind(recurring=f"Not ready: {error}")
-        log.error("Not ready: the broker cannot be reached: {}: {}", type(error).__name__, error)
+        _log_problem(f"the broker cannot be reached: {type(error).__name__}", error)
         return Check(False, "It cannot be reached; the log has the details.")
     return Check(True, "It responds.")
 
@@ -248,7 +256,7 @@ def collect() -> bytes:
     families = [*publication.families(), *_readiness(checks)]
     if checks["database"].ok and checks["migrations"].ok:
         try:
-            families += _measures.read()
+            families += _measures()
         except (DatabaseError, InterfaceError) as error:
             logger.error("Metrics are incomplete: the database cannot be queried: {}", error)
     return metrics.exposition(families)
@@ -265,23 +273,7 @@ def _readiness(checks: dict[str, Check]) -> list[Metric]:
     return [build, family]
 
 
-class _Measures:
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._read_at, self._known = float("-inf"), list[Metric]()
-
-    def read(self) -> list[Metric]:
-        with self._lock:
-            if time.monotonic() - self._read_at >= MEASURES_SECONDS:
-                self._known = read_measures()
-                self._read_at = time.monotonic()
-            return self._known
-
-    def forget(self) -> None:
-        self._read_at = float("-inf")
-
-
-_measures = _Measures()
+_measures = Remembered(read_measures, MEASURES_SECONDS)
 publication = metrics.Publication(settings.DATA_DIR / "metrics", settings.PROCESS)
 
 

@@ -200,7 +200,7 @@ def test_a_probe_every_second_costs_one_query_and_many_at_once_no_more() -> None
     readiness.checks()
     forget_measures()
     readiness.checks()
-    readiness._known = (float("-inf"), {})
+    readiness.checks.forget()
     with CaptureQueriesContext(
         connection,
     ) as asked:
