@@ -316,16 +316,21 @@ def _outline(execution: Execution, block: Block, fits: bool) -> dict[str, Any]:
     }
 
 
+def beginning_of(what: str, text: str, *, rest: dict[str, Any], address: str) -> str:
+    return (
+        f"{what} has {len(text):,} characters, too many to show at once; its first {BEGINNING:,} follow. For "
+        f"the rest call get_execution_status with {json.dumps(rest)}, or read the resource {address}."
+        f"\n\n{text[:BEGINNING]}"
+    )
+
+
 def _stand_in(execution: Execution, block: Block, protocol_version: str) -> Iterator[types.ContentBlock]:
     if block.text is None:
         yield types.TextContent(text=f"Too large to show here: {block.words}")
     else:
-        rest = json.dumps(rest_of_block(execution, block.number, BEGINNING))
-        yield types.TextContent(
-            text=f"This part of the result has {len(block.text):,} characters, too many to show at once; its "
-            f"first {BEGINNING:,} follow. For the rest call get_execution_status with {rest}, or read the "
-            f"resource {block.address}.\n\n{block.text[:BEGINNING]}"
-        )
+        rest = rest_of_block(execution, block.number, BEGINNING)
+        text = beginning_of("This part of the result", block.text, rest=rest, address=block.address)
+        yield types.TextContent(text=text)
     if is_version_at_least(protocol_version, FIRST_VERSIONS["resource_link"]):
         yield types.ResourceLink(
             uri=block.address,

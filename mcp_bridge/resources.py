@@ -291,16 +291,23 @@ def _part_contents(
     reading: Reading, part: content.Part, *, address: Callable[..., str]
 ) -> Iterator[types.TextResourceContents]:
     """A part of a text and the next address, which `address` creates from an offset."""
-    meta: dict[str, Any] = {f"{META}offset": part.offset, f"{META}characters": part.total}
     following = None if part.next_offset is None else address(offset=part.next_offset)
-    if following is not None:
-        meta[f"{META}next"] = following
+    meta = _meta_of("characters", part.offset, part.total, following)
     yield types.TextResourceContents(uri=reading.uri, mime_type=TEXT, text=part.text, _meta=meta)
+    yield from _lead_on("Characters", part.offset, part.end, part.total, following)
+
+
+def _meta_of(unit: str, offset: int, total: int, following: str | None) -> dict[str, Any]:
+    meta: dict[str, Any] = {f"{META}offset": offset, f"{META}{unit}": total}
+    return meta if following is None else meta | {f"{META}next": following}
+
+
+def _lead_on(
+    units: str, offset: int, end: int, total: int, following: str | None
+) -> Iterator[types.TextResourceContents]:
+    """A sentence for models, which do not see `_meta`; nothing after the last part."""
     if following is not None:
-        # Models do not see `_meta`.
-        note = (
-            f"Characters {part.offset + 1:,} to {part.end:,} of {part.total:,}. The next part is {following}"
-        )
+        note = f"{units} {offset + 1:,} to {end:,} of {total:,}. The next part is {following}"
         yield types.TextResourceContents(uri=following, mime_type=TEXT, text=note)
 
 
@@ -317,15 +324,10 @@ def _binary_contents(
     if offset == 0 and end == len(data):
         yield _blob(reading.uri, data, mime_type)
         return
-    meta: dict[str, Any] = {f"{META}offset": offset, f"{META}bytes": len(data)}
     following = address(offset=end) if end < len(data) else None
-    if following is not None:
-        meta[f"{META}next"] = following
     # A part of a picture cannot be shown.
-    yield _blob(reading.uri, data[offset:end], BINARY, meta=meta)
-    if following is not None:
-        note = f"Bytes {offset + 1:,} to {end:,} of {len(data):,}. The next part is {following}"
-        yield types.TextResourceContents(uri=following, mime_type=TEXT, text=note)
+    yield _blob(reading.uri, data[offset:end], BINARY, meta=_meta_of("bytes", offset, len(data), following))
+    yield from _lead_on("Bytes", offset, end, len(data), following)
 
 
 def _blob(

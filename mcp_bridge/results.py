@@ -159,11 +159,8 @@ def _broken_promise(execution: Execution) -> str:
 
 def _beginning(execution: Execution, text: str) -> str:
     rest = {"execution_id": str(execution.pk), "output_offset": content.BEGINNING}
-    return (
-        f"The output has {len(text):,} characters, too many to show at once; its first {content.BEGINNING:,} "
-        f"follow. For the rest call get_execution_status with {json.dumps(rest)}, or read the resource "
-        f"{content.result_address(execution)}.\n\n{text[: content.BEGINNING]}"
-    )
+    address = content.result_address(execution)
+    return content.beginning_of("The output", text, rest=rest, address=address)
 
 
 def _links(execution: Execution, text: str, protocol_version: str) -> list[ResourceLink]:

@@ -138,15 +138,14 @@ class McpEndpoint:
     async def _admit(self, scope: Scope) -> Access | Response:
         if (refused := check_headers(scope)) is not None:
             return refused
-        slug, headers = scope.get("path_params", {}).get("slug"), Headers(scope=scope)
+        slug = scope.get("path_params", {}).get("slug")
         try:
-            text = _token(headers)
-            known = await _find_access(scope, headers, text) if text else None
+            known = await _access_or_refusal(scope, slug)
         except Undecided as problem:
             wait = {"Retry-After": str(problem.seconds)}
             return refusal(503, str(problem), code=INTERNAL_ERROR, headers=wait)
-        if known is None:
-            return await _refuse_token(scope, headers, slug)
+        if isinstance(known, Response):
+            return known
         try:
             access = known if slug is None else known.at(slug)
         except OtherToolset:
@@ -226,12 +225,8 @@ async def _after(
 
 async def admit_reader(scope: Scope) -> Response | None:
     """The refusal of a request whose token may not read what administrators see; None: admitted."""
-    headers = Headers(scope=scope)
     try:
-        text = _token(headers)
-        known = await _find_access(scope, headers, text) if text else None
-        if known is None:
-            return await _refuse_token(scope, headers, None)
+        known = await _access_or_refusal(scope, None)
     except Undecided as problem:
         return JSONResponse(
             {"detail": str(problem)}, status_code=503, headers={"Retry-After": str(problem.seconds)}
@@ -239,6 +234,8 @@ async def admit_reader(scope: Scope) -> Response | None:
     except DatabaseProblem as problem:
         _log_outage(problem)
         return JSONResponse({"detail": NO_DATABASE}, status_code=503, headers={"Retry-After": "5"})
+    if isinstance(known, Response):
+        return known
     if known.allows(AccessScope.VIEW) and known.toolset is None:
         return None
     return JSONResponse(
@@ -264,15 +261,14 @@ async def protected_resource_metadata(scope: Scope, receive: Receive, send: Send
     await JSONResponse(document)(scope, receive, send)
 
 
-def _find_access(scope: Scope, headers: Headers, text: str) -> Awaitable[Access | None]:
-    """Awaiting it raises Undecided."""
-    peer = (scope.get("client") or ("",))[0]
-    arriving.set(Origin(peer, headers.get("x-forwarded-for", ""), headers.get("user-agent", "")))
-    return find_bearer(text)
-
-
-async def _refuse_token(scope: Scope, headers: Headers, slug: str | None) -> Response:
-    if text := _token(headers):
+async def _access_or_refusal(scope: Scope, slug: str | None) -> Access | Response:
+    """Raises Undecided."""
+    headers = Headers(scope=scope)
+    if text := sent_token(headers.get("authorization", "")):
+        peer = (scope.get("client") or ("",))[0]
+        arriving.set(Origin(peer, headers.get("x-forwarded-for", ""), headers.get("user-agent", "")))
+        if (known := await find_bearer(text)) is not None:
+            return known
         if not await doorkeeper.hold_up(scope):
             crowd = TooManyFailures(NoTurn.seconds)
             return refusal(429, str(crowd), headers={"Retry-After": str(crowd.seconds)})
@@ -281,10 +277,6 @@ async def _refuse_token(scope: Scope, headers: Headers, slug: str | None) -> Res
         except TooManyFailures as problem:
             return refusal(429, str(problem), headers={"Retry-After": str(problem.seconds)})
     return _unauthorized(slug, has_sent_one="authorization" in headers)
-
-
-def _token(headers: Headers) -> str:
-    return sent_token(headers.get("authorization", "")) or ""
 
 
 def _fault_of(message: Any) -> str:
