@@ -35,11 +35,9 @@ def address(view: str, **query: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Card:
-    title: str
+class Numbered:
     number: int
     url: str
-    badges: list[tuple[str, str, str]] = field(default_factory=list)  # Text, kind, and an address or ""
 
     @property
     def told(self) -> str:
@@ -47,15 +45,15 @@ class Card:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Need:
-    number: int
-    words: str
-    url: str
-    kind: str = "warning"
+class Card(Numbered):
+    title: str
+    badges: list[tuple[str, str, str]] = field(default_factory=list)  # Text, kind, and an address or ""
 
-    @property
-    def told(self) -> str:
-        return f"{self.number:,}"
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Need(Numbered):
+    words: str
+    kind: str = "warning"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

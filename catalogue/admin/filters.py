@@ -16,7 +16,6 @@ from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 from django.utils.html import format_html
-from django.utils.safestring import SafeString
 from unfold.contrib.filters.admin import BooleanRadioFilter, RelatedDropdownFilter
 from unfold.widgets import UnfoldAdminIntegerFieldWidget
 
@@ -30,7 +29,7 @@ from catalogue.admin.base import (
     since,
 )
 from catalogue.admin.marks import MARK, leave_out_deleted, marked, read_mark, show_mark
-from catalogue.admin.rendering import badge, chip, side_by_side
+from catalogue.admin.rendering import SHOWN_NAMES, Group, badge, group_of, side_by_side
 from catalogue.curation import known_tags
 from catalogue.exposure import (
     Explanation,
@@ -49,9 +48,7 @@ from catalogue.models.workflow import is_hinted, is_overridden
 from catalogue.naming import counted, listed
 from catalogue.presentation import CURATORS_HINTS
 
-SHOWN_NAMES = 20
 SHOWN, HIDDEN = "would be let through", "would be hidden"
-Group = tuple[str, int, list[SafeString], int]  # Heading, number, first names, number of further ones
 HELP = {
     "subject": "What the pattern is compared with. The name is the engine's, not the tool's "
     "name. For tags, a single matching tag is enough.",
@@ -172,8 +169,8 @@ class WorkflowFilterAdmin(ButtonsMixin):
         shown: dict[str, Any] = {"form": form, "is_empty": not request.POST.get("pattern")}
         if form.effect is not None:
             matched, disabled = match_rule(form.instance)
-            of_disabled = [_group("matched but not enabled", disabled)] if disabled else []
-            enabled = _group("matched, regardless of other filters", matched)
+            of_disabled = [group_of("matched but not enabled", disabled)] if disabled else []
+            enabled = group_of("matched, regardless of other filters", matched)
             shown |= {"groups": [enabled, *of_disabled, *(form.proposal or [])]}
         return TemplateResponse(request, "catalogue/admin/filter_live_preview.html", shown)
 
@@ -289,11 +286,7 @@ def _effect_sentences(effect: FilterPreview) -> list[str]:
 
 
 def _effect_groups(preview: FilterPreview, *, shown: str, hidden: str) -> list[Group]:
-    return [_group(shown, preview.shown), _group(hidden, preview.hidden)]
-
-
-def _group(heading: str, names: list[str]) -> Group:
-    return heading, len(names), [chip(name) for name in names[:SHOWN_NAMES]], max(0, len(names) - SHOWN_NAMES)
+    return [group_of(shown, preview.shown), group_of(hidden, preview.hidden)]
 
 
 def _warning(changed: Iterable[WorkflowFilter]) -> str:

@@ -17,6 +17,7 @@ from django.utils.timesince import timesince, timeuntil
 from connectors.formats.json import readable_json
 
 SHOWN_CHARACTERS = 100_000
+SHOWN_NAMES = 20
 DASH = "-"
 
 
@@ -30,6 +31,13 @@ def badge(text: str, kind: str = "", *, title: str = "", href: str = "") -> Safe
 def chip(text: str) -> SafeString:
     look = "bg-base-100 font-mono px-1.5 py-0.5 rounded-default text-xs dark:bg-base-800"
     return format_html('<span class="{}" style="overflow-wrap: anywhere">{}</span>', look, text)
+
+
+Group = tuple[str, int, list[SafeString], int]  # Heading, number, first names, number of further ones
+
+
+def group_of(heading: str, names: list[str]) -> Group:
+    return heading, len(names), list(map(chip, names[:SHOWN_NAMES])), max(0, len(names) - SHOWN_NAMES)
 
 
 def side_by_side(parts: Iterable[str]) -> SafeString:

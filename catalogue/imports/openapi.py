@@ -18,6 +18,7 @@ from catalogue.imports.pipeline import (
     ImportRequest,
     ToolsRefused,
     policy_for_new,
+    require_kind,
     stored_secrets,
 )
 from catalogue.imports.tools import StoredTools, ToolChange, address_of, free_source_name, store_tools
@@ -178,10 +179,7 @@ def _check_names(settings: dict[str, Any], secrets: dict[str, str]) -> None:
 
 
 def _known_api(document: Document, request: OpenApiImportRequest, source: Source) -> TargetApi:
-    if source.kind != KIND:
-        raise ImportRefused(
-            [f"Source {source.name} is of the kind {source.kind}, not {KIND}."], about="source"
-        )
+    require_kind(source, KIND)
     if request.settings or request.secrets:
         raise ImportRefused([f"Source {source.name} exists: change its settings and secrets at the source."])
     own = address_of(source)

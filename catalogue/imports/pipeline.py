@@ -52,6 +52,14 @@ class ImportRefused(Exception):
         self.about = about
 
 
+def require_kind(source: Source, kind: str) -> None:
+    """Raises ImportRefused."""
+    if source.kind != kind:
+        raise ImportRefused(
+            [f"Source {source.name} is of the kind {source.kind}, not {kind}."], about="source"
+        )
+
+
 def permissions_to_import(source: str) -> list[str]:
     """What a staff member needs for the source; without a name the import chooses the source."""
     if not source:

@@ -14,6 +14,7 @@ from catalogue.imports.pipeline import (
     ImportRefused,
     ImportRequest,
     policy_for_new,
+    require_kind,
     stored_secrets,
 )
 from catalogue.models import DiscoveryRun, Revision, Source
@@ -112,10 +113,8 @@ class _Prepared:
 
 def _prepare(request: TemporalImportRequest) -> _Prepared:
     source = Source.objects.filter(name=request.source).first()
-    if source is not None and source.kind != KIND:
-        raise ImportRefused(
-            [f"Source {source.name} is of the kind {source.kind}, not {KIND}."], about="source"
-        )
+    if source is not None:
+        require_kind(source, KIND)
     declared = _read(request, source)
     if source is None and declared.connection is None:
         raise ImportRefused(

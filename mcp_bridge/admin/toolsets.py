@@ -15,7 +15,7 @@ from unfold.contrib.filters.admin import BooleanRadioFilter, ChoicesDropdownFilt
 
 from catalogue.admin.base import ButtonsMixin, CatalogueChangeList, OptionsFilter
 from catalogue.admin.form_fields import ReservedForField
-from catalogue.admin.rendering import badge, chip, cut_short, link, side_by_side
+from catalogue.admin.rendering import Group, badge, chip, cut_short, group_of, link, side_by_side
 from catalogue.compat import formsets_of
 from catalogue.exposure import ExposedCatalogue, choose, confirmed_catalogue, shown_by
 from catalogue.long_lists import LONGEST_SEARCH
@@ -36,10 +36,8 @@ else:
     from django.forms import ModelForm as RuleModelForm
     from unfold.admin import TabularInline as RuleInline
 
-SHOWN_NAMES = 20
 POSITIONS_APART = 10
 NARROWEST = {"action": "7rem", "syntax": "11rem"}  # Columns of rules that would cut off their choices
-Group = tuple[str, int, list[SafeString], int]
 CHOICES = "mcp_bridge/admin/workflow_choices.html"
 MOST_SHOWN = 50
 SHOWN_DESCRIPTION = 140
@@ -250,9 +248,9 @@ class ToolsetAdmin(ButtonsMixin):
         problems = [problem for line in formset.forms for found in line.errors.values() for problem in found]
         context = {
             "groups": [
-                _group("would be in it", list(shown)),
-                _group("new in it", [name for name in shown if name not in before]),
-                _group("no longer in it", [name for name in before if name not in shown]),
+                group_of("would be in it", list(shown)),
+                group_of("new in it", [name for name in shown if name not in before]),
+                group_of("no longer in it", [name for name in before if name not in shown]),
             ],
             "cost": cost,
             "share": min(100, cost.served.tokens * 100 // cost.budget) if cost.budget else None,
@@ -336,15 +334,11 @@ def _contents(toolset: Toolset, catalogue: ExposedCatalogue) -> list[Group]:
     shown = shown_by(toolset, catalogue)
     picked = set(toolset.picked.values_list("tool_name", flat=True))
     return [
-        _group("picked by hand", sorted(picked & shown.keys())),
-        _group("included by its rules", [name for name in shown if name not in picked]),
-        _group("exposed, but not in it", [name for name in catalogue.workflows if name not in shown]),
-        _group("picked by hand, but not exposed", sorted(picked - shown.keys())),
+        group_of("picked by hand", sorted(picked & shown.keys())),
+        group_of("included by its rules", [name for name in shown if name not in picked]),
+        group_of("exposed, but not in it", [name for name in catalogue.workflows if name not in shown]),
+        group_of("picked by hand, but not exposed", sorted(picked - shown.keys())),
     ]
-
-
-def _group(heading: str, names: list[str]) -> Group:
-    return heading, len(names), list(map(chip, names[:SHOWN_NAMES])), max(0, len(names) - SHOWN_NAMES)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
