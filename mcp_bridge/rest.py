@@ -141,6 +141,8 @@ class ToolsetDetailSerializer(ToolsetSerializer):
 class ToolsetChangeSerializer(base.StrictSerializer):
     """The fields of a toolset that can change; `picked` and `rules` are each replaced as a whole."""
 
+    described_by = Toolset
+
     slug = serializers.CharField(
         max_length=64,
         help_text="The last part of its address. Changing it breaks the clients that use it.",
@@ -167,9 +169,7 @@ class ToolsetChangeSerializer(base.StrictSerializer):
         "Calls per minute of its workflows by all its clients together. If null, it has no limit of its own.",
     )
     calls_at_once = base.at_once_field()
-    approval_required = serializers.BooleanField(
-        help_text="Each call of its workflows waits until a person has approved it, at every address.",
-    )
+    approval_required = serializers.BooleanField()
     approvers_needed = base.approvers_field()
     picked = serializers.ListField(
         child=serializers.CharField(max_length=64),

@@ -16,7 +16,7 @@ from django.core.exceptions import SuspiciousOperation
 from django.core.exceptions import ValidationError as ModelValidationError
 from django.core.signals import got_request_exception
 from django.db import InterfaceError, OperationalError
-from django.db.models import QuerySet
+from django.db.models import Model, QuerySet
 from django.http import Http404
 from django_filters import (  # type: ignore[import-untyped]
     BooleanFilter,
@@ -239,6 +239,8 @@ class BoundedJSONParser(BaseParser):
 class StrictSerializer(serializers.Serializer[Any]):
     # Refuses unknown fields, also misspelt ones. No docstring: the API would describe request bodies by it.
 
+    described_by: ClassVar[type[Model] | None] = None  # Its help texts are those of fields without one
+
     def to_internal_value(self, data: Any) -> Any:
         problems = self._strict_problems(data) if isinstance(data, Mapping) else {}
         try:
@@ -251,6 +253,11 @@ class StrictSerializer(serializers.Serializer[Any]):
 
     def get_fields(self) -> dict[str, Any]:
         fields = super().get_fields()
+        if self.described_by is not None:
+            for name, one in fields.items():
+                if one.help_text is None:
+                    column: Any = self.described_by._meta.get_field(one.source or name)
+                    one.help_text = column.help_text or None
         for one in (getattr(one, "child", one) for one in fields.values()):
             if isinstance(one, serializers.ChoiceField):
                 choices = ", ".join(map(str, one.choices))

@@ -236,6 +236,8 @@ class SourceSerializer(serializers.ModelSerializer[Source]):
 class SourceChangeSerializer(StrictSerializer):
     """The fields of a source that can be changed; its kind cannot."""
 
+    described_by = Source
+
     name = serializers.CharField(max_length=64, help_text="Letters, digits, underscores, dots and hyphens.")
     config = JSONObjectField(help_text="The engine's settings, all of them: omitted ones get their defaults.")
     credentials = serializers.DictField(
@@ -243,13 +245,8 @@ class SourceChangeSerializer(StrictSerializer):
         write_only=True,
         help_text="The secret settings, all of them. They are stored encrypted and never shown again.",
     )
-    enabled = serializers.BooleanField(
-        help_text="Off: workflows of this source are not discovered, listed or run."
-    )
-    new_workflows = serializers.ChoiceField(
-        choices=Source.NewWorkflows.choices,
-        help_text="What happens to workflows that discovery finds for the first time.",
-    )
+    enabled = serializers.BooleanField()
+    new_workflows = serializers.ChoiceField(choices=Source.NewWorkflows.choices)
     change_policy = serializers.ChoiceField(choices=Source.ChangePolicy.choices, help_text=CHANGE_POLICY)
     vanishing_share_percent = serializers.IntegerField(min_value=0, max_value=100, help_text=TOLERATED)
     refresh_interval = serializers.IntegerField(

@@ -46,8 +46,8 @@ from catalogue.rest.base import (
     rate_field,
 )
 from catalogue.rest.views import NAME, ApiViewSet
+from connectors.definitions import MAX_SECONDS
 
-LONGEST_TIMEOUT = LONGEST_CACHING = 2_592_000
 LONGEST_INLINE_WAIT = 3600
 MOST_NAMES = 10_000
 ADMINISTRATORS_ONLY = "Null for callers that are not administrators."
@@ -260,6 +260,8 @@ class ApprovalRuleSerializer(StrictSerializer):
 class OverridesSerializer(StrictSerializer):
     """The curator's overrides; an empty string or null restores the engine's value or the default."""
 
+    described_by = Workflow
+
     tool_name = serializers.CharField(max_length=64, help_text="What agents call.")
     alias_days = serializers.IntegerField(
         min_value=0,
@@ -293,7 +295,7 @@ class OverridesSerializer(StrictSerializer):
     )
     timeout_seconds = serializers.IntegerField(
         min_value=1,
-        max_value=LONGEST_TIMEOUT,
+        max_value=MAX_SECONDS,
         allow_null=True,
         help_text="A run that takes longer is cancelled.",
     )
@@ -310,13 +312,8 @@ class OverridesSerializer(StrictSerializer):
         help_text="Synchronous: a call waits until the run ends, unless its token or toolset has an inline "
         "wait.",
     )
-    on_disconnect = serializers.ChoiceField(
-        choices=Workflow.OnDisconnect.choices,
-        help_text="What happens to a run if the caller's connection ends before the answer.",
-    )
-    reattach = serializers.BooleanField(
-        help_text="A caller that lost its connection and repeats the identical call gets the same run."
-    )
+    on_disconnect = serializers.ChoiceField(choices=Workflow.OnDisconnect.choices)
+    reattach = serializers.BooleanField()
     max_concurrent = serializers.IntegerField(
         min_value=1,
         max_value=HIGHEST_LIMIT,
@@ -327,35 +324,27 @@ class OverridesSerializer(StrictSerializer):
         "By all callers. Further calls are refused with 429. Null: the product's default.",
     )
     calls_at_once = at_once_field()
-    read_only_hint = serializers.BooleanField(
-        allow_null=True, help_text="The workflow changes nothing, so clients may call it without asking."
-    )
+    read_only_hint = serializers.BooleanField(allow_null=True)
     destructive_hint = serializers.BooleanField(
         allow_null=True, help_text="The workflow may delete or overwrite data, so clients ask first."
     )
-    idempotent_hint = serializers.BooleanField(
-        allow_null=True, help_text="Calling it again with the same arguments is harmless."
-    )
-    open_world_hint = serializers.BooleanField(
-        allow_null=True, help_text="The workflow interacts with systems outside the company."
-    )
+    idempotent_hint = serializers.BooleanField(allow_null=True)
+    open_world_hint = serializers.BooleanField(allow_null=True)
     icon = serializers.CharField(
         source="icon_override",
         max_length=MAX_ICON_CHARACTERS,
         allow_blank=True,
         help_text="An https: address, or a PNG, JPEG, WebP or GIF as data:image/...;base64,...",
     )
-    offered_as_prompt = serializers.BooleanField(
-        help_text="Clients also show the workflow to people as a command."
-    )
+    offered_as_prompt = serializers.BooleanField()
     cache_seconds = serializers.IntegerField(
         min_value=0,
-        max_value=LONGEST_CACHING,
+        max_value=MAX_SECONDS,
         allow_null=True,
         help_text="Seconds that a result answers the same arguments of any caller. Only for workflows that "
         "change nothing and answer all callers alike. 0: every call runs. Null: what the engine says.",
     )
-    approval_required = serializers.BooleanField(help_text="Each call waits until a person has approved it.")
+    approval_required = serializers.BooleanField()
     approval_rules = serializers.ListField(
         child=ApprovalRuleSerializer(),
         max_length=MOST_RULES,
