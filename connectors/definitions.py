@@ -21,7 +21,7 @@ from connectors.formats.json import TooDeep, is_number
 
 LINES = str.maketrans("", "", "\n\t")
 MAX_SECONDS = 2_592_000
-"""30 days."""
+"""30 days: the longest timeout of a run, and the longest use of its result."""
 OptionalObject = Annotated[dict[str, Any], BeforeValidator(lambda value: {} if value is None else value)]
 LISTED_IN_METADATA = ("tags", "author", "outputSchema", "annotations", "icons")
 OPTIONAL_TEXTS = ("category", "version", "executionType", "execution_type", "author", "tags")

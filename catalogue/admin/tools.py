@@ -26,6 +26,7 @@ from catalogue.http_tools import KIND, tool_config_of
 from catalogue.imports.pipeline import ToolFault, ToolsRefused
 from catalogue.imports.tools import read_tool, remove_tool, replace_tool, store_tools
 from catalogue.models import Source, Workflow
+from connectors.definitions import MAX_SECONDS
 from connectors.http_tools.tool import BodyFormat, Method, ToolConfig
 
 NEEDED = "catalogue.change_source"
@@ -63,7 +64,7 @@ def _seconds(label: str, help_text: str) -> forms.IntegerField:
         help_text=help_text,
         required=False,
         min_value=1,
-        max_value=2_592_000,
+        max_value=MAX_SECONDS,
         widget=widgets.UnfoldAdminIntegerFieldWidget,
     )
 

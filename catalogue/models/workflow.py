@@ -25,6 +25,7 @@ from catalogue.models.source import Source
 from catalogue.naming import RESERVED
 from catalogue.presentation import CURATORS_HINTS, MAX_ICON_CHARACTERS, Unusable, check_icon_address
 from catalogue.served_schemas import serve_schema
+from connectors.definitions import MAX_SECONDS
 from connectors.protocol import WorkflowRef
 
 TOOL_NAME = RegexValidator(
@@ -239,7 +240,7 @@ class Workflow(Exposing):
         "agents do not see the argument; a default stands in where they leave it out. Not for secrets.",
     )
     timeout_seconds = optional_number(
-        most=2_592_000,
+        most=MAX_SECONDS,
         help_text="A run that takes longer is cancelled. Empty: the engine's timeout, otherwise the "
         "product's default.",
     )
@@ -310,7 +311,7 @@ class Workflow(Exposing):
     cache_seconds = optional_number(
         "cache results for",
         least=0,
-        most=2_592_000,
+        most=MAX_SECONDS,
         help_text="Seconds for which a result answers calls with the same arguments. Only for workflows "
         "that change nothing and answer all callers alike. 0: every call runs. Empty: the engine's value.",
     )

@@ -11,6 +11,7 @@ from urllib.parse import quote, unquote
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
 
+from connectors.definitions import MAX_SECONDS
 from connectors.errors import Misconfigured, Rejected
 from connectors.formats.json_schema import pointer_of
 from connectors.network.client import fill_path
@@ -301,8 +302,8 @@ class ToolConfig(_Declaration):
     """Clients get the output schema, and a result that violates it is an error. If off, it is only
     documentation."""
     field_mappings: FieldMappings = FieldMappings()
-    timeout_seconds: int | None = Field(default=None, ge=1, le=2_592_000)
-    cache_seconds: int | None = Field(default=None, ge=1, le=2_592_000)
+    timeout_seconds: int | None = Field(default=None, ge=1, le=MAX_SECONDS)
+    cache_seconds: int | None = Field(default=None, ge=1, le=MAX_SECONDS)
 
     @model_validator(mode="after")
     def _arguments_are_an_object(self) -> Self:

@@ -13,7 +13,7 @@ from loguru import logger
 from pydantic import AfterValidator, BaseModel, Field, SecretStr
 
 from connectors import settings
-from connectors.definitions import RejectedDefinition, WorkflowDefinition
+from connectors.definitions import MAX_SECONDS, RejectedDefinition, WorkflowDefinition
 from connectors.errors import (
     ConnectorError,
     InvalidAnswer,
@@ -109,7 +109,7 @@ class RestateConfig(SourceConfig):
     workflow_timeout_seconds: int = Field(
         default=86_400,
         ge=1,
-        le=2_592_000,
+        le=MAX_SECONDS,
         title="Longest run of a workflow (s)",
         description="The time limit of a Restate workflow, unless a curator sets another timeout. Service "
         "and object handlers have the product's default timeout.",

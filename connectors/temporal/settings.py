@@ -15,7 +15,7 @@ from pydantic import (
 )
 
 from connectors import settings
-from connectors.definitions import explain
+from connectors.definitions import MAX_SECONDS, explain
 from connectors.errors import Misconfigured
 from connectors.network.policy import address_objection
 from connectors.settings import TRUST, FieldProblem, SourceConfig, hint
@@ -28,7 +28,6 @@ RUNS = hint(group="Limits of runs")
 METADATA_KEY = "temporal"
 EXECUTION_ID = "execution_id"
 WORKFLOW = "workflow"
-MAX_TIMEOUT_SECONDS = 2_592_000.0  # 30 days
 
 
 def normalise_host_port(text: str) -> str:
@@ -182,7 +181,7 @@ class ServiceSettings(SourceConfig):
     default_execution_timeout_seconds: float = Field(
         default=86_400.0,
         ge=1,
-        le=2_592_000,
+        le=MAX_SECONDS,
         title="Longest run (s)",
         description="Temporal ends a run after this time, even if this product is down.",
         json_schema_extra=RUNS,
@@ -261,9 +260,9 @@ class TemporalSettings(BaseModel):
     input_order: list[str] = Field(default_factory=list)
     progress_query: str = Field(default="", max_length=255)
     """Query for the workflow's progress; empty: heartbeats show it."""
-    execution_timeout: float | None = Field(default=None, gt=0, le=MAX_TIMEOUT_SECONDS)
+    execution_timeout: float | None = Field(default=None, gt=0, le=MAX_SECONDS)
     """Seconds for the chain of runs; None: until the execution's deadline."""
-    run_timeout: float | None = Field(default=None, gt=0, le=MAX_TIMEOUT_SECONDS)
+    run_timeout: float | None = Field(default=None, gt=0, le=MAX_SECONDS)
     task_timeout: float | None = Field(default=None, gt=0, le=120)
 
     @field_validator("workflow_id")

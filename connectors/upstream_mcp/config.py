@@ -5,10 +5,10 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, SecretStr, field_validator, model_validator
 
 from connectors import settings
+from connectors.definitions import MAX_SECONDS
 from connectors.settings import REQUESTS, FieldProblem, SourceConfig, hint
 from connectors.simplified import HttpWord, KeyHeader, SimplifiedConfig
 
-MAX_SECONDS = 2_592_000
 HTTP = {"transport": "http"}
 STDIO = {"transport": "stdio"}
 OAUTH = hint(group="OAuth", only_if=HTTP)
