@@ -21,7 +21,7 @@ from catalogue.descriptions import CHARACTERS_PER_TOKEN
 from catalogue.models import DiscoveryRun, Source, Workflow
 from executions.models import Execution, HourlyUsage, State, WorkerPresence
 from executions.models.result_cache import CacheUse
-from executions.models.usage import is_timed
+from executions.models.usage import day_of, is_timed
 from telemetry.metrics import OTHER
 
 SOURCES = 100
@@ -37,7 +37,7 @@ def read_measures() -> list[Metric]:
     return [
         *_of_sources(),
         *_of_executions(now),
-        *_of_usage(now.replace(hour=0, minute=0, second=0, microsecond=0)),
+        *_of_usage(day_of(now)),
         *_of_workers(),
         *_of_the_cache(),
     ]

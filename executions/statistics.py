@@ -56,10 +56,10 @@ class Period(StrEnum):
         return HOUR if self is Period.DAY else DAY
 
     def start(self, now: datetime | None = None) -> datetime:
-        hour = (now or timezone.now()).replace(minute=0, second=0, microsecond=0)
+        hour = usage.hour_of(now or timezone.now())
         if self is Period.DAY:
             return hour - 23 * HOUR
-        return hour.replace(hour=0) - (6 if self is Period.WEEK else 29) * DAY
+        return usage.day_of(hour) - (6 if self is Period.WEEK else 29) * DAY
 
 
 @dataclass(slots=True)
@@ -200,7 +200,7 @@ def _read_by_days(
     `read_today`: replaces `read` for today. `hour`: the expression that limits the past. The past is cached
     until `StatisticsState` or its unfolded rows show a change: checking takes no longer with more rows.
     """
-    today = timezone.now().replace(hour=0, minute=0, second=0, microsecond=0)
+    today = usage.day_of(timezone.now())
     read_today = read_today or read
     if today - start < DAY:
         return None, read_today(rows.filter(hour__gte=start))
@@ -339,7 +339,7 @@ def called_since(start: datetime | None = None) -> Exists:
 
 def uncalled_workflows(*, days: int) -> WorkflowQuerySet:
     """Enabled workflows that were known before these days and not called in them."""
-    start = timezone.now().replace(minute=0, second=0, microsecond=0) - days * DAY
+    start = usage.hour_of(timezone.now()) - days * DAY
     known = Workflow.objects.runnable().filter(first_seen_at__lt=start)
     return known.filter(~called_since(start))
 
@@ -414,7 +414,7 @@ def _countable_hours(removed_until: datetime | None) -> Iterator[datetime]:
     first, now = min(filter(None, (first_end, first_sum)), default=None), timezone.now()
     if first is None:
         return
-    hour = first.replace(minute=0, second=0, microsecond=0)
+    hour = usage.hour_of(first)
     if removed_until is not None:
         while hour < removed_until:
             hour += HOUR

@@ -64,8 +64,7 @@ class Patience:
         self._timeout, self._waits, self._is_over = timeout, waits, False
         self.loop = asyncio.get_running_loop()
         waits.patience.add(self)
-        self._ends_at = math.inf if seconds is None else time.monotonic() + seconds
-        self.apply()
+        self.reschedule(seconds)
 
     def reschedule(self, seconds: float | None) -> None:
         """From now; None: without a limit of its own."""

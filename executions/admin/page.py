@@ -144,12 +144,9 @@ class ToolsetFilter(DropdownFilter):  # type: ignore[misc]
         return [(ALL_TOOLS, "none: the address for all tools"), *((slug, slug) for slug in slugs)]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Execution]) -> QuerySet[Execution]:
-        match self.value():
-            case None:
-                return queryset
-            case "*":
-                return queryset.filter(toolset="")
-        return queryset.filter(toolset=self.value())
+        if (chosen := self.value()) is None:
+            return queryset
+        return queryset.filter(toolset="" if chosen == ALL_TOOLS else chosen)
 
 
 class EndedFilter(DropdownFilter):  # type: ignore[misc]

@@ -37,6 +37,15 @@ TIMED = (Outcome.COMPLETED, Outcome.FAILED, Outcome.TIMED_OUT)
 """Outcomes whose durations count: neither cached answers nor cancelled runs."""
 
 
+def hour_of(moment: datetime) -> datetime:
+    """When it begins."""
+    return moment.replace(minute=0, second=0, microsecond=0)
+
+
+def day_of(moment: datetime) -> datetime:
+    return hour_of(moment).replace(hour=0)
+
+
 def is_timed(outcome: str, duration_class: int) -> bool:
     return outcome in TIMED and duration_class != NEVER_RAN
 
@@ -168,7 +177,7 @@ class StatisticsState(models.Model):
     @classmethod
     def note_change(cls, hour: datetime) -> None:
         """In the transaction that changes sums of this hour, or of it and later ones."""
-        if hour < timezone.now().replace(hour=0, minute=0, second=0, microsecond=0):
+        if hour < day_of(timezone.now()):
             StatisticsState.objects.bulk_create([StatisticsState()], ignore_conflicts=True)
             cls.objects.filter(pk=cls.ONLY).update(past_changes=models.F("past_changes") + 1)
 
@@ -194,7 +203,7 @@ def end_of(execution: ExecutionRecord, changes: Mapping[str, Any]) -> tuple[Key,
         engine_finished_at=changes.get("engine_finished_at", execution.engine_finished_at),
     )
     key = Key(
-        hour=finished_at.replace(minute=0, second=0, microsecond=0),
+        hour=hour_of(finished_at),
         workflow_id=execution.workflow_id,
         tool_name=execution.tool_name,
         source_name=execution.source_name,

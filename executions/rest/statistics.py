@@ -15,7 +15,7 @@ from catalogue.permissions import Access
 from catalogue.rest.base import MomentFilter, Problem, Refusal
 from catalogue.rest.views import ApiViewSet
 from executions.models import Execution, HourlyUsage
-from executions.models.usage import Outcome
+from executions.models.usage import Outcome, hour_of
 from executions.rest.base import caller_of
 from executions.statistics import COLUMN_OF, DAY, HOUR, Period, Subject, figures_since
 
@@ -57,18 +57,14 @@ class StatisticsFilters(django_filters.FilterSet):  # type: ignore[misc]
     )
 
     def by_start(self, rows: QuerySet[HourlyUsage], name: str, moment: datetime) -> QuerySet[HourlyUsage]:
-        return rows.filter(hour__gte=_hour_of(moment))
+        return rows.filter(hour__gte=hour_of(moment))
 
     def by_end(self, rows: QuerySet[HourlyUsage], name: str, moment: datetime) -> QuerySet[HourlyUsage]:
-        return rows.filter(hour__lt=_hour_of(moment))
+        return rows.filter(hour__lt=hour_of(moment))
 
     def as_it_is(self, rows: QuerySet[HourlyUsage], name: str, value: Any) -> QuerySet[HourlyUsage]:
         """Groups the rows instead of selecting them."""
         return rows
-
-
-def _hour_of(moment: datetime) -> datetime:
-    return moment.replace(minute=0, second=0, microsecond=0)
 
 
 class StatisticsSerializer(serializers.Serializer[Any]):
@@ -136,7 +132,7 @@ class StatisticsViewSet(ApiViewSet[HourlyUsage]):
         start = chosen["ended_after"] or Period.DAY.start()
         _refuse_too_long(start, chosen["ended_before"] or timezone.now(), chosen["bucket"])
         found = sorted(
-            _rows(rows, _hour_of(start), chosen["bucket"], chosen["group_by"]),
+            _rows(rows, hour_of(start), chosen["bucket"], chosen["group_by"]),
             key=lambda row: (row["time"] or start, -row["calls"], *(row[one] or "" for one in Subject)),
         )
         page = self.paginate_queryset(found)
