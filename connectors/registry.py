@@ -18,7 +18,7 @@ ENTRY_POINT_GROUP = "workflow_catalogue.connectors"
 BUILT_IN = {
     "simplified": "connectors.simplified:SimplifiedConnector",
     "temporal": "connectors.temporal.connector:TemporalConnector",
-    "mcp": "connectors.upstream_mcp.connector:McpSourceConnector",
+    "mcp": "connectors.upstream_mcp.connector:McpConnector",
     "prefect": "connectors.prefect.connector:PrefectConnector",
     "restate": "connectors.restate.connector:RestateConnector",
     "http_job": "connectors.http_job.connector:HttpJobConnector",

@@ -26,7 +26,20 @@ def _variables(lines: list[str]) -> list[str]:
     return lines
 
 
+def _tool(default: str, *, title: str, description: str) -> str:
+    name: str = Field(
+        default=default,
+        max_length=MAX_TOOL_NAME,
+        title=title,
+        description=description,
+        json_schema_extra=LISTED,
+    )
+    return name
+
+
 class McpConfig(SourceConfig):
+    """A source of kind `mcp`: how to reach the server, and which workflows it offers."""
+
     transport: Literal["http", "stdio"] = Field(
         default="http",
         title="Transport",
@@ -119,57 +132,6 @@ class McpConfig(SourceConfig):
         json_schema_extra=REQUESTS,
     )
 
-    @field_validator("secret_environment")
-    @classmethod
-    def _lines_of_variables(cls, text: SecretStr) -> SecretStr:
-        _variables(_lines_of(text))
-        return text
-
-    @model_validator(mode="after")
-    def _has_what_the_transport_needs(self) -> "McpConfig":
-        if self.transport == "http" and not self.url:
-            raise FieldProblem("url", "The transport http requires a URL.")
-        if self.transport == "stdio" and not self.command:
-            raise FieldProblem("command", "The transport stdio requires a command.")
-        settings.check_oauth(self, beside="bearer_token", called="a token")
-        return self
-
-    @property
-    def secrets(self) -> list[str]:
-        own = (self.bearer_token, self.oauth_client_secret)
-        return [*(secret.get_secret_value() for secret in own), *secret_variables(self).values()]
-
-
-def variables(config: McpConfig) -> dict[str, str]:
-    return _as_dict(config.environment) | secret_variables(config)
-
-
-def secret_variables(config: McpConfig) -> dict[str, str]:
-    return _as_dict(_lines_of(config.secret_environment))
-
-
-def _lines_of(text: SecretStr) -> list[str]:
-    return [line.strip() for line in text.get_secret_value().splitlines() if line.strip()]
-
-
-def _as_dict(lines: list[str]) -> dict[str, str]:
-    return {name: value for name, _, value in (line.partition("=") for line in lines)}
-
-
-def _tool(default: str, *, title: str, description: str) -> str:
-    name: str = Field(
-        default=default,
-        max_length=MAX_TOOL_NAME,
-        title=title,
-        description=description,
-        json_schema_extra=LISTED,
-    )
-    return name
-
-
-class McpSourceConfig(McpConfig):
-    """A source of kind `mcp`: how to reach the server, and which workflows it offers."""
-
     offer: Literal["both", "tools", "workflows"] = Field(
         default="both",
         title="Offer",
@@ -237,8 +199,23 @@ class McpSourceConfig(McpConfig):
         json_schema_extra=LISTED,
     )
 
+    @field_validator("secret_environment")
+    @classmethod
+    def _lines_of_variables(cls, text: SecretStr) -> SecretStr:
+        _variables(_lines_of(text))
+        return text
+
     @model_validator(mode="after")
-    def _can_run_what_it_lists(self) -> "McpSourceConfig":
+    def _has_what_the_transport_needs(self) -> "McpConfig":
+        if self.transport == "http" and not self.url:
+            raise FieldProblem("url", "The transport http requires a URL.")
+        if self.transport == "stdio" and not self.command:
+            raise FieldProblem("command", "The transport stdio requires a command.")
+        settings.check_oauth(self, beside="bearer_token", called="a token")
+        return self
+
+    @model_validator(mode="after")
+    def _can_run_what_it_lists(self) -> "McpConfig":
         if self.offer == "workflows" and not self.list_tool:
             raise ValueError("Offering listed workflows requires a list tool.")
         named = [
@@ -253,12 +230,13 @@ class McpSourceConfig(McpConfig):
         return self
 
     @property
-    def lists_workflows(self) -> bool:
-        return self.offer != "tools" and bool(self.list_tool)
+    def secrets(self) -> list[str]:
+        own = (self.bearer_token, self.oauth_client_secret, self.rest_api_key)
+        return [*(secret.get_secret_value() for secret in own), *secret_variables(self).values()]
 
     @property
-    def secrets(self) -> list[str]:
-        return [*super().secrets, self.rest_api_key.get_secret_value()]
+    def lists_workflows(self) -> bool:
+        return self.offer != "tools" and bool(self.list_tool)
 
     @property
     def runs_api(self) -> SimplifiedConfig | None:
@@ -275,3 +253,19 @@ class McpSourceConfig(McpConfig):
             verify_tls=self.verify_tls,
             ca_file=self.ca_file,
         )
+
+
+def variables(config: McpConfig) -> dict[str, str]:
+    return _as_dict(config.environment) | secret_variables(config)
+
+
+def secret_variables(config: McpConfig) -> dict[str, str]:
+    return _as_dict(_lines_of(config.secret_environment))
+
+
+def _lines_of(text: SecretStr) -> list[str]:
+    return [line.strip() for line in text.get_secret_value().splitlines() if line.strip()]
+
+
+def _as_dict(lines: list[str]) -> dict[str, str]:
+    return {name: value for name, _, value in (line.partition("=") for line in lines)}

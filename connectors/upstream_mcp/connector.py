@@ -44,7 +44,7 @@ from connectors.simplified import (
     run_id_of,
     walk_listing,
 )
-from connectors.upstream_mcp.config import McpConfig, McpSourceConfig
+from connectors.upstream_mcp.config import McpConfig
 from connectors.upstream_mcp.conversation import Era, OnProgress, TransportFailures
 from connectors.upstream_mcp.features import ServerFeatures
 from connectors.upstream_mcp.http_transport import LimitedTransport, StreamNews, open_http
@@ -73,8 +73,14 @@ WORDS_LIMIT = 500
 UNKNOWN = {"not_found", "notfound", "404"}  # Lower-case error codes for an unknown workflow or run
 
 
+TOOLS = Capabilities(can_cancel=True, cancellable_start=True, reports_listing_changes=True, asks_caller=True)
+
+
 class McpConnector:
-    """A server's tools as workflows: a call is a run, its result the run's output."""
+    """Tools, prompts and resources of another MCP server, and the workflows that it lists.
+
+    A call of a tool is a run, its result the run's output.
+    """
 
     kind: ClassVar[str] = "mcp"
     label: ClassVar[str] = "MCP server"
@@ -88,16 +94,36 @@ class McpConnector:
         self._http: LimitedTransport | None = None
         self._session = self._make_session(TransportFailures())
         self._tasks = ServerTasks(self._session)
-        self.features = ServerFeatures(self._session, self._questions)
+        self._features = ServerFeatures(self._session, self._questions)
+        self._listed = ListedWorkflows(config, self._call_tool) if config.lists_workflows else None
 
     def __repr__(self) -> str:
         return f"McpConnector({self._config.url or self._config.command})"
 
     @property
     def capabilities(self) -> Capabilities:
+        """Of both kinds: what either can do, and what both guarantee."""
+        if self._listed is None:
+            return replace(TOOLS, has_features=True)
+        listed = self._listed.capabilities
         return Capabilities(
-            can_cancel=True, cancellable_start=True, reports_listing_changes=True, asks_caller=True
+            idempotent_start=TOOLS.idempotent_start and listed.idempotent_start,
+            can_find_runs=TOOLS.can_find_runs and listed.can_find_runs,
+            can_cancel=TOOLS.can_cancel or listed.can_cancel,
+            min_poll_seconds=max(TOOLS.min_poll_seconds, listed.min_poll_seconds),
+            reports_listing_changes=TOOLS.reports_listing_changes,
+            differ_by_workflow=True,
+            has_features=True,
         )
+
+    def capabilities_for(self, workflow: WorkflowRef) -> Capabilities:
+        listed = self._lister_of(workflow)
+        return TOOLS if listed is None else listed.capabilities
+
+    def _lister_of(self, workflow: WorkflowRef) -> "ListedWorkflows | None":
+        """None for a tool."""
+        is_listed = workflow.metadata.get(METADATA_KEY) == LISTED and workflow.id.startswith(PREFIX)
+        return self._listed if is_listed else None
 
     async def check(self) -> Health:
         return await health_of(self._greet())
@@ -110,7 +136,22 @@ class McpConnector:
         tools, _ = await self._session.page("tools/list", "tools")
         return f"{answered}; tools on the first page of its list: {len(tools)}."
 
-    async def discover(self) -> AsyncGenerator[WorkflowDefinition | RejectedDefinition]:
+    async def discover(self) -> AsyncIterator[WorkflowDefinition | RejectedDefinition]:
+        found = self._discover_tools() if self._listed is None else self._discover_both(self._listed)
+        async with aclosing(found):
+            async for item in found:
+                yield item
+
+    async def _discover_both(self, listed: "ListedWorkflows") -> Found:
+        others = [] if self._config.offer == "workflows" else [item async for item in self._discover_tools()]
+        if self._config.offer == "workflows" or self._config.list_tool in {item.id for item in others}:
+            async for item in listed.discover():
+                yield item
+            others = [item for item in others if item.id not in listed.tools]
+        for item in others:
+            yield item
+
+    async def _discover_tools(self) -> Found:
         era = await self._session.era()
         if not _may_have_tools(era):
             return
@@ -133,6 +174,9 @@ class McpConnector:
         report: ReportProgress = ignore_progress,
         caller: RunCaller | None = None,
     ) -> Started:
+        if (listed := self._lister_of(workflow)) is not None:
+            return await listed.start(workflow, arguments, key=key)
+
         def on_progress(progress: float, total: float | None, message: str | None) -> None:
             percent = min(max(100.0 * progress / total, 0.0), 100.0) if total and total > 0 else None
             words = message or ("" if percent is not None else f"{progress:g}")
@@ -166,7 +210,7 @@ class McpConnector:
         ended = replace(read_result(answer), started_at=began, finished_at=datetime.now(UTC))
         return Started(run_id=str(key), snapshot=ended)
 
-    async def call_tool(self, name: str, arguments: dict[str, Any], *, repeatable: bool) -> dict[str, Any]:
+    async def _call_tool(self, name: str, arguments: dict[str, Any], *, repeatable: bool) -> dict[str, Any]:
         """With `repeatable=False`, an error after which the server may have acted is OutcomeUnknown."""
         answer = await self._call({"name": name, "arguments": arguments}, repeatable=repeatable)
         if answer.get("resultType", "complete") != "complete" or created_task(answer) is not None:
@@ -175,20 +219,45 @@ class McpConnector:
         return answer
 
     async def poll(self, run: RunRef) -> RunSnapshot:
+        if (listed := self._lister_of(run.workflow)) is not None:
+            return await listed.poll(run)
         if run.run_id == str(run.key):
             raise NotFound("The answer to this tool call was its result, which the server does not keep.")
         return await self._tasks.poll(run.run_id)
 
     async def cancel(self, run: RunRef) -> None:
-        if run.run_id == str(run.key):
+        if (listed := self._lister_of(run.workflow)) is not None:
+            await listed.cancel(run)
+        elif run.run_id == str(run.key):
             raise Rejected("The tool call has already ended.")
-        await self._tasks.cancel(run.run_id)
+        else:
+            await self._tasks.cancel(run.run_id)
+
+    async def list_features(self) -> AsyncIterator[FeatureDefinition | RejectedDefinition]:
+        async with aclosing(self._features.list_all()) as listed:
+            async for item in listed:
+                yield item
+
+    async def get_prompt(
+        self, name: str, arguments: Mapping[str, str], *, given: GivenInput | None = None
+    ) -> dict[str, Any]:
+        return await self._features.get_prompt(name, arguments, given=given)
+
+    async def read_resource(self, uri: str, *, given: GivenInput | None = None) -> dict[str, Any]:
+        return await self._features.read_resource(uri, given=given)
+
+    async def complete(
+        self, kind: FeatureKind, identifier: str, argument: str, typed: str, given: Mapping[str, str]
+    ) -> Completion:
+        return await self._features.complete(kind, identifier, argument, typed, given)
 
     def on_listing_changed(self, listener: Callable[[], None]) -> None:
         self._listeners.append(listener)
         self._session.watch()
 
     async def aclose(self) -> None:
+        if self._listed is not None:
+            await self._listed.aclose()
         await self._session.aclose()
         if self._http is not None:
             await self._http.aclose()
@@ -263,7 +332,7 @@ class CallTool(Protocol):
 
 
 class ListedWorkflows:
-    def __init__(self, config: McpSourceConfig, call: CallTool) -> None:
+    def __init__(self, config: McpConfig, call: CallTool) -> None:
         self._config = config
         self._call = call
         api = config.runs_api
@@ -285,15 +354,7 @@ class ListedWorkflows:
             async for position, item in items:
                 yield _as_ours(parse_definition(item, position=position), position)
 
-    async def start(
-        self,
-        workflow: WorkflowRef,
-        arguments: dict[str, Any],
-        *,
-        key: UUID,
-        report: ReportProgress = ignore_progress,
-        caller: RunCaller | None = None,
-    ) -> Started:
+    async def start(self, workflow: WorkflowRef, arguments: dict[str, Any], *, key: UUID) -> Started:
         return await self._runner.start(_as_theirs(workflow), arguments, key=key)
 
     async def poll(self, run: RunRef) -> RunSnapshot:
@@ -330,7 +391,7 @@ def _as_theirs(workflow: WorkflowRef) -> WorkflowRef:
 class RunsByTools:
     """The simplified workflow API, through tool calls."""
 
-    def __init__(self, config: McpSourceConfig, call: CallTool) -> None:
+    def __init__(self, config: McpConfig, call: CallTool) -> None:
         self._config = config
         self._call = call
 
@@ -421,105 +482,3 @@ def _texts(result: dict[str, Any]) -> list[str]:
     blocks = result.get("content") or []
     texts = (block.get("text") for block in blocks if isinstance(block, dict) and block.get("type") == "text")
     return [text for text in texts if isinstance(text, str)]
-
-
-class McpSourceConnector:
-    """Tools, prompts and resources of another MCP server, and the workflows that it lists."""
-
-    kind: ClassVar[str] = McpConnector.kind
-    label: ClassVar[str] = McpConnector.label
-    Config: ClassVar[type[BaseModel]] = McpSourceConfig
-
-    def __init__(self, config: McpSourceConfig) -> None:
-        self._config = config
-        self._tools = McpConnector(config)
-        self._listed = ListedWorkflows(config, self._tools.call_tool) if config.lists_workflows else None
-
-    def __repr__(self) -> str:
-        return repr(self._tools)
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """Of both kinds: what either can do, and what both guarantee."""
-        tools = self._tools.capabilities
-        if self._listed is None:
-            return replace(tools, has_features=True)
-        listed = self._listed.capabilities
-        return Capabilities(
-            idempotent_start=tools.idempotent_start and listed.idempotent_start,
-            can_find_runs=tools.can_find_runs and listed.can_find_runs,
-            can_cancel=tools.can_cancel or listed.can_cancel,
-            min_poll_seconds=max(tools.min_poll_seconds, listed.min_poll_seconds),
-            reports_listing_changes=tools.reports_listing_changes,
-            differ_by_workflow=True,
-            has_features=True,
-        )
-
-    def capabilities_for(self, workflow: WorkflowRef) -> Capabilities:
-        return self._way_of(workflow).capabilities
-
-    async def check(self) -> Health:
-        return await self._tools.check()
-
-    async def discover(self) -> AsyncIterator[WorkflowDefinition | RejectedDefinition]:
-        found = self._tools.discover() if self._listed is None else self._discover(self._listed)
-        async with aclosing(found):
-            async for item in found:
-                yield item
-
-    async def start(
-        self,
-        workflow: WorkflowRef,
-        arguments: dict[str, Any],
-        *,
-        key: UUID,
-        report: ReportProgress = ignore_progress,
-        caller: RunCaller | None = None,
-    ) -> Started:
-        way = self._way_of(workflow)
-        return await way.start(workflow, arguments, key=key, report=report, caller=caller)
-
-    async def poll(self, run: RunRef) -> RunSnapshot:
-        return await self._way_of(run.workflow).poll(run)
-
-    async def cancel(self, run: RunRef) -> None:
-        await self._way_of(run.workflow).cancel(run)
-
-    async def list_features(self) -> AsyncIterator[FeatureDefinition | RejectedDefinition]:
-        async with aclosing(self._tools.features.list_all()) as listed:
-            async for item in listed:
-                yield item
-
-    async def get_prompt(
-        self, name: str, arguments: Mapping[str, str], *, given: GivenInput | None = None
-    ) -> dict[str, Any]:
-        return await self._tools.features.get_prompt(name, arguments, given=given)
-
-    async def read_resource(self, uri: str, *, given: GivenInput | None = None) -> dict[str, Any]:
-        return await self._tools.features.read_resource(uri, given=given)
-
-    async def complete(
-        self, kind: FeatureKind, identifier: str, argument: str, typed: str, given: Mapping[str, str]
-    ) -> Completion:
-        return await self._tools.features.complete(kind, identifier, argument, typed, given)
-
-    def on_listing_changed(self, listener: Callable[[], None]) -> None:
-        self._tools.on_listing_changed(listener)
-
-    async def aclose(self) -> None:
-        if self._listed is not None:
-            await self._listed.aclose()
-        await self._tools.aclose()
-
-    def _way_of(self, workflow: WorkflowRef) -> McpConnector | ListedWorkflows:
-        is_listed = workflow.metadata.get(METADATA_KEY) == LISTED and workflow.id.startswith(PREFIX)
-        return self._listed if self._listed is not None and is_listed else self._tools
-
-    async def _discover(self, listed: ListedWorkflows) -> Found:
-        others = [] if self._config.offer == "workflows" else [item async for item in self._tools.discover()]
-        if self._config.offer == "workflows" or self._config.list_tool in {item.id for item in others}:
-            async for item in listed.discover():
-                yield item
-            others = [item for item in others if item.id not in listed.tools]
-        for item in others:
-            yield item

@@ -16,8 +16,8 @@ from loguru import logger
 from connectors.errors import ConnectorError, OutcomeUnknown
 from connectors.protocol import RunState, Started, WorkflowRef
 from connectors.testing import closing, everything_told_by
-from connectors.upstream_mcp.config import McpSourceConfig
-from connectors.upstream_mcp.connector import McpSourceConnector
+from connectors.upstream_mcp.config import McpConfig
+from connectors.upstream_mcp.connector import McpConnector
 from tests.connectors.scripted import ScriptedEngine, response
 from tests.engines import hostile_servers as servers
 from tests.engines.hostile_servers import Answer, result, server
@@ -30,11 +30,11 @@ LIMITS = {"request_timeout_seconds": 5, "call_timeout_seconds": 5, "max_response
 
 
 @asynccontextmanager
-async def connected(engine: ScriptedEngine, **config: Any) -> AsyncIterator[McpSourceConnector]:
+async def connected(engine: ScriptedEngine, **config: Any) -> AsyncIterator[McpConnector]:
     settings = LIMITS | config
     async with engine:
         url = f"{engine.base_url}/mcp"
-        connector = McpSourceConnector(McpSourceConfig(url=url, bearer_token=KEY, **settings))
+        connector = McpConnector(McpConfig(url=url, bearer_token=KEY, **settings))
         async with closing(connector):
             yield connector
 
@@ -49,7 +49,7 @@ def at_first(answer: Answer) -> Answer:
     return lambda message, writer: next(answers)(message, writer)
 
 
-async def call(connector: McpSourceConnector) -> Started:
+async def call(connector: McpConnector) -> Started:
     return await connector.start(GOOD, {}, key=uuid4())
 
 

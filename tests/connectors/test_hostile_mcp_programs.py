@@ -15,12 +15,12 @@ from connectors.errors import ConnectorError
 from connectors.network.policy import StdioCommand, allow_stdio_commands
 from connectors.testing import advance_clock, closing
 from connectors.upstream_mcp import stdio_transport
-from connectors.upstream_mcp.config import McpSourceConfig
-from connectors.upstream_mcp.connector import McpSourceConnector
+from connectors.upstream_mcp.config import McpConfig
+from connectors.upstream_mcp.connector import McpConnector
 from tests.executions.engines import until
 from tests.processes import ROOT
 
-MakeConnector = Callable[..., McpSourceConnector]
+MakeConnector = Callable[..., McpConnector]
 MARK = "tests.engines.hostile_program"
 
 
@@ -29,11 +29,11 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeConnec
     """A connector to a program that does what is said, and is not waited for long."""
     monkeypatch.setattr(stdio_transport, "EXIT_SECONDS", 0.1)
 
-    def make(what: str, **config: Any) -> McpSourceConnector:
+    def make(what: str, **config: Any) -> McpConnector:
         line = [sys.executable, "-m", MARK, what, str(tmp_path)]
         allow_stdio_commands({"hostile": StdioCommand(command=line, directory=str(ROOT))})
         settings = {"request_timeout_seconds": 10, "max_response_bytes": 100_000} | config
-        return McpSourceConnector(McpSourceConfig(transport="stdio", command="hostile", **settings))
+        return McpConnector(McpConfig(transport="stdio", command="hostile", **settings))
 
     yield make
     allow_stdio_commands({})
@@ -52,7 +52,7 @@ def _group_of(pid: int) -> int:
         return 0
 
 
-async def names(connector: McpSourceConnector) -> list[str]:
+async def names(connector: McpConnector) -> list[str]:
     return [item.name async for item in connector.discover() if isinstance(item, WorkflowDefinition)]
 
 

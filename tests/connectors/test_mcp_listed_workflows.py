@@ -13,8 +13,8 @@ from connectors.definitions import RejectedDefinition, WorkflowDefinition
 from connectors.errors import ConnectorError, OutcomeUnknown, Rejected
 from connectors.protocol import RunRef, WorkflowRef, capabilities_for
 from connectors.testing import closing
-from connectors.upstream_mcp.config import McpSourceConfig
-from connectors.upstream_mcp.connector import McpSourceConnector
+from connectors.upstream_mcp.config import McpConfig
+from connectors.upstream_mcp.connector import McpConnector
 from tests.engines.workflow_server import CANCEL, LIST, START, STATUS, WorkflowServer, workflow
 
 
@@ -31,8 +31,8 @@ def server(running_server: WorkflowServer) -> WorkflowServer:
 
 
 @asynccontextmanager
-async def connected(server: WorkflowServer, **config: Any) -> AsyncIterator[McpSourceConnector]:
-    async with closing(McpSourceConnector(McpSourceConfig(url=server.url, **config))) as connector:
+async def connected(server: WorkflowServer, **config: Any) -> AsyncIterator[McpConnector]:
+    async with closing(McpConnector(McpConfig(url=server.url, **config))) as connector:
         yield connector
 
 
@@ -198,4 +198,4 @@ async def test_an_answer_to_a_start_that_names_no_run_leaves_it_open(server: Wor
 def test_settings_that_cannot_work_are_refused_in_words(config: dict[str, Any], words: str) -> None:
     """B4, B5"""
     with pytest.raises(ValidationError, match=words):
-        McpSourceConfig(url="http://127.0.0.1/mcp", **config)
+        McpConfig(url="http://127.0.0.1/mcp", **config)

@@ -12,8 +12,8 @@ import pytest
 from connectors.protocol import WorkflowRef
 from connectors.testing import closing
 from connectors.upstream_mcp import http_transport, session
-from connectors.upstream_mcp.config import McpSourceConfig
-from connectors.upstream_mcp.connector import McpSourceConnector
+from connectors.upstream_mcp.config import McpConfig
+from connectors.upstream_mcp.connector import McpConnector
 from tests.connectors.scripted import Received, ScriptedEngine, response
 from tests.engines.hostile_servers import STREAM_HEAD, server
 from tests.executions.engines import until
@@ -49,7 +49,7 @@ async def listening(*streams: Stream) -> AsyncIterator[tuple[Told, ScriptedEngin
         await (left.pop(0) if len(left) > 1 else left[0])(request, writer)
 
     async with ScriptedEngine(server(stream=answer)) as engine:
-        connector = McpSourceConnector(McpSourceConfig(url=f"{engine.base_url}/mcp"))
+        connector = McpConnector(McpConfig(url=f"{engine.base_url}/mcp"))
         async with closing(connector):
             told = Told()
             connector.on_listing_changed(told)
@@ -90,10 +90,10 @@ def says(status: int) -> Stream:
 @asynccontextmanager
 async def calling(
     stream: Stream,
-) -> AsyncIterator[tuple[ScriptedEngine, McpSourceConnector, asyncio.Task[Any]]]:
+) -> AsyncIterator[tuple[ScriptedEngine, McpConnector, asyncio.Task[Any]]]:
     """The first call to a server that answers requests for a stream like this."""
     async with ScriptedEngine(server(stream=stream)) as engine:
-        connector = McpSourceConnector(McpSourceConfig(url=f"{engine.base_url}/mcp"))
+        connector = McpConnector(McpConfig(url=f"{engine.base_url}/mcp"))
         async with closing(connector):
             tool = WorkflowRef(id="good", name="good")
             yield engine, connector, asyncio.create_task(connector.start(tool, {}, key=uuid4()))
@@ -204,7 +204,7 @@ async def test_a_stateless_server_is_asked_for_the_changes_that_it_announces() -
         await asyncio.Event().wait()
 
     async with ScriptedEngine(behave) as engine:
-        connector = McpSourceConnector(McpSourceConfig(url=f"{engine.base_url}/mcp"))
+        connector = McpConnector(McpConfig(url=f"{engine.base_url}/mcp"))
         async with closing(connector):
             told = Told()
             connector.on_listing_changed(told)

@@ -21,8 +21,8 @@ from connectors.testing import (
     closing,
     http_answer,
 )
-from connectors.upstream_mcp.config import McpSourceConfig
-from connectors.upstream_mcp.connector import McpSourceConnector
+from connectors.upstream_mcp.config import McpConfig
+from connectors.upstream_mcp.connector import McpConnector
 from tests.engines.many_tools import KEY, ManyToolsServer, running_many_tools, warm_programs
 from tests.engines.mute_mcp import answer_after_handshake, serving_mute_server
 
@@ -135,7 +135,7 @@ class StdioHarness(HttpHarness):
 
 
 def _connector(**settings: Any) -> Connector:
-    return McpSourceConnector(McpSourceConfig(**settings))
+    return McpConnector(McpConfig(**settings))
 
 
 @pytest.fixture(scope="module")

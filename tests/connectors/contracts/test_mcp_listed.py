@@ -23,8 +23,8 @@ from connectors.testing import (
     closing,
     http_answer,
 )
-from connectors.upstream_mcp.config import McpSourceConfig
-from connectors.upstream_mcp.connector import LISTED, PREFIX, McpSourceConnector
+from connectors.upstream_mcp.config import McpConfig
+from connectors.upstream_mcp.connector import LISTED, PREFIX, McpConnector
 from connectors.upstream_mcp.tools import METADATA_KEY
 from tests.engines.mute_mcp import answer_after_handshake
 from tests.engines.workflow_server import CANCEL, START, STATUS, WorkflowServer, workflow
@@ -87,8 +87,8 @@ class ToolsHarness(EngineHarness):
         return self.server.runs_started_with(key)
 
     def _connector(self, url: str, key: str, seconds: float) -> Connector:
-        return McpSourceConnector(
-            McpSourceConfig(
+        return McpConnector(
+            McpConfig(
                 url=url,
                 bearer_token=key,
                 request_timeout_seconds=seconds,
@@ -130,8 +130,8 @@ class ApiHarness(ToolsHarness):
     def _connector(self, url: str, key: str, seconds: float) -> Connector:
         right = key == KEY
         api = self.engine.base_url if url == self.server.url else url.removesuffix("/mcp")
-        return McpSourceConnector(
-            McpSourceConfig(
+        return McpConnector(
+            McpConfig(
                 url=url,
                 bearer_token=key,
                 request_timeout_seconds=seconds,
