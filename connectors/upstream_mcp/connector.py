@@ -1,7 +1,7 @@
 """A source of kind `mcp`: the workflows that a server lists, its tools, or both (B10)."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -12,8 +12,6 @@ from uuid import UUID
 from pydantic import BaseModel
 
 from connectors.definitions import (
-    FeatureDefinition,
-    FeatureKind,
     RejectedDefinition,
     WorkflowDefinition,
     parse_definition,
@@ -23,8 +21,6 @@ from connectors.formats.json import LISTING_DEPTH, UnreadableJSON, parse_json, p
 from connectors.network.redaction import Redactor, printable, shorten, words_in
 from connectors.protocol import (
     Capabilities,
-    Completion,
-    GivenInput,
     Health,
     ReportProgress,
     RunCaller,
@@ -76,7 +72,7 @@ UNKNOWN = {"not_found", "notfound", "404"}  # Lower-case error codes for an unkn
 TOOLS = Capabilities(can_cancel=True, cancellable_start=True, reports_listing_changes=True, asks_caller=True)
 
 
-class McpConnector:
+class McpConnector(ServerFeatures):
     """Tools, prompts and resources of another MCP server, and the workflows that it lists.
 
     A call of a tool is a run, its result the run's output.
@@ -94,7 +90,6 @@ class McpConnector:
         self._http: LimitedTransport | None = None
         self._session = self._make_session(TransportFailures())
         self._tasks = ServerTasks(self._session)
-        self._features = ServerFeatures(self._session, self._questions)
         self._listed = ListedWorkflows(config, self._call_tool) if config.lists_workflows else None
 
     def __repr__(self) -> str:
@@ -232,24 +227,6 @@ class McpConnector:
             raise Rejected("The tool call has already ended.")
         else:
             await self._tasks.cancel(run.run_id)
-
-    async def list_features(self) -> AsyncIterator[FeatureDefinition | RejectedDefinition]:
-        async with aclosing(self._features.list_all()) as listed:
-            async for item in listed:
-                yield item
-
-    async def get_prompt(
-        self, name: str, arguments: Mapping[str, str], *, given: GivenInput | None = None
-    ) -> dict[str, Any]:
-        return await self._features.get_prompt(name, arguments, given=given)
-
-    async def read_resource(self, uri: str, *, given: GivenInput | None = None) -> dict[str, Any]:
-        return await self._features.read_resource(uri, given=given)
-
-    async def complete(
-        self, kind: FeatureKind, identifier: str, argument: str, typed: str, given: Mapping[str, str]
-    ) -> Completion:
-        return await self._features.complete(kind, identifier, argument, typed, given)
 
     def on_listing_changed(self, listener: Callable[[], None]) -> None:
         self._listeners.append(listener)

@@ -41,21 +41,22 @@ RESOURCE_NOT_FOUND = -32002  # Of handshake versions; later ones use -32602
 
 
 class ServerFeatures:
-    def __init__(self, session: McpSession, questions: Questions) -> None:
-        self._session = session
-        self._questions = questions
+    """The part of a connector that lists and reads what its server has besides tools."""
 
-    async def list_all(self) -> AsyncGenerator[FeatureDefinition | RejectedDefinition]:
+    _session: McpSession
+    _questions: Questions
+
+    async def list_features(self) -> AsyncGenerator[FeatureDefinition | RejectedDefinition]:
         """The first MOST_LISTED of each kind; a rejected entry reports that there are more."""
         capabilities = (await self._session.era()).capabilities
         for kind, (capability, method, key) in LISTS.items():
             if capability in capabilities:
                 # A server with resources need not know of templates.
                 with suppress(Unsupported):
-                    async for item in self._list(kind, method, key):
+                    async for item in self._list_kind(kind, method, key):
                         yield item
 
-    async def _list(
+    async def _list_kind(
         self, kind: FeatureKind, method: str, key: str
     ) -> AsyncGenerator[FeatureDefinition | RejectedDefinition]:
         listed = walk_listing(
