@@ -398,38 +398,36 @@ EXECUTION_RESOURCES = (
 RESOURCE_NOT_FOUND = -32002  # Of handshake versions; later ones use -32602
 
 
-@dataclass(frozen=True)
-class ResourceMethods:
-    access_of: Callable[[Context], Access]
+def register_resources(server: Server[Any], access_of: Callable[[Context], Access]) -> None:
+    server.add_request_handler(
+        "resources/list",
+        types.PaginatedRequestParams,
+        lambda context, params: run_in_database(_list, access_of(context), params.cursor),
+    )
+    server.add_request_handler(
+        "resources/templates/list",
+        types.PaginatedRequestParams,
+        lambda context, params: run_in_database(_list_templates, access_of(context), params.cursor),
+    )
+    server.add_request_handler(
+        "resources/read",
+        types.ReadResourceRequestParams,
+        lambda context, params: _answer_read(context, params, access_of(context)),
+    )
 
-    def register(self, server: Server[Any]) -> None:
-        server.add_request_handler(
-            "resources/list",
-            types.PaginatedRequestParams,
-            lambda context, params: run_in_database(_list, self.access_of(context), params.cursor),
-        )
-        server.add_request_handler(
-            "resources/templates/list",
-            types.PaginatedRequestParams,
-            lambda context, params: run_in_database(_list_templates, self.access_of(context), params.cursor),
-        )
-        server.add_request_handler("resources/read", types.ReadResourceRequestParams, self.read_resource)
 
-    async def read_resource(
-        self, context: Context, params: types.ReadResourceRequestParams
-    ) -> types.ReadResourceResult | types.InputRequiredResult:
-        access = self.access_of(context)
-        try:
-            found = await run_in_database(_read, params.uri, access)
-            if isinstance(found, upstream.Located):
-                given = upstream.given_input(context, params, found.feature, access)
-                return await upstream.read_resource(found, params.uri, access, given)
-        except (UnknownResource, NotFound) as error:
-            code = types.INVALID_PARAMS if is_modern(context) else RESOURCE_NOT_FOUND
-            raise MCPError(code, str(error), data={"uri": params.uri[:LONGEST_ADDRESS]}) from None
-        return types.ReadResourceResult(
-            contents=[*found.contents], ttl_ms=0 if found.changes else list_ttl_ms()
-        )
+async def _answer_read(
+    context: Context, params: types.ReadResourceRequestParams, access: Access
+) -> types.ReadResourceResult | types.InputRequiredResult:
+    try:
+        found = await run_in_database(_read, params.uri, access)
+        if isinstance(found, upstream.Located):
+            given = upstream.given_input(context, params, found.feature, access)
+            return await upstream.read_resource(found, params.uri, access, given)
+    except (UnknownResource, NotFound) as error:
+        code = types.INVALID_PARAMS if is_modern(context) else RESOURCE_NOT_FOUND
+        raise MCPError(code, str(error), data={"uri": params.uri[:LONGEST_ADDRESS]}) from None
+    return types.ReadResourceResult(contents=[*found.contents], ttl_ms=0 if found.changes else list_ttl_ms())
 
 
 def listed_resources(

@@ -41,7 +41,7 @@ from mcp_bridge.log_messages import ClientLog, client_key, find_level, keep_leve
 from mcp_bridge.notifications import ListSnapshots, OpenStreams, PushedChanges, Subscriptions
 from mcp_bridge.prompts import register_prompts
 from mcp_bridge.request_meta import Context, is_modern, takes_tasks
-from mcp_bridge.resources import ResourceMethods
+from mcp_bridge.resources import register_resources
 from mcp_bridge.results import ToolAnswer
 from mcp_bridge.tasks import TaskMethods
 from mcp_bridge.tokens import Access
@@ -75,7 +75,7 @@ class CatalogueServer(Server[None]):
         Subscriptions(bridge.access_of, self.streams, self.snapshots).register(self)
         if local_access is not None:
             PushedChanges(bridge.access_of, self.streams, self.snapshots).register(self)
-        ResourceMethods(bridge.access_of).register(self)
+        register_resources(self, bridge.access_of)
         register_prompts(self, bridge.access_of)
         self.add_request_handler(
             "completion/complete",
