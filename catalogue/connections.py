@@ -39,7 +39,7 @@ from connectors.errors import ConnectorError, Misconfigured, error_name
 from connectors.network.redaction import Redactor, first_line, remember_credentials
 from connectors.protocol import Connector
 from connectors.registry import connector_class
-from connectors.settings import FieldProblem, Hints, hints_of, state_of_files
+from connectors.settings import FieldProblem, Hints, hints_of, state_of_file
 from telemetry import metrics
 from telemetry.traces import begin_apart
 
@@ -437,7 +437,7 @@ def _share(source: Source) -> _Shared:
         fingerprint += state_of(references)
     files = _files_of(connector_class(source.kind).Config)
     if paths := [source.config[name] for name in files if source.config.get(name)]:
-        fingerprint += repr(state_of_files(paths))
+        fingerprint += repr(list(map(state_of_file, paths)))
     if known is not None and known.fingerprint == fingerprint:
         return known
     fresh = loop_connectors[source.pk] = _Shared(fingerprint, make_connector(source))

@@ -1,6 +1,6 @@
 """Settings that several connectors share, and metadata of fields for forms and scripts."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -60,17 +60,13 @@ def hints_of(info: FieldInfo) -> Hints:
     )
 
 
-def state_of_files(paths: Iterable[str]) -> list[tuple[int, int] | None]:
-    """Modification times and sizes, which show renewals; None for a missing file."""
-    found: list[tuple[int, int] | None] = []
-    for path in paths:
-        try:
-            about = Path(path).stat()
-        except OSError:
-            found.append(None)
-        else:
-            found.append((about.st_mtime_ns, about.st_size))
-    return found
+def state_of_file(path: str) -> tuple[int, ...]:
+    """Modification time, size and identity, which show renewals; empty for a missing file."""
+    try:
+        about = Path(path).stat()
+    except (OSError, ValueError):
+        return ()
+    return (about.st_mtime_ns, about.st_size, about.st_ino, about.st_dev)
 
 
 class SourceConfig(BaseModel):

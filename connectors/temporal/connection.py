@@ -35,7 +35,7 @@ from connectors.network.oauth import ClientCredentials
 from connectors.network.policy import ENGINE_ADDRESSES, outbound_proxy
 from connectors.network.redaction import Redactor, printable, shorten
 from connectors.network.transport import HttpLimits
-from connectors.settings import state_of_files
+from connectors.settings import state_of_file
 from connectors.temporal.settings import ServiceSettings
 
 Answer = TypeVar("Answer")
@@ -159,7 +159,7 @@ class Connection:
         token = await self._oauth.token() if self._oauth is not None else self._token
         config = self._config
         files = (config.tls_cert_file, config.tls_key_file, config.tls_ca_file)
-        made_with = state_of_files(filter(None, files))
+        made_with = list(map(state_of_file, filter(None, files)))
         client = self._client
         if client is None or made_with != self._made_with:
             if self._connecting is None:

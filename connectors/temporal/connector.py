@@ -2,7 +2,6 @@
 import, so it is imported when a source is used."""
 
 import asyncio
-import os
 import time
 from collections.abc import AsyncIterator, Callable
 from importlib import import_module
@@ -25,6 +24,7 @@ from connectors.protocol import (
     WorkflowRef,
     ignore_progress,
 )
+from connectors.settings import state_of_file
 from connectors.temporal.config import (
     NO_DEFINITIONS,
     TemporalConfig,
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
 MOST_QUEUES_CHECKED = 20
 SECONDS_BETWEEN_LOOKS = 2.0
-State = tuple[int, ...]
 
 
 class TemporalConnector:
@@ -168,24 +167,15 @@ class FileWatch:
     def __init__(self, path: str, listener: Callable[[], None]) -> None:
         self._path = path
         self._listener = listener
-        self._task = asyncio.get_running_loop().create_task(self._watch(_state_of(path)))
+        self._task = asyncio.get_running_loop().create_task(self._watch(state_of_file(path)))
 
     def end(self) -> None:
         self._task.cancel()
 
-    async def _watch(self, seen: State) -> None:
+    async def _watch(self, seen: tuple[int, ...]) -> None:
         while True:
             await asyncio.sleep(SECONDS_BETWEEN_LOOKS)
-            state = await asyncio.to_thread(_state_of, self._path)
+            state = await asyncio.to_thread(state_of_file, self._path)
             if state != seen:
                 seen = state
                 self._listener()
-
-
-def _state_of(path: str) -> State:
-    """Modification time, size and identity; empty for a missing file."""
-    try:
-        status = os.stat(path)
-    except (OSError, ValueError):
-        return ()
-    return (status.st_mtime_ns, status.st_size, status.st_ino, status.st_dev)
