@@ -22,6 +22,12 @@ from connectors.formats.json_schema import JSON_TYPES, pointer_of, steps_of
 
 PORTABLE_KEY = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")  # For Vertex AI; pydantic: no leading _
 PORTABLE_TOOL = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")  # OpenAI: no dots; Gemini: no leading digit
+# LangChain in Python drops the first three at the root of a tool, and fails on `self` like LlamaIndex, which
+# cannot list any tool if one has an argument of the others: it makes pydantic's classes of schemas.
+LIBRARY_KEYS = frozenset({
+    "config", "run_manager", "runtime", "self", "model_config", "model_dump", "model_dump_json",
+    "model_validate", "model_validate_json", "model_validate_strings",
+})  # fmt: skip
 LONGEST_KEY = 64
 SERVER_NAME = "workflow-catalogue"
 LONGEST_WITH_SERVER = 57  # With the server's name: Cursor shows fewer than 60, `mcp__server__tool` has 64
@@ -44,9 +50,13 @@ def is_portable_tool(name: str, *, limit: int) -> bool:
 
 def alias_keys(keys: Iterable[str]) -> dict[str, str]:
     known = set(keys)
-    odd = {key: _mangled(key) for key in known if not PORTABLE_KEY.fullmatch(key) or iskeyword(key)}
-    plain = {key: f"{alias}_" if iskeyword(alias) else alias for key, alias in odd.items()}
+    odd = {key: _mangled(key) for key in known if not PORTABLE_KEY.fullmatch(key) or _is_reserved(key)}
+    plain = {key: f"{alias}_" if _is_reserved(alias) else alias for key, alias in odd.items()}
     return _told_apart(plain, taken=known, limit=LONGEST_KEY)
+
+
+def _is_reserved(key: str) -> bool:
+    return iskeyword(key) or key in LIBRARY_KEYS
 
 
 def alias_tools(names: Iterable[str], *, limit: int) -> dict[str, str]:
@@ -571,6 +581,9 @@ def _refusals_of_schema(schema: Schema) -> Iterator[str]:
         shown = listed([f'"{key[:LONGEST_SHOWN]}"' for key in odd], SHOWN_KEYS)
         reference = ", which LangChain in Python takes for a reference" if odd == ["$ref"] else ""
         yield f"arguments called {shown}{reference}"
+    if reserved := sorted(LIBRARY_KEYS.intersection(_members_of(schema))):
+        shown = listed([f'"{key}"' for key in reserved], SHOWN_KEYS)
+        yield f"arguments called {shown}, which LangChain in Python or LlamaIndex use themselves"
 
 
 def _refusals_of_name(name: str, limit: int) -> Iterator[str]:

@@ -5,7 +5,14 @@ from typing import Any
 
 import pytest
 
-from catalogue.portable_schemas import alias_keys, alias_tools, find_refusals, limit_for_tools, make_portable
+from catalogue.portable_schemas import (
+    LIBRARY_KEYS,
+    alias_keys,
+    alias_tools,
+    find_refusals,
+    limit_for_tools,
+    make_portable,
+)
 from catalogue.schemas import check_arguments, check_input_schema
 from catalogue.served_schemas import serve_schema
 from tests.schema_catalogue import NASTY_SCHEMAS, Schema
@@ -142,6 +149,11 @@ def test_schemas_that_multiply_are_written_in_no_time_and_stay_small(schema: Sch
             "a",
             ['arguments called "$ref", which LangChain in Python takes for a reference'],
         ),
+        (
+            {"properties": {"self": {}, "config": {}, "inner": {"properties": {"runtime": {}}}}},
+            "a",
+            ['arguments called "config", "self", which LangChain in Python or LlamaIndex use themselves'],
+        ),
         ({}, "a.b", ['the name "a.b", which contains a dot']),
         ({}, "1st", ['the name "1st", which does not begin with a letter']),
         ({}, "n" * 64, ["a name of 64 characters; with the server's name before it, at most 39 fit"]),
@@ -159,6 +171,9 @@ def test_no_two_names_get_the_same_alias_and_none_gets_anothers_name() -> None:
         "a_b",
         "class",
         "class_",
+        "self",
+        "$self",
+        "model_config",
         "",
         "ä",
         "a",
@@ -174,6 +189,7 @@ def test_no_two_names_get_the_same_alias_and_none_gets_anothers_name() -> None:
     shown = [aliases.get(key, key) for key in keys]
     assert len(set(shown)) == len(keys)
     assert all(alias.isidentifier() and alias.isascii() and len(alias) <= 64 for alias in shown)
+    assert not LIBRARY_KEYS.intersection(shown)
 
     tools = alias_tools(["list.workflows", "list_workflows.", "a.b", "a_b", "x" * 60, "x" * 61], limit=30)
     assert tools.keys() == {"list.workflows", "list_workflows.", "a.b", "x" * 60, "x" * 61}

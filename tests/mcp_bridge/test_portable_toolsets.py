@@ -26,6 +26,7 @@ ORDER: dict[str, Any] = {
     "properties": {
         "user-id": {"type": "string"},
         "from": {"type": "string", "format": "date"},
+        "config": {"type": "string"},  # Of which LangChain sends nothing
         "items": {
             "type": "array",
             "items": {
@@ -54,6 +55,7 @@ ORDER: dict[str, Any] = {
 WRITTEN = {
     "user_id": "u1",
     "from_": "2026-01-01",
+    "config_": "fast",
     "items": [{"unit_price": 2.5, "sku": "x"}],
     "labels": '{"a-b": "c", "unit_price": "kept"}',
     "filter": {"field_name": "x", "and_": ['{"field-name": "y"}']},
@@ -63,6 +65,7 @@ WRITTEN = {
 MEANT = {
     "user-id": "u1",
     "from": "2026-01-01",
+    "config": "fast",
     "items": [{"unit price": 2.5, "sku": "x"}],
     "labels": {"a-b": "c", "unit_price": "kept"},
     "filter": {"field-name": "x", "and": [{"field-name": "y"}]},
@@ -325,6 +328,7 @@ async def test_portable_mode_is_switched_over_rest_and_seen_at_once(
         "orders.place": [
             "recursion, on which LlamaIndex fails",
             'arguments called "unit price"',
+            'arguments called "config", which LangChain in Python or LlamaIndex use themselves',
             'the name "orders.place", which contains a dot',
         ]
     }
