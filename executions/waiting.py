@@ -1,7 +1,7 @@
 import asyncio
 import contextlib
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import timedelta
 from functools import cached_property, partial
 
@@ -10,6 +10,7 @@ from django.db import InterfaceError, OperationalError
 from django.utils import timezone
 from loguru import logger
 
+from catalogue.access import Caller
 from catalogue.database import DatabaseOutage, run_in_database
 from catalogue.models import Workflow
 from executions import advancing
@@ -318,28 +319,48 @@ class _Follower:
         if answered:
             await run_in_database(execution.mark_answered)
         elif _is_cancelled_on_disconnect(execution) and not is_awaited_besides(self._stirred, execution.pk):
-            await self._cancel(execution)
+            await _cancel(execution, caller=self._request.caller, own_steps=self._task)
         elif execution.state != State.CANCELLED:
             # Before the step under way ends, since the same call may arrive earlier.
             await run_in_database(execution.mark_unanswered, CALLER_GONE)
 
-    async def _cancel(self, execution: Execution) -> None:
-        """By the workflow's setting; an execution that cannot be cancelled remains for the same call."""
-        await run_in_database(
-            execution.note, "caller_gone", f"{CALLER_GONE} This cancels runs of the workflow."
-        )
-        policy = f"The on_disconnect policy of {execution.tool_name}"
-        key, caller = str(execution.pk), self._request.caller
+
+@contextlib.asynccontextmanager
+async def while_people_decide(execution: Execution, *, caller: Caller) -> AsyncIterator[None]:
+    """For the wait of a call for an approval or an answer: cancelling it applies the workflow's
+    `on_disconnect`, as cancelling `start_and_wait` does."""
+    try:
+        yield
+    except asyncio.CancelledError:
+        leaving = advancing.begin(_leave(execution, caller))
+        await asyncio.wait({leaving}, timeout=NOTING_SECONDS)
+        raise
+
+
+async def _leave(execution: Execution, caller: Caller) -> None:
+    none_of_ours = asyncio.Event()
+    if _is_cancelled_on_disconnect(execution) and not is_awaited_besides(none_of_ours, execution.pk):
+        await _cancel(execution, caller=caller)
+    else:
+        await run_in_database(execution.mark_unanswered, CALLER_GONE)
+
+
+async def _cancel(
+    execution: Execution, *, caller: Caller, own_steps: asyncio.Task[None] | None = None
+) -> None:
+    """By the workflow's setting; an execution that cannot be cancelled remains for the same call."""
+    await run_in_database(execution.note, "caller_gone", f"{CALLER_GONE} This cancels runs of the workflow.")
+    policy = f"The on_disconnect policy of {execution.tool_name}"
+    key = str(execution.pk)
+    cancellation = await cancel_execution(key, caller=caller, by=policy)
+    if cancellation.outcome == CancelOutcome.REQUESTED and own_steps is not None:
+        # The request is recorded for the next lease holder; the engine gets it after this process's own step.
+        await asyncio.wait({own_steps})
         cancellation = await cancel_execution(key, caller=caller, by=policy)
-        if cancellation.outcome == CancelOutcome.REQUESTED:
-            # The request is recorded for the next lease holder; the engine gets it after this process's own
-            # step.
-            await asyncio.wait({self._task})
-            cancellation = await cancel_execution(key, caller=caller, by=policy)
-        if cancellation.outcome == CancelOutcome.NOT_SUPPORTED:
-            await run_in_database(execution.note, "not_cancelled", cancellation.message)
-        if cancellation.outcome != CancelOutcome.CANCELLED:
-            await run_in_database(execution.mark_unanswered)
+    if cancellation.outcome == CancelOutcome.NOT_SUPPORTED:
+        await run_in_database(execution.note, "not_cancelled", cancellation.message)
+    if cancellation.outcome != CancelOutcome.CANCELLED:
+        await run_in_database(execution.mark_unanswered)
 
 
 def _is_cancelled_on_disconnect(execution: Execution) -> bool:

@@ -35,7 +35,7 @@ from executions.reading import UnknownExecution, find_execution
 from executions.refusals import InvalidArguments, StartRefused, UnknownTool
 from executions.run_callers import ANSWERS, answer
 from executions.starting import find_continued
-from executions.waiting import GRACE_SECONDS, inline_wait, start_and_wait
+from executions.waiting import GRACE_SECONDS, inline_wait, start_and_wait, while_people_decide
 from mcp_bridge.elicitation import (
     APPROVAL,
     ROUND,
@@ -86,7 +86,9 @@ class ToolCall:
 
 
 def in_words(error: Exception, door: Execution.Door) -> str:
-    """The refusal, and what lists the tools for callers of this door."""
+    """The refusal, and what lists the tools or executions for callers of this door."""
+    if isinstance(error, UnknownExecution):
+        return f"{error} list_executions shows yours."
     if not isinstance(error, UnknownTool):
         return str(error)
     shows = "list_tools" if door == Execution.Door.COMMAND else "list_workflows"
@@ -149,10 +151,12 @@ async def _run(
         if isinstance(error, InvalidArguments) and portable is not None and schema is not None:
             error = portable.tell_invalid(tool_name, schema, error)
         return text_result(str(error), is_error=True)
-    if call.ask is not None and execution.is_unapproved:
-        execution = await _ask_and_wait(execution, call, patience, progress)
-    if execution.is_asking:
-        execution = await _ask_for_run(execution, call, patience, progress, began)
+    if execution.is_unapproved or execution.is_asking:
+        # Of calls with one key, the first is the one that counts.
+        is_ours = execution.pk == execution_id or not call.idempotency_key
+        by_policy = while_people_decide(execution, caller=call.access.caller)
+        async with by_policy if is_ours else nullcontext():
+            execution = await _wait_for_people(execution, call, patience, progress, began)
     return await _finish(execution, call, patience, name, progress)
 
 
@@ -192,8 +196,23 @@ async def continue_call(call: ToolCall, request: StartRequest, patience: float |
     elif question == str(execution.input_request):
         await _give_answers(execution, call)
     if not execution.is_asking:
-        execution = await _watch(execution, call, patience)
+        async with while_people_decide(execution, caller=call.access.caller):
+            execution = await _watch(execution, call, patience)
     return await run_in_database(_render, execution, call, None, request.tool_name)
+
+
+async def _wait_for_people(
+    execution: Execution,
+    call: ToolCall,
+    patience: float | None,
+    progress: "ProgressNotifications | None",
+    began: float,
+) -> Execution:
+    if call.ask is not None and execution.is_unapproved:
+        execution = await _ask_and_wait(execution, call, patience, progress)
+    if execution.is_asking:
+        execution = await _ask_for_run(execution, call, patience, progress, began)
+    return execution
 
 
 async def _ask_and_wait(

@@ -1,5 +1,6 @@
 """A call that needs approval, as clients see it: a handle, a task, or a question to their user."""
 
+import asyncio
 import json
 from functools import partial
 from typing import Any
@@ -270,6 +271,38 @@ async def test_declining_with_a_handshake_cancels_and_putting_aside_gives_the_ha
         result = await client.call_tool("report", {"amount": 7})
     assert told in text_of(result)
     assert (await in_database(Execution.objects.get)()).state == ends_as
+    assert wire_engine.count("start") == 0
+
+
+@pytest.mark.usefixtures("patient", "quick_news")
+@pytest.mark.parametrize(
+    ("policy", "ends_as", "told"),
+    [("cancel", State.CANCELLED, "This cancels runs"), ("continue", State.UNAPPROVED, "before it received")],
+)
+async def test_a_client_that_gives_up_its_call_while_people_decide_leaves_what_its_workflow_says(
+    policy: str, ends_as: str, told: str, open_client: Connect, guarded: Workflow, wire_engine: WireEngine
+) -> None:
+    """A7.5: approvers were asked to start what its caller had given up; the record said nothing of it."""
+    await in_database(override_workflow)(guarded, on_disconnect=policy)
+    asked = asyncio.Event()
+
+    async def ask(context: Any, params: Any) -> ElicitResult:
+        asked.set()
+        await asyncio.Event().wait()
+        return ElicitResult(action="accept")
+
+    def left() -> bool:
+        events = Execution.objects.get().events.filter(kind="caller_gone", message__contains=told)
+        return events.exists() and Execution.objects.get().state == ends_as
+
+    async with open_client(mode="legacy", elicitation_callback=ask) as client:
+        call = asyncio.create_task(client.call_tool("report", {"amount": 7}))
+        await asked.wait()
+        call.cancel()
+        await until(left, "what became of it is recorded")
+    execution = await in_database(Execution.objects.select_related("approval").get)()
+    assert execution.approval.is_waiting == (policy == "continue")
+    assert execution.is_unanswered == (policy == "continue")
     assert wire_engine.count("start") == 0
 
 
