@@ -380,7 +380,9 @@ async def _wait_for_disconnect(receive: Callable[[], Awaitable[Any]]) -> None:
 
 def _problem(status: int, words: str) -> HttpResponse:
     """In REST's format, because most large bodies are for REST."""
-    return JsonResponse({"detail": words}, status=status)
+    from catalogue.rest.base import problem_body
+
+    return JsonResponse(problem_body(status, words), status=status)
 
 
 class SecurityHeaders:

@@ -253,6 +253,11 @@ RETRY_AFTER = OpenApiParameter(
 )
 
 
+REFUSED_FOR_NOW = PolymorphicProxySerializer(
+    "RefusedForNow", [WorkflowAnswerSerializer, ProblemSerializer], resource_type_field_name=None
+)
+
+
 class WorkflowRequestFilters(django_filters.FilterSet):  # type: ignore[misc]
     status = django_filters.ChoiceFilter(choices=WorkflowRequest.Status.choices)
     tool = django_filters.CharFilter(field_name="selected_tool", label="The tool that was chosen.")
@@ -347,11 +352,7 @@ class WorkflowViewSet(ApiViewSet[WorkflowRequest]):
                 WorkflowAnswerSerializer, "llm_selection: no tool fits, or the model's proposal was refused."
             ),
             429: OpenApiResponse(
-                PolymorphicProxySerializer(
-                    "RefusedForNow",
-                    [WorkflowAnswerSerializer, ProblemSerializer],
-                    resource_type_field_name=None,
-                ),
+                REFUSED_FOR_NOW,
                 "api_execution: the calls a minute of caller, token, toolset or tool are used up; or, as a "
                 "problem, too many wrong tokens came from this address. Nothing was started.",
             ),
@@ -362,10 +363,11 @@ class WorkflowViewSet(ApiViewSet[WorkflowRequest]):
                 "`raw_response` has the details.",
             ),
             503: OpenApiResponse(
-                WorkflowAnswerSerializer,
+                REFUSED_FOR_NOW,
                 "llm_selection: no model is configured, it cannot be reached, or its server rejects the API "
                 "key, the model or the length of the prompt; api_execution: a limit on concurrent runs is "
-                "reached and the queue is full. Nothing was started.",
+                "reached and the queue is full; or, as a problem, too many requests wait or the database is "
+                "not available. Nothing was started.",
             ),
             504: OpenApiResponse(
                 WorkflowAnswerSerializer,
@@ -404,7 +406,7 @@ class WorkflowViewSet(ApiViewSet[WorkflowRequest]):
             except records.RequestRefused as refused:
                 conflict = Refusal(status.HTTP_409_CONFLICT, str(refused), request_id=str(refused.request.pk))
                 if isinstance(refused, records.StillRunning):
-                    conflict.wait = RETRY_AFTER_SECONDS
+                    conflict.kind, conflict.wait = "execution", RETRY_AFTER_SECONDS
                 raise conflict from None
         code: int = status.HTTP_202_ACCEPTED if answered.goes_on else status.HTTP_200_OK
         if answered.request.failure:

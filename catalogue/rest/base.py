@@ -80,7 +80,7 @@ class Refusal(exceptions.APIException):
     ) -> None:
         super().__init__(detail)
         self.status_code = status_code
-        self.kind = kind
+        self.kind = kind  # Empty: the usual one of the status
         self.errors = list(errors)[:MAX_PROBLEMS]
         self.wait: int | None = None  # Seconds, for `Retry-After`
         self.more = more  # Further fields of the answer
@@ -112,10 +112,17 @@ class ProblemSerializer(serializers.Serializer[Any]):
     detail = serializers.CharField(help_text="What went wrong and what to do, in a sentence.")
     kind = serializers.ChoiceField(
         choices=["discovery", "validation", "execution", "timeout", "configuration"],
-        required=False,
-        help_text="Which of the five kinds of error it is, where one applies.",
+        help_text="Which of the five kinds of error it is. Without a more specific one, `validation` is a "
+        "request to correct, `configuration` one that somebody has to allow, `execution` one to send again "
+        "later, and `timeout` one whose outcome took too long.",
     )
     errors = PlaceSerializer(many=True, required=False)  # type: ignore[assignment]
+    execution_id = serializers.UUIDField(
+        required=False, help_text="The execution that the idempotency key belongs to."
+    )
+    request_id = serializers.UUIDField(
+        required=False, help_text="The natural-language request that the idempotency key belongs to."
+    )
 
 
 def as_problem(why: str) -> OpenApiResponse:
@@ -136,11 +143,12 @@ def answer_with_problem(error: Exception, context: dict[str, Any]) -> Response:
     if isinstance(error, OperationalError | InterfaceError):
         log = logger.bind(recurring=str(error))
         log.error("{} {} cannot be answered without the database: {}", request.method, request.path, error)
-        detail = _shaped(describe_outage(request.method))
-        return Response(detail, status.HTTP_503_SERVICE_UNAVAILABLE, headers={"Retry-After": "5"})
+        code = status.HTTP_503_SERVICE_UNAVAILABLE
+        body = problem_body(code, describe_outage(request.method))
+        return Response(body, code, headers={"Retry-After": "5"})
     if answer is None:
         return _answer_bug(error, context)
-    answer.data = _body(expected)
+    answer.data = _body(expected, answer.status_code)
     if isinstance(error, InsufficientScope):
         answer["WWW-Authenticate"] = request.successful_authenticator.refuse_scope(
             request.auth, error.scope.value
@@ -178,32 +186,39 @@ def _as_expected(error: Exception, context: dict[str, Any]) -> Exception:
     return error
 
 
-def _body(error: Exception) -> dict[str, Any]:
+def _body(error: Exception, code: int) -> dict[str, Any]:
     if isinstance(error, Refusal):
-        return _shaped(str(error.detail), error.kind, error.errors) | error.more
+        return problem_body(code, str(error.detail), error.kind, error.errors) | error.more
     if isinstance(error, exceptions.ValidationError):
-        return _shaped(NOT_VALID, "validation", find_problems(error.detail))
+        return problem_body(code, NOT_VALID, errors=find_problems(error.detail))
     if isinstance(error, exceptions.NotAuthenticated):
-        return _shaped(SIGN_IN)
-    return _shaped(str(getattr(error, "detail", error)))
+        return problem_body(code, SIGN_IN)
+    return problem_body(code, str(getattr(error, "detail", error)))
 
 
-def _shaped(detail: str, kind: str = "", errors: Iterable[Problem] = ()) -> dict[str, Any]:
+def problem_body(code: int, detail: str, kind: str = "", errors: Iterable[Problem] = ()) -> dict[str, Any]:
+    """Of every error of the API; see ProblemSerializer."""
     listed = [{"path": problem.path, "message": problem.message} for problem in errors]
-    body: dict[str, Any] = {"detail": detail}
-    if kind:
-        body["kind"] = kind
+    body: dict[str, Any] = {"detail": detail, "kind": kind or _usual_kind(code)}
     if listed:
         body["errors"] = listed[:MAX_PROBLEMS]
     return body
+
+
+def _usual_kind(code: int) -> str:
+    if code in (status.HTTP_401_UNAUTHORIZED, status.HTTP_403_FORBIDDEN):
+        return "configuration"
+    if code == status.HTTP_504_GATEWAY_TIMEOUT:
+        return "timeout"
+    return "execution" if code == status.HTTP_429_TOO_MANY_REQUESTS or code >= 500 else "validation"
 
 
 def _answer_bug(error: Exception, context: dict[str, Any]) -> Response:
     logger.opt(exception=error).error("A request to {} failed", context["request"].path)
     # As Django does for uncaught exceptions, so that receivers of its signal hear of it.
     got_request_exception.send(sender=None, request=context["request"])
-    detail = "An internal error. The server's log has the details."
-    return Response(_shaped(detail), status=status.HTTP_500_INTERNAL_SERVER_ERROR)
+    code = status.HTTP_500_INTERNAL_SERVER_ERROR
+    return Response(problem_body(code, "An internal error. The server's log has the details."), code)
 
 
 SHOWN_NAME = 100

@@ -157,6 +157,8 @@ ANSWERS = {
     "401": "No access token, or one that is unknown, expired or revoked.",
     "403": "The token lacks a scope, or the member of staff a permission; the answer names it.",
     "404": "It does not exist, or this caller may not see it; of a list, there is no such page.",
+    "406": "The `Accept` header allows none of the response's media types; the answer names them.",
+    "411": "The body has no Content-Length.",
     "413": "The body is larger than CATALOGUE_MAX_REQUEST_BYTES.",
     "415": "The body has another Content-Type than those that the answer names.",
     "429": "Too many wrong access tokens came from this address; `Retry-After` says when to go on.",
@@ -216,14 +218,12 @@ def require_discriminators(result: dict[str, Any], **_: Any) -> dict[str, Any]:
 
 
 def _codes(path: str, operation: dict[str, Any]) -> list[str]:
-    codes = ["401", "403", "429", "503"]
+    codes = ["400", "401", "403", "406", "429", "503"]
     queried = {item["name"] for item in operation.get("parameters", ()) if item["in"] == "query"}
     if "{" in path or "page" in queried:
         codes.append("404")
     if "requestBody" in operation:
-        codes += ["400", "413", "415"]
-    elif queried:
-        codes.append("400")
+        codes += ["411", "413", "415"]
     return codes
 
 

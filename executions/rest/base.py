@@ -376,6 +376,11 @@ class ResolveSerializer(StrictSerializer):
 
 
 class CancellationSerializer(serializers.Serializer[Any]):
-    outcome = serializers.ChoiceField(choices=[outcome.value for outcome in CancelOutcome])
+    # With names: drf-spectacular finds the schema's own name by the values and names.
+    outcome = serializers.ChoiceField(choices=[(outcome.value, outcome.name) for outcome in CancelOutcome])
     message = serializers.CharField()
     execution = ExecutionDetailSerializer()
+
+
+class NotCancelledSerializer(CancellationSerializer, base.ProblemSerializer):
+    """An execution that is not cancelled."""

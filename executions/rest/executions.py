@@ -60,6 +60,7 @@ from executions.rest.base import (
     CancellationSerializer,
     ExecutionDetailSerializer,
     ExecutionSerializer,
+    NotCancelledSerializer,
     ResolveSerializer,
     StartSerializer,
 )
@@ -298,9 +299,8 @@ class ExecutionViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiView
             200: OpenApiResponse(CancellationSerializer, "The execution is cancelled."),
             202: OpenApiResponse(CancellationSerializer, "Cancellation was requested; the engine decides."),
             409: OpenApiResponse(
-                CancellationSerializer,
-                "`already finished`, or `not supported`: the engine cannot cancel and the run continues. "
-                "Besides `outcome`, `message` and `execution` it has `detail` and `kind`, as every error.",
+                NotCancelledSerializer,
+                "`already finished`, or `not supported`: the engine cannot cancel and the run continues.",
             ),
         },
     )

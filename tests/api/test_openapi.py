@@ -2,18 +2,24 @@
 
 import inspect
 import json
-from functools import cache
+import re
+from collections.abc import Callable, Iterator
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import jsonschema_rs
 import pytest
 import yaml
+from django.conf import settings
 from django.core.management import call_command
 from drf_spectacular import validation
+from rest_framework.test import APIClient
 
+from catalogue.models import HistoryEntry
 from catalogue.rest.views import ApiViewSet
 from tests.api.clients import administrator, agent
+from tests.factories import make_execution, make_toolset, make_workflow
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "openapi.yaml"
 OPENAPI_SCHEMA = Path(inspect.getfile(validation)).with_name("openapi_3_1_schema.json")
@@ -175,6 +181,90 @@ def test_it_knows_of_pages_that_do_not_exist_names_that_are_unknown_and_times_th
         ("WorkflowRequestDetail", "payload_removed_at"),
     ):
         assert "null" in schemas[schema]["properties"][field]["type"], field
+
+
+def described_answer(method: str, path: str, code: int) -> dict[str, Any]:
+    """What the document says that the request is answered with; at no endpoint, and by no method of one,
+    `Problem`."""
+    problem = {"$ref": "#/components/schemas/Problem"}
+    for template, operations in committed()["paths"].items():
+        pattern = re.sub(r"\\{\w+\\}", "[^/]+", re.escape(template.rstrip("/")))
+        if re.fullmatch(pattern, path.partition("?")[0].rstrip("/")) and method in operations:
+            answers = operations[method]["responses"]
+            assert str(code) in answers, f"{method} {template} is not described to answer {code}"
+            schema: dict[str, Any] = answers[str(code)]["content"]["application/json"]["schema"]
+            return schema
+    return problem
+
+
+def check_problem(method: str, path: str, response: Any) -> None:
+    """That the answer is the error that the document describes, without a field that it does not name."""
+    components, body = committed()["components"], response.json()
+    schema = described_answer(method, path, response.status_code)
+    for described in (schema, {"$ref": "#/components/schemas/Problem"}):
+        jsonschema_rs.validate(described | {"components": components}, body)
+    named = components["schemas"][schema["$ref"].rpartition("/")[2]]["properties"]
+    assert body.keys() <= named.keys()
+
+
+def provoke() -> Iterator[tuple[int, str, str, Callable[[], Any]]]:
+    """Requests that are refused: with which status, the method, the path, and the request."""
+    make_workflow(tool_name="report", calls_per_minute=1, calls_at_once=1)
+    ended = make_execution(caller="token:0")
+    client, curator, key = agent(), administrator(), {"HTTP_IDEMPOTENCY_KEY": "one"}
+    start, cancel = "/api/executions/", f"/api/executions/{ended.pk}/cancel/"
+    client.post(start, {"tool": "report", "arguments": {"n": 1}}, format="json", **key)
+    make_toolset("shop")
+    for title in ("Shop", "Orders"):
+        curator.patch("/api/toolsets/shop/", {"title": title}, format="json")
+    outdated = HistoryEntry.objects.earliest("pk").pk
+    large = b'{"name": "' + b"x" * settings.CATALOGUE["max_request_bytes"] + b'"}'
+
+    def sent(code: int, by: APIClient, method: str, path: str, body: Any = None, **options: Any) -> Any:
+        send = partial(getattr(by, method), path, body, **{"format": "json"} | options)
+        return code, method, path, send
+
+    raw = {"format": None, "content_type": "application/json"}
+    yield sent(400, curator, "post", "/api/sources/", {"nmae": "x"})
+    yield sent(400, curator, "post", "/api/sources/", b"{", **raw)
+    yield sent(400, curator, "get", "/api/executions/?state=asleep", **raw)
+    yield sent(400, client, "post", start, {"tool": "report"}, HTTP_IDEMPOTENCY_KEY="")
+    yield sent(401, APIClient(), "get", "/api/sources/")
+    yield sent(403, client, "post", "/api/sources/", {"name": "x"})
+    yield sent(403, curator, "post", f"/api/approvals/{ended.pk}/approve/", {})
+    yield sent(404, client, "get", "/api/nowhere/")
+    yield sent(404, client, "get", "/api/workflows/nowhere/")
+    yield sent(404, client, "post", start, {"tool": "nowhere"})
+    yield sent(404, client, "post", cancel)
+    yield sent(404, curator, "post", "/api/workflows/enable/", {"source": "nowhere", "all": True})
+    yield sent(404, curator, "get", "/api/tools?ids=nowhere")
+    yield sent(404, curator, "get", "/api/sources/?page=99")
+    yield sent(405, curator, "delete", "/api/workflows/report/")
+    yield sent(405, curator, "options", "/api/sources/")
+    yield sent(406, curator, "get", "/api/sources/", HTTP_ACCEPT="text/html", **raw)
+    yield sent(406, client, "get", "/api/schema/", HTTP_ACCEPT="text/html", **raw)
+    yield sent(409, client, "post", start, {"tool": "report", "arguments": {"n": 2}}, **key)
+    yield sent(409, curator, "post", cancel)
+    yield sent(409, curator, "post", f"/api/executions/{ended.pk}/resolve/", {"ran": False})
+    yield sent(409, curator, "post", f"/api/history/{outdated}/revert/")
+    yield sent(411, curator, "post", "/api/sources/", b"", HTTP_TRANSFER_ENCODING="chunked", **raw)
+    yield sent(413, curator, "post", "/api/sources/", large, **raw)
+    yield sent(415, curator, "post", "/api/sources/", b"x", format=None, content_type="text/plain")
+    yield sent(415, curator, "post", "/api/sources/", b"x", HTTP_CONTENT_ENCODING="gzip", **raw)
+    yield sent(429, client, "post", start, {"tool": "report", "arguments": {"n": 3}})
+
+
+@pytest.mark.django_db(transaction=True)
+def test_every_refusal_is_the_problem_that_the_document_describes(subtests: pytest.Subtests) -> None:
+    """Some had no kind, an `execution_id` that was described nowhere, or a status that was."""
+    seen = set()
+    for code, method, path, send in provoke():
+        with subtests.test(f"{code} {method} {path}"):
+            response = send()
+            assert response.status_code == code, response.content
+            check_problem(method, path, response)
+            seen.add(code)
+    assert seen == {400, 401, 403, 404, 405, 406, 409, 411, 413, 415, 429}
 
 
 @pytest.mark.django_db
