@@ -26,6 +26,7 @@ from pydantic import (
 )
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict, SettingsError
 
+from connectors.network.headers import signing_key
 from connectors.network.policy import (
     AllowedHosts,
     OutboundProxy,
@@ -42,6 +43,7 @@ DATABASES = ("sqlite", "postgres", "postgresql")
 IN_MEMORY = ":memory:"
 BROKERS = ("filesystem", "redis", "rediss", "amqp", "amqps")
 SHORTEST_KEY = 32
+SHORTEST_WEBHOOK_KEY = 24  # Bytes, by Standard Webhooks
 HOST = re.compile(r"\.?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*\.?|\[[0-9A-Fa-f:.]+\]")
 BASE_DIR = Path(__file__).resolve().parent.parent
 IS_CHECKOUT = (BASE_DIR / "pyproject.toml").exists()  # Else it is an installed wheel
@@ -458,7 +460,8 @@ class Environment(BaseSettings):
     approval_webhook_secret: SecretStr = _variable(
         "CATALOGUE_APPROVAL_WEBHOOK_SECRET",
         SecretStr(""),
-        "Secret that signs these messages, at least 32 characters. Required if "
+        "Secret that signs these messages: `whsec_` followed by a key in Base64, as of "
+        "`openssl rand -base64 32`, or at least 32 characters that are the key themselves. Required if "
         "`CATALOGUE_APPROVAL_WEBHOOK_URL` is set.",
     )
     email_host: str = _variable("EMAIL_HOST", "", "Mail server (SMTP). If empty, no e-mail is sent.")
@@ -852,11 +855,18 @@ class Environment(BaseSettings):
     @field_validator("approval_webhook_secret")
     @classmethod
     def _signs_webhooks(cls, value: SecretStr, info: ValidationInfo) -> SecretStr:
-        if info.data.get("approval_webhook_url") and len(value.get_secret_value()) < SHORTEST_KEY:
-            raise ValueError(
-                f"must have at least {SHORTEST_KEY} random characters, such as the output of "
-                "`openssl rand -base64 48`"
-            )
+        if info.data.get("approval_webhook_url"):
+            try:
+                is_long = len(value.get_secret_value()) >= SHORTEST_KEY
+                is_long &= len(signing_key(value.get_secret_value())) >= SHORTEST_WEBHOOK_KEY
+            except ValueError:
+                is_long = False
+            if not is_long:
+                raise ValueError(
+                    f"must be `whsec_` followed by at least {SHORTEST_WEBHOOK_KEY} random bytes in Base64, "
+                    "such as the output of `openssl rand -base64 32`, or at least "
+                    f"{SHORTEST_KEY} other characters"
+                )
         return value
 
     @field_validator("public_url")

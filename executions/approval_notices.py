@@ -1,11 +1,11 @@
 """Notices of approvals, by e-mail and webhook: the worker sends them from their rows, at least once.
 
 A webhook follows Standard Webhooks: `webhook-id` stays the same for each attempt; `webhook-signature` is
-`v1,` and the Base64 of an HMAC-SHA256 over id, timestamp and body.
+`v1,` and the Base64 of an HMAC-SHA256 over id, timestamp and body. A receiver's library for it takes the
+characters of a secret as Base64, so ours may be `whsec_` and Base64.
 """
 
 import base64
-import hashlib
 import hmac
 import json
 import threading
@@ -27,7 +27,8 @@ from loguru import logger
 from connectors.background import CLOCKS_APART, WorkTime, run_in_background_loop
 from connectors.errors import ConnectorError, backoff_seconds
 from connectors.formats.json import readable_json
-from connectors.network.client import EngineClient
+from connectors.network.client import REDIRECTS, EngineClient
+from connectors.network.headers import signing_key
 from connectors.network.redaction import SHORTEST_IN_VALUES, printable, shorten
 from connectors.network.transport import HttpLimits
 from executions.approvals import PERMISSION, moment, page_of
@@ -156,7 +157,7 @@ def describe(notice: ApprovalNotice, approval: Approval) -> dict[str, Any]:
 
 def sign(secret: str, *, message_id: str, timestamp: int, body: bytes) -> str:
     signed = f"{message_id}.{timestamp}.".encode() + body
-    digest = hmac.new(secret.encode(), signed, hashlib.sha256).digest()
+    digest = hmac.digest(signing_key(secret), signed, "sha256")
     return f"v1,{base64.b64encode(digest).decode()}"
 
 
@@ -178,7 +179,8 @@ def send_webhook(notice: ApprovalNotice, approval: Approval) -> None:
     except ConnectorError as error:
         raise NotSent(error.message) from None
     if not 200 <= status < 300:
-        raise NotSent(f"The webhook answered with {status}.")
+        redirect = ", a redirect, which is not followed. Correct CATALOGUE_APPROVAL_WEBHOOK_URL"
+        raise NotSent(f"The webhook answered with {status}{redirect if status in REDIRECTS else ''}.")
 
 
 async def _post(address: str, headers: dict[str, str], body: bytes) -> int:
@@ -190,10 +192,9 @@ async def _post(address: str, headers: dict[str, str], body: bytes) -> int:
     client = EngineClient(base_url=f"{parts.scheme}://{parts.netloc}", limits=limits, secrets=secrets)
     try:
         # The whole address, as a base URL has neither a query nor a slash at its end.
-        answer = await client.exchange("POST", address, content=body, headers=headers, repeatable=True)
+        return await client.send("POST", address, content=body, headers=headers)
     finally:
         await client.aclose()
-    return answer.status
 
 
 def send_mail(notice: ApprovalNotice, approval: Approval) -> None:

@@ -1,10 +1,10 @@
 """Verifying the deliveries of an engine's webhook, and reading which run has ended."""
 
 import base64
-import binascii
 import hmac
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from datetime import datetime
 from typing import Any
 from urllib.parse import parse_qs
@@ -13,6 +13,7 @@ from connectors.errors import InvalidAnswer, NotGenuine
 from connectors.formats.json import UnreadableJSON, parse_json
 from connectors.http_job.declaration import Signature, Webhook, find
 from connectors.http_job.template import PART
+from connectors.network.headers import STANDARD_PREFIX, signing_key
 from connectors.network.redaction import shorten
 from connectors.protocol import Delivery, ReportedEnd
 from connectors.simplified import identifier, shape_of
@@ -20,7 +21,6 @@ from connectors.simplified import identifier, shape_of
 FORM = "application/x-www-form-urlencoded"
 MOST_SIGNATURES = 10  # Per delivery; there are two during a key rotation
 TIMESTAMP = re.compile(r"[0-9]{1,12}")
-STANDARD_PREFIX = "whsec_"  # Of a key in Base64, by Standard Webhooks
 
 
 def read_report(webhook: Webhook, delivery: Delivery, *, secret: str) -> ReportedEnd | None:
@@ -99,10 +99,8 @@ def _fill(template: str, names: Mapping[str, bytes]) -> bytes:
 def _keys_of(secret: str) -> Iterator[bytes]:
     yield secret.encode()
     if secret.startswith(STANDARD_PREFIX):
-        try:
-            yield base64.b64decode(secret.removeprefix(STANDARD_PREFIX), validate=True)
-        except binascii.Error:
-            return
+        with suppress(ValueError):
+            yield signing_key(secret)
 
 
 def _encoded(digest: bytes, encoding: str) -> bytes:

@@ -294,6 +294,19 @@ class EngineClient:
             chain.not_followed,
         )
 
+    async def send(self, method: str, target: str, *, content: bytes, headers: Mapping[str, str]) -> int:
+        """The status of the response, also of a redirect, which is not followed. Nothing else of it matters:
+        its body may be of any size, and incomplete. Raises as `exchange` with `repeatable`."""
+        exchange = await self._sender.carry_out(
+            Exchange(method, self._url(target), True, self.redactor, status_decides=True),
+            headers=self._headers | checked_headers(headers),
+            content=content,
+            until=asyncio.get_running_loop().time() + self._limits.total_seconds,
+            seconds=self._limits.total_seconds,
+            refusal_bytes=REFUSAL_BYTES,
+        )
+        return exchange.status
+
     async def request_json(
         self,
         method: str,

@@ -1,5 +1,7 @@
-"""Names and values of headers: which can be sent, and which only the product sets."""
+"""Names and values of headers: which can be sent, which only the product sets, and the key of those that
+sign."""
 
+import base64
 import re
 from collections.abc import Mapping
 
@@ -20,6 +22,14 @@ RESERVED = SET_BY_CLIENT | frozenset(
 FRAMING = RESERVED - {"authorization", "cookie"}  # Headers that cannot carry credentials
 RESERVED_PREFIXES = ("proxy-", "x-forwarded-", "sec-")
 CONSTANT_ONLY = frozenset({"accept", "content-type", "user-agent"})
+STANDARD_PREFIX = "whsec_"  # Of a secret with the key in Base64, by Standard Webhooks
+
+
+def signing_key(secret: str) -> bytes:
+    """The bytes after `whsec_`, else the characters. Raises ValueError if no Base64 follows."""
+    if secret.startswith(STANDARD_PREFIX):
+        return base64.b64decode(secret.removeprefix(STANDARD_PREFIX), validate=True)
+    return secret.encode()
 
 
 def check_values(headers: Mapping[str, str]) -> dict[str, str]:

@@ -177,6 +177,7 @@ class Exchange:
     body: bytearray = field(default_factory=bytearray)
     truncated: bool = False
     is_unpacked: bool = False
+    status_decides: bool = False  # Whatever the body says
 
     def __str__(self) -> str:
         """Without the query, which may carry tokens."""
@@ -195,6 +196,11 @@ class Exchange:
     @property
     def refused(self) -> bool:
         return self.status != 0 and not 200 <= self.status < 300
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether an incomplete body will do."""
+        return self.refused or (self.status_decides and self.status != 0)
 
     @property
     def encoding(self) -> str:
@@ -354,9 +360,9 @@ class HttpSender:
         refusal_bytes: int | None = None,
     ) -> Exchange:
         """Send the request and read the response into the exchange. `until` is in the loop's time; `seconds`,
-        the limit for all hops together, is for the message. `refusal_bytes`: so many of a refusal are enough,
-        and an incomplete one will do. Raises Misconfigured for an address that may not be contacted, else
-        what `unanswered` says of an incomplete response."""
+        the limit for all hops together, is for the message. `refusal_bytes`: so many are enough of a response
+        that is decided by its status, and an incomplete one will do. Raises Misconfigured for an address that
+        may not be contacted, else what `unanswered` says of an incomplete response."""
         place = exchange.url
         with traces.span(
             exchange.method,
@@ -402,7 +408,7 @@ class HttpSender:
                 with closing(await sending) as response:
                     exchange.status, exchange.headers = response.status, httpx2.Headers(response.headers)
                     limit = self._limits.max_response_bytes
-                    if refusal_bytes is not None and exchange.refused:
+                    if refusal_bytes is not None and exchange.is_decided:
                         limit = refusal_bytes
                     await self._read(response, exchange, limit)
         except TimeoutError:
@@ -414,7 +420,7 @@ class HttpSender:
         _counted(exchange.status).inc()
         logger.debug("{}: {} in {:.3f} s", exchange, failure or exchange.status, took)
         # Raised here, where no transport error is being handled: those may quote what was sent.
-        if failure and (refusal_bytes is None or not exchange.refused):
+        if failure and (refusal_bytes is None or not exchange.is_decided):
             raise exchange.unanswered(failure)
 
     async def _read(self, response: AsyncIterable[bytes], exchange: Exchange, limit: int) -> None:

@@ -158,6 +158,18 @@ def test_a_refused_address_of_a_webhook_is_not_quoted(monkeypatch: pytest.Monkey
     assert "T0" not in told and "known" not in told
 
 
+@pytest.mark.parametrize(
+    "secret", ["", "k" * 31, "whsec_no Base64 but more than thirty-two", "whsec_a2V5IG9mIHRvbyBmZXcgYnl0ZXM="]
+)
+def test_a_webhook_secret_that_no_receiver_could_use_safely_is_refused(
+    monkeypatch: pytest.MonkeyPatch, secret: str
+) -> None:
+    monkeypatch.setenv("CATALOGUE_APPROVAL_WEBHOOK_URL", "https://hooks.example.com")
+    monkeypatch.setenv("CATALOGUE_APPROVAL_WEBHOOK_SECRET", secret)
+    with pytest.raises(SystemExit, match=r"must be `whsec_` followed by at least 24 random bytes in Base64"):
+        read_environment()
+
+
 def test_what_a_file_of_a_setting_has_wrong_is_told_as_of_the_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

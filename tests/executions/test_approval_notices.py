@@ -9,7 +9,7 @@ import socketserver
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any
 
@@ -117,6 +117,64 @@ def test_a_webhook_is_sent_to_exactly_its_address(
         create_execution(request_for("report"))
         assert approval_notices.send_due(seconds=10) == 1
     assert [request.target for request in received] == [target if target.startswith("/") else f"/{target}"]
+
+
+@pytest.mark.parametrize("secret", ["whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", SECRET])
+def test_a_receiver_verifies_with_the_key_that_standard_webhooks_has_it_take(
+    guarded: Workflow, approver: User, configured: Any, secret: str
+) -> None:
+    received: list[Received] = []
+
+    async def accept(request: Received, writer: asyncio.StreamWriter) -> None:
+        received.append(request)
+        writer.write(response(200))
+
+    with hostile(accept) as server:
+        configured(approval_webhook_url=server.base_url, approval_webhook_secret=SecretStr(secret))
+        create_execution(request_for("report"))
+        assert approval_notices.send_due(seconds=10) == 1
+    (request,) = received
+    key = base64.b64decode(secret[6:]) if secret.startswith("whsec_") else secret.encode()
+    signed = f"{request.headers['webhook-id']}.{request.headers['webhook-timestamp']}.".encode()
+    digest = hmac.digest(key, signed + request.body, "sha256")
+    assert request.headers["webhook-signature"] == f"v1,{base64.b64encode(digest).decode()}"
+
+
+@pytest.mark.parametrize("end", ["too large", "broken off", "compressed in an unknown way"])
+def test_the_status_of_an_answer_decides_whatever_its_body_is(
+    guarded: Workflow, approver: User, configured: Any, end: str
+) -> None:
+    async def accept(_: Received, writer: asyncio.StreamWriter) -> None:
+        length = 10_000_000 if end == "broken off" else 11_000_000
+        coding = b"content-encoding: br\r\n" if end.startswith("compressed") else b""
+        writer.write(b"HTTP/1.1 200 OK\r\n%bcontent-length: %d\r\n\r\n" % (coding, length))
+        with suppress(ConnectionError):
+            for _ in range(1 if end == "broken off" else 11):
+                writer.write(b"x" * (1_000 if end == "broken off" else 1_000_000))
+                await writer.drain()
+        writer.close()
+
+    with hostile(accept) as server:
+        configured(approval_webhook_url=server.base_url, approval_webhook_secret=SecretStr(SECRET))
+        create_execution(request_for("report"))
+        assert approval_notices.send_due(seconds=10) == 1
+    assert ApprovalNotice.objects.get().error == ""
+
+
+def test_a_redirect_is_not_followed_and_the_error_says_what_to_correct(
+    guarded: Workflow, approver: User, configured: Any
+) -> None:
+    async def move(_: Received, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 308 Moved\r\nlocation: /planted\r\ncontent-length: 0\r\n\r\n")
+
+    with hostile(move) as server:
+        configured(approval_webhook_url=server.base_url, approval_webhook_secret=SecretStr(SECRET))
+        create_execution(request_for("report"))
+        assert approval_notices.send_due(seconds=10) == 0
+    assert ApprovalNotice.objects.get().error == (
+        "The webhook answered with 308, a redirect, which is not followed. "
+        "Correct CATALOGUE_APPROVAL_WEBHOOK_URL."
+    )
 
 
 def test_the_path_and_query_of_a_webhook_are_neither_recorded_nor_logged(
