@@ -8,6 +8,7 @@ import io
 import json
 import os
 import re
+import shutil
 import sqlite3
 import tarfile
 import tempfile
@@ -69,15 +70,28 @@ class Manifest:
         return {(app, name) for app, _, name in (each.partition(".") for each in self.migrations)}
 
 
+@contextmanager
+def _leaving_no_new_folder() -> Iterator[None]:
+    """A process makes its data folder as it starts. If nothing came of it, it would look like a product's."""
+    try:
+        yield
+    except BaseException:
+        connection.close()
+        if settings.DATA_DIR_IS_NEW and not _has_data(settings.DATA_DIR / DATABASE):
+            shutil.rmtree(settings.DATA_DIR, ignore_errors=True)
+        raise
+
+
+@_leaving_no_new_folder()
 def make_backup(target: Path, *, replace: bool, report: Report) -> Manifest:
     """Works while others read and write. Raises BackupRefused or OSError."""
     database = _embedded_database()
     if not os.path.getsize(database):
         raise BackupRefused(f"{database} is empty. Is CATALOGUE_DATA_DIR or DATABASE_URL right?")
-    if target.exists() and not replace:
-        raise BackupRefused(f"{target} already exists; use --force to replace it.")
     if target.is_dir():
         raise BackupRefused(f"{target} is a folder. Name a file in it.")
+    if target.exists() and not replace:
+        raise BackupRefused(f"{target} already exists; use --force to replace it.")
     with _working_folder(target.absolute().parent, "backup", report) as folder:
         snapshot, draft = folder / DATABASE, folder / DRAFT
         report(f"Copying {database} ...")
@@ -118,6 +132,7 @@ def _copy_database(database: str, snapshot: Path) -> list[str]:
         return [f"{app}.{name}" for app, name in copy.execute("SELECT app, name FROM django_migrations")]
 
 
+@_leaving_no_new_folder()
 def restore_backup(source: Path, *, replace: bool, report: Report) -> Manifest:
     """Into the database of DATABASE_URL. Existing files are kept as `*.before-<time>`. Raises BackupRefused,
     OSError, or DatabaseError if PostgreSQL cannot be used."""

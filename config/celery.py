@@ -53,6 +53,8 @@ SCHEDULE = (
 """Tasks, the seconds between their ticks, and those after which a tick that no worker took is dropped: the
 next one does the same work."""
 DROPPED_SECONDS, TOLD_AGAIN_SECONDS = 10.0, 300.0
+REDIS_LIMITS = ("socket_timeout", "socket_connect_timeout")
+SILENT_SECONDS = 5.0  # For which Redis may not respond; workers wait 1 s at a time for a message
 
 
 class Channel(filesystem.Channel):
@@ -288,6 +290,13 @@ def _take_request_over(task: Any, **_: Any) -> None:
     )
 
 
+def broker_options(url: str, folder: Path) -> dict[str, Any]:
+    if url.startswith(f"{SCHEME}:"):
+        return embedded_broker_options(folder)
+    # A server that hangs, or a network that loses packets, would hold the thread of a call or probe forever.
+    return dict.fromkeys(REDIS_LIMITS, SILENT_SECONDS) if url.startswith(("redis:", "rediss:")) else {}
+
+
 def _configure() -> None:
     from django.conf import settings
 
@@ -298,7 +307,7 @@ def _configure() -> None:
     queue = Queue(name, exchange, routing_key=name, expires=UNUSED_QUEUE_SECONDS)
     app.conf.update(
         broker_url=broker_url,
-        broker_transport_options=embedded_broker_options(settings.DATA_DIR / "broker") if is_embedded else {},
+        broker_transport_options=broker_options(broker_url, settings.DATA_DIR / "broker"),
         broker_connection_retry_on_startup=True,
         # Celery gives up after 100 attempts, some 45 minutes, and the worker ends.
         broker_connection_max_retries=None,

@@ -4,6 +4,7 @@ They are in front of Django, because Django's check of the Host header would ref
 use a machine's address. They accept no cookies, so that web pages cannot use them.
 """
 
+import asyncio
 import errno
 import threading
 import time
@@ -29,7 +30,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from catalogue.database import describe_partly_migrated, run_in_database
 from catalogue.models import Source
-from config.celery import SCHEME
+from config.celery import REDIS_LIMITS, SCHEME
 from executions.local_worker import SILENCE
 from executions.measures import read_measures
 from executions.models import WorkerPresence
@@ -46,7 +47,9 @@ AREAS = {
 REMEMBERED_SECONDS = 1.0  # So that any number of probes cost one round of checks
 BROKER_SECONDS = 5.0  # The same for the broker, which takes a connection
 BROKER_PATIENCE_SECONDS = 2
+PATIENCE_SECONDS = 10.0  # Then a probe is answered although a look is not over
 NO_DATABASE = "The database cannot be queried; the log has the details."
+UNRESPONSIVE = f"The database has not responded within {PATIENCE_SECONDS:.0f} s; the log says what to do."
 UNKNOWN = "Unknown without the database."
 CLOCKS = "If so, compare their clocks."
 Found = TypeVar("Found")
@@ -85,6 +88,23 @@ class Readiness:
         self._check_broker = Remembered(_check_broker, BROKER_SECONDS)
         # By name. Needs a thread that may use the database.
         self.checks = Remembered(self._look, REMEMBERED_SECONDS)
+        self._looking: asyncio.Future[dict[str, Check]] | None = None
+
+    async def checks_in_time(self) -> dict[str, Check]:
+        """Many probes wait for one look: each would otherwise hold one of the few threads that serve calls
+        for as long as a server does not respond."""
+        looking = self._looking
+        if looking is None or looking.done() or looking.get_loop() is not asyncio.get_running_loop():
+            looking = self._looking = run_in_database(self.checks)
+        await asyncio.wait({looking}, timeout=PATIENCE_SECONDS)
+        if looking.done():
+            return looking.result()
+        logger.bind(recurring="Not ready: no response").error(
+            "Not ready: the database has not responded for {:.0f} s, nor refused the connection. Look for a "
+            "server or connection pooler that hangs, a full disk below it, and locks in pg_stat_activity",
+            PATIENCE_SECONDS,
+        )
+        return _without_database(UNRESPONSIVE, broker=Check(False, UNKNOWN))
 
     def forget(self) -> None:
         self.__init__()  # type: ignore[misc]
@@ -97,9 +117,7 @@ class Readiness:
             )
         except (DatabaseError, InterfaceError, OSError) as error:
             _log_problem("the database cannot be queried", error)
-            lost = Check(False, UNKNOWN)
-            of_database = {"database": Check(False, NO_DATABASE), "migrations": lost}
-            return {**of_database, "broker": self._check_broker(), "beat": lost, "workers": lost}
+            return _without_database(NO_DATABASE, broker=self._check_broker())
         return {
             "database": Check(True, "It responds."),
             "migrations": migrations,
@@ -131,6 +149,12 @@ def _check_broker() -> Check:
     return _embedded_broker() if address.startswith(f"{SCHEME}:") else _broker_server()
 
 
+def _without_database(reason: str, *, broker: Check) -> dict[str, Check]:
+    lost = Check(False, UNKNOWN)
+    of_database = {"database": Check(False, reason), "migrations": lost}
+    return {**of_database, "broker": broker, "beat": lost, "workers": lost}
+
+
 def _embedded_broker() -> Check:
     folder = settings.DATA_DIR / "broker" / "messages"
     probe = folder / ".probe"
@@ -147,7 +171,13 @@ def _embedded_broker() -> Check:
 
 def _broker_server() -> Check:
     try:
-        with closing(current_app.connection_for_write(connect_timeout=BROKER_PATIENCE_SECONDS)) as broker:
+        options = current_app.conf.broker_transport_options
+        limits = dict.fromkeys(options.keys() & REDIS_LIMITS, BROKER_PATIENCE_SECONDS)
+        with closing(
+            current_app.connection_for_write(
+                connect_timeout=BROKER_PATIENCE_SECONDS, transport_options=limits
+            )
+        ) as broker:
             broker.ensure_connection(max_retries=1, timeout=BROKER_PATIENCE_SECONDS)
     except Exception as error:  # noqa: BLE001 - each transport has errors of its own; logged in the next line
         _log_problem(f"the broker cannot be reached: {type(error).__name__}", error)
@@ -203,7 +233,7 @@ async def live(request: Request) -> Response:
 
 async def ready(request: Request) -> Response:
     """Returns 503 if a check fails that the query does not leave out."""
-    found = await run_in_database(readiness.checks)
+    found = await readiness.checks_in_time()
     left_out = {name for names in request.query_params.getlist("leave_out") for name in names.split(",")}
     if unknown := sorted(left_out - found.keys()):
         problem = f"leave_out: {unknown[0][:40]!r} is not a check. The checks are {', '.join(found)}."

@@ -24,6 +24,7 @@ from telemetry.traces import export_spans
 ENVIRONMENT = read_environment()
 VERSION = (BASE_DIR / "VERSION").read_text(encoding="ascii").strip()
 DATA_DIR = ENVIRONMENT.data_dir
+DATA_DIR_IS_NEW = not DATA_DIR.exists()  # Made by this process
 DEFAULT_DATA_DIR = type(ENVIRONMENT).model_fields["data_dir"].default
 try:
     # Other accounts of this machine must not read the record of executions.
@@ -163,6 +164,15 @@ SQLITE_OPTIONS: dict[str, Any] = {
         "PRAGMA wal_autocheckpoint=8000"
     ),
 }
+# A machine that is gone neither refuses connections nor closes them: psycopg would wait 130 s for a new one,
+# and a query for 15 minutes or two hours. A query that takes long is not affected.
+GONE_MACHINES: dict[str, Any] = {
+    "connect_timeout": 5,
+    "tcp_user_timeout": 15_000,  # Milliseconds
+    "keepalives_idle": 10,
+    "keepalives_interval": 2,
+    "keepalives_count": 3,
+}
 POSTGRES_OPTIONS: dict[str, Any] = {
     "pool": {
         "min_size": 1,
@@ -189,8 +199,7 @@ def _database() -> dict[str, Any]:
         }
     return database | {
         "ENGINE": "config.postgresql",
-        # A machine that is gone does not refuse connections: psycopg would wait 130 s.
-        "OPTIONS": {"connect_timeout": 5} | database.get("OPTIONS", {}) | POSTGRES_OPTIONS,
+        "OPTIONS": GONE_MACHINES | database.get("OPTIONS", {}) | POSTGRES_OPTIONS,
         "CONN_MAX_AGE": 0,
         # A restarted server leaves dead connections in the pool.
         "CONN_HEALTH_CHECKS": True,

@@ -282,6 +282,7 @@ def test_what_is_no_good_backup_is_refused_in_a_sentence(good: Path, tmp_path: P
     for what, backup in backups.items():
         backup.write_bytes(bad[what][0])
     elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
     command = ["-c", REPEATED, *map(str, backups.values())]
     told = run_warm(command, environment=environment_of(elsewhere)).stderr
     for what, backup in backups.items():
@@ -339,7 +340,26 @@ def test_a_database_without_space_names_its_disk(data: Path) -> None:
 
 def test_a_folder_without_data_is_not_backed_up(tmp_path: Path) -> None:
     refused = manage(tmp_path / "wrong", "backup", str(tmp_path / "b.tar"), fails=True)
-    assert "is empty. Is CATALOGUE_DATA_DIR" in refused and not (tmp_path / "b.tar").exists()
+    assert "is empty. Is CATALOGUE_DATA_DIR" in refused
+    assert not (tmp_path / "b.tar").exists() and not (tmp_path / "wrong").exists()
+
+
+def test_a_refused_restore_leaves_no_data_folder_behind_that_it_has_made(good: Path, tmp_path: Path) -> None:
+    (tmp_path / "bad.tar").write_text("not a backup")
+    missing = tmp_path / "not mounted" / "data"
+    for backup in ("bad.tar", "no such.tar"):
+        manage(missing, "restore", str(tmp_path / backup), fails=True)
+        assert not missing.exists(), backup
+    (missing / "notes").mkdir(parents=True)
+    manage(missing, "restore", str(tmp_path / "bad.tar"), fails=True)
+    assert (missing / "notes").exists()
+    assert "Restored" in manage(missing, "restore", str(good))
+
+
+def test_a_folder_is_no_file_to_back_up_to(data: Path, tmp_path: Path) -> None:
+    """`--force`, which was the advice, does not replace one either."""
+    refused = manage(data, "backup", str(tmp_path), fails=True)
+    assert "is a folder. Name a file in it." in refused and "--force" not in refused
 
 
 def test_a_key_file_without_a_key_is_told_in_a_sentence(data: Path) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import socket
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -24,9 +25,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from pydantic import SecretStr
 
 from catalogue.access import Scope
+from catalogue.database import THREADS
 from catalogue.discovery import refresh_source
 from catalogue.models import Workflow
-from config.celery import SCHEME
+from config.celery import SCHEME, broker_options
 from config.monitoring import collect, forget_measures, publication, readiness
 from executions.local_worker import SILENCE, note_worker, show_life, stand_in
 from executions.models import Execution, WorkerPresence
@@ -186,6 +188,56 @@ def test_a_broker_that_is_away_costs_one_line(
             assert not ready(mcp_server).json()["checks"]["broker"]["ok"]
     (line,) = lines
     assert line.startswith("Not ready: the broker cannot be reached: ")
+
+
+def test_a_broker_that_hangs_is_named_and_holds_up_no_call(
+    mcp_server: McpServer, settings: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It accepts connections and says nothing: each probe held a thread that serves calls, forever."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"redis://127.0.0.1:{silent.getsockname()[1]}/0"
+        settings.CELERY_BROKER_URL = SecretStr(url)
+        monkeypatch.setitem(current_app.conf, "broker_write_url", url)
+        monkeypatch.setitem(current_app.conf, "broker_transport_options", broker_options(url, tmp_path))
+        forget_measures()
+        checks = ready(mcp_server).json()["checks"]
+    assert not checks["broker"]["ok"] and checks["database"]["ok"]
+
+
+@pytest.mark.databases("config.monitoring")
+def test_a_database_that_hangs_is_named_and_all_probes_together_hold_one_thread(
+    mcp_server: McpServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("config.monitoring.PATIENCE_SECONDS", 0.05)
+    answers_again = threading.Event()
+
+    def hang(execute: Callable[..., Any], sql: str, *others: Any) -> Any:
+        if "workerpresence" in sql:
+            assert answers_again.wait(60)
+        return execute(sql, *others)
+
+    url = f"{mcp_server.base_url}/health/ready"
+    forget_measures()
+    with wrapping_statements(hang), shown_lines("ERROR") as lines:
+        try:
+            for _ in range(THREADS + 1):
+                answer = plain_http.get(url, timeout=20)
+                assert answer.status_code == 503
+                assert "has not responded within" in answer.json()["checks"]["database"]["reason"]
+            # It needs one of the threads.
+            unknown = {"Authorization": "Bearer unknown"}
+            assert (
+                plain_http.post(f"{mcp_server.base_url}/mcp", headers=unknown, json=PING).status_code == 401
+            )
+        finally:
+            answers_again.set()
+        wait_until(lambda: has_database(plain_http.get(url)), "the check responds")
+    (line,) = lines
+    assert line.startswith("Not ready: the database has not responded for ")
+
+
+def has_database(answer: Any) -> bool:
+    return bool(answer.json()["checks"]["database"]["ok"])
 
 
 def test_a_process_that_stands_in_for_workers_counts_as_one() -> None:
