@@ -51,6 +51,8 @@ def _describe(error: Exception) -> str:
     from django.conf import settings
     from loguru import logger
 
+    from config.environment import COMMAND
+
     logger.opt(exception=error).debug("The command was broken off")
     reason, database = str(error).partition("\n")[0], settings.DATABASES["default"]
     question = "Is DATABASE_URL right, and is its server running?"
@@ -58,9 +60,8 @@ def _describe(error: Exception) -> str:
         question = f"Is {database['NAME']} the right file, and can this user write it and its folder?"
         if "disk is full" in reason:
             return f"The database cannot be used: {reason}\nMake space on the disk of {database['NAME']}."
-    return (
-        f"The database cannot be used: {reason}\n{question} After an update, run `manage.py migrate` first."
-    )
+    first = f"After an update, run this first: {COMMAND} migrate"
+    return f"The database cannot be used: {reason}\n{question} {first}"
 
 
 if __name__ == "__main__":

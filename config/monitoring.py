@@ -121,8 +121,8 @@ class Readiness:
         return {
             "database": Check(True, "It responds."),
             "migrations": migrations,
-            "broker": self._check_broker(),
-            "beat": _check_beat(presence),
+            "broker": (broker := self._check_broker()),
+            "beat": _check_beat(presence, has_broker=broker.ok),
             "workers": _check_workers(presence),
         }
 
@@ -162,7 +162,7 @@ def _embedded_broker() -> Check:
         probe.write_bytes(b".")  # A full disk takes empty files
         probe.unlink(missing_ok=True)
     except OSError as error:
-        _log_problem("the embedded broker's folder is not writable", error)
+        _log_problem(f"{folder}, the embedded broker's folder, is not writable", error)
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             return Check(False, "The disk of the embedded broker's folder is full.")
         return Check(False, "The embedded broker's folder is not writable.")
@@ -185,7 +185,7 @@ def _broker_server() -> Check:
     return Check(True, "It responds.")
 
 
-def _check_beat(presence: WorkerPresence | None) -> Check:
+def _check_beat(presence: WorkerPresence | None, *, has_broker: bool) -> Check:
     if presence is None:
         return Check(False, f"No tick has been processed yet. Are a worker and beat running? {CLOCKS}")
     age = timezone.now() - presence.seen_at
@@ -194,10 +194,12 @@ def _check_beat(presence: WorkerPresence | None) -> Check:
     if age < SILENCE:
         age = max(age, timedelta())
         return Check(True, f"The last tick was processed {age.total_seconds():.0f} s ago.")
-    alive = abs(_age_of_last_sign(presence)) < SILENCE
-    advice = (
-        f"A worker is running. Is beat running? {CLOCKS}" if alive else "No worker is running to process one."
-    )
+    if not has_broker:
+        advice = "Ticks need the broker."
+    elif abs(_age_of_last_sign(presence)) < SILENCE:
+        advice = f"A worker is running. Is beat running? {CLOCKS}"
+    else:
+        advice = "No worker is running to process one."
     return Check(False, f"The last tick was processed {age.total_seconds():.0f} s ago. {advice}")
 
 

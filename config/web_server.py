@@ -31,6 +31,7 @@ from django.http import (
 )
 from django.urls import set_script_prefix
 from django.views.debug import SafeExceptionReporterFilter
+from sse_starlette.sse import AppStatus
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
 from audit.models import Origin, origin
@@ -234,6 +235,8 @@ def serve(*, host: str, port: int, graceful_seconds: int) -> None:
         timeout_graceful_shutdown=graceful_seconds,
         limit_concurrency=_most_connections(),
     )
+    # It would end every stream at the signal, those of waiting calls too, which then have no answer.
+    AppStatus.enable_automatic_graceful_drain = False
     Server(config).run()
 
 

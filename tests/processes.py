@@ -81,9 +81,15 @@ def start_together(
     return callers
 
 
-def web_command(port: int) -> list[str]:
+def web_command(port: int, *, graceful_seconds: int = 2) -> list[str]:
     """A web process of the product, as operators start it."""
-    return [sys.executable, "manage.py", "serve", f"--port={port}", "--graceful-seconds=2"]
+    return [
+        sys.executable,
+        "manage.py",
+        "serve",
+        f"--port={port}",
+        f"--graceful-seconds={graceful_seconds}",
+    ]
 
 
 @contextmanager

@@ -11,7 +11,7 @@ HERE = Path(__file__).resolve().parent
 def main() -> None:
     """The command `workflow-catalogue`, which takes the same words as `manage.py`."""
     sys.path.insert(0, str(HERE))
-    runpy.run_path(str(HERE / "manage.py"), run_name="__main__")
+    runpy.run_path(str(HERE / "manage.py"))["main"]()  # Not as `__main__`: its help would say `manage.py`
 
 
 def example_engine() -> None:

@@ -22,13 +22,16 @@ class OtherProcess:
 
 @pytest.fixture
 def other_process(
-    stdio_server: StdioServerParameters, tmp_path: Path, mcp_server: McpServer
+    request: pytest.FixtureRequest,
+    stdio_server: StdioServerParameters,
+    tmp_path: Path,
+    mcp_server: McpServer,
 ) -> Iterator[OtherProcess]:
-    """Import this name into the test module that wants it."""
+    """Import this name into the test module that wants it. A parameter is its time for a graceful end."""
     port = free_port()
     server = McpServer(f"http://127.0.0.1:{port}")
     with running(
-        web_command(port),
+        web_command(port, graceful_seconds=getattr(request, "param", 2)),
         answers_at=f"{server.base_url}{METADATA_PATH}/mcp",
         log=tmp_path / "server.log",
         environment=stdio_server.env,

@@ -1,6 +1,7 @@
 """Probes, metrics and the id of a request, as operators' programs meet them at a real server."""
 
 import asyncio
+import errno
 import os
 import socket
 import threading
@@ -45,6 +46,7 @@ from tests.mcp_bridge.conftest import Connect, McpServer
 ADDRESSES = ["/health/sources", "/metrics"]
 NOT_FOUND = {"2026-07-28": "-32602", "legacy": "-32002"}
 PING = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
+FULL = os.strerror(errno.ENOSPC)
 PASSWORD = "top-secret-of-the-engine"
 
 
@@ -175,7 +177,7 @@ def test_a_full_disk_below_the_embedded_broker_is_named(
 
     assert found == [{"ok": False, "reason": "The disk of the embedded broker's folder is full."}] * 3
     (line,) = lines
-    assert "Not ready: the embedded broker's folder is not writable" in line
+    assert line == f"Not ready: {probe.parent}, the embedded broker's folder, is not writable: {FULL}"
 
 
 def test_a_broker_that_is_away_costs_one_line(
@@ -183,9 +185,13 @@ def test_a_broker_that_is_away_costs_one_line(
 ) -> None:
     settings.CELERY_BROKER_URL = SecretStr("redis://127.0.0.1:1/0")
     monkeypatch.setitem(current_app.conf, "broker_write_url", "redis://127.0.0.1:1/0")
+    note_worker()
+    WorkerPresence.objects.update(seen_at=timezone.now() - SILENCE * 2)
     with shown_lines("ERROR") as lines:
         for _ in range(3):
-            assert not ready(mcp_server).json()["checks"]["broker"]["ok"]
+            checks = ready(mcp_server).json()["checks"]
+            assert not checks["broker"]["ok"]
+            assert checks["beat"]["reason"].endswith("s ago. Ticks need the broker.")
     (line,) = lines
     assert line.startswith("Not ready: the broker cannot be reached: ")
 

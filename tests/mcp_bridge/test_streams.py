@@ -2,7 +2,9 @@
 
 import contextlib
 import logging
+import signal
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import timedelta
 from typing import Any
@@ -11,14 +13,15 @@ import pytest
 from django.utils import timezone
 
 from catalogue import exposure
-from catalogue.models import Workflow
+from catalogue.models import Source, Workflow
 from executions import change_feed as executions_watching
-from executions.models import State
+from executions.models import Execution, State
 from mcp_bridge import notifications
 from mcp_bridge.bearers import forget_bearers
 from mcp_bridge.models import AccessToken
 from mcp_bridge.tokens import create_token
-from tests.executions.engines import in_thread, until
+from tests import plain_http
+from tests.executions.engines import in_thread, until, wait_until
 from tests.factories import make_workflow
 from tests.mcp_bridge.conftest import McpServer
 from tests.mcp_bridge.database import in_database
@@ -165,3 +168,21 @@ async def test_a_server_that_shuts_down_ends_its_streams(other_process: OtherPro
         assert await subscribed.ends()
         assert await got.is_cut_off()
     assert await in_thread(lambda: other_process.process.wait(PATIENCE_SECONDS)) in (0, -15)
+
+
+@pytest.mark.parametrize("other_process", [4], indirect=True, ids=["with time for answers"])
+def test_a_call_on_a_stream_is_answered_with_its_execution_as_its_process_ends(
+    other_process: OtherProcess, token: str, source: Source
+) -> None:
+    """Clients of the versions with a handshake get every answer on a stream; it ended with nothing on it."""
+    headers = {"authorization": f"Bearer {token}", "accept": "application/json, text/event-stream"}
+    params = {"name": "countdown", "arguments": {"seconds": 60}}
+    call = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+    with ThreadPoolExecutor(1) as client:
+        answer = client.submit(
+            plain_http.post, f"{other_process.server.base_url}/mcp", json=call, headers=headers, timeout=60
+        )
+        wait_until(lambda: Execution.objects.filter(state=State.RUNNING), "the run has started")
+        other_process.process.send_signal(signal.SIGTERM)
+        text = answer.result().text
+    assert str(Execution.objects.get().pk) in text and "is still running" in text
