@@ -140,8 +140,8 @@ class Readiness:
         return Check(True, "All migrations are applied.")
 
 
-def _log_problem(what: str, error: Exception) -> None:
-    logger.bind(recurring=f"Not ready: {error}").error("Not ready: {}: {}", what, error)
+def _log_problem(what: str, why: object) -> None:
+    logger.bind(recurring=f"Not ready: {why}").error("Not ready: {}: {}", what, why)
 
 
 def _check_broker() -> Check:
@@ -162,7 +162,7 @@ def _embedded_broker() -> Check:
         probe.write_bytes(b".")  # A full disk takes empty files
         probe.unlink(missing_ok=True)
     except OSError as error:
-        _log_problem(f"{folder}, the embedded broker's folder, is not writable", error)
+        _log_problem(f"{folder}, the embedded broker's folder, is not writable", error.strerror)
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             return Check(False, "The disk of the embedded broker's folder is full.")
         return Check(False, "The embedded broker's folder is not writable.")

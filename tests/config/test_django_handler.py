@@ -152,7 +152,8 @@ def test_a_body_that_is_too_large_is_refused(base_url: str, told_before: bool) -
     content = b"x" * (LARGEST_BODY + 1)
     body = content if told_before else iter([content])
     answer = plain_http.post(f"{base_url}/count", content=body, headers=KNOWN, timeout=20)
-    assert (answer.status_code, answer.json()) == (413, {"detail": "The request body is too large."})
+    told = {"detail": "The request body is too large.", "kind": "validation"}
+    assert (answer.status_code, answer.json()) == (413, told)
 
 
 def test_of_an_unknown_caller_no_large_body_is_taken(base_url: str) -> None:
