@@ -1,9 +1,11 @@
-"""What metrics, JSON logs and traces cost a `tools/call`, also with every trace (goal: under 10 %)."""
+"""What metrics, JSON logs and traces cost a `tools/call` (goal: under 10 %)."""
 
 import os
+import signal
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -15,29 +17,34 @@ import psutil
 from benchmarks._figures import table
 from benchmarks._processes import McpServer, own_database, status_engine, traces_collector
 from benchmarks._status_engine import AT_ONCE, CACHED, POLLED
+from benchmarks._switched import LOG, METRICS, TRACES
 from benchmarks.calls import TITLES, WARM_UP, burst, prepare_workflows
 from connectors.testing import free_port
-from tests.processes import running, web_command
+from tests.processes import running
 
 GOAL = 0.10
-CLIENTS, REQUESTS, ROUNDS = 8, 300, 7
-DEFAULT, ALL_TRACES, OFF = "all on", "with every trace", "off"
-GROUPS = 3
-"""Of processes: two that run the same code differ by 5 % in what a call costs them."""
+CLIENTS, REQUESTS, ROUNDS = 8, 100, 40
+EVERYTHING = "all on"
+KINDS = {
+    EVERYTHING: (LOG, TRACES, METRICS),
+    "without the log": (TRACES, METRICS),
+    "without traces": (LOG, METRICS),
+    "off": (),
+}
+SWITCHING_SECONDS = 10.0
 SCRAPE_SECONDS = 5.0
 
 
 @contextmanager
-def web_process(
-    folder: Path, name: str, command: list[str], port: int, **variables: str
-) -> Iterator[McpServer]:
+def web_process(folder: Path, file: Path, **variables: str) -> Iterator[McpServer]:
     from catalogue.access import Scope
     from mcp_bridge.tokens import create_token
 
-    _, token = create_token(name=f"benchmark {name}", scopes=[Scope.READ, Scope.RUN, Scope.VIEW])
-    address = f"http://127.0.0.1:{port}"
-    log = folder / f"{name}.log"
-    with running(command, answers_at=f"{address}/health/live", log=log, environment=variables) as started:
+    _, token = create_token(name="benchmark", scopes=[Scope.READ, Scope.RUN, Scope.VIEW])
+    address = f"http://127.0.0.1:{(port := free_port())}"
+    command = [sys.executable, "-m", "benchmarks._switched", str(port), str(file)]
+    ready = f"{address}/health/live"
+    with running(command, answers_at=ready, log=folder / "web.log", environment=variables) as started:
         yield McpServer(f"{address}/mcp", psutil.Process(started.pid), token)
 
 
@@ -60,71 +67,69 @@ def scraped(server: McpServer) -> Iterator[None]:
         thread.join()
 
 
-def costs_of_a_call(groups: list[dict[str, McpServer]], tool: str) -> list[dict[str, float]]:
-    """Seconds of CPU in each kind of process, by rounds in which they take turns."""
+def switch(server: McpServer, file: Path, kind: str) -> None:
+    new = file.with_suffix(".new")
+    new.write_text(" ".join(KINDS[kind]))
+    new.rename(file)
+    server.process.send_signal(signal.SIGUSR1)
+    deadline = time.monotonic() + SWITCHING_SECONDS
+    while file.exists():
+        assert time.monotonic() < deadline, "the process does not switch"
+        time.sleep(0.001)
+
+
+def costs_of_a_call(server: McpServer, file: Path, tool: str) -> list[dict[str, float]]:
+    """Seconds of CPU of the same process by what is on, by rounds in which all take turns.
+
+    Two processes that run the same code differ by 5 %, and a machine's pace changes within seconds.
+    """
+    burst(server, tool, clients=CLIENTS, requests=WARM_UP)
     rounds: list[dict[str, float]] = []
-    for servers in groups:
-        for server in servers.values():
-            burst(server, tool, clients=CLIENTS, requests=WARM_UP)
-        rounds += [
-            {
-                name: burst(server, tool, clients=CLIENTS, requests=REQUESTS).cpu_seconds
-                for name, server in servers.items()
-            }
-            for _ in range(ROUNDS)
-        ]
+    for _ in range(ROUNDS):
+        costs = {}
+        for kind in KINDS:
+            switch(server, file, kind)
+            costs[kind] = burst(server, tool, clients=CLIENTS, requests=REQUESTS).cpu_seconds
+        rounds.append(costs)
     return rounds
 
 
 def loss(rounds: list[dict[str, float]], kind: str) -> float:
-    """The median over the rounds: a machine's pace changes less within one than between them."""
-    return median(1 - costs[OFF] / costs[kind] for costs in rounds)
+    return median(1 - costs["off"] / costs[kind] for costs in rounds)
 
 
 def main() -> None:
+    cores = sorted(os.sched_getaffinity(0))
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         stack.enter_context(own_database(os.environ.get("DATABASE_URL", "")))
+        # The engine and the load have a core, and the server that is measured has the other.
+        os.sched_setaffinity(0, cores[-1:])
         prepare_workflows(stack.enter_context(status_engine(folder)))
         collector = stack.enter_context(traces_collector(folder))
-        everything = {"OTEL_EXPORTER_OTLP_ENDPOINT": collector, "LOG_FORMAT": "json", "LOG_LEVEL": "INFO"}
-        kinds = {
-            DEFAULT: everything,
-            ALL_TRACES: everything | {"OTEL_TRACES_SAMPLER": "parentbased_always_on"},
-        }
-        groups = []
-        for number in range(GROUPS):
-            group = {}
-            for kind, variables in kinds.items():
-                observed = web_process(
-                    folder, f"{kind} {number}", web_command(port := free_port()), port, **variables
-                )
-                group[kind] = stack.enter_context(observed)
-                stack.enter_context(scraped(group[kind]))
-            bare = [sys.executable, "-m", "benchmarks._unobserved", str(port := free_port())]
-            unobserved = web_process(folder, f"off {number}", bare, port, LOG_LEVEL="ERROR")
-            groups.append(group | {OFF: stack.enter_context(unobserved)})
-        found = {tool: costs_of_a_call(groups, tool) for tool in (POLLED, AT_ONCE, CACHED)}
+        variables = {"OTEL_EXPORTER_OTLP_ENDPOINT": collector, "LOG_FORMAT": "json", "LOG_LEVEL": "INFO"}
+        file = folder / "parts"
+        server = stack.enter_context(web_process(folder, file, **variables))
+        for thread in server.process.threads():
+            os.sched_setaffinity(thread.id, cores[:1])
+        stack.enter_context(scraped(server))
+        found = {tool: costs_of_a_call(server, file, tool) for tool in (POLLED, AT_ONCE, CACHED)}
         received = httpx2.get(f"{collector}/received").text
-    lost = {tool: {kind: loss(rounds, kind) for kind in kinds} for tool, rounds in found.items()}
-    cost = {
-        tool: {kind: f"{median(costs[kind] for costs in rounds) * 1000:.2f} ms" for kind in (OFF, *kinds)}
-        for tool, rounds in found.items()
-    }
+    observed = [kind for kind, parts in KINDS.items() if parts]
     table(
-        ("CPU of a call", "not observed", *(part for kind in kinds for part in (kind, "loss"))),
+        ("CPU of a call", "not observed", EVERYTHING, *(f"loss, {kind}" for kind in observed)),
         *(
             (
                 TITLES[tool],
-                cost[tool][OFF],
-                *(part for kind in kinds for part in (cost[tool][kind], f"{lost[tool][kind]:.1%}")),
+                *(f"{median(costs[kind] for costs in rounds) * 1000:.2f} ms" for kind in ("off", EVERYTHING)),
+                *(f"{loss(rounds, kind):.1%}" for kind in observed),
             )
-            for tool in found
+            for tool, rounds in found.items()
         ),
     )
     print(f"The collector got {int(received):,} bytes of spans.")
     assert int(received), "no span was exported"
-    if missed := [TITLES[tool] for tool, losses in lost.items() if losses[DEFAULT] > GOAL]:
+    if missed := [TITLES[tool] for tool, rounds in found.items() if loss(rounds, EVERYTHING) > GOAL]:
         sys.exit(f"More than {GOAL:.0%} is lost by calls {', '.join(missed)}.")
 
 
