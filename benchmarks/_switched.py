@@ -1,6 +1,6 @@
 """A web process whose observing can be switched: what `observed` measures.
 
-With SIGUSR1 it reads from a file which parts are on, and removes the file once that holds.
+With SIGUSR1 it reads from a file whether it is `on` or `off`, and removes the file once that holds.
 """
 
 import os
@@ -12,8 +12,6 @@ from typing import Any
 from prometheus_client import Counter, Histogram
 
 from telemetry import traces
-
-LOG, TRACES, METRICS = "log", "traces", "metrics"
 
 
 def _nothing(*_: Any, **__: Any) -> None:
@@ -33,30 +31,22 @@ def main(port: int, file: Path) -> None:
     from config.logging import configure_logging
     from config.web_server import serve
 
-    absent: dict[str, list[tuple[Any, str, Any]]] = {
-        METRICS: [
-            (Counter, "inc", _nothing),
-            (Histogram, "observe", _nothing),
-            (monitoring.Observed, "__call__", _pass_on),  # Request ids, too
-        ],
-        TRACES: [
-            (traces, "_exporting", []),
-            (traces, "outgoing_headers", dict),
-            (traces, "current_traceparent", _nothing),
-            (traces, "current_trace_id", str),
-        ],
-    }
-    present = {
-        part: [(owner, name, getattr(owner, name)) for owner, name, _ in values]
-        for part, values in absent.items()
-    }
+    absent: list[tuple[Any, str, Any]] = [
+        (Counter, "inc", _nothing),
+        (Histogram, "observe", _nothing),
+        (monitoring.Observed, "__call__", _pass_on),  # Request ids, too
+        (traces, "_exporting", []),
+        (traces, "outgoing_headers", dict),
+        (traces, "current_traceparent", _nothing),
+        (traces, "current_trace_id", str),
+    ]
+    present = [(owner, name, getattr(owner, name)) for owner, name, _ in absent]
 
     def switch(*_: Any) -> None:
-        wanted = file.read_text().split()
-        configure_logging(level="INFO" if LOG in wanted else "ERROR", log_format="json")
-        for part in absent:
-            for owner, name, value in (present if part in wanted else absent)[part]:
-                setattr(owner, name, value)
+        is_on = file.read_text() == "on"
+        configure_logging(level="INFO" if is_on else "ERROR", log_format="json")
+        for owner, name, value in present if is_on else absent:
+            setattr(owner, name, value)
         file.unlink()
 
     signal.signal(signal.SIGUSR1, switch)
