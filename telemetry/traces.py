@@ -198,7 +198,7 @@ def _within(context: otel_context.Context) -> Iterator[None]:
 
 
 class _LeftOut:
-    """A trace that is not recorded. The log and the engines get its id all the same, by a fifth of the SDK's
+    """A trace that is not recorded. The log and the engines get its id all the same, by a third of the SDK's
     calls."""
 
     __slots__ = ("_left",)
