@@ -27,6 +27,7 @@ GOALS = {
 CONNECTIONS = (1, 8, 64)
 MEASURED = {POLLED: 64, AT_ONCE: 8, CACHED: 8}
 """Connections. With few of them a polled call waits for its first poll."""
+USUAL_SECONDS, SPREAD = 0.030, 2.0  # p50 at one connection; p99 of the most, as a multiple of their p50
 REQUESTS = {"product": {1: 100, 8: 300, 64: 600}, "SDK": {1: 500, 8: 2_000, 64: 2_000}}
 WARM_UP, ROUNDS = 150, 3
 VERSION = "2026-07-28"
@@ -121,6 +122,11 @@ def missed_goals(found: dict[tuple[str, int], dict[str, Figures]], database: str
     for tool, goal in GOALS[database].items():
         if (times := times_the_sdk(found[tool, MEASURED[tool]])) > goal:
             missed.append(f"{TITLES[tool]}: {times:.1f} times the SDK, goal {goal:g}")
+        alone, crowded = (found[tool, clients]["product"].latencies for clients in (1, CONNECTIONS[-1]))
+        if (usual := percentile(alone, 50)) > USUAL_SECONDS:
+            missed.append(f"{TITLES[tool]}: p50 {milliseconds(usual)} at one connection")
+        if (spread := percentile(crowded, 99) / percentile(crowded, 50)) > SPREAD:
+            missed.append(f"{TITLES[tool]}: p99 is {spread:.1f} times p50 at {CONNECTIONS[-1]} connections")
     return missed
 
 

@@ -20,7 +20,6 @@ from django.conf import settings
 from django.db import IntegrityError, transaction
 from django.db.models import Count, F, Model, Q, QuerySet
 from django.utils import timezone
-from loguru import logger
 
 from catalogue.access import Caller
 from catalogue.argument_overrides import complete_arguments, settle_arguments
@@ -36,6 +35,7 @@ from executions.models.execution import has_abandoned
 from executions.models.lifecycle import LONG_PAST, StartRequest, insert_execution, new_execution
 from executions.reading import find_execution
 from executions.result_cache import answer_from_cache, count_run, mark_for_cache
+from executions.runner.engine_calls import log_of
 from executions.runner.lease import LEASE
 from telemetry import metrics
 
@@ -250,10 +250,9 @@ def _answer_or_record(request: StartRequest, workflow: Workflow, digest: str, ho
     if is_cached and (answered := answer_from_cache(request, workflow, digest=digest)) is not None:
         return answered
     execution = _record(request, workflow, digest, holder, is_cached=is_cached)
-    bound = logger.bind(
-        execution=execution.pk, tool=request.tool_name, caller=request.caller.key, door=request.door.value
-    )
-    after_commit(lambda: bound.info("Execution created" if execution.admitted_at else "Execution queued"))
+    # Of others, the log tells once the engine has answered: one line is enough of a run that is over by then.
+    if execution.is_queued:
+        after_commit(lambda: log_of(execution).info("Execution queued"))
     return execution
 
 
@@ -365,7 +364,7 @@ def _reattach(request: StartRequest, workflow: Workflow, digest: str) -> Executi
         execution = workflow.executions.select_related("workflow__source").filter(pk=known).first()
         # Of two identical calls, each gets one.
         if execution is not None and execution.reattach(until=now + LEASE):
-            logger.bind(execution=execution.pk, tool=request.tool_name).info("Caller came back")
+            log_of(execution).info("Caller came back")
             return execution
     return None
 

@@ -147,4 +147,9 @@ poll_outages = PollOutages()
 
 
 def log_of(execution: Execution) -> Any:
-    return logger.bind(execution=execution.pk, tool=execution.tool_name)
+    return logger.bind(
+        execution=execution.pk,
+        tool=execution.tool_name,
+        caller=execution.caller,
+        door=str(execution.door),
+    )

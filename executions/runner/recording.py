@@ -17,13 +17,15 @@ from executions.models.transitions import instances_restored_on_failure
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
-AT_A_TIME = 50  # Bounded, so that no step waits long for others
 LINGER_SECONDS = 0.02  # How long records that no request waits for are collected
 MOST_HOPS = THREADS // 2  # Per event loop; claims and requests need threads too
 WRITTEN_TOGETHER = 16 if connection.vendor == "sqlite" else 1
 """In one transaction, during which no other process can write. On SQLite a COMMIT takes half of a record's
 time, and for several little more. PostgreSQL needs no transaction for a record, and several rows that are
 locked in any order would come to deadlocks."""
+AT_A_TIME = 16 if connection.vendor == "sqlite" else 8
+"""In one hop. All of them wait for its end: with 50 on PostgreSQL, one thread had most of the records while
+the others had none, and the slowest calls of 64 took three times as long as half of them."""
 
 
 def record(

@@ -12,7 +12,7 @@ from django.conf import settings
 from django.db import InterfaceError, OperationalError
 from django.utils import timezone
 
-from catalogue.database import run_in_database
+from catalogue.database import after_commit, run_in_database
 from catalogue.models import Workflow
 from connectors.errors import (
     ConnectorError,
@@ -293,6 +293,7 @@ def _record_started(
             log_end(execution)
             return
     elif execution.mark_running(started, next_attempt_at=first_poll):
+        after_commit(lambda: log_of(execution).info("The engine runs it as {}", started.run_id))
         return
     by = "The answer to the start came late"
     if execution.confirm_started(started.run_id, by=by, next_attempt_at=first_poll, started=started):

@@ -725,24 +725,30 @@ def test_a_bug_costs_the_other_executions_nothing(
 # What the log says about the record.
 
 
-@pytest.mark.parametrize("approval_required", [False, True])
+@pytest.fixture(params=["for approval", "in the queue"])
+def waiting_calls(request: pytest.FixtureRequest, workflow: Workflow) -> None:
+    """Calls of the workflow wait for it; the log says so."""
+    if request.param == "for approval":
+        override_workflow(workflow, approval_required=True)
+    else:
+        make_active(workflow, State.RUNNING)
+        override_workflow(workflow, max_concurrent=1)
+
+
+@pytest.mark.usefixtures("waiting_calls")
 def test_the_log_says_of_no_call_whose_record_was_not_committed_that_it_was_recorded(
-    workflow: Workflow, approval_required: bool
+    workflow: Workflow,
 ) -> None:
     """A full disk shows itself at the commit."""
-    override_workflow(workflow, approval_required=approval_required)
+    before = Execution.objects.count()
     with shown_lines("INFO") as lines, transaction.atomic():
         create_execution(request_for("report"))
         transaction.set_rollback(True)
-    assert lines == [] and not Execution.objects.exists()
+    assert lines == [] and Execution.objects.count() == before
 
 
-@pytest.mark.parametrize("approval_required", [False, True])
-def test_calls_that_are_recorded_together_are_logged_with_their_own_requests(
-    workflow: Workflow, approval_required: bool
-) -> None:
-    override_workflow(workflow, approval_required=approval_required)
-
+@pytest.mark.usefixtures("waiting_calls")
+def test_calls_that_are_recorded_together_are_logged_with_their_own_requests(workflow: Workflow) -> None:
     def record(identity: str) -> Execution:
         request_id.set(identity)
         return create_execution(request_for("report", {"text": identity}))
@@ -759,3 +765,17 @@ def test_calls_that_are_recorded_together_are_logged_with_their_own_requests(
     finally:
         logger.remove(sink)
     assert logged == recorded
+
+
+@pytest.mark.parametrize("is_over_at_once", [True, False])
+def test_the_log_tells_of_a_call_once_the_engine_has_answered(
+    engine: WireEngine, workflow: Workflow, is_over_at_once: bool
+) -> None:
+    """One line of most calls: logs are paid for by volume."""
+    engine.on_start = replies(200, completed() | receipt() if is_over_at_once else receipt())
+    engine.on_status = replies(200, completed())
+    with shown_lines("INFO") as lines:
+        run_in_background_loop(call("report"))
+    *begun, ended = lines
+    assert begun == ([] if is_over_at_once else [f"The engine runs it as {RUN_ID}"])
+    assert re.fullmatch(r"Execution completed after \d+ ms", ended)
