@@ -178,7 +178,7 @@ def _broker_server() -> Check:
                 connect_timeout=BROKER_PATIENCE_SECONDS, transport_options=limits
             )
         ) as broker:
-            broker.ensure_connection(max_retries=1, timeout=BROKER_PATIENCE_SECONDS)
+            broker.ensure_connection(max_retries=1, interval_start=0, timeout=BROKER_PATIENCE_SECONDS)
     except Exception as error:  # noqa: BLE001 - each transport has errors of its own; logged in the next line
         _log_problem(f"the broker cannot be reached: {type(error).__name__}", error)
         return Check(False, "It cannot be reached; the log has the details.")
