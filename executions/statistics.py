@@ -402,7 +402,7 @@ def recount() -> Recount:
     hours = list(_countable_hours(state.removed_until))
     differed = sum(_recount_hour(hour) for hour in hours)
     StatisticsState.objects.update(counted_from_rows_at=timezone.now())
-    logger.info("Recounted {} hours; {} differed", len(hours), differed)
+    logger.log("INFO" if hours else "DEBUG", "Recounted {} hours; {} differed", len(hours), differed)
     return Recount(hours=len(hours), differed=differed, since=min(hours, default=None))
 
 
