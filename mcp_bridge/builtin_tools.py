@@ -44,6 +44,7 @@ from mcp_bridge.content import NoSuchPart
 from mcp_bridge.portability import find_portable_view, portable_view
 from mcp_bridge.request_meta import page_bounds, read_cursor
 from mcp_bridge.results import (
+    PEOPLE_DECIDE,
     ToolAnswer,
     describe_within_bounds,
     document_result,
@@ -359,6 +360,8 @@ def _describe_execution(execution: Execution, patience: float | None) -> dict[st
         described["note"] = (
             "It may be running at the engine. An administrator must find out. Do not start it again."
         )
+    if execution.is_unapproved:
+        described["note"] = PEOPLE_DECIDE
     return described if execution.is_settled else described | next_step(execution, patience=patience)
 
 

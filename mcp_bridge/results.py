@@ -245,6 +245,12 @@ def _advice_on_failure(execution: Execution) -> str:
     )
 
 
+PEOPLE_DECIDE = (
+    "People may take hours to decide. If it still waits, tell the person you work for, and ask again when "
+    "they want to know, not all the time."
+)
+
+
 def _handle_result(execution: Execution, patience: int | None) -> CallToolResult:
     document = describe_execution(execution) | next_step(execution, patience=patience)
     asking = json.dumps(document["next"]["arguments"])
@@ -252,7 +258,8 @@ def _handle_result(execution: Execution, patience: int | None) -> CallToolResult
         text = (
             f"{execution.tool_name} has not been started. {document['approval']} Once approved, "
             "it runs automatically: do not call it again. Call get_execution_status with "
-            f"{asking}: it answers as soon as the run has ended, or reports that it still waits."
+            f"{asking}: it answers as soon as the run has ended, or reports that it still waits. "
+            f"{PEOPLE_DECIDE}"
         )
         return text_result(text, structured=document)
     progress = "" if execution.progress_percent is None else f", {execution.progress_percent:g} % done"

@@ -57,12 +57,13 @@ async def test_a_handle_says_until_when_it_waits_and_a_refusal_is_a_tool_error(
     async with connect(mode=era) as client:
         handle = await client.call_tool("report", {"amount": 7})
         assert not handle.is_error
-        assert "waits for approval until" in text_of(handle)
+        assert "waits for approval until" in text_of(handle) and "take hours" in text_of(handle)
         status = await client.call_tool(
             "get_execution_status", handle.structured_content["next"]["arguments"] | {"wait_seconds": 0}
         )
         assert status.structured_content["state"] == "unapproved"
         assert "requested at" in status.structured_content["approval"]
+        assert "take hours" in status.structured_content["note"]
         await answer("refuse", anna, "Not before the audit.")
         again = await client.call_tool(
             "get_execution_status", {"execution_id": handle.structured_content["execution_id"]}
