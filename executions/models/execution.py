@@ -687,4 +687,8 @@ class InputRequest(models.Model):
 
 def size_of(value: Any) -> int:
     """In bytes of JSON. Raises ValueError for NaN and infinity, which JSON does not have."""
-    return len(json.dumps(value, allow_nan=False))
+    return len(_encode(value))
+
+
+# `json.dumps` would make an encoder for each value.
+_encode = json.JSONEncoder(allow_nan=False).encode
