@@ -46,10 +46,11 @@ UNSEEN = re.compile(r"[\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
 """Characters that JSON does not escape, but that some programs treat as a line end or a change of
 direction."""
 NO_FIELDS = ("process", "line", "recurring")  # Extra values that are none of `logger.bind(execution=...)`
+CONSUMER, UNKNOWN_TASK = "celery.worker.consumer.consumer", "Received unregistered task"
 RECURRING = {  # Loggers, and how the messages begin that they repeat with each attempt
-    "psycopg.pool": "",
-    "celery.beat": "Message Error",
-    "celery.worker.consumer.consumer": "consumer: Cannot connect",
+    "psycopg.pool": ("",),
+    "celery.beat": ("Message Error",),
+    CONSUMER: ("consumer: Cannot connect", UNKNOWN_TASK),
 }
 AGAIN_SECONDS = 300.0  # Within which a recurring problem has one line, or as many as the next line says
 MOST_LINES = {REFUSED: 100}
@@ -68,6 +69,9 @@ class _ToLoguru(logging.Handler):
         if record.name == "celery.beat" and message.startswith("Message Error"):
             # It tells of each tick without a broker by a stack and a traceback: 150 lines a second.
             message, exception = message.partition("\n")[0], None
+        if record.name == CONSUMER and message.startswith(UNKNOWN_TASK):
+            # Celery gives a traceback, and hints for who writes tasks.
+            level, message, exception = "WARNING", _describe_unknown_task(message), None
         if record.name == "django.request" and getattr(record, "status_code", 0) == SERVICE_UNAVAILABLE:
             level = level if exception else "DEBUG"  # What answered it has logged why.
         recurring = REFUSED if is_refusal else _recurring_problem(record)
@@ -79,6 +83,15 @@ class _ToLoguru(logging.Handler):
                 entry["extra"]["recurring"] = recurring
 
         logger.opt(exception=exception).patch(set_origin).log(level, "{}", message)
+
+
+def _describe_unknown_task(message: str) -> str:
+    """Beat of the next version sends it to workers that are not yet replaced."""
+    task = message.partition("'")[2].partition("'")[0]
+    return (
+        f"This worker's version has no task {task}, which a process of another version sent; it was dropped. "
+        "Restart this worker with that version. During an upgrade, restart beat last."
+    )
 
 
 def _is_refusal(record: logging.LogRecord) -> bool:

@@ -193,6 +193,33 @@ def test_a_tick_that_finds_no_broker_costs_one_line() -> None:
     assert "refused" in line
 
 
+def test_a_worker_says_in_one_line_that_another_version_sends_a_task_that_it_lacks() -> None:
+    """During an upgrade, beat may be newer than workers, and sends such a task each few seconds."""
+    program = (
+        "from types import SimpleNamespace\n"
+        "from celery.concurrency.solo import TaskPool\n"
+        "from celery.worker.consumer import Consumer\n"
+        "from config.celery import app\n"
+        "from config.logging import configure_logging\n"
+        "configure_logging(level='INFO', log_format='text')\n"
+        "worker = SimpleNamespace(use_eventloop=False)\n"
+        "consumer = Consumer(print, app=app, pool=TaskPool(1), initial_prefetch_count=1, controller=worker)\n"
+        "consumer.event_dispatcher = None\n"
+        "message = SimpleNamespace(\n"
+        "    headers={'id': '1', 'task': 'executions.of_the_next_version'}, body='', properties={},\n"
+        "    delivery_info={}, reject_log_error=lambda *_: None,\n"
+        ")\n"
+        "for _ in range(3):\n"
+        "    consumer.create_task_handler()(message)\n"
+    )
+    outcome = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    (line,) = outcome.stderr.splitlines()
+    assert "WARNING" in line
+    assert "has no task executions.of_the_next_version" in line and "Restart this worker" in line
+
+
 def test_nobody_elses_words_begin_a_line_of_the_text_format() -> None:
     """B9: a line that looks genuine is genuine, and a traceback can be read."""
     forged = "2026-01-01 00:00:00.000 INFO    web config: Everything is fine"
