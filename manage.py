@@ -51,7 +51,7 @@ def _describe(error: Exception) -> str:
     from django.conf import settings
     from loguru import logger
 
-    from config.environment import COMMAND
+    from config.environment import MIGRATE_FIRST
 
     logger.opt(exception=error).debug("The command was broken off")
     reason, database = str(error).partition("\n")[0], settings.DATABASES["default"]
@@ -60,8 +60,7 @@ def _describe(error: Exception) -> str:
         question = f"Is {database['NAME']} the right file, and can this user write it and its folder?"
         if "disk is full" in reason:
             return f"The database cannot be used: {reason}\nMake space on the disk of {database['NAME']}."
-    first = f"After an update, run this first: {COMMAND} migrate"
-    return f"The database cannot be used: {reason}\n{question} {first}"
+    return f"The database cannot be used: {reason}\n{question} {MIGRATE_FIRST}"
 
 
 if __name__ == "__main__":

@@ -48,6 +48,7 @@ HOST = re.compile(r"\.?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*\.?|\[[0-9A-Fa-f:.]+\]")
 BASE_DIR = Path(__file__).resolve().parent.parent
 IS_CHECKOUT = (BASE_DIR / "pyproject.toml").exists()  # Else it is an installed wheel
 COMMAND = ".venv/bin/python manage.py" if IS_CHECKOUT else "workflow-catalogue"
+MIGRATE_FIRST = f"After an update, run this first: {COMMAND} migrate"
 SCOPES = ("workflows:read", "workflows:run", "catalogue:read", "catalogue:admin")
 GROUP = "live"  # Marks a changeable field, with its heading
 

@@ -68,7 +68,10 @@ def test_a_database_that_is_away_or_not_migrated_costs_lines_and_no_tracebacks(l
         "for cause in (\n"
         "    psycopg.OperationalError('server gone'),\n"
         "    psycopg.errors.UndefinedTable('no relation'),\n"
+        "    psycopg.errors.UndefinedColumn('column a.b does not exist'),\n"
         "    sqlite3.OperationalError('no such table: x'),\n"
+        "    sqlite3.OperationalError('no such column: a.b'),\n"
+        "    sqlite3.OperationalError('table a has no column named b'),\n"
         "    full,\n"
         "    psycopg.errors.DeadlockDetected('locked'),\n"
         "):\n"
@@ -78,10 +81,12 @@ def test_a_database_that_is_away_or_not_migrated_costs_lines_and_no_tracebacks(l
     outcome = subprocess.run(
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
     )
-    gone, undefined, missing, full, locked = outcome.stderr.split("The task failed")[1:]
+    gone, *not_migrated, full, locked = outcome.stderr.split("The task failed")[1:]
     assert "OperationalError: server gone" in gone and "Traceback" not in gone
-    assert "no relation" in undefined and "Traceback" not in undefined
-    assert "no such table" in missing and "Traceback" not in missing
+    reasons = ("no relation", "a.b does not", "no such table", "no such column", "no column named b")
+    for entry, reason in zip(not_migrated, reasons, strict=True):
+        assert reason in entry and "Traceback" not in entry
+        assert "run this first: .venv/bin/python manage.py migrate" in entry
     assert "OperationalError: disk is full" in full and "Traceback" not in full
     assert "Traceback" in locked
 
