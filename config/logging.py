@@ -160,7 +160,7 @@ def _name_request(record: Any) -> None:
     if trace := current_trace_id():
         record["extra"]["trace_id"] = trace
     error = record["exception"] and record["exception"].value
-    if _is_outage(error) or _is_not_migrated(error):
+    if error is not None and (_is_outage(error) or _is_not_migrated(error)):
         record["extra"].setdefault("recurring", str(error))
     if record["level"].no >= WARNING:
         log_entries.labels(bounded(record["level"].name, KNOWN_LEVELS)).inc()
