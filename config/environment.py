@@ -16,7 +16,6 @@ from urllib.parse import urlsplit
 import dj_database_url
 from annotated_types import Ge, Gt, Le
 from pydantic import (
-    AliasChoices,
     Field,
     SecretStr,
     ValidationError,
@@ -61,39 +60,44 @@ def _default_data_dir() -> Path:
     return user_data_path("workflow-catalogue", appauthor=False)
 
 
-def _variable(name: str, default: Any, description: str, *, live: str = "", **bounds: Any) -> Any:
-    """`live`: the heading under which it can be changed while the product runs."""
-    extra: Any = {"live": live} if live else None
-    alias = AliasChoices(name)
+def _variable(default: Any, description: str, *, variable: str = "", live: str = "", **bounds: Any) -> Any:
+    """`variable`: a name that does not follow from the field's. `live`: the heading under which it can be
+    changed while the product runs."""
+    extra: Any = {GROUP: live} if live else None
+    alias = variable or None
     return Field(
         default=default, validation_alias=alias, description=description, json_schema_extra=extra, **bounds
     )
 
 
+def _variable_of(field: str) -> str:
+    """`list_ttl` is `CATALOGUE_LIST_TTL`."""
+    return PREFIX + field.upper()
+
+
 class Environment(BaseSettings):
     """Read once, by `config.settings`; no other module reads `os.environ`."""
 
-    model_config = SettingsConfigDict(case_sensitive=True, frozen=True, env_ignore_empty=True)
+    model_config = SettingsConfigDict(
+        case_sensitive=True, frozen=True, env_ignore_empty=True, alias_generator=_variable_of
+    )
 
     data_dir: Path = _variable(
-        "CATALOGUE_DATA_DIR",
         _default_data_dir(),
         "Folder for the embedded database, the embedded broker and generated secrets. An "
         "installed wheel uses the user's data folder instead.",
     )
     settings_dir: str = _variable(
-        SETTINGS_DIR,
         "",
         "Folder with a file for each setting, named after its variable, such as "
         "`/run/secrets`. Environment variables take precedence.",
     )
     database_url: SecretStr = _variable(
-        "DATABASE_URL",
         SecretStr(""),
         "`sqlite:///path` or `postgres://user:password@host/name`. Default: SQLite in the data folder.",
+        variable="DATABASE_URL",
     )
     database_connections: int = _variable(
-        "CATALOGUE_DATABASE_CONNECTIONS",
         20,
         "Maximum number of PostgreSQL connections per process; docs/sizing.md says how many "
         "the server must allow.",
@@ -101,155 +105,112 @@ class Environment(BaseSettings):
         le=1_000,
     )
     celery_broker_url: SecretStr = _variable(
-        "CELERY_BROKER_URL",
         SecretStr("filesystem://"),
         "Message broker: `redis://`, `amqp://` or the default, a broker in the data folder.",
+        variable="CELERY_BROKER_URL",
     )
     secret_key: SecretStr = _variable(
-        "SECRET_KEY",
         SecretStr(""),
         "Signs sessions and encrypts the credentials of sources. Default: generated once in the data folder.",
+        variable="SECRET_KEY",
     )
     secret_key_fallbacks: SecretStr = _variable(
-        "SECRET_KEY_FALLBACKS",
         SecretStr(""),
         "Former values of `SECRET_KEY`, comma-separated, that are still accepted; "
         "docs/security.md says when you need them.",
+        variable="SECRET_KEY_FALLBACKS",
     )
-    port: int = _variable("PORT", 8000, "Port of the web server.", ge=1, le=65535)
-    public_url: str = _variable(
-        "CATALOGUE_PUBLIC_URL", "", "Address that people and clients use. Default: `http://localhost:PORT`."
-    )
+    port: int = _variable(8000, "Port of the web server.", ge=1, le=65535, variable="PORT")
+    public_url: str = _variable("", "Address that people and clients use. Default: `http://localhost:PORT`.")
     allowed_hosts: str = _variable(
-        "CATALOGUE_ALLOWED_HOSTS",
-        "",
-        "Additional host names, comma-separated, that are accepted in the `Host` header.",
+        "", "Additional host names, comma-separated, that are accepted in the `Host` header."
     )
     allowed_origins: str = _variable(
-        "CATALOGUE_ALLOWED_ORIGINS",
         "",
         "Origins of web pages whose scripts may sign users in and call tools, comma-separated, "
         "such as `https://inspector.example.com`.",
     )
     trusted_proxies: str = _variable(
-        "CATALOGUE_TRUSTED_PROXIES",
-        "",
-        "Addresses or networks of proxies whose `X-Forwarded-For` header is trusted, comma-separated.",
+        "", "Addresses or networks of proxies whose `X-Forwarded-For` header is trusted, comma-separated."
     )
     oauth_issuer: str = _variable(
-        "CATALOGUE_OAUTH_ISSUER",
         "",
         "External authorization server whose access tokens are also accepted; must match the "
         "`iss` of its tokens. See docs/login.md.",
     )
     oauth_audiences: str = _variable(
-        "CATALOGUE_OAUTH_AUDIENCES",
         "",
         "Additional audiences that its tokens may have, comma-separated. The addresses of "
         "`/mcp` and `/mcp/<toolset>` are always accepted.",
     )
     oauth_token_types: str = _variable(
-        "CATALOGUE_OAUTH_TOKEN_TYPES",
         "at+jwt",
         "Accepted values of the `typ` header of its tokens, comma-separated; some servers use `JWT`.",
     )
     oauth_client_id: str = _variable(
-        "CATALOGUE_OAUTH_CLIENT_ID",
-        "",
-        "The product's client ID at that server, for introspection of tokens that are not JWTs.",
+        "", "The product's client ID at that server, for introspection of tokens that are not JWTs."
     )
-    oauth_client_secret: SecretStr = _variable(
-        "CATALOGUE_OAUTH_CLIENT_SECRET", SecretStr(""), "Client secret for that client ID."
-    )
+    oauth_client_secret: SecretStr = _variable(SecretStr(""), "Client secret for that client ID.")
     oauth_introspection_url: str = _variable(
-        "CATALOGUE_OAUTH_INTROSPECTION_URL",
-        "",
-        "Introspection endpoint. Default: the endpoint in the server's metadata.",
+        "", "Introspection endpoint. Default: the endpoint in the server's metadata."
     )
     oauth_user_claim: str = _variable(
-        "CATALOGUE_OAUTH_USER_CLAIM",
         "",
         "Claim that identifies the user of a token whose subject is not linked to a user: "
         "`email`, if verified, or a claim that contains the user name.",
     )
     oauth_scopes: Annotated[dict[str, str], NoDecode] = _variable(
-        "CATALOGUE_OAUTH_SCOPES",
-        {},
-        "Mapping of its scopes to the product's scopes, as JSON. Default: both have the same names.",
+        {}, "Mapping of its scopes to the product's scopes, as JSON. Default: both have the same names."
     )
     oauth_role_without_user: str = _variable(
-        "CATALOGUE_OAUTH_ROLE_WITHOUT_USER",
         "",
         "Group whose permissions apply to tokens that do not belong to a user. Default: such "
         "tokens are refused.",
     )
-    login_issuer: str = _variable(
-        "CATALOGUE_LOGIN_ISSUER", "", "OpenID provider through which people log in. See docs/login.md."
-    )
-    login_client_id: str = _variable(
-        "CATALOGUE_LOGIN_CLIENT_ID", "", "The product's client ID at the OpenID provider."
-    )
-    login_client_secret: SecretStr = _variable(
-        "CATALOGUE_LOGIN_CLIENT_SECRET", SecretStr(""), "Client secret for that client ID."
-    )
+    login_issuer: str = _variable("", "OpenID provider through which people log in. See docs/login.md.")
+    login_client_id: str = _variable("", "The product's client ID at the OpenID provider.")
+    login_client_secret: SecretStr = _variable(SecretStr(""), "Client secret for that client ID.")
     login_name: str = _variable(
-        "CATALOGUE_LOGIN_NAME", "your company", 'Name of the provider on the login button: "Log in with ...".'
+        "your company", 'Name of the provider on the login button: "Log in with ...".'
     )
-    login_scopes: str = _variable(
-        "CATALOGUE_LOGIN_SCOPES", "openid profile email", "Scopes that a login requests."
-    )
+    login_scopes: str = _variable("openid profile email", "Scopes that a login requests.")
     login_user_claim: str = _variable(
-        "CATALOGUE_LOGIN_USER_CLAIM",
         "",
         "Claim that identifies the user at the first login: `email`, if verified, or a claim "
         "that contains the user name.",
     )
     login_creates_users: bool = _variable(
-        "CATALOGUE_LOGIN_CREATES_USERS",
-        False,
-        "`true` creates a user at the first login of a person who has none.",
+        False, "`true` creates a user at the first login of a person who has none."
     )
-    login_groups_claim: str = _variable("CATALOGUE_LOGIN_GROUPS_CLAIM", "groups", "Claim that lists groups.")
+    login_groups_claim: str = _variable("groups", "Claim that lists groups.")
     login_groups: Annotated[dict[str, str], NoDecode] = _variable(
-        "CATALOGUE_LOGIN_GROUPS",
         {},
         "Mapping of the provider's groups to groups of the product, as JSON such as "
         '`{"platform-team": "Curator"}`; applied at each login.',
     )
     login_ends_at_provider: bool = _variable(
-        "CATALOGUE_LOGIN_ENDS_AT_PROVIDER",
-        False,
-        "`true` redirects people who log out to the provider, so that they are logged out there too.",
+        False, "`true` redirects people who log out to the provider, so that they are logged out there too."
     )
     login_hours: float = _variable(
-        "CATALOGUE_LOGIN_HOURS",
-        12.0,
-        "Hours after which people must log in at the provider again.",
-        gt=0,
-        le=8760,
+        12.0, "Hours after which people must log in at the provider again.", gt=0, le=8760
     )
-    login_passwords: bool = _variable(
-        "CATALOGUE_LOGIN_PASSWORDS", True, "`false` makes the OpenID provider the only way to log in."
-    )
+    login_passwords: bool = _variable(True, "`false` makes the OpenID provider the only way to log in.")
     second_factor: Literal["chosen", "staff"] = _variable(
-        "CATALOGUE_SECOND_FACTOR",
         "chosen",
         "Who needs a second factor to log in with a password: `staff`, or those who have `chosen` one.",
     )
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = _variable(
-        "LOG_LEVEL", "INFO", "Minimum severity of messages that are logged."
+        "INFO", "Minimum severity of messages that are logged.", variable="LOG_LEVEL"
     )
     log_format: Literal["text", "json"] = _variable(
-        "LOG_FORMAT", "text", "`text` for people, `json` for log collectors."
+        "text", "`text` for people, `json` for log collectors.", variable="LOG_FORMAT"
     )
     metrics_address: str = _variable(
-        "CATALOGUE_METRICS_ADDRESS",
         "",
         "Address such as `0.0.0.0:9100` on which a worker, or a web process in addition to "
         "`/metrics`, serves its own metrics without authentication. Default: none.",
     )
     metrics_tools: int = _variable(
-        "CATALOGUE_METRICS_TOOLS",
         100,
         "Number of tools that have their own series in the metrics, oldest first; all others "
         "share one series.",
@@ -257,19 +218,18 @@ class Environment(BaseSettings):
         le=10_000,
     )
     otlp_endpoint: str = _variable(
-        "OTEL_EXPORTER_OTLP_ENDPOINT",
         "",
         "Collector that receives traces (OTLP over HTTP), such as `http://localhost:4318`; "
         "without it no traces are created. The other OTEL_* variables apply too. See "
         "docs/observability.md.",
+        variable="OTEL_EXPORTER_OTLP_ENDPOINT",
     )
     otlp_traces_endpoint: str = _variable(
-        "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
         "",
         "Full address for traces, instead of `OTEL_EXPORTER_OTLP_ENDPOINT`.",
+        variable="OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
     )
     traces_per_second: float = _variable(
-        "CATALOGUE_TRACES_PER_SECOND",
         20.0,
         "Number of new traces that each process records a second; 0 = all. Traces that clients begin are "
         "recorded if the clients say so.",
@@ -277,25 +237,21 @@ class Environment(BaseSettings):
         le=100_000,
     )
     traces_sampler: str = _variable(
-        "OTEL_TRACES_SAMPLER",
         "",
         "OpenTelemetry's choice of traces, such as `parentbased_always_on`, instead of "
         "`CATALOGUE_TRACES_PER_SECOND`.",
+        variable="OTEL_TRACES_SAMPLER",
     )
-    otel_disabled: bool = _variable("OTEL_SDK_DISABLED", False, "`true` disables traces.")
+    otel_disabled: bool = _variable(False, "`true` disables traces.", variable="OTEL_SDK_DISABLED")
     debug: bool = _variable(
-        "CATALOGUE_DEBUG",
-        False,
-        "Enables Django's debug pages. Never enable them on a machine that others can reach.",
+        False, "Enables Django's debug pages. Never enable them on a machine that others can reach."
     )
     discovery_enabled: bool = _variable(
-        "CATALOGUE_DISCOVERY_ENABLED",
         True,
         "`false` stops all scheduled discovery; manual refreshes still work.",
         live="Discovery and starts",
     )
     discovery_interval: int = _variable(
-        "CATALOGUE_DISCOVERY_INTERVAL",
         300,
         "Seconds between two listings of a source. 0 = only manual refreshes.",
         ge=0,
@@ -303,7 +259,6 @@ class Environment(BaseSettings):
         live="Discovery and starts",
     )
     retry_attempts: int = _variable(
-        "CATALOGUE_RETRY_ATTEMPTS",
         3,
         "How often a failed listing, or a start that certainly did not happen, is soon retried.",
         ge=0,
@@ -311,7 +266,6 @@ class Environment(BaseSettings):
         live="Discovery and starts",
     )
     execution_timeout: int = _variable(
-        "CATALOGUE_EXECUTION_TIMEOUT",
         300,
         "Seconds after which a run is cancelled, unless its workflow sets a timeout.",
         ge=1,
@@ -319,7 +273,6 @@ class Environment(BaseSettings):
         live="Runs",
     )
     inline_wait: float = _variable(
-        "CATALOGUE_INLINE_WAIT",
         50.0,
         "Seconds that a `tools/call` waits for its result before it returns a handle.",
         ge=0,
@@ -327,7 +280,6 @@ class Environment(BaseSettings):
         live="Runs",
     )
     inline_result_characters: int = _variable(
-        "CATALOGUE_INLINE_RESULT_CHARACTERS",
         100_000,
         "Maximum characters of a result that an MCP response contains in full; a longer result "
         "is shortened to its beginning and a link.",
@@ -335,7 +287,6 @@ class Environment(BaseSettings):
         le=100_000_000,
     )
     inline_content_bytes: int = _variable(
-        "CATALOGUE_INLINE_CONTENT_BYTES",
         4 * 1024 * 1024,
         "Maximum bytes of images, audio and files that an MCP response contains; the rest is "
         "replaced by links.",
@@ -343,7 +294,6 @@ class Environment(BaseSettings):
         le=1024 * 1024 * 1024,
     )
     max_concurrent_executions: int = _variable(
-        "CATALOGUE_MAX_CONCURRENT_EXECUTIONS",
         1000,
         "Maximum number of concurrent runs of all sources; further calls wait in the queue. 0 = no limit.",
         ge=0,
@@ -351,7 +301,6 @@ class Environment(BaseSettings):
         live="Limits",
     )
     max_concurrent_per_caller: int = _variable(
-        "CATALOGUE_MAX_CONCURRENT_PER_CALLER",
         200,
         "Maximum number of concurrent runs of one token or user. 0 = no limit.",
         ge=0,
@@ -359,7 +308,6 @@ class Environment(BaseSettings):
         live="Limits",
     )
     max_queued_executions: int = _variable(
-        "CATALOGUE_MAX_QUEUED_EXECUTIONS",
         1000,
         'Maximum number of calls in the queue; further calls are answered with "busy, try again in N s".',
         ge=0,
@@ -367,15 +315,9 @@ class Environment(BaseSettings):
         live="Limits",
     )
     max_queued_per_caller: int = _variable(
-        "CATALOGUE_MAX_QUEUED_PER_CALLER",
-        500,
-        "Maximum number of calls of one token or user in the queue.",
-        ge=0,
-        le=100_000,
-        live="Limits",
+        500, "Maximum number of calls of one token or user in the queue.", ge=0, le=100_000, live="Limits"
     )
     calls_per_minute: int = _variable(
-        "CATALOGUE_CALLS_PER_MINUTE",
         0,
         "Workflow calls per minute of one caller, counting all tokens of a user together. 0 = no limit.",
         ge=0,
@@ -383,7 +325,6 @@ class Environment(BaseSettings):
         live="Limits",
     )
     calls_at_once: int = _variable(
-        "CATALOGUE_CALLS_AT_ONCE",
         0,
         "Calls of one caller that may follow each other without a pause. 0 = ten seconds' worth.",
         ge=0,
@@ -391,7 +332,6 @@ class Environment(BaseSettings):
         live="Limits",
     )
     tool_calls_per_minute: int = _variable(
-        "CATALOGUE_TOOL_CALLS_PER_MINUTE",
         0,
         "Calls per minute of one workflow by all callers together, unless the workflow sets "
         "its own limit. 0 = no limit.",
@@ -400,7 +340,6 @@ class Environment(BaseSettings):
         live="Limits",
     )
     tool_calls_at_once: int = _variable(
-        "CATALOGUE_TOOL_CALLS_AT_ONCE",
         0,
         "Calls of one workflow that may follow each other without a pause. 0 = ten seconds' worth.",
         ge=0,
@@ -408,15 +347,9 @@ class Environment(BaseSettings):
         live="Limits",
     )
     token_days: int = _variable(
-        "CATALOGUE_TOKEN_DAYS",
-        90,
-        "Default lifetime of a new access token, in days.",
-        ge=1,
-        le=36_500,
-        live="Access tokens",
+        90, "Default lifetime of a new access token, in days.", ge=1, le=36_500, live="Access tokens"
     )
     max_token_days: int = _variable(
-        "CATALOGUE_MAX_TOKEN_DAYS",
         0,
         "Maximum lifetime of an access token, in days, except for users who may create tokens "
         "that never expire. 0 = no limit.",
@@ -425,7 +358,6 @@ class Environment(BaseSettings):
         live="Access tokens",
     )
     max_unapproved_per_caller: int = _variable(
-        "CATALOGUE_MAX_UNAPPROVED_PER_CALLER",
         1000,
         "Maximum number of calls of one token or user that wait for approval.",
         ge=1,
@@ -433,62 +365,47 @@ class Environment(BaseSettings):
         live="Limits",
     )
     approval_hours: float = _variable(
-        "CATALOGUE_APPROVAL_HOURS",
-        24.0,
-        "Hours that a call waits for approval before it expires.",
-        gt=0,
-        le=8760,
-        live="Approval",
+        24.0, "Hours that a call waits for approval before it expires.", gt=0, le=8760, live="Approval"
     )
     approve_own_calls: bool = _variable(
-        "CATALOGUE_APPROVE_OWN_CALLS",
-        False,
-        "Whether approvers may approve calls that they or their own tokens made.",
-        live="Approval",
+        False, "Whether approvers may approve calls that they or their own tokens made.", live="Approval"
     )
     approval_mail: Literal["off", "requests", "outcomes"] = _variable(
-        "CATALOGUE_APPROVAL_MAIL",
         "requests",
         "What is sent by e-mail if EMAIL_HOST is set: `requests` notifies approvers, "
         "`outcomes` also notifies the user behind the call of the outcome, `off` sends nothing.",
     )
     approval_webhook_url: str = _variable(
-        "CATALOGUE_APPROVAL_WEBHOOK_URL",
         "",
         "Address that receives each request for approval and each outcome; docs/approvals.md "
         "describes the format.",
     )
     approval_webhook_secret: SecretStr = _variable(
-        "CATALOGUE_APPROVAL_WEBHOOK_SECRET",
         SecretStr(""),
         "Secret that signs these messages: `whsec_` followed by a key in Base64, as of "
         "`openssl rand -base64 32`, or at least 32 characters that are the key themselves. Required if "
         "`CATALOGUE_APPROVAL_WEBHOOK_URL` is set.",
     )
-    email_host: str = _variable("EMAIL_HOST", "", "Mail server (SMTP). If empty, no e-mail is sent.")
-    email_port: int = _variable("EMAIL_PORT", 587, "Port of the mail server.", ge=1, le=65535)
+    email_host: str = _variable("", "Mail server (SMTP). If empty, no e-mail is sent.", variable="EMAIL_HOST")
+    email_port: int = _variable(587, "Port of the mail server.", ge=1, le=65535, variable="EMAIL_PORT")
     email_host_user: str = _variable(
-        "EMAIL_HOST_USER", "", "User name for the mail server, if it requires one."
+        "", "User name for the mail server, if it requires one.", variable="EMAIL_HOST_USER"
     )
     email_host_password: SecretStr = _variable(
-        "EMAIL_HOST_PASSWORD", SecretStr(""), "Password for the mail server."
+        SecretStr(""), "Password for the mail server.", variable="EMAIL_HOST_PASSWORD"
     )
     email_security: Literal["starttls", "tls", "none"] = _variable(
-        "EMAIL_SECURITY", "starttls", "How the connection is protected: `starttls`, `tls` or `none`."
+        "starttls", "How the connection is protected: `starttls`, `tls` or `none`.", variable="EMAIL_SECURITY"
     )
     email_from: str = _variable(
-        "DEFAULT_FROM_EMAIL", "workflow-catalogue@localhost", "Sender address of the product's e-mail."
+        "workflow-catalogue@localhost",
+        "Sender address of the product's e-mail.",
+        variable="DEFAULT_FROM_EMAIL",
     )
     idempotency_hours: float = _variable(
-        "CATALOGUE_IDEMPOTENCY_HOURS",
-        24.0,
-        "Hours that an idempotency key refers to its execution.",
-        gt=0,
-        le=8760,
-        live="Runs",
+        24.0, "Hours that an idempotency key refers to its execution.", gt=0, le=8760, live="Runs"
     )
     reattach_seconds: float = _variable(
-        "CATALOGUE_REATTACH_SECONDS",
         3600.0,
         "Seconds after a lost connection in which an identical call of the same caller joins "
         "the run in progress.",
@@ -497,7 +414,6 @@ class Environment(BaseSettings):
         live="Runs",
     )
     reattach_result_seconds: float = _variable(
-        "CATALOGUE_REATTACH_RESULT_SECONDS",
         120.0,
         "Seconds after the end of that run in which such a call gets its result instead of "
         "starting another run.",
@@ -506,7 +422,6 @@ class Environment(BaseSettings):
         live="Runs",
     )
     status_check_interval: float = _variable(
-        "CATALOGUE_STATUS_CHECK_INTERVAL",
         5.0,
         "Seconds between two polls of a new run for which no request waits, until previous "
         "runs of its workflow suggest a better interval.",
@@ -515,67 +430,57 @@ class Environment(BaseSettings):
         live="Runs",
     )
     max_request_bytes: int = _variable(
-        "CATALOGUE_MAX_REQUEST_BYTES",
         4 * 1024 * 1024,
         "Maximum size in bytes of a request body that MCP and REST accept.",
         ge=1024,
         le=1024 * 1024 * 1024,
     )
     max_payload_bytes: int = _variable(
-        "CATALOGUE_MAX_PAYLOAD_BYTES",
         10 * 1024 * 1024,
         "Maximum size in bytes of an input, output or raw engine response that a record stores in full.",
         ge=1024,
         le=1024 * 1024 * 1024,
     )
     stdio_commands: Annotated[dict[str, StdioCommand], NoDecode] = _variable(
-        "CATALOGUE_STDIO_COMMANDS",
         {},
         "Commands that sources of MCP servers may start, as a JSON object of names and "
         "argument lists. See docs/upstream-mcp.md.",
     )
     http_tool_hosts: str = _variable(
-        "CATALOGUE_HTTP_TOOL_HOSTS",
         "",
         "Private host names and networks that HTTP tools may reach, comma-separated, such as "
         "`billing.internal,10.1.0.0/16`.",
     )
     outbound_proxy: SecretStr = _variable(
-        "CATALOGUE_OUTBOUND_PROXY",
         SecretStr(""),
         "HTTP proxy for requests to engines, models and login providers, such as "
         "`http://user:password@proxy.example.com:3128`. See docs/operators.md.",
     )
     no_proxy: str = _variable(
-        "CATALOGUE_NO_PROXY",
         "",
         "Host names and networks that are reached without that proxy, comma-separated, such as "
         "`*.corp.example,10.0.0.0/8`; a network applies to hosts given as addresses.",
     )
     openai_base_url: str = _variable(
-        "OPENAI_BASE_URL",
         "https://api.openai.com/v1",
         "Model server of `POST /workflow`: any server with an OpenAI-compatible chat completions API.",
+        variable="OPENAI_BASE_URL",
     )
     openai_api_key: SecretStr = _variable(
-        "OPENAI_API_KEY",
         SecretStr(""),
         "API key of the model server, if it requires one, or a reference to a secret; "
         "docs/security.md describes references.",
+        variable="OPENAI_API_KEY",
     )
     openai_model: str = _variable(
-        "OPENAI_MODEL", "", "Model that chooses tools. Without it, `POST /workflow` returns an error."
+        "",
+        "Model that chooses tools. Without it, `POST /workflow` returns an error.",
+        variable="OPENAI_MODEL",
     )
     model_timeout: float = _variable(
-        "CATALOGUE_MODEL_TIMEOUT",
-        60.0,
-        "Seconds that a response of the model may take.",
-        gt=0,
-        le=3600,
-        live="Language model",
+        60.0, "Seconds that a response of the model may take.", gt=0, le=3600, live="Language model"
     )
     model_retries: int = _variable(
-        "CATALOGUE_MODEL_RETRIES",
         2,
         "How often a request to the model is retried when the model is busy or cannot be reached.",
         ge=0,
@@ -583,7 +488,6 @@ class Environment(BaseSettings):
         live="Language model",
     )
     model_context_tokens: int = _variable(
-        "CATALOGUE_MODEL_CONTEXT_TOKENS",
         16_000,
         "Maximum length of a prompt, in estimated tokens. If the tools do not fit, the model "
         "first chooses which to describe.",
@@ -591,21 +495,15 @@ class Environment(BaseSettings):
         le=10_000_000,
     )
     model_answer_tokens: int = _variable(
-        "CATALOGUE_MODEL_ANSWER_TOKENS",
-        2_000,
-        "Maximum length of a response of the model, in tokens.",
-        ge=100,
-        le=1_000_000,
+        2_000, "Maximum length of a response of the model, in tokens.", ge=100, le=1_000_000
     )
     page_size: int = _variable(
-        "CATALOGUE_PAGE_SIZE",
         1000,
         "Number of tools, resources or prompts per page of MCP lists; many clients read only the first page.",
         ge=1,
         le=100_000,
     )
     list_ttl: float = _variable(
-        "CATALOGUE_LIST_TTL",
         10.0,
         "Seconds that MCP clients may cache a list; subscribers are notified of changes.",
         ge=0,
@@ -613,57 +511,40 @@ class Environment(BaseSettings):
     )
 
     oauth_enabled: bool = _variable(
-        "CATALOGUE_OAUTH",
         True,
         "Whether MCP clients can sign users in through the browser; with `false`, clients need "
         "access tokens.",
+        variable="CATALOGUE_OAUTH",
     )
     oauth_registration: bool = _variable(
-        "CATALOGUE_OAUTH_REGISTRATION",
-        True,
-        "Whether clients may register themselves (RFC 7591). A user's consent is always required.",
+        True, "Whether clients may register themselves (RFC 7591). A user's consent is always required."
     )
     oauth_client_documents: bool = _variable(
-        "CATALOGUE_OAUTH_CLIENT_DOCUMENTS",
         True,
         "Whether clients may use the public https address of their metadata document as client "
         "ID. The product then reads the document.",
     )
     oauth_document_hosts: str = _variable(
-        "CATALOGUE_OAUTH_DOCUMENT_HOSTS",
         "",
         "Private hosts that may also serve such documents, comma-separated, in the format of "
         "`CATALOGUE_HTTP_TOOL_HOSTS`.",
     )
     oauth_document_ca_file: str = _variable(
-        "CATALOGUE_OAUTH_DOCUMENT_CA_FILE",
-        "",
-        "File of certificate authorities that are trusted for these hosts in addition to the public ones.",
+        "", "File of certificate authorities that are trusted for these hosts in addition to the public ones."
     )
     oauth_token_seconds: int = _variable(
-        "CATALOGUE_OAUTH_TOKEN_SECONDS",
         3600,
         "Lifetime in seconds of an application's access token. Applications renew it themselves.",
         ge=60,
         le=86_400,
     )
     oauth_refresh_days: int = _variable(
-        "CATALOGUE_OAUTH_REFRESH_DAYS",
-        30,
-        "Days without use after which a user must sign an application in again.",
-        ge=1,
-        le=365,
+        30, "Days without use after which a user must sign an application in again.", ge=1, le=365
     )
     audit_call_days: int = _variable(
-        "CATALOGUE_AUDIT_CALL_DAYS",
-        400,
-        "Days that the audit keeps calls. 0 = forever.",
-        ge=0,
-        le=36_500,
-        live="Audit",
+        400, "Days that the audit keeps calls. 0 = forever.", ge=0, le=36_500, live="Audit"
     )
     audit_sign_in_days: int = _variable(
-        "CATALOGUE_AUDIT_SIGN_IN_DAYS",
         400,
         "Days that the audit keeps sign-ins, sign-outs and failed sign-ins. 0 = forever.",
         ge=0,
@@ -671,7 +552,6 @@ class Environment(BaseSettings):
         live="Audit",
     )
     audit_access_days: int = _variable(
-        "CATALOGUE_AUDIT_ACCESS_DAYS",
         1100,
         "Days that the audit keeps entries about tokens, users, roles and approvals. 0 = forever.",
         ge=0,
@@ -679,7 +559,6 @@ class Environment(BaseSettings):
         live="Audit",
     )
     audit_change_days: int = _variable(
-        "CATALOGUE_AUDIT_CHANGE_DAYS",
         1100,
         "Days that the audit keeps entries about curation, settings, imports and exports. 0 = forever.",
         ge=0,
@@ -687,7 +566,6 @@ class Environment(BaseSettings):
         live="Audit",
     )
     secrets_dir: str = _variable(
-        "CATALOGUE_SECRETS_DIR",
         "",
         "Folder with the files to which `file:` references to secrets may refer. Default: "
         "`secrets` in the data folder.",
@@ -934,7 +812,7 @@ def secret_variables() -> dict[str, str]:
 
 def variable_names() -> list[str]:
     """In the order of the fields."""
-    return [str(field.validation_alias.choices[0]) for field in Environment.model_fields.values()]  # type: ignore[union-attr]
+    return [str(field.validation_alias) for field in Environment.model_fields.values()]
 
 
 def _unreadable(folder: Path) -> list[str]:
@@ -1012,7 +890,7 @@ def _describe_live(name: str) -> dict[str, Any]:
                 bounds["maximum"] = most
     return {
         "name": name,
-        "variable": field.validation_alias.choices[0],  # type: ignore[union-attr]
+        "variable": field.validation_alias,
         "group": field.json_schema_extra[GROUP],
         "type": field.annotation,
         "description": field.description,
