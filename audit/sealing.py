@@ -222,7 +222,7 @@ def prune(*, seconds: float | None = None) -> int:
     stays, and an entry of the audit itself records the removal. Returns how many entries."""
     removed, work_time = 0, WorkTime(seconds)
     for kind, setting in DAYS.items():
-        days: int = settings.CATALOGUE[setting]  # type: ignore[literal-required]
+        days: int = getattr(settings.CATALOGUE, setting)
         while days and not work_time.is_over:
             begun = time.monotonic()
             number = _prune_segment(kind, timezone.now() - timedelta(days=days), days)

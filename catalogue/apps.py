@@ -28,11 +28,9 @@ class CatalogueConfig(AppConfig):
         post_migrate.connect(keep_roles_up_to_date)
         audit.follow_history()
         settings.CATALOGUE.overrides = product_settings.remembered  # type: ignore[attr-defined]
-        allow_stdio_commands(settings.CATALOGUE["stdio_commands"])
-        allow_http_tool_hosts(settings.CATALOGUE["http_tool_hosts"])
-        use_outbound_proxy(
-            settings.CATALOGUE["outbound_proxy"].get_secret_value(), settings.CATALOGUE["no_proxy"]
-        )
+        allow_stdio_commands(settings.CATALOGUE.stdio_commands)
+        allow_http_tool_hosts(settings.CATALOGUE.http_tool_hosts)
+        use_outbound_proxy(settings.CATALOGUE.outbound_proxy.get_secret_value(), settings.CATALOGUE.no_proxy)
 
 
 def keep_roles_up_to_date(app_config: AppConfig, apps: Apps = present_apps, **_: Any) -> None:

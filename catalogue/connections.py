@@ -242,7 +242,7 @@ class Listening:
 def make_due_after_change(source_id: int) -> bool:
     """List the source again as soon as allowed, also after a listing in progress; False if never."""
     source = Source.objects.filter(pk=source_id, enabled=True).first()
-    if source is None or not (settings.CATALOGUE["discovery_enabled"] and source.effective_refresh_interval):
+    if source is None or not (settings.CATALOGUE.discovery_enabled and source.effective_refresh_interval):
         return False
     now = due = timezone.now()
     if source.failures:

@@ -66,7 +66,7 @@ def refresh_source(
 
 def due_sources() -> list[int]:
     """Ids of the sources to list now; none while discovery is off (A4.1)."""
-    if not settings.CATALOGUE["discovery_enabled"]:
+    if not settings.CATALOGUE.discovery_enabled:
         return []
     return list(Source.objects.due(timezone.now()).values_list("pk", flat=True))
 
@@ -96,7 +96,7 @@ def correct_times() -> None:
 
 def make_due(sources: QuerySet[Source]) -> int:
     """Have the worker list them next. Returns how many; 0 while discovery is off."""
-    if not settings.CATALOGUE["discovery_enabled"]:
+    if not settings.CATALOGUE.discovery_enabled:
         return 0
     return sources.filter(enabled=True).update(next_refresh_at=timezone.now())
 
@@ -109,7 +109,7 @@ def list_again_after_outage(source_name: str) -> None:
 
 def sources_to_list_at_start() -> list[int]:
     """Ids of the sources that are refreshed automatically (A1.1)."""
-    if not settings.CATALOGUE["discovery_enabled"]:
+    if not settings.CATALOGUE.discovery_enabled:
         return []
     return [source.pk for source in Source.objects.filter(enabled=True) if source.effective_refresh_interval]
 
@@ -364,7 +364,7 @@ def _retry_wait(source: Source, error: ConnectorError) -> float:
     if not interval:
         return 0.0
     backoff = backoff_seconds(source.failures, first=FIRST_RETRY_SECONDS, longest=LONGEST_RETRY_SECONDS)
-    if source.failures >= settings.CATALOGUE["retry_attempts"]:
+    if source.failures >= settings.CATALOGUE.retry_attempts:
         backoff = max(backoff, interval)
     asked = error.retry_after if isinstance(error, Unreachable) else None
     return max(backoff, asked or 0.0)

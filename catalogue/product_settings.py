@@ -49,7 +49,7 @@ class LiveSetting:
 
     @property
     def value(self) -> Any:
-        return settings.CATALOGUE[self.name]  # type: ignore[literal-required]
+        return getattr(settings.CATALOGUE, self.name)
 
     @property
     def origin(self) -> Origin:

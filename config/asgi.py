@@ -80,7 +80,7 @@ def build_application() -> Starlette:
     # All other paths, unchanged: a mount would cut a path at a line break.
     application.router.redirect_slashes = False
     # Above Django's limits, whose answers are better but need the whole body on disk.
-    largest = settings.CATALOGUE["max_request_bytes"] + 1024 * 1024
+    largest = settings.CATALOGUE.max_request_bytes + 1024 * 1024
     application.router.default = cast(
         ASGIApp, ThreadHandler(largest_body=largest, is_known=is_known, doorkeeper=doorkeeper)
     )

@@ -851,29 +851,32 @@ class Overrides(Protocol):
     def current(self) -> Mapping[str, Any]: ...
 
 
-class LiveSettings(dict[str, Any]):
-    """Values by name, with changes applied at each reading; a copy has the environment's values."""
+class LiveSettings:
+    """The environment's fields, with changes by administrators applied at each reading."""
+
+    _values: Mapping[str, Any] = {}
 
     def __init__(self, values: Mapping[str, Any], overrides: "Overrides | None" = None) -> None:
-        super().__init__(values)
+        self._values = values
         self.overrides = overrides  # `catalogue.product_settings` provides them
 
-    def __getitem__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> Any:
         if name in LIVE_SETTINGS and (overrides := self.overrides) is not None:
             # A call reads several within the time for which they are known.
             is_known = time.monotonic() <= overrides.known_until
             changed = overrides.known if is_known else overrides.current()
             if name in changed:
                 return changed[name]
-        return super().__getitem__(name)
+        return self.given(name)
 
     def given(self, name: str) -> Any:
-        return super().__getitem__(name)
+        if name not in self._values:
+            raise AttributeError(f"There is no setting {name}.")
+        return self._values[name]
 
-    def __or__(self, other: Any) -> Self:  # type: ignore[override]
+    def __or__(self, other: Mapping[str, Any]) -> Self:
         """With other values of the environment."""
-        values = {name: self.given(name) for name in self}
-        return type(self)(values | other, self.overrides)
+        return type(self)({**self._values, **other}, self.overrides)
 
 
 def _describe_live(name: str) -> dict[str, Any]:

@@ -5,20 +5,18 @@ import secrets
 import sqlite3
 import sys
 from pathlib import Path
-from typing import Any, TypedDict, cast
+from typing import Any, cast
 from urllib.parse import quote, urlsplit
 
 import dj_database_url
 from django.templatetags.static import static
 from django.urls import reverse_lazy
 from loguru import logger
-from pydantic import SecretStr
 
-from config.environment import BASE_DIR, LiveSettings, read_environment, secret_variables
+from config.environment import BASE_DIR, Environment, LiveSettings, read_environment, secret_variables
 from config.environment import LIVE_SETTINGS as CHANGEABLE
 from config.logging import configure_logging, process_name
 from config.private_files import keep_private, keep_private_database, write_secret_once
-from connectors.network.policy import StdioCommand
 from telemetry.traces import export_spans
 
 ENVIRONMENT = read_environment()
@@ -388,91 +386,7 @@ SECRET_VARIABLES = secret_variables()
 SECRETS_DIR = Path(ENVIRONMENT.secrets_dir) if ENVIRONMENT.secrets_dir else DATA_DIR / "secrets"
 
 
-class CatalogueSettings(TypedDict):
-    """Settings for the rooms; `config.environment` documents them."""
-
-    discovery_enabled: bool
-    discovery_interval: int
-    retry_attempts: int
-    execution_timeout: int
-    inline_wait: float
-    inline_result_characters: int
-    inline_content_bytes: int
-    max_concurrent_executions: int
-    max_concurrent_per_caller: int
-    max_queued_executions: int
-    max_queued_per_caller: int
-    calls_per_minute: int
-    calls_at_once: int
-    tool_calls_per_minute: int
-    tool_calls_at_once: int
-    token_days: int
-    max_token_days: int
-    max_unapproved_per_caller: int
-    approval_hours: float
-    approve_own_calls: bool
-    approval_mail: str
-    approval_webhook_url: str
-    approval_webhook_secret: SecretStr
-    idempotency_hours: float
-    reattach_seconds: float
-    reattach_result_seconds: float
-    status_check_interval: float
-    max_request_bytes: int
-    max_payload_bytes: int
-    stdio_commands: dict[str, StdioCommand]
-    http_tool_hosts: str
-    outbound_proxy: SecretStr
-    no_proxy: str
-    trusted_proxies: str
-    oauth_issuer: str
-    oauth_audiences: str
-    oauth_token_types: str
-    oauth_client_id: str
-    oauth_client_secret: SecretStr
-    oauth_introspection_url: str
-    oauth_user_claim: str
-    oauth_scopes: dict[str, str]
-    oauth_role_without_user: str
-    login_issuer: str
-    login_client_id: str
-    login_client_secret: SecretStr
-    login_name: str
-    login_scopes: str
-    login_user_claim: str
-    login_creates_users: bool
-    login_groups_claim: str
-    login_groups: dict[str, str]
-    login_hours: float
-    login_passwords: bool
-    second_factor: str
-    openai_base_url: str
-    openai_api_key: SecretStr
-    openai_model: str
-    model_timeout: float
-    model_retries: int
-    model_context_tokens: int
-    model_answer_tokens: int
-    page_size: int
-    list_ttl: float
-    oauth_enabled: bool
-    oauth_registration: bool
-    oauth_client_documents: bool
-    oauth_document_hosts: str
-    oauth_document_ca_file: str
-    allowed_origins: str
-    login_ends_at_provider: bool
-    audit_call_days: int
-    audit_sign_in_days: int
-    audit_access_days: int
-    audit_change_days: int
-    metrics_tools: int
-
-
-CATALOGUE = cast(
-    CatalogueSettings,
-    LiveSettings({name: getattr(ENVIRONMENT, name) for name in CatalogueSettings.__annotations__}),
-)
+CATALOGUE = cast(Environment, LiveSettings(dict(ENVIRONMENT)))  # For the rooms
 LIVE_SETTINGS = {  # Those that administrators can change; `is_given`: the environment sets it
     name: field | {"is_given": name in ENVIRONMENT.model_fields_set} for name, field in CHANGEABLE.items()
 }

@@ -44,7 +44,7 @@ def _evaluate(chosen: list[Instruction], options: argparse.Namespace) -> None:
     from django.conf import settings
     from django.core.management import call_command
 
-    model: str = settings.CATALOGUE["openai_model"]
+    model: str = settings.CATALOGUE.openai_model
     if not model:
         sys.exit(NOTHING_CONFIGURED)
     from evaluation.attempts import CannotRun
@@ -58,7 +58,7 @@ def _evaluate(chosen: list[Instruction], options: argparse.Namespace) -> None:
     if options.json:
         print(json.dumps(as_json(attempts, model=model), ensure_ascii=False, indent=2))
     else:
-        print(f"\n{model} at {settings.CATALOGUE['openai_base_url']}", *summary(attempts), sep="\n")
+        print(f"\n{model} at {settings.CATALOGUE.openai_base_url}", *summary(attempts), sep="\n")
 
 
 async def _attempt(chosen: list[Instruction], *, repeat: int, quiet: bool) -> list["Attempt"]:

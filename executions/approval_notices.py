@@ -162,8 +162,8 @@ def sign(secret: str, *, message_id: str, timestamp: int, body: bytes) -> str:
 
 
 def send_webhook(notice: ApprovalNotice, approval: Approval) -> None:
-    address = settings.CATALOGUE["approval_webhook_url"]
-    secret = settings.CATALOGUE["approval_webhook_secret"].get_secret_value()
+    address = settings.CATALOGUE.approval_webhook_url
+    secret = settings.CATALOGUE.approval_webhook_secret.get_secret_value()
     if not address:
         return
     body = json.dumps(describe(notice, approval), ensure_ascii=False).encode()
@@ -231,7 +231,7 @@ def approvers_of(approval: Approval) -> Iterable[Any]:
     people = get_user_model().objects.with_perm(
         PERMISSION, backend="django.contrib.auth.backends.ModelBackend"
     )
-    if approval.asked_by_id is not None and not settings.CATALOGUE["approve_own_calls"]:
+    if approval.asked_by_id is not None and not settings.CATALOGUE.approve_own_calls:
         people = people.exclude(pk=approval.asked_by_id)
     return people.filter(is_staff=True).exclude(email="").order_by("pk")[:MOST_APPROVERS]
 

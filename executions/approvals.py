@@ -148,7 +148,7 @@ def find_waiting(binding: Binding, caller: Caller) -> Execution | None:
 
 def check_room(caller: Caller) -> None:
     """Raises Busy if the caller has too many calls waiting for approval."""
-    most = settings.CATALOGUE["max_unapproved_per_caller"]
+    most = settings.CATALOGUE.max_unapproved_per_caller
     # By the index of executions that are not admitted.
     theirs = Execution.objects.filter(
         admitted_at=None, finished_at=None, state="unapproved", caller=caller.key
@@ -171,7 +171,7 @@ def request_approval(
         content=binding.content,
         asked_by_id=caller.user_id,
         requested_at=now,
-        expires_at=now + timedelta(hours=settings.CATALOGUE["approval_hours"]),
+        expires_at=now + timedelta(hours=settings.CATALOGUE.approval_hours),
         standing=standing,
     )
     if standing is not None:
@@ -242,7 +242,7 @@ def _why_not_now(approval: Approval, execution: Execution, user: Any, verdict: s
 
 
 def may_approve(approval: Approval, execution: Execution, user: Any) -> bool:
-    return bool(settings.CATALOGUE["approve_own_calls"]) or not is_own_call(approval, execution, user)
+    return bool(settings.CATALOGUE.approve_own_calls) or not is_own_call(approval, execution, user)
 
 
 def is_own_call(approval: Approval, execution: Execution, user: Any) -> bool:
@@ -361,12 +361,12 @@ def _note(execution: Execution, what: str, outcome: str = "", **details: Any) ->
 
 
 def notice_channels(kind: str) -> list[str]:
-    wanted = settings.CATALOGUE["approval_mail"]
+    wanted = settings.CATALOGUE.approval_mail
     has_mail = settings.EMAIL_HOST and (
         wanted == "outcomes" or (wanted == "requests" and kind == ApprovalNotice.Kind.REQUESTED)
     )
     channels = [ApprovalNotice.Channel.EMAIL.value] if has_mail else []
-    has_webhook = settings.CATALOGUE["approval_webhook_url"]
+    has_webhook = settings.CATALOGUE.approval_webhook_url
     return channels + ([ApprovalNotice.Channel.WEBHOOK.value] if has_webhook else [])
 
 
@@ -455,7 +455,7 @@ def page_of(approval: Approval) -> str:
 def own_approver(approval: Approval) -> Any:
     """The user behind the call if they may decide it alone; else None."""
     user = approval.asked_by
-    if user is None or approval.approvers_needed > 1 or not settings.CATALOGUE["approve_own_calls"]:
+    if user is None or approval.approvers_needed > 1 or not settings.CATALOGUE.approve_own_calls:
         return None
     return user if user.is_active and user.has_perm(PERMISSION) else None
 

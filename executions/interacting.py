@@ -218,7 +218,7 @@ def _check_answer(value: Any) -> None:
         size = len(json.dumps(value, allow_nan=False))
     except (TypeError, ValueError):
         raise InvalidAnswer("The run's answer is not JSON.") from None
-    if size > (limit := settings.CATALOGUE["max_payload_bytes"]):
+    if size > (limit := settings.CATALOGUE.max_payload_bytes):
         raise InvalidAnswer(f"The run's answer is too large: {size:,} bytes exceed the limit of {limit:,}.")
 
 

@@ -141,7 +141,7 @@ def _of_executions(now: datetime) -> list[Metric]:
 
 def _of_usage(since: datetime) -> list[Metric]:
     sources = list(Source.objects.order_by("pk").values_list("name", flat=True)[:SOURCES])
-    most_tools = settings.CATALOGUE["metrics_tools"]
+    most_tools = settings.CATALOGUE.metrics_tools
     tools = set(Workflow.objects.order_by("pk").values_list("tool_name", flat=True)[:most_tools])
     rows = (
         HourlyUsage.objects.filter(hour__gte=since)

@@ -77,8 +77,8 @@ class Place:
     @property
     def limits(self) -> Limits:
         most = {
-            PRODUCT: settings.CATALOGUE["max_concurrent_executions"],
-            Room(CALLER, self.caller): settings.CATALOGUE["max_concurrent_per_caller"],
+            PRODUCT: settings.CATALOGUE.max_concurrent_executions,
+            Room(CALLER, self.caller): settings.CATALOGUE.max_concurrent_per_caller,
             Room(SOURCE, self.source): self.source_limit,
             Room(WORKFLOW, self.workflow): self.workflow_limit,
         }

@@ -122,8 +122,8 @@ def forget_admissions() -> None:
 
 def _check_queue(caller: Caller) -> None:
     """Raises Busy if the queue is full for this caller, whose first call may wait unless a bound is 0."""
-    most = settings.CATALOGUE["max_queued_executions"]
-    most_of_one = settings.CATALOGUE["max_queued_per_caller"]
+    most = settings.CATALOGUE.max_queued_executions
+    most_of_one = settings.CATALOGUE.max_queued_per_caller
     queued = Execution.objects.queued().order_by()
     number = queued.aggregate(all=Count("pk"), own=Count("pk", filter=Q(caller=caller.key)))
     if not most or not most_of_one:
@@ -157,7 +157,7 @@ def read_idempotency_key(sent: Any) -> str:
 
 def first_unless_expired(with_key: QuerySet[RowT]) -> RowT | None:
     """The row of an idempotency key. An expired one gives its key up, for the next call."""
-    expired = timezone.now() - timedelta(hours=settings.CATALOGUE["idempotency_hours"])
+    expired = timezone.now() - timedelta(hours=settings.CATALOGUE.idempotency_hours)
     known: Any = with_key.first()
     if known is not None and known.created_at < expired:
         with_key.filter(created_at__lt=expired).update(idempotency_key="")
@@ -291,7 +291,7 @@ def _hash_of(request: StartRequest, workflow: Workflow | None) -> str:
         problem = ArgumentProblem("", "JSON has no infinite numbers and no NaN")
         raise refusals.InvalidArguments(request.tool_name, [problem]) from None
     # Not truncated like an engine's answer: a repeated start sends it again.
-    if (size := len(canonical)) > (limit := settings.CATALOGUE["max_payload_bytes"]):
+    if (size := len(canonical)) > (limit := settings.CATALOGUE.max_payload_bytes):
         problem = ArgumentProblem("", f"{size} bytes exceed the limit of {limit}")
         raise refusals.InvalidArguments(request.tool_name, [problem])
     return hashlib.sha256(canonical.encode()).hexdigest()
@@ -336,7 +336,7 @@ def _reattach(request: StartRequest, workflow: Workflow, digest: str) -> Executi
     """
     if request.idempotency_key or not (request.may_reattach and workflow.reattach):
         return None
-    if not (seconds := settings.CATALOGUE["reattach_seconds"]):
+    if not (seconds := settings.CATALOGUE.reattach_seconds):
         return None
     now = timezone.now()
     # Rarely true, and building the query below takes twenty times as long.
@@ -353,7 +353,7 @@ def _reattach(request: StartRequest, workflow: Workflow, digest: str) -> Executi
         awaited_until__lt=now,
         awaited_until__gt=now - timedelta(seconds=seconds) - LONG_PAST,
     )
-    recent = now - timedelta(seconds=settings.CATALOGUE["reattach_result_seconds"])
+    recent = now - timedelta(seconds=settings.CATALOGUE.reattach_result_seconds)
     abandoned = abandoned.filter(
         Q(finished_at=None) | Q(finished_at__gt=recent) | Q(awaited_until__gt=recent - LONG_PAST)
     )

@@ -77,7 +77,7 @@ def inline_wait(
         return float(execution.timeout_seconds) + GRACE_SECONDS
     decided = None if workflow is None else workflow.inline_wait_seconds
     known = [float(limit) for limit in (decided, patience) if limit is not None]
-    default: float = settings.CATALOGUE["inline_wait"]
+    default: float = settings.CATALOGUE.inline_wait
     if is_assumed and decided is None:
         known.append(default)
     return min(known, default=default)

@@ -12,7 +12,7 @@ WITH_PORT = re.compile(r"\[(?P<ipv6>[^\[\]]*)\](?::\d+)?|(?P<ipv4>[\d.]+):\d+")
 
 def client_address(peer: str | None, forwarded_for: str) -> str:
     """The peer's, or the one that a trusted proxy names in `X-Forwarded-For`."""
-    listed = settings.CATALOGUE["trusted_proxies"].split(",")
+    listed = settings.CATALOGUE.trusted_proxies.split(",")
     trusted = [ipaddress.ip_network(network.strip()) for network in listed if network.strip()]
     hops = [hop.strip() for hop in forwarded_for.split(",") if hop.strip()]
     address = _plain(peer or "")

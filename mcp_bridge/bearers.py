@@ -56,7 +56,7 @@ KINDS: dict[Kind, TokenKind] = {  # In this order; the first whose form fits dec
         describe=tokens.describe_wrong_token,
     ),
     Kind.OAUTH: TokenKind(
-        fits=lambda text: settings.CATALOGUE["oauth_enabled"] and text.startswith(grants.TOKEN_START),
+        fits=lambda text: settings.CATALOGUE.oauth_enabled and text.startswith(grants.TOKEN_START),
         read=grants.read_token,
         usable=grants.usable_tokens,
         describe=grants.describe_wrong_token,

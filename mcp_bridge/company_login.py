@@ -63,7 +63,7 @@ class CompanyBackend(BaseBackend):
 
 def _in_words(problem: Exception) -> str:
     """The message for the user; the log has the details."""
-    name = settings.CATALOGUE["login_name"]
+    name = settings.CATALOGUE.login_name
     if isinstance(problem, LoginRefused):
         logger.warning("Refused a login by OpenID Connect: {}", problem)
         return str(problem)
@@ -77,9 +77,9 @@ def _in_words(problem: Exception) -> str:
 def _issuer() -> Issuer:
     known = settings.CATALOGUE
     return issuer_at(
-        known["login_issuer"],
-        client_id=known["login_client_id"],
-        client_secret=known["login_client_secret"],
+        known.login_issuer,
+        client_id=known.login_client_id,
+        client_secret=known.login_client_secret,
     )
 
 
@@ -106,7 +106,7 @@ def callback_url() -> str:
 def admit(claims: dict[str, Any]) -> User:
     """The user of these claims, with the groups that they name. Raises LoginRefused."""
     try:
-        user = find_user(claims, claim=settings.CATALOGUE["login_user_claim"])
+        user = find_user(claims, claim=settings.CATALOGUE.login_user_claim)
         identity = identity_of(claims)
     except TokenRefused as problem:
         raise LoginRefused(f"This login cannot be linked to an account: {problem}.") from None
@@ -128,9 +128,9 @@ def _make_user(claims: dict[str, Any]) -> User:
     """Raises LoginRefused."""
     known = settings.CATALOGUE
     named = str(claims.get("preferred_username") or claims["sub"])
-    if not known["login_creates_users"]:
+    if not known.login_creates_users:
         raise LoginRefused(f"There is no account for {named}. Ask an administrator to create one.")
-    if known["login_groups"] and not _wanted(claims):
+    if known.login_groups and not _wanted(claims):
         raise LoginRefused("None of your groups has access. Ask an administrator which groups do.")
     verified = claims.get(EMAIL) if claims.get("email_verified") is True else ""
     user = User(username=named, email=verified if isinstance(verified, str) else "")
@@ -144,13 +144,13 @@ def _make_user(claims: dict[str, Any]) -> User:
             f"An account cannot be created for {named}: the name is already taken or is not valid. "
             "Ask an administrator for help."
         ) from None
-    record_change(_actor(user), [user], f"Created at the first login with {known['login_name']}.")
+    record_change(_actor(user), [user], f"Created at the first login with {known.login_name}.")
     return user
 
 
 def _set_groups(user: User, claims: dict[str, Any]) -> None:
     """Adds and removes only groups that the setting names."""
-    managed = set(settings.CATALOGUE["login_groups"].values())
+    managed = set(settings.CATALOGUE.login_groups.values())
     if not managed:
         return
     wanted, found = _wanted(claims), Group.objects.filter(name__in=managed).in_bulk(field_name="name")
@@ -178,17 +178,15 @@ def _set_groups(user: User, claims: dict[str, Any]) -> None:
             if names
         ]
         record_change(
-            _actor(user), [user], f"At a login with {settings.CATALOGUE['login_name']}: {'; '.join(said)}."
+            _actor(user), [user], f"At a login with {settings.CATALOGUE.login_name}: {'; '.join(said)}."
         )
 
 
 def _wanted(claims: dict[str, Any]) -> set[str]:
     known = settings.CATALOGUE
-    named = claims.get(known["login_groups_claim"])
+    named = claims.get(known.login_groups_claim)
     theirs = [named] if isinstance(named, str) else named if isinstance(named, list) else []
-    return {
-        known["login_groups"][one] for one in theirs if isinstance(one, str) and one in known["login_groups"]
-    }
+    return {known.login_groups[one] for one in theirs if isinstance(one, str) and one in known.login_groups}
 
 
 def _actor(user: User) -> Actor:
@@ -201,8 +199,8 @@ class _Settings:
         """Replaces a second set of settings for the library."""
         known = {
             "OIDC_OP_AUTHORIZATION_ENDPOINT": "",  # Read from the provider's metadata, for each login
-            "OIDC_RP_CLIENT_ID": settings.CATALOGUE["login_client_id"],
-            "OIDC_RP_SCOPES": settings.CATALOGUE["login_scopes"],
+            "OIDC_RP_CLIENT_ID": settings.CATALOGUE.login_client_id,
+            "OIDC_RP_SCOPES": settings.CATALOGUE.login_scopes,
             "OIDC_USE_PKCE": True,
             "OIDC_AUTHENTICATION_CALLBACK_URL": "company-login-callback",
             "OIDC_AUTH_REQUEST_EXTRA_PARAMS": {"redirect_uri": callback_url()},
@@ -218,7 +216,7 @@ def _refuse(request: HttpRequest, words: str, next_page: str | None) -> HttpResp
 
 class BeginLogin(_Settings, OIDCAuthenticationRequestView):  # type: ignore[misc]
     def get(self, request: HttpRequest) -> HttpResponse:
-        if not settings.CATALOGUE["login_issuer"]:
+        if not settings.CATALOGUE.login_issuer:
             raise Http404
         try:
             begun = _issuer().endpoint("authorization_endpoint")
@@ -237,14 +235,14 @@ class BeginLogin(_Settings, OIDCAuthenticationRequestView):  # type: ignore[misc
 class EndLogin(_Settings, OIDCAuthenticationCallbackView):  # type: ignore[misc]
     def get(self, request: HttpRequest) -> HttpResponse:
         known = settings.CATALOGUE
-        if not known["login_issuer"]:
+        if not known.login_issuer:
             raise Http404
-        again = f"Login with {known['login_name']} was not completed. Try again."
+        again = f"Login with {known.login_name} was not completed. Try again."
         this_login = request.session.get(STATES, {}).get(request.GET.get("state", ""), {})
         if NEXT in this_login:
             request.session[NEXT_PAGE] = this_login[NEXT]
         # The request's error text is not shown: any page can link here with one.
-        if "error" in request.GET or request.GET.get("iss", known["login_issuer"]) != known["login_issuer"]:
+        if "error" in request.GET or request.GET.get("iss", known.login_issuer) != known.login_issuer:
             return _refuse(request, again, request.session.get(NEXT_PAGE))
         try:
             answer: HttpResponse = super().get(request)
@@ -255,15 +253,15 @@ class EndLogin(_Settings, OIDCAuthenticationCallbackView):  # type: ignore[misc]
     def login_success(self) -> HttpResponse:
         answer: HttpResponse = super().login_success()
         # A time, because a number of seconds would begin again with each change of the session.
-        ends_at = timezone.now() + timedelta(hours=settings.CATALOGUE["login_hours"])
+        ends_at = timezone.now() + timedelta(hours=settings.CATALOGUE.login_hours)
         self.request.session.set_expiry(ends_at)
-        if settings.CATALOGUE["login_ends_at_provider"]:
+        if settings.CATALOGUE.login_ends_at_provider:
             sealed = encrypt_credentials({ID_TOKEN: self.request.id_token})
             self.request.session[ID_TOKEN] = sealed
         return answer
 
     def login_failure(self) -> HttpResponse:
-        again = f"Login with {settings.CATALOGUE['login_name']} was not completed. Try again."
+        again = f"Login with {settings.CATALOGUE.login_name} was not completed. Try again."
         words = getattr(self.request, "login_problem", again)
         return _refuse(self.request, words, self.request.session.get(NEXT_PAGE))
 
@@ -291,7 +289,7 @@ def _end_at_provider(sealed: str) -> str:
         return ""
     query = {
         "id_token_hint": id_token,
-        "client_id": settings.CATALOGUE["login_client_id"],
+        "client_id": settings.CATALOGUE.login_client_id,
         "post_logout_redirect_uri": f"{settings.PUBLIC_URL}{reverse('admin:login')}",
     }
     return f"{address}{'&' if '?' in address else '?'}{urlencode(query)}"

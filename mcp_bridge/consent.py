@@ -241,7 +241,7 @@ class TokenEndpoint(views.TokenView):  # type: ignore[misc]
 @require_POST
 def register(request: HttpRequest) -> HttpResponseBase:
     """RFC 7591. A registration that no user allows is removed after a day."""
-    if not settings.CATALOGUE["oauth_registration"]:
+    if not settings.CATALOGUE.oauth_registration:
         raise Http404
     address = address_of(request)
     try:
@@ -301,7 +301,7 @@ def _if_enabled(view: Any) -> Any:
 
     @wraps(view)
     def answer(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
-        if not settings.CATALOGUE["oauth_enabled"]:
+        if not settings.CATALOGUE.oauth_enabled:
             raise Http404
         response: HttpResponseBase = view(request, *args, **kwargs)
         return response

@@ -61,14 +61,14 @@ def write_output(output: Any) -> str:
 
 
 def fits_inline(text: str) -> bool:
-    return len(text) <= settings.CATALOGUE["inline_result_characters"]
+    return len(text) <= settings.CATALOGUE.inline_result_characters
 
 
 def take_part(text: str, *, offset: int = 0) -> Part:
     """As much as fits inline. Raises NoSuchPart."""
     if offset and offset >= len(text):
         raise NoSuchPart(f"The offset {offset:,} is past the end: the output has {len(text):,} characters.")
-    return Part(text[offset : offset + settings.CATALOGUE["inline_result_characters"]], offset, len(text))
+    return Part(text[offset : offset + settings.CATALOGUE.inline_result_characters], offset, len(text))
 
 
 def media_type(output: Any) -> str:
@@ -243,7 +243,7 @@ class Room:
     @classmethod
     def usual(cls) -> "Room":
         bounds = settings.CATALOGUE
-        return cls(characters=bounds["inline_result_characters"], bytes=bounds["inline_content_bytes"])
+        return cls(characters=bounds.inline_result_characters, bytes=bounds.inline_content_bytes)
 
     def share_out(self, blocks: Iterable[Block]) -> Iterator[tuple[Block, bool]]:
         """The blocks, each with whether it fits; ends early if not even a stand-in fits."""

@@ -127,7 +127,7 @@ def address_in(scope: MutableMapping[str, Any]) -> str:
 
 
 def allowed_origins() -> frozenset[str]:
-    listed: str = settings.CATALOGUE["allowed_origins"]
+    listed: str = settings.CATALOGUE.allowed_origins
     return frozenset(one.strip().rstrip("/").lower() for one in listed.split(",") if one.strip())
 
 

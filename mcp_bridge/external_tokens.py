@@ -47,14 +47,14 @@ forget_outside = _read.clear
 
 def named_outside(scope: str) -> str:
     """The external server's name for this scope; the scope itself if it has none."""
-    mapped = settings.CATALOGUE["oauth_scopes"]
+    mapped = settings.CATALOGUE.oauth_scopes
     return next((theirs for theirs, ours in mapped.items() if ours == scope), str(scope))
 
 
 def _fits(text: str) -> bool:
-    if not settings.CATALOGUE["oauth_issuer"] or text.startswith((TOKEN_START, grants.TOKEN_START)):
+    if not settings.CATALOGUE.oauth_issuer or text.startswith((TOKEN_START, grants.TOKEN_START)):
         return False
-    return bool(settings.CATALOGUE["oauth_client_id"]) or JWT.fullmatch(text) is not None
+    return bool(settings.CATALOGUE.oauth_client_id) or JWT.fullmatch(text) is not None
 
 
 async def _read_anew(text: str) -> _Reading:
@@ -94,15 +94,15 @@ async def _ask(text: str) -> _Reading:
 def _issuer() -> Issuer:
     known = settings.CATALOGUE
     return issuer_at(
-        known["oauth_issuer"],
-        client_id=known["oauth_client_id"],
-        client_secret=known["oauth_client_secret"],
-        introspection_url=known["oauth_introspection_url"],
+        known.oauth_issuer,
+        client_id=known.oauth_client_id,
+        client_secret=known.oauth_client_secret,
+        introspection_url=known.oauth_introspection_url,
     )
 
 
 def _listed(setting: str) -> list[str]:
-    return [one.strip() for one in str(settings.CATALOGUE[setting]).split(",") if one.strip()]  # type: ignore[literal-required]
+    return [one.strip() for one in getattr(settings.CATALOGUE, setting).split(",") if one.strip()]
 
 
 def _is_ours(audience: str) -> bool:
@@ -132,9 +132,9 @@ def _read_access(text: str) -> Access | None:
 
 def _access_of(claims: dict[str, Any], text: str) -> Access:
     """Raises TokenRefused."""
-    user = find_user(claims, claim=settings.CATALOGUE["oauth_user_claim"])
+    user = find_user(claims, claim=settings.CATALOGUE.oauth_user_claim)
     toolset, client = _toolset_of(claims["aud"]), _client_of(claims)
-    person: Person | None = frozenset({GROUP + settings.CATALOGUE["oauth_role_without_user"]})
+    person: Person | None = frozenset({GROUP + settings.CATALOGUE.oauth_role_without_user})
     if user is None:
         most = _scopes_without_user()
         subject = digest_of("\0".join(identity_of(claims).values()))
@@ -176,7 +176,7 @@ def _granted(claims: dict[str, Any]) -> frozenset[str]:
     theirs = named.split() if isinstance(named, str) else named
     if not isinstance(theirs, list):
         return frozenset()
-    mapped = settings.CATALOGUE["oauth_scopes"] or {scope: scope for scope in Scope.values}
+    mapped = settings.CATALOGUE.oauth_scopes or {scope: scope for scope in Scope.values}
     return frozenset(mapped[scope] for scope in theirs if isinstance(scope, str) and scope in mapped)
 
 
@@ -199,7 +199,7 @@ def _toolset_of(audiences: Iterable[str]) -> str | None:
 
 def _scopes_without_user() -> frozenset[str]:
     """Raises TokenRefused if only users have access."""
-    role = settings.CATALOGUE["oauth_role_without_user"]
+    role = settings.CATALOGUE.oauth_role_without_user
     group = Group.objects.filter(name=role).first() if role else None
     if group is None:
         missing = f", and the group {role!r} does not exist" if role else ""
@@ -240,7 +240,7 @@ async def _withdrawn(accesses: Collection[Access]) -> set[Access]:
 def _describe(text: str) -> str:
     reading = _read.get(digest_of(text))
     reason = reading.refused if reading is not None else ""
-    return f"of {settings.CATALOGUE['oauth_issuer']}: {reason or 'it is not valid'}"
+    return f"of {settings.CATALOGUE.oauth_issuer}: {reason or 'it is not valid'}"
 
 
 KINDS[Kind.OUTSIDE] = TokenKind(

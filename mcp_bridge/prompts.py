@@ -115,7 +115,7 @@ def _list(access: Access, cursor: str | None) -> types.ListPromptsResult:
     catalogue = current_catalogue()
     offered = offered_prompts(catalogue, access.bounds, scopes=access.scopes)
     names = list(offered)
-    begin, end, following = page_bounds(names, cursor, settings.CATALOGUE["page_size"])
+    begin, end, following = page_bounds(names, cursor, settings.CATALOGUE.page_size)
     page = [offered[name] for name in names[begin:end]]
     return types.ListPromptsResult(
         prompts=list_prompts(page, catalogue),

@@ -320,7 +320,7 @@ def _binary_contents(
 ) -> Iterator[Contents]:
     if offset and offset >= len(data):
         raise UnknownResource(f"The offset {offset:,} is past the end: the block has {len(data):,} bytes.")
-    end = min(offset + settings.CATALOGUE["inline_content_bytes"], len(data))
+    end = min(offset + settings.CATALOGUE.inline_content_bytes, len(data))
     if offset == 0 and end == len(data):
         yield _blob(reading.uri, data, mime_type)
         return
@@ -478,7 +478,7 @@ def _list(access: Access, cursor: str | None) -> types.ListResourcesResult:
     shown = listed_resources(current_catalogue(), access.bounds, scopes=access.scopes)
     listed = list(shown.items())
     positions = [_position(uri, described) for uri, described in listed]
-    begin, end, following = page_bounds(positions, cursor, settings.CATALOGUE["page_size"])
+    begin, end, following = page_bounds(positions, cursor, settings.CATALOGUE.page_size)
     resources = [_resource(uri, described) for uri, described in listed[begin:end]]
     return types.ListResourcesResult(resources=resources, next_cursor=following, ttl_ms=list_ttl_ms())
 
@@ -498,7 +498,7 @@ def _list_templates(access: Access, cursor: str | None) -> types.ListResourceTem
         f"1{number:03}" if isinstance(one, ResourceKind) else f"2{one.served_as}"
         for number, one in enumerate(listed)
     ]
-    begin, end, following = page_bounds(positions, cursor, settings.CATALOGUE["page_size"])
+    begin, end, following = page_bounds(positions, cursor, settings.CATALOGUE.page_size)
     templates = [
         one.as_template
         if isinstance(one, ResourceKind)

@@ -54,7 +54,7 @@ PRODUCT = "Workflow Catalogue"
 
 def is_demanded(user: Any) -> bool:
     """Whether this user needs one to log in with a password."""
-    return settings.CATALOGUE["second_factor"] == "staff" and bool(user.is_staff)
+    return settings.CATALOGUE.second_factor == "staff" and bool(user.is_staff)
 
 
 def begin(user: User, session: Any) -> SecondFactor:

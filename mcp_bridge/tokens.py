@@ -83,7 +83,7 @@ def new_secret() -> str:
 
 
 def usual_expiry() -> datetime:
-    days, most = settings.CATALOGUE["token_days"], settings.CATALOGUE["max_token_days"]
+    days, most = settings.CATALOGUE.token_days, settings.CATALOGUE.max_token_days
     return timezone.now() + timedelta(days=min(days, most or days))
 
 
@@ -96,7 +96,7 @@ def settle_expiry(wanted: datetime | Expiry | None, *, chosen_by: User | None) -
         return wanted
     if wanted is None:
         raise ValidationError({"expires_at": f"A token that never expires needs the permission {KEEP}."})
-    most = settings.CATALOGUE["max_token_days"]
+    most = settings.CATALOGUE.max_token_days
     if most and wanted > timezone.now() + timedelta(days=most, minutes=1):
         raise ValidationError({"expires_at": f"The settings allow {counted(most, 'day')} at most."})
     return wanted
@@ -318,9 +318,9 @@ def note_given_up(token_id: int, *, after_seconds: int, begun_at: datetime, is_c
 
 def authorization_server() -> str | None:
     """The address of the server where clients sign their users in; None if they cannot."""
-    if issuer := settings.CATALOGUE["oauth_issuer"]:
+    if issuer := settings.CATALOGUE.oauth_issuer:
         return str(issuer)
-    return str(settings.PUBLIC_URL) if settings.CATALOGUE["oauth_enabled"] else None
+    return str(settings.PUBLIC_URL) if settings.CATALOGUE.oauth_enabled else None
 
 
 def resource_url(slug: str | None = None) -> str:

@@ -238,7 +238,7 @@ def list_on_the_wire(tools: list[Tool], version: str, **others: Any) -> dict[str
 
 def list_ttl_ms() -> int:
     """How long clients may keep a list."""
-    return round(settings.CATALOGUE["list_ttl"] * 1000)
+    return round(settings.CATALOGUE.list_ttl * 1000)
 
 
 def write_json(value: Any) -> bytes:
@@ -323,7 +323,7 @@ class ToolList:
         return self.view.is_patient and (entry is None or entry.toolset.inline_wait_seconds is None)
 
     def _bounds(self, cursor: str | None) -> tuple[int, int, str | None]:
-        return page_bounds(self.positions, cursor, settings.CATALOGUE["page_size"])
+        return page_bounds(self.positions, cursor, settings.CATALOGUE.page_size)
 
     def _make(self, begin: int, end: int, following: str | None) -> bytes:
         ahead = len(self.built_in)
@@ -338,7 +338,7 @@ class ToolList:
         tools = b",".join(self.built_in[begin:end] + of_workflows)
         made = self._before_tools(following) + tools + b"]}}"
         # Cursors of other revisions may begin anywhere; only those of this list recur.
-        if begin % settings.CATALOGUE["page_size"] == 0:
+        if begin % settings.CATALOGUE.page_size == 0:
             self._pages[begin] = made
         return made
 

@@ -417,7 +417,7 @@ class TryItMixin(ButtonsMixin):
             "checkbox_classes": " ".join(widgets.CHECKBOX_CLASSES),
             "problems": problems,
             "progress": reverse(PROGRESS, args=[uuid.uuid4() if record is None else record.pk]),
-            "no_model": "" if settings.CATALOGUE["openai_model"] else NO_MODEL,
+            "no_model": "" if settings.CATALOGUE.openai_model else NO_MODEL,
             "may_run": may_run(request),
             **({} if record is None else describe_request(request, record)),
         }

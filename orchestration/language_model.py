@@ -277,12 +277,12 @@ class ModelSettings:
     def configured(cls) -> Self:
         """Raises ModelError."""
         configured = settings.CATALOGUE
-        if not (model := configured["openai_model"]):
+        if not (model := configured.openai_model):
             raise _not_configured(
                 "No model is configured. Set OPENAI_MODEL, and OPENAI_BASE_URL for a server."
             )
         try:
-            key = resolve(configured["openai_api_key"].get_secret_value().strip())
+            key = resolve(configured.openai_api_key.get_secret_value().strip())
         except SecretUnavailable as error:
             raise _not_configured(f"OPENAI_API_KEY cannot be used: {error}") from None
         if not (key.isascii() and key.isprintable()):
@@ -290,12 +290,12 @@ class ModelSettings:
                 "OPENAI_API_KEY cannot be used: it must consist of printable ASCII characters."
             )
         return cls(
-            base_url=_base_url(configured["openai_base_url"]),
+            base_url=_base_url(configured.openai_base_url),
             api_key=SecretStr(key),
             model=model,
-            seconds=configured["model_timeout"],
-            retries=configured["model_retries"],
-            answer_tokens=configured["model_answer_tokens"],
+            seconds=configured.model_timeout,
+            retries=configured.model_retries,
+            answer_tokens=configured.model_answer_tokens,
         )
 
     @property

@@ -202,7 +202,7 @@ def _warnings(unknown: Sequence[str]) -> list[str]:
 
 def _room_for_tools(instructions: str) -> int:
     """In tokens."""
-    limit: int = settings.CATALOGUE["model_context_tokens"]
+    limit: int = settings.CATALOGUE.model_context_tokens
     return max(limit // 4, limit - tokens_for(len(instructions)) - PROMPT_TOKENS)
 
 
@@ -320,7 +320,7 @@ class Pipeline:
         self, stage: Stage, *, questions: int = 0, seconds: float = 0.0, message: str = "", **found: Any
     ) -> None:
         """Raises StageFailed if the record has been ended as interrupted."""
-        within = timedelta(seconds=seconds + questions * settings.CATALOGUE["model_timeout"]) + GRACE
+        within = timedelta(seconds=seconds + questions * settings.CATALOGUE.model_timeout) + GRACE
         if not self.request.begin_stage(stage, within=within, message=message, **self._costs(), **found):
             raise StageFailed(GIVEN_UP, failure=Failure.INTERRUPTED)
 
@@ -387,7 +387,7 @@ async def answer_request(asked: RequestInput) -> RequestOutcome:
 def longest_wait(approved: Approved) -> float:
     """Seconds that the answer waits for the run, which continues after that."""
     seconds = approved.workflow.inline_wait_seconds
-    return float(settings.CATALOGUE["inline_wait"] if seconds is None else seconds)
+    return float(settings.CATALOGUE.inline_wait if seconds is None else seconds)
 
 
 async def run_call(approved: Approved, *, caller: Caller, key: uuid.UUID, fresh: bool) -> Execution:
@@ -464,7 +464,7 @@ async def format_response(
     )
     system, user = prompt_about("")
     taken = tokens_for(len(system["content"])) + tokens_for(len(user["content"]))
-    left = max(settings.CATALOGUE["model_context_tokens"] - taken, FEWEST_TOKENS)
+    left = max(settings.CATALOGUE.model_context_tokens - taken, FEWEST_TOKENS)
     reply = await ask(prompt_about(cut_to_tokens(_as_text(raw), left)))
     return replace(reply, text=shorten(reply.text, LONGEST_TEXT))
 

@@ -197,7 +197,7 @@ def _hash_of(asked: RequestInput) -> str:
 async def wait_for_original(request: WorkflowRequest) -> None:
     """At most `inline_wait` seconds. Raises StillRunning unless only the run continues."""
     loop = asyncio.get_running_loop()
-    give_up_at = loop.time() + settings.CATALOGUE["inline_wait"]
+    give_up_at = loop.time() + settings.CATALOGUE.inline_wait
     while request.is_running:
         if loop.time() >= give_up_at:
             if request.awaits_run:

@@ -383,7 +383,7 @@ class OpenApiImportForm(ImportForm):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        largest = min(document.MAX_BYTES, settings.CATALOGUE["max_request_bytes"])
+        largest = min(document.MAX_BYTES, settings.CATALOGUE.max_request_bytes)
         help_text = (
             f"JSON or YAML, at most {largest:,} bytes. Import larger ones with manage.py import_openapi."
         )
@@ -482,7 +482,7 @@ CHANGED_MEANWHILE = "Something changed since you saw the plan. This is what the 
 
 
 def _most_bytes() -> int:
-    return min(configuration.LIMITS.bytes, int(settings.CATALOGUE["max_request_bytes"]))
+    return min(configuration.LIMITS.bytes, int(settings.CATALOGUE.max_request_bytes))
 
 
 class SecretsField(forms.CharField):

@@ -439,7 +439,7 @@ class SourceAdmin(ButtonsMixin):
             return ReservedForField(label="Reserved for", help_text=db_field.help_text)
         field = super().formfield_for_dbfield(db_field, request, **kwargs)
         if db_field.name == "refresh_interval" and field:
-            field.widget.attrs["placeholder"] = settings.CATALOGUE["discovery_interval"]
+            field.widget.attrs["placeholder"] = settings.CATALOGUE.discovery_interval
         return field
 
     def get_readonly_fields(self, request: HttpRequest, obj: Source | None = None) -> Any:

@@ -169,7 +169,7 @@ class Source(Reservable):
     @property
     def effective_refresh_interval(self) -> int:
         """Seconds between two listings; 0: never automatically."""
-        default: int = settings.CATALOGUE["discovery_interval"]
+        default: int = settings.CATALOGUE.discovery_interval
         return default if self.refresh_interval is None else self.refresh_interval
 
     @property

@@ -411,7 +411,7 @@ class Workflow(Exposing):
     @property
     def effective_timeout_seconds(self) -> int:
         own = self.timeout_seconds or self.upstream_timeout_seconds
-        timeout: int = own or settings.CATALOGUE["execution_timeout"]
+        timeout: int = own or settings.CATALOGUE.execution_timeout
         return timeout
 
     @property

@@ -227,7 +227,7 @@ SHOWN_NAMES = 20
 
 def read_bounded(stream: IO[bytes]) -> bytes:
     """Raises Refusal for a body that is too large."""
-    limit: int = settings.CATALOGUE["max_request_bytes"]
+    limit: int = settings.CATALOGUE.max_request_bytes
     body = stream.read(limit + 1)
     if len(body) > limit:
         raise Refusal(status.HTTP_413_REQUEST_ENTITY_TOO_LARGE, TOO_LARGE, kind="validation")

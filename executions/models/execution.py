@@ -652,7 +652,7 @@ class ExecutionPayload(models.Model):
         cls, execution: ExecutionRecord, sizes: Mapping[str, int], values: dict[str, Any]
     ) -> tuple[dict[str, Any], list[tuple[str, str]]]:
         """The values to store, and lines for the timeline; one that is too large is left out."""
-        limit = settings.CATALOGUE["max_payload_bytes"]
+        limit = settings.CATALOGUE.max_payload_bytes
         if max(sizes.values(), default=0) <= limit:
             return values, []
         too_large = {name: size for name, size in sizes.items() if size > limit}

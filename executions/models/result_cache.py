@@ -252,7 +252,7 @@ def _keep(execution: ExecutionRecord, output: Any, content: Any) -> None:
     if workflow is None or not policy.enabled or not _is_worth_keeping(execution, workflow, output, content):
         return
     sizes = [size_of(output), *([size_of(content)] if content is not None else [])]
-    if max(sizes) > settings.CATALOGUE["max_payload_bytes"]:
+    if max(sizes) > settings.CATALOGUE.max_payload_bytes:
         return
     if (size := sum(sizes)) > policy.max_bytes // SHARE_OF_ONE:
         CacheUse.add(workflow.pk, oversized=1)

@@ -228,7 +228,7 @@ def poll_interval(execution: Execution, capabilities: Capabilities, *, waited_fo
     if execution.overdue_since is not None:
         return max(timedelta(seconds=shortest), (now - execution.overdue_since) / 5)
     age = (now - (execution.started_at or execution.created_at)).total_seconds()
-    relaxed = max(settings.CATALOGUE["status_check_interval"], age / 10)
+    relaxed = max(settings.CATALOGUE.status_check_interval, age / 10)
     return timedelta(seconds=max(shortest, min(relaxed, LONGEST_INTERVAL_SECONDS)))
 
 

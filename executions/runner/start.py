@@ -200,7 +200,7 @@ async def _keep(
 
 async def _record_failure(execution: Execution, error: ConnectorError, *, unsure: bool) -> None:
     too_late = _why_too_late(execution, error)
-    attempts_left = execution.attempts < settings.CATALOGUE["retry_attempts"]
+    attempts_left = execution.attempts < settings.CATALOGUE.retry_attempts
     worth_it = attempts_left and not too_late and isinstance(error, Unreachable | OutcomeUnknown)
     postponed: dict[str, Any] = {
         "next_attempt_at": next_try_after(execution, error),

@@ -476,15 +476,15 @@ class SignInForm(AuthenticationForm):  # type: ignore[misc]
     def company(self) -> dict[str, object] | None:
         """The company's OpenID provider as the page shows it; None without one."""
         known = settings.CATALOGUE
-        if not known["login_issuer"]:
+        if not known.login_issuer:
             return None
-        return {"name": known["login_name"], "passwords": known["login_passwords"]}
+        return {"name": known.login_name, "passwords": known.login_passwords}
 
     def clean(self) -> Any:
         request, username = self.request, self.cleaned_data.get("username")
         if not (username and self.cleaned_data.get("password")):
             return super().clean()
-        if not settings.CATALOGUE["login_passwords"]:
+        if not settings.CATALOGUE.login_passwords:
             raise ValidationError("Password login is disabled.", code="switched_off")
         address = address_of(request)
         try:

@@ -190,9 +190,9 @@ async def _read_document(address: str) -> dict[str, Any]:
         client = EngineClient(
             base_url=f"https://{parts.netloc}",
             limits=limits,
-            ca_file=settings.CATALOGUE["oauth_document_ca_file"],
+            ca_file=settings.CATALOGUE.oauth_document_ca_file,
             policy=AddressPolicy(
-                public_only=True, opened=AllowedHosts.parse(settings.CATALOGUE["oauth_document_hosts"])
+                public_only=True, opened=AllowedHosts.parse(settings.CATALOGUE.oauth_document_hosts)
             ),
         )
         try:

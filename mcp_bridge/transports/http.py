@@ -101,7 +101,7 @@ class McpEndpoint:
     """The ASGI application behind `/mcp` and `/mcp/<slug>`. Its session manager's `run()` is entered once."""
 
     def __init__(self) -> None:
-        self._largest_body = settings.CATALOGUE["max_request_bytes"]
+        self._largest_body = settings.CATALOGUE.max_request_bytes
         self._server = CatalogueServer()
         self.direct_answers = DirectAnswers(self._server.tool_lists)
         self._direct_calls = DirectCalls(self._server)

@@ -44,15 +44,15 @@ def test_a_change_takes_effect_and_the_history_says_from_what_to_what(
     """A4.4"""
     save(admin_client, discovery_enabled="false", max_concurrent_executions="10")
 
-    assert settings.CATALOGUE["discovery_enabled"] is False
-    assert settings.CATALOGUE["max_concurrent_executions"] == 10
+    assert settings.CATALOGUE.discovery_enabled is False
+    assert settings.CATALOGUE.max_concurrent_executions == 10
     history = text_of(
         admin_client.get(reverse("admin:catalogue_productsettings_history", args=[ProductSettings.ONLY]))
     )
     assert "max_concurrent_executions from 1000 (environment) to 10" in history
 
     save(admin_client, max_concurrent_executions="10")
-    assert settings.CATALOGUE["discovery_enabled"] is True
+    assert settings.CATALOGUE.discovery_enabled is True
     assert HistoryEntry.objects.filter(model="catalogue.productsettings").count() == 2
 
 
@@ -67,7 +67,7 @@ def test_what_is_out_of_bounds_is_said_at_its_field(admin_client: Client, settin
     shown = text_of(save(admin_client, execution_timeout="0", retry_attempts="11", inline_wait="3"))
 
     assert "This must be at least 1." in shown and "This must be at most 10." in shown
-    assert settings.CATALOGUE["inline_wait"] == 50
+    assert settings.CATALOGUE.inline_wait == 50
 
 
 def test_who_may_only_look_changes_nothing(staff_with: StaffWith) -> None:

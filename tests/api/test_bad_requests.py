@@ -67,7 +67,7 @@ def test_a_body_that_makes_no_sense_gets_a_sentence(method, address, subtests):
 @pytest.mark.parametrize(("method", "address"), DOORS)
 def test_a_body_over_the_limit_gets_413(method, address):
     make_workflow(_source(), tool_name="greet")
-    body = b'{"name": "' + b"x" * settings.CATALOGUE["max_request_bytes"] + b'"}'
+    body = b'{"name": "' + b"x" * settings.CATALOGUE.max_request_bytes + b'"}'
 
     response = getattr(administrator(), method)(address, body, content_type="application/json")
 

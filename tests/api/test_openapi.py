@@ -218,7 +218,7 @@ def provoke() -> Iterator[tuple[int, str, str, Callable[[], Any]]]:
     for title in ("Shop", "Orders"):
         curator.patch("/api/toolsets/shop/", {"title": title}, format="json")
     outdated = HistoryEntry.objects.earliest("pk").pk
-    large = b'{"name": "' + b"x" * settings.CATALOGUE["max_request_bytes"] + b'"}'
+    large = b'{"name": "' + b"x" * settings.CATALOGUE.max_request_bytes + b'"}'
 
     def sent(code: int, by: APIClient, method: str, path: str, body: Any = None, **options: Any) -> Any:
         send = partial(getattr(by, method), path, body, **{"format": "json"} | options)

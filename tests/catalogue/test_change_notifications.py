@@ -104,7 +104,9 @@ def test_a_source_whose_listing_fails_is_not_hastened_beyond_its_first_pause() -
     [
         lambda source, settings: switch_sources(Source.objects.filter(pk=source.pk), enabled=False),
         lambda source, settings: Source.objects.filter(pk=source.pk).update(refresh_interval=0),
-        lambda source, settings: settings.CATALOGUE.__setitem__("discovery_enabled", False),
+        lambda source, settings: setattr(
+            settings, "CATALOGUE", settings.CATALOGUE | {"discovery_enabled": False}
+        ),
         lambda source, settings: source.delete(),
     ],
     ids=["switched off", "listed by hand only", "discovery off", "deleted"],
@@ -113,7 +115,6 @@ def test_what_is_not_listed_by_itself_is_not_listed_because_of_a_change_either(
     settings: Settings, prepare: Callable[[Source, Settings], object]
 ) -> None:
     """A4.1"""
-    settings.CATALOGUE = dict(settings.CATALOGUE)
     source = listed(make_source(), seconds_ago=60)
     pk, before = source.pk, planned(source)
     prepare(source, settings)

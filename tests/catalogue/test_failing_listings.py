@@ -121,7 +121,7 @@ def test_the_wait_doubles_with_each_failure_in_a_row_and_is_the_interval_once_th
     engine: Engine, source: Source, settings: Any, attempts: int, soon: int
 ) -> None:
     """A5.4, B4: three retries where nobody says otherwise; up to an hour."""
-    assert settings.CATALOGUE["retry_attempts"] == 3
+    assert settings.CATALOGUE.retry_attempts == 3
     settings.CATALOGUE = settings.CATALOGUE | {"retry_attempts": attempts}
     engine.fails_with(500)
 

@@ -117,18 +117,18 @@ def test_another_process_notices_within_seconds_and_asks_no_more_than_once_in_th
     keep_settings({}, seconds=-MAX_AGE_SECONDS)
 
     with CaptureQueriesContext(connection) as queries:
-        read = [settings.CATALOGUE["execution_timeout"] for _ in range(1_000)]
+        read = [settings.CATALOGUE.execution_timeout for _ in range(1_000)]
 
     assert (set(read), len(queries)) == ({11}, 1)
     # What another version of the product stored, or allowed, does not count.
-    assert settings.CATALOGUE["inline_wait"] == 50
+    assert settings.CATALOGUE.inline_wait == 50
 
 
 async def test_on_an_event_loop_what_was_read_last_holds(settings: Any) -> None:
     """A4.4: no call waits there for the database."""
     keep_settings({"execution_timeout": 12}, seconds=-10 * MAX_AGE_SECONDS)
 
-    assert settings.CATALOGUE["execution_timeout"] == 12
+    assert settings.CATALOGUE.execution_timeout == 12
 
 
 def test_a_database_that_is_away_leaves_what_was_read_last(
@@ -138,7 +138,7 @@ def test_a_database_that_is_away_leaves_what_was_read_last(
     ProductSettings.objects.first()  # Django keeps the columns of the first query, with their table's name
     monkeypatch.setattr(ProductSettings._meta, "db_table", "no_such_table")
 
-    assert settings.CATALOGUE["execution_timeout"] == 13
+    assert settings.CATALOGUE.execution_timeout == 13
 
 
 def test_the_environment_gives_the_defaults(settings: Any) -> None:
@@ -149,7 +149,7 @@ def test_the_environment_gives_the_defaults(settings: Any) -> None:
 
     assert (told("execution_timeout")["value"], told("execution_timeout")["origin"]) == (20, "environment")
     change(execution_timeout=21)
-    assert settings.CATALOGUE["execution_timeout"] == 21
+    assert settings.CATALOGUE.execution_timeout == 21
     assert told("execution_timeout")["default"] == 20
 
 

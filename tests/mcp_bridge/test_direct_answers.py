@@ -63,7 +63,7 @@ class SdkServer:
         return Starlette(routes=[Mount("/", self._sessions.handle_request)], lifespan=lifespan)
 
     async def _list(self, _: Any, params: PaginatedRequestParams | None) -> ListToolsResult:
-        ttl = round(product.CATALOGUE["list_ttl"] * 1000)
+        ttl = round(product.CATALOGUE.list_ttl * 1000)
         return ListToolsResult(tools=self.tools, ttl_ms=ttl, cache_scope="private")
 
 

@@ -314,7 +314,7 @@ def test_executions_are_counted_by_source_tool_and_outcome_with_their_durations(
     """B9: also by processes that did not run them; of more tools than allowed, the rest is one."""
     source = make_source("billing")
     first, second = make_workflow(source, name="first"), make_workflow(source, name="second")
-    settings.CATALOGUE["metrics_tools"] = 1
+    settings.CATALOGUE.metrics_tools = 1
     try:
         for workflow in (first, second):
             for state in ("completed", "completed", "failed", "cancelled"):
@@ -327,7 +327,7 @@ def test_executions_are_counted_by_source_tool_and_outcome_with_their_durations(
         assert value("execution_duration_seconds_count", source="billing") == 6
         assert value("execution_duration_seconds_bucket", source="billing", le="+Inf") == 6
     finally:
-        settings.CATALOGUE["metrics_tools"] = 100
+        settings.CATALOGUE.metrics_tools = 100
 
 
 @pytest.mark.databases("config.monitoring", "executions.measures")

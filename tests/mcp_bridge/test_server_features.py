@@ -321,7 +321,7 @@ def many() -> Source:
 
 @pytest.mark.usefixtures("many")
 async def test_long_lists_come_in_pages(connect: Connect, era: str, settings: Any) -> None:
-    settings.CATALOGUE = {**settings.CATALOGUE, "page_size": 50}
+    settings.CATALOGUE = settings.CATALOGUE | {"page_size": 50}
     async with connect(mode=era) as client:
         prompts = [
             name async for name in pages(client.list_prompts, lambda one: [p.name for p in one.prompts])

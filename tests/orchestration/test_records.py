@@ -286,7 +286,7 @@ def test_a_key_is_forgotten_in_time(model_server: ModelServer, shop: TargetApi, 
     model_server.answer_by(lambda asked: READ_A7)
     client, key = agent(), {"Idempotency-Key": "order-1"}
     ask(client=client, headers=key)
-    hours = timedelta(hours=settings.CATALOGUE["idempotency_hours"] + 1)
+    hours = timedelta(hours=settings.CATALOGUE.idempotency_hours + 1)
     WorkflowRequest.objects.update(created_at=timezone.now() - hours)
 
     ask("Something else", client=client, headers=key)
