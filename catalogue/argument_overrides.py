@@ -15,6 +15,7 @@ from catalogue.schemas import (
     find_schema_problem,
 )
 from catalogue.served_schemas import describe_inputs, members_of_parts
+from connectors.formats.json import as_object
 from connectors.formats.json_schema import pointer_of
 
 Schema = dict[str, Any]
@@ -141,8 +142,7 @@ def _members(schema: Schema) -> dict[str, Any]:
 
 
 def _properties(schema: Schema) -> dict[str, Any]:
-    properties = schema.get("properties")
-    return properties if isinstance(properties, dict) else {}
+    return as_object(schema.get("properties"))
 
 
 def _parts(schema: Any) -> Iterator[Schema]:

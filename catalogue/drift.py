@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from catalogue.naming import listed
+from connectors.formats.json import as_object
 
 ABSENT: Any = None
 Layer = Mapping[str, Any]  # The upstream fields of a workflow
@@ -278,7 +279,7 @@ def _same(old: Any, new: Any) -> bool:
 def _compare_properties(
     old: dict[str, Any], new: dict[str, Any], path: str, side: _Side
 ) -> Iterator[Difference]:
-    before, after = _dict(old.get("properties")), _dict(new.get("properties"))
+    before, after = as_object(old.get("properties")), as_object(new.get("properties"))
     needed_before, needed_after = _names(old.get("required")), _names(new.get("required"))
     unnamed = (needed_before | needed_after) - before.keys() - after.keys()
     for name in [*before | after, *sorted(unnamed)]:
@@ -317,7 +318,7 @@ def _other_necessity(path: str, side: _Side, *, required: bool) -> Difference:
 def _compare_definitions(old: dict[str, Any], new: dict[str, Any], side: _Side) -> Iterator[Difference]:
     """New definitions are harmless; the places that refer to them are compared separately."""
     for keyword in ("$defs", "definitions"):
-        before, after = _dict(old.get(keyword)), _dict(new.get(keyword))
+        before, after = as_object(old.get(keyword)), as_object(new.get(keyword))
         for name in before | after:
             path = f"{keyword}/{name}"
             if name not in after:
@@ -402,10 +403,6 @@ def _listed(types: set[str]) -> str:
 
 def _quoted(values: list[Any]) -> str:
     return listed([f"`{value}`" for value in values], MOST_NAMED)
-
-
-def _dict(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
 
 
 def _names(value: Any) -> set[str]:

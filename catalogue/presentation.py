@@ -7,6 +7,8 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlsplit
 
+from connectors.formats.json import as_object
+
 CURATORS_HINTS = {  # The fields of a workflow with the curator's value, and MCP's names
     "read_only_hint": "readOnlyHint",
     "destructive_hint": "destructiveHint",
@@ -27,7 +29,7 @@ class Unusable(ValueError):
 
 def read_hints(raw: Any) -> tuple[dict[str, bool], list[str]]:
     """The hints among an engine's annotations, and the problems of malformed ones; others are ignored."""
-    raw = raw if isinstance(raw, dict) else {}
+    raw = as_object(raw)
     given = {name: raw[name] for name in CURATORS_HINTS.values() if name in raw}
     hints = {name: hint for name, hint in given.items() if isinstance(hint, bool)}
     wrong = [name for name, hint in given.items() if name not in hints and hint is not None]

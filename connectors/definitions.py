@@ -17,7 +17,7 @@ from pydantic import (
     ValidationError,
 )
 
-from connectors.formats.json import TooDeep, is_number
+from connectors.formats.json import TooDeep, as_object, is_number
 
 LINES = str.maketrans("", "", "\n\t")
 MAX_SECONDS = 2_592_000
@@ -123,7 +123,7 @@ def parse_definition(raw: Any, *, position: int) -> WorkflowDefinition | Rejecte
         return not_an_object(raw, position=position)
     present = {key: value for key, value in raw.items() if not (value is None and key in OPTIONAL_TEXTS)}
     # A6.1 does not define some fields: they are in `metadata`, its only free one.
-    metadata = raw["metadata"] if isinstance(raw.get("metadata"), dict) else {}
+    metadata = as_object(raw.get("metadata"))
     lifted = {key: metadata[key] for key in LISTED_IN_METADATA if metadata.get(key) is not None}
     reason = TOO_DEEP
     if not isinstance(raw, TooDeep):

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, SecretStr
 from pydantic.fields import FieldInfo
 
+from connectors.formats.json import as_object
 from connectors.network.policy import endpoint_url, normalise_base_url
 
 
@@ -49,7 +50,7 @@ def hint(
 
 
 def hints_of(info: FieldInfo) -> Hints:
-    said: dict[str, Any] = info.json_schema_extra if isinstance(info.json_schema_extra, dict) else {}
+    said = as_object(info.json_schema_extra)
     conditions = (said.get("only_if") or {}).items()
     return Hints(
         address=bool(said.get("address")),

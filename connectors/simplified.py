@@ -13,7 +13,7 @@ from pydantic import AfterValidator, BaseModel, Field, SecretStr
 from connectors import settings
 from connectors.definitions import RejectedDefinition, WorkflowDefinition, parse_definition
 from connectors.errors import ConnectorError, InvalidAnswer, NotFound, OutcomeUnknown, Unsupported
-from connectors.formats.json import LISTING_DEPTH, is_number, read_percent
+from connectors.formats.json import LISTING_DEPTH, as_object, is_number, read_percent
 from connectors.network.client import EngineClient, fill_path
 from connectors.network.headers import objection_to_name
 from connectors.network.policy import normalise_base_url
@@ -399,7 +399,7 @@ def read_listing(
 
 def refuse_incomplete(envelope: Any, *, listed: int, advice: str = "") -> None:
     """Raises InvalidAnswer if the last page announces more items than were listed."""
-    given = envelope if isinstance(envelope, dict) else {}
+    given = as_object(envelope)
     for key in TOTAL_KEYS:
         total: Any = given.get(key)
         if is_number(total) and total > listed:
@@ -552,8 +552,7 @@ def _text(value: Any) -> str:
 def _error_of(answer: dict[str, Any], state: RunState) -> str:
     if state not in NO_REASON:
         return ""
-    output = answer.get("output")
-    output = output if isinstance(output, dict) else {}
+    output = as_object(answer.get("output"))
     candidates = (
         answer.get("error"),
         output.get("error"),

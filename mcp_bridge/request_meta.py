@@ -11,6 +11,7 @@ from mcp.server.context import ServerRequestContext
 from mcp_types import INVALID_PARAMS
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
+from connectors.formats.json import as_object
 from executions.refusals import InvalidIdempotencyKey
 from executions.run_callers import ANSWERS
 from mcp_bridge.addresses import client_address
@@ -55,9 +56,8 @@ def marks_of_handshake(message: dict[str, Any]) -> list[str]:
     params = message.get("params")
     if message.get("method") != "initialize" or "id" not in message or not isinstance(params, dict):
         return []
-    client, capabilities = params.get("clientInfo"), params.get("capabilities")
-    marks = [UNNAMED_MARK] if isinstance(client, dict) and client.get("name") == UNNAMED else []
-    capabilities = capabilities if isinstance(capabilities, dict) else {}
+    client, capabilities = as_object(params.get("clientInfo")), as_object(params.get("capabilities"))
+    marks = [UNNAMED_MARK] if client.get("name") == UNNAMED else []
     if isinstance(asks := capabilities.get("elicitation"), dict):
         marks += [mode for mode in ELICITATION_MODES if isinstance(asks.get(mode), dict)] or ["form"]
     return marks + [name for name in OTHER_ANSWERS if isinstance(capabilities.get(name), dict)]

@@ -20,7 +20,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, V
 from catalogue.secrets import SecretUnavailable, resolve
 from connectors.background import finish_at_exit
 from connectors.errors import Misconfigured, backoff_seconds, spread
-from connectors.formats.json import UnreadableJSON, parse_json
+from connectors.formats.json import UnreadableJSON, as_object, parse_json
 from connectors.network import transport
 from connectors.network.client import USER_AGENT
 from connectors.network.policy import normalise_base_url
@@ -133,9 +133,7 @@ class _Counted(_Lenient):
 class _Completion(_Lenient):
     choices: list[_Choice] = Field(min_length=1)
     model: str | None = None
-    usage: Annotated[_Counted, BeforeValidator(lambda value: value if isinstance(value, dict) else {})] = (
-        _Counted()
-    )
+    usage: Annotated[_Counted, BeforeValidator(as_object)] = _Counted()
 
 
 def read_completion(body: bytes, *, model: str, answer_tokens: int) -> Reply:

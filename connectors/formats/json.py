@@ -267,6 +267,11 @@ def is_visible(char: str) -> bool:
     return char.isprintable() and not WITHOUT_SHAPE.match(char)
 
 
+def as_object(value: Any) -> dict[str, Any]:
+    """Empty for anything else."""
+    return value if isinstance(value, dict) else {}
+
+
 def is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 

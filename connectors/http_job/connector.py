@@ -25,7 +25,7 @@ from connectors.errors import (
     Unreachable,
     Unsupported,
 )
-from connectors.formats.json import TooDeep, is_number, read_percent, read_time
+from connectors.formats.json import TooDeep, as_object, is_number, read_percent, read_time
 from connectors.http_job.declaration import (
     Cancel,
     Declaration,
@@ -382,10 +382,9 @@ class HttpJobConnector:
             return None
 
     def _names(self, workflow: WorkflowRef) -> dict[str, Any]:
-        stored = workflow.metadata.get("kept")
         declared = self._declared.list
         names = {*declared.keep, *(declared.detail.keep if declared.detail else ())}
-        known = stored if isinstance(stored, dict) else {}
+        known = as_object(workflow.metadata.get("kept"))
         kept = {name: known.get(name) for name in names}
         return {**self._engine.values, **kept, "id": workflow.id, "name": workflow.name}
 
@@ -506,8 +505,7 @@ def _each(inputs: Inputs, answer: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _property(inputs: Inputs, one: Any) -> dict[str, Any]:
-    schema = find(inputs.schema_, one) if inputs.schema_ else None
-    made: dict[str, Any] = dict(schema) if isinstance(schema, dict) else {}
+    made = dict(as_object(find(inputs.schema_, one))) if inputs.schema_ else {}
     if (kind := inputs.types.get(text_at(inputs.type, one))) is not None:
         made["type"] = kind
     if description := text_at(inputs.description, one).strip():

@@ -27,6 +27,7 @@ from connectors.formats.json import (
     LISTING_DEPTH,
     TooDeep,
     UnreadableJSON,
+    as_object,
     parse_json,
     read_percent,
     read_time,
@@ -230,8 +231,7 @@ class PrefectConnector:
         asked = {"type": "CANCELLING", "message": f"Cancelled by {TAG}."}
         path = f"/flow_runs/{_id(run.run_id, 'flow run')}/set_state"
         answer = _object(await self._ask("POST", path, {"state": asked, "force": False}))
-        details, state = answer.get("details"), answer.get("state")
-        details = details if isinstance(details, dict) else {}
+        details, state = as_object(answer.get("details")), answer.get("state")
         reason = str(details.get("reason") or "Prefect gave no reason.")
         match answer.get("status"):
             case "ACCEPT":
@@ -492,7 +492,7 @@ def input_schema(raw: dict[str, Any]) -> Any:
 
 
 def _set_defaults(schema: dict[str, Any], properties: dict[str, Any], values: Any) -> None:
-    values = values if isinstance(values, dict) else {}
+    values = as_object(values)
     for name in values.keys() & properties.keys():
         if isinstance(properties[name], dict) and not is_evaluated(values[name]):
             properties[name]["default"] = values[name]
@@ -612,8 +612,7 @@ def without_storage(flow_run: dict[str, Any]) -> dict[str, Any]:
 
 
 def _state(flow_run: dict[str, Any]) -> dict[str, Any]:
-    state = flow_run.get("state")
-    return state if isinstance(state, dict) else {}
+    return as_object(flow_run.get("state"))
 
 
 def _waiting_for(flow_run: dict[str, Any], kind: str) -> str:

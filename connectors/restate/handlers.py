@@ -8,6 +8,7 @@ from uuid import UUID
 
 from connectors.definitions import RejectedDefinition, WorkflowDefinition, parse_definition
 from connectors.errors import NotFound, Rejected
+from connectors.formats.json import as_object
 from connectors.network.client import fill_path
 from connectors.protocol import WorkflowRef
 
@@ -128,8 +129,7 @@ def _words(handler: dict[str, Any], service: dict[str, Any]) -> str:
 
 
 def _labels(of: dict[str, Any]) -> dict[str, Any]:
-    labels = of.get("metadata")
-    return labels if isinstance(labels, dict) else {}
+    return as_object(of.get("metadata"))
 
 
 def _arguments(handler: dict[str, Any], *, besides: tuple[str, ...] = ()) -> tuple[Takes, dict[str, Any]]:
@@ -141,7 +141,7 @@ def _arguments(handler: dict[str, Any], *, besides: tuple[str, ...] = ()) -> tup
         fields = given.get("properties")
         if isinstance(fields, dict) and not fields.keys() & {*besides}:
             return "fields", given
-    schema = dict(given) if isinstance(given, dict) else {}
+    schema = dict(as_object(given))
     hoisted = {name: schema.pop(name) for name in DEFINITIONS if name in schema}
     # Of an input without a schema Restate does not say whether it may be missing.
     required = {"required": ["input"]} if schema else {}

@@ -28,7 +28,7 @@ from connectors.errors import (
     Unreachable,
     Unsupported,
 )
-from connectors.formats.json import UnreadableJSON, parse_json, parse_listing
+from connectors.formats.json import UnreadableJSON, as_object, parse_json, parse_listing
 from connectors.network.client import USER_AGENT
 from connectors.network.redaction import Redactor, printable, shorten
 from connectors.network.transport import WORDS_LIMIT
@@ -189,7 +189,7 @@ class Conversation:
         announced = {
             f"{name}ListChanged": True
             for name in ("tools", "prompts", "resources")
-            if _dict(self.era.capabilities.get(name)).get("listChanged") is True
+            if as_object(self.era.capabilities.get(name)).get("listChanged") is True
         }
         if self.era.is_modern and announced:
             await self.request("subscriptions/listen", {"notifications": announced}, silence=None)
@@ -243,7 +243,7 @@ class Conversation:
         reason = f"The server refused {method}: {words or 'it gave no reason'} ({error.code})"
         details: dict[str, Any] = {"code": error.code, "answer": words}
         if error.code == mcp_types.MISSING_REQUIRED_CLIENT_CAPABILITY:
-            required = _dict(_dict(error.data).get("requiredCapabilities"))
+            required = as_object(as_object(error.data).get("requiredCapabilities"))
             details["required"] = {name: {} for name in CAPABILITY_OF.values() if name in required}
         if error.code == mcp_types.METHOD_NOT_FOUND:
             return Unsupported(reason, details=details)
@@ -345,8 +345,8 @@ class Conversation:
         common = [version for version in versions.MODERN_PROTOCOL_VERSIONS if version in offered]
         if not common:
             return None
-        info = _dict(answer.get("_meta")).get(f"{ENVELOPE}serverInfo")
-        return Era(common[-1], _dict(answer.get("capabilities")), _name_of(info))
+        info = as_object(answer.get("_meta")).get(f"{ENVELOPE}serverInfo")
+        return Era(common[-1], as_object(answer.get("capabilities")), _name_of(info))
 
     async def _initialize(self, seconds: float) -> Era:
         answer = await self._send(
@@ -365,7 +365,7 @@ class Conversation:
             raise InvalidAnswer(f"The server speaks MCP {shown}, which is not supported.")
         headers = {inbound.MCP_PROTOCOL_VERSION_HEADER: str(version)}
         await self._dispatcher.notify("notifications/initialized", None, {"headers": headers})
-        return Era(str(version), _dict(answer.get("capabilities")), _name_of(answer.get("serverInfo")))
+        return Era(str(version), as_object(answer.get("capabilities")), _name_of(answer.get("serverInfo")))
 
 
 def _envelope(version: str, offered: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -377,10 +377,6 @@ def _envelope(version: str, offered: Mapping[str, Any] | None = None) -> dict[st
     }
 
 
-def _dict(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
 def _name_of(info: Any) -> str:
-    parts = [_dict(info).get("name"), _dict(info).get("version")]
+    parts = [as_object(info).get("name"), as_object(info).get("version")]
     return shorten(printable(" ".join(part for part in parts if isinstance(part, str))), 100)

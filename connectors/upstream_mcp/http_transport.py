@@ -16,7 +16,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp_types import INVALID_PARAMS
 
 from connectors.errors import ConnectorError, backoff_seconds
-from connectors.formats.json import UnreadableJSON, is_nested_deeper, parse_json
+from connectors.formats.json import UnreadableJSON, as_object, is_nested_deeper, parse_json
 from connectors.network.client import REFUSAL_BYTES, USER_AGENT
 from connectors.network.oauth import ClientCredentials
 from connectors.network.redaction import Redactor, shorten
@@ -300,10 +300,8 @@ class _BoundedStream(httpx2.AsyncByteStream):
             return None
         if not isinstance(message, dict) or message.get("method") not in MARKED:
             return None
-        params = message.get("params")
-        params = params if isinstance(params, dict) else {}
-        meta = params.get("_meta")
-        meta = (meta if isinstance(meta, dict) else {}) | {CALL: self._call_id}
+        params = as_object(message.get("params"))
+        meta = as_object(params.get("_meta")) | {CALL: self._call_id}
         return json.dumps(message | {"params": params | {"_meta": meta}}).encode()
 
     def _end(self, problem: str) -> bytes:
@@ -448,7 +446,7 @@ def _message_in(exchange: Exchange) -> tuple[dict[str, Any], str]:
         message = parse_json(bytes(exchange.body), max_depth=rate_limits.MAX_DEPTH)
     except UnreadableJSON as error:
         return {}, str(error)
-    return message if isinstance(message, dict) else {}, ""
+    return as_object(message), ""
 
 
 class Authorization:

@@ -9,6 +9,7 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import METHOD_NOT_FOUND
 
 from connectors.errors import InvalidAnswer, Unsupported
+from connectors.formats.json import as_object
 from connectors.network.redaction import printable, shorten
 from connectors.protocol import LogMessage, RunCaller, covers_level
 from connectors.upstream_mcp.rate_limits import Bucket
@@ -99,7 +100,7 @@ class Questions:
             raise InvalidAnswer(f"The tool's request for input is larger than {MOST_BYTES:,} bytes.")
         asked: dict[str, dict[str, Any]] = {}
         for key, given in requests.items():
-            request = given if isinstance(given, dict) else {}
+            request = as_object(given)
             method, params = request.get("method"), request.get("params") or {}
             if caller is None or not isinstance(params, dict) or not self._can_answer(caller, method, params):
                 raise Unsupported(CANNOT_ANSWER)

@@ -10,7 +10,7 @@ from mcp.shared.inbound import find_invalid_x_mcp_header, mcp_param_headers, x_m
 
 from connectors.definitions import TOO_DEEP, RejectedDefinition, WorkflowDefinition, parse_definition
 from connectors.errors import ConnectorError, InvalidAnswer, NotFound, Rejected, Unreachable, Unsupported
-from connectors.formats.json import TooDeep, read_time
+from connectors.formats.json import TooDeep, as_object, read_time
 from connectors.network.redaction import printable, shorten, shorten_error
 from connectors.protocol import RunSnapshot, RunState, WorkflowRef
 from connectors.upstream_mcp.conversation import TASKS_EXTENSION, Era
@@ -42,8 +42,7 @@ def prepare_call(
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """The parameters, which make the call a task if it should be one, and the headers in which a stateless
     server expects arguments."""
-    metadata = workflow.metadata.get(METADATA_KEY)
-    needed = metadata if isinstance(metadata, dict) else {}
+    needed = as_object(workflow.metadata.get(METADATA_KEY))
     parameters: dict[str, Any] = {"name": workflow.id, "arguments": arguments}
     calls = era.capabilities.get("tasks")
     for key in ("requests", "tools", "call"):

@@ -11,6 +11,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from pydantic import ValidationError
 
+from connectors.formats.json import as_object
 from connectors.formats.json_schema import pointer_of, types_of
 from connectors.http_tools.openapi.document import (
     LONGEST_TITLE,
@@ -121,8 +122,8 @@ class Selection:
 
 
 def operations_of(document: Document) -> Iterator[Operation]:
-    paths = document.value.get("paths")
-    for path, raw in paths.items() if isinstance(paths, dict) else ():
+    paths = as_object(document.value.get("paths"))
+    for path, raw in paths.items():
         pointer = f"/paths{pointer_of([path])}"
         if path.startswith("x-"):
             continue
@@ -157,7 +158,7 @@ def _operation(document: Document, method: str, path: str, item: dict[str, Any],
         method=method.upper(),
         path=path,
         pointer=at,
-        raw=raw if isinstance(raw, dict) else {},
+        raw=as_object(raw),
         item=item,
         item_pointer=pointer,
         objection=objection,
@@ -225,8 +226,7 @@ def output_schema_of(
 
 def _schema_of(document: Document, raw: Any, pointer: str) -> tuple[Any, str] | None:
     answer, pointer = document.object_at(raw, pointer)
-    content = answer.get("content")
-    for name, media in content.items() if isinstance(content, dict) else ():
+    for name, media in as_object(answer.get("content")).items():
         if is_json(name) and isinstance(media, dict) and isinstance(media.get("schema"), dict):
             schema, at = media["schema"], f"{pointer}/content/schema"
             return document.object_at(schema, at) if schema.keys() == {"$ref"} else (schema, at)

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from connectors.formats.json import as_object
 from connectors.formats.json_schema import (
     MAX_LOOKED_AT,
     NESTED,
@@ -439,8 +440,7 @@ def _style_of(one: Parameter) -> str:
 
 def _json_content(one: Parameter) -> tuple[Any, str] | None:
     """The schema of a parameter that is written as JSON, and its pointer below `content`."""
-    content = one.raw.get("content")
-    for name, media in content.items() if isinstance(content, dict) else ():
+    for name, media in as_object(one.raw.get("content")).items():
         if is_json(name) and isinstance(media, dict):
             return media.get("schema", {}), pointer_of([name])
     return None
@@ -602,8 +602,8 @@ def has_inner_lists(document: Document, raw: Any, pointer: str) -> bool:
             return True
         for word in COMPOSITIONS:
             waiting += [(one, at, is_inner) for one, at in parts_of(raw, word, pointer)]
-        fields = raw["properties"] if isinstance(raw.get("properties"), dict) else {}
-        waiting += [(one, f"{pointer}/properties/{name}", True) for name, one in fields.items()]
+        fields = as_object(raw.get("properties")).items()
+        waiting += [(one, f"{pointer}/properties/{name}", True) for name, one in fields]
         waiting += [(raw.get(word), f"{pointer}/{word}", True) for word in ("items", "additionalProperties")]
     return False
 
@@ -895,8 +895,7 @@ class Bodies:
 
 
 def _said(encoding: Any, one: Field) -> dict[str, Any]:
-    said = encoding.get(one.name) if isinstance(encoding, dict) else None
-    return said if isinstance(said, dict) else {}
+    return as_object(as_object(encoding).get(one.name))
 
 
 def _constants(media_type: str) -> list[Constant]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 from urllib.parse import quote
 
-from connectors.formats.json import UnreadableJSON, parse_json, write_json
+from connectors.formats.json import UnreadableJSON, as_object, parse_json, write_json
 from connectors.formats.json_schema import JSON_TYPES, pointer_of
 from connectors.http_tools.openapi.document import (
     Document,
@@ -267,7 +267,7 @@ def _with_items(schema: dict[str, Any]) -> dict[str, Any]:
 def _tell_apart(alternatives: list[Any], raw: dict[str, Any], pointer: str, reading: Conversion) -> None:
     """Adds each alternative's values of the discriminating property, if the mapping has them. Alternatives
     often describe each other's objects, so `oneOf` would refuse values that the API accepts."""
-    said = raw["discriminator"] if isinstance(raw["discriminator"], dict) else {}
+    said = as_object(raw["discriminator"])
     name, mapping = said.get("propertyName"), said.get("mapping")
     if not isinstance(name, str) or not isinstance(mapping, dict) or reading.direction == "response":
         return

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from connectors.formats.json import as_object
 from connectors.formats.json_schema import value_at
 from connectors.http_tools.openapi.media_types import FORM, MULTIPART, is_form, is_multipart
 
@@ -152,7 +153,7 @@ class _Converter:
                 one = value_at(self.value, str(one["$ref"]).removeprefix("#"))
         except (LookupError, ValueError):
             return {}
-        return one if isinstance(one, dict) else {}
+        return as_object(one)
 
     def _body(self, parameters: list[Object], consumes: list[str]) -> Object | None:
         whole = next((one for one in parameters if one["in"] == "body"), None)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from xml.sax.saxutils import escape, quoteattr
 
+from connectors.formats.json import as_object
 from connectors.formats.json_schema import pointer_of
 from connectors.http_tools.openapi.document import Document, NoTool
 from connectors.http_tools.openapi.media_types import plain_name
@@ -82,8 +83,7 @@ class _Outline:
         yield f"<{tag}{_namespace(hint)}>{items}</{tag}>" if hint.get("wrapped") is True else items
 
     def _fields(self, schema: dict[str, Any], pointer: str, depth: int = 0) -> Iterator[tuple[str, Any, str]]:
-        properties = schema.get("properties")
-        for name, value in properties.items() if isinstance(properties, dict) else ():
+        for name, value in as_object(schema.get("properties")).items():
             at = f"{pointer}/properties{pointer_of([name])}"
             if not is_left_out(self.document, value, at, "request"):
                 yield name, value, at
@@ -94,8 +94,7 @@ class _Outline:
 
 
 def _hint(schema: dict[str, Any]) -> dict[str, Any]:
-    hint = schema.get("xml")
-    return hint if isinstance(hint, dict) else {}
+    return as_object(schema.get("xml"))
 
 
 def _tag(name: str, hint: dict[str, Any]) -> str:
