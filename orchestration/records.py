@@ -12,7 +12,7 @@ import json
 import uuid
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, ClassVar
 
 from django.conf import settings
 from django.db import IntegrityError, models, transaction
@@ -101,36 +101,32 @@ class RequestOutcome:
 class RequestRefused(Exception):
     """Nothing was recorded or started; the message says what to do instead."""
 
-    def __init__(self, message: str, request: WorkflowRequest) -> None:
-        super().__init__(message)
+    message: ClassVar[str]
+
+    def __init__(self, request: WorkflowRequest) -> None:
+        super().__init__(self.message.format(request.pk))
         self.request = request  # The existing one
 
 
 class IdempotencyConflict(RequestRefused):
-    def __init__(self, request: WorkflowRequest) -> None:
-        super().__init__(
-            f"This idempotency key belongs to a different request, {request.pk}. Use a "
-            "new key for a new request; nothing was started.",
-            request,
-        )
+    message = (
+        "This idempotency key belongs to a different request, {}. Use a new key for a new request; nothing "
+        "was started."
+    )
 
 
 class NotReplayable(RequestRefused):
-    def __init__(self, request: WorkflowRequest) -> None:
-        super().__init__(
-            "Only your own successful dry runs can be sent, while their arguments are kept. Make a new "
-            "request; nothing was started.",
-            request,
-        )
+    message = (
+        "Only your own successful dry runs can be sent, while their arguments are kept. Make a new request; "
+        "nothing was started."
+    )
 
 
 class StillRunning(RequestRefused):
-    def __init__(self, request: WorkflowRequest) -> None:
-        super().__init__(
-            f"The request {request.pk} with this idempotency key is still in progress. Repeat it later "
-            "with the same key; nothing was started twice.",
-            request,
-        )
+    message = (
+        "The request {} with this idempotency key is still in progress. Repeat it later with the same key; "
+        "nothing was started twice."
+    )
 
 
 def open_request(asked: RequestInput) -> WorkflowRequest:

@@ -173,7 +173,7 @@ def add_secret_options(parser: ArgumentParser) -> None:
         "machine can read it in the list of processes while the command runs",
     )
     parser.add_argument(
-        "--secret-env",
+        *("--secret-env", "--secret-from"),  # The second was its name in `import_temporal`
         type=key_and_variable,
         action="append",
         default=[],

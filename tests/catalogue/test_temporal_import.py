@@ -274,12 +274,15 @@ def test_a_secret_may_come_from_elsewhere(write: Write, monkeypatch: pytest.Monk
 
     assert run(file).startswith("Source temporal: unchanged"), "what is stored is kept"
     monkeypatch.setenv("CLIENT_SECRET", "another")
-    assert run(file, "--secret-from", "oauth_client_secret=CLIENT_SECRET").startswith(
+    assert run(file, "--secret-env", "oauth_client_secret=CLIENT_SECRET").startswith(
         "Source temporal: auth.clientSecret\n"
     )
     assert Source.objects.get().credentials == {"oauth_client_secret": "another"}
     with pytest.raises(CommandError, match="NOT_SET is not set"):
         run(file, "--secret-from", "clientSecret=NOT_SET")
+    monkeypatch.setattr("sys.stdin", StringIO('{"clientSecret": "a third"}'))
+    run(file, "--secrets-stdin")
+    assert Source.objects.get().credentials == {"oauth_client_secret": "a third"}
 
 
 def test_a_file_cannot_send_stored_secrets_elsewhere(write: Write):

@@ -4,7 +4,7 @@ from typing import Any
 
 from catalogue.history import command
 from catalogue.imports.temporal import USUAL_NAME, TemporalImportRequest, import_file
-from catalogue.management.base import ImportCommand, key_and_value, key_and_variable
+from catalogue.management.base import ImportCommand, add_secret_options, read_secrets
 from connectors.temporal.config import read_file
 
 
@@ -32,22 +32,7 @@ class Command(ImportCommand):
             action="store_true",
             help="read the file again at every refresh, instead of storing its present content",
         )
-        parser.add_argument(
-            "--secret",
-            type=key_and_value,
-            action="append",
-            default=[],
-            metavar="KEY=VALUE",
-            help="such as clientSecret; stored encrypted, may be repeated",
-        )
-        parser.add_argument(
-            "--secret-from",
-            type=key_and_variable,
-            action="append",
-            default=[],
-            metavar="KEY=VARIABLE",
-            help="the same from an environment variable, which no list of processes shows",
-        )
+        add_secret_options(parser)
 
     def handle(self, *args: Any, **options: Any) -> None:
         path = os.path.abspath(options["file"])
@@ -57,7 +42,7 @@ class Command(ImportCommand):
                     content=read_file(path),
                     source=options["source"],
                     path=path if options["by_path"] else "",
-                    secrets=dict([*options["secret"], *options["secret_from"]]),
+                    secrets=read_secrets(options),
                     prune=options["prune"],
                     expose=options["expose_new"],
                     dry_run=options["dry_run"],
