@@ -1,6 +1,7 @@
 """The list of workflows: found among thousands, told apart, and changed where they stand."""
 
 import re
+import sqlite3
 from datetime import timedelta
 from typing import Any
 
@@ -381,3 +382,56 @@ def test_selected_workflows_are_removed_if_the_engine_no_longer_lists_them(admin
         "until the retention removes these."
     )
     assert set(Workflow.objects.all()) == {present, ran}
+
+
+@pytest.fixture
+def thousands(db: None) -> list[Workflow]:
+    """More rows than a statement may have parameters; SQLite's own default is 32,766."""
+    source, most = make_source("large"), 1_100
+    connection.ensure_connection()
+    if connection.vendor == "sqlite":
+        connection.connection.setlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER, most)
+    hidden: dict[str, Any] = {"source": source, "category": "reports", "enabled": False}
+    rows = [
+        Workflow(upstream_id=name, name=name, tool_name=name, content_hash="a", **hidden)
+        for name in (f"report_{number}" for number in range(most + 100))
+    ]
+    return Workflow.objects.bulk_create(rows)
+
+
+@pytest.mark.parametrize(
+    ("action", "result"),
+    [
+        ("enable_selected", "Enabled: 1,200."),
+        ("disable_selected", "Disabled: 0."),
+        ("tag_selected", "Tagged: 1200."),
+        ("untag_selected", "Removed tags from: 0."),
+        ("add_selected_to_toolset", "Added to <a"),
+        ("mark_selected_read_only", "Marked as read-only: 1200."),
+        ("clear_selected_hints", "Restored the engine's hints: 0."),
+        ("remove_selected", "Removed: 0."),
+        ("accept_selected", "None of the selected workflows has a held change."),
+    ],
+)
+def test_an_action_takes_more_workflows_than_a_statement_takes_parameters(
+    admin_client: Client, thousands: list[Workflow], action: str, result: str
+) -> None:
+    """A4.2: all pages of a list that filters and a search have narrowed."""
+    toolset, hidden = make_toolset("finance"), f"{LIST}?visibility=disabled&toolset=-&q=report_*"
+    chosen = {"action": action, "_selected_action": [thousands[0].pk], "select_across": 1}
+    answer = admin_client.post(hidden, chosen)
+    if answer.status_code == 200:
+        question = answer.content.decode()
+        sent = dict(re.findall(r'type="hidden" name="([^"]+)" value="([^"]*)"', question))
+        answer = admin_client.post(hidden, sent | {"tags": "checked", "toolset": str(toolset.pk)})
+    assert result in told(answer)
+
+
+@pytest.mark.parametrize("query", ["visibility=hidden", "toolset=finance", "toolset=-"])
+def test_a_filter_finds_more_workflows_than_a_statement_takes_parameters(
+    admin_client: Client, thousands: list[Workflow], query: str
+) -> None:
+    if query == "toolset=finance":
+        Workflow.objects.update(enabled=True)
+        make_toolset("finance", picked=thousands)
+    assert listed(admin_client, f"{LIST}?{query}").result_count == len(thousands)

@@ -4,11 +4,14 @@ import sqlite3
 import threading
 from collections.abc import Callable
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from django.db import DatabaseError, connection, transaction
 
-from catalogue.models import Revision
+from catalogue.models import Revision, Source, Workflow
+from executions.models import Execution, ExecutionPayload
+from tests.factories import make_execution, make_source, make_workflow
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
@@ -35,6 +38,28 @@ def test_percent_signs_and_parameters_are_what_django_says_they_are(
         with connection.cursor() as cursor:
             cursor.execute(query, parameters)
             assert cursor.fetchone() == row
+
+
+def test_a_condition_with_more_values_than_parameters_finds_the_same_rows() -> None:
+    source, others = make_source("listed"), make_source("other")
+    names = [f"ü'\"\\ {number}" for number in range(1_000)]
+    rows = Workflow.objects.bulk_create(
+        Workflow(source=source, upstream_id=name, name=name, tool_name=name) for name in [*names, "more"]
+    )
+    make_workflow(others, tool_name="elsewhere")
+    connection.connection.setlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER, 900)
+
+    found = Workflow.objects.filter(tool_name__in=names)
+    assert found.count() == len(names)
+    assert set(Workflow.objects.exclude(pk__in=[row.pk for row in rows]).values_list("name", flat=True)) == {
+        Workflow.objects.get(source=others).name
+    }
+    assert Workflow.objects.filter(pk__in=[*range(10**6, 10**6 + 1_000), rows[0].pk]).get() == rows[0]
+    assert Source.objects.filter(workflows__in=rows).distinct().get() == source
+    keys = [uuid4() for _ in range(1_000)]
+    execution = make_execution()
+    assert Execution.objects.filter(pk__in=[*keys, execution.pk]).get() == execution
+    assert ExecutionPayload.objects.filter(execution__in=[*keys, execution.pk]).exists()
 
 
 def _in_a_transaction() -> None:
