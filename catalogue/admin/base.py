@@ -240,11 +240,18 @@ class CatalogueAdmin(UnfoldAdmin):
             queryset = queryset.filter(pk__in=[key for key in asked.split(",") if key.isdecimal()])
         return super().response_action(request, queryset, *args, **kwargs)
 
-    # The question before a deletion names things in the middle of its sentences.
+    # Questions before a deletion and Django's messages name things in the middle of their sentences.
 
     def get_deleted_objects(self, objs: Any, request: HttpRequest) -> Any:
-        found, counts, forbidden, protected = super().get_deleted_objects(objs, request)
+        found, counts, forbidden, protected = self.find_losses(objs, request)
         return _all_escaped(found), counts, forbidden, _all_escaped(protected)
+
+    def find_losses(self, objs: Any, request: HttpRequest) -> Any:
+        """Instead of `get_deleted_objects`: its answer, with names as they are."""
+        return super().get_deleted_objects(objs, request)
+
+    def message_user(self, request: HttpRequest, message: Any, *args: Any, **options: Any) -> None:
+        super().message_user(request, _all_escaped(message), *args, **options)
 
     def render_delete_form(self, request: HttpRequest, context: dict[str, Any]) -> HttpResponse:
         return super().render_delete_form(request, context | {"object": Named(context["object"])})

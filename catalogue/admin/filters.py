@@ -244,10 +244,10 @@ class WorkflowFilterAdmin(ButtonsMixin):
             context |= {"preview_url": reverse(f"admin:catalogue_workflowfilter_{view}", args=key)}
         return super().render_change_form(request, context, *args, **kwargs)
 
-    def get_deleted_objects(
+    def find_losses(
         self, objs: Any, request: HttpRequest
     ) -> tuple[list[Any], dict[str, int], set[str], list[str]]:
-        deleted, counts, forbidden, protected = super().get_deleted_objects(objs, request)
+        deleted, counts, forbidden, protected = super().find_losses(objs, request)
         effect = _effect_of([], without=objs)
         lines = [format_html("<b>{}</b>", line) for line in _effect_sentences(effect)]
         return [*deleted, *lines], counts, forbidden, protected

@@ -487,7 +487,7 @@ class SourceAdmin(ButtonsMixin):
 
     # Deleting also deletes everything of the source except the record of its runs.
 
-    def get_deleted_objects(
+    def find_losses(
         self, objs: Any, request: HttpRequest
     ) -> tuple[list[Any], dict[str, int], set[str], list[str]]:
         """Counts instead of the names of thousands of workflows."""

@@ -294,7 +294,7 @@ class ToolsetAdmin(ButtonsMixin):
             "clients_sign_in": server.token is None,
         }
 
-    def get_deleted_objects(
+    def find_losses(
         self, objs: Iterable[Toolset], request: HttpRequest
     ) -> tuple[list[Any], dict[str, int], set[str], list[str]]:
         """Bound tokens block deletion; rules are not listed."""

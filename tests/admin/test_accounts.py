@@ -148,3 +148,5 @@ def test_the_question_before_a_deletion_is_not_turned_round_by_a_name(admin_clie
         assert "\u202e" not in page.content.decode()
         for line in ("Group:", "Membership of member in", "Permission of"):
             assert rf"{line} finance \u202eteam" in text_of(page)
+    done = admin_client.post(page_url(team).replace("change", "delete"), {"post": "yes"})
+    assert told(done) == r"The group “finance \u202eteam” was deleted successfully."

@@ -393,6 +393,16 @@ def test_deleting_a_source_takes_its_workflows_and_says_how_many(admin_client: C
     assert Revision.current() > revision
 
 
+def test_a_name_does_not_turn_what_is_said_about_deleting_its_source(admin_client: Client) -> None:
+    source = make_source("finance \u202eengine")
+    page = page_url(source).replace("/change/", "/delete/")
+    for question in (admin_client.get(page), run_action(admin_client, "delete_selected", source)):
+        assert r"Source: finance \u202eengine" in text_of(question)
+        assert "\u202e" not in question.content.decode()
+    done = admin_client.post(page, {"post": "yes"})
+    assert told(done) == r"The source “finance \u202eengine” was deleted successfully."
+
+
 @pytest.mark.parametrize("selected", [False, True])
 def test_before_a_source_is_deleted_the_executions_under_way_are_told(
     admin_client: Client, selected: bool

@@ -155,6 +155,13 @@ def test_a_switched_off_toolset_is_previewed(admin_client: Client) -> None:
 
 
 @pytest.mark.databases("mcp_bridge.tokens")
+def test_a_tokens_name_does_not_turn_why_its_toolset_is_not_deleted(admin_client: Client) -> None:
+    toolset = make_toolset("finance")
+    create_token(name="ci\u202erunner", toolset=toolset)
+    question = admin_client.get(page_url(toolset).replace("/change/", "/delete/"))
+    assert r"bound to the toolset finance: ci\u202erunner. Revoke them" in text_of(question)
+
+
 def test_a_toolset_with_tokens_is_not_deleted_until_they_are_revoked(admin_client: Client) -> None:
     """B8: a token must not see everything because its bounds are gone."""
     toolset = make_toolset("finance")
