@@ -76,6 +76,7 @@ STATE_BADGES = {
     Approval.State.CANCELLED: "",
     Approval.State.OUTDATED: "",
 }
+CALLER_GONE = "The caller left without an answer. An approved call runs all the same."
 UNITS = {"1": "minutes", "60": "hours", "1440": "days"}
 
 
@@ -182,8 +183,8 @@ class ApprovalAdmin(PanelOnlyMixin, DecisionsMixin):
         return badge(approval.get_state_display(), STATE_BADGES[Approval.State(approval.state)])
 
     @admin.display(description="caller")
-    def caller_shown(self, approval: Approval) -> str:
-        return approval.execution.caller_name or approval.execution.caller
+    def caller_shown(self, approval: Approval) -> SafeString:
+        return side_by_side([approval.execution.caller_name or approval.execution.caller, *_gone(approval)])
 
     @admin.display(description="reason")
     def why(self, approval: Approval) -> SafeString:
@@ -204,7 +205,9 @@ class ApprovalAdmin(PanelOnlyMixin, DecisionsMixin):
         is_open = obj.is_waiting and obj.expires_at > timezone.now() and _may_decide(request)
         return {
             "headline": [
-                badge(obj.get_state_display(), STATE_BADGES[Approval.State(obj.state)]),
+                side_by_side(
+                    [badge(obj.get_state_display(), STATE_BADGES[Approval.State(obj.state)]), *_gone(obj)]
+                ),
                 paragraphs(obj.outcome or obj.reason),
             ],
             "facts": _facts(request, obj, execution, payload),
@@ -220,6 +223,7 @@ class ApprovalAdmin(PanelOnlyMixin, DecisionsMixin):
                 ],
             ),
             "is_open": is_open,
+            "is_gone": execution.is_unanswered,
             "is_own": is_own_call(obj, execution, request.user),
             "barred": "" if may_approve(obj, execution, request.user) else OWN_CALL,
             "off": execution.workflow and switched_off(execution.workflow, execution.door),
@@ -259,6 +263,20 @@ class ApprovalAdmin(PanelOnlyMixin, DecisionsMixin):
         return answer
 
 
+def _gone(approval: Approval) -> list[SafeString]:
+    """A badge if nobody waits for the answer any more."""
+    is_gone = approval.is_waiting and approval.execution.is_unanswered
+    return [badge("caller is gone", "warning", title=CALLER_GONE)] if is_gone else []
+
+
+def _awaited(execution: Execution) -> str:
+    if execution.is_awaited:
+        return "A request waits for the result."
+    if execution.is_unanswered:
+        return format_html("The caller left without an answer, {}.", ago(execution.awaited_until))
+    return "The caller can ask for the result."
+
+
 def _answer(verdict: str, minutes: int | None) -> str:
     if verdict == Verdict.REFUSE:
         return "refused"
@@ -281,6 +299,7 @@ def _facts(
         ("Caller", format_html("{} by {}", caller, execution.get_door_display())),
         ("On behalf of", "" if approval.asked_by is None else approval.asked_by.get_username()),
         ("Client", printable(named)),
+        ("Waiting for the answer", _awaited(execution) if approval.is_waiting else ""),
         ("Toolset", execution.toolset),
         ("Reason", paragraphs(approval.reason) if approval.outcome else ""),
         ("Approvals required", str(approval.approvers_needed)),

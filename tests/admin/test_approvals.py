@@ -1,5 +1,6 @@
 """The approver's page in a real browser, and who may open it."""
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -97,6 +98,29 @@ def test_an_approver_reads_that_the_call_would_not_be_started(admin_client: Clie
     shown = text_of(admin_client.get(page_of(execution)))
     assert "The call would not be started now: the engine no longer lists the workflow." in shown
     assert "It runs once" not in shown
+
+
+def test_an_approver_reads_whether_the_caller_still_waits_and_what_approving_does_then(
+    admin_client: Client,
+) -> None:
+    """People approved payments of agents that had given up, and that had meanwhile made them otherwise."""
+    execution = waiting_call()
+    for left, told, gone in (
+        (execution.mark_answered, "The caller can ask for the result.", False),
+        (execution.mark_unanswered, "The caller left without an answer", True),
+    ):
+        left()
+        shown = text_of(admin_client.get(page_of(execution)))
+        listing = text_of(admin_client.get("/admin/executions/approval/"))
+        assert told in shown
+        assert ("caller is gone" in listing, "caller is gone" in shown) == (gone, gone)
+        assert ("The call runs all the same, and its record keeps the result." in shown) == gone
+    Execution.objects.update(awaited_until=timezone.now() + timedelta(minutes=1))
+    assert "A request waits for the result." in text_of(admin_client.get(page_of(execution)))
+    admin_client.post(page_of(execution).replace("change", "refuse"), {"words": "No."})
+    execution.mark_unanswered()
+    for address in (page_of(execution), "/admin/executions/approval/"):
+        assert "caller is gone" not in text_of(admin_client.get(address)), "it is decided"
 
 
 def test_a_call_that_waits_for_approval_neither_runs_nor_times_out(admin_client: Client) -> None:
