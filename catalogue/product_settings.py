@@ -7,7 +7,7 @@ import asyncio
 import math
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
@@ -22,7 +22,6 @@ from loguru import logger
 from catalogue.models import ProductSettings, Source
 
 MAX_AGE_SECONDS = 1.0
-listeners: list[Callable[[Mapping[str, Any]], None]] = []  # Called with the overrides after each change
 
 
 class Origin(StrEnum):
@@ -168,22 +167,16 @@ class _Remembered:
         except (DatabaseError, InterfaceError) as error:
             logger.debug("The settings cannot be read; the last values still apply: {}", error)
         else:
-            self._take({} if row is None else valid_overrides(row.overrides))
+            self.known = {} if row is None else valid_overrides(row.overrides)
         self.known_until = read_at + MAX_AGE_SECONDS
 
     def keep(self, overrides: Mapping[str, Any], *, seconds: float = 0.0) -> None:
-        self._take(overrides)
+        self.known = overrides
         self.known_until = time.monotonic() + seconds + MAX_AGE_SECONDS
 
     def forget(self) -> None:
-        self._take({})
+        self.known = {}
         self.known_until = -math.inf
-
-    def _take(self, overrides: Mapping[str, Any]) -> None:
-        before, self.known = self.known, overrides
-        if before != overrides:
-            for notify in listeners:
-                notify(overrides)
 
 
 def _may_wait_for_database() -> bool:

@@ -857,21 +857,24 @@ class LiveSettings:
     _values: Mapping[str, Any] = {}
 
     def __init__(self, values: Mapping[str, Any], overrides: "Overrides | None" = None) -> None:
+        # Plain attributes are read faster.
+        vars(self).update((name, value) for name, value in values.items() if name not in LIVE_SETTINGS)
         self._values = values
         self.overrides = overrides  # `catalogue.product_settings` provides them
 
     def __getattr__(self, name: str) -> Any:
-        if name in LIVE_SETTINGS and (overrides := self.overrides) is not None:
+        if name not in self._values:
+            raise AttributeError(f"There is no setting {name}.")
+        if (overrides := self.overrides) is not None:
             # A call reads several within the time for which they are known.
             is_known = time.monotonic() <= overrides.known_until
             changed = overrides.known if is_known else overrides.current()
             if name in changed:
                 return changed[name]
-        return self.given(name)
+        return self._values[name]
 
     def given(self, name: str) -> Any:
-        if name not in self._values:
-            raise AttributeError(f"There is no setting {name}.")
+        """The environment's value."""
         return self._values[name]
 
     def __or__(self, other: Mapping[str, Any]) -> Self:

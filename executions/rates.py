@@ -13,15 +13,13 @@ addition.
 import math
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from datetime import timedelta
-from typing import Any
 
 from django.conf import settings
 from django.db.models import F
 from django.db.models.functions import Greatest
 
-from catalogue import product_settings
 from catalogue.access import Caller, Rate, rate_of
 from catalogue.exposure import current_catalogue
 from catalogue.models import Workflow
@@ -35,26 +33,6 @@ MINUTE = 60_000_000  # Microseconds
 EXCESS = CLOCKS_APART // timedelta(microseconds=1)  # From other clocks, and waits for the database
 KEPT = 24 * 60 * MINUTE  # Rows with bookings that ended longer ago are removed
 PURGED_AT_ONCE = 1_000
-
-
-class _Defaults:
-    """The live settings as attributes, which saves each call a function call."""
-
-    def __init__(self) -> None:
-        self.refresh({})
-
-    def refresh(self, overrides: Mapping[str, Any]) -> None:
-        def value(name: str) -> int:
-            given: int = settings.CATALOGUE.given(name)  # type: ignore[attr-defined]
-            return int(overrides.get(name, given))
-
-        self.caller = (value("calls_per_minute"), value("calls_at_once"))
-        self.tool = (value("tool_calls_per_minute"), value("tool_calls_at_once"))
-        self.in_force = bool(self.caller[0] or self.tool[0])
-
-
-defaults = _Defaults()
-product_settings.listeners.append(defaults.refresh)
 
 
 def take_call(workflow: Workflow | None, caller: Caller) -> None:
@@ -77,9 +55,12 @@ def seconds_until_free(rate: Rate) -> float:
 def rates_of(workflow: Workflow | None, caller: Caller) -> Iterator[Rate]:
     """The narrowest first, so that a caller beyond its own rate does not use up shared ones."""
     yield from caller.rates
+    usual = settings.CATALOGUE
     toolset = None if caller.toolset is None else current_catalogue().toolsets.get(caller.toolset)
     found: Iterable[Rate | None] = (
-        rate_of(f"caller:{caller.counted_as}", *defaults.caller, whose="each caller"),
+        rate_of(
+            f"caller:{caller.counted_as}", usual.calls_per_minute, usual.calls_at_once, whose="each caller"
+        ),
         None
         if toolset is None
         else rate_of(
@@ -95,7 +76,7 @@ def rates_of(workflow: Workflow | None, caller: Caller) -> Iterator[Rate]:
             *(
                 (workflow.calls_per_minute, workflow.calls_at_once)
                 if workflow.calls_per_minute
-                else defaults.tool
+                else (usual.tool_calls_per_minute, usual.tool_calls_at_once)
             ),
             whose=workflow.tool_name,
         ),

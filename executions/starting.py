@@ -222,9 +222,7 @@ def prepare_execution(request: StartRequest, holder: str = "") -> Callable[[], E
     request = replace(request, arguments=settled.arguments)
     if holder and (abandoned := _reattach(request, workflow, digest)) is not None:
         return lambda: abandoned
-    # Decided here: calls without any rate are spared the function call.
-    if rates.defaults.in_force or workflow.calls_per_minute or request.caller.rates or request.caller.toolset:
-        rates.take_call(workflow, request.caller)
+    rates.take_call(workflow, request.caller)
     return partial(_answer_or_find, request, workflow, digest, holder, written)
 
 
