@@ -40,7 +40,6 @@ SECRETS = ("username", "password", "token")
 OF_LISTING = ("offset", "page", "limit", "cursor")
 OF_WORKFLOW = ("id", "name")
 RESERVED = {*SECRETS, *OF_LISTING, *OF_WORKFLOW, "run_id", "key", "arguments", "login_token"}
-OF_METHOD = {"post": "POST", "put": "PUT", "patch": "PATCH", "delete": "DELETE", "get": "GET"}
 
 
 class _Cannot(ValueError):
@@ -153,12 +152,12 @@ class Request(Block):
 
     @property
     def method(self) -> str:
-        return next(OF_METHOD[method] for method in METHODS if getattr(self, method) is not None)
+        return next(method.upper() for method in METHODS if getattr(self, method) is not None)
 
     @property
     def path(self) -> str:
-        paths = (self.get, self.post, self.put, self.patch, self.delete)
-        return next(path for path in paths if path is not None)
+        path: str = getattr(self, self.method.lower())
+        return path
 
     @property
     def templates(self) -> Iterator[tuple[str, Any]]:
