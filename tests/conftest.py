@@ -4,6 +4,7 @@ import asyncio
 import fcntl
 import math
 import shutil
+import sqlite3
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -262,6 +263,21 @@ def django_db_setup(
 
 WHOLE_PRODUCT = {"stdio_server", "other_process"}
 """Fixtures that start the product as a process."""
+
+
+@pytest.fixture
+def few_parameters(db: None) -> Iterator[int]:
+    """How many a statement on SQLite may have during the test: hardly more than Django uses for many rows."""
+    most = 1_000
+    if connection.vendor != "sqlite":
+        yield most
+        return
+    connection.ensure_connection()
+    before = connection.connection.setlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER, most)
+    yield most
+    connection.connection.setlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER, before)
+
+
 FOREIGN_SERVERS = {"temporal_server", "prefect", "restate", "job_engines", "buildbot", "n8n_server"}
 FOREIGN_SERVERS |= {"everything", "mcp_servers", "mcp_programs", "asking_server", "library_server"}
 FOREIGN_SERVERS |= {"small_model"}

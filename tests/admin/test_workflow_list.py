@@ -1,7 +1,6 @@
 """The list of workflows: found among thousands, told apart, and changed where they stand."""
 
 import re
-import sqlite3
 from datetime import timedelta
 from typing import Any
 
@@ -385,18 +384,13 @@ def test_selected_workflows_are_removed_if_the_engine_no_longer_lists_them(admin
 
 
 @pytest.fixture
-def thousands(db: None) -> list[Workflow]:
+def thousands(few_parameters: int) -> list[Workflow]:
     """More rows than a statement may have parameters; SQLite's own default is 32,766."""
-    source, most = make_source("large"), 1_100
-    connection.ensure_connection()
-    if connection.vendor == "sqlite":
-        connection.connection.setlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER, most)
-    hidden: dict[str, Any] = {"source": source, "category": "reports", "enabled": False}
-    rows = [
+    hidden: dict[str, Any] = {"source": make_source("large"), "category": "reports", "enabled": False}
+    return Workflow.objects.bulk_create(
         Workflow(upstream_id=name, name=name, tool_name=name, content_hash="a", **hidden)
-        for name in (f"report_{number}" for number in range(most + 100))
-    ]
-    return Workflow.objects.bulk_create(rows)
+        for name in (f"report_{number}" for number in range(few_parameters + 100))
+    )
 
 
 @pytest.mark.parametrize(
