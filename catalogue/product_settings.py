@@ -174,10 +174,6 @@ class _Remembered:
         self.known = overrides
         self.known_until = time.monotonic() + seconds + MAX_AGE_SECONDS
 
-    def forget(self) -> None:
-        self.known = {}
-        self.known_until = -math.inf
-
 
 def _may_wait_for_database() -> bool:
     try:
@@ -189,5 +185,4 @@ def _may_wait_for_database() -> bool:
 
 remembered = _Remembered()
 overrides = remembered.current
-forget_settings = remembered.forget
 keep_settings = remembered.keep

@@ -1,5 +1,6 @@
 """Settings that are changed while the product runs (A4.4), through REST and in what they do."""
 
+import math
 from datetime import timedelta
 from typing import Any
 
@@ -11,7 +12,7 @@ from loguru import logger
 
 from catalogue.discovery import due_sources
 from catalogue.models import ProductSettings, Source
-from catalogue.product_settings import MAX_AGE_SECONDS, forget_settings, keep_settings, live_settings
+from catalogue.product_settings import MAX_AGE_SECONDS, keep_settings, live_settings
 from tests.api.clients import administrator, agent, problem_paths, staff_session
 from tests.factories import make_source, make_workflow
 
@@ -145,7 +146,7 @@ def test_the_environment_gives_the_defaults(settings: Any) -> None:
     settings.CATALOGUE = settings.CATALOGUE | {"execution_timeout": 20}
     given = settings.LIVE_SETTINGS["execution_timeout"] | {"is_given": True}
     settings.LIVE_SETTINGS = settings.LIVE_SETTINGS | {"execution_timeout": given}
-    forget_settings()
+    keep_settings({}, seconds=-math.inf)
 
     assert (told("execution_timeout")["value"], told("execution_timeout")["origin"]) == (20, "environment")
     change(execution_timeout=21)
