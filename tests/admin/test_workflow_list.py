@@ -389,7 +389,7 @@ def thousands(few_parameters: int) -> list[Workflow]:
     hidden: dict[str, Any] = {"source": make_source("large"), "category": "reports", "enabled": False}
     return Workflow.objects.bulk_create(
         Workflow(upstream_id=name, name=name, tool_name=name, content_hash="a", **hidden)
-        for name in (f"report_{number}" for number in range(few_parameters + 100))
+        for name in (f"report_{number}" for number in range(few_parameters + 200))
     )
 
 
