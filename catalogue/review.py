@@ -47,6 +47,7 @@ class Decided:
     done: list[str] = field(default_factory=list)
     changed_again: list[str] = field(default_factory=list)  # The engine offers something else now
     nothing_held: list[str] = field(default_factory=list)  # Decided already, or withdrawn by the engine
+    turned_down: list[str] = field(default_factory=list)  # Since it was read as awaiting a decision
     only_whole: list[str] = field(default_factory=list)  # New workflows, which cannot be accepted by field
 
     def refusal(self) -> str:
@@ -56,6 +57,8 @@ class Decided:
             sentences.append(f"Changed again, so review again: {listed(self.changed_again, NAMED)}.")
         if self.nothing_held:
             sentences.append(f"No longer held: {listed(self.nothing_held, NAMED)}.")
+        if self.turned_down:
+            sentences.append(f"Turned down in the meantime: {listed(self.turned_down, NAMED)}.")
         if self.only_whole:
             sentences.append(
                 f"New workflows can only be accepted as a whole: {listed(self.only_whole, NAMED)}."
@@ -95,11 +98,14 @@ def offers_of(reviews: QuerySet[Review]) -> dict[int, str]:
     return dict(reviews.order_by("pk").values_list("pk", "offer_hash"))
 
 
-def accept_offers(offers: Offers, *, by: Actor, fields: Collection[str] = ()) -> Decided:
-    """New workflows are enabled. `fields`: only these and what goes with them. Raises UnknownFields."""
+def accept_offers(
+    offers: Offers, *, by: Actor, fields: Collection[str] = (), awaiting: Collection[int] = ()
+) -> Decided:
+    """New workflows are enabled. `fields`: only these and what goes with them. `awaiting`: keys of those that
+    were seen without a decision; what was turned down since stays so. Raises UnknownFields."""
     if unknown := sorted(set(fields) - set(ACCEPTABLE)):
         raise UnknownFields(unknown)
-    return _decide(offers, by, partial(_accept, fields=fields), fields)
+    return _decide(offers, by, partial(_accept, fields=fields), fields, awaiting)
 
 
 def keep_accepted(offers: Offers, *, by: Actor) -> Decided:
@@ -112,6 +118,7 @@ def _decide(
     by: Actor,
     decide: Callable[[list[Review], Actor, Placement], None],
     fields: Collection[str] = (),
+    awaiting: Collection[int] = (),
 ) -> Decided:
     decided, placement = Decided(), Placement()
     for keys in in_batches(list(offers), BATCH):
@@ -122,19 +129,34 @@ def _decide(
             reviews = Review.objects.select_for_update(of=("self",)).select_related("workflow__source")
             held, agreed = reviews.in_bulk(keys), []
             for key in [key for key in keys if key in names]:
-                if key not in held:
-                    decided.nothing_held.append(names[key])
-                elif held[key].offer_hash != offers[key]:
-                    decided.changed_again.append(names[key])
-                elif fields and held[key].kind == Review.Kind.NEW:
-                    decided.only_whole.append(names[key])
-                elif fields and not _split(held[key], fields, placement)[0]:
-                    decided.nothing_held.append(names[key])
-                else:
+                refused = _refused(decided, held.get(key), offers[key], fields, placement, key in awaiting)
+                if refused is None:
                     agreed.append(held[key])
-                    decided.done.append(names[key])
+                (decided.done if refused is None else refused).append(names[key])
             decide(agreed, by, placement)
     return decided
+
+
+def _refused(
+    decided: Decided,
+    review: Review | None,
+    offer: str,
+    fields: Collection[str],
+    placement: Placement,
+    is_awaiting: bool,
+) -> list[str] | None:
+    """The list that names what cannot be decided like this; None if it can."""
+    if review is None:
+        return decided.nothing_held
+    if review.offer_hash != offer:
+        return decided.changed_again
+    if is_awaiting and review.kept_at:
+        return decided.turned_down
+    if fields and review.kind == Review.Kind.NEW:
+        return decided.only_whole
+    if fields and not _split(review, fields, placement)[0]:
+        return decided.nothing_held
+    return None
 
 
 def _accept(reviews: list[Review], by: Actor, placement: Placement, *, fields: Collection[str] = ()) -> None:

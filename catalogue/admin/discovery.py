@@ -1,7 +1,7 @@
 """Discovery runs, and the reviews and confirmations that they wait for."""
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from difflib import SequenceMatcher
 from typing import Any, ClassVar
@@ -130,11 +130,11 @@ class ReviewAdmin(base.PanelOnlyMixin, base.ButtonsMixin):
 
     @admin.action(description="Accept: agents see the engine's current version", permissions=["decide"])
     def accept_selected(self, request: HttpRequest, queryset: QuerySet[Review]) -> None:
-        _decide_selected(request, queryset, accept_offers, "Accepted")
+        _decide_selected(request, queryset, _accept_seen, "Accepted")
 
     @admin.action(description="Keep the accepted version", permissions=["decide"])
     def keep_selected(self, request: HttpRequest, queryset: QuerySet[Review]) -> None:
-        _decide_selected(request, queryset, keep_accepted, "Kept")
+        _decide_selected(request, queryset, _keep_seen, "Kept")
 
     # The page of one
 
@@ -152,12 +152,9 @@ class ReviewAdmin(base.PanelOnlyMixin, base.ButtonsMixin):
         if IN_PART in request.POST and not fields:
             messages.warning(request, "Nothing was changed. Select at least one of the differences.")
             return
-        if review.kept_at and KEPT not in request.POST:
-            told = "Nothing was changed, because it was turned down after your page was loaded."
-            messages.warning(request, told)
-            return
+        awaiting = () if KEPT in request.POST else offers
         try:
-            decided = accept_offers(offers, by=actor_of(request), fields=fields)
+            decided = accept_offers(offers, by=actor_of(request), fields=fields, awaiting=awaiting)
         except UnknownFields as unknown:
             messages.error(request, str(unknown))
         else:
@@ -240,21 +237,37 @@ def _summary(review: Review, placement: Placement) -> SafeString:
     return html.side_by_side([*marks, _with_code(describe_differences(differences))])
 
 
-def _seen(request: HttpRequest, reviews: QuerySet[Review]) -> dict[int, str]:
-    chosen = list(reviews.values_list("pk", flat=True))
-    seen = {key: offer for key in chosen if (offer := request.POST.get(f"{OFFER}-{key}"))}
-    if unseen := len(chosen) - len(seen):
+def _read(reviews: QuerySet[Review]) -> list[Review]:
+    return list(reviews.select_related(None).only("kept_at"))
+
+
+def _accept_seen(request: HttpRequest, reviews: Sequence[Review]) -> Decided:
+    awaiting = {review.pk for review in reviews if review.kept_at is None}
+    return accept_offers(_seen(request, reviews), by=actor_of(request), awaiting=awaiting)
+
+
+def _keep_seen(request: HttpRequest, reviews: Sequence[Review]) -> Decided:
+    return keep_accepted(_seen(request, reviews), by=actor_of(request))
+
+
+def _seen(request: HttpRequest, reviews: Sequence[Review]) -> dict[int, str]:
+    seen = {one.pk: offer for one in reviews if (offer := request.POST.get(f"{OFFER}-{one.pk}"))}
+    if unseen := len(reviews) - len(seen):
         messages.warning(request, f"Skipped because the page did not show them: {unseen}.")
     return seen
 
 
 def _decide_selected(
-    request: HttpRequest, reviews: QuerySet[Review], decide: Callable[..., Decided], done: str
+    request: HttpRequest,
+    reviews: QuerySet[Review],
+    decide: Callable[[HttpRequest, Sequence[Review]], Decided],
+    done: str,
 ) -> None:
     """Names those, too, that others have decided since the list was shown, and leaves them alone."""
+    chosen = _read(reviews)
     selected = Workflow.objects.filter(pk__in=request.POST.getlist(ACTION_CHECKBOX_NAME))
-    gone = list(selected.exclude(pk__in=reviews.order_by().values("pk")).values_list("tool_name", flat=True))
-    decided = decide(_seen(request, reviews), by=actor_of(request))
+    gone = selected.exclude(pk__in=[review.pk for review in chosen]).values_list("tool_name", flat=True)
+    decided = decide(request, chosen)
     decided.nothing_held += gone
     _report(request, decided, done)
 
@@ -377,7 +390,7 @@ def accept_for_workflows(
     held, placement = list(reviews.select_related("workflow__source")[:SHOWN_AT_ONCE]), Placement()
 
     def accept(_: forms.Form) -> None:
-        _report(request, accept_offers(_seen(request, reviews), by=actor_of(request)), "Accepted")
+        _report(request, _accept_seen(request, _read(reviews)), "Accepted")
 
     first = f"; this accepts the first {len(held)}" if awaiting > len(held) else ""
     note = f"Held changes of the selected workflows: {awaiting:,}{first}"

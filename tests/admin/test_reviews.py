@@ -1,17 +1,22 @@
 """Changes to review: the list, the page of one with its differences, and what may be decided there."""
 
 import re
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 from typing import Any
 
 import pytest
 from django.contrib.auth.models import Permission, User
 from django.core.management import CommandError, call_command
+from django.db import connection, transaction
 from django.test import Client
 
 from catalogue.curation import enable_workflows
 from catalogue.discovery import refresh_source
+from catalogue.history import command
 from catalogue.models import DiscoveryRun, HistoryEntry, Review, Source, Workflow
 from catalogue.reconciliation import layer_of
+from catalogue.review import keep_accepted
 from tests.admin.pages import list_url, page_url, press, run_action, text_of, told
 from tests.api.clients import administrator
 from tests.catalogue.engine import Engine, definition, definitions
@@ -151,9 +156,11 @@ def test_a_page_says_what_another_curator_has_decided_since(admin_client: Client
     review = Review.objects.get()
     colleague = curator("view_workflow", "change_workflow")
     assert decide(colleague, review, "keep", review.offer_hash) == "Kept: report_1."
-    assert "turned down after your page" in decide(admin_client, review, "accept", review.offer_hash)
+    assert "Turned down in the meantime: report_1." in decide(
+        admin_client, review, "accept", review.offer_hash
+    )
     in_part = decide(admin_client, review, "accept", review.offer_hash, in_part="1", field="description")
-    assert "turned down after your page" in in_part
+    assert "Turned down in the meantime: report_1." in in_part
     assert Workflow.objects.get(upstream_id="wf-1").description == "Makes report 1."
     accepted = decide(colleague, review, "accept", review.offer_hash, kept="yes")
     assert accepted.endswith("Accepted: report_1.")
@@ -175,6 +182,44 @@ def test_a_list_says_what_another_curator_has_decided_since(
         answer = admin_client.post(list_url(Review), seen | {"action": action})
         assert told(answer).endswith("No longer held: report_1."), action
     assert HistoryEntry.of(review.workflow).count() == decided == 1
+
+
+@pytest.mark.databases("catalogue.review")
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("place", ["page", "list"])
+def test_what_is_turned_down_while_its_acceptance_is_decided_stays_so(
+    admin_client: Client, source: Source, place: str
+) -> None:
+    """A5.2: the colleague's decision is committed between what the request reads and its lock."""
+    review, is_read, is_turned_down = Review.objects.get(), Event(), Event()
+    seen = {f"offer-{review.pk}": review.offer_hash, "_selected_action": [review.pk]}
+
+    def note(execute: Any, sql: str, *args: Any) -> Any:
+        found = execute(sql, *args)
+        if "catalogue_review" in sql and (place == "page" or '"kept_at" FROM' in sql):
+            is_read.set()  # In a list, what the action reads of the selected rows
+        return found
+
+    def accept() -> str:
+        assert is_turned_down.wait(timeout=60)
+        try:
+            with connection.execute_wrapper(note):
+                if place == "page":
+                    return decide(admin_client, review, "accept", review.offer_hash)
+                return told(admin_client.post(list_url(Review), seen | {"action": "accept_selected"}))
+        finally:
+            is_read.set()
+            connection.close()
+
+    with ThreadPoolExecutor(1) as other:
+        accepted = other.submit(accept)
+        with transaction.atomic():
+            keep_accepted({review.pk: review.offer_hash}, by=command("review_changes"))
+            is_turned_down.set()
+            assert is_read.wait(timeout=60)
+        assert accepted.result(timeout=60).endswith("Turned down in the meantime: report_1.")
+    assert Workflow.objects.get(pk=review.pk).description == "Makes report 1."
+    assert Review.objects.get().kept_at
 
 
 def test_the_list_of_workflows_leads_to_what_is_held_and_accepts_it_once_it_was_shown(
