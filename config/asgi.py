@@ -28,7 +28,6 @@ from mcp_bridge.doorkeeper import CrossOrigin, doorkeeper  # noqa: E402
 from mcp_bridge.tokens import METADATA_PATH  # noqa: E402
 from mcp_bridge.transports.direct_answers import Shortcut  # noqa: E402
 from mcp_bridge.transports.http import McpEndpoint, protected_resource_metadata  # noqa: E402
-from telemetry.metrics import serve_if_asked  # noqa: E402
 from telemetry.traces import finish_spans  # noqa: E402
 
 
@@ -52,7 +51,6 @@ def build_application() -> Starlette:
             gc.freeze()
             collect_rarely()
             publication.begin()
-            serve_if_asked(settings.METRICS_ADDRESS)
             try:
                 yield
             finally:

@@ -209,13 +209,12 @@ def _begin_heartbeat(**_: Any) -> None:
 
 @worker_ready.connect
 @beat_init.connect
-def _show_metrics(**_: Any) -> None:
+def _publish_metrics(**_: Any) -> None:
     from django.conf import settings
 
     publication = metrics.Publication(settings.DATA_DIR / "metrics", settings.PROCESS)
     publication.begin()
     atexit.register(publication.end)
-    metrics.serve_if_asked(settings.METRICS_ADDRESS)
 
 
 @beat_init.connect

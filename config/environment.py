@@ -207,8 +207,8 @@ class Environment(BaseSettings):
     )
     metrics_address: str = _variable(
         "",
-        "Address such as `0.0.0.0:9100` on which a worker, or a web process in addition to "
-        "`/metrics`, serves its own metrics without authentication. Default: none.",
+        "Address such as `0.0.0.0:9100` on which a worker or beat, or a web process in addition "
+        "to `/metrics`, serves its own metrics without authentication. Default: none.",
     )
     metrics_tools: int = _variable(
         100,

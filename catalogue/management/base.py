@@ -1,3 +1,4 @@
+import errno
 import json
 import os
 import sys
@@ -7,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from django.conf import settings
 from django.core.exceptions import NON_FIELD_ERRORS, ValidationError
 from django.core.management.base import BaseCommand, CommandError, OutputWrapper
 from django.db.models import QuerySet
@@ -16,6 +18,7 @@ from catalogue.database import prepare_embedded_database
 from catalogue.models import Source, Workflow
 from connectors.errors import Misconfigured
 from connectors.network.redaction import escaped
+from telemetry import metrics
 
 
 class _Output(OutputWrapper):
@@ -30,6 +33,7 @@ class CatalogueCommand(BaseCommand):
 
     requires_system_checks: list[str] = []
     makes_database = True
+    serves_metrics = False
 
     def __init__(self, stdout: Any = None, stderr: Any = None, **options: Any) -> None:
         super().__init__(stdout, stderr, **options)
@@ -38,9 +42,26 @@ class CatalogueCommand(BaseCommand):
         self.stderr.style_func = style_of_errors
 
     def execute(self, *args: Any, **options: Any) -> str | None:
+        if self.serves_metrics:
+            _serve_metrics(settings.METRICS_ADDRESS)
         if self.makes_database:
             prepare_embedded_database(only_new=True)
         return super().execute(*args, **options)
+
+
+def _serve_metrics(address: str) -> None:
+    """Before everything else of a process, which would only fail later. Raises CommandError."""
+    try:
+        metrics.serve_if_asked(address)
+    except OSError as error:
+        why = error.strerror or str(error)
+        if error.errno == errno.EADDRINUSE:
+            why = "it is in use, perhaps by another process with this setting"
+        raise CommandError(
+            f"Metrics cannot be served at CATALOGUE_METRICS_ADDRESS={address}: {why}. Choose an address of "
+            "this machine that no other process uses, or none: a web process shows the metrics of all "
+            "processes with its data folder at /metrics."
+        ) from None
 
 
 class ImportCommand(CatalogueCommand):

@@ -5,6 +5,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from django.core.management import CommandError, call_command
@@ -58,6 +59,17 @@ def test_a_web_process_says_at_once_that_it_cannot_listen(taken_port: int, host:
     """B5: before it loads anything, and without a database."""
     with pytest.raises(CommandError, match=problem.format(taken_port)):
         call_command("serve", "--host", host, "--port", str(taken_port))
+
+
+@pytest.mark.parametrize("command", ["serve", "worker", "beat"])
+def test_a_process_says_at_once_that_it_cannot_serve_its_metrics(
+    taken_port: int, command: str, settings: Any
+) -> None:
+    """B5: a worker and beat went on without them, below a traceback."""
+    settings.METRICS_ADDRESS = f"{HOST}:{taken_port}"
+    problem = rf"CATALOGUE_METRICS_ADDRESS={settings.METRICS_ADDRESS}: it is in use, .* Choose an address"
+    with pytest.raises(CommandError, match=problem):
+        call_command(command, **({"port": 0} if command == "serve" else {}))
 
 
 def choose_engine(data_dir: Path) -> tuple[ExampleEngine | None, ExampleEngine]:

@@ -6,6 +6,7 @@ from config.celery import app
 
 class Command(CatalogueCommand):
     help = "Run the scheduler, which sends due tasks to the workers. Run exactly one."
+    serves_metrics = True
 
     def handle(self, *args: Any, **options: Any) -> None:
         app.start(["--quiet", "beat", "--pidfile="])

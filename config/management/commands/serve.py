@@ -34,6 +34,7 @@ class Command(CatalogueCommand):
     help = (
         "Run a web process, which serves MCP, REST and the admin. Any number of web processes share the work."
     )
+    serves_metrics = True
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--host", default="127.0.0.1", help="Address to listen on. Default: %(default)s.")

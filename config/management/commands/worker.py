@@ -9,6 +9,7 @@ from config.celery import app
 
 class Command(CatalogueCommand):
     help = "Run a worker, which lists engines and follows runs. Any number of workers share the work."
+    serves_metrics = True
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument(
