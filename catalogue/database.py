@@ -55,10 +55,13 @@ class _ClosedWithThread:
 
     def __init__(self) -> None:
         self.connections: WeakSet[BaseDatabaseWrapper] = WeakSet()
+        self._thread = threading.get_ident()
 
     def __del__(self) -> None:
-        for opened in self.connections:
-            opened.close()
+        # The process that ends takes the connections of its daemon threads along.
+        if self._thread == threading.get_ident():
+            for opened in self.connections:
+                opened.close()
 
 
 class _OfThread(threading.local):

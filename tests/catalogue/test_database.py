@@ -1,10 +1,17 @@
 """The threads that use the embedded database, and their connections."""
 
+import os
 import sqlite3
+import subprocess
+import sys
 import threading
+from pathlib import Path
 
 import pytest
 from django.db import connection
+
+from tests.processes import ROOT
+from tests.warm_starts import STARTS_COLD
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
@@ -25,3 +32,31 @@ def test_a_thread_that_ends_closes_its_connection() -> None:
     thread.join()
     with pytest.raises(sqlite3.ProgrammingError, match="closed database"):
         opened[0].execute("SELECT 1")
+
+
+WAITING_THREAD = """
+import threading
+from django.db import connection
+connected = threading.Event()
+def wait():
+    connection.ensure_connection()
+    connected.set()
+    threading.Event().wait()
+threading.Thread(target=wait, daemon=True).start()
+connected.wait()
+"""
+
+
+@pytest.mark.e2e
+def test_a_process_that_ends_while_a_thread_is_connected_says_nothing(tmp_path: Path) -> None:
+    """B5: a worker printed a traceback at its end, because its heartbeat is such a thread."""
+    done = subprocess.run(
+        [sys.executable, "manage.py", "shell", "-c", WAITING_THREAD],
+        cwd=ROOT,
+        env=os.environ | {"CATALOGUE_DATA_DIR": str(tmp_path), "DATABASE_URL": "", STARTS_COLD: "1"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
