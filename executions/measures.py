@@ -8,6 +8,7 @@ Labels are bounded: the first SOURCES sources have their own series, and as many
 from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
+from itertools import product
 from typing import Any
 
 from django.conf import settings
@@ -21,7 +22,7 @@ from catalogue.descriptions import CHARACTERS_PER_TOKEN
 from catalogue.models import DiscoveryRun, Source, Workflow
 from executions.models import Execution, HourlyUsage, State, WorkerPresence
 from executions.models.result_cache import CacheUse
-from executions.models.usage import day_of, is_timed
+from executions.models.usage import Outcome, day_of, is_timed
 from telemetry.metrics import OTHER
 
 SOURCES = 100
@@ -149,7 +150,8 @@ def _of_usage(since: datetime) -> list[Metric]:
         .values_list("source_name", "tool_name", "outcome", "duration_class")
         .annotate(Sum("calls"), Sum("milliseconds"), Sum("input_characters"), Sum("output_characters"))
     )
-    ended: Counter[tuple[str, str]] = Counter()
+    # From 0, so that runs which fail together, the first of their source or day, count as an increase.
+    ended: Counter[tuple[str, str]] = Counter(dict.fromkeys(product(sources, Outcome.values), 0))
     by_tool: Counter[tuple[str, str]] = Counter()
     buckets: dict[str, Counter[int]] = {}
     milliseconds: Counter[str] = Counter()

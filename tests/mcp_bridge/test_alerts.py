@@ -216,13 +216,13 @@ def _fail_the_model() -> None:
             run_in_background_loop(MeteredModel().ask([]))
 
 
-def _fail_requests() -> None:
+def _fail_requests(path: str = "/api/sources/") -> None:
     async def fail(scope: Any, receive: Any, send: Any) -> None:
         await send({"type": "http.response.start", "status": 500, "headers": []})
 
     async def ask() -> None:
         for _ in range(10):
-            scope = {"type": "http", "path": "/api/sources/", "headers": []}
+            scope = {"type": "http", "path": path, "headers": []}
             await Observed(fail)(scope, None, _drop)  # type: ignore[arg-type]
 
     asyncio.run(ask())
@@ -256,6 +256,7 @@ PROVOKED: dict[str, Callable[[], None]] = {
 }
 """By alert."""
 HALF_HOUR = 30
+needs_promtool = pytest.mark.skipif(shutil.which("promtool") is None, reason="Prometheus is not installed")
 
 
 def test_each_alert_is_provoked_here() -> None:
@@ -284,6 +285,53 @@ def test_an_alert_fires_on_what_it_is_for_and_not_before(alert: str, tmp_path: P
         return
     assert fires(alert, before, after, at=HALF_HOUR - 1, folder=tmp_path) is False
     assert fires(alert, before, after, at=2 * HALF_HOUR, folder=tmp_path) is True
+
+
+def _never_start_a_worker() -> None:
+    WorkerPresence.objects.all().delete()
+
+
+def _probe_without_a_worker() -> None:
+    _fail_requests("/health/ready")
+
+
+def _be_ahead() -> None:
+    _presence(seen_at=timezone.now() + LONG_AGO, worker_at=timezone.now() + LONG_AGO)
+
+
+@needs_promtool
+@pytest.mark.parametrize(
+    ("provoke", "alert", "expected"),
+    [
+        (_never_start_a_worker, "CatalogueNoWorker", True),
+        (_lose_the_worker, "CatalogueNoTick", False),
+        (_be_ahead, "CatalogueNoWorker", True),
+        (_probe_without_a_worker, "CatalogueServerErrors", False),
+    ],
+    ids=[
+        "no worker ever",
+        "a lost worker is one alert",
+        "signs ahead of the clock",
+        "probes are no requests",
+    ],
+)
+def test_the_alert_that_a_state_raises_is_the_one_whose_advice_helps(
+    provoke: Callable[[], None], alert: str, expected: bool, tmp_path: Path
+) -> None:
+    _presence(seen_at=timezone.now(), worker_at=timezone.now())
+    http_requests.labels("rest", "2xx").inc()
+    before = samples()
+    provoke()
+    assert fires(alert, before, samples(), at=2 * HALF_HOUR, folder=tmp_path) is expected
+
+
+def test_runs_that_fail_together_increase_a_counter_that_was_there_before() -> None:
+    """Prometheus sees no increase in a series that begins with them, so that no alert fired."""
+    workflow = make_workflow(make_source("bursting"))
+    key = ("catalogue_executions_ended_total", frozenset({("source", "bursting"), ("outcome", "failed")}))
+    assert samples()[key] == 0
+    make_execution(workflow, state="failed")
+    assert samples()[key] == 1
 
 
 def fires(alert: str, before: dict[Key, float], after: dict[Key, float], *, at: int, folder: Path) -> bool:
