@@ -1,6 +1,7 @@
 """HTML of values in the admin. Texts of engines and agents are hostile: everything here escapes."""
 
 import json
+import re
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from functools import lru_cache
@@ -19,6 +20,7 @@ from connectors.formats.json import readable_json
 SHOWN_CHARACTERS = 100_000
 SHOWN_NAMES = 20
 DASH = "-"
+PARTS = re.compile(r"[^/_.]+[/_.]*|[/_.]+")
 
 
 @lru_cache(maxsize=1_000, typed=True)  # Typed: a SafeString differs from an equal str.
@@ -53,7 +55,12 @@ def one_a_line(parts: Iterable[str]) -> SafeString:
 def wrapped(text: str) -> SafeString:
     """A name of up to 64 letters without a space must not push the other columns away."""
     look = "overflow-wrap: anywhere; white-space: normal; min-width: 9rem; max-width: 18rem"
-    return format_html('<div style="{}">{}</div>', look, text)
+    return format_html('<div style="{}">{}</div>', look, breakable(text))
+
+
+def breakable(text: str) -> SafeString:
+    """Names and addresses, which else break in the middle of a word where their column is narrow."""
+    return format_html_join("", "{}<wbr>", ((part,) for part in PARTS.findall(text)))
 
 
 def ago(moment: datetime | None) -> str:

@@ -15,7 +15,7 @@ from unfold.contrib.filters.admin import BooleanRadioFilter, ChoicesDropdownFilt
 
 from catalogue.admin.base import ButtonsMixin, CatalogueChangeList, OptionsFilter
 from catalogue.admin.form_fields import ReservedForField
-from catalogue.admin.rendering import Group, badge, chip, cut_short, group_of, link, side_by_side
+from catalogue.admin.rendering import Group, badge, breakable, chip, cut_short, group_of, link, side_by_side
 from catalogue.compat import formsets_of
 from catalogue.exposure import ExposedCatalogue, choose, confirmed_catalogue, shown_by
 from catalogue.long_lists import LONGEST_SEARCH
@@ -184,7 +184,7 @@ class ToolsetAdmin(ButtonsMixin):
 
     @admin.display(description="address")
     def address(self, toolset: Toolset) -> SafeString:
-        return chip(resource_url(toolset.slug))
+        return chip(breakable(resource_url(toolset.slug)))
 
     @admin.display(description="mode", ordering="mode")
     def mode_shown(self, toolset: Toolset) -> str:

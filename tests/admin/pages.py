@@ -78,7 +78,9 @@ def told(response: Any) -> str:
 def text_of(response: Any) -> str:
     """What a person reads: without tags, with entities resolved and white space squeezed."""
     body = response.render() if hasattr(response, "render") and not response.is_rendered else response
-    shown = re.sub(r"<(script|style)\b.*?</\1>", " ", body.content.decode(), flags=re.DOTALL)
+    shown = re.sub(r"<(script|style)\b.*?</\1>", " ", body.content.decode(), flags=re.DOTALL).replace(
+        "<wbr>", ""
+    )
     return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", shown)).split())
 
 

@@ -1,6 +1,7 @@
 """The lists of the admin in a real browser: what can be clicked there does what it says."""
 
 import re
+from typing import Any
 
 import pytest
 from django.contrib import admin
@@ -14,7 +15,7 @@ from executions.models import CachePolicy, Execution, Retention
 from tests.admin.pages import list_url, page_url
 from tests.admin.window import Window, make_everything
 from tests.e2e.webdriver import BACKSPACE, BROWSER, CONTROL, DOWN, DRIVER, ENTER, MISSING
-from tests.factories import make_execution, make_source, make_workflow, make_workflows
+from tests.factories import make_execution, make_source, make_toolset, make_workflow, make_workflows
 
 pytestmark = [
     pytest.mark.timeout(300),
@@ -308,3 +309,33 @@ def test_every_number_below_a_list_leads_to_that_page(
     )
     assert offered == ["2", "3", "4", "11", "12"]
     assert "4 … 11" in window.browser.text()
+
+
+LINES = """
+const cell = document.querySelector(arguments[0]), lines = [], range = document.createRange();
+const texts = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT);
+let height;
+for (let text; text = texts.nextNode();)
+  for (let at = 0; at < text.length; at++) {
+    range.setStart(text, at);
+    range.setEnd(text, at + 1);
+    const {top, width} = range.getBoundingClientRect();
+    if (!width) continue;
+    if (Math.abs(top - height) > 3 || !lines.length) lines.push('');
+    lines[lines.length - 1] += text.data[at];
+    height = top;
+  }
+return lines;
+"""
+
+
+def test_names_and_addresses_break_between_their_parts_only(window: Window, settings: Any) -> None:
+    """At 1280 pixels, with names as companies choose them."""
+    settings.PUBLIC_URL = "https://workflows.example.com"
+    make_toolset("finance-and-accounting-monthly", token_budget=10)
+    make_workflow(tool_name="quarterly_forecast_of_projects")
+    for model, column, ends in ((Toolset, "address", "/-"), (Workflow, "tool", "_")):
+        window.open(list_url(model))
+        script = LINES.replace("arguments[0]", f"'#result_list tbody .field-{column}'")
+        lines = window.run(script)
+        assert len(lines) > 1 and all(line.strip()[-1] in ends for line in lines[:-1]), lines
