@@ -1,6 +1,7 @@
 """What requests and responses share: caller, headers, filters, limits on waiting; lists as pages or CSV."""
 
 import csv
+import re
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -144,6 +145,8 @@ CSV = "text/csv"
 AT_A_TIME = 100  # Their instances are in memory while the reader takes them
 # Spreadsheets would evaluate an engine's or agent's text; the wide forms too, in East Asian settings.
 FORMULA_BEGINS = ("=", "+", "-", "@", "\t", "\r", "\n", *"\uff1d\uff0b\uff0d\uff20")
+# The characters by which spreadsheets of other languages separate the same file.
+BEFORE_FORMULAS = re.compile(r'(?<=[;\t\r\n])(?=["\s]*[=+\-@\uff1d\uff0b\uff0d\uff20])')
 NESTED = {"error": ("error_kind", "error")}
 
 
@@ -195,9 +198,10 @@ def _harmless(cell: Any) -> Any:
     """Empty for None, `true` and `false`, and no formulas."""
     if isinstance(cell, bool):
         return "true" if cell else "false"
-    if isinstance(cell, str) and cell.startswith(FORMULA_BEGINS):
-        return f"'{cell}"
-    return cell
+    if not isinstance(cell, str):
+        return cell
+    text = BEFORE_FORMULAS.sub("'", cell)
+    return f"'{text}" if text.startswith(FORMULA_BEGINS) else text
 
 
 def _write(rows: Any) -> bytes:

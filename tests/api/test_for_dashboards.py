@@ -338,6 +338,19 @@ def test_no_cell_of_a_table_is_computed(begin: str) -> None:
     assert table(administrator(), "/api/executions/?format=csv")[0]["progress_message"] == f"'{text}"
 
 
+@pytest.mark.parametrize("separator", [";", "\t"])
+@pytest.mark.parametrize("text", ["a{}=1+1", 'a{}"=1+1', "a{} @SUM(A1)", "a\n=1+1", "a\r\n-1{}+1"])
+def test_no_cell_is_computed_where_spreadsheets_separate_by_another_character(
+    text: str, separator: str
+) -> None:
+    """Excel separates by semicolons in German, and then takes no quotation mark in a line for one."""
+    make_execution(progress_message=text.format(separator), error="x")
+    response = administrator().get("/api/executions/?format=csv&fields=id,progress_message,error")
+    written = b"".join(response.streaming_content).decode()
+    cells = [cell for row in csv.reader(written.splitlines(), delimiter=separator) for cell in row]
+    assert not [cell for cell in cells if cell.strip(' "').startswith(("=", "+", "-", "@"))], cells
+
+
 def test_a_table_of_many_rows_is_sent_in_parts() -> None:
     """A page in memory at a time, whatever there is."""
     source = make_workflow()
