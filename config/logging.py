@@ -30,6 +30,8 @@ QUIET_LOGGERS = {  # They would log one line per request, task and tick
     "celery.worker.strategy": "WARNING",
     # Ticks expire while a worker is busy or the database is away.
     "celery.worker.request": "WARNING",
+    # It counts what it has deleted, in six lines an hour.
+    "oauth2_provider.models": "WARNING",
     "asyncio": "WARNING",
     "kombu": "WARNING",
     # It warns that the embedded broker has no host name.

@@ -175,7 +175,7 @@ class Publication:
                 continue
             # The process may have ended in the meantime, or its disk may have failed.
             with contextlib.suppress(OSError, ValueError, UnicodeDecodeError):
-                age = now - file.stat().st_mtime
+                age = abs(now - file.stat().st_mtime)  # It may be from before the clock was set back
                 if age > FORGOTTEN_SECONDS:
                     file.unlink()
                 elif age <= FRESH_SECONDS:

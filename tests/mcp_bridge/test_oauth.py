@@ -853,7 +853,8 @@ def test_an_operator_switches_it_off(agent: Agent, settings: Any, off: str) -> N
     assert ("authorization_servers" in found) is not everything
 
 
-def test_expired_tokens_are_cleaned_up(agent: Agent) -> None:
+def test_expired_tokens_are_cleaned_up(agent: Agent, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
     agent.connect("anna")
     AccessToken.objects.update(expires="2026-01-01T00:00Z")
     forget_bearers()
@@ -861,6 +862,7 @@ def test_expired_tokens_are_cleaned_up(agent: Agent) -> None:
     assert app.conf.beat_schedule["clean-up-authorizations"]["task"] == clean_up_authorizations.name
     Session.objects.create(session_key="ended", session_data="", expire_date="2026-01-01T00:00Z")
     clean_up_authorizations()
+    assert "deleted" not in caplog.text, "six lines an hour"
     assert not AccessToken.objects.exists() and not RefreshToken.objects.exists()
     assert not Session.objects.filter(session_key="ended").exists()
     assert Session.objects.exists(), "the browser's goes on"
