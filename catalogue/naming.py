@@ -29,6 +29,11 @@ RESERVED = frozenset({*BUILT_IN_TOOLS, "enable", "disable"})
 """Built-in tools, and REST's addresses beside the tools'; a workflow of such a name gets its id added."""
 
 
+def spellings(text: str) -> list[str]:
+    """For searches without regard to case, where a database compares only ASCII letters so."""
+    return list(dict.fromkeys([text, text.lower(), text.upper(), text.title(), text.capitalize()]))
+
+
 def counted(number: int, noun: str, plural: str = "") -> str:
     """`1 workflow`, `1,200 workflows`; with a verb, such as `workflow is`, `plural` is needed."""
     return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"

@@ -22,7 +22,7 @@ from catalogue.argument_overrides import check_form, find_override_problems, off
 from catalogue.fields import JSONTextField, optional_number
 from catalogue.models.history import Exposing, ExposingQuerySet
 from catalogue.models.source import Source
-from catalogue.naming import RESERVED
+from catalogue.naming import RESERVED, spellings
 from catalogue.presentation import CURATORS_HINTS, MAX_ICON_CHARACTERS, Unusable, check_icon_address
 from catalogue.served_schemas import serve_schema
 from connectors.definitions import MAX_SECONDS
@@ -102,9 +102,10 @@ class WorkflowQuerySet(ExposingQuerySet["Workflow"]):
 
     def tagged(self, tag: str) -> "WorkflowQuerySet":
         """By shown tags, without regard to case."""
-        # The column holds the tags as JSON text, so each is in quotes.
-        quoted = json.dumps(tag)
-        shown = Q(tags_override=None, tags__icontains=quoted) | Q(tags_override__icontains=quoted)
+        shown = Q()
+        # The column holds the tags as JSON text in ASCII, so each is in quotes.
+        for quoted in map(json.dumps, [tag] if tag.isascii() else spellings(tag)):
+            shown |= Q(tags_override=None, tags__icontains=quoted) | Q(tags_override__icontains=quoted)
         return self.filter(shown)
 
     def count_by_tag(self, tags: Iterable[str]) -> dict[str, int]:
@@ -112,10 +113,9 @@ class WorkflowQuerySet(ExposingQuerySet["Workflow"]):
         counts: Counter[str] = Counter()
         groups = self.order_by().values_list("tags", "tags_override").annotate(Count("pk"))
         for engines, ours, count in groups:
-            # Their JSON is in ASCII, so `tagged` compares it like this.
-            for tag in {json.dumps(tag).lower() for tag in (engines if ours is None else ours)}:
+            for tag in {tag.lower() for tag in (engines if ours is None else ours)}:
                 counts[tag] += count
-        return {tag: counts[json.dumps(tag).lower()] for tag in tags}
+        return {tag: counts[tag.lower()] for tag in tags}
 
     def named_like(self, glob: str) -> "WorkflowQuerySet":
         """With a name that matches as a whole, without regard to case; runs a separate query."""

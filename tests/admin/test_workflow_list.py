@@ -383,6 +383,17 @@ def test_selected_workflows_are_removed_if_the_engine_no_longer_lists_them(admin
     assert set(Workflow.objects.all()) == {present, ran}
 
 
+def test_a_search_finds_umlauts_in_any_case_of_letters(admin_client: Client) -> None:
+    """A4.2: SQLite takes only letters of ASCII for the same, and tags are stored as escapes."""
+    make_workflow(name="a", tool_name="a", title_override="Überweisung")
+    make_workflow(name="b", tool_name="b", tags=["Österreich"])
+    make_workflow(name="c", tool_name="c")
+    for word in ("überweisung", "Überweisung", "ÜBERWEISUNG", "überWEISUNG"):
+        assert found(admin_client, q=word) == {"a"}, word
+    for word in ("österreich", "Österreich", "ÖSTERREICH"):
+        assert found(admin_client, q=word) == found(admin_client, tag=word) == {"b"}, word
+
+
 @pytest.fixture
 def thousands(few_parameters: int) -> list[Workflow]:
     """More rows than a statement may have parameters; SQLite's own default is 32,766."""
