@@ -54,6 +54,7 @@ SCHEDULE = (
 next one does the same work."""
 DROPPED_SECONDS, TOLD_AGAIN_SECONDS = 10.0, 300.0
 REDIS_LIMITS = ("socket_timeout", "socket_connect_timeout")
+LEAP_SECONDS = 60.0  # By which the clock may be set without a word
 SILENT_SECONDS = 5.0  # For which Redis may not respond; workers wait 1 s at a time for a message
 
 
@@ -148,6 +149,22 @@ class _Sending:
 _sending = _Sending()
 
 
+class _Leaps:
+    """Otherwise nothing would say why runs time out all together."""
+
+    _apart: float | None = None  # The clock and the one that is never set, at the last tick
+
+    def note(self, now: datetime) -> None:
+        apart = now.timestamp() - monotonic()
+        leap, self._apart = apart - (self._apart or apart), apart
+        if leap > LEAP_SECONDS:
+            logger.warning(
+                "The clock went forward by {:.0f} s at once: it was set, or this machine slept. What is due "
+                "by the new time happens now, such as timeouts of runs",
+                leap,
+            )
+
+
 class Application(Celery):
     @cached_property
     def Beat(self) -> Any:  # noqa: N802 - Celery's name
@@ -156,9 +173,12 @@ class Application(Celery):
         from celery.beat import PersistentScheduler
 
         class Scheduler(PersistentScheduler):
+            _leaps = _Leaps()
+
             def tick(self, *arguments: Any, **named: Any) -> Any:
                 """Celery's own would send nothing until the time of the last ticks is reached again."""
                 now = self.app.now()
+                self._leaps.note(now)
                 ahead = [one for one in self.schedule.values() if one.last_run_at and one.last_run_at > now]
                 for entry in ahead:
                     entry.last_run_at = now

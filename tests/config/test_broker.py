@@ -146,6 +146,26 @@ def test_beat_goes_on_at_once_after_its_clock_was_set_back(tmp_path: Path, monke
         assert tick() == 1
 
 
+def test_beat_says_that_the_clock_went_forward(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """All runs timed out together, and no line of any log had to do with the clock."""
+    right, offset, lines = app.now, timedelta(), []
+    monkeypatch.setattr(app, "now", lambda: right() + offset)
+    monkeypatch.setattr(app, "send_task", lambda *_, **__: None)
+    program = app.Beat()
+    program.init_loader()
+    made = program.scheduler_cls(app=app, schedule_filename=str(tmp_path / "schedule"))
+    handler = logger.add(lambda line: lines.append(line.record["message"]), level="WARNING")
+    try:
+        with closing(made) as scheduler, closing(scheduler.connection):
+            for seconds in (0, 5, 3600, 3601, 3600):
+                offset = timedelta(seconds=seconds)
+                scheduler.tick()
+    finally:
+        logger.remove(handler)
+    (line,) = [line for line in lines if "forward" in line]
+    assert line.startswith("The clock went forward by 3595 s at once")
+
+
 ENDED_WITHIN_A_MESSAGE = """
 import os, signal, sys
 from amqp.transport import _AbstractTransport
