@@ -26,6 +26,7 @@ from prometheus_client import (
 )
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -106,11 +107,26 @@ def exposition(families: Iterable[Metric]) -> bytes:
     return generate_latest(_Families(families))
 
 
+class _Own(Collector):
+    """This process's metrics, labelled as everywhere."""
+
+    def __init__(self, process: str) -> None:
+        self._process = process
+
+    def collect(self) -> Iterator[Metric]:
+        labels = {"process": self._process, "pid": str(os.getpid())}
+        for family in registry.collect():
+            family.samples = [
+                Sample(sample.name, {**sample.labels, **labels}, *sample[2:]) for sample in family.samples
+            ]
+            yield family
+
+
 class Publication:
     """This process's metrics as a file among those of its data folder."""
 
     def __init__(self, folder: Path, process: str) -> None:
-        self._folder, self._process = folder, process
+        self._folder, self._own = folder, _Own(process)
         host = re.sub(r"[^A-Za-z0-9.]", "_", socket.gethostname())
         self._file = folder / f"{process}-{host}-{os.getpid()}.prom"
         self._lock = threading.Lock()  # Two servers of one process, as in tests, share this publication
@@ -138,12 +154,12 @@ class Publication:
         """Atomic: renames a temporary file."""
         written = self._file.with_suffix(".tmp")
         with self._lock:
-            written.write_bytes(exposition(self._own()))
+            written.write_bytes(exposition(self._own.collect()))
             written.replace(self._file)
 
     def families(self) -> list[Metric]:
         """The current metrics of this process, and the published ones of the others."""
-        merged = {family.name: family for family in self._own()}
+        merged = {family.name: family for family in self._own.collect()}
         for family in self._of_others():
             if (known := merged.setdefault(family.name, family)) is not family:
                 known.samples += family.samples
@@ -160,14 +176,6 @@ class Publication:
             text = "Other processes miss the metrics of this one, which cannot be written: {}"
             logger.bind(recurring=f"metrics: {error}").warning(text, error)
 
-    def _own(self) -> Iterator[Metric]:
-        labels = {"process": self._process, "pid": str(os.getpid())}
-        for family in registry.collect():
-            family.samples = [
-                Sample(sample.name, {**sample.labels, **labels}, *sample[2:]) for sample in family.samples
-            ]
-            yield family
-
     def _of_others(self) -> Iterator[Metric]:
         now = time.time()
         for file in sorted(self._folder.glob("*.prom")):
@@ -182,8 +190,10 @@ class Publication:
                     yield from list(text_string_to_metric_families(file.read_text(encoding="utf-8")))
 
 
-def serve_if_asked(address: str) -> None:
+def serve_if_asked(address: str, process: str) -> None:
     """Serves this process's own metrics at `host:port`, without authentication, if set. Raises OSError."""
     if address:
         host, _, port = address.rpartition(":")
-        start_http_server(int(port), addr=host.strip("[]"), registry=registry)
+        own = CollectorRegistry(auto_describe=True)
+        own.register(_Own(process))
+        start_http_server(int(port), addr=host.strip("[]"), registry=own)

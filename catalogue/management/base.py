@@ -52,7 +52,7 @@ class CatalogueCommand(BaseCommand):
 def _serve_metrics(address: str) -> None:
     """Before everything else of a process, which would only fail later. Raises CommandError."""
     try:
-        metrics.serve_if_asked(address)
+        metrics.serve_if_asked(address, settings.PROCESS)
     except OSError as error:
         why = error.strerror or str(error)
         if error.errno == errno.EADDRINUSE:

@@ -4,6 +4,7 @@ import asyncio
 import errno
 import os
 import socket
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -31,6 +32,7 @@ from catalogue.discovery import refresh_source
 from catalogue.models import Workflow
 from config.celery import SCHEME, broker_options
 from config.monitoring import collect, forget_measures, publication, readiness
+from connectors.testing import free_port
 from executions.local_worker import SILENCE, note_worker, show_life, stand_in
 from executions.models import Execution, WorkerPresence
 from executions.tasks import poll_due_executions
@@ -42,6 +44,7 @@ from tests.executions.steps import advance_due_executions, wrapping_statements
 from tests.factories import make_discovery_run, make_execution, make_source, make_toolset, make_workflow
 from tests.logs import shown_lines
 from tests.mcp_bridge.conftest import Connect, McpServer
+from tests.processes import running
 
 ADDRESSES = ["/health/sources", "/metrics"]
 NOT_FOUND = {"2026-07-28": "-32602", "legacy": "-32002"}
@@ -375,6 +378,28 @@ def test_other_processes_of_the_data_folder_are_shown_until_they_end(
     worker.end()
     (publication._folder / "broken-host-1.prom").unlink()
     assert not worker._file.exists()
+
+
+@pytest.mark.e2e
+def test_a_process_that_serves_its_own_metrics_labels_them_like_all_others(tmp_path: Path) -> None:
+    """B9: the dashboard showed no CPU, memory and open files of the workers in a cluster."""
+    address = f"127.0.0.1:{free_port()}"
+    variables = {
+        "CATALOGUE_METRICS_ADDRESS": address,
+        "CATALOGUE_DATA_DIR": str(tmp_path),
+        "DATABASE_URL": "",
+    }
+    url, log = f"http://{address}/metrics", tmp_path / "log"
+    command = [sys.executable, "manage.py", "beat"]
+    with running(command, answers_at=url, log=log, environment=variables) as process:
+        text = plain_http.get(url, timeout=20).text
+    (sample,) = [
+        sample
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if sample.name == "process_open_fds"
+    ]
+    assert sample.labels == {"process": "beat", "pid": str(process.pid)}
 
 
 def test_a_process_starts_and_ends_where_its_metrics_cannot_be_written(tmp_path: Path) -> None:
