@@ -289,7 +289,9 @@ class ReviewViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet
     def _decide_many(self, decide: Decision, body: type[DecisionSerializer]) -> Response:
         decision = self.read_body(body)
         offers, unknown = _offers(decision)
-        fields = {"fields": decision["fields"]} if "fields" in decision else {}
-        decided = decide(offers, by=actor_of(self.request), **fields)
-        decided.nothing_held += unknown
+        how: dict[str, Any] = {"fields": decision["fields"]} if "fields" in decision else {}
+        if decision["all"] and decide is accept_offers:
+            how["awaiting"] = offers
+        decided = decide(offers, by=actor_of(self.request), **how)
+        decided.nothing_held += [*unknown, *decided.turned_down]
         return Response(DecidedSerializer(decided).data)

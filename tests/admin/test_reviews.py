@@ -184,9 +184,18 @@ def test_a_list_says_what_another_curator_has_decided_since(
     assert HistoryEntry.of(review.workflow).count() == decided == 1
 
 
+LAST_READ = {
+    "page": "",
+    "list": '"kept_at" FROM',
+    "rest": '"offer_hash" FROM',
+    "command": '"offer_hash" FROM',
+}
+"""Part of the query that reads what is decided."""
+
+
 @pytest.mark.databases("catalogue.review")
 @pytest.mark.django_db(transaction=True)
-@pytest.mark.parametrize("place", ["page", "list"])
+@pytest.mark.parametrize("place", ["page", "list", "rest", "command"])
 def test_what_is_turned_down_while_its_acceptance_is_decided_stays_so(
     admin_client: Client, source: Source, place: str
 ) -> None:
@@ -196,8 +205,8 @@ def test_what_is_turned_down_while_its_acceptance_is_decided_stays_so(
 
     def note(execute: Any, sql: str, *args: Any) -> Any:
         found = execute(sql, *args)
-        if "catalogue_review" in sql and (place == "page" or '"kept_at" FROM' in sql):
-            is_read.set()  # In a list, what the action reads of the selected rows
+        if "catalogue_review" in sql and LAST_READ[place] in sql:
+            is_read.set()
         return found
 
     def accept() -> str:
@@ -206,7 +215,15 @@ def test_what_is_turned_down_while_its_acceptance_is_decided_stays_so(
             with connection.execute_wrapper(note):
                 if place == "page":
                     return decide(admin_client, review, "accept", review.offer_hash)
-                return told(admin_client.post(list_url(Review), seen | {"action": "accept_selected"}))
+                if place == "list":
+                    return told(admin_client.post(list_url(Review), seen | {"action": "accept_selected"}))
+                if place == "rest":
+                    chosen = {"source": "erp", "all": True}
+                    answer = admin_client.post("/api/reviews/accept/", chosen, "application/json")
+                    return str(answer.json())
+                with pytest.raises(CommandError) as refused:
+                    call_command("review_changes", accept=["*"])
+                return str(refused.value)
         finally:
             is_read.set()
             connection.close()
@@ -217,7 +234,10 @@ def test_what_is_turned_down_while_its_acceptance_is_decided_stays_so(
             keep_accepted({review.pk: review.offer_hash}, by=command("review_changes"))
             is_turned_down.set()
             assert is_read.wait(timeout=60)
-        assert accepted.result(timeout=60).endswith("Turned down in the meantime: report_1.")
+        refused = (
+            "'nothing_held': ['report_1']" if place == "rest" else "Turned down in the meantime: report_1."
+        )
+        assert refused in accepted.result(timeout=60)
     assert Workflow.objects.get(pk=review.pk).description == "Makes report 1."
     assert Review.objects.get().kept_at
 

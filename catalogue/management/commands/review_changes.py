@@ -78,7 +78,7 @@ class Command(CatalogueCommand):
         if options["fields"] and not options["accept"]:
             raise CommandError("--field requires --accept: --keep applies to whole workflows.")
         known = offers_of(awaiting)
-        accept = partial(accept_offers, fields=options["fields"])
+        accept = partial(accept_offers, fields=options["fields"], awaiting=known)
         refused = [
             self._report(decide(_seen(options[name], known), by=BY), done)
             for name, decide, done in (("accept", accept, "Accepted"), ("keep", keep_accepted, "Kept"))
