@@ -40,6 +40,7 @@ SETTINGS_DIR = "CATALOGUE_SETTINGS_DIR"
 SECRETS = "CATALOGUE_SECRET_"  # Variables with secrets, which settings of sources refer to
 DATABASES = ("sqlite", "postgres", "postgresql")
 IN_MEMORY = ":memory:"
+UNPARSED = "cannot be parsed; in a password, write characters such as / and # as %2F and %23"
 BROKERS = ("filesystem", "redis", "rediss", "amqp", "amqps")
 SHORTEST_KEY = 32
 SHORTEST_WEBHOOK_KEY = 24  # Bytes, by Standard Webhooks
@@ -679,15 +680,23 @@ class Environment(BaseSettings):
             raise ValueError(f"must begin with one of {', '.join(f'{scheme}://' for scheme in schemes)}")
         return value
 
+    @field_validator("celery_broker_url")
+    @classmethod
+    def _names_a_broker(cls, value: SecretStr) -> SecretStr:
+        try:
+            for address in value.get_secret_value().split(";"):  # Celery takes several
+                _ = urlsplit(address).port
+        except ValueError:
+            raise ValueError(UNPARSED) from None
+        return value
+
     @field_validator("database_url")
     @classmethod
     def _names_a_database(cls, value: SecretStr) -> SecretStr:
         try:
             name = dj_database_url.parse(value.get_secret_value())["NAME"] if value else "unsaid"
         except ValueError:
-            raise ValueError(
-                "cannot be parsed; in a password, write characters such as / and # as %2F and %23"
-            ) from None
+            raise ValueError(UNPARSED) from None
         # Each process would have a database in its own memory.
         if name in ("", IN_MEMORY):
             raise ValueError("must name a database, such as sqlite:////path/to/file or postgres://host/name")

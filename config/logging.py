@@ -163,7 +163,7 @@ def _name_request(record: Any) -> None:
         record["extra"]["trace_id"] = trace
     error = record["exception"] and record["exception"].value
     if error is not None and (_is_outage(error) or _is_not_migrated(error)):
-        record["extra"].setdefault("recurring", str(error))
+        record["extra"].setdefault("recurring", str(error).partition("\n")[0])
     if record["level"].no >= WARNING:
         log_entries.labels(bounded(record["level"].name, KNOWN_LEVELS)).inc()
 

@@ -76,6 +76,8 @@ def test_the_page_of_settings_shows_each_with_its_default_and_meaning():
         ("DATABASE_URL", "postgres://host"),
         ("DATABASE_URL", "sqlite:///"),
         ("CELERY_BROKER_URL", "nonsense"),
+        ("CELERY_BROKER_URL", "redis://broker:99999/0"),
+        ("CELERY_BROKER_URL", "redis://:a/b@broker/0"),
         ("CATALOGUE_STDIO_COMMANDS", "files=/opt/files-mcp"),
         ("CATALOGUE_STDIO_COMMANDS", '{"files": []}'),
         ("CATALOGUE_HTTP_TOOL_HOSTS", "billing.internal,10.1.2.3/16"),

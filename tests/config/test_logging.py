@@ -128,6 +128,25 @@ def test_a_problem_that_recurs_is_logged_once_in_some_minutes_with_how_often_it_
     ]
 
 
+def test_a_database_that_nobody_has_migrated_costs_one_line_and_not_one_for_each_tick() -> None:
+    """A worker wrote six lines a second, none of which said what to do."""
+    program = (
+        "import sqlite3\n"
+        "from config.logging import configure_logging\n"
+        "from django.db.utils import OperationalError\n"
+        "from loguru import logger\n"
+        "configure_logging(level='INFO', log_format='json')\n"
+        "for tick in range(3):\n"
+        "    try:\n        raise OperationalError(f'no such column: new\\nLINE {tick}')\n"
+        "    except OperationalError:\n        logger.exception('The task failed')\n"
+    )
+    outcome = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    (line,) = outcome.stderr.splitlines()
+    assert "run this first" in json.loads(line)["exception"]
+
+
 def test_requests_that_anybody_can_send_do_not_fill_the_log() -> None:
     """Hosts, paths and methods differ with each of them; lines about others are not among those left out."""
     program = (
