@@ -105,6 +105,9 @@ async def test_of_a_batch_each_execution_is_kept_as_long_as_its_own_step(workflo
         with keep(quick.pk, holder=quick.lease_holder):
             await in_database(run_out, quick)
             await until(lambda: is_held(quick), "it is renewed")
+        # A renewal that had begun before still counts it.
+        await in_database(run_out, slow)
+        await until(lambda: is_held(slow), "it is renewed")
         await in_database(run_out, quick)
         await in_database(run_out, slow)
         await until(lambda: is_held(slow), "it is renewed")
