@@ -49,7 +49,7 @@ from catalogue.admin.rendering import (
 from catalogue.long_lists import SEARCHED
 from catalogue.naming import counted
 from connectors.network.redaction import printable
-from executions.admin.page import show_caller, state_badge
+from executions.admin.page import show_caller, show_wait, state_badge
 from executions.approvals import (
     LONGEST_MINUTES,
     LONGEST_WORDS,
@@ -269,14 +269,6 @@ def _gone(approval: Approval) -> list[SafeString]:
     return [badge("caller is gone", "warning", title=CALLER_GONE)] if is_gone else []
 
 
-def _awaited(execution: Execution) -> str:
-    if execution.is_awaited:
-        return "A request waits for the result."
-    if execution.is_unanswered:
-        return format_html("The caller left without an answer, {}.", ago(execution.awaited_until))
-    return "The caller can ask for the result."
-
-
 def _answer(verdict: str, minutes: int | None) -> str:
     if verdict == Verdict.REFUSE:
         return "refused"
@@ -292,6 +284,7 @@ def _facts(
     if execution.workflow_id is not None:
         workflow = link_if_allowed(request, workflow, "catalogue_workflow_change", execution.workflow_id)
     caller = show_caller(request, key=execution.caller, name=execution.caller_name)
+    waits = show_wait(execution) or "the caller can ask for the result"
     standing = approval.standing
     return [
         ("Workflow", workflow),
@@ -299,7 +292,7 @@ def _facts(
         ("Caller", format_html("{} by {}", caller, execution.get_door_display())),
         ("On behalf of", "" if approval.asked_by is None else approval.asked_by.get_username()),
         ("Client", printable(named)),
-        ("Waiting for the answer", _awaited(execution) if approval.is_waiting else ""),
+        ("Caller waits", waits if approval.is_waiting else ""),
         ("Toolset", execution.toolset),
         ("Reason", paragraphs(approval.reason) if approval.outcome else ""),
         ("Approvals required", str(approval.approvers_needed)),

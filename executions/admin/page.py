@@ -381,7 +381,7 @@ def _progress_facts(execution: Execution) -> Facts:
         (doing, "" if execution.is_settled else duration(int(so_far.total_seconds()) * 1000)),
         ("From the result cache", _origin(execution)),
         ("Progress", ", ".join(filter(None, [percent, execution.progress_message]))),
-        ("Caller waits", _waiting(execution)),
+        ("Caller waits", show_wait(execution)),
         ("Next step", _next_step(execution)),
         ("Last poll", execution.poll_problem),
         ("Lookup since", exactly(execution.looked_up_since)),
@@ -399,7 +399,8 @@ def _origin(execution: Execution) -> str:
     )
 
 
-def _waiting(execution: Execution) -> str:
+def show_wait(execution: Execution) -> str:
+    """Whether a request waits for the result or has left; empty if the caller has had an answer."""
     if execution.is_awaited:
         return "a request is waiting for the result"
     if execution.is_unanswered:

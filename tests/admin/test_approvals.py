@@ -106,8 +106,8 @@ def test_an_approver_reads_whether_the_caller_still_waits_and_what_approving_doe
     """People approved payments of agents that had given up, and that had meanwhile made them otherwise."""
     execution = waiting_call()
     for left, told, gone in (
-        (execution.mark_answered, "The caller can ask for the result.", False),
-        (execution.mark_unanswered, "The caller left without an answer", True),
+        (execution.mark_answered, "the caller can ask for the result", False),
+        (execution.mark_unanswered, "its caller left without an answer", True),
     ):
         left()
         shown = text_of(admin_client.get(page_of(execution)))
@@ -116,7 +116,7 @@ def test_an_approver_reads_whether_the_caller_still_waits_and_what_approving_doe
         assert ("caller is gone" in listing, "caller is gone" in shown) == (gone, gone)
         assert ("The call runs all the same, and its record keeps the result." in shown) == gone
     Execution.objects.update(awaited_until=timezone.now() + timedelta(minutes=1))
-    assert "A request waits for the result." in text_of(admin_client.get(page_of(execution)))
+    assert "a request is waiting for the result" in text_of(admin_client.get(page_of(execution)))
     admin_client.post(page_of(execution).replace("change", "refuse"), {"words": "No."})
     execution.mark_unanswered()
     for address in (page_of(execution), "/admin/executions/approval/"):
