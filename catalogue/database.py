@@ -27,6 +27,7 @@ from django.db.migrations.loader import MigrationLoader
 from django.utils import timezone
 from loguru import logger
 
+from catalogue.naming import counted
 from connectors.background import run_in_background_loop
 
 Parameters = ParamSpec("Parameters")
@@ -35,8 +36,6 @@ Row = TypeVar("Row")
 THREADS = 2 if connection.vendor == "sqlite" else 6
 """SQLite has one writer. PostgreSQL gains from threads that bridge its waits until Python's lock makes them
 slower: docs/decisions/0009-call-path.md has the figures."""
-NO_DATABASE = "The catalogue's database is unavailable at present: try again in a few seconds."
-LOOK_FIRST = "It is not known whether this request changed or started anything. Check before you repeat it."
 SCHEMA = Path(__file__).with_name("schema.sql")
 RECORDED = re.compile(r"""^INSERT INTO "django_migrations" VALUES\(\d+,'(\w+)','(\w+)'""", re.MULTILINE)
 MigrationKey = tuple[str, str]
@@ -76,11 +75,6 @@ def close_with_thread(connection: BaseDatabaseWrapper, **_: Any) -> None:
     """A receiver of `connection_created`. PostgreSQL's connections return to the pool after each use."""
     if connection.vendor == "sqlite" and threading.current_thread() is not threading.main_thread():
         _of_thread.closed.connections.add(connection)
-
-
-def describe_outage(method: str | None) -> str:
-    """What a request of this HTTP method is answered with."""
-    return NO_DATABASE if method in ("GET", "HEAD", "OPTIONS") else f"{NO_DATABASE} {LOOK_FIRST}"
 
 
 def require_database() -> None:
@@ -237,6 +231,22 @@ def describe_partly_migrated(
                 "docs/decisions/0097-squashed-migrations.md says how."
             )
     return None
+
+
+def describe_pending_migrations() -> str | None:
+    """What to do about a database that lacks some. Those of newer code do not matter."""
+    executor = MigrationExecutor(connection)
+    if problem := describe_partly_migrated(executor.loader):
+        return problem
+    missing = len(executor.migration_plan(executor.loader.graph.leaf_nodes()))
+    told = counted(missing, "migration is", "migrations are")
+    return f"{told} not applied. {settings.MIGRATE_FIRST}" if missing else None
+
+
+def warn_of_pending_migrations() -> None:
+    """Of an embedded database. A server may be away, and is probed for readiness."""
+    if connection.vendor == "sqlite" and (problem := describe_pending_migrations()):
+        logger.warning("The database is not up to date: {}", problem)
 
 
 def prepare_embedded_database(*, only_new: bool = False) -> None:

@@ -10,9 +10,10 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from django.db.utils import DatabaseError, OperationalError
+from django.db.utils import OperationalError
 from loguru import logger
 
+from catalogue.database_problems import is_not_migrated
 from config.environment import MIGRATE_FIRST
 from connectors.network.redaction import escaped, mask_credentials
 from telemetry.metrics import REFUSED, bounded, log_entries
@@ -42,7 +43,6 @@ OWN_HANDLERS = ("uvicorn", "uvicorn.error", "uvicorn.access")  # With handlers b
 KNOWN_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 WARNING = 30
 BAD_REQUEST, SERVER_ERROR, SERVICE_UNAVAILABLE = 400, 500, 503
-UNDEFINED = ("42P01", "42703")  # PostgreSQL's codes of missing tables and columns
 UNUSABLE_POSTGRES = ("53", "57P")  # Disk, memory or connections are used up; shutting down or starting
 UNUSABLE_SQLITE = ("SQLITE_FULL", "SQLITE_IOERR", "SQLITE_CANTOPEN", "SQLITE_READONLY")
 UNSEEN = re.compile(r"[\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
@@ -162,7 +162,7 @@ def _name_request(record: Any) -> None:
     if trace := current_trace_id():
         record["extra"]["trace_id"] = trace
     error = record["exception"] and record["exception"].value
-    if error is not None and (_is_outage(error) or _is_not_migrated(error)):
+    if error is not None and (_is_outage(error) or is_not_migrated(error)):
         record["extra"].setdefault("recurring", str(error).partition("\n")[0])
     if record["level"].no >= WARNING:
         log_entries.labels(bounded(record["level"].name, KNOWN_LEVELS)).inc()
@@ -184,22 +184,13 @@ def as_text(record: Any) -> str:
 def _traceback(error: BaseException) -> str:
     """Without credentials, which the error of a connector may quote. While a database server is away or not
     migrated, all ticks and requests fail, and their tracebacks hid everything else."""
-    if _is_not_migrated(error):
+    if is_not_migrated(error):
         parts = [*traceback.format_exception_only(error), MIGRATE_FIRST]
     elif _is_outage(error):
         parts = traceback.format_exception_only(error)
     else:
         parts = traceback.format_exception(error)
     return mask_credentials("".join(parts))
-
-
-def _is_not_migrated(error: BaseException | None) -> bool:
-    """Whether a table or column is missing, as for a version that was started before `migrate`."""
-    if not isinstance(error, DatabaseError):
-        return False
-    sqlstate, reason = getattr(error.__cause__, "sqlstate", ""), str(error)
-    begins, contains = ("no such table", "no such column"), "has no column named"  # Of SQLite
-    return sqlstate in UNDEFINED or reason.startswith(begins) or contains in reason
 
 
 def _is_outage(error: BaseException | None) -> bool:

@@ -17,8 +17,7 @@ from typing import Any, Generic, TypeVar
 
 from celery import current_app
 from django.conf import settings
-from django.db import DatabaseError, InterfaceError, connection
-from django.db.migrations.executor import MigrationExecutor
+from django.db import DatabaseError, InterfaceError
 from django.utils import timezone
 from loguru import logger
 from prometheus_client.core import GaugeMetricFamily
@@ -28,7 +27,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from catalogue.database import describe_partly_migrated, run_in_database
+from catalogue.database import describe_pending_migrations, run_in_database
 from catalogue.models import Source
 from config.celery import REDIS_LIMITS, SCHEME
 from executions.local_worker import SILENCE
@@ -127,15 +126,10 @@ class Readiness:
         }
 
     def _check_migrations(self) -> Check:
-        """Checked until all are applied, because they are not reverted while a process runs. Migrations of
-        newer code do not matter."""
+        """Checked until all are applied, because they are not reverted while a process runs."""
         if not self._is_migrated:
-            executor = MigrationExecutor(connection)
-            if problem := describe_partly_migrated(executor.loader):
+            if problem := describe_pending_migrations():
                 return Check(False, problem)
-            missing = len(executor.migration_plan(executor.loader.graph.leaf_nodes()))
-            if missing:
-                return Check(False, f"{missing} are not applied: run the migrate command.")
             self._is_migrated = True
         return Check(True, "All migrations are applied.")
 

@@ -13,7 +13,14 @@ from django.templatetags.static import static
 from django.urls import reverse_lazy
 from loguru import logger
 
-from config.environment import BASE_DIR, Environment, LiveSettings, read_environment, secret_variables
+from config.environment import (
+    BASE_DIR,
+    MIGRATE_FIRST,  # noqa: F401 - a setting of that name
+    Environment,
+    LiveSettings,
+    read_environment,
+    secret_variables,
+)
 from config.environment import LIVE_SETTINGS as CHANGEABLE
 from config.logging import configure_logging, process_name
 from config.private_files import keep_private, keep_private_database, write_secret_once

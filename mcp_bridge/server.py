@@ -10,7 +10,6 @@ from typing import Any
 import anyio
 import mcp_types as types
 from django.conf import settings
-from django.db import InterfaceError, OperationalError
 from loguru import logger
 from mcp import MCPError
 from mcp.server.context import CallNext, HandlerResult
@@ -22,7 +21,8 @@ from pydantic import ValidationError
 
 from catalogue.access import Bounds
 from catalogue.connections import close_background_connectors, close_connectors
-from catalogue.database import describe_outage, run_in_database
+from catalogue.database import run_in_database
+from catalogue.database_problems import describe_outage, is_unusable, log_outage
 from catalogue.descriptions import Outage, Outages, current_outages, fresh_outages, outages_within
 from catalogue.exposure import ExposedCatalogue, current_catalogue, fresh_catalogue
 from catalogue.models import Toolset
@@ -152,15 +152,18 @@ async def _answer(ctx: Context, method: str, call_next: CallNext) -> HandlerResu
         raise
     except ValidationError as error:
         raise MCPError(types.INVALID_PARAMS, _name_faults(ctx, error)) from None
-    except (OperationalError, InterfaceError) as error:
-        text = "{} cannot be answered without the database: {}"
-        logger.bind(recurring=str(error)).error(text, method, error)
-        told = describe_outage("POST" if method == "tools/call" else "GET")
     except Exception as error:  # noqa: BLE001 - it is logged
-        logger.opt(exception=error).error("{} failed because of an internal error", method)
-        identity = traces.request_id.get()
-        told = f"An internal error. The server's log has the details under the request id {identity}."
+        told = _describe_problem(error, method)
     raise MCPError(types.INTERNAL_ERROR, told)
+
+
+def _describe_problem(error: Exception, method: str) -> str:
+    if is_unusable(error):
+        log_outage(method, error)
+        return describe_outage(error, method="POST" if method == "tools/call" else "GET")
+    logger.opt(exception=error).error("{} failed because of an internal error", method)
+    identity = traces.request_id.get()
+    return f"An internal error. The server's log has the details under the request id {identity}."
 
 
 def _describe(span: traces.CurrentSpan, ctx: Context, failure: str) -> None:

@@ -8,7 +8,6 @@ from django import forms
 from django.contrib import admin
 from django.contrib.auth.models import AnonymousUser
 from django.core.exceptions import PermissionDenied
-from django.db import InterfaceError, OperationalError
 from django.http import HttpRequest, HttpResponse, HttpResponseNotFound, HttpResponseRedirect, JsonResponse
 from django.template.loader import render_to_string
 from django.template.response import TemplateResponse
@@ -26,7 +25,7 @@ from catalogue.admin.imports import AS_CODE, ConfigurationPage, download_export
 from catalogue.admin.marks import marked
 from catalogue.admin.rendering import side_by_side
 from catalogue.compat import search_without_cache
-from catalogue.database import describe_outage
+from catalogue.database_problems import describe_outage, is_unusable
 from catalogue.models import ProductSettings, Source, Toolset, Workflow
 from telemetry.traces import request_id
 
@@ -76,8 +75,8 @@ def page_missing(request: HttpRequest, exception: Exception) -> HttpResponse:
 
 def page_failed(request: HttpRequest) -> HttpResponse:
     """500, or 503 without a database: a page for browsers, JSON for all others. Makes no queries."""
-    if isinstance(sys.exception(), OperationalError | InterfaceError):
-        title, message, status = "No database", describe_outage(request.method), 503
+    if is_unusable(error := sys.exception()):
+        title, message, status = "No database", describe_outage(error, method=request.method), 503
     else:
         title, message, status = "Internal error", "The server's log has the details.", 500
     if (identity := request_id.get()) and status == 500:

@@ -14,7 +14,7 @@ from django.core.management.base import BaseCommand, CommandError, OutputWrapper
 from django.db.models import QuerySet
 
 from catalogue.curation import UnknownWorkflows, choose_workflows
-from catalogue.database import prepare_embedded_database
+from catalogue.database import prepare_embedded_database, warn_of_pending_migrations
 from catalogue.models import Source, Workflow
 from connectors.errors import Misconfigured
 from connectors.network.redaction import escaped
@@ -46,6 +46,8 @@ class CatalogueCommand(BaseCommand):
             _serve_metrics(settings.METRICS_ADDRESS)
         if self.makes_database:
             prepare_embedded_database(only_new=True)
+        if self.serves_metrics:
+            warn_of_pending_migrations()
         return super().execute(*args, **options)
 
 

@@ -15,7 +15,6 @@ from django.conf import settings
 from django.core.exceptions import SuspiciousOperation
 from django.core.exceptions import ValidationError as ModelValidationError
 from django.core.signals import got_request_exception
-from django.db import InterfaceError, OperationalError
 from django.db.models import Model, QuerySet
 from django.http import Http404
 from django_filters import (  # type: ignore[import-untyped]
@@ -41,7 +40,7 @@ from rest_framework.serializers import as_serializer_error
 from rest_framework.utils.urls import remove_query_param, replace_query_param
 
 from catalogue.access import MOST_NAMES
-from catalogue.database import describe_outage
+from catalogue.database_problems import describe_outage, is_unusable, log_outage
 from catalogue.long_lists import (
     COUNTED,
     MOST_FOUND,
@@ -140,11 +139,10 @@ def answer_with_problem(error: Exception, context: dict[str, Any]) -> Response:
     request.accepted_media_type = JSONRenderer.media_type
     expected = _as_expected(error, context)
     answer = exception_handler(expected, context)
-    if isinstance(error, OperationalError | InterfaceError):
-        log = logger.bind(recurring=str(error))
-        log.error("{} {} cannot be answered without the database: {}", request.method, request.path, error)
+    if is_unusable(error):
+        log_outage(f"{request.method} {request.path}", error)
         code = status.HTTP_503_SERVICE_UNAVAILABLE
-        body = problem_body(code, describe_outage(request.method))
+        body = problem_body(code, describe_outage(error, method=request.method))
         return Response(body, code, headers={"Retry-After": "5"})
     if answer is None:
         return _answer_bug(error, context)

@@ -32,7 +32,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from catalogue.access import Scope as AccessScope
-from catalogue.database import NO_DATABASE, run_in_database
+from catalogue.database import run_in_database
+from catalogue.database_problems import describe_outage, log_outage
 from catalogue.exposure import present_catalogue
 from catalogue.models.toolset import SLUG_FORM
 from mcp_bridge import notifications
@@ -130,8 +131,8 @@ class McpEndpoint:
                 answer = self._answer_of(scope, first)
             await answer(scope, receive, send if isinstance(answer, DirectCall) else _uncached(send))
         except DatabaseProblem as problem:
-            _log_outage(problem)
-            await refusal(503, NO_DATABASE, code=INTERNAL_ERROR, headers={"Retry-After": "5"})(
+            told = _explain(problem)
+            await refusal(503, told, code=INTERNAL_ERROR, headers={"Retry-After": "5"})(
                 scope, receive, _uncached(send)
             )
 
@@ -211,9 +212,10 @@ class McpEndpoint:
         await self.session_manager.handle_request(scope, with_first(received, receive), send)
 
 
-def _log_outage(problem: DatabaseProblem) -> None:
-    text = "MCP requests and probes are answered 503, because the database is not available: {}"
-    logger.bind(recurring=f"{problem}").error(text, problem)
+def _explain(problem: DatabaseProblem) -> str:
+    """To the caller, and to the log."""
+    log_outage("MCP requests and probes", problem)
+    return describe_outage(problem, method="GET")
 
 
 async def _after(
@@ -232,8 +234,7 @@ async def admit_reader(scope: Scope) -> Response | None:
             {"detail": str(problem)}, status_code=503, headers={"Retry-After": str(problem.seconds)}
         )
     except DatabaseProblem as problem:
-        _log_outage(problem)
-        return JSONResponse({"detail": NO_DATABASE}, status_code=503, headers={"Retry-After": "5"})
+        return JSONResponse({"detail": _explain(problem)}, status_code=503, headers={"Retry-After": "5"})
     if isinstance(known, Response):
         return known
     if known.allows(AccessScope.VIEW) and known.toolset is None:

@@ -3,6 +3,8 @@
 import pytest
 from django.db import OperationalError, connection
 
+from catalogue.database_problems import NOT_READY
+from config.environment import MIGRATE_FIRST
 from config.urls import api
 from tests.api.clients import administrator, agent, staff_session
 from tests.logs import shown_lines
@@ -64,3 +66,19 @@ def test_without_the_database_the_answer_is_503_and_says_what_to_do(method, is_s
     assert ("Check before you repeat it" in answer.json()["detail"]) != is_safe
     asked = f"{method.upper()} /api/filters/"
     assert lines == [f"{asked} cannot be answered without the database: database is locked"]
+
+
+@pytest.mark.databases("catalogue.database_problems")
+def test_before_the_database_is_migrated_the_answer_is_503_without_details():
+    """On PostgreSQL it was an internal error; on SQLite, clients were told to try again in some seconds."""
+
+    def find_no_table(execute, sql, params, many, context):
+        return execute("SELECT 1 FROM not_made_yet", (), False, context)
+
+    client = administrator()
+    with connection.execute_wrapper(find_no_table), shown_lines() as lines:
+        answer = client.get("/api/filters/")
+    assert (answer.status_code, answer["Retry-After"]) == (503, "5")
+    assert answer.json() == {"detail": NOT_READY, "kind": "execution"}
+    (line,) = lines
+    assert "not_made_yet" in line and line.endswith(f". {MIGRATE_FIRST}")

@@ -160,7 +160,7 @@ def test_requests_and_probes_without_the_database_cost_a_line_for_each_kind(mcp_
             ):
                 assert answer.status_code == 503
     assert sorted(lines) == [
-        "MCP requests and probes are answered 503, because the database is not available: the server is gone",
+        "MCP requests and probes cannot be answered without the database: the server is gone",
         "Not ready: the database cannot be queried: the server is gone",
     ]
 

@@ -13,7 +13,7 @@ from mcp import Client, MCPError
 from catalogue import exposure
 from catalogue.access import Scope
 from catalogue.curation import disable_workflows, enable_workflows, override_workflow
-from catalogue.database import LOOK_FIRST
+from catalogue.database_problems import LOOK_FIRST, NOT_READY
 from catalogue.models import Source, Workflow
 from catalogue.models.history import BUMP
 from catalogue.naming import RESERVED
@@ -431,19 +431,22 @@ async def test_an_agent_sees_arguments_as_the_curator_changed_them_and_the_engin
 @pytest.mark.parametrize(
     ("problem", "told"),
     [
-        (OperationalError("disk full at /srv/x"), LOOK_FIRST),
-        (KeyError("/srv/x"), "has the details under the"),
+        (OperationalError("disk full at srv_x"), LOOK_FIRST),
+        (None, f"{NOT_READY} {LOOK_FIRST}"),
+        (KeyError("srv_x"), "has the details under the"),
     ],
-    ids=["database", "bug"],
+    ids=["database", "not migrated", "bug"],
 )
 def test_an_error_inside_the_server_is_logged_and_its_words_are_not_sent(
-    connect: Connect, source: Source, era: str, problem: Exception, told: str
+    connect: Connect, source: Source, era: str, problem: Exception | None, told: str
 ):
     """A5.2, E6: the SDK would send them in the older era."""
 
     def fail(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
         if 'INSERT INTO "executions_' in sql or 'UPDATE "executions_' in sql:
-            raise problem
+            if problem is not None:
+                raise problem
+            return execute("SELECT 1 FROM srv_x", (), False, context)
         return execute(sql, params, many, context)
 
     async def refusal() -> str:
@@ -456,7 +459,7 @@ def test_an_error_inside_the_server_is_logged_and_its_words_are_not_sent(
     with wrapping_statements(fail), shown_lines("ERROR") as lines:
         message = asyncio.run(refusal())
 
-    assert told in message and "/srv/x" not in message
-    outages = [line for line in lines if line.startswith("tools/call cannot be") and "/srv/x" in line]
+    assert told in message and "srv_x" not in message
+    outages = [line for line in lines if line.startswith("tools/call cannot be") and "srv_x" in line]
     bugs = [line for line in lines if line.startswith("tools/call failed because of an internal error")]
-    assert (len(outages), len(bugs)) == ((1, 0) if told == LOOK_FIRST else (0, 2))
+    assert (len(outages), len(bugs)) == ((1, 0) if LOOK_FIRST in told else (0, 2))

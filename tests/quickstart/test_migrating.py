@@ -6,6 +6,7 @@ from django.db import connection
 from django.db.migrations.recorder import MigrationRecorder
 
 from catalogue import database
+from config.environment import MIGRATE_FIRST
 from config.management.commands import quickstart
 from config.monitoring import Readiness
 
@@ -52,3 +53,10 @@ def test_a_database_that_lacks_some_of_the_squashed_migrations_is_refused() -> N
         quickstart.migrate()
     check = Readiness().checks()["migrations"]
     assert not check.ok and "catalogue up to 0017_webhooks only" in check.reason
+
+
+def test_readiness_says_how_many_migrations_an_update_has_left_to_apply() -> None:
+    """E8"""
+    MigrationRecorder(connection).record_unapplied("orchestration", "0008_request_toolset")
+    check = Readiness().checks()["migrations"]
+    assert not check.ok and check.reason == f"1 migration is not applied. {MIGRATE_FIRST}"

@@ -1,0 +1,37 @@
+"""What a request is answered with, and what the log says, when the database cannot be queried: its server is
+away, or it lacks a table or column because this version was started before `migrate`."""
+
+from django.conf import settings
+from django.db.utils import DatabaseError, InterfaceError, OperationalError
+from loguru import logger
+
+NO_DATABASE = "The catalogue's database is unavailable at present: try again in a few seconds."
+NOT_READY = "The catalogue is not ready: its administrator has yet to finish its installation or update."
+LOOK_FIRST = "It is not known whether this request changed or started anything. Check before you repeat it."
+UNDEFINED = ("42P01", "42703")  # PostgreSQL's codes of missing tables and columns
+
+
+def is_not_migrated(error: BaseException | None) -> bool:
+    if not isinstance(error, DatabaseError):
+        return False
+    sqlstate, reason = getattr(error.__cause__, "sqlstate", ""), str(error)
+    begins, contains = ("no such table", "no such column"), "has no column named"  # Of SQLite
+    return sqlstate in UNDEFINED or reason.startswith(begins) or contains in reason
+
+
+def is_unusable(error: BaseException | None) -> bool:
+    """Whether the error is of the database, and no bug that the same request would meet again."""
+    return isinstance(error, OperationalError | InterfaceError) or is_not_migrated(error)
+
+
+def describe_outage(error: BaseException | None, *, method: str | None) -> str:
+    """What a request of this HTTP method is answered with."""
+    reason = NOT_READY if is_not_migrated(error) else NO_DATABASE
+    return reason if method in ("GET", "HEAD", "OPTIONS") else f"{reason} {LOOK_FIRST}"
+
+
+def log_outage(request: str, error: BaseException) -> None:
+    reason = str(error).partition("\n")[0]
+    advice = f". {settings.MIGRATE_FIRST}" if is_not_migrated(error) else ""
+    log = logger.bind(recurring=reason)
+    log.error("{} cannot be answered without the database: {}{}", request, reason, advice)
