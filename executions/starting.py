@@ -352,8 +352,10 @@ def _reattach(request: StartRequest, workflow: Workflow, digest: str) -> Executi
         awaited_until__gt=now - timedelta(seconds=seconds) - LONG_PAST,
     )
     recent = now - timedelta(seconds=settings.CATALOGUE.reattach_result_seconds)
+    # A time ahead is from before the clock was set back.
+    ended_recently = Q(finished_at__gt=recent, finished_at__lte=now + CLOCKS_APART)
     abandoned = abandoned.filter(
-        Q(finished_at=None) | Q(finished_at__gt=recent) | Q(awaited_until__gt=recent - LONG_PAST)
+        Q(finished_at=None) | ended_recently | Q(awaited_until__gt=recent - LONG_PAST)
     )
     if request.fresh:
         # A result that ended before is not a fresh run.

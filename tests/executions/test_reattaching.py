@@ -251,9 +251,16 @@ async def test_it_is_found_again_for_as_long_as_the_settings_say(
         (completed, 3500, 100, True),
         (completed, 100, 3500, True),
         (completed, 140, 140, False),
+        (completed, 3500, -3600, False),
         (status, 3500, None, True),
     ],
-    ids=["it ended a moment ago", "its caller left a moment ago", "both are long ago", "it goes on"],
+    ids=[
+        "it ended a moment ago",
+        "its caller left a moment ago",
+        "both are long ago",
+        "the clock was ahead when it ended",
+        "it goes on",
+    ],
 )
 async def test_an_old_result_is_for_retries_only_while_a_run_that_goes_on_is_joined(
     engine: WireEngine, workflow: Workflow, answer: Any, left: float, ended: float | None, found: bool
