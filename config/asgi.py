@@ -13,13 +13,16 @@ from contextlib import asynccontextmanager  # noqa: E402 - the rooms need Django
 from typing import cast  # noqa: E402
 
 from django.conf import settings  # noqa: E402
+from django.core.management import CommandError  # noqa: E402
 from django.urls import reverse  # noqa: E402
+from loguru import logger  # noqa: E402
 from starlette.applications import Starlette  # noqa: E402
 from starlette.middleware import Middleware  # noqa: E402
 from starlette.routing import Route  # noqa: E402
 from starlette.types import ASGIApp  # noqa: E402
 
 from catalogue.database import collect_rarely  # noqa: E402
+from catalogue.management.base import serve_metrics  # noqa: E402
 from config.monitoring import ROUTES, Observed, publication  # noqa: E402
 from config.web_server import ThreadHandler  # noqa: E402
 from connectors.network import connections  # noqa: E402, F401 - not within the first call, as it takes 0.1 s
@@ -37,6 +40,15 @@ class _ProtectedResourceMetadata:
     __call__ = staticmethod(protected_resource_metadata)
 
 
+def _serve_metrics() -> None:
+    """For servers other than our command, which has done it. Of their several processes, one has the address,
+    and the others serve all else."""
+    try:
+        serve_metrics(settings.METRICS_ADDRESS)
+    except CommandError as error:
+        logger.error("{}", error)
+
+
 def build_application() -> Starlette:
     """Its lifespan can be entered once."""
     endpoint = McpEndpoint()
@@ -51,6 +63,7 @@ def build_application() -> Starlette:
             gc.freeze()
             collect_rarely()
             publication.begin()
+            _serve_metrics()
             try:
                 yield
             finally:

@@ -190,10 +190,15 @@ class Publication:
                     yield from list(text_string_to_metric_families(file.read_text(encoding="utf-8")))
 
 
+_served_at: set[str] = set()
+
+
 def serve_if_asked(address: str, process: str) -> None:
-    """Serves this process's own metrics at `host:port`, without authentication, if set. Raises OSError."""
-    if address:
+    """Serves this process's own metrics at `host:port`, without authentication, if set and not done yet.
+    Raises OSError."""
+    if address and address not in _served_at:
         host, _, port = address.rpartition(":")
         own = CollectorRegistry(auto_describe=True)
         own.register(_Own(process))
         start_http_server(int(port), addr=host.strip("[]"), registry=own)
+        _served_at.add(address)

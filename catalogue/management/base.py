@@ -43,7 +43,7 @@ class CatalogueCommand(BaseCommand):
 
     def execute(self, *args: Any, **options: Any) -> str | None:
         if self.serves_metrics:
-            _serve_metrics(settings.METRICS_ADDRESS)
+            serve_metrics(settings.METRICS_ADDRESS)
         if self.makes_database:
             prepare_embedded_database(only_new=True)
         if self.serves_metrics:
@@ -51,7 +51,7 @@ class CatalogueCommand(BaseCommand):
         return super().execute(*args, **options)
 
 
-def _serve_metrics(address: str) -> None:
+def serve_metrics(address: str) -> None:
     """Before everything else of a process, which would only fail later. Raises CommandError."""
     try:
         metrics.serve_if_asked(address, settings.PROCESS)

@@ -381,17 +381,30 @@ def test_other_processes_of_the_data_folder_are_shown_until_they_end(
 
 
 @pytest.mark.e2e
-def test_a_process_that_serves_its_own_metrics_labels_them_like_all_others(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        (["manage.py", "beat"], "beat"),
+        (["manage.py", "serve"], "web"),
+        (["-m", "uvicorn", "config.asgi:application"], "web"),
+    ],
+    ids=["beat", "serve", "uvicorn"],
+)
+def test_a_process_that_serves_its_own_metrics_labels_them_like_all_others(
+    tmp_path: Path, command: list[str], name: str
+) -> None:
     """B9: the dashboard showed no CPU, memory and open files of the workers in a cluster."""
-    address = f"127.0.0.1:{free_port()}"
+    address, port = f"127.0.0.1:{free_port()}", free_port()
     variables = {
         "CATALOGUE_METRICS_ADDRESS": address,
         "CATALOGUE_DATA_DIR": str(tmp_path),
         "DATABASE_URL": "",
     }
     url, log = f"http://{address}/metrics", tmp_path / "log"
-    command = [sys.executable, "manage.py", "beat"]
-    with running(command, answers_at=url, log=log, environment=variables) as process:
+    command, answers_at = [sys.executable, *command], url
+    if name == "web":  # Which has then finished its start
+        command, answers_at = [*command, f"--port={port}"], f"http://127.0.0.1:{port}/health/live"
+    with running(command, answers_at=answers_at, log=log, environment=variables) as process:
         text = plain_http.get(url, timeout=20).text
     (sample,) = [
         sample
@@ -399,7 +412,8 @@ def test_a_process_that_serves_its_own_metrics_labels_them_like_all_others(tmp_p
         for sample in family.samples
         if sample.name == "process_open_fds"
     ]
-    assert sample.labels == {"process": "beat", "pid": str(process.pid)}
+    assert sample.labels == {"process": name, "pid": str(process.pid)}
+    assert "cannot be served" not in log.read_text()
 
 
 def test_a_process_starts_and_ends_where_its_metrics_cannot_be_written(tmp_path: Path) -> None:
