@@ -56,7 +56,7 @@ def summarise_execution(execution: Execution) -> dict[str, Any]:
         or (execution.state_label if execution.is_queued or execution.is_unapproved else None),
         "created_at": execution.created_at.isoformat(),
         "started_at": execution.started_at and execution.started_at.isoformat(),
-        "finished_at": execution.finished_at and execution.finished_at.isoformat(),
+        "finished_at": execution.ended_at and execution.ended_at.isoformat(),
         "duration_ms": execution.duration_ms,
         "cancel_requested": execution.cancel_requested_at is not None,
     }

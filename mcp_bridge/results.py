@@ -97,7 +97,7 @@ def execution_result(
 def _origin(execution: Execution) -> str:
     if execution.cached_at is not None:
         return f"(From the result cache: the workflow ran earlier, until {_moment(execution.cached_at)}.)"
-    ended = f" It ended at {_moment(execution.finished_at)}." if execution.finished_at else ""
+    ended = f" It ended at {_moment(execution.ended_at)}." if execution.ended_at else ""
     return (
         f"(An identical call at {_moment(execution.created_at)}, which got no response, started "
         f"this run. It was not started again.{ended})"

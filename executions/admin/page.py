@@ -426,7 +426,7 @@ def _time_facts(execution: Execution) -> Facts:
         ("Created", exactly(created)),
         ("Left the queue", exactly(admitted) if admitted != created else ""),
         ("Accepted by the engine", exactly(execution.started_at)),
-        ("Finished", exactly(execution.finished_at)),
+        ("Finished", exactly(execution.ended_at)),
         # Its approval sets the deadline anew.
         (
             "Times out at",

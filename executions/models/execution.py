@@ -386,6 +386,15 @@ class ExecutionRecord(models.Model):
         return self.state == State.COMPLETED
 
     @property
+    def ended_at(self) -> datetime | None:
+        """What the engine reports, if it lies between the start and `finished_at`. This is when the end was
+        recorded, which is later if no process polled, and what everything that looks for new rows goes by."""
+        told, recorded = self.engine_finished_at, self.finished_at
+        if told is None or recorded is None:
+            return recorded
+        return told if (self.started_at or self.created_at) <= told < recorded else recorded
+
+    @property
     def duration_ms(self) -> int | None:
         """By the engine's clock if it reports both times, else by the product's. None if it has not ended, or
         ended while it waited for its turn or for approval."""

@@ -177,8 +177,8 @@ class CachedResult(models.Model):
     ) -> None:
         """Store the output of a completed execution under the lock of `CacheUse`, replacing an older one."""
         seconds = workflow.effective_cache_seconds
-        assert seconds is not None and execution.finished_at is not None, "see keep_result"
-        key, ended_at = execution.cache_key, execution.finished_at
+        key, ended_at = execution.cache_key, execution.ended_at
+        assert seconds is not None and ended_at is not None, "see keep_result"
         before = cls.objects.filter(key=key).first()
         kept = cls(
             pk=None if before is None else before.pk,

@@ -237,6 +237,13 @@ class ExecutionSerializer(serializers.ModelSerializer[Execution]):
         help_text="Measured by the engine's clock if it reports both times, otherwise by the product's. Null "
         "until it has ended, and if it ended while it waited in the queue or for approval.",
     )
+    finished_at = serializers.DateTimeField(
+        source="ended_at",
+        allow_null=True,
+        read_only=True,
+        help_text="When the run ended, as the engine reports it if that lies between the start and the time "
+        "when the end was recorded; otherwise the latter. Executions are ordered and removed by the latter.",
+    )
     error = ExecutionErrorSerializer(source="*", read_only=True, allow_null=True)
     progress = serializers.FloatField(
         source="progress_percent",

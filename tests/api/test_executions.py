@@ -1,7 +1,7 @@
 """/api/executions/"""
 
 from contextlib import ExitStack
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import pytest
 from django.utils import timezone
@@ -54,6 +54,7 @@ def test_a_record_shows_everything_that_is_known_of_a_run():
         run_id="run-1",
         correlation_id="corr-1",
         created_at=begun,
+        started_at=begun,
         engine_started_at=begun,
         engine_finished_at=begun + timedelta(milliseconds=1500),
         payload={
@@ -83,6 +84,7 @@ def test_a_record_shows_everything_that_is_known_of_a_run():
         None,
         1500,
     )
+    assert datetime.fromisoformat(shown["finished_at"]) == begun + timedelta(milliseconds=1500)
     assert [event["kind"] for event in shown["events"]] == ["created", "completed"]
 
 

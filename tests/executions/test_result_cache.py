@@ -13,6 +13,7 @@ from catalogue.models import Workflow
 from catalogue.sources import configure_source
 from connectors.background import run_in_background_loop
 from executions.models import CachedOutput, CachedResult, CachePolicy, CacheUse, ExecutionPayload, State
+from executions.reading import describe_execution
 from executions.refusals import Busy, IdempotencyConflict, InvalidArguments, UnknownTool
 from executions.result_cache import answer_from_cache, cache_figures
 from executions.starting import create_execution, exposed_workflow
@@ -89,6 +90,29 @@ async def test_a_hit_is_recorded_like_a_run_and_says_where_its_result_is_from(
     (said,) = await in_database(told, again, "cached")
     assert f"{record.cached_at:%Y-%m-%d %H:%M:%S} UTC" in said and str(first.pk) in said
     assert (await in_database(read, first)).cached_at is None
+
+
+@pytest.mark.parametrize(
+    ("minutes", "is_taken"), [(30, True), (90, False), (-30, False)], ids=["within", "before", "ahead"]
+)
+async def test_a_run_that_ended_while_nobody_looked_is_as_old_as_its_engine_says(
+    engine: WireEngine, cached: Workflow, minutes: int, is_taken: bool
+) -> None:
+    """E4: after the product was down, results of hours ago were answered as fresh. Clocks may be wrong."""
+    engine.on_start = replies(200, receipt())
+    begun = await call("report", seconds=0)
+    await until(lambda: read(begun).run_id and not read(begun).lease_holder, "it has been started")
+    await in_database(let_pass, begun, 3600)
+    ended_at = timezone.now().replace(microsecond=0) - timedelta(minutes=minutes)
+    engine.on_status = replies(200, completed(end_time=int(ended_at.timestamp() * 1000)))
+    await in_thread(advance_due_executions)
+
+    record = await in_database(read, begun)
+    shown_at = ended_at if is_taken else record.finished_at
+    assert record.succeeded and record.finished_at > timezone.now() - timedelta(minutes=1)
+    assert (await in_database(CachedResult.objects.get)).created_at == shown_at
+    assert describe_execution(record)["finished_at"] == shown_at.isoformat()
+    assert ((await call("report", seconds=0)).cached_at is None) is is_taken
 
 
 @pytest.mark.parametrize(
