@@ -4,7 +4,7 @@ The rows have a time, by which an index sorts them, and a key that distinguishes
 """
 
 import base64
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
@@ -16,6 +16,8 @@ from django.db import connection
 from django.db.models import Func, Model, Q, QuerySet
 from django.db.models.lookups import In
 from django.utils.functional import cached_property
+
+from catalogue.database import in_batches
 
 COUNTED = 10_000
 SEARCHED = 20_000  # A text is searched in this many of the newest rows, without an index
@@ -199,6 +201,20 @@ def page_of(rows: QuerySet[RowT], *, by: str, limit: int, cursor: str = "") -> P
         found = _rows_of(rows, [key for _, key in _sort_newest(wanted, by, "pk")[: limit + 1]])
     more = len(found) > limit
     return Page(found[:limit], cursor_after(found[limit - 1], by) if more else None)
+
+
+def all_pages(rows: QuerySet[RowT], *, by: str, at_a_time: int) -> Iterator[list[RowT]]:
+    """Without an open cursor in the database. The newest first, or, if `by` is empty, in the order of `rows`,
+    of which all keys are in memory."""
+    if not by:
+        keys = list(rows.values_list("pk", flat=True))
+        yield from (_rows_of(rows, batch) for batch in in_batches(keys, at_a_time))
+        return
+    cursor: str | None = ""
+    while cursor is not None:
+        page = page_of(rows, by=by, limit=at_a_time, cursor=cursor)
+        yield page.rows
+        cursor = page.next_cursor
 
 
 def cursor_after(last: Model, by: str) -> str:

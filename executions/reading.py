@@ -2,10 +2,7 @@ import base64
 import binascii
 import contextlib
 import uuid
-from collections.abc import Iterator
 from typing import Any
-
-from django.db.models import QuerySet
 
 from catalogue.access import Caller
 from catalogue.interactions import declared_interactions
@@ -86,15 +83,6 @@ def list_own_executions(
     if tool_name:
         wanted = wanted.filter(tool_name=tool_name)
     return page_of(wanted, by=BY, limit=limit, cursor=cursor)
-
-
-def all_of(executions: QuerySet[Execution], *, at_a_time: int) -> Iterator[list[Execution]]:
-    """Page by page, without an open cursor in the database."""
-    cursor: str | None = ""
-    while cursor is not None:
-        page = page_of(executions, by=BY, limit=at_a_time, cursor=cursor)
-        yield page.rows
-        cursor = page.next_cursor
 
 
 def decode_base64(encoded: str) -> bytes | None:

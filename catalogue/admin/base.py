@@ -118,6 +118,12 @@ class CatalogueChangeList(ChangeList):  # type: ignore[misc]
         rows: QuerySet[Any] = super().get_queryset(request, exclude_parameters)
         return rows
 
+    @property
+    def csv_address(self) -> str:
+        """Of the rows of all pages; empty where they are not offered."""
+        address: str = self.model_admin.csv_address
+        return address and address + self.get_query_string(remove=[PAGE_VAR, ALL_VAR])
+
 
 class BoundedChangeList(CatalogueChangeList):
     """The newest first, by the column `model_admin.newest_by`; its last page links to older rows by time."""
@@ -162,6 +168,7 @@ class CatalogueAdmin(UnfoldAdmin):
     list_filter_submit = True  # Unfold's drop-down filters apply only with a submit button
     # Unused, but Unfold looks for it with each field, and Django lists all attributes where one is missing
     conditional_fields: ClassVar[dict[str, str]] = {}
+    csv_address = ""  # Below the list's own, if it is offered as CSV
     newest_by = ""  # The column by which a table that grows with every call is sorted, newest first
     history_model: type[models.Model] | None = None  # Shows the history of its object with the same key
 

@@ -29,6 +29,7 @@ from catalogue.admin.base import (
 from catalogue.admin.discovery import accept_for_workflows, note_reviews, review_badge, review_fact
 from catalogue.admin.filters import HINT_WORDS, LIST_FILTERS
 from catalogue.admin.form_fields import MONOSPACE, ApprovalRulesField, ArgumentsField, CommasField
+from catalogue.admin.tables import TableMixin
 from catalogue.admin.tools import ToolPagesMixin, declaration_fact
 from catalogue.approval_rules import COMPARISONS, write_rules
 from catalogue.curation import add_to_toolset
@@ -202,7 +203,7 @@ def _in_seconds(seconds: int | None) -> str:
 
 
 @admin.register(Workflow)
-class WorkflowAdmin(FixedRowsMixin, ToolPagesMixin):
+class WorkflowAdmin(FixedRowsMixin, TableMixin, ToolPagesMixin):
     further_facts: ClassVar[list[Callable[[HttpRequest, Workflow], tuple[str, Any]]]] = [
         review_fact,
         declaration_fact,

@@ -6,6 +6,7 @@ from django.core.exceptions import ValidationError
 from django.db import transaction
 from django.db.models import Q, QuerySet
 from django.http import Http404
+from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import (
     OpenApiExample,
     extend_schema,
@@ -18,7 +19,7 @@ from rest_framework.exceptions import ValidationError as InvalidRequest
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from catalogue import curation
+from catalogue import curation, tables
 from catalogue.access import Scope
 from catalogue.approval_rules import COMPARISONS, MOST_RULES
 from catalogue.argument_overrides import LONGEST_DESCRIPTION
@@ -45,7 +46,8 @@ from catalogue.rest.base import (
     at_once_field,
     rate_field,
 )
-from catalogue.rest.views import NAME, ApiViewSet
+from catalogue.rest.tables import FORMAT, TableMixin
+from catalogue.rest.views import NAME
 from connectors.definitions import MAX_SECONDS
 
 LONGEST_INLINE_WAIT = 3600
@@ -207,6 +209,9 @@ class WorkflowSerializer(serializers.Serializer[Workflow]):
 
     def _visibility(self, workflow: Workflow) -> Visibility:
         return explain_exposure(workflow, self._chain).visibility
+
+
+tables.serializers[Workflow] = WorkflowSerializer
 
 
 class WorkflowDetailSerializer(WorkflowSerializer):
@@ -492,7 +497,13 @@ def seen_by_caller(request: Request, workflows: QuerySet[Workflow]) -> QuerySet[
         summary="List workflows",
         description="Without schemas; a single workflow has them. Callers with the scope `workflows:read` "
         "see what agents see, administrators everything. A token that is bound to a toolset sees no more "
-        "than that shows.",
+        "than that shows. With `format=csv` all of them come as one table, in which the columns "
+        "`curator_...` and `upstream_...` have the two layers.",
+        parameters=[FORMAT],
+        responses={
+            (200, "application/json"): WorkflowSerializer(many=True),
+            (200, tables.CSV): OpenApiTypes.STR,
+        },
     ),
     retrieve=extend_schema(
         summary="Read a workflow",
@@ -501,7 +512,7 @@ def seen_by_caller(request: Request, workflows: QuerySet[Workflow]) -> QuerySet[
     ),
 )
 @extend_schema(tags=["Workflows"])
-class WorkflowViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet[Workflow]):
+class WorkflowViewSet(TableMixin[Workflow], mixins.RetrieveModelMixin):
     queryset = Workflow.objects.none()
     pagination_class = WorkflowPages
     filterset_class = WorkflowFilters

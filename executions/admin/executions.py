@@ -44,6 +44,7 @@ from catalogue.admin.rendering import (
     wrapped,
 )
 from catalogue.admin.sources import SourceAdmin
+from catalogue.admin.tables import TableMixin
 from catalogue.database import run_without_connection
 from catalogue.interactions import DeclaredInteraction, InteractionKind, interactions_of
 from catalogue.long_lists import SEARCHED
@@ -283,7 +284,7 @@ def _page_state(execution: Execution) -> str:
 
 
 @admin.register(Execution)
-class ExecutionAdmin(PanelOnlyMixin, RunningMixin, InteractionsMixin):
+class ExecutionAdmin(PanelOnlyMixin, TableMixin, RunningMixin, InteractionsMixin):
     list_display = (
         "tool", "source_name", "state_shown", "caller_shown", "door",
         "created", "took", "progress_shown",

@@ -1,30 +1,26 @@
-"""What requests and responses share: caller, headers, filters, limits on waiting; lists as pages or CSV."""
+"""What requests and responses share: caller, headers, filters, limits on waiting."""
 
-import csv
-import re
 import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from io import StringIO
 from typing import Any
 
 import django_filters  # type: ignore[import-untyped]
 from django.db.models import Q, QuerySet
-from drf_spectacular.utils import OpenApiParameter, extend_schema_field
+from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 from rest_framework.request import Request
 
+from catalogue import tables
 from catalogue.access import Caller
-from catalogue.database import lend_connection
 from catalogue.permissions import is_administrator
 from catalogue.rest import base
 from catalogue.rest.base import StrictSerializer
 from executions.interacting import CancelOutcome
 from executions.models import CancelProgress, ErrorKind, Execution, ExecutionEvent, State
 from executions.models.execution import ExecutionQuerySet
-from executions.reading import all_of
 from executions.refusals import InvalidIdempotencyKey
 from executions.starting import read_idempotency_key
 
@@ -133,81 +129,6 @@ class WaitingPlaces:
 
 
 waiting_places = WaitingPlaces()
-FORMAT = OpenApiParameter(
-    "format",
-    enum=["json", "csv"],
-    description="`csv`: all executions that match the other parameters, the newest first, as one table. "
-    "Default: `json`, unless `Accept` names only `text/csv`.",
-)
-
-
-CSV = "text/csv"
-AT_A_TIME = 100  # Their instances are in memory while the reader takes them
-# Spreadsheets would evaluate an engine's or agent's text; the wide forms too, in East Asian settings.
-FORMULA_BEGINS = ("=", "+", "-", "@", "\t", "\r", "\n", *"\uff1d\uff0b\uff0d\uff20")
-# The characters by which spreadsheets of other languages separate the same file.
-BEFORE_FORMULAS = re.compile(r'(?<=[;\t\r\n])(?=["\s]*[=+\-@\uff1d\uff0b\uff0d\uff20])')
-NESTED = {"error": ("error_kind", "error")}
-
-
-def accepted_types(request: Request) -> set[str]:
-    return {named.split(";")[0].strip().lower() for named in request.headers.get("Accept", "").split(",")}
-
-
-def wants_csv(request: Request) -> bool:
-    """Raises Refusal for an unknown format, and for parameters of pages."""
-    accepted = accepted_types(request)
-    default = "csv" if CSV in accepted and "application/json" not in accepted else "json"
-    wanted = request.query_params.get(FORMAT.name, default)
-    beside = [name for name in ("page", "page_size", "cursor", "ordering") if name in request.query_params]
-    problems = []
-    if wanted not in ("json", "csv"):
-        problems = [base.Problem(f"?{FORMAT.name}", "The format must be json or csv.")]
-    elif wanted == "csv":
-        problems = [
-            base.Problem(
-                f"?{name}", "Cannot be combined with format=csv, which returns all rows, the newest first."
-            )
-            for name in beside
-        ]
-    if problems:
-        raise base.Refusal.invalid(base.REFUSED, problems)
-    return wanted == "csv"
-
-
-def write_csv(executions: QuerySet[Execution], serializer: Any) -> Iterator[bytes]:
-    names = list(serializer.fields)
-    yield _write([[column for name in names for column in NESTED.get(name, (name,))]])
-    for page in all_of(executions, at_a_time=AT_A_TIME):
-        yield _write(_cells(serializer.to_representation(row), names) for row in page)
-        # A slow reader keeps no connection.
-        lend_connection()
-
-
-def _cells(row: dict[str, Any], names: list[str]) -> list[Any]:
-    cells: list[Any] = []
-    for name in names:
-        if name in NESTED:
-            cells += list((row[name] or dict.fromkeys(NESTED[name])).values())
-        else:
-            cells.append(row[name])
-    return [_harmless(cell) for cell in cells]
-
-
-def _harmless(cell: Any) -> Any:
-    """Empty for None, `true` and `false`, and no formulas."""
-    if isinstance(cell, bool):
-        return "true" if cell else "false"
-    if not isinstance(cell, str):
-        return cell
-    text = BEFORE_FORMULAS.sub("'", cell)
-    return f"'{text}" if text.startswith(FORMULA_BEGINS) else text
-
-
-def _write(rows: Any) -> bytes:
-    text = StringIO()
-    csv.writer(text).writerows(rows)
-    return text.getvalue().encode("utf-8", "replace")
 
 
 @extend_schema_field(ANY_JSON)
@@ -217,6 +138,8 @@ class AnyJSONField(serializers.JSONField):
 
 class ExecutionErrorSerializer(serializers.Serializer[Execution]):
     """The error; null without one."""
+
+    columns = ("error_kind", "error")  # Of tables
 
     kind = serializers.ChoiceField(choices=ErrorKind.choices, source="error_kind")
     message = serializers.CharField(source="error")
@@ -271,6 +194,9 @@ class ExecutionSerializer(serializers.ModelSerializer[Execution]):
 
     def get_success(self, execution: Execution) -> bool | None:
         return execution.succeeded if execution.is_settled else None
+
+
+tables.serializers[Execution] = ExecutionSerializer
 
 
 class EventSerializer(serializers.ModelSerializer[ExecutionEvent]):

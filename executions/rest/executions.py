@@ -2,7 +2,7 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from django.db.models import QuerySet
-from django.http import QueryDict, StreamingHttpResponse
+from django.http import QueryDict
 from django.shortcuts import get_object_or_404
 from django.urls import reverse
 from drf_spectacular.helpers import forced_singular_serializer
@@ -21,9 +21,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from catalogue.access import Caller, Scope
-from catalogue.audit import record_export
 from catalogue.database import run_without_connection
-from catalogue.history import actor_of
 from catalogue.models import Source
 from catalogue.permissions import Access
 from catalogue.rest.base import (
@@ -36,7 +34,9 @@ from catalogue.rest.base import (
     as_problem,
     find_problems,
 )
+from catalogue.rest.tables import FORMAT, TableMixin
 from catalogue.rest.views import ApiViewSet
+from catalogue.tables import CSV
 from connectors.errors import ConnectorError, Rejected, Unsupported
 from connectors.protocol import RunFilter, RunState
 from executions import engine_runs, interacting
@@ -168,10 +168,10 @@ RETRY_AFTER = OpenApiParameter(
         "own. With `cursor`, which begins empty, the last page is as quick as the first, "
         "and none repeats or misses a row while others are added; they have no `count`. With `format=csv` "
         "all of them come as one table.",
-        parameters=[base.FORMAT],
+        parameters=[FORMAT],
         responses={
             (200, "application/json"): ExecutionSerializer(many=True),
-            (200, base.CSV): OpenApiTypes.STR,
+            (200, CSV): OpenApiTypes.STR,
         },
     ),
     retrieve=extend_schema(
@@ -183,12 +183,11 @@ RETRY_AFTER = OpenApiParameter(
     ),
 )
 @extend_schema(tags=["Executions"])
-class ExecutionViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet[Execution]):
+class ExecutionViewSet(TableMixin[Execution], mixins.RetrieveModelMixin):
     queryset = Execution.objects.none()
     filterset_class = base.ExecutionFilters
     pagination_class = LongPages
     newest_by = "created_at"
-    further_parameters = (base.FORMAT.name,)
     lookup_value_regex = "[0-9a-fA-F-]{36}"
     access = {
         "list": Access(Scope.READ, "executions.view_execution"),
@@ -206,23 +205,6 @@ class ExecutionViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiView
         if self.action == "list":
             return visible.order_by("-created_at", "-id")
         return visible.select_related("payload").prefetch_related("events")
-
-    def perform_content_negotiation(self, request: Request, force: bool = False) -> Any:
-        """A table has no renderer that REST framework would find for `Accept`; see `wants_csv`."""
-        is_table = self.action == "list" and base.CSV in base.accepted_types(request)
-        return super().perform_content_negotiation(request, force=force or is_table)
-
-    def list(self, request: Request, *args: Any, **kwargs: Any) -> Any:
-        if not base.wants_csv(request):
-            return super().list(request, *args, **kwargs)
-        rows = self.filter_queryset(self.get_queryset())
-        shown: Any = self.get_serializer(many=True)
-        record_export(actor_of(request), "executions", filters=sorted(request.query_params))
-        response = StreamingHttpResponse(
-            base.write_csv(rows, shown.child), content_type=f"{base.CSV}; charset=utf-8"
-        )
-        response["Content-Disposition"] = 'attachment; filename="executions.csv"'
-        return response
 
     def get_object(self) -> Execution:
         execution: Execution = super().get_object()

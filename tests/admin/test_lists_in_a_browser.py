@@ -1,5 +1,6 @@
 """The lists of the admin in a real browser: what can be clicked there does what it says."""
 
+import json
 import re
 from typing import Any
 
@@ -10,11 +11,13 @@ from django.db import models
 from django.test import Client
 
 import config.urls  # noqa: F401 - it registers the pages
+from audit.models import Entry
 from catalogue.models import ProductSettings, Review, Toolset, Workflow
 from executions.models import CachePolicy, Execution, Retention
 from tests.admin.pages import list_url, page_url
 from tests.admin.window import Window, make_everything
 from tests.e2e.webdriver import BACKSPACE, BROWSER, CONTROL, DOWN, DRIVER, ENTER, MISSING
+from tests.executions.engines import wait_until
 from tests.factories import make_execution, make_source, make_toolset, make_workflow, make_workflows
 
 pytestmark = [
@@ -281,6 +284,22 @@ def test_every_search_narrows_its_list(window: Window, model: type[models.Model]
     window.browser.press("nothing-is-called-like-this")
     window.follow_key(ENTER)
     assert rows(window) == 0 < whole
+
+
+TABLES = [model for model in LISTS if admin.site._registry[model].csv_address]
+
+
+@pytest.mark.parametrize("model", TABLES, ids=names)
+def test_a_list_is_downloaded_as_it_is_narrowed(window: Window, model: type[models.Model]) -> None:
+    """The link leaves the page as it is; the audit notes what was sent."""
+    make_everything(User.objects.get())
+    window.open(f"{list_url(model)}?q=plain")
+    shown = rows(window)
+    window.click("#changelist-csv")
+    exported = f"{model._meta.verbose_name_plural}.exported"
+    wait_until(lambda: Entry.objects.filter(event=exported).exists(), "the export is entered")
+    assert json.loads(Entry.objects.get(event=exported).details) == {"filters": ["q"]}
+    assert (rows(window), window.browser.complaints()) == (shown, [])
 
 
 def test_pages_are_turned(window: Window) -> None:

@@ -328,6 +328,28 @@ def test_executions_come_as_a_table_of_all_their_rows() -> None:
     assert table(agent(), "/api/executions/?format=csv") == []
 
 
+def test_workflows_come_as_a_table_of_what_their_caller_sees() -> None:
+    """In the chosen order; what the engine and a curator say has columns of its own for administrators."""
+    make_workflow(tool_name="report", tags=["a", "b"], title_override="Report", read_only_hint=True)
+    make_workflow(tool_name="bill", enabled=False, description="-1+1")
+
+    rows = table(administrator(), "/api/workflows/?format=csv&ordering=-tool_name")
+
+    assert [row["tool_name"] for row in rows] == ["report", "bill"]
+    shown = ("title", "tags", "hints", "curator_title", "curator_enabled", "upstream_tags", "upstream_author")
+    assert [rows[0][name] for name in shown] == [
+        "Report", "a, b", '{"readOnlyHint": true}', "Report", "true", "a, b", "",
+    ]  # fmt: skip
+    assert (rows[1]["description"], rows[1]["curator_enabled"]) == ("'-1+1", "false")
+    [seen] = table(agent(), "/api/workflows/?format=csv")
+    assert (seen["tool_name"], seen["curator_enabled"], seen["upstream_id"]) == ("report", "", "")
+    assert table(reader(), "/api/workflows/?format=csv&enabled=false&fields=tool_name,exposed") == [
+        {"tool_name": "bill", "exposed": "false"}
+    ]
+    assert problem_paths(administrator().get("/api/workflows/?format=csv&page=2")) == ["?page"]
+    assert problem_paths(administrator().get("/api/workflows/?format=xml")) == ["?format"]
+
+
 @pytest.mark.parametrize(
     "begin", ["=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20"]
 )
