@@ -265,8 +265,7 @@ class ApprovalAdmin(PanelOnlyMixin, DecisionsMixin):
 
 def _gone(approval: Approval) -> list[SafeString]:
     """A badge if nobody waits for the answer any more."""
-    is_gone = approval.is_waiting and approval.execution.is_unanswered
-    return [badge("caller is gone", "warning", title=CALLER_GONE)] if is_gone else []
+    return [badge("caller is gone", "warning", title=CALLER_GONE)] if approval.is_unanswered else []
 
 
 def _answer(verdict: str, minutes: int | None) -> str:

@@ -90,6 +90,11 @@ class Approval(models.Model):
     def is_waiting(self) -> bool:
         return self.state == self.State.WAITING
 
+    @property
+    def is_unanswered(self) -> bool:
+        """It waits, and its caller left without an answer."""
+        return self.is_waiting and self.execution.is_unanswered
+
 
 class ApprovalDecision(models.Model):
     """One person's answer."""

@@ -57,6 +57,11 @@ class ApprovalSerializer(serializers.Serializer[Approval]):
     caller = serializers.CharField(source="execution.caller")
     caller_name = serializers.CharField(source="execution.caller_name")
     door = serializers.CharField(source="execution.door")
+    unanswered = serializers.BooleanField(
+        source="is_unanswered",
+        help_text="It waits, but its caller left without an answer and has not asked again. If you approve "
+        "it, it runs all the same.",
+    )
     reason = serializers.CharField(help_text="Why it needs approval, one reason per line.")
     outcome = serializers.CharField(help_text="How it ended, in a sentence.")
     approvers_needed = serializers.IntegerField()

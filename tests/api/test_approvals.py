@@ -56,6 +56,21 @@ def test_a_person_reads_and_decides(call: Execution, anna: APIClient) -> None:
     assert StandingApproval.objects.get().revoked_at is not None
 
 
+def test_an_approver_reads_whether_the_caller_is_gone(call: Execution, anna: APIClient) -> None:
+    """As long as it waits: once it is decided, nothing depends on it any more."""
+
+    def shown() -> set[bool]:
+        [listed] = anna.get("/api/approvals/").json()["results"]
+        return {listed["unanswered"], anna.get(address(call)).json()["unanswered"]}
+
+    assert shown() == {False}
+    call.mark_unanswered()
+    assert shown() == {True}
+    anna.post(address(call, "refuse/"), {"words": "No."}, format="json")
+    call.mark_unanswered()
+    assert shown() == {False}
+
+
 @pytest.mark.parametrize(("words", "shown"), [("Not today", "Not today."), ("Why so much?", "Why so much?")])
 def test_a_refusal_reads_as_sentences(call: Execution, anna: APIClient, words: str, shown: str) -> None:
     refused = anna.post(address(call, "refuse/"), {"words": words}, format="json").json()
