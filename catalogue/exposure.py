@@ -534,12 +534,13 @@ def _light_workflows() -> Iterator[LightWorkflow]:
             yield LightWorkflow(key, source, *values)
 
 
-def count_newly_exposed(keys: Collection[int]) -> int:
-    """Of these workflows, those that agents do not see yet and would see if all were enabled."""
+def count_switched(keys: Collection[int], *, enabled: bool) -> int:
+    """Of these workflows, those that agents would newly see if all were enabled, or no longer see if none
+    were."""
     chain, chosen = FilterChain(WorkflowFilter.objects.filter(enabled=True)), frozenset(keys)
-    disabled = (one for one in _light_workflows() if one.pk in chosen and not one.enabled)
+    switched = (one for one in _light_workflows() if one.pk in chosen and one.enabled != enabled)
     return sum(
-        one.source.enabled and one.missing_since is None and chain.lets_through(one) for one in disabled
+        one.source.enabled and one.missing_since is None and chain.lets_through(one) for one in switched
     )
 
 

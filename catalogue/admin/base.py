@@ -586,3 +586,26 @@ def ask_for_selected(
         "back": request.get_full_path(),
     }
     return TemplateResponse(request, "catalogue/admin/bulk_form.html", context)
+
+
+MOST_UNASKED = 20  # Rows
+
+
+def ask_if_many(
+    pages: CatalogueAdmin,
+    request: HttpRequest,
+    affected: QuerySet[Any],
+    title: str,
+    apply: Callable[[], None],
+    *,
+    note: Callable[[int], str],
+    sent: Iterable[tuple[str, str]] = (),
+) -> HttpResponse | None:
+    """For actions that agents notice: with all pages selected, nobody has seen how many rows that is. `note`
+    says of their number what happens."""
+    if (count := affected.count()) <= MOST_UNASKED:
+        apply()
+        return None
+    return ask_for_selected(
+        pages, request, affected, forms.Form, title, lambda _: apply(), note=note(count), sent=sent
+    )

@@ -3,7 +3,7 @@ from typing import Any
 
 from django.contrib import admin, messages
 from django.db.models import Q, QuerySet
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 from django.utils.safestring import SafeString
 from unfold.contrib.filters.admin import ChoicesDropdownFilter, RelatedDropdownFilter
 from unfold.widgets import UnfoldAdminTextareaWidget
@@ -16,11 +16,13 @@ from catalogue.admin.base import (
     CatalogueForm,
     FixedRowsMixin,
     OptionsFilter,
+    ask_if_many,
     button,
     column,
 )
 from catalogue.history import actor_of
 from catalogue.models import ServerFeature
+from catalogue.naming import counted
 
 OFFER = "offer"
 STATES = {
@@ -30,6 +32,7 @@ STATES = {
     "off": ("source switched off", ""),
 }
 SHOWN_DESCRIPTION = 80
+NOUNS = ("prompt or resource", "prompts and resources")
 HEADERS = ("", "Served now", "Current on the server")
 
 
@@ -104,14 +107,30 @@ class ServerFeatureAdmin(FixedRowsMixin, ButtonsMixin):
         return html.shortened(feature.description or feature.title, SHOWN_DESCRIPTION)
 
     @admin.action(description="Enable", permissions=["change"])
-    def enable_selected(self, request: HttpRequest, queryset: QuerySet[ServerFeature]) -> None:
-        count = features.switch_features(queryset, enabled=True, by=actor_of(request))
-        messages.success(request, f"Enabled: {count:,}. Clients that may use their sources can see them.")
+    def enable_selected(self, request: HttpRequest, queryset: QuerySet[ServerFeature]) -> HttpResponse | None:
+        def enable() -> None:
+            count = features.switch_features(queryset, enabled=True, by=actor_of(request))
+            messages.success(request, f"Enabled: {count:,}. Clients that may use their sources can see them.")
+
+        def note(count: int) -> str:
+            return f"Clients that may use their sources can see {counted(count, *NOUNS)}."
+
+        hidden = queryset.filter(enabled=False)
+        return ask_if_many(self, request, hidden, "Enable prompts and resources", enable, note=note)
 
     @admin.action(description="Disable", permissions=["change"])
-    def disable_selected(self, request: HttpRequest, queryset: QuerySet[ServerFeature]) -> None:
-        count = features.switch_features(queryset, enabled=False, by=actor_of(request))
-        messages.success(request, f"Disabled: {count:,}.")
+    def disable_selected(
+        self, request: HttpRequest, queryset: QuerySet[ServerFeature]
+    ) -> HttpResponse | None:
+        def disable() -> None:
+            count = features.switch_features(queryset, enabled=False, by=actor_of(request))
+            messages.success(request, f"Disabled: {count:,}.")
+
+        def note(count: int) -> str:
+            return f"Clients no longer see {counted(count, *NOUNS)}."
+
+        shown = queryset.filter(enabled=True)
+        return ask_if_many(self, request, shown, "Disable prompts and resources", disable, note=note)
 
     def get_buttons(self, request: HttpRequest, obj: ServerFeature) -> list[Button]:
         if obj.offered is None:

@@ -20,7 +20,7 @@ from unfold.decorators import action
 from unfold.widgets import UnfoldBooleanWidget
 
 from catalogue.admin import rendering as html
-from catalogue.admin.base import ButtonsMixin, CatalogueForm, button, column
+from catalogue.admin.base import ButtonsMixin, CatalogueForm, ask_if_many, button, column
 from catalogue.admin.discovery import RUN_HEADERS, describe_counts, held_listing_fact, reviews_fact, run_row
 from catalogue.admin.form_fields import ONLY_IF, SETTING, ReservedForField, setting_field
 from catalogue.admin.imports import OpenApiImportPage, TemporalImportPage, import_fact
@@ -553,14 +553,28 @@ class SourceAdmin(ButtonsMixin):
         return self.has_add_permission(request) or self.has_change_permission(request)
 
     @admin.action(description="Enable", permissions=["change"])
-    def enable_selected(self, request: HttpRequest, queryset: QuerySet[Source]) -> None:
-        messages.success(request, f"Enabled: {switch_sources(queryset, enabled=True, by=actor_of(request))}.")
+    def enable_selected(self, request: HttpRequest, queryset: QuerySet[Source]) -> HttpResponse | None:
+        def enable() -> None:
+            enabled = switch_sources(queryset, enabled=True, by=actor_of(request))
+            messages.success(request, f"Enabled: {enabled:,}.")
+
+        def note(count: int) -> str:
+            return f"Agents see the enabled workflows of {counted(count, 'source')} again."
+
+        disabled = queryset.filter(enabled=False)
+        return ask_if_many(self, request, disabled, "Enable sources", enable, note=note)
 
     @admin.action(description="Disable", permissions=["change"])
-    def disable_selected(self, request: HttpRequest, queryset: QuerySet[Source]) -> None:
-        messages.success(
-            request, f"Disabled: {switch_sources(queryset, enabled=False, by=actor_of(request))}."
-        )
+    def disable_selected(self, request: HttpRequest, queryset: QuerySet[Source]) -> HttpResponse | None:
+        def disable() -> None:
+            disabled = switch_sources(queryset, enabled=False, by=actor_of(request))
+            messages.success(request, f"Disabled: {disabled:,}.")
+
+        def note(count: int) -> str:
+            return f"Agents no longer see the tools of {counted(count, 'source')}."
+
+        enabled = queryset.filter(enabled=True)
+        return ask_if_many(self, request, enabled, "Disable sources", disable, note=note)
 
     def panel(self, request: HttpRequest, obj: Source) -> dict[str, Any]:
         runs = obj.discovery_runs.for_lists()[:RECENT_RUNS]

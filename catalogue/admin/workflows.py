@@ -24,6 +24,7 @@ from catalogue.admin.base import (
     FixedRowsMixin,
     Link,
     ask_for_selected,
+    ask_if_many,
     column,
 )
 from catalogue.admin.discovery import accept_for_workflows, note_reviews, review_badge, review_fact
@@ -37,7 +38,7 @@ from catalogue.exposure import (
     Explanation,
     FilterChain,
     Visibility,
-    count_newly_exposed,
+    count_switched,
     explain_exposure,
     memberships_of,
 )
@@ -52,7 +53,6 @@ from catalogue.presentation import CURATORS_HINTS
 NO_TAGS, SEEN = "-", "seen"
 USUAL_ALIAS_DAYS = 30
 MOST_SUGGESTED = 500
-MOST_UNASKED = 20  # Enabled without a question
 ANSWERS = {True: "yes", False: "no", None: "unknown"}
 
 
@@ -395,12 +395,11 @@ class WorkflowAdmin(FixedRowsMixin, TableMixin, ToolPagesMixin):
 
     @admin.action(description="Enable: agents may see and call them", permissions=["change"])
     def enable_selected(self, request: HttpRequest, queryset: QuerySet[Workflow]) -> HttpResponse | None:
-        """As the page showed them; rows of other pages, selected with all, as they are now. Asks first if
-        they are many, because with all pages selected, nobody has seen how many that is."""
+        """As the page showed them; rows of other pages, selected with all, as they are now."""
         by, keys = actor_of(request), list(queryset.values_list("pk", flat=True))
         seen = {key: shown for key in keys if (shown := request.POST.get(f"{SEEN}-{key}"))}
 
-        def enable(_: forms.Form) -> None:
+        def enable() -> None:
             enabled = curation.enable_as_seen(seen, by=by)
             others = Workflow.objects.filter(pk__in=[key for key in keys if key not in seen])
             changed = enabled.changed + curation.enable_workflows(others, by=by)
@@ -408,18 +407,14 @@ class WorkflowAdmin(FixedRowsMixin, TableMixin, ToolPagesMixin):
             if message := enabled.unseen_message():
                 messages.warning(request, message)
 
+        def note(count: int) -> str:
+            tools = counted(count_switched(keys, enabled=True), "tool")
+            selected = counted(len(keys), "selected workflow")
+            return f"Enables {count:,} of {selected}. Newly visible to agents: {tools}."
+
         hidden = queryset.filter(enabled=False)
-        if (count := hidden.count()) <= MOST_UNASKED:
-            enable(forms.Form())
-            return None
-        note = (
-            f"Enables {count:,} of {counted(len(keys), 'selected workflow')}. "
-            f"Newly visible to agents: {counted(count_newly_exposed(keys), 'tool')}."
-        )
         sent = [(f"{SEEN}-{key}", content_hash) for key, content_hash in seen.items()]
-        return ask_for_selected(
-            self, request, hidden, forms.Form, "Enable workflows", enable, note=note, sent=sent
-        )
+        return ask_if_many(self, request, hidden, "Enable workflows", enable, note=note, sent=sent)
 
     def action_checkbox(self, obj: Workflow) -> SafeString:
         """With the content hash of the row, which enabling compares."""
@@ -429,8 +424,19 @@ class WorkflowAdmin(FixedRowsMixin, TableMixin, ToolPagesMixin):
     action_checkbox.short_description = ToolPagesMixin.action_checkbox.short_description  # type: ignore[attr-defined]
 
     @admin.action(description="Disable", permissions=["change"])
-    def disable_selected(self, request: HttpRequest, queryset: QuerySet[Workflow]) -> None:
-        messages.success(request, f"Disabled: {curation.disable_workflows(queryset, by=actor_of(request))}.")
+    def disable_selected(self, request: HttpRequest, queryset: QuerySet[Workflow]) -> HttpResponse | None:
+        def disable() -> None:
+            disabled = curation.disable_workflows(queryset, by=actor_of(request))
+            messages.success(request, f"Disabled: {disabled:,}.")
+
+        def note(count: int) -> str:
+            keys = list(queryset.values_list("pk", flat=True))
+            tools = counted(count_switched(keys, enabled=False), "tool")
+            selected = counted(len(keys), "selected workflow")
+            return f"Disables {count:,} of {selected}. No longer visible to agents: {tools}."
+
+        shown = queryset.filter(enabled=True)
+        return ask_if_many(self, request, shown, "Disable workflows", disable, note=note)
 
     @admin.action(description="Accept changes…", permissions=["change"])
     def accept_selected(self, request: HttpRequest, queryset: QuerySet[Workflow]) -> HttpResponse | None:
@@ -439,15 +445,28 @@ class WorkflowAdmin(FixedRowsMixin, TableMixin, ToolPagesMixin):
     @admin.action(
         description="Mark as read-only: clients may call them without asking", permissions=["change"]
     )
-    def mark_selected_read_only(self, request: HttpRequest, queryset: QuerySet[Workflow]) -> None:
-        messages.success(
-            request, f"Marked as read-only: {curation.mark_read_only(queryset, by=actor_of(request))}."
-        )
+    def mark_selected_read_only(
+        self, request: HttpRequest, queryset: QuerySet[Workflow]
+    ) -> HttpResponse | None:
+        def mark() -> None:
+            marked = curation.mark_read_only(queryset, by=actor_of(request))
+            messages.success(request, f"Marked as read-only: {marked:,}.")
+
+        def note(count: int) -> str:
+            return f"Clients may call {counted(count, 'workflow')} without asking."
+
+        return ask_if_many(self, request, queryset, "Mark as read-only", mark, note=note)
 
     @admin.action(description="Restore the engine's hints", permissions=["change"])
-    def clear_selected_hints(self, request: HttpRequest, queryset: QuerySet[Workflow]) -> None:
-        cleared = curation.clear_hints(queryset, by=actor_of(request))
-        messages.success(request, f"Restored the engine's hints: {cleared}.")
+    def clear_selected_hints(self, request: HttpRequest, queryset: QuerySet[Workflow]) -> HttpResponse | None:
+        def clear() -> None:
+            cleared = curation.clear_hints(queryset, by=actor_of(request))
+            messages.success(request, f"Restored the engine's hints: {cleared:,}.")
+
+        def note(count: int) -> str:
+            return f"Your hints of {counted(count, 'workflow')} are removed."
+
+        return ask_if_many(self, request, queryset, "Restore hints", clear, note=note)
 
     @admin.action(description="Add tags…", permissions=["change"])
     def tag_selected(self, request: HttpRequest, queryset: QuerySet[Workflow]) -> HttpResponse | None:

@@ -2,16 +2,25 @@ from typing import Any
 
 from django.contrib import admin, messages
 from django.db.models import Q, QuerySet
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 from django.utils.safestring import SafeString
 from oauth2_provider import admin as toolkit
 from oauth2_provider.models import AccessToken, Application, Grant, IDToken, RefreshToken
 from unfold.contrib.filters.admin import RelatedDropdownFilter
 
 from catalogue.admin import rendering
-from catalogue.admin.base import Button, ButtonsMixin, FixedRowsMixin, OptionsFilter, button, column
+from catalogue.admin.base import (
+    Button,
+    ButtonsMixin,
+    FixedRowsMixin,
+    OptionsFilter,
+    ask_if_many,
+    button,
+    column,
+)
 from catalogue.history import actor_of, record_change
 from catalogue.long_lists import SEARCHED
+from catalogue.naming import counted
 from mcp_bridge.models import AllowedApplication
 from mcp_bridge.oauth import grants
 
@@ -64,12 +73,22 @@ class AllowedApplicationAdmin(FixedRowsMixin, ButtonsMixin):
         messages.success(request, f"Revoked: {allowed}.")
 
     @admin.action(description="Revoke", permissions=["revoke"])
-    def revoke_selected(self, request: HttpRequest, queryset: QuerySet[AllowedApplication]) -> None:
-        chosen = list(queryset.filter(revoked_at=None))
-        for allowed in chosen:
-            grants.revoke(allowed)
-        record_change(actor_of(request), chosen, "Revoked.")
-        messages.success(request, f"Revoked: {len(chosen)}.")
+    def revoke_selected(
+        self, request: HttpRequest, queryset: QuerySet[AllowedApplication]
+    ) -> HttpResponse | None:
+        chosen = queryset.filter(revoked_at=None)
+
+        def revoke() -> None:
+            applications = list(chosen)
+            for allowed in applications:
+                grants.revoke(allowed)
+            record_change(actor_of(request), applications, "Revoked.")
+            messages.success(request, f"Revoked: {len(applications):,}.")
+
+        def note(count: int) -> str:
+            return f"The access of {counted(count, 'application')} ends immediately."
+
+        return ask_if_many(self, request, chosen, "Revoke access", revoke, note=note)
 
     @admin.display(description="scopes")
     def scopes_shown(self, allowed: AllowedApplication) -> SafeString:

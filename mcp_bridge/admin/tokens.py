@@ -24,7 +24,16 @@ from unfold.widgets import (
 
 from catalogue.access import Scope
 from catalogue.admin import rendering
-from catalogue.admin.base import Button, ButtonsMixin, CatalogueForm, Link, OptionsFilter, button, column
+from catalogue.admin.base import (
+    Button,
+    ButtonsMixin,
+    CatalogueForm,
+    Link,
+    OptionsFilter,
+    ask_if_many,
+    button,
+    column,
+)
 from catalogue.exposure import current_catalogue
 from catalogue.history import Actor, actor_of, record_change, write_fields
 from catalogue.naming import counted
@@ -315,12 +324,20 @@ class AccessTokenAdmin(ButtonsMixin):
         return [one for one in shown if one.name != "end_former_secret" or obj.has_former_secret]
 
     @admin.action(description="Revoke", permissions=["revoke"])
-    def revoke_selected(self, request: HttpRequest, queryset: QuerySet[AccessToken]) -> None:
-        tokens = list(queryset.filter(revoked_at=None))
-        for token in tokens:
-            token.revoke()
-        record_change(actor_of(request), tokens, "Revoked.")
-        messages.success(request, f"Revoked: {len(tokens)}.")
+    def revoke_selected(self, request: HttpRequest, queryset: QuerySet[AccessToken]) -> HttpResponse | None:
+        chosen = queryset.filter(revoked_at=None)
+
+        def revoke() -> None:
+            tokens = list(chosen)
+            for token in tokens:
+                token.revoke()
+            record_change(actor_of(request), tokens, "Revoked.")
+            messages.success(request, f"Revoked: {len(tokens):,}.")
+
+        def note(count: int) -> str:
+            return f"The clients of {counted(count, 'token')} are locked out."
+
+        return ask_if_many(self, request, chosen, "Revoke tokens", revoke, note=note)
 
     @admin.display(description="token")
     def start(self, token: AccessToken) -> str:

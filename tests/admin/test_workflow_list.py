@@ -17,7 +17,7 @@ from catalogue.models import HistoryEntry, Revision, Workflow
 from catalogue.models.workflow import is_hinted
 from mcp_bridge.tool_lists import cost_of_catalogue
 from tests.admin.conftest import StaffWith
-from tests.admin.pages import list_url, listed, run_action, text_of, told
+from tests.admin.pages import answer_question, list_url, listed, run_action, text_of, told
 from tests.admin.window import make_everything
 from tests.factories import (
     make_execution,
@@ -240,6 +240,45 @@ def test_many_workflows_are_enabled_only_after_the_page_said_how_many_agents_wou
     assert "Enabled: 1." in told(admin_client.post(LIST, few)), "a few need no question"
 
 
+@pytest.mark.parametrize(
+    ("action", "asked", "done"),
+    [
+        (
+            "disable_selected",
+            "Disables 60 of 61 selected workflows. No longer visible to agents: 59 tools.",
+            "Disabled: 60.",
+        ),
+        (
+            "mark_selected_read_only",
+            "Clients may call 61 workflows without asking.",
+            "Marked as read-only: 61.",
+        ),
+        (
+            "clear_selected_hints",
+            "Your hints of 61 workflows are removed.",
+            "Restored the engine's hints: 1.",
+        ),
+    ],
+)
+def test_whatever_agents_notice_of_many_workflows_is_done_only_after_the_page_said_how_many(
+    admin_client: Client, action: str, asked: str, done: str
+) -> None:
+    """A4.4: tools were taken from agents by one click, with all pages selected."""
+    rows = make_workflows(60, make_source("large"))
+    make_workflow(rows[0].source, name="off", enabled=False, destructive_hint=True)
+    make_filter(rows[5].name, subject="name", action="exclude")
+    before = list(Workflow.objects.order_by("pk").values())
+
+    question = run_action(admin_client, action, rows[0], everything=True)
+
+    assert asked in text_of(question)
+    assert list(Workflow.objects.order_by("pk").values()) == before
+    assert done in told(answer_question(admin_client, question))
+    assert list(Workflow.objects.order_by("pk").values()) != before
+    few = run_action(admin_client, action, *rows[:20])
+    assert few.status_code == 302, "a few need no question"
+
+
 @pytest.mark.parametrize("action", ["enable_selected", "tag_selected", "remove_selected"])
 def test_an_answer_is_for_the_workflows_that_the_question_counted(admin_client: Client, action: str) -> None:
     """A4.4: a listing or another curator adds rows to those that the list matches in the meantime."""
@@ -411,7 +450,7 @@ RESULTS_OF_ALL_PAGES = {
     "tag_selected": "Tagged: 1200.",
     "untag_selected": "Removed tags from: 0.",
     "add_selected_to_toolset": "Added to <a",
-    "mark_selected_read_only": "Marked as read-only: 1200.",
+    "mark_selected_read_only": "Marked as read-only: 1,200.",
     "clear_selected_hints": "Restored the engine's hints: 0.",
     "remove_selected": "Removed: 0.",
     "accept_selected": "None of the selected workflows has a held change.",
