@@ -1,5 +1,6 @@
 """Django's SQLite backend, with turns for the threads that write, with the text of a statement translated
-once and not at each execution, and with conditions for any number of values and any letters.
+once and not at each execution, with conditions for any number of values and any letters, and with texts
+sorted regardless of case.
 
 SQLite has one writer. Who waits for it by SQLite's own means sleeps for 1 to 100 ms and looks again, while
 others overtake: with eight callers the slowest took 140 ms, and takes 50 ms in turns. Processes among each
@@ -16,8 +17,9 @@ import threading
 from functools import lru_cache
 from typing import Any
 
+from django.core.exceptions import FieldError
 from django.db.backends.sqlite3 import base
-from django.db.models import Field, ForeignObject, lookups
+from django.db.models import CharField, Field, ForeignObject, OrderBy, TextField, lookups
 from django.db.models.fields.related_lookups import RelatedIn
 
 from catalogue.naming import spellings
@@ -120,6 +122,31 @@ class _IContains(lookups.IContains):
         return f"({' OR '.join(conditions)})", [value for values in parameters for value in values]
 
 
+# The second term, by bytes, makes the order complete.
+WITHOUT_CASE = "%(expression)s COLLATE NOCASE %(ordering)s, %(expression)s %(ordering)s"
+
+
+def _order(order: OrderBy, compiler: Any, connection: Any, **context: Any) -> Any:
+    """Names in the order of the alphabet, as PostgreSQL sorts them by the collation of a language; SQLite has
+    all capitals first."""
+    if order.nulls_first or order.nulls_last or not _is_name(order.expression):
+        return order.as_sql(compiler, connection, **context)
+    return order.as_sql(compiler, connection, template=WITHOUT_CASE, **context)
+
+
+def _is_name(expression: Any) -> bool:
+    """A text that no index sorts, besides one of unique names. Tables that grow with use are sorted by their
+    indexes, such as executions by tool."""
+    try:
+        field = expression.output_field
+    except FieldError:  # The database alone knows the type
+        return False
+    indexes = field.model._meta.indexes if hasattr(field, "model") else ()
+    indexed = {name for index in indexes for name, _ in index.fields_orders}
+    return isinstance(field, CharField | TextField) and not field.choices and field.name not in indexed
+
+
+OrderBy.as_sqlite = _order  # type: ignore[attr-defined]
 Field.register_lookup(_In)
 Field.register_lookup(_IContains)
 ForeignObject.register_lookup(_RelatedIn)

@@ -434,6 +434,17 @@ def test_a_search_finds_umlauts_in_any_case_of_letters(admin_client: Client) -> 
         assert found(admin_client, q=word) == found(admin_client, tag=word) == {"b"}, word
 
 
+@pytest.mark.skipif(connection.vendor != "sqlite", reason="a database of PostgreSQL has its own collation")
+@pytest.mark.parametrize("query", ["", "o=1", "o=3", "o=-4.1"])
+def test_the_list_is_sorted_regardless_of_case(admin_client: Client, query: str) -> None:
+    """A4.2: by tool names, titles and sources."""
+    names, source = ["apple", "Banana", "cherry", "Zebra"], make_source()
+    for name in reversed(names):
+        make_workflow(source, tool_name=name, title_override=name)
+    rows = listed(admin_client, f"{LIST}?{query}").result_list
+    assert [row.tool_name for row in rows] == names
+
+
 @pytest.fixture
 def thousands(few_parameters: int) -> list[Workflow]:
     """More rows than a statement may have parameters; SQLite's own default is 32,766."""

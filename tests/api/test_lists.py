@@ -214,3 +214,20 @@ def test_a_page_that_does_not_exist_is_told_with_how_to_read_the_list(page: str)
 
     assert refused.status_code == 404
     assert refused.json()["detail"] == "There is no such page: begin with page=1 and follow `next`."
+
+
+@pytest.mark.skipif(connection.vendor != "sqlite", reason="a database of PostgreSQL has its own collation")
+def test_names_are_sorted_regardless_of_case() -> None:
+    """SQLite had Zebra before apple."""
+    names, client = ["apple", "Banana", "cherry", "Zebra"], administrator()
+    for name in reversed(names):
+        make_workflow(make_source(name), tool_name=name, category=name)
+    for address, field in (
+        ("workflows", "tool_name"),
+        ("workflows", "category"),
+        ("sources", "name"),
+    ):
+        rows = client.get(f"/api/{address}/?ordering={field}").json()["results"]
+        backwards = client.get(f"/api/{address}/?ordering=-{field}&page_size=3").json()["results"]
+        assert [row[field] for row in rows] == names, address
+        assert [row[field] for row in backwards] == names[:0:-1], address

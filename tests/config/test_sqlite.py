@@ -139,3 +139,21 @@ def test_a_turn_whose_transaction_cannot_begin_is_given_back() -> None:
     with Writer(_in_a_transaction) as later:
         pass
     assert not later.failure
+
+
+def test_texts_that_differ_only_in_case_have_an_order() -> None:
+    """So that no page repeats or misses one, also without duplicates and together with other rows."""
+    for name in ("b", "B", "a", "C"):
+        make_workflow(tool_name=name, category=name)
+    rows = Workflow.objects.order_by()
+    in_order = ["a", "B", "b", "C"]
+    assert list(rows.order_by("category").values_list("category", flat=True)) == in_order
+    assert list(rows.order_by("-category").values_list("category", flat=True).distinct()) == in_order[::-1]
+    names = rows.values_list("tool_name", flat=True)
+    assert list(names.union(names).order_by("tool_name")) == in_order
+
+
+def test_an_index_still_sorts_executions_by_tool() -> None:
+    """That table grows with every call."""
+    by_tool = Execution.objects.order_by("tool_name", "-created_at").values("pk")[:50]
+    assert "execution_by_tool" in by_tool.explain() and "TEMP B-TREE" not in by_tool.explain()
