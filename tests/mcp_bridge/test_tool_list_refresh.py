@@ -88,7 +88,7 @@ def test_without_the_database_requests_are_refused_cleanly_and_then_served_again
             assert time.monotonic() < deadline, "it went on to serve what it cannot know"
         assert (refused.status_code, refused.headers["retry-after"]) == (503, "5")
         error = refused.json()["error"]
-        assert (error["code"], "try again" in error["message"]) == (-32603, True)
+        assert (error["code"], "The catalogue is not ready" in error["message"]) == (-32603, True)
     assert shows(ask(mcp_server, client), "report")
 
 
