@@ -108,29 +108,29 @@ class ServerFeatureAdmin(FixedRowsMixin, ButtonsMixin):
 
     @admin.action(description="Enable", permissions=["change"])
     def enable_selected(self, request: HttpRequest, queryset: QuerySet[ServerFeature]) -> HttpResponse | None:
-        def enable() -> None:
-            count = features.switch_features(queryset, enabled=True, by=actor_of(request))
-            messages.success(request, f"Enabled: {count:,}. Clients that may use their sources can see them.")
-
-        def note(count: int) -> str:
-            return f"Clients that may use their sources can see {counted(count, *NOUNS)}."
-
-        hidden = queryset.filter(enabled=False)
-        return ask_if_many(self, request, hidden, "Enable prompts and resources", enable, note=note)
+        done = "Enabled: {:,}. Clients that may use their sources can see them."
+        told = "Clients that may use their sources can see {}."
+        return self._switch(request, queryset, done, told, enabled=True)
 
     @admin.action(description="Disable", permissions=["change"])
     def disable_selected(
         self, request: HttpRequest, queryset: QuerySet[ServerFeature]
     ) -> HttpResponse | None:
-        def disable() -> None:
-            count = features.switch_features(queryset, enabled=False, by=actor_of(request))
-            messages.success(request, f"Disabled: {count:,}.")
+        return self._switch(request, queryset, "Disabled: {:,}.", "Clients no longer see {}.", enabled=False)
+
+    def _switch(
+        self, request: HttpRequest, queryset: QuerySet[ServerFeature], done: str, told: str, *, enabled: bool
+    ) -> HttpResponse | None:
+        def switch() -> None:
+            count = features.switch_features(queryset, enabled=enabled, by=actor_of(request))
+            messages.success(request, done.format(count))
 
         def note(count: int) -> str:
-            return f"Clients no longer see {counted(count, *NOUNS)}."
+            return told.format(counted(count, *NOUNS))
 
-        shown = queryset.filter(enabled=True)
-        return ask_if_many(self, request, shown, "Disable prompts and resources", disable, note=note)
+        affected = queryset.filter(enabled=not enabled)
+        title = f"{'Enable' if enabled else 'Disable'} prompts and resources"
+        return ask_if_many(self, request, affected, title, switch, note=note)
 
     def get_buttons(self, request: HttpRequest, obj: ServerFeature) -> list[Button]:
         if obj.offered is None:

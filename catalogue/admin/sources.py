@@ -554,27 +554,27 @@ class SourceAdmin(ButtonsMixin):
 
     @admin.action(description="Enable", permissions=["change"])
     def enable_selected(self, request: HttpRequest, queryset: QuerySet[Source]) -> HttpResponse | None:
-        def enable() -> None:
-            enabled = switch_sources(queryset, enabled=True, by=actor_of(request))
-            messages.success(request, f"Enabled: {enabled:,}.")
-
-        def note(count: int) -> str:
-            return f"Agents see the enabled workflows of {counted(count, 'source')} again."
-
-        disabled = queryset.filter(enabled=False)
-        return ask_if_many(self, request, disabled, "Enable sources", enable, note=note)
+        return self._switch(request, queryset, "Agents see the enabled workflows of {} again.", enabled=True)
 
     @admin.action(description="Disable", permissions=["change"])
     def disable_selected(self, request: HttpRequest, queryset: QuerySet[Source]) -> HttpResponse | None:
-        def disable() -> None:
-            disabled = switch_sources(queryset, enabled=False, by=actor_of(request))
-            messages.success(request, f"Disabled: {disabled:,}.")
+        return self._switch(request, queryset, "Agents no longer see the tools of {}.", enabled=False)
+
+    def _switch(
+        self, request: HttpRequest, queryset: QuerySet[Source], told: str, *, enabled: bool
+    ) -> HttpResponse | None:
+        def switch() -> None:
+            count = switch_sources(queryset, enabled=enabled, by=actor_of(request))
+            messages.success(request, f"{'Enabled' if enabled else 'Disabled'}: {count:,}.")
 
         def note(count: int) -> str:
-            return f"Agents no longer see the tools of {counted(count, 'source')}."
+            return told.format(counted(count, "source"))
 
-        enabled = queryset.filter(enabled=True)
-        return ask_if_many(self, request, enabled, "Disable sources", disable, note=note)
+        affected, title = (
+            queryset.filter(enabled=not enabled),
+            f"{'Enable' if enabled else 'Disable'} sources",
+        )
+        return ask_if_many(self, request, affected, title, switch, note=note)
 
     def panel(self, request: HttpRequest, obj: Source) -> dict[str, Any]:
         runs = obj.discovery_runs.for_lists()[:RECENT_RUNS]

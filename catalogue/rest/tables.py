@@ -7,7 +7,7 @@ from rest_framework import mixins
 from rest_framework.request import Request
 
 from catalogue.history import actor_of
-from catalogue.rest.base import REFUSED, Problem, Refusal
+from catalogue.rest.base import REFUSED, Problem, Refusal, refuse_together_with
 from catalogue.rest.views import ApiViewSet, Row
 from catalogue.tables import CSV, send_table
 
@@ -46,19 +46,12 @@ class TableMixin(mixins.ListModelMixin, ApiViewSet[Row]):
         accepted = _accepted_types(request)
         default = "csv" if CSV in accepted and "application/json" not in accepted else "json"
         wanted = request.query_params.get(FORMAT.name, default)
-        order = ", the newest first" if self.newest_by else ""
-        of_pages = (*OF_PAGES, "cursor", "ordering") if self.newest_by else OF_PAGES
-        problems = []
         if wanted not in ("json", "csv"):
-            problems = [Problem(f"?{FORMAT.name}", "The format must be json or csv.")]
-        elif wanted == "csv":
-            problems = [
-                Problem(f"?{name}", f"Cannot be combined with format=csv, which returns all rows{order}.")
-                for name in of_pages
-                if name in request.query_params
-            ]
-        if problems:
-            raise Refusal.invalid(REFUSED, problems)
+            raise Refusal.invalid(REFUSED, [Problem(f"?{FORMAT.name}", "The format must be json or csv.")])
+        if wanted == "csv":
+            # All rows, and those of a list that grows the newest first.
+            beside = (*OF_PAGES, "cursor", "ordering") if self.newest_by else OF_PAGES
+            refuse_together_with(request, "format=csv", beside)
         return wanted == "csv"
 
 
