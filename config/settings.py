@@ -429,7 +429,10 @@ UNFOLD = {
     "ACCOUNT": {"navigation": "mcp_bridge.second_factor.account_links"},
     "SHOW_HISTORY": True,
     "SHOW_VIEW_ON_SITE": False,
-    "SCRIPTS": [lambda request: static("catalogue/admin/confirm.js")],
+    "SCRIPTS": [
+        lambda request: static("catalogue/admin/confirm.js"),
+        lambda request: static("catalogue/admin/search.js"),
+    ],
     "DASHBOARD_CALLBACK": "executions.dashboard.add_dashboard",
     "COLORS": {
         "primary": {

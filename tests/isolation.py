@@ -6,13 +6,14 @@ Only DATABASE_URL and CELERY_BROKER_URL are taken over: they choose the stack th
 import atexit
 import gc
 import os
+import re
 import shutil
 import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -28,8 +29,34 @@ PREFIXES = ("CATALOGUE_", "OPENAI_")
 WHOLE_PRODUCTS = ROOT / "tests" / "e2e"
 IN_A_BROWSER = "_in_a_browser"
 """The tests in that folder and in modules whose names end so get the mark `e2e`."""
+WHOLE_PRODUCT = {"stdio_server", "other_process"}
+"""Fixtures that start the product as a process; their tests get that mark, too."""
+FOREIGN_SERVERS = {"temporal_server", "prefect", "restate", "job_engines", "buildbot", "n8n_server"}
+FOREIGN_SERVERS |= {"everything", "mcp_servers", "mcp_programs", "asking_server", "library_server"}
+FOREIGN_SERVERS |= {"small_model"}
+"""Fixtures that start what is not ours, or need what a machine may lack: the mark `engines`."""
+A_SERVER = re.compile(rf'\b({"|".join(WHOLE_PRODUCT | FOREIGN_SERVERS)})[:"]|mark\.(e2e|engines)\b')
+A_DATABASE = re.compile(r"mark\.databases\b")
+"""In the source of each module with tests that get these marks."""
+SOUGHT = {"engines or e2e": A_SERVER, "engines": A_SERVER, "e2e": A_SERVER}
+SOUGHT |= {"databases and not engines": A_DATABASE}
+"""By the expression for `-m`; most modules then have nothing to run, and took half a minute to import."""
 THRESHOLDS = 20_000, 20, 20
 """Of the garbage collector, which takes 2 % of the CPU of all tests with these and 4 % with Python's."""
+
+
+NOT_NEEDED = {
+    "_dj_autoclear_mailbox",
+    "_django_clear_site_cache",
+    "_django_isolate_apps",
+    "_django_set_urlconf",
+    "_django_setup_unittest",
+    "_fail_for_invalid_template_variable",
+    "_live_server_helper",
+    "_template_string_if_invalid_marker",
+}
+"""What pytest-django gives each test for mail, sites, `unittest` and marks that no test here has: a sixth of
+the time of a test that takes none."""
 
 
 GRACE_SECONDS = 0.5
@@ -97,6 +124,8 @@ def _send_if_news(send: Callable[..., None], name: str, **told: Any) -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_collection(session: pytest.Session) -> Iterator[object]:
     _import_in_turn(session)
+    given_to_all = session._fixturemanager._node_autousenames[session]
+    given_to_all[:] = [name for name in given_to_all if name not in NOT_NEEDED]
     try:
         return (yield)
     finally:
@@ -126,14 +155,28 @@ def _import_in_turn(session: pytest.Session) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """What `-m` leaves out as a whole need not be imported: half a second of CPU for each worker."""
-    return _is_left_out(collection_path, config) or None
+    """What `-m` leaves out as a whole need not be imported."""
+    return (collection_path.suffix == ".py" and _is_left_out(collection_path, config)) or None
 
 
 def _is_left_out(path: Path, config: pytest.Config) -> bool:
     expression = config.option.markexpr
-    without_products = "not e2e" in expression and " or " not in expression
-    return without_products and (path.is_relative_to(WHOLE_PRODUCTS) or path.stem.endswith(IN_A_BROWSER))
+    if expression in SOUGHT:
+        return not (SOUGHT[expression] is A_SERVER and is_by_place(path)) and not names(
+            path, SOUGHT[expression]
+        )
+    return "not e2e" in expression and " or " not in expression and is_by_place(path)
+
+
+def is_by_place(path: Path) -> bool:
+    """Whether its tests get the mark `e2e` for where they are."""
+    return path.is_relative_to(WHOLE_PRODUCTS) or path.stem.endswith(IN_A_BROWSER)
+
+
+@cache
+def names(path: Path, sought: re.Pattern[str]) -> bool:
+    """Whether a module of tests has this in its source."""
+    return sought.search(path.read_text()) is not None
 
 
 @pytest.hookimpl(tryfirst=True)

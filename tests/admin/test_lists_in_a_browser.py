@@ -135,10 +135,18 @@ def test_every_heading_of_every_list_sorts_it(window: Window, model: type[models
         assert rows(window) == whole
 
 
+SLOW_FRAMES = """
+const atOnce = requestAnimationFrame;
+window.requestAnimationFrame = call => setTimeout(() => atOnce(call), 100);
+"""
+"""As on a busy machine."""
+
+
 def test_ctrl_k_finds_workflows_and_says_when_there_are_none(window: Window) -> None:
     """B8: with the keyboard alone."""
     workflow = make_workflow(name="collect_orders")
     window.open("/admin/")
+    window.run(SLOW_FRAMES)
     window.browser.press_together(CONTROL, "k")
     window.browser.wait_for("document.activeElement.matches('#search-input-command')")
     window.browser.press("collect")
