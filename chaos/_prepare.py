@@ -7,17 +7,19 @@ Reads `{"sources": {name: settings}, "tokens": {name: scopes}}`, where the setti
 import json
 import os
 import sys
+from functools import partial
 from typing import Any
 
 
 def prepare(wanted: dict[str, Any]) -> dict[str, Any]:
     import django
-    from django.core.management import call_command
 
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
     django.setup()
-    call_command("migrate", verbosity=0)
+    from catalogue.database import bring_up_to_date
     from mcp_bridge.tokens import create_token
+
+    bring_up_to_date(partial(print, file=sys.stderr))
 
     return {
         "tools": {name: _connect(name, settings) for name, settings in wanted["sources"].items()},

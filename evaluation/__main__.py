@@ -11,6 +11,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 import django
@@ -42,15 +43,15 @@ def main() -> None:
 
 def _evaluate(chosen: list[Instruction], options: argparse.Namespace) -> None:
     from django.conf import settings
-    from django.core.management import call_command
 
     model: str = settings.CATALOGUE.openai_model
     if not model:
         sys.exit(NOTHING_CONFIGURED)
+    from catalogue.database import bring_up_to_date
     from evaluation.attempts import CannotRun
     from evaluation.report import as_json, summary
 
-    call_command("migrate", verbosity=0)
+    bring_up_to_date(partial(print, file=sys.stderr))
     try:
         attempts = asyncio.run(_attempt(chosen, repeat=options.repeat, quiet=options.json))
     except CannotRun as error:

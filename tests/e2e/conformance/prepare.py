@@ -6,6 +6,7 @@ product's data. What the suite wants as prompts is marked so. Prints a token for
 
 import os
 import sys
+from functools import partial
 
 
 def prepare(engine: str, server: str) -> str:
@@ -14,16 +15,15 @@ def prepare(engine: str, server: str) -> str:
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
     django.setup()
 
-    from django.core.management import call_command
-
     from catalogue.curation import override_workflow
+    from catalogue.database import bring_up_to_date
     from catalogue.discovery import refresh_source
     from catalogue.models import Source, Workflow
     from catalogue.sources import create_source
     from mcp_bridge.tokens import create_token
     from tests.e2e.conformance.workflows import WORKFLOWS
 
-    call_command("migrate", verbosity=0)
+    bring_up_to_date(partial(print, file=sys.stderr))
     sources = {"conformance": ("simplified", "base_url", engine), "contents": ("mcp", "url", server)}
     for name, (kind, setting, address) in sources.items():
         source = create_source(
