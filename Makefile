@@ -8,12 +8,13 @@ NODE_TESTS := tests/e2e/node
 NODE_AXE := tests/admin/axe
 NODE_RESTATE := tests/engines/restate
 ARGS ?=
-JOBS ?= 2
+CORES := $(shell cores=$$(nproc 2>/dev/null || getconf _NPROCESSORS_ONLN); echo $$((cores < 16 ? cores : 16)))
+JOBS ?= $(CORES)
 # One more than cores: some tests wait. More get into one another's way.
-TEST_JOBS ?= 3
-# Of the engines and whole products in `make check`, which wait for one another even longer: with four of them the
-# stage takes a minute more. Each takes about a gigabyte of memory.
-CHECK_JOBS ?= 6
+TEST_JOBS ?= $(shell echo $$(($(CORES) + 1)))
+# Of the engines and whole products in `make check`, which wait for one another even longer: with four of them on two
+# cores the stage takes a minute more. Each takes about a gigabyte of memory.
+CHECK_JOBS ?= $(shell echo $$(($(CORES) + 4)))
 # Without bytecode every process compiles the product anew, which takes seconds.
 export PYTHONDONTWRITEBYTECODE :=
 
