@@ -98,7 +98,7 @@ def make_next_version(folder: Path) -> Path:
         source, target = ROOT / name, folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
         if source.is_dir():
-            shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(source, target)
         else:
             shutil.copy(source, target)
     (folder / "VERSION").write_text(f"{NEXT_VERSION}\n")
