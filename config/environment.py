@@ -25,6 +25,7 @@ from pydantic import (
 )
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict, SettingsError
 
+from connectors.formats.lists import split_list
 from connectors.network.headers import signing_key
 from connectors.network.policy import (
     AllowedHosts,
@@ -658,7 +659,7 @@ class Environment(BaseSettings):
     @field_validator("allowed_origins")
     @classmethod
     def _lists_origins(cls, value: str) -> str:
-        for origin in filter(None, map(str.strip, value.split(","))):
+        for origin in split_list(value):
             parts = urlsplit(check_issuer(origin))
             if "*" in origin or parts.path.strip("/"):
                 raise ValueError(f"{origin!r} is not an origin such as https://inspector.example.com")
@@ -667,7 +668,7 @@ class Environment(BaseSettings):
     @field_validator("trusted_proxies")
     @classmethod
     def _lists_networks(cls, value: str) -> str:
-        for network in filter(None, map(str.strip, value.split(","))):
+        for network in split_list(value):
             ipaddress.ip_network(network)
         return value
 
@@ -716,7 +717,7 @@ class Environment(BaseSettings):
     @field_validator("allowed_hosts")
     @classmethod
     def _lists_host_names(cls, value: str) -> str:
-        for host in filter(None, map(str.strip, value.split(","))):
+        for host in split_list(value):
             if host.strip("*.") == "":
                 raise ValueError(
                     "must name specific hosts: with a wildcard, web pages could send their "

@@ -24,6 +24,7 @@ from config.environment import (
 from config.environment import LIVE_SETTINGS as CHANGEABLE
 from config.logging import configure_logging, process_name
 from config.private_files import keep_private, keep_private_database, write_secret_once
+from connectors.formats.lists import split_list
 from telemetry.traces import export_spans
 
 ENVIRONMENT = read_environment()
@@ -55,9 +56,7 @@ LOGGING_CONFIG = None
 def _secret_keys(path: Path) -> list[str]:
     """The key, followed by former ones that are still accepted. They come from the environment, or else from
     a file with one key per line, which the first start creates."""
-    former = [
-        key.strip() for key in ENVIRONMENT.secret_key_fallbacks.get_secret_value().split(",") if key.strip()
-    ]
+    former = split_list(ENVIRONMENT.secret_key_fallbacks.get_secret_value())
     if key := ENVIRONMENT.secret_key.get_secret_value():
         return [key, *former]
     return path.read_text(encoding="ascii").split() + former
@@ -79,8 +78,7 @@ DEFAULT_EXCEPTION_REPORTER_FILTER = "config.web_server.WithoutValues"
 PUBLIC_URL = ENVIRONMENT.address
 _PUBLIC_HOST = urlsplit(PUBLIC_URL).hostname or "localhost"
 ALLOWED_HOSTS = sorted(
-    {"localhost", "127.0.0.1", "[::1]", _PUBLIC_HOST}
-    | {host.strip() for host in ENVIRONMENT.allowed_hosts.split(",") if host.strip()}
+    {"localhost", "127.0.0.1", "[::1]", _PUBLIC_HOST, *split_list(ENVIRONMENT.allowed_hosts)}
 )
 CSRF_TRUSTED_ORIGINS = [PUBLIC_URL]
 SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if PUBLIC_URL.startswith("https:") else None

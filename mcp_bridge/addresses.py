@@ -4,6 +4,8 @@ import re
 from django.conf import settings
 from django.http import HttpRequest
 
+from connectors.formats.lists import split_list
+
 SHOWN_NAME = 100
 NEIGHBOURS = {4: 32, 6: 64}  # Prefix lengths: one subscriber has a whole network of IPv6 addresses
 
@@ -12,9 +14,8 @@ WITH_PORT = re.compile(r"\[(?P<ipv6>[^\[\]]*)\](?::\d+)?|(?P<ipv4>[\d.]+):\d+")
 
 def client_address(peer: str | None, forwarded_for: str) -> str:
     """The peer's, or the one that a trusted proxy names in `X-Forwarded-For`."""
-    listed = settings.CATALOGUE.trusted_proxies.split(",")
-    trusted = [ipaddress.ip_network(network.strip()) for network in listed if network.strip()]
-    hops = [hop.strip() for hop in forwarded_for.split(",") if hop.strip()]
+    trusted = [ipaddress.ip_network(network) for network in split_list(settings.CATALOGUE.trusted_proxies)]
+    hops = split_list(forwarded_for)
     address = _plain(peer or "")
     while hops and _is_within(address, trusted):
         address = _plain(hops.pop())

@@ -17,6 +17,7 @@ from starlette.datastructures import Headers
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from connectors.formats.lists import split_list
 from mcp_bridge.addresses import client_address, neighbourhood
 
 SIGN_IN_PAGES = frozenset({"/admin/login/", "/oauth/sign-in"})
@@ -127,8 +128,7 @@ def address_in(scope: MutableMapping[str, Any]) -> str:
 
 
 def allowed_origins() -> frozenset[str]:
-    listed: str = settings.CATALOGUE.allowed_origins
-    return frozenset(one.strip().rstrip("/").lower() for one in listed.split(",") if one.strip())
+    return frozenset(origin.rstrip("/").lower() for origin in split_list(settings.CATALOGUE.allowed_origins))
 
 
 class CrossOrigin:

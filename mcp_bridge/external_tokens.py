@@ -18,6 +18,7 @@ from catalogue.models.toolset import SLUG_FORM
 from catalogue.permissions import permissions_behind, scopes_of
 from connectors.background import run_in_background_loop, start_in_background_loop
 from connectors.errors import ConnectorError, Unreachable
+from connectors.formats.lists import split_list
 from connectors.network.issuer import Issuer, TokenRefused
 from mcp_bridge.bearers import KINDS, TokenKind, Undecided
 from mcp_bridge.identity_provider import find_user, identity_of, issuer_at
@@ -79,7 +80,7 @@ async def _ask(text: str) -> _Reading:
     at, issuer = time.monotonic(), _issuer()
     try:
         if JWT.fullmatch(text):
-            types = _listed("oauth_token_types")
+            types = split_list(settings.CATALOGUE.oauth_token_types)
             return _Reading(at, await issuer.read_access_token(text, audience=_is_ours, types=types))
         claims = await issuer.introspect(text, audience=_is_ours)
         return _Reading(at, {"iss": issuer.url} | claims)
@@ -101,17 +102,13 @@ def _issuer() -> Issuer:
     )
 
 
-def _listed(setting: str) -> list[str]:
-    return [one.strip() for one in getattr(settings.CATALOGUE, setting).split(",") if one.strip()]
-
-
 def _is_ours(audience: str) -> bool:
     return audience in _whole() or _slug_in(audience) is not None
 
 
 def _whole() -> list[str]:
     """The audiences without a toolset."""
-    return [resource_url(), settings.PUBLIC_URL, *_listed("oauth_audiences")]
+    return [resource_url(), settings.PUBLIC_URL, *split_list(settings.CATALOGUE.oauth_audiences)]
 
 
 def _slug_in(audience: str) -> str | None:

@@ -24,6 +24,7 @@ from catalogue.search import WorkflowQuery, select_workflows, tagged
 from catalogue.served_schemas import summarise_inputs
 from connectors.definitions import FeatureKind
 from connectors.errors import NotFound
+from connectors.formats.lists import split_list
 from executions.change_feed import find_fresh_execution
 from executions.models import Execution, State
 from executions.reading import UnknownExecution, find_execution, list_own_executions
@@ -91,7 +92,7 @@ class ResourceKind:
 
 def _read_list(reading: Reading) -> Found:
     catalogue, bounds = current_catalogue(), reading.access.bounds
-    wish = WorkflowQuery(tags=_split(reading.variables.get("tags", "")))
+    wish = WorkflowQuery(tags=split_list(reading.variables.get("tags", "")))
     selection = select_workflows(catalogue, wish, bounds)
     document: dict[str, Any] = {
         "workflows": [workflow.tool_name for workflow in selection.workflows],
@@ -133,10 +134,6 @@ def _find_workflow(reading: Reading) -> Workflow:
     return workflow
 
 
-def _split(text: str) -> list[str]:
-    return [tag for part in text.split(",") if (tag := part.strip())]
-
-
 def _suggest_names(access: Access, typed: str) -> Iterable[str]:
     """Former names only if they match."""
     seen = current_catalogue().seen_within(access.bounds)
@@ -147,7 +144,7 @@ def _suggest_names(access: Access, typed: str) -> Iterable[str]:
 def _suggest_tags(access: Access, typed: str) -> Iterable[str]:
     """After a comma, only tags of workflows that have those before it."""
     before, comma, _ = typed.rpartition(",")
-    chosen = _split(before)
+    chosen = split_list(before)
     shown = tagged(current_catalogue().seen_within(access.bounds).values(), chosen)
     used = set(map(str.casefold, chosen))
     tags = {tag for workflow in shown for tag in workflow.shown_tags if tag.casefold() not in used}

@@ -18,6 +18,7 @@ from catalogue.approval_rules import read_rules, write_rules
 from catalogue.argument_overrides import LONGEST_DESCRIPTION
 from catalogue.connections import Setting, plain_type
 from catalogue.served_schemas import describe_inputs
+from connectors.formats.lists import split_list
 
 MONOSPACE = {
     "style": "font-family: ui-monospace, monospace; font-size: 0.8rem",
@@ -72,8 +73,7 @@ class CommasField(ParsedField):
         return ", ".join(map(str, value)) if isinstance(value, list) else value
 
     def to_python(self, value: Any) -> Any:
-        parts = value if isinstance(value, list) else str(value or "").split(",")
-        return [part.strip() for part in parts if part.strip()]
+        return value if isinstance(value, list) else split_list(str(value or ""))
 
 
 class MultilineField(ParsedField):

@@ -55,6 +55,7 @@ from catalogue.models.workflow import MOST_APPROVERS, MOST_CALLS
 from catalogue.permissions import InsufficientScope
 from connectors.formats.json import HalfCharacters, UnreadableJSON, parse_json
 from connectors.formats.json_schema import pointer_of
+from connectors.formats.lists import split_list
 
 if TYPE_CHECKING:
     from rest_framework.views import APIView
@@ -339,7 +340,7 @@ def keep_fields(serializer: Any, request: Request) -> Any:
 
 def wanted_fields(request: Request, known: Collection[str]) -> set[str]:
     """Raises Refusal."""
-    wanted = {name.strip() for name in ",".join(request.query_params.getlist(FIELDS)).split(",")} - {""}
+    wanted = set(split_list(",".join(request.query_params.getlist(FIELDS))))
     if unknown := sorted(wanted - set(known)):
         message = f"Unknown field {unknown[0][:100]}. The fields are {', '.join(known)}."
         raise Refusal.invalid(REFUSED, [Problem(f"?{FIELDS}", message)])

@@ -49,6 +49,7 @@ from catalogue.rest.base import (
 from catalogue.rest.tables import FORMAT, TableMixin
 from catalogue.rest.views import NAME
 from connectors.definitions import MAX_SECONDS
+from connectors.formats.lists import split_list
 
 LONGEST_INLINE_WAIT = 3600
 MOST_NAMES = 10_000
@@ -466,7 +467,7 @@ class ToolFilters(ExposureFilters):
     )
 
     def filter_ids(self, queryset: QuerySet[Workflow], name: str, value: str) -> QuerySet[Workflow]:
-        wanted = dict.fromkeys(filter(None, (part.strip() for part in value.split(","))))
+        wanted = dict.fromkeys(split_list(value))
         chosen = queryset.filter(tool_name__in=wanted)
         if unknown := wanted.keys() - set(chosen.values_list("tool_name", flat=True)):
             missing = [tool_id for tool_id in wanted if tool_id in unknown]

@@ -11,6 +11,7 @@ from urllib.parse import parse_qs
 
 from connectors.errors import InvalidAnswer, NotGenuine
 from connectors.formats.json import UnreadableJSON, parse_json
+from connectors.formats.lists import split_list
 from connectors.http_job.declaration import Signature, Webhook, find
 from connectors.http_job.template import PART
 from connectors.network.headers import STANDARD_PREFIX, signing_key
@@ -59,7 +60,7 @@ def _header(delivery: Delivery, name: str) -> str:
 
 def _check_signature(declared: Signature, delivery: Delivery, secret: str) -> None:
     parts = _header(delivery, declared.header)
-    listed = [part.strip() for part in (parts.split(",") if declared.timestamp_prefix else parts.split())]
+    listed = split_list(parts) if declared.timestamp_prefix else parts.split()
     timestamp = ""
     if declared.timestamp is not None:
         timestamp = _header(delivery, declared.timestamp)

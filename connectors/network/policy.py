@@ -18,6 +18,7 @@ import httpx2
 from pydantic import BaseModel, ConfigDict, Field
 
 from connectors.errors import Misconfigured
+from connectors.formats.lists import split_list
 
 IPAddress = IPv4Address | IPv6Address
 
@@ -128,7 +129,7 @@ class AllowedHosts:
     @classmethod
     def parse(cls, text: str) -> Self:
         """From comma-separated entries. Raises ValueError naming the bad entry."""
-        return cls(tuple(_parse(entry.strip()) for entry in text.split(",") if entry.strip()))
+        return cls(tuple(map(_parse, split_list(text))))
 
     def covers(self, host: str, address: IPAddress | None, port: int) -> bool:
         """`address`: None where only the name is known."""

@@ -18,6 +18,7 @@ from catalogue.access import Caller
 from catalogue.permissions import is_administrator
 from catalogue.rest import base
 from catalogue.rest.base import StrictSerializer
+from connectors.formats.lists import split_list
 from executions.interacting import CancelOutcome
 from executions.models import CancelProgress, ErrorKind, Execution, ExecutionEvent, State
 from executions.models.execution import ExecutionQuerySet
@@ -51,8 +52,7 @@ def idempotency_key_of(request: Request) -> str:
 
 
 def wants_fresh(request: Request) -> bool:
-    directives = request.headers.get(CACHE_CONTROL, "").split(",")
-    return "no-cache" in [directive.strip().lower() for directive in directives]
+    return "no-cache" in split_list(request.headers.get(CACHE_CONTROL, "").lower())
 
 
 class ExecutionFilters(django_filters.FilterSet):  # type: ignore[misc]
