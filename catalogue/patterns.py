@@ -14,11 +14,11 @@ from typing import Any
 import jsonschema_rs
 
 from catalogue.schema_limits import subschemas
+from connectors.formats.json_schema import LINEAR
 from connectors.network.redaction import printable
 
 NATIVE = jsonschema_rs.RegexOptions(size_limit=128 * 1024, dfa_size_limit=4 * 1024 * 1024)
 """Of patterns that are searched for in texts of any length: 1 MB takes at most 0.4 s, with LINEAR 100 s."""
-LINEAR = jsonschema_rs.RegexOptions(size_limit=1024 * 1024, dfa_size_limit=4 * 1024 * 1024)
 BACKTRACKING = jsonschema_rs.FancyRegexOptions(
     backtrack_limit=1_000, size_limit=256 * 1024, dfa_size_limit=4 * 1024 * 1024
 )

@@ -6,6 +6,10 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
+import jsonschema_rs
+
+LINEAR = jsonschema_rs.RegexOptions(size_limit=1024 * 1024, dfa_size_limit=4 * 1024 * 1024)
+"""For patterns of untrusted schemas: the engine whose time is linear, with bounded memory."""
 BAD_ESCAPE = re.compile(r"~(?![01])")
 INDEX = re.compile(r"0|[1-9][0-9]{0,8}")
 DEEPEST = 20  # References followed one after the other

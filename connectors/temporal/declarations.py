@@ -19,6 +19,7 @@ from pydantic.alias_generators import to_camel
 
 from connectors.definitions import MAX_SECONDS
 from connectors.formats.json import is_number
+from connectors.formats.json_schema import LINEAR
 from connectors.formats.yaml import Document, Path, Problem, message_of, name_of, unknown_key
 
 MAX_WORKFLOWS = 5_000
@@ -340,7 +341,6 @@ BOUNDS = (
     ("minLength", "maxLength"),
     ("minItems", "maxItems"),
 )
-OPTIONS = jsonschema_rs.RegexOptions(size_limit=1024 * 1024, dfa_size_limit=4 * 1024 * 1024)
 Schema = dict[str, Any]
 
 
@@ -418,8 +418,8 @@ def _check_values(schema: Schema, place: Path, note: Note) -> None:
         return
     bare = {name: value for name, value in schema.items() if name not in ("default", "examples")}
     try:
-        choices = jsonschema_rs.validator_for(_without(bare, "enum"), pattern_options=OPTIONS, offline=True)
-        validator = jsonschema_rs.validator_for(bare, pattern_options=OPTIONS, offline=True)
+        choices = jsonschema_rs.validator_for(_without(bare, "enum"), pattern_options=LINEAR, offline=True)
+        validator = jsonschema_rs.validator_for(bare, pattern_options=LINEAR, offline=True)
     except (jsonschema_rs.ValidationError, ValueError):
         # Types have been checked already: only the pattern can be unusable.
         if "pattern" in schema:
