@@ -33,7 +33,6 @@ BodyFormat = Literal["json", "form", "multipart", "raw"]
 Separator = Literal[",", "|", " "]
 IN = AliasChoices("in", "place")
 PARTS = re.compile(r"(?P<origin>[A-Za-z][A-Za-z0-9+.\-]*://[^/?#]*)(?P<path>[^?#]*)(?P<rest>.*)", re.DOTALL)
-WITHOUT_BODY = frozenset({"GET", "HEAD", "DELETE"})
 # A source's settings by the fields of a tool's authentication; the others have the same names.
 SETTINGS = {"type": "authentication", "where": "api_key_in", "name": "api_key_name", "key": "api_key"}
 SETTINGS |= {
@@ -374,7 +373,7 @@ def connection_of(tool: ToolConfig) -> Connection:
 def placed_arguments(tool: ToolConfig, path_parameters: Collection[str]) -> dict[str, ArgumentPlace]:
     """In the order of the schema's properties."""
     said = tool.field_mappings.input
-    usual: Place = "query" if tool.api.method in WITHOUT_BODY else "body"
+    usual: Place = "query" if tool.api.method in ("GET", "HEAD", "DELETE") else "body"
     placed = {}
     for argument in tool.input_schema.get("properties", {}):
         place = said.get(argument)
