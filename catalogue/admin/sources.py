@@ -570,10 +570,8 @@ class SourceAdmin(ButtonsMixin):
         def note(count: int) -> str:
             return told.format(counted(count, "source"))
 
-        affected, title = (
-            queryset.filter(enabled=not enabled),
-            f"{'Enable' if enabled else 'Disable'} sources",
-        )
+        affected = queryset.filter(enabled=not enabled)
+        title = f"{'Enable' if enabled else 'Disable'} sources"
         return ask_if_many(self, request, affected, title, switch, note=note)
 
     def panel(self, request: HttpRequest, obj: Source) -> dict[str, Any]:
