@@ -56,6 +56,10 @@ SECTIONS: dict[str, type[models.Model]] = {  # In the file's order, with the mod
 }
 
 
+def name_in_file(column: str) -> str:
+    return column.removesuffix("_override")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Curated:
     """The fields of a model, by their form in the file."""
@@ -68,7 +72,7 @@ class Curated:
     @cached_property
     def names(self) -> dict[str, str]:
         """The model's field names by the file's."""
-        return {field.removesuffix("_override"): field for field in self.fields}
+        return {name_in_file(field): field for field in self.fields}
 
     @cached_property
     def defaults(self) -> dict[str, Any]:
@@ -323,14 +327,14 @@ class CatalogueFile:
     def refuse(self, path: Path, message: str) -> None:
         self.problems.append(Problem(self.document.line_of(path), name_of(path), message))
 
-    def refuse_all(self, path: Path, error: ValidationError, names: Mapping[str, str] | None = None) -> None:
-        """Add a model's validation errors; `names` maps its fields to the file's keys."""
+    def refuse_all(self, path: Path, error: ValidationError) -> None:
+        """Add a model's validation errors."""
         if not hasattr(error, "error_dict"):
             for message in error.messages:
                 self.refuse(path, message)
             return
-        for field_name, errors in error.error_dict.items():
-            name = (names or {}).get(field_name, field_name)
+        for column, errors in error.error_dict.items():
+            name = name_in_file(column)
             is_there = self.has(*path, name)
             for one in errors:
                 messages = [f"needs `{name}`"] if one.code == "blank" and not is_there else one.messages

@@ -38,6 +38,7 @@ from catalogue.configuration import (
     describe_rule,
     describe_source,
     describe_toolset,
+    name_in_file,
     permissions_of,
     secrets_of,
 )
@@ -156,7 +157,6 @@ NOT_LISTED = (
 DECIDED = (*WORKFLOW.fields, "enabled", "former_tool_names")
 DECLARED = (*LISTED.values(), *LISTED_BESIDES, "missing_since", "changed_at", "content_hash")
 UNCHECKED = ["source", "former_tool_names", *DECLARED]  # Columns that are validated elsewhere
-NAMES = {column: name for name, column in WORKFLOW.names.items()}
 LISTED_PREFIX = "listed "
 Layer = Mapping[str, Any]  # The engine's fields of a workflow, by the model's names
 
@@ -241,7 +241,7 @@ class Workflows:
             # Unique names can be swapped only by way of names that no tool can have.
             Workflow.objects.filter(pk__in=keys).update(tool_name=Concat(Value("~"), Cast("pk", CharField())))
         if self.changed:
-            decided = [column for column in DECIDED if NAMES.get(column, column) in names]
+            decided = [column for column in DECIDED if name_in_file(column) in names]
             columns = [*decided, *(DECLARED if self.is_declared or self.accepted else ())]
             Workflow.objects.bulk_update(self.changed, columns, batch_size=BATCH)
         self._settle()
@@ -295,9 +295,9 @@ class Workflows:
         try:
             row.clean_fields(exclude=UNCHECKED if row.tool_name else [*UNCHECKED, "tool_name"])
         except ValidationError as error:
-            self.file.refuse_all(path, error, NAMES)
+            self.file.refuse_all(path, error)
         for column, problem in row.find_own_problems().items():
-            field_name = NAMES.get(column, column)
+            field_name = name_in_file(column)
             self.file.refuse((*path, field_name) if self.file.has(*path, field_name) else path, problem)
         return len(self.file.problems) == problems
 
@@ -861,7 +861,7 @@ class _Import:
         try:
             check()
         except ValidationError as error:
-            self._file.refuse_all(path, error, NAMES if path[0] in ("workflows", "features") else {})
+            self._file.refuse_all(path, error)
             return True
         return False
 
