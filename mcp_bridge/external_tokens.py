@@ -137,11 +137,8 @@ def _access_of(claims: dict[str, Any], text: str) -> Access:
         subject = digest_of("\0".join(identity_of(claims).values()))
         key, name = f"outside:{subject[:32]}", client
     else:
-        most, key, name = (
-            scopes_of(user),
-            f"user:{user.pk}",
-            f"{user.get_username()}{client and ' via '}{client}",
-        )
+        most, key = scopes_of(user), f"user:{user.pk}"
+        name = f"{user.get_username()}{client and ' via '}{client}"
         person = person_of(user)
         if not user.is_active:
             raise TokenRefused(f"its user {user.get_username()!r} is disabled")

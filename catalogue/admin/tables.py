@@ -17,10 +17,8 @@ class TableMixin(CatalogueAdmin):
     csv_address = "csv/"
 
     def get_urls(self) -> list[URLPattern]:
-        view, name = (
-            self.admin_site.admin_view(self._send),
-            f"{self.opts.app_label}_{self.opts.model_name}_csv",
-        )
+        view = self.admin_site.admin_view(self._send)
+        name = f"{self.opts.app_label}_{self.opts.model_name}_csv"
         return [path(self.csv_address, view, name=name), *super().get_urls()]
 
     def _send(self, request: HttpRequest) -> HttpResponseBase:

@@ -227,10 +227,8 @@ def _validate(document: yaml.Document, problems: list[Problem]) -> DefinitionsFi
 def _without(value: Any, faulty: list[Path]) -> Any:
     if not isinstance(value, dict) or not isinstance(value.get("workflows"), dict):
         return value
-    workflows, blocks = (
-        {place[1] for place in faulty if len(place) > 1},
-        {place[0] for place in faulty if place},
-    )
+    workflows = {place[1] for place in faulty if len(place) > 1}
+    blocks = {place[0] for place in faulty if place}
     kept = {name: entry for name, entry in value["workflows"].items() if name not in workflows}
     return {name: block for name, block in value.items() if name not in blocks} | {"workflows": kept}
 

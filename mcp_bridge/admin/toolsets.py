@@ -387,10 +387,8 @@ def find_choices(text: str) -> dict[str, Any]:
 
 
 def _choices_of(workflows: list[Workflow], *, are_picked: bool) -> list[Choice]:
-    costs, exposed = (
-        tool_lists.tokens_by_key([workflow.pk for workflow in workflows]),
-        confirmed_catalogue().workflows,
-    )
+    costs = tool_lists.tokens_by_key([workflow.pk for workflow in workflows])
+    exposed = confirmed_catalogue().workflows
     return [
         Choice(
             key=workflow.pk,
