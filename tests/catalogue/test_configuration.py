@@ -404,7 +404,7 @@ def at_once(*works: Callable[[], Any]) -> list[Any]:
 
 
 @pytest.mark.django_db(transaction=True)
-@pytest.mark.databases("catalogue.imports.configuration", "catalogue.imports.configuration")
+@pytest.mark.databases("catalogue.imports.configuration")
 def test_of_two_imports_at_once_one_changes_everything_and_the_other_nothing() -> None:
     """They take turns, so that neither plans with what the other is about to change."""
     source = make_source("orders")
@@ -435,7 +435,7 @@ def test_an_import_while_the_engine_is_listed_loses_neither(example_engine: Any)
 
 
 @pytest.mark.django_db(transaction=True)
-@pytest.mark.databases("catalogue.imports.configuration", "catalogue.imports.configuration")
+@pytest.mark.databases("catalogue.imports.configuration")
 def test_an_import_plans_with_what_somebody_else_was_about_to_change() -> None:
     """It waits for them before it looks, so that the name that they gave away is refused in words."""
     source = make_source("orders")

@@ -20,7 +20,7 @@ from tests.executions.steps import ALICE, advance_due_executions, make_active, r
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
-    pytest.mark.databases("executions.wakeups", "executions.wakeups"),
+    pytest.mark.databases("executions.wakeups"),
 ]
 
 LATER = timedelta(minutes=10)

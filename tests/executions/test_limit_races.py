@@ -23,7 +23,7 @@ from tests.executions.steps import (
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
-    pytest.mark.databases("executions.queue", "executions.queue"),
+    pytest.mark.databases("executions.queue"),
 ]
 
 

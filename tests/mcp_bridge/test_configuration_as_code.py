@@ -20,7 +20,7 @@ from tests.factories import make_filter, make_toolset
 from tests.mcp_bridge.conftest import McpServer
 from tests.mcp_bridge.test_endpoint import modern
 
-pytestmark = pytest.mark.databases("catalogue.imports.configuration", "catalogue.imports.configuration")
+pytestmark = pytest.mark.databases("catalogue.imports.configuration")
 
 ODD = "Two lines,\n  the second: with #, 'quotes' and \"more\"\n\nno: yes\ttab \N{NO-BREAK SPACE}é\u2028 end"
 TOOL = {
