@@ -57,7 +57,7 @@ class UnknownWorkflows(Exception):
 
 
 def choose_workflows(
-    source: Source, names: Iterable[str] | None = None, *, missing: bool = False
+    source: Source, names: Iterable[str] | None, *, missing: bool = False
 ) -> QuerySet[Workflow]:
     """By tool name, name or engine's id; without names all present or all missing ones. Raises
     UnknownWorkflows."""

@@ -27,7 +27,7 @@ serializers: dict[type[Model], Callable[..., Any]] = {}
 
 
 def send_table(
-    rows: QuerySet[Any], serializer: Any, *, by: Actor, filters: Collection[str], newest_by: str = ""
+    rows: QuerySet[Any], serializer: Any, *, by: Actor, filters: Collection[str], newest_by: str
 ) -> StreamingHttpResponse:
     """All of the rows, by `newest_by` or in their order; read page by page while they are sent."""
     name = str(rows.model._meta.verbose_name_plural)

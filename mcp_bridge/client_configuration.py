@@ -98,7 +98,7 @@ class StdioServer:
         return _document("mcpServers", name, server)
 
 
-def server_for_users(toolset: str | None = None) -> HttpServer:
+def server_for_users(toolset: str | None) -> HttpServer:
     """Without a token where clients can sign their users in."""
     return HttpServer(token=TOKEN_HERE if authorization_server() is None else None, toolset=toolset)
 

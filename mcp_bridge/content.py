@@ -64,7 +64,7 @@ def fits_inline(text: str) -> bool:
     return len(text) <= settings.CATALOGUE.inline_result_characters
 
 
-def take_part(text: str, *, offset: int = 0) -> Part:
+def take_part(text: str, *, offset: int) -> Part:
     """As much as fits inline. Raises NoSuchPart."""
     if offset and offset >= len(text):
         raise NoSuchPart(f"The offset {offset:,} is past the end: the output has {len(text):,} characters.")

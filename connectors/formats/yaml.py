@@ -116,9 +116,7 @@ Node = Scalar | ListNode | Mapping
 """An alias is its anchor's node, so that a short text may stand for very many values."""
 
 
-def compose(
-    content: bytes, *, max_bytes: int, max_depth: int, fast: bool = False
-) -> tuple[Node, list[Problem]]:
+def compose(content: bytes, *, max_bytes: int, max_depth: int, fast: bool) -> tuple[Node, list[Problem]]:
     """The text's document, and problems such as unsupported tags. Raises UnusableText. `fast`: by libyaml,
     whose errors are less specific."""
     if len(content) > max_bytes:

@@ -172,7 +172,7 @@ def describe_requests(declared: Declaration, arguments: dict[str, Any]) -> Itera
         yield f"{name_of(place)}\n{_describe(declared, request, values)}"
 
 
-def describe_webhook(webhook: Webhook, report: Any = None) -> str:
+def describe_webhook(webhook: Webhook, report: Any) -> str:
     """What the engine must send, and what is read from `report`, if given. Raises InvalidAnswer."""
     lines = ["webhook", "  the engine sends: POST /hooks/SOURCE"]
     if (signature := webhook.signature) is not None:

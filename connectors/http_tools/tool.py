@@ -126,7 +126,7 @@ def fill_template(path: str, values: Mapping[str, str], *, with_slashes: frozens
     return filled
 
 
-def path_value_objection(value: str, *, slashes: bool = False) -> str:
+def path_value_objection(value: str, *, slashes: bool) -> str:
     """`contains a slash`; empty for a value that stays one segment however often it is decoded."""
     if not value:
         return "is empty"

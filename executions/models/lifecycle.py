@@ -389,7 +389,7 @@ class Execution(Transitions):
         return self._finish(State.FAILED, snapshot=snapshot, kind=kind, why=why)
 
     def refuse_start(
-        self, why: str, *, kind: ErrorKind, answer: dict[str, Any], aftermath: Aftermath | None = None
+        self, why: str, *, kind: ErrorKind, answer: dict[str, Any], aftermath: Aftermath | None
     ) -> bool:
         """`answer`: the engine's raw one, or empty."""
         payload = {"start_answer": answer} if answer else {}
