@@ -116,6 +116,10 @@ def _compiled(rule: Rule) -> _Rule[Rule]:
     return _Rule(rule, rule.action == "include", lambda workflow: matches(value_of(workflow)))
 
 
+def enabled_filters() -> FilterChain[WorkflowFilter]:
+    return FilterChain(WorkflowFilter.objects.filter(enabled=True))
+
+
 @dataclass(frozen=True, slots=True)
 class ExposedToolset:
     toolset: Toolset
@@ -260,7 +264,7 @@ class Placement:
 
     @cached_property
     def _filters(self) -> FilterChain[WorkflowFilter]:
-        return FilterChain(WorkflowFilter.objects.filter(enabled=True))
+        return enabled_filters()
 
     @cached_property
     def _rules(self) -> dict[str, FilterChain[ToolsetRule]]:
@@ -323,11 +327,9 @@ def load_exposed_catalogue(known: ExposedCatalogue | None = None) -> ExposedCata
     members, divided = _choose_each(anew, shown.values()), {}
     for toolset in enabled:
         if toolset.slug not in anew:
-            chosen, before = (
-                choose_for(toolset, new.values(), picked[toolset.pk]),
-                known.toolsets[toolset.slug],
-            )
-            members[toolset.slug] = _follow(before.workflows, without=gone | new.keys(), chosen=chosen)
+            before = known.toolsets[toolset.slug].workflows
+            chosen = choose_for(toolset, new.values(), picked[toolset.pk])
+            members[toolset.slug] = _follow(before, without=gone | new.keys(), chosen=chosen)
         entry = expose(toolset, members[toolset.slug])
         divided[toolset.slug] = replace(entry, chosen_by=chosen_by[toolset.slug])
     reserved = {toolset.slug: toolset for toolset in toolsets if toolset.reserved_for}
@@ -537,7 +539,7 @@ def _light_workflows() -> Iterator[LightWorkflow]:
 def count_switched(keys: Collection[int], *, enabled: bool) -> int:
     """Of these workflows, those that agents would newly see if all were enabled, or no longer see if none
     were."""
-    chain, chosen = FilterChain(WorkflowFilter.objects.filter(enabled=True)), frozenset(keys)
+    chain, chosen = enabled_filters(), frozenset(keys)
     switched = (one for one in _light_workflows() if one.pk in chosen and one.enabled != enabled)
     return sum(
         one.source.enabled and one.missing_since is None and chain.lets_through(one) for one in switched
@@ -619,11 +621,10 @@ class _Remembered:
         return self._catalogue if self._confirmed_at > oldest else None
 
     def current(self) -> ExposedCatalogue:
-        oldest = max(time.monotonic() - MAX_AGE_SECONDS, Revision.changed_here_at)
-        if self._catalogue is not None and self._confirmed_at > oldest:
-            return self._catalogue
-        with self._lock:
-            return self.fresh() or self._confirm()
+        if (known := self.fresh()) is None:
+            with self._lock:
+                known = self.fresh() or self._confirm()
+        return known
 
     def confirmed(self) -> ExposedCatalogue:
         """Never older than the last committed change; costs a query."""
@@ -658,7 +659,7 @@ async def present_catalogue() -> ExposedCatalogue:
 @_remembered.once_per_revision
 def explain_all() -> Mapping[int, Explanation]:
     """By workflow key: one query, and three more after a new revision."""
-    chain = FilterChain(WorkflowFilter.objects.filter(enabled=True))
+    chain = enabled_filters()
     return {workflow.pk: explain_exposure(workflow, chain) for workflow in _light_workflows()}
 
 

@@ -36,15 +36,15 @@ from catalogue.approval_rules import COMPARISONS, write_rules
 from catalogue.curation import add_to_toolset
 from catalogue.exposure import (
     Explanation,
-    FilterChain,
     Visibility,
     count_switched,
+    enabled_filters,
     explain_exposure,
     memberships_of,
 )
 from catalogue.history import actor_of
 from catalogue.long_lists import KeyPaginator
-from catalogue.models import Toolset, Workflow, WorkflowFilter
+from catalogue.models import Toolset, Workflow
 from catalogue.models.workflow import WorkflowQuerySet
 from catalogue.naming import counted
 from catalogue.portable_schemas import find_refusals, limit_for_tools
@@ -190,7 +190,7 @@ class WorkflowChangeList(CatalogueChangeList):
         super().get_results(request)
         rows: list[Any] = list(self.result_list)
         self.result_list = rows
-        chain, may_switch = _present_chain(), self.model_admin.has_change_permission(request)
+        chain, may_switch = enabled_filters(), self.model_admin.has_change_permission(request)
         for workflow in rows:
             workflow.explanation, workflow.may_be_switched = explain_exposure(workflow, chain), may_switch
         note_reviews(rows)
@@ -359,7 +359,7 @@ class WorkflowAdmin(FixedRowsMixin, TableMixin, ToolPagesMixin):
         else:
             curation.disable_workflows(Workflow.objects.filter(pk=key), by=actor_of(request))
         workflow: Any = get_object_or_404(Workflow.objects.for_lists().select_related("source"), pk=key)
-        workflow.explanation, workflow.may_be_switched = explain_exposure(workflow, _present_chain()), True
+        workflow.explanation, workflow.may_be_switched = explain_exposure(workflow, enabled_filters()), True
         note_reviews([workflow])
         if enabled and enabled.unseen:
             # The rest of the row still shows the old content, so its switch still refers to that.
@@ -594,7 +594,7 @@ class WorkflowAdmin(FixedRowsMixin, TableMixin, ToolPagesMixin):
         return html.side_by_side(html.icon_or_address(icon["src"]) for icon in workflow.icons)
 
     def panel(self, request: HttpRequest, obj: Workflow) -> dict[str, Any]:
-        explanation = explain_exposure(obj, _present_chain())
+        explanation = explain_exposure(obj, enabled_filters())
         refused = find_refusals(obj.tool_name, obj.offered_input_schema, limit=limit_for_tools(None))
         aliases = ((name, html.exactly(until)) for name, until in obj.live_aliases.items())
         executions = html.link(
@@ -651,10 +651,6 @@ def _toolset_links(workflow: Workflow) -> SafeString:
             for membership in memberships_of(workflow)
         ),
     )
-
-
-def _present_chain() -> FilterChain[WorkflowFilter]:
-    return FilterChain(WorkflowFilter.objects.filter(enabled=True))
 
 
 def _state_badges(workflow: Workflow, explanation: Explanation) -> SafeString:

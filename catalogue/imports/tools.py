@@ -15,11 +15,11 @@ from pydantic import BaseModel, ConfigDict, Field
 from catalogue.connections import find_setting_problems
 from catalogue.database import in_batches
 from catalogue.drift import describe_differences, find_differences
-from catalogue.exposure import LIGHT, FilterChain, Visibility, explain_exposure
+from catalogue.exposure import LIGHT, Visibility, enabled_filters, explain_exposure
 from catalogue.history import Actor, record_change
 from catalogue.http_tools import KIND, OUTPUT_SCHEMA, SECRET_OF, authentication_of
 from catalogue.imports.pipeline import ToolFault, ToolsRefused, faults_of, policy_for_new, stored_secrets
-from catalogue.models import DiscoveryRun, Revision, Source, Workflow, WorkflowFilter
+from catalogue.models import DiscoveryRun, Revision, Source, Workflow
 from catalogue.naming import make_tool_name
 from catalogue.reconciliation import Change, Listing, foresee_changes, layer_of, read_listing, reconcile
 from catalogue.schemas import find_schema_problem
@@ -521,7 +521,7 @@ class SourceUpdate:
         known = {workflow.upstream_id: workflow for workflow in added}
         others = Workflow.objects.filter(source=source, upstream_id__in=changes.keys() - known.keys())
         known |= {workflow.upstream_id: workflow for workflow in others.only(*LIGHT)}
-        chain = FilterChain(WorkflowFilter.objects.filter(enabled=True))
+        chain = enabled_filters()
         for name, change in changes.items():
             workflow = known[name]
             workflow.source = source

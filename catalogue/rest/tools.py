@@ -8,7 +8,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from catalogue.access import Scope
-from catalogue.exposure import FilterChain
+from catalogue.exposure import FilterChain, enabled_filters
 from catalogue.history import actor_of
 from catalogue.http_tools import KIND, StoredTool, stored_tool_of, write_tool_config
 from catalogue.imports.pipeline import ToolsRefused
@@ -109,7 +109,7 @@ class ToolViewSet(ApiViewSet[Workflow]):
     )
     def list(self, request: Request) -> Response:
         page = self.paginate_queryset(self.filter_queryset(self.get_queryset()))
-        chain = FilterChain(WorkflowFilter.objects.filter(enabled=True))
+        chain = enabled_filters()
         wanted = _wanted(request)
         shown = [_shown(workflow, chain) for workflow in page or []]
         return self.get_paginated_response([_only(tool, wanted) for tool in shown])
@@ -200,7 +200,7 @@ class RootToolViewSet(ToolViewSet):
 
 
 def _shown(workflow: Workflow, chain: FilterChain[WorkflowFilter] | None = None) -> dict[str, Any]:
-    chain = chain or FilterChain(WorkflowFilter.objects.filter(enabled=True))
+    chain = chain or enabled_filters()
     return write_tool_config(stored_tool_of(workflow, chain))
 
 

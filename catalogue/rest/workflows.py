@@ -23,7 +23,7 @@ from catalogue import curation, tables
 from catalogue.access import Scope
 from catalogue.approval_rules import COMPARISONS, MOST_RULES
 from catalogue.argument_overrides import LONGEST_DESCRIPTION
-from catalogue.exposure import FilterChain, Visibility, confirmed_catalogue, explain_exposure
+from catalogue.exposure import FilterChain, Visibility, confirmed_catalogue, enabled_filters, explain_exposure
 from catalogue.history import actor_of, changed_fields
 from catalogue.long_lists import KeyPaginator
 from catalogue.models import Review, Source, Workflow, WorkflowFilter
@@ -206,7 +206,7 @@ class WorkflowSerializer(serializers.Serializer[Workflow]):
 
     @cached_property
     def _chain(self) -> FilterChain[WorkflowFilter]:
-        return FilterChain(WorkflowFilter.objects.filter(enabled=True))
+        return enabled_filters()
 
     def _visibility(self, workflow: Workflow) -> Visibility:
         return explain_exposure(workflow, self._chain).visibility
