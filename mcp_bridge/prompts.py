@@ -19,6 +19,7 @@ from catalogue.schemas import find_argument_problems
 from catalogue.served_schemas import Place, describe_inputs, required_first
 from connectors.definitions import FeatureKind
 from mcp_bridge import upstream
+from mcp_bridge.content import write_output
 from mcp_bridge.portability import portable_view
 from mcp_bridge.request_meta import Context, page_bounds
 from mcp_bridge.tokens import Access
@@ -103,9 +104,9 @@ def values_of_argument(workflow: Workflow, name: str) -> list[str]:
     place = Place(properties.get(name) if isinstance(properties, dict) else None, root)
     for schema in place.chain():
         if isinstance(values := schema.get("enum"), list):
-            return [_written(value) for value in values]
+            return [write_output(value) for value in values]
         if "const" in schema:
-            return [_written(schema["const"])]
+            return [write_output(schema["const"])]
         if schema.get("type") == "boolean":
             return ["true", "false"]
     return []
@@ -190,10 +191,6 @@ def _read(text: str, kind: str) -> Any:
         return from_json(text, allow_inf_nan=False)
     except ValueError:
         return text
-
-
-def _written(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _ask_to_run(workflow: Workflow, name: str, arguments: Mapping[str, Any], *, has_own_tool: bool) -> str:

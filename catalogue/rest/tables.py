@@ -10,6 +10,7 @@ from catalogue.history import actor_of
 from catalogue.rest.base import REFUSED, Problem, Refusal, refuse_together_with
 from catalogue.rest.views import ApiViewSet, Row
 from catalogue.tables import CSV, send_table
+from connectors.network.headers import media_types_in
 
 FORMAT = OpenApiParameter(
     "format",
@@ -26,7 +27,7 @@ class TableMixin(mixins.ListModelMixin, ApiViewSet[Row]):
 
     def perform_content_negotiation(self, request: Request, force: bool = False) -> Any:
         """A table has no renderer that REST framework would find for `Accept`; see `_wants_csv`."""
-        is_table = self.action == "list" and CSV in _accepted_types(request)
+        is_table = self.action == "list" and CSV in media_types_in(request.headers.get("Accept", ""))
         return super().perform_content_negotiation(request, force=force or is_table)
 
     def list(self, request: Request, *args: Any, **kwargs: Any) -> Any:
@@ -43,7 +44,7 @@ class TableMixin(mixins.ListModelMixin, ApiViewSet[Row]):
 
     def _wants_csv(self, request: Request) -> bool:
         """Raises Refusal for an unknown format, and for parameters of pages."""
-        accepted = _accepted_types(request)
+        accepted = media_types_in(request.headers.get("Accept", ""))
         default = "csv" if CSV in accepted and "application/json" not in accepted else "json"
         wanted = request.query_params.get(FORMAT.name, default)
         if wanted not in ("json", "csv"):
@@ -53,7 +54,3 @@ class TableMixin(mixins.ListModelMixin, ApiViewSet[Row]):
             beside = (*OF_PAGES, "cursor", "ordering") if self.newest_by else OF_PAGES
             refuse_together_with(request, "format=csv", beside)
         return wanted == "csv"
-
-
-def _accepted_types(request: Request) -> set[str]:
-    return {named.split(";")[0].strip().lower() for named in request.headers.get("Accept", "").split(",")}

@@ -27,7 +27,7 @@ from connectors.http_tools.tool import (
     Scalar,
     fill_template,
 )
-from connectors.network.headers import objection_to_cookie, objection_to_value
+from connectors.network.headers import media_types_in, objection_to_cookie, objection_to_value
 from connectors.network.policy import port_of
 from connectors.network.redaction import printable, shorten
 
@@ -540,8 +540,10 @@ def _header_parts(
 
 def _is_usual(name: str, value: str, operation: HttpOperation, built: HTTPRequestSpec) -> bool:
     if name == "accept":
-        return _media_types(value) <= _media_types(f"{ACCEPT},*/*")
-    return name == "content-type" and _media_types(value) <= _media_types(_media_type_of(operation, built))
+        return media_types_in(value) <= media_types_in(f"{ACCEPT},*/*")
+    return name == "content-type" and media_types_in(value) <= media_types_in(
+        _media_type_of(operation, built)
+    )
 
 
 def _media_type_of(operation: HttpOperation, built: HTTPRequestSpec) -> str:
@@ -550,10 +552,6 @@ def _media_type_of(operation: HttpOperation, built: HTTPRequestSpec) -> str:
     # The tool or the file says it.
     media_type = content_of(operation, built)[1]
     return headers_of(operation, built, key="", content_type=media_type).get("content-type", "")
-
-
-def _media_types(header: str) -> set[str]:
-    return {part.partition(";")[0].strip().lower() for part in header.split(",")}
 
 
 def _body_parts(body: Any, built: Any, operation: HttpOperation) -> Iterable[tuple[str, str]]:

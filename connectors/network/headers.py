@@ -87,3 +87,8 @@ def objection_to_value(value: str) -> str:
     if not (value.isascii() and value.isprintable()):
         return "contains characters that HTTP does not allow in a header"
     return "begins or ends with a space, which HTTP drops"
+
+
+def media_types_in(header: str) -> set[str]:
+    """In lower case, without parameters."""
+    return {part.partition(";")[0].strip().lower() for part in header.split(",")}
