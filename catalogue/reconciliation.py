@@ -294,7 +294,7 @@ def _compare(
         review.pk: review for review in Review.objects.filter(workflow__source=source).defer("offered")
     }
     names = _Names(source)
-    present = [upstream_id for upstream_id, row in known.items() if row.missing_since is None]
+    present = sum(row.missing_since is None for row in known.values())
     for upstream_id, upstream in listing.layers.items():
         workflow = known.pop(upstream_id, None)
         if workflow is None:
@@ -314,7 +314,7 @@ def _compare(
     _keep_unreadable(known, listing)
     changes.missing = [workflow for workflow in known.values() if workflow.missing_since is None]
     if guarded:
-        _guard(source, listing, changes.missing, len(present))
+        _guard(source, listing, changes.missing, present)
     return changes
 
 

@@ -227,10 +227,9 @@ def _note_use(token: AccessToken, digest: str, now: datetime) -> None:
     origins = _unwritten.setdefault(token.pk, set())
     if (origin := arriving.get()) is not None and len(origins) < REMEMBERED_ORIGINS:
         origins.add(origin)
-    is_old = token.last_used_at is None or abs(now - token.last_used_at) > USE_NOTED_EVERY
     is_former = digest != token.digest
-    if is_former and (token.former_used_at is None or abs(now - token.former_used_at) > USE_NOTED_EVERY):
-        is_old = True
+    noted_at = (token.last_used_at, token.former_used_at) if is_former else (token.last_used_at,)
+    is_old = any(at is None or abs(now - at) > USE_NOTED_EVERY for at in noted_at)
     rested = time.monotonic() - _written_at.get(token.pk, -math.inf) > USE_NOTED_EVERY.total_seconds()
     if not (is_old or rested):
         return

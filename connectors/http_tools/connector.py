@@ -737,8 +737,9 @@ class Call:
     def _failure(self, received: Received) -> str:
         """Empty: success."""
         failure = self._status_failure(received)
-        carried_out = " The request itself was carried out." if failure and self.answer.carried_out else ""
-        return f"{_unended(failure)}.{carried_out}" if carried_out else failure
+        if failure and self.answer.carried_out:
+            return f"{_unended(failure)}. The request itself was carried out."
+        return failure
 
     def _status_failure(self, received: Received) -> str:
         status = self.answer.status

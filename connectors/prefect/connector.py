@@ -480,7 +480,7 @@ def input_schema(raw: dict[str, Any]) -> Any:
     """The parameters' schema, with the deployment's values as defaults. None if there is none; an unusable
     schema stays as it is, for the catalogue to report."""
     given = raw.get("parameter_openapi_schema")
-    if given is None or not isinstance(given, dict):
+    if not isinstance(given, dict):
         return given
     schema = _cleaned(given)
     properties = schema.get("properties")

@@ -1,7 +1,7 @@
 """Parameters and the body of an operation, and the arguments that they become."""
 
 import re
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Container, Iterable, Iterator, Set
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -105,7 +105,7 @@ def collect_arguments(
     places: dict[str, ArgumentPlace] = {}
     required, needs, parts = [], set[str](), 1
     for argument in arguments:
-        name = _free_name(argument, properties.keys())
+        name = _free_name(argument, properties)
         properties[name] = _described(argument, name)
         places[name] = argument.place
         required += [name] if argument.required else []
@@ -160,10 +160,10 @@ def with_an_item(converted: Converted) -> Converted:
     return Converted(schema | {"minItems": 1}, converted.needs, converted.parts)
 
 
-def _free_name(argument: Argument, taken: Iterable[str]) -> str:
+def _free_name(argument: Argument, taken: Container[str]) -> str:
     """`id`, else `id_query`, else with a number."""
     plain = UNFIT.sub("_", argument.wanted).strip("_")[:LONGEST_NAME] or argument.place.place
-    taken, placed = set(taken), f"{plain[: LONGEST_NAME - 8]}_{argument.place.place}"
+    placed = f"{plain[: LONGEST_NAME - 8]}_{argument.place.place}"
     name, number = plain, 2
     if name in taken:
         name = placed
@@ -342,15 +342,14 @@ class Parameters:
                 raise NoTool(f"It requires the {subject}, {objection}.", one.pointer)
             self.notes.append(f"The {subject} is left out, {objection}.")
             return None
-        if one.pointer not in self.known:
-            self.known[one.pointer] = Argument(
-                place=self._place(one),
-                wanted=one.name,
-                converted=self._converted(one),
-                description=plain_text(one.raw.get("description"), LONGEST_ARGUMENT_DESCRIPTION),
-                required=one.is_required,
-            )
-        return self.known[one.pointer]
+        argument = self.known[one.pointer] = Argument(
+            place=self._place(one),
+            wanted=one.name,
+            converted=self._converted(one),
+            description=plain_text(one.raw.get("description"), LONGEST_ARGUMENT_DESCRIPTION),
+            required=one.is_required,
+        )
+        return argument
 
     def _accepted(self, one: Parameter) -> list[Constant]:
         """JSON, else the first listed media type, if any."""
@@ -667,8 +666,8 @@ class Bodies:
 
     def body(self, raw: Any, pointer: str) -> Body:
         """Raises NoTool."""
-        found = self.document.object_or_nothing(raw, pointer, self.notes)
-        described, pointer = self.document.object_at(found if found is raw else ANY_BODY, pointer)
+        is_usable = self.document.object_or_nothing(raw, pointer, self.notes) is raw
+        described, pointer = self.document.object_at(raw if is_usable else ANY_BODY, pointer)
         content, at = self.document.object_at(described.get("content", {}), f"{pointer}/content")
         if not content:
             return Body()
