@@ -23,6 +23,7 @@ from catalogue import curation, tables
 from catalogue.access import Scope
 from catalogue.approval_rules import COMPARISONS, MOST_RULES
 from catalogue.argument_overrides import LONGEST_DESCRIPTION
+from catalogue.columns import Rows
 from catalogue.exposure import FilterChain, Visibility, confirmed_catalogue, enabled_filters, explain_exposure
 from catalogue.history import actor_of, changed_fields
 from catalogue.long_lists import KeyPaginator
@@ -196,6 +197,9 @@ class WorkflowSerializer(serializers.Serializer[Workflow]):
     visibility = serializers.SerializerMethodField(help_text="If it is not exposed, the first reason.")
     curator = CuratorSerializer(source="*", read_only=True, allow_null=True, help_text=ADMINISTRATORS_ONLY)
     upstream = UpstreamSerializer(source="*", read_only=True, allow_null=True, help_text=ADMINISTRATORS_ONLY)
+
+    class Meta:
+        list_serializer_class = Rows
 
     def get_exposed(self, workflow: Workflow) -> bool:
         return self._visibility(workflow) == Visibility.EXPOSED
@@ -531,9 +535,12 @@ class WorkflowViewSet(TableMixin[Workflow], mixins.RetrieveModelMixin):
     }
 
     def get_queryset(self) -> QuerySet[Workflow]:
-        workflows = Workflow.objects.select_related("source").order_by("tool_name")
+        workflows = Workflow.objects.order_by("tool_name")
         if self.action == "list":
-            workflows = workflows.for_lists()
+            # Not joined: that would make an instance of the source for each of its workflows.
+            workflows = workflows.for_lists().prefetch_related("source")
+        else:
+            workflows = workflows.select_related("source")
         return seen_by_caller(self.request, workflows)
 
     def get_object(self) -> Workflow:

@@ -15,6 +15,7 @@ from rest_framework.request import Request
 
 from catalogue import tables
 from catalogue.access import Caller
+from catalogue.columns import Rows
 from catalogue.permissions import is_administrator
 from catalogue.rest import base
 from catalogue.rest.base import StrictSerializer
@@ -191,6 +192,7 @@ class ExecutionSerializer(serializers.ModelSerializer[Execution]):
             "created_at", "admitted_at", "started_at", "finished_at", "duration_ms",
         )  # fmt: skip
         read_only_fields = fields
+        list_serializer_class = Rows
 
     def get_success(self, execution: Execution) -> bool | None:
         return execution.succeeded if execution.is_settled else None
