@@ -20,7 +20,7 @@ from weakref import WeakSet
 
 from django.conf import settings
 from django.core.management import CommandError, call_command
-from django.db import close_old_connections, connection, transaction
+from django.db import DatabaseError, InterfaceError, close_old_connections, connection, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.migrations.executor import MigrationExecutor
 from django.db.migrations.loader import MigrationLoader
@@ -36,6 +36,7 @@ Row = TypeVar("Row")
 THREADS = 2 if connection.vendor == "sqlite" else 6
 """SQLite has one writer. PostgreSQL gains from threads that bridge its waits until Python's lock makes them
 slower: docs/decisions/0009-call-path.md has the figures."""
+MIGRATIONS_PATIENCE_MS = 5_000
 SCHEMA = Path(__file__).with_name("schema.sql")
 RECORDED = re.compile(r"""^INSERT INTO "django_migrations" VALUES\(\d+,'(\w+)','(\w+)'""", re.MULTILINE)
 MigrationKey = tuple[str, str]
@@ -233,9 +234,9 @@ def describe_partly_migrated(
     return None
 
 
-def describe_pending_migrations() -> str | None:
+def describe_pending_migrations(database: BaseDatabaseWrapper | None = None) -> str | None:
     """What to do about a database that lacks some. Those of newer code do not matter."""
-    executor = MigrationExecutor(connection)
+    executor = MigrationExecutor(database or connection)
     if problem := describe_partly_migrated(executor.loader):
         return problem
     missing = len(executor.migration_plan(executor.loader.graph.leaf_nodes()))
@@ -244,8 +245,29 @@ def describe_pending_migrations() -> str | None:
 
 
 def warn_of_pending_migrations() -> None:
-    """Of an embedded database. A server may be away, and is probed for readiness."""
-    if connection.vendor == "sqlite" and (problem := describe_pending_migrations()):
+    """A server may be away or hang: the process starts meanwhile."""
+    if connection.vendor == "sqlite":
+        _warn_of_pending_migrations(connection)
+    else:
+        threading.Thread(target=_ask_server_for_migrations, name="pending migrations", daemon=True).start()
+
+
+def _ask_server_for_migrations() -> None:
+    """Without the pool, which would try again and complain. A running `migrate` may lock the table."""
+    server = connection.copy()
+    server.settings_dict["OPTIONS"].pop("pool", None)
+    try:
+        with server.cursor() as cursor:
+            cursor.execute("SET statement_timeout = %s", [MIGRATIONS_PATIENCE_MS])
+        _warn_of_pending_migrations(server)
+    except (DatabaseError, InterfaceError):
+        pass  # Probes and requests say so
+    finally:
+        server.close()
+
+
+def _warn_of_pending_migrations(database: BaseDatabaseWrapper) -> None:
+    if problem := describe_pending_migrations(database):
         logger.warning("The database is not up to date: {}", problem)
 
 
