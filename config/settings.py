@@ -377,6 +377,7 @@ SPECTACULAR_SETTINGS = {
         "drf_spectacular.hooks.postprocess_schema_enums",
         "catalogue.rest.views.describe_errors",
         "catalogue.rest.views.suit_generators",
+        "catalogue.rest.views.offer_fields_of_one",
         "catalogue.rest.views.give_ids_their_types",
         "catalogue.rest.views.require_discriminators",
     ],

@@ -294,7 +294,10 @@ EMPTY_CHOICE = "Give a value, or omit the parameter."
 REFUSED = "The list cannot be filtered like this. `errors` has each invalid parameter."
 BOOLEANS = {"": None, "true": True, "1": True, "false": False, "0": False}
 FIELDS = "fields"
-FIELDS_DESCRIPTION = "Fields of the response, such as `id,state`. Default: all. Also for single objects."
+FIELDS_DESCRIPTION = (
+    "Fields of the response, such as `id,state`. Default: all. A generated client that requires the others "
+    "cannot read such a response into its models."
+)
 
 
 class Pages(PageNumberPagination):

@@ -31,7 +31,7 @@ from rest_framework.viewsets import GenericViewSet
 
 from catalogue.history import actor_of, record_change, record_deletion, remember_relations
 from catalogue.permissions import AnyoneKnown
-from catalogue.rest.base import FIELDS, Refusal, keep_fields
+from catalogue.rest.base import FIELDS, FIELDS_DESCRIPTION, Refusal, keep_fields, text_parameter
 
 NAME = "[A-Za-z0-9_.-]+"
 UNCHECKED = frozenset({"If-Match", "If-Unmodified-Since"})  # Who sends one relies on it
@@ -162,6 +162,7 @@ ANSWERS = {
     "413": "The body is larger than CATALOGUE_MAX_REQUEST_BYTES.",
     "415": "The body has another Content-Type than those that the answer names.",
     "429": "Too many wrong access tokens came from this address; `Retry-After` says when to go on.",
+    "500": "An internal error; the server's log has the details.",
     "503": "The database is not available; `Retry-After` says when to try again.",
 }
 
@@ -217,8 +218,23 @@ def require_discriminators(result: dict[str, Any], **_: Any) -> dict[str, Any]:
     return result
 
 
+ONE_OF_A_COLLECTION = re.compile(r"(?P<collection>/api/[^/]+/)\{[^/]+\}/")
+
+
+def offer_fields_of_one(result: dict[str, Any], **_: Any) -> dict[str, Any]:
+    """A hook: `ApiViewSet` takes the parameter for one object, too; REST framework describes pages."""
+    paths = result["paths"]
+    for path, operations in paths.items():
+        one = ONE_OF_A_COLLECTION.fullmatch(path)
+        listed = paths.get(one["collection"], {}).get("get", {}).get("parameters", ()) if one else ()
+        if "get" in operations and any(parameter["name"] == FIELDS for parameter in listed):
+            parameters = operations["get"].setdefault("parameters", [])
+            parameters.append(text_parameter(FIELDS, FIELDS_DESCRIPTION))
+    return result
+
+
 def _codes(path: str, operation: dict[str, Any]) -> list[str]:
-    codes = ["400", "401", "403", "406", "429", "503"]
+    codes = ["400", "401", "403", "406", "429", "500", "503"]
     queried = {item["name"] for item in operation.get("parameters", ()) if item["in"] == "query"}
     if "{" in path or "page" in queried:
         codes.append("404")
