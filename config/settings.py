@@ -430,7 +430,7 @@ UNFOLD = {
     "SHOW_VIEW_ON_SITE": False,
     "SCRIPTS": [
         lambda request: static("catalogue/admin/confirm.js"),
-        lambda request: static("catalogue/admin/search.js"),
+        lambda request: static("catalogue/admin/keyboard.js"),
     ],
     "DASHBOARD_CALLBACK": "executions.dashboard.add_dashboard",
     "COLORS": {

@@ -23,6 +23,7 @@ BROWSER = SHELL or next(
 MISSING = "needs chromium and chromedriver (Debian: apt-get install chromium chromium-driver)"
 
 TAB, ENTER, SPACE, DOWN, CONTROL, BACKSPACE = "\ue004", "\ue006", " ", "\ue015", "\ue009", "\ue003"
+SHIFT, ESCAPE = "\ue008", "\ue00c"
 WAIT_SECONDS, LOOK_SECONDS, SCRIPT_SECONDS = 60, 1, 10
 """For something to come; for which one page is watched for it; after which that page is taken for gone."""
 STILL = """
