@@ -23,6 +23,11 @@ return [...document.querySelectorAll('#panel-facts dd, h1 > *')]
   .filter(one => one.checkVisibility() && isCut(one)).map(one => one.innerText);
 """
 FOCUSED = "document.activeElement"
+IS_SEEN = """
+((one, box) => one === document.elementFromPoint(box.left + 8, box.top + 8))
+(document.activeElement, document.activeElement.getBoundingClientRect())
+"""
+"""Instead of what lies over it, such as the bar of actions."""
 
 
 def heard(window: Window, *roles: str) -> list[str]:
@@ -109,8 +114,11 @@ def test_what_a_key_has_changed_is_told_and_keeps_the_focus(window: Window) -> N
     browser.press_together(SHIFT, TAB)
     browser.press_together(SHIFT, TAB)
     assert window.run(f"return {FOCUSED}.ariaLabel") == f"Select {workflow.tool_name}"
+    browser.resize(320, 260)
     browser.press(SPACE)
     wait_until_told(window, "1 of 1 selected")
+    browser.wait_for(IS_SEEN)
+    browser.resize(1280)
     window.open(page_url(workflow))
     browser.tab_to("#id_tool_name", most=90)
     window.follow_key(ENTER)
@@ -149,3 +157,10 @@ def test_a_token_is_made_and_copied_with_the_keyboard(window: Window) -> None:
     window.run("document.querySelector('#content pre + button').focus()")
     browser.press(ENTER)
     wait_until_told(window, "Copied")
+    AccessToken.objects.update(
+        scopes=["workflows:read", "workflows:run", "catalogue:read", "catalogue:admin"]
+    )
+    browser.resize(320)
+    window.open(list_url(AccessToken))
+    last = "document.querySelector('.field-scopes_shown > div:last-child').getBoundingClientRect()"
+    assert window.run(f"return {last}.right < innerWidth - 16"), "all of its scopes are shown"

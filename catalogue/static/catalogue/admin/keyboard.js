@@ -146,7 +146,11 @@ addEventListener("load", () => {
 addEventListener("told", ({ detail }) => tell(detail));
 document.addEventListener("change", ({ target }) => {
   if (!target.matches(".action-select, #action-toggle")) return;
-  setTimeout(() => tell(wordsOf(document.querySelector(".action-counter"))));
+  setTimeout(() => {
+    tell(wordsOf(document.querySelector(".action-counter")));
+    // The bar of actions is there now.
+    target.scrollIntoView({ block: "nearest" });
+  });
 });
 
 // Parts that are renewed while somebody is in them with the keyboard.
