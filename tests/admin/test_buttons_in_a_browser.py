@@ -13,7 +13,7 @@ from catalogue.models import HistoryEntry, Review, Source, Toolset, Workflow, Wo
 from mcp_bridge.models import AccessToken
 from tests.admin.pages import add_url, list_url, page_url
 from tests.admin.window import Window, make_everything, make_http_tool
-from tests.e2e.webdriver import BACKSPACE, BROWSER, DRIVER, MISSING
+from tests.e2e.webdriver import BACKSPACE, BROWSER, DRIVER, ENTER, MISSING
 from tests.factories import make_toolset, make_workflow
 
 pytestmark = [
@@ -139,14 +139,16 @@ def test_changes_are_accepted_in_the_list_as_it_shows_them(window: Window) -> No
 
 
 def test_a_source_is_tried_before_it_is_saved_without_leaving_the_page(window: Window) -> None:
-    """B9: what was typed stays."""
+    """B9: what was typed stays, and so does the keyboard's focus."""
     window.open(f"{add_url(Source)}?kind=simplified")
     window.click("[name=name]")
     window.browser.press("orders")
     window.click("[name=setting_base_url]")
     window.browser.press("http://127.0.0.1:9")
-    window.click("[name=_test]")
+    window.browser.tab_to("[name=_test]")
+    window.browser.press(ENTER)
     window.browser.wait_for_text("127.0.0.1", within="#test-result")
+    window.browser.wait_for("document.activeElement.matches('[name=_test]:not([aria-disabled])')")
     assert window.run("return document.querySelector('[name=name]').value") == "orders"
     assert not Source.objects.exists()
 

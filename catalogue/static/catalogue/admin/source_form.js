@@ -60,14 +60,16 @@ document.addEventListener("DOMContentLoaded", () => {
     const button = event.submitter;
     if (button?.name !== "_test" || !good || !bad) return;
     event.preventDefault();
-    button.disabled = true;
+    if (button.ariaDisabled === "true") return;
+    // Not `disabled`, which would take the focus from whoever pressed it.
+    button.ariaDisabled = "true";
     try {
       const { ok, told } = await tryIt(button);
       tell(ok, told.join("\n"));
     } catch (error) {
       tell(false, `The connection could not be tested. ${error.message}`);
     } finally {
-      button.disabled = false;
+      button.ariaDisabled = null;
     }
   });
 });
