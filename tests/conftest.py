@@ -1,5 +1,6 @@
 """Which tests there are for `-m`, and who runs them in what order."""
 
+import re
 from pathlib import Path
 from zlib import crc32
 
@@ -74,6 +75,8 @@ SHARES_NOTHING = {"test_chaos"}
 """Modules whose tests have nothing in common; two of them may run at the same time."""
 SHARES = {"test_pages_in_a_browser": 5, "test_lists_in_a_browser": 3, "test_buttons_in_a_browser": 2}
 """Modules that several workers share, each with a browser of its own: one would be the last by minutes."""
+PART = re.compile(r"\[part-(\d+)\]$")
+"""Of what a test looks at: each for another worker."""
 LONGEST_FIRST = (
     THE_SHARED_PRODUCT,
     *SHARED_SERVERS.values(),
@@ -138,7 +141,9 @@ class ByModule(LoadScopeScheduling):
         if name in SHARES_NOTHING:
             return nodeid
         if name in SHARES:
-            return f"{module}#{crc32(nodeid.encode()) % SHARES[name]}"
+            part = PART.search(nodeid)
+            number = int(part[1]) if part else crc32(nodeid.encode())
+            return f"{module}#{number % SHARES[name]}"
         return THE_PARSED_PRODUCT if folder == "config" and name in READ_SOURCES else module
 
     def _assign_work_unit(self, node: WorkerController) -> None:

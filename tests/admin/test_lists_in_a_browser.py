@@ -15,7 +15,7 @@ from audit.models import Entry
 from catalogue.models import ProductSettings, Review, Toolset, Workflow
 from executions.models import CachePolicy, Execution, Retention
 from tests.admin.pages import list_url, page_url
-from tests.admin.window import Window, make_everything
+from tests.admin.window import Window, in_parts, make_everything
 from tests.e2e.webdriver import BACKSPACE, BROWSER, CONTROL, DOWN, DRIVER, ENTER, MISSING
 from tests.executions.engines import wait_until
 from tests.factories import make_execution, make_source, make_toolset, make_workflow, make_workflows
@@ -70,14 +70,20 @@ def choose(window: Window, **values: str) -> None:
     window.click_through("#filter-form [type=submit]")
 
 
-@pytest.mark.parametrize("model", FILTERED, ids=names)
+@pytest.mark.parametrize("lists", in_parts(FILTERED, 3))
 def test_every_filter_of_every_list_narrows_it_and_opens_it_again(
-    window: Window, client: Client, model: type[models.Model]
+    window: Window, client: Client, lists: list[type[models.Model]], subtests: pytest.Subtests
 ) -> None:
     """A4.2, B8: a value of each is chosen and the one before opened, and the address and the rows follow."""
     admin_user = User.objects.get()
     make_everything(admin_user)
     client.force_login(admin_user)
+    for model in lists:
+        with subtests.test(names(model)):
+            try_filters(window, client, model)
+
+
+def try_filters(window: Window, client: Client, model: type[models.Model]) -> None:
     window.open(list_url(model))
     whole, offered = rows(window), filter_fields(window)
     assert len(offered) == len(admin.site._registry[model].list_filter), offered
@@ -121,10 +127,18 @@ LISTS = [model for model in admin.site._registry if model not in (Retention, Cac
 """Those two have a single row, which their list leads to."""
 
 
-@pytest.mark.parametrize("model", LISTS, ids=names)
-def test_every_heading_of_every_list_sorts_it(window: Window, model: type[models.Model]) -> None:
+@pytest.mark.parametrize("lists", in_parts(LISTS, 3))
+def test_every_heading_of_every_list_sorts_it(
+    window: Window, lists: list[type[models.Model]], subtests: pytest.Subtests
+) -> None:
     """B8."""
     make_everything(User.objects.get())
+    for model in lists:
+        with subtests.test(names(model)):
+            try_headings(window, model)
+
+
+def try_headings(window: Window, model: type[models.Model]) -> None:
     window.open(list_url(model))
     whole, headings = rows(window), int(window.run(f"return {HEADINGS}.length"))
     assert headings == window.run("return document.querySelectorAll('#result_list th.sortable').length")
@@ -188,31 +202,33 @@ def test_a_phone_shows_several_workflows_at_once_and_where_the_keyboard_is(windo
     assert window.run("return getComputedStyle(document.activeElement).outlineStyle") == "solid"
 
 
-@pytest.mark.parametrize("model", [Execution, Review, Toolset, User], ids=names)
-def test_a_phone_shows_several_rows_of_every_list_at_once(window: Window, model: type[models.Model]) -> None:
+def test_a_phone_shows_several_rows_of_every_list_at_once(window: Window, subtests: pytest.Subtests) -> None:
     """A4.2: with a line for each column, a row took up to 500 pixels."""
     make_everything(User.objects.get())
     window.browser.resize(380)
-    window.open(list_url(model))
     heights = "return [...document.querySelectorAll('#result_list .data-row')].map(row => row.offsetHeight)"
-    assert 0 < max(window.run(heights)) < 220
+    for model in (Execution, Review, Toolset, User):
+        with subtests.test(names(model)):
+            window.open(list_url(model))
+            assert 0 < max(window.run(heights)) < 220
 
 
 LONG = "a_name_of_all_the_sixty_four_letters_that_a_tool_can_have_here_abc"
 
 
-@pytest.mark.parametrize("model", [model for model in LISTS if model is not ProductSettings], ids=names)
-def test_every_list_fits_beside_the_menu(window: Window, model: type[models.Model]) -> None:
+def test_every_list_fits_beside_the_menu(window: Window, subtests: pytest.Subtests) -> None:
     """A4.2: with long names, with every badge that there is, sorted, and as long as to be scrolled."""
     make_everything(User.objects.get())
     make_execution(
         make_workflow(make_source("warehouse-of-the-north-and-the-west"), name=LONG, tags=["t" * 60])
     )
     window.browser.resize(1280, 300)
-    for query in ("", "?o=-4.5.6") if model is Workflow else ("",):
-        window.open(f"{list_url(model)}{query}")
-        inner = "document.querySelector('#result_list').closest('.simplebar-content-wrapper')"
-        assert window.run(f"const inner = {inner}; return inner.scrollWidth - inner.clientWidth") <= 0
+    lists = [list_url(model) for model in LISTS if model is not ProductSettings]
+    for address in (*lists, f"{list_url(Workflow)}?o=-4.5.6"):
+        with subtests.test(address):
+            window.open(address)
+            inner = "document.querySelector('#result_list').closest('.simplebar-content-wrapper')"
+            assert window.run(f"const inner = {inner}; return inner.scrollWidth - inner.clientWidth") <= 0
 
 
 def test_held_changes_are_accepted_from_the_list_of_workflows(window: Window) -> None:
@@ -282,16 +298,17 @@ def test_every_action_of_every_list_can_be_chosen_and_run(window: Window, model:
 SEARCHED = [model for model in LISTS if admin.site._registry[model].search_fields]
 
 
-@pytest.mark.parametrize("model", SEARCHED, ids=names)
-def test_every_search_narrows_its_list(window: Window, model: type[models.Model]) -> None:
-    """B8: typed, sent with Enter, and taken back."""
+def test_every_search_narrows_its_list(window: Window, subtests: pytest.Subtests) -> None:
+    """B8: typed, and sent with Enter."""
     make_everything(User.objects.get())
-    window.open(list_url(model))
-    whole = rows(window)
-    window.click("[name=q]")
-    window.browser.press("nothing-is-called-like-this")
-    window.follow_key(ENTER)
-    assert rows(window) == 0 < whole
+    for model in SEARCHED:
+        with subtests.test(names(model)):
+            window.open(list_url(model))
+            whole = rows(window)
+            window.click("[name=q]")
+            window.browser.press("nothing-is-called-like-this")
+            window.follow_key(ENTER)
+            assert rows(window) == 0 < whole
 
 
 TABLES = [model for model in LISTS if admin.site._registry[model].csv_address]

@@ -1,6 +1,6 @@
 """The admin in a real browser, over rows that give every list and every filter something to tell apart."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -90,6 +90,11 @@ class Window:
 
     def run(self, script: str) -> Any:
         return self.browser.run(script)
+
+
+def in_parts(things: Sequence[Any], count: int) -> list[Any]:
+    """For a test that only looks at many lists or pages: to make the rows anew takes as long as to look."""
+    return [pytest.param(things[number::count], id=f"part-{number}") for number in range(count)]
 
 
 @pytest.fixture(scope="session")
