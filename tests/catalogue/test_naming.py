@@ -58,6 +58,7 @@ def test_names_keep_what_clients_accept(name: str, expected: str) -> None:
         ("count", "Words/count", {"count"}, "Words_count"),
         ("count", "Words/count", {"count", "Words_count"}, "Words_count_erp"),
         ("close books 7", "7", {"close_books_7"}, "close_books_7_erp"),
+        ("count", f"Words/{'n' * 57}/count", {"count"}, f"{'n' * 57}_count"),
     ],
 )
 def test_a_name_that_is_taken_gets_nothing_added_that_it_has_already(
