@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ HONEST = {200, 201, 202, 204, 400, 403, 404, 409, 429}
 TOOL = "countdown"
 GRACE = 2
 """Seconds that the web processes have to end, and what forces them needs as long again."""
+PROBE_SECONDS = 0.5
 MCP_SECONDS = 60.0
 """For tool calls, which wait for their runs."""
 
@@ -56,13 +58,26 @@ class Report:
         return f"{figures} longest={self.longest:.1f}"
 
 
-async def burst(requests: Sequence[Asked]) -> Report:
-    """Send all of them at the same moment, each on a connection of its own."""
-    report = Report()
+async def burst(requests: Sequence[Asked], *, probes: Sequence[str] = ()) -> Report:
+    """Send all of them at the same moment, each on a connection of its own, and ask whether the processes at
+    the addresses of `probes` are ready until all are answered."""
+    report, over = Report(), asyncio.Event()
     unlimited = aiohttp.TCPConnector(limit=0)
-    async with aiohttp.ClientSession(connector=unlimited) as session:
+    async with aiohttp.ClientSession(connector=unlimited) as session, asyncio.TaskGroup() as probing:
+        for url in probes:
+            probing.create_task(_probe(session, url, report, over))
         await asyncio.gather(*(_ask(session, asked, report) for asked in requests))
+        over.set()
     return report
+
+
+async def _probe(session: aiohttp.ClientSession, url: str, report: Report, over: asyncio.Event) -> None:
+    while not over.is_set():
+        async with session.get(f"{url}/health/ready") as answer:
+            if answer.status != 200:
+                report.problems.append(f"{url} is not ready: {await answer.text()}")
+        with suppress(TimeoutError):
+            await asyncio.wait_for(over.wait(), PROBE_SECONDS)
 
 
 async def _ask(session: aiohttp.ClientSession, asked: Asked, report: Report) -> None:
@@ -162,16 +177,6 @@ async def set_limits(deployment: Deployment, **limits: int | None) -> None:
     assert not report.problems, report.problems
 
 
-async def ready(deployment: Deployment) -> dict[str, int]:
-    """The status of each web process's readiness."""
-    async with aiohttp.ClientSession() as session:
-        found = {}
-        for url in deployment.web_urls:
-            async with session.get(f"{url}/health/ready") as answer:
-                found[url] = answer.status
-    return found
-
-
 async def end_all(deployment: Deployment) -> dict[str, int | None]:
     """Interrupt every web process. Its exit status."""
     return {name: await deployment.programs[name].interrupt(seconds=2 * GRACE + SOON) for name in WEBS}
@@ -190,18 +195,13 @@ async def run_bursts(connections: int, folder: Path, stack: StackName) -> list[s
                 wanted = starts(running, number, processes=processes)
                 if number >= BESIDE_CALLS:
                     wanted += calls(running, 200, processes=processes)
-                report = await burst(wanted)
+                report = await burst(wanted, probes=running.web_urls)
                 print(f"limit={limit} starts={number} processes={processes}: {report}", flush=True)
                 problems += report.problems
             await set_limits(running, max_concurrent_executions=None, max_queued_executions=None)
-            report = await burst(changes(running, 64, processes=2))
+            report = await burst(changes(running, 64, processes=2), probes=running.web_urls)
             print(f"changes=64: {report}", flush=True)
             problems += report.problems
-            problems += [
-                f"{url} is not ready: {status}"
-                for url, status in (await ready(running)).items()
-                if status != 200
-            ]
             problems += [
                 f"{name} ended with {status}"
                 for name, status in (await end_all(running)).items()
