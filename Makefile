@@ -20,7 +20,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
-.PHONY: help install install-dev install-python install-mcp1 install-prefect install-restate install-airflow install-dagster install-buildbot install-node run
+.PHONY: help install install-dev install-engines install-all install-mcp1 install-prefect install-restate install-airflow install-dagster install-buildbot install-node run
 .PHONY: test test-debian test-engines test-n8n test-e2e test-postgresql test-rabbitmq check static coverage format bench eval model chaos approvals rolling crashpoints mutants figures map lock clean
 .PHONY: schema site pictures wheel image test-image test-deployment audit
 
@@ -32,10 +32,15 @@ install:  ## Make .venv with what the product needs to run.
 	@$(PYTHON) scripts/install.py $(VENV) requirements.lock
 
 install-dev:  ## The same with the tools for tests and checks.
-	@$(MAKE) -j5 install-python install-mcp1 install-prefect install-restate install-airflow install-dagster install-buildbot install-node
-
-install-python:
 	@$(PYTHON) scripts/install.py $(VENV) requirements-dev.lock requirements.lock
+
+ENGINES := install-prefect install-restate install-airflow install-dagster install-buildbot
+
+install-engines:  ## The same with the engines of `make test-engines`.
+	@$(MAKE) -j5 install-dev $(ENGINES)
+
+install-all:  ## The same with the clients and browser tools of `make test-e2e`, for `make check`.
+	@$(MAKE) -j5 install-dev install-mcp1 $(ENGINES) install-node
 
 # Tests that need one of these say so and are skipped without it; with CI=true all have to be there.
 install-mcp1:
@@ -69,7 +74,7 @@ PYTEST := $(BIN)/python -m pytest $(COVERAGE)
 test: install-dev  ## Run the tests that need no foreign server; ARGS="-k discovery" chooses some.
 	@$(PYTEST) -n $(TEST_JOBS) -m "not engines and not e2e" $(ARGS)
 
-test-engines: install-dev  ## Run the tests against real Temporal, Prefect, Restate, Airflow, Dagster, Buildbot, MCP servers and RQ.
+test-engines: install-engines  ## Run the tests against real Temporal, Prefect, Restate, Airflow, Dagster, Buildbot, MCP servers and RQ.
 	@$(PYTEST) -n $(JOBS) -m engines $(ARGS)
 
 SUITE ?= trixie
@@ -85,7 +90,7 @@ test-n8n: install-dev  ## Install n8n for about ten minutes, once, and hold it t
 		npm rebuild sqlite3 --build-from-source && touch installed)
 	@$(PYTEST) -n 0 -m engines tests/connectors/contracts/test_http_job_n8n.py $(ARGS)
 
-test-e2e: install-dev  ## Run whole products: conformance, clients, browser, chaos.
+test-e2e: install-all  ## Run whole products: conformance, clients, browser, chaos.
 	@$(PYTEST) -n $(JOBS) -m e2e $(ARGS)
 
 # On servers of this machine that let in without a password; without them nothing is run, with CI=true that is an error.
@@ -103,7 +108,7 @@ check: export COVERAGE = $(if $(COVERED),--cov --cov-append --cov-report=)
 check: export ALONGSIDE ?=
 check:  ## Static checks and all tests, with their times; COVERED=1 adds the coverage.
 	@rm -f .coverage .coverage.*
-	@$(PYTHON) scripts/stages.py "installation=$(MAKE) install-dev" "tests=$(MAKE) test" "+static checks=$(MAKE) static" \
+	@$(PYTHON) scripts/stages.py "installation=$(MAKE) install-all" "tests=$(MAKE) test" "+static checks=$(MAKE) static" \
 		"engines and e2e tests=$(MAKE) test-e2e JOBS=$(CHECK_JOBS) ARGS='-m \"engines or e2e\"'" "$$ALONGSIDE" \
 		$(if $(COVERED),"coverage=$(MAKE) coverage")
 
@@ -176,7 +181,7 @@ SITE := .cache/documentation
 
 site: install-dev  ## Build the documentation as a site into .cache/documentation/site.
 	@rm -rf $(SITE) && mkdir -p $(SITE) && cp -R docs deploy/site/. $(SITE)
-	@cd $(SITE) && $(CURDIR)/$(BIN)/zensical build --strict
+	@cd $(SITE) && '$(CURDIR)/$(BIN)/zensical' build --strict
 
 pictures: install-dev  ## Take the pictures of the documentation anew; needs chromium and chromedriver.
 	@PICTURES=docs $(BIN)/python -m pytest --quiet tests/admin/test_pictures.py $(ARGS)

@@ -98,12 +98,12 @@ class JobEngineServer(ABC):
                     one.send_signal(number)
 
     def install(self) -> None:
-        """`make install-dev` has done it already where that was possible."""
+        """`make install-engines` has done it already where that was possible."""
         install = [sys.executable, "scripts/install.py", str(self.environment), self.lock]
         outcome = subprocess.run(install, cwd=ROOT, capture_output=True, text=True, check=False)
         if outcome.returncode:
             told = f"{outcome.stdout}{outcome.stderr}".strip()[-1000:]
-            do_without(f"{self.preset} is missing; install it with: make install-dev\n{told}")
+            do_without(f"{self.preset} is missing; install it with: make install-engines\n{told}")
 
     def _run(self, log: str, program: str, *arguments: str) -> None:
         command = (str(self.environment / "bin" / program), *arguments)

@@ -202,12 +202,12 @@ def prefect(prefect_server: PrefectServer) -> Iterator[PrefectServer]:
 
 
 def _install() -> None:
-    """`make install-dev` has done it already where that was possible."""
+    """`make install-engines` has done it already where that was possible."""
     install = [sys.executable, "scripts/install.py", str(ENVIRONMENT), LOCK]
     outcome = subprocess.run(install, cwd=ROOT, capture_output=True, text=True, check=False)
     if outcome.returncode:
         told = f"{outcome.stdout}{outcome.stderr}".strip()[-1000:]
-        do_without(f"Prefect is missing; install it with: make install-dev\n{told}")
+        do_without(f"Prefect is missing; install it with: make install-engines\n{told}")
 
 
 def _empty_database() -> Path:

@@ -145,7 +145,7 @@ def restate(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RestateServer]
 
 
 def _program() -> Path:
-    """`make install-dev` has installed both already where that was possible."""
+    """`make install-engines` has installed both already where that was possible."""
     for install in (
         ("scripts/install.py", str(ENVIRONMENT), LOCK),
         ("scripts/install_node.py", FOLDER),
@@ -155,7 +155,7 @@ def _program() -> Path:
         )
         if outcome.returncode:
             told = f"{outcome.stdout}{outcome.stderr}".strip()[-1000:]
-            do_without(f"Restate is missing; install it with: make install-dev\n{told}")
+            do_without(f"Restate is missing; install it with: make install-engines\n{told}")
     found = list((ROOT / FOLDER / "node_modules").glob(f"{SERVER}-*/bin/restate-server"))
     if not found:
         do_without("There is no Restate server for this machine on npm.")
