@@ -162,7 +162,7 @@ class Supervisor:
         self.process = subprocess.Popen(
             _supervisord_command(),
             cwd=BASE_DIR,
-            env=os.environ | variables | {"PYTHONUNBUFFERED": "1", "QUICKSTART_PYTHON": sys.executable},
+            env=os.environ | variables | {"PYTHONUNBUFFERED": "1"},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -364,6 +364,8 @@ def wait_for(supervisor: Supervisor, url: str, what: str) -> None:
 def _variables(data_dir: Path, port: int, engine: ExampleEngine) -> dict[str, str]:
     return {
         "CATALOGUE_DATA_DIR": str(data_dir),
+        "QUICKSTART_PYTHON": quote(sys.executable),
+        "QUICKSTART_DATA_DIR": quote(str(data_dir)),
         "PORT": str(port),
         "QUICKSTART_ENGINE_PORT": str(engine.port),
         "EXAMPLE_ENGINE_API_KEY": engine.api_key,
