@@ -188,7 +188,7 @@ install-site:
 
 site: install-site  ## Build the documentation as a site into .cache/documentation/site.
 	@rm -rf $(SITE) && mkdir -p $(SITE) && cp -R docs deploy/site/. $(SITE)
-	@cd $(SITE) && '$(CURDIR)/$(ZENSICAL)/bin/python' -m zensical build --strict
+	@cd $(SITE) && "$$OLDPWD/$(ZENSICAL)/bin/python" -m zensical build --strict
 
 pictures: install-dev  ## Take the pictures of the documentation anew; needs chromium and chromedriver.
 	@PICTURES=docs $(BIN)/python -m pytest --quiet tests/admin/test_pictures.py $(ARGS)
