@@ -21,7 +21,7 @@ export PYTHONDONTWRITEBYTECODE :=
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
 .PHONY: help install install-dev install-engines install-all install-mcp1 install-temporal install-prefect install-restate install-airflow install-dagster install-buildbot install-node run
-.PHONY: test test-debian test-engines test-n8n test-e2e test-postgresql test-rabbitmq check static coverage format bench eval model chaos approvals rolling crashpoints mutants figures map lock clean
+.PHONY: test test-debian test-engines test-n8n test-e2e test-postgresql test-rabbitmq check static coverage format bench eval model chaos approvals bursts rolling crashpoints mutants figures map lock clean
 .PHONY: schema install-site site pictures wheel image test-image test-deployment audit
 
 help:  ## List the targets.
@@ -159,6 +159,9 @@ chaos: install-dev  ## Kill everything under load; SEED=7 repeats a run, ARGS="-
 
 approvals: install-dev  ## 1,000 calls that three people approve or refuse while web and workers are killed; ARGS="--help".
 	@$(BIN)/python -m chaos.approvals $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+bursts: install-dev  ## Send bursts of requests to web processes with few connections to the database; ARGS="--help".
+	@$(BIN)/python -m chaos.bursts $(ARGS)
 
 rolling: install-dev  ## Replace web and worker processes under load by a next version; ARGS="--help".
 	@$(BIN)/python -m chaos.rolling $(if $(SEED),--seed $(SEED)) $(ARGS)

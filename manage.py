@@ -8,7 +8,6 @@ from pathlib import Path
 INTERRUPTED, UNREAD = 130, 141
 """As shells have it for Ctrl-C, and for a program whose output nobody reads any more."""
 
-
 OURS = {
     "config": "Run and back up",
     "catalogue": "Engines, workflows and the audit",
@@ -16,7 +15,6 @@ OURS = {
     "mcp_bridge": "Tools, clients and tokens",
 }
 """The package of each group of commands, with its heading."""
-
 OF_DJANGO = ["changepassword", "check", "createsuperuser", "dbshell", "migrate", "shell"]
 """What an installation needs of the others."""
 
@@ -62,20 +60,15 @@ def _run() -> None:
 
     class CommandLine(ManagementUtility):
         def main_help_text(self, commands_only: bool = False) -> str:
-            """Our commands by purpose, and those of Django that an installation needs."""
             if commands_only or self.settings_exception is not None:
                 return super().main_help_text(commands_only)
             groups = {
                 heading: sorted(name for name, package in get_commands().items() if package == room)
                 for room, heading in OURS.items()
             } | {"Database and users (Django's)": OF_DJANGO}
-            lines = [
-                line
-                for heading, names in groups.items()
-                for line in ("", heading, *map("    {}".format, names))
-            ]
+            blocks = ["\n    ".join([heading, *names]) for heading, names in groups.items()]
             more = "{0} help COMMAND explains one. {0} help --commands also lists Django's others."
-            return "\n".join([_version(), *lines, "", more.format(self.prog_name)])
+            return "\n\n".join([_version(), *blocks, more.format(self.prog_name)])
 
     try:
         CommandLine(sys.argv).execute()

@@ -1,7 +1,6 @@
 """Descriptions of workflows for agents, shared by every door, and their cost in tokens."""
 
 import re
-import threading
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -44,7 +43,6 @@ def outages_within(catalogue: ExposedCatalogue, outages: Outages, bounds: Bounds
 
 class _Remembered:
     def __init__(self) -> None:
-        self._lock = threading.Lock()
         self._outages: Outages = ()
         self._asked_at: float | None = None
 
@@ -55,19 +53,17 @@ class _Remembered:
         return self._outages if is_fresh else None
 
     def current(self) -> Outages:
-        with self._lock:
-            if (known := self.fresh()) is not None:
-                return known
-            asked_at = time.monotonic()
-            unlisted = (Source.HealthState.FAILING, Source.HealthState.HELD)
-            out = Source.objects.filter(enabled=True, health_state__in=unlisted).order_by("name")
-            columns = out.values_list("name", "failing_since", "health_message", "last_refreshed_at")
-            self._outages = tuple(
-                Outage(name, since, reason, refreshed is not None)
-                for name, since, reason, refreshed in columns
-            )
-            self._asked_at = asked_at
-            return self._outages
+        if (known := self.fresh()) is not None:
+            return known
+        asked_at = time.monotonic()
+        unlisted = (Source.HealthState.FAILING, Source.HealthState.HELD)
+        out = Source.objects.filter(enabled=True, health_state__in=unlisted).order_by("name")
+        columns = out.values_list("name", "failing_since", "health_message", "last_refreshed_at")
+        self._outages = tuple(
+            Outage(name, since, reason, refreshed is not None) for name, since, reason, refreshed in columns
+        )
+        self._asked_at = asked_at
+        return self._outages
 
     def forget(self) -> None:
         self._asked_at = None

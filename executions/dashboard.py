@@ -102,8 +102,7 @@ def _made(makers: dict[str, tuple[Callable[[], Any], ...]], request: HttpRequest
 
 
 def _first_steps(request: HttpRequest) -> dict[str, Any]:
-    """Each with whether the user may take it, and the demo that an engine of one's own replaces; nothing once
-    all are done."""
+    """Each with whether the user may take it, and the demo beside them; nothing once all are done."""
     if not request.user.has_perm("catalogue.view_source"):
         return {}
     is_demo = Q(name=settings.DEMO_SOURCE)
@@ -138,10 +137,8 @@ def _first_steps(request: HttpRequest) -> dict[str, Any]:
     ]
     if all(step.done for step in steps):
         return {}
-    return {
-        "steps": [(step, request.user.has_perm(step.permission)) for step in steps],
-        "demo": (settings.DEMO_SOURCE, sources["demo"]),
-    }
+    shown = [(step, request.user.has_perm(step.permission)) for step in steps]
+    return {"steps": shown, "demo": (settings.DEMO_SOURCE, sources["demo"])}
 
 
 def _source_needs() -> list[Need]:

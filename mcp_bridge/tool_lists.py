@@ -584,24 +584,21 @@ def _size_of(tool: Tool) -> int:
 class _Remembered:
     """Costs at one revision, which every change of a toolset or its workflows increments."""
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._revision: int | None = None
-        self._costs: dict[int | None, ToolsetCost] = {}
+    _known: tuple[int | None, dict[int | None, ToolsetCost]] = (None, {})
 
     def cost(
         self, catalogue: ExposedCatalogue, key: int | None, weigh: Callable[[], ToolsetCost]
     ) -> ToolsetCost:
-        with self._lock:
-            if self._revision != catalogue.revision:
-                self._revision, self._costs = catalogue.revision, {}
-            if key not in self._costs:
-                self._costs[key] = weigh()
-            return self._costs[key]
+        if self._known[0] != catalogue.revision:
+            self._known = (catalogue.revision, {})
+        costs = self._known[1]
+        # Weighing may query the database: two threads that do it find the same.
+        if key not in costs:
+            costs[key] = weigh()
+        return costs[key]
 
     def forget(self) -> None:
-        with self._lock:
-            self._revision, self._costs = None, {}
+        self._known = (None, {})
 
 
 _remembered = _Remembered()

@@ -63,6 +63,11 @@ calls_refused = _counter("calls_refused", "Workflow calls refused, by reason.", 
 for _reason in ("busy", "rate"):
     # From 0, so that the first one counts as an increase.
     calls_refused.labels(_reason)
+database_refusals = _counter(
+    "database_refusals", "Requests refused for lack of the database, by cause.", "cause"
+)
+for _cause in ("busy", "exhausted", "away", "not_migrated"):
+    database_refusals.labels(_cause)
 engine_requests = _counter("engine_requests", "HTTP requests to engines, by status class.", "status")
 engine_seconds = _histogram(
     "engine_request_duration_seconds", "Duration of HTTP requests to engines.", buckets=_REQUEST_BUCKETS
