@@ -32,14 +32,7 @@ from executions.refusals import InvalidArguments, StartRefused, UnknownTool
 from executions.result_cache import clear_results
 from executions.starting import exposed_workflow
 from mcp_bridge import content
-from mcp_bridge.calls import (
-    UNNAMED_WAIT_SECONDS,
-    ProgressNotifications,
-    ToolCall,
-    in_words,
-    known_patience,
-    run_workflow,
-)
+from mcp_bridge.calls import ProgressNotifications, ToolCall, in_words, run_workflow, wait_set_for
 from mcp_bridge.content import NoSuchPart
 from mcp_bridge.portability import find_portable_view, portable_view
 from mcp_bridge.request_meta import page_bounds, read_cursor
@@ -315,21 +308,18 @@ WORKFLOW_TOOLS = (
 
 
 async def _get_execution_status(call: ToolCall, arguments: Arguments) -> CallToolResult:
-    asked, patience = arguments.get("wait_seconds", 0), await known_patience(call.access)
+    asked, set_wait = arguments.get("wait_seconds", 0), await wait_set_for(call.access)
     execution = await watch_until_settled(
         arguments["execution_id"],
         caller=call.access.caller,
-        seconds=asked if patience is None else min(asked, patience),
+        seconds=asked if set_wait is None else min(asked, set_wait),
         on_progress=ProgressNotifications(call.report).tell if call.report else None,
     )
-    if patience is None and call.may_give_up_soon:
-        # A client that reads the answer did not time out during the wait that it requested.
-        patience = max(asked, UNNAMED_WAIT_SECONDS)
-    return await run_in_database(_status, execution, arguments, call.protocol_version, patience)
+    return await run_in_database(_status, execution, arguments, call.protocol_version, set_wait)
 
 
 def _status(
-    execution: Execution, arguments: Arguments, protocol_version: str, patience: float | None
+    execution: Execution, arguments: Arguments, protocol_version: str, set_wait: int | None
 ) -> CallToolResult:
     """The document, then the binary blocks of the result."""
     blocks: list[content.Block] = []
@@ -343,7 +333,7 @@ def _status(
     elif execution.state == State.COMPLETED and (offset := arguments.get("output_offset")) is not None:
         blocks, document = [], _part_of_output(execution, int(offset))
     else:
-        document = _describe_execution(execution, patience)
+        document = _describe_execution(execution, set_wait)
     result = document_result(document)
     without_text = [block for block in blocks if block.size]
     result.content += content.show_blocks(
@@ -352,7 +342,7 @@ def _status(
     return result
 
 
-def _describe_execution(execution: Execution, patience: float | None) -> dict[str, Any]:
+def _describe_execution(execution: Execution, set_wait: int | None) -> dict[str, Any]:
     described = describe_within_bounds(execution)
     if "output_beginning" in described:
         return described | _rest(execution, content.BEGINNING)
@@ -362,7 +352,7 @@ def _describe_execution(execution: Execution, patience: float | None) -> dict[st
         )
     if execution.is_unapproved:
         described["note"] = PEOPLE_DECIDE
-    return described if execution.is_settled else described | next_step(execution, patience=patience)
+    return described if execution.is_settled else described | next_step(execution, set_wait=set_wait)
 
 
 def _describe_block(execution: Execution, block: content.Block, offset: int) -> dict[str, Any]:

@@ -75,15 +75,15 @@ def document_result(document: dict[str, Any]) -> CallToolResult:
 
 
 def execution_result(
-    execution: Execution, *, protocol_version: str, may_be_large: bool = False, patience: int | None = None
+    execution: Execution, *, protocol_version: str, may_be_large: bool = False, set_wait: int | None = None
 ) -> CallToolResult:
-    """The output, the error with advice, or the handle of an unfinished run. `patience`: see `next_step`."""
+    """The output, the error with advice, or the handle of an unfinished run. `set_wait`: see `next_step`."""
     if execution.state == State.COMPLETED:
         result = _output_result(execution, protocol_version, may_be_large)
     elif execution.is_settled:
         result = _failure_result(execution, protocol_version, may_be_large)
     else:
-        result = _handle_result(execution, patience)
+        result = _handle_result(execution, set_wait)
     result.meta = {EXECUTION_ID: str(execution.pk)}
     if execution.cached_at is not None:
         result.meta[CACHED_AT] = execution.cached_at.isoformat()
@@ -251,8 +251,8 @@ PEOPLE_DECIDE = (
 )
 
 
-def _handle_result(execution: Execution, patience: int | None) -> CallToolResult:
-    document = describe_execution(execution) | next_step(execution, patience=patience)
+def _handle_result(execution: Execution, set_wait: int | None) -> CallToolResult:
+    document = describe_execution(execution) | next_step(execution, set_wait=set_wait)
     asking = json.dumps(document["next"]["arguments"])
     if "approval" in document:
         text = (
@@ -279,10 +279,9 @@ def _closed(words: str) -> str:
     return words if words.endswith((".", "!", "?", "…")) else f"{words}."
 
 
-def next_step(execution: Execution, *, patience: float | None) -> dict[str, Any]:
-    """The next call for a program to make, short enough for its client: `patience` is how many seconds that
-    waits."""
-    seconds = PROPOSED_WAIT_SECONDS if patience is None else min(PROPOSED_WAIT_SECONDS, patience)
+def next_step(execution: Execution, *, set_wait: int | None) -> dict[str, Any]:
+    """The next call for a program to make; `set_wait`: the inline wait of the caller's token or toolset."""
+    seconds = PROPOSED_WAIT_SECONDS if set_wait is None else min(PROPOSED_WAIT_SECONDS, set_wait)
     arguments = {"execution_id": str(execution.pk), "wait_seconds": seconds}
     return {"next": {"tool": "get_execution_status", "arguments": arguments}}
 
