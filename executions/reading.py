@@ -62,6 +62,10 @@ def summarise_execution(execution: Execution) -> dict[str, Any]:
             "cached_from": execution.cached_from_id and str(execution.cached_from_id),
             "cached_at": execution.cached_at.isoformat(),
         }
+    if execution.cancel_progress is not None:
+        described["cancel_progress"] = execution.cancel_progress
+    if execution.cancel_refusal:
+        described["cancel_refusal"] = execution.cancel_refusal
     if execution.poll_problem:
         described["status_problem"] = execution.poll_problem
     if execution.error:

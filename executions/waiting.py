@@ -351,8 +351,6 @@ async def _cancel(
         # The request is recorded for the next lease holder; the engine gets it after this process's own step.
         await asyncio.wait({own_steps})
         cancellation = await cancel_execution(key, caller=caller, by=policy)
-    if cancellation.outcome == CancelOutcome.NOT_SUPPORTED:
-        await run_in_database(execution.note, "not_cancelled", cancellation.message)
     if cancellation.outcome != CancelOutcome.CANCELLED:
         await run_in_database(execution.mark_unanswered)
 

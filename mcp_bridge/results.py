@@ -263,7 +263,7 @@ def _handle_result(execution: Execution, set_wait: int | None) -> CallToolResult
         )
         return text_result(text, structured=document)
     progress = "" if execution.progress_percent is None else f", {execution.progress_percent:g} % done"
-    problem = f"{_closed(execution.poll_problem)} " if execution.poll_problem else ""
+    problem = "".join(f"{_closed(one)} " for one in execution.problems)
     message = f": {execution.progress_message}" if execution.progress_message else ""
     text = (
         f"{_closed(f'{execution.tool_name} is still {execution.state_label}{progress}{message}')} {problem}"

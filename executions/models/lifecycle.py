@@ -489,6 +489,7 @@ class Execution(Transitions):
             [State.RUNNING],
             ("cancel_sent", "The engine was asked to cancel the run."),
             cancel_sent_at=timezone.now(),
+            cancel_refusal="",
         )
 
     def mark_terminate_sent(self, outcome: str) -> bool:
@@ -500,6 +501,15 @@ class Execution(Transitions):
             [State.RUNNING],
             ("cancel_refused", why),
             cancel_sent_at=timezone.now(),
+            cancel_refusal=printable(why),
+        )
+
+    def mark_not_cancellable(self, why: str) -> bool:
+        """Nothing was sent: the engine cannot cancel runs, or its settings are unusable."""
+        return self._move(
+            ACTIVE,
+            ("not_cancelled", why),
+            when=models.Q(cancel_refusal=""),
             cancel_refusal=printable(why),
         )
 

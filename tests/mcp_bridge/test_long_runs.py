@@ -13,7 +13,7 @@ from django.urls import reverse
 from django.utils import timezone
 from mcp import Client, MCPError
 
-from catalogue.models import Workflow
+from catalogue.models import Source, Workflow
 from executions import change_feed
 from executions.models import Execution, State
 from executions.runner.follow import CANCELLATION_GRACE
@@ -27,6 +27,7 @@ from tests.connectors.scripted import Received, replies
 from tests.executions.engines import WireEngine, completed, in_thread, in_turn, receipt, status, until
 from tests.executions.steps import after, let_pass, let_waits_pass, only, reach_deadline, timeline
 from tests.factories import make_toolset
+from tests.logs import shown_lines
 from tests.mcp_bridge.conftest import Connect, McpServer
 from tests.mcp_bridge.database import in_database
 from tests.mcp_bridge.pipes import over_pipes
@@ -439,6 +440,73 @@ async def test_of_an_engine_that_does_not_tell_how_runs_are_every_door_says_not_
     for told in (shown["error"], rest.json()["error"]["message"], page):
         assert "Status is not supported" in told
     assert "The engine accepted it as" in page and "It ran: mark as completed" in page
+
+
+REFUSALS = {
+    "404": (replies(404, {"error": "no such path"}), "refused", "Not supported"),
+    "405": (replies(405), "refused", "Not supported"),
+    "501": (replies(501), "refused", "Not supported"),
+    "403": (replies(403, {"error": "not yours"}), "refused", "not yours"),
+    "409": (replies(409, {"error": "too late"}), "refused", "too late"),
+    "422": (replies(422, {"error": "never"}), "refused", "never"),
+    "no path": (None, "not supported", "Not supported"),
+}
+
+
+@pytest.mark.databases("executions.interacting")
+@pytest.mark.parametrize("refusal", REFUSALS)
+async def test_a_cancellation_that_the_engine_refuses_is_refused_at_every_door(
+    connect: Connect, long_workflow: Workflow, wire_engine: WireEngine, refusal: str
+):
+    """A8.5, A7.5: asked again, the answer is the same; the log has it once, and the run goes on."""
+    answer, outcome, why = REFUSALS[refusal]
+    if answer is None:
+        config = long_workflow.source.config | {"cancel_path": ""}
+        await in_database(Source.objects.update)(config=config)
+    else:
+        wire_engine.on_cancel = answer
+    with shown_lines() as logged:
+        async with connect() as client:
+            handle = (await client.call_tool("report", {})).structured_content
+            asking = {"execution_id": handle["execution_id"]}
+            await until(is_free, "a worker could go on")
+            for _ in range(2):
+                told = (await client.call_tool("cancel_execution", asking)).structured_content
+                shown = (await client.call_tool("get_execution_status", asking)).structured_content
+                assert told["outcome"] == outcome and why in told["message"]
+                assert told["execution"] | {"next": handle["next"]} == shown
+                assert (shown["state"], shown["cancel_progress"]) == ("running", "refused")
+                assert why in shown["cancel_refusal"]
+            listed = (await client.call_tool("list_executions", {})).structured_content["executions"]
+    assert wire_engine.count("cancel") == (0 if answer is None else 1)
+    assert listed[0]["cancel_progress"] == "refused"
+    assert [why in line for line in logged if "cancel" in line] == [True] * (2 if answer is None else 1)
+    url = f"/api/executions/{handle['execution_id']}/"
+    rest = await in_thread(lambda: administrator().get(url).json())
+    again = await in_thread(lambda: administrator().post(f"{url}cancel/"))
+    assert (rest["cancel_progress"], why in rest["cancel_refusal"]) == ("refused", True)
+    assert (again.status_code, again.json()["outcome"]) == (409, outcome)
+
+
+@pytest.mark.parametrize("refusal", REFUSALS)
+async def test_a_task_that_the_engine_does_not_cancel_says_why(
+    connect: Connect, long_workflow: Workflow, wire_engine: WireEngine, refusal: str
+):
+    """A8.5: `tasks/cancel` only acknowledges."""
+    answer, _, why = REFUSALS[refusal]
+    if answer is None:
+        config = long_workflow.source.config | {"cancel_path": ""}
+        await in_database(Source.objects.update)(config=config)
+    else:
+        wire_engine.on_cancel = answer
+    async with connect(extensions=[TasksExtension()]) as client:
+        created = await start_task(client.session, "report", {})
+        await until(is_free, "a worker could go on")
+        for _ in range(2):
+            assert (await ask(client.session, "tasks/cancel", created.task_id))["resultType"] == "complete"
+            task = await ask(client.session, "tasks/get", created.task_id)
+            assert task["status"] == "working" and why in task["statusMessage"]
+            assert "requested" not in task["statusMessage"]
 
 
 async def test_a_client_with_tasks_gets_the_result_of_a_run_that_outlasts_its_timeout(
