@@ -45,6 +45,7 @@ from mcp_bridge.results import (
     result_text,
     text_result,
 )
+from telemetry import metrics
 
 Arguments = dict[str, Any]
 LIST_NAME = "list_workflows"
@@ -53,7 +54,7 @@ MOST_LISTED = 500
 RANKED = "?"  # Prefix of positions in ranked lists, which no tool name has
 DEPRECATED = (
     "list_workflows was called with the argument `detailed`, which is deprecated and will be "
-    'removed in 1.0.0: use `mode`, "detailed" for true and "standard" for false '
+    'removed in 1.0.0, not before 2027-02-23: use `mode`, "detailed" for true and "standard" for false '
     "(docs/MIGRATION.md)."
 )
 LONGEST_WAIT_SECONDS = 50  # Common clients give up after 60 s
@@ -141,10 +142,10 @@ async def _list_workflows(call: ToolCall, arguments: Arguments) -> CallToolResul
     document = await run_in_database(list_for, call, arguments)
     # White space costs models tokens.
     text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
-    workflows = len(document["workflows"])
-    bound.bind(mode=_mode(arguments).value, workflows=workflows, characters=len(text)).info(
-        "Listed workflows"
-    )
+    workflows, mode = len(document["workflows"]), _mode(arguments).value
+    chosen_by = next((name for name in ("detailed", "mode") if name in arguments), "none")
+    metrics.lists_of_workflows.labels(mode, chosen_by).inc()
+    bound.bind(mode=mode, workflows=workflows, characters=len(text)).info("Listed workflows")
     return text_result(text, structured=document)
 
 
