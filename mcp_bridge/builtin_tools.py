@@ -24,7 +24,6 @@ from executions.models import Execution, State
 from executions.reading import (
     MOST_AT_A_TIME,
     UnknownExecution,
-    describe_execution,
     list_own_executions,
     summarise_execution,
 )
@@ -345,7 +344,7 @@ def _status(
 
 def _describe_execution(execution: Execution, set_wait: int | None) -> dict[str, Any]:
     described = describe_within_bounds(execution)
-    if "output_beginning" in described:
+    if "output_resource" in described:
         return described | _rest(execution, content.BEGINNING)
     if execution.state == State.UNCONFIRMED:
         described["note"] = (
@@ -411,7 +410,7 @@ def _list_executions(call: ToolCall, arguments: Arguments) -> dict[str, Any]:
 
 async def _cancel_execution(call: ToolCall, arguments: Arguments) -> CallToolResult:
     cancellation = await cancel_execution(arguments["execution_id"], caller=call.access.caller)
-    described = await run_in_database(describe_execution, cancellation.execution)
+    described = await run_in_database(describe_within_bounds, cancellation.execution)
     return document_result(
         {"outcome": cancellation.outcome, "message": cancellation.message, "execution": described}
     )

@@ -19,9 +19,12 @@ from mcp_bridge.request_meta import CACHED_AT, EXECUTION_ID, NOTE, REATTACHED
 
 def describe_within_bounds(execution: Execution) -> dict[str, Any]:
     """As `describe_execution`, with content blocks; a large output is replaced by its beginning, size and
-    address."""
+    address, and a large input by its size."""
     described = describe_execution(execution)
-    if execution.state not in (State.COMPLETED, State.FAILED):
+    if "input" in described and not content.fits_inline(given := content.write_output(described["input"])):
+        del described["input"]
+        described["input_characters"] = len(given)
+    if execution.state not in (State.COMPLETED, State.FAILED) and "output" not in described:
         return described
     if missing := content.what_was_cut(execution):
         described["note"] = missing
@@ -33,11 +36,9 @@ def describe_within_bounds(execution: Execution) -> dict[str, Any]:
     if "output" not in described or content.fits_inline(text := content.write_output(described["output"])):
         return described
     del described["output"]
-    return described | {
-        "output_beginning": text[: content.BEGINNING],
-        "output_characters": len(text),
-        "output_resource": content.result_address(execution),
-    }
+    described |= {"output_beginning": text[: content.BEGINNING], "output_characters": len(text)}
+    # Only the result of a completed run can be read in parts.
+    return described | ({"output_resource": content.result_address(execution)} if execution.succeeded else {})
 
 
 def result_text(execution: Execution) -> tuple[str, str]:
@@ -190,15 +191,24 @@ def _structured(execution: Execution, protocol_version: str) -> Any:
 
 
 def _failure_result(execution: Execution, protocol_version: str, may_be_large: bool) -> CallToolResult:
+    described = describe_within_bounds(execution)
     if execution.state != State.FAILED or not execution.payload.content:
-        return text_result(_failure_text(execution, execution.error), is_error=True)
+        result = text_result(_failure_text(execution, execution.error), is_error=True)
+        # The TypeScript SDK validates the structured content of errors too.
+        if execution.workflow is not None and content.needs_structure(execution.workflow):
+            result.content.append(TextContent(text=content.write_output(described)))
+        else:
+            result.structured_content = described
+        return result
     shown = _engine_blocks(execution, protocol_version, may_be_large)
     if missing := content.what_was_cut(execution):
         shown.append(TextContent(text=f"{missing} {_reference(execution)}"))
     has_words = any(block.text for block in content.blocks_of(execution))
     ours = f" {HELD_CHANGE}" if execution.error.endswith(HELD_CHANGE) else ""
     text = _failure_text(execution, f"see above.{ours}" if has_words else execution.error)
-    structured = None if execution.payload.output is None else _structured(execution, protocol_version)
+    structured = described
+    if execution.payload.output is not None:
+        structured = _structured(execution, protocol_version)
     return CallToolResult(
         content=[*shown, TextContent(text=text)], structured_content=structured, is_error=True
     )

@@ -350,7 +350,7 @@ def _record_failed_poll(
     elif _cannot_report_runs(execution, error, capabilities):
         _record_unreported(execution, error)
     elif isinstance(error, NotFound) and execution.not_found >= FORGIVEN_NOT_FOUND:
-        execution.fail(f"The engine no longer knows the run: {error.message}")
+        execution.fail(f"The engine no longer knows the run: {error.message}", polled=True)
         log_of(execution).warning("The engine no longer knows the run: {}", error.message)
     else:
         # An engine back from an outage is not polled as rarely as during it.
@@ -387,13 +387,14 @@ def _record_unreported(execution: Execution, error: ConnectorError) -> None:
         f"status of runs ({error.message.removesuffix('.')}). It accepted the start as run "
         f"{execution.run_id}, which may still be running there. Check it there before you start it again."
     )
-    if execution.lose_run(why, kind=ErrorKind.EXECUTION):
+    if execution.lose_run(why, kind=ErrorKind.EXECUTION, polled=True):
         log_of(execution).warning("The engine does not report the status of the run: {}", error.message)
 
 
 def record_timeout(execution: Execution, fate: str, snapshot: RunSnapshot | None = None) -> None:
     why = f"It took longer than its timeout of {execution.timeout_seconds} s {fate}"
-    if execution.time_out(why, snapshot=snapshot):
+    # An execution that has no run id has no run to poll.
+    if execution.time_out(why, snapshot=snapshot, polled=bool(execution.run_id)):
         log_of(execution).warning("Execution timed out: {}", why)
 
 

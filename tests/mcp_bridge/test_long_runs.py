@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import json
 import re
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
@@ -440,6 +441,49 @@ async def test_of_an_engine_that_does_not_tell_how_runs_are_every_door_says_not_
     for told in (shown["error"], rest.json()["error"]["message"], page):
         assert "Status is not supported" in told
     assert "The engine accepted it as" in page and "It ran: mark as completed" in page
+
+
+ENDS = {
+    "failed": ("FAILED", {"pages": 3}),
+    "failed without output": ("FAILED", None),
+    "cancelled": ("CANCELLED", {"pages": 3}),
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("era", ERAS)
+async def test_a_run_that_fails_answers_with_its_input_and_what_output_there_is(
+    connect: Connect, long_workflow: Workflow, wire_engine: WireEngine, era: str, end: str
+):
+    """B3, A2.4: in the answer to the call and in the status, without what curators hide from agents."""
+    state, output = ENDS[end]
+    ended = status(state, output=output, **({"error": "no paper"} if state == "FAILED" else {}))
+    wire_engine.on_start = replies(200, ended | receipt())
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}, "key": {"type": "string"}}}
+    overrides = {"key": {"constant": "secret-of-the-curator"}}
+    await in_database(change)(input_schema=schema, argument_overrides=overrides, inline_wait_seconds=None)
+    async with connect(mode=era) as client:
+        result = await client.call_tool("report", {"n": 1})
+        told = result.structured_content
+        asking = {"execution_id": told["execution_id"]}
+        shown = (await client.call_tool("get_execution_status", asking)).structured_content
+    assert result.is_error and "report" in result.content[0].text
+    assert (told["state"], told["input"], told.get("output")) == (state.lower(), {"n": 1}, output)
+    assert told["error"] and told == shown
+    assert "secret-of-the-curator" not in str(result)
+
+
+async def test_a_failed_run_with_a_promised_output_gives_its_document_as_text(
+    connect: Connect, long_workflow: Workflow, wire_engine: WireEngine
+):
+    """B3, A2.3: the TypeScript SDK compares the structured content of errors with the output schema too."""
+    wire_engine.on_start = replies(200, status("FAILED", error="no paper", output={"pages": 3}) | receipt())
+    await in_database(change)(**PROMISED)
+    async with connect() as client:
+        result = await client.call_tool("report", {"n": "x" * 200_000})
+    assert result.is_error and result.structured_content is None
+    told = json.loads(result.content[1].text)
+    assert (told["output"], "input" in told, told["input_characters"]) == ({"pages": 3}, False, 200_009)
 
 
 REFUSALS = {
