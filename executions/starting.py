@@ -268,8 +268,8 @@ def _find_hidden(request: StartRequest) -> Workflow | None:
 
 def _is_reserved_for_others(workflow: Workflow, caller: Caller) -> bool:
     """As for exposed workflows: by its source, or by its toolsets unless the caller can use one of them."""
-    person, admitted = caller.person, workflow.source.reserved_for
-    if person is not None and admitted and person.isdisjoint(admitted):
+    person, source = caller.person, workflow.source
+    if person is not None and source.reserved_for and person.isdisjoint(source.admitted):
         return True
     barred = current_catalogue().reservations.bars_of(person).toolsets
     if not barred:
