@@ -116,17 +116,20 @@ class ConsentPage(BaseAuthorizationView):  # type: ignore[misc]
         return response
 
     def error_response(self, error: Any, application: Any, **kwargs: Any) -> HttpResponseBase:
-        """Redirects to the client if its address is verified."""
+        """Redirects to the client if its address is verified and the user has decided. Anyone can register an
+        address, so that no link alone leads there (RFC 9700, 4.11.2): the page has the address as a link."""
         redirects, details = OAuthLibMixin.error_response(self, error)
-        if redirects:
-            # RFC 9207 requires it in errors too; the toolkit adds it only when access is granted.
-            address = f"{details['url']}&{urlencode({'iss': settings.PUBLIC_URL})}"
+        # RFC 9207 requires `iss` in errors too; the toolkit adds it only when access is granted.
+        address = f"{details['url']}&{urlencode({'iss': settings.PUBLIC_URL})}" if redirects else ""
+        if address and self.request.method == "POST":
             response: HttpResponseBase = self.redirect(address, application)
             return response
         problem = details["error"]
         context = admin.site.each_context(self.request) | {
             "title": "This application cannot sign you in",
             "problem": server.unread.get() or problem.description or problem.error,
+            "address": address,
+            "target": urlsplit(address).netloc,
         }
         return TemplateResponse(
             self.request, "mcp_bridge/consent_refused.html", context, status=problem.status_code
@@ -150,7 +153,9 @@ class _Asked:
             self.slug = grants.slug_of(self.resource)
         except ValueError:
             self._refuse(_foreign_resource(self._state))
-        if self.slug is not None and self.slug not in current_catalogue().toolsets:
+        bounds = Bounds(self.slug, person_of(user))
+        # One that is reserved for others does not exist for this user.
+        if self.slug is not None and current_catalogue().toolset_within(bounds) is None:
             self._refuse(_foreign_resource(self._state))
         grantable = grants.scopes_of(user, toolset=self.slug)
         self.scopes = [scope for scope in scopes if scope in grantable]
