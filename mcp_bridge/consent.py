@@ -314,13 +314,20 @@ def _if_enabled(view: Any) -> Any:
     return answer
 
 
-def _storable(view: Any) -> Any:
-    """PostgreSQL cannot store U+0000, and no client has a reason to send it."""
+def _well_formed(view: Any) -> Any:
+    """PostgreSQL cannot store U+0000, and no client has a reason to send it. RFC 6749, 3.1 and 3.2, forbids
+    repeated parameters; RFC 8707 allows those of `resource`."""
 
     @wraps(view)
     def answer(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
-        forms = (*request.GET.lists(), *request.POST.lists())
-        if any("\0" in value for _, values in forms for value in values):
+        sent = [
+            (name, value)
+            for form in (request.GET, request.POST)
+            for name, values in form.lists()
+            for value in values
+        ]
+        once = [name for name, _ in sent if name != "resource"]
+        if len(set(once)) < len(once) or any("\0" in value for _, value in sent):
             return JsonResponse({"error": "invalid_request"}, status=400)
         response: HttpResponseBase = view(request, *args, **kwargs)
         return response
@@ -343,9 +350,9 @@ metadata = _if_enabled(_read_metadata)
 urlpatterns = [
     path(".well-known/oauth-authorization-server", metadata, name="oauth-server-metadata"),
     path(".well-known/openid-configuration", metadata),  # Some clients look here
-    path("oauth/authorize", _if_enabled(_storable(ConsentPage.as_view())), name="authorize"),
-    path("oauth/token", _if_enabled(_storable(TokenEndpoint.as_view())), name="token"),
-    path("oauth/revoke", _storable(views.RevokeTokenView.as_view()), name="revoke-token"),
+    path("oauth/authorize", _if_enabled(_well_formed(ConsentPage.as_view())), name="authorize"),
+    path("oauth/token", _if_enabled(_well_formed(TokenEndpoint.as_view())), name="token"),
+    path("oauth/revoke", _well_formed(views.RevokeTokenView.as_view()), name="revoke-token"),
     path("oauth/register", _if_enabled(register), name="dcr-register"),
     path("oauth/sign-in", never_cache(SignInPage.as_view()), name="sign-in"),
     path("oauth/applications", applications, name="applications"),

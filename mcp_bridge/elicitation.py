@@ -24,6 +24,7 @@ from pydantic import ValidationError
 
 from catalogue.access import Caller, Scope
 from catalogue.database import run_in_database
+from connectors.formats.json import with_escapes
 from executions.approvals import describe_wait, page_of
 from executions.interacting import cancel_execution
 from executions.models import Execution
@@ -36,6 +37,7 @@ APPROVAL = "approval"  # The key of the question, and the prefix of our request 
 ROUND = "."  # In the state, before the number of the question: each round has its own state
 INPUT = "input"  # The prefix of the ids of a run's requests
 ELICIT = "elicitation/create"
+READ_BY_PEOPLE = frozenset({"message", "title", "description"})
 UNKNOWN_STATE = "Unknown requestState: send the requestState of the response that asked for input, unchanged."
 CANCELLED: dict[str, Any] = {"action": "cancel"}
 Question = dict[str, Any]  # The params of a request to the client
@@ -102,12 +104,27 @@ def questions_of(execution: Execution) -> Requests:
 def in_name_of(source: str, requests: Requests, *, asked_by: object) -> Requests:
     for request in requests.values():
         if request["method"] == ELICIT:
-            message = f"{source} asks: {request['params'].get('message', '')}"
-            request["params"] = request["params"] | {"message": message}
+            request["params"] = _with_escapes(request["params"])
+            request["params"]["message"] = f"{source} asks: {request['params'].get('message', '')}"
             if request["params"].get("mode") == "url":
                 # Stateless servers give none, and clients with a handshake require one.
                 request["params"].setdefault("elicitationId", str(asked_by))
     return requests
+
+
+def _with_escapes(asked: Any) -> Any:
+    """What people read of a server's question, with invisible characters and those that turn the text around
+    them as escapes; what the answer repeats stays."""
+    if isinstance(asked, list):
+        return [_with_escapes(one) for one in asked]
+    if not isinstance(asked, dict):
+        return asked
+    return {
+        name: with_escapes(inner)
+        if name in READ_BY_PEOPLE and isinstance(inner, str)
+        else _with_escapes(inner)
+        for name, inner in asked.items()
+    }
 
 
 async def ask_for_run(

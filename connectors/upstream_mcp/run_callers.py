@@ -8,6 +8,7 @@ from typing import Any
 from mcp.shared.exceptions import MCPError
 from mcp_types import METHOD_NOT_FOUND
 
+from connectors.definitions import is_page_address
 from connectors.errors import InvalidAnswer, Unsupported
 from connectors.formats.json import as_object
 from connectors.network.redaction import printable, shorten
@@ -115,7 +116,7 @@ class Questions:
         if method != "elicitation/create":
             return True
         mode = str(params.get("mode", "form"))
-        if mode == "url" and not str(params.get("url")).lower().startswith(("https://", "http://")):
+        if mode == "url" and not is_page_address(params.get("url")):
             return False
         # An empty capability means forms.
         return mode in (capability or {"form": {}})

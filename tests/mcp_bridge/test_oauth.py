@@ -386,6 +386,32 @@ def test_a_code_is_good_once_and_its_reuse_ends_what_came_of_it(agent: Agent) ->
     assert agent.refresh(before["refresh_token"]).status_code == 200, "of another sign-in"
 
 
+def test_a_parameter_that_is_sent_twice_is_refused(agent: Agent) -> None:
+    """RFC 6749, 3.1 and 3.2: whichever is sent twice, and whether both are the same."""
+    agent.connect("anna")
+    form = {
+        "grant_type": "refresh_token", "refresh_token": agent.tokens["refresh_token"],
+        "client_id": agent.client_id, "scope": "workflows:read",
+    }  # fmt: skip
+    headers = {"content-type": "application/x-www-form-urlencoded"}
+    for path, sent in (
+        ("/oauth/token", form),
+        ("/oauth/revoke", {"token": "x", "client_id": agent.client_id}),
+    ):
+        for name in sent:
+            for value in (sent[name], "other"):
+                body = urlencode([*sent.items(), (name, value)])
+                answer = agent.browser.post(path, content=body, headers=headers)
+                assert (answer.status_code, answer.json()["error"]) == (400, "invalid_request"), body
+                answer = agent.browser.post(f"{path}?{urlencode({name: value})}", data=sent)
+                assert (answer.status_code, answer.json()["error"]) == (400, "invalid_request"), body
+    for name in ("client_id", "redirect_uri", "state", "scope", "code_challenge"):
+        twice = f"{agent.address()}&{urlencode({name: 'x'})}"
+        answer = agent.browser.get(twice)
+        assert answer.status_code == 400 and "location" not in answer.headers
+    assert agent.refresh().status_code == 200
+
+
 def test_characters_that_no_database_stores_are_refused_as_other_wrong_ones(
     agent: Agent, subtests: pytest.Subtests
 ) -> None:
