@@ -472,8 +472,7 @@ def lacks_approval(execution: Execution) -> bool:
 def _read_workflow(execution: Execution) -> Any:
     """As of now, with the toolsets that require approval, and `revision`, at which that is known to hold."""
     requiring = Toolset.objects.filter(enabled=True, approval_required=True)
-    rows = Workflow.objects.select_related("source").defer("input_schema", "output_schema", "description")
-    known = rows.annotate(
+    known: Any = Workflow.objects.select_related("source").annotate(
         revision=Subquery(Revision.objects.values("number")[:1]), is_in_question=Exists(requiring)
     )
     workflow = known.filter(pk=execution.workflow_id).first()

@@ -260,7 +260,7 @@ def register(request: HttpRequest) -> HttpResponseBase:
     try:
         if len(request.body) > LARGEST_REGISTRATION:
             raise server.InvalidClient(f"The metadata must not be larger than {LARGEST_REGISTRATION} bytes.")
-        document = parse_json(request.body)
+        document = parse_json(request.body, given=True)
         if not isinstance(document, dict):
             raise server.InvalidClient("The request body must be a JSON object.")
         application = server.register(document)

@@ -92,10 +92,8 @@ def _object_without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def find_repetition(data: bytes) -> str:
     """A sentence if an object of the valid JSON has a name twice; else empty."""
-    if len(data) >= LARGE and _parse_quickly(data, MAX_DEPTH):
-        return ""
     try:
-        json.loads(data, object_pairs_hook=_object_without_repetition)
+        NOTICING.decode(data.decode())
     except UnreadableJSON as problem:
         return str(problem)
     except (ValueError, RecursionError):
@@ -255,6 +253,7 @@ def _finite(digits: str) -> float:
 
 
 ENCODE = json.JSONEncoder(separators=(",", ":")).encode
+NOTICING = json.JSONDecoder(object_pairs_hook=_object_without_repetition)
 DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite)
 
 

@@ -207,7 +207,7 @@ async def _read_document(address: str) -> dict[str, Any]:
     if answer.status != 200 or not (media_type == "application/json" or media_type.endswith("+json")):
         raise CIMDError(f"{answer.url} returned {answer.status} {media_type!r} instead of a JSON document")
     try:
-        document = parse_json(answer.body)
+        document = parse_json(answer.body, given=True)
     except UnreadableJSON:
         raise CIMDError(f"{answer.url} is not JSON") from None
     if not isinstance(document, dict):

@@ -1,5 +1,6 @@
 """The rules that hold when a run starts decide whether it needs approval, and whose (H10, H11)."""
 
+import asyncio
 import threading
 from collections.abc import Callable
 from datetime import timedelta
@@ -20,12 +21,14 @@ from executions.queue import admit_queued
 from executions.starting import create_execution
 from tests.connectors.scripted import replies
 from tests.executions.engines import WireEngine, completed
-from tests.executions.queueing import make_queued
+from tests.executions.held import HeldRuns
+from tests.executions.queueing import hold_one, make_queued, names_of, queue_up, runs
 from tests.executions.steps import advance_due_executions, make_active, read, request_for, wrapping_statements
 from tests.executions.test_approvals import anna, ben
 from tests.factories import make_toolset
+from tests.mcp_bridge.database import in_database
 
-__all__ = ["anna", "ben"]
+__all__ = ["anna", "ben", "runs"]
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
@@ -94,6 +97,26 @@ def test_a_call_that_waits_to_start_needs_the_approval_that_is_required_since(
     decide(asked.pk, user=anna, verdict="approve")
     work()
     assert (read(asked).state, engine.count("start")) == (State.RUNNING, 1)
+
+
+async def test_a_client_that_waits_in_the_queue_is_told_at_once(
+    runs: HeldRuns, workflow: Workflow, anna: User, configured: Any
+) -> None:
+    configured(max_concurrent_per_caller=1)
+    first = await hold_one(runs)
+    second = await queue_up("second")
+    await in_database(require_by_workflow)()
+    runs.end()
+    assert (await asyncio.wait_for(first, 20)).succeeded
+    held = await asyncio.wait_for(second, 20)
+    assert held.state == State.UNAPPROVED
+    assert not (await in_database(read)(held)).is_awaited
+    await in_database(lambda: decide(held.pk, user=anna, verdict="approve"))()
+    working = asyncio.ensure_future(in_database(work)())
+    await asyncio.to_thread(runs.wait_for, 2)
+    runs.end_all()
+    await working
+    assert names_of(runs) == ["first", "second"]
 
 
 def test_a_call_whose_arguments_match_no_rule_starts_as_before(

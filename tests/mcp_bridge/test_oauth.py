@@ -727,7 +727,10 @@ def test_a_registration_that_could_harm_is_refused(agent: Agent, metadata: Any, 
     assert not Application.objects.exists()
 
 
-@pytest.mark.parametrize("body", [b"", b"[]", b"\xff", b"1", b"[" * 5000])
+TWICE = b'{"redirect_uris": ["http://127.0.0.1/a"], "redirect_uris": ["http://127.0.0.1/b"]}'
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b"\xff", b"1", b"[" * 5000, TWICE])
 def test_what_is_no_registration_is_refused(agent: Agent, body: bytes) -> None:
     assert agent.browser.post("/oauth/register", content=body).status_code == 400
 
