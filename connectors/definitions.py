@@ -5,7 +5,6 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Any, Literal
-from urllib.parse import urlsplit
 
 from pydantic import (
     AliasChoices,
@@ -185,17 +184,6 @@ class FeatureDefinition(BaseModel):
     description: Text = Field(default="", max_length=5_000)
     mime_type: str = Field(default="", max_length=LONGEST_MIME_TYPE, pattern="^[ -~]*$")
     arguments: list[PromptArgument] = Field(default_factory=list, max_length=MOST_ARGUMENTS)
-
-
-def is_page_address(url: Any) -> bool:
-    """Whether a browser may be sent there: to the host that people read in it."""
-    if not isinstance(url, str) or not ADDRESS.fullmatch(url) or UNSAFE.search(url):
-        return False
-    try:
-        parts = urlsplit(url)
-    except ValueError:
-        return False
-    return parts.scheme in ("http", "https") and bool(parts.hostname) and "@" not in parts.netloc
 
 
 def runs_as_script(uri: str) -> bool:

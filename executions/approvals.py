@@ -57,6 +57,7 @@ LONGEST_WORDS = 2_000
 SWEPT_AT_ONCE = 100
 RETRY_SECONDS = 60
 Verdict = ApprovalDecision.Verdict
+Standing = StandingApproval | None
 
 
 class NotDecided(Exception):
@@ -162,12 +163,7 @@ def check_room(caller: Caller) -> None:
 
 
 def request_approval(
-    execution: Execution,
-    need: Need,
-    binding: Binding,
-    *,
-    asked_by: int | None,
-    standing: StandingApproval | None = None,
+    execution: Execution, need: Need, binding: Binding, user: int | None, standing: Standing = None
 ) -> None:
     """In the transaction that records the execution or takes it out of the queue; with `standing` it is
     approved already. Decisions that were taken before count."""
@@ -178,7 +174,7 @@ def request_approval(
         approvers_needed=need.approvers,
         binding=binding.digest,
         content=binding.content,
-        asked_by_id=asked_by,
+        asked_by_id=user,
         requested_at=now,
         expires_at=now + timedelta(hours=settings.CATALOGUE.approval_hours),
         standing=standing,
@@ -446,11 +442,12 @@ def begin_if_approved(execution: Execution) -> bool:
     """Let it start if the rules of this moment do. If not, it fails, or waits for approval again. False also
     if another process was faster, or it was cancelled."""
     while (workflow := _read_workflow(execution)) is not None:
-        if why := _why_outdated(execution, workflow):
-            execution.fail(why, kind=ErrorKind.CONFIGURATION)
-            return False
-        if (need := _find_lack(execution, workflow)) is not None:
-            _ask_again(execution, workflow, need)
+        fault = _find_fault(execution, workflow)
+        if isinstance(fault, Need):
+            _ask_again(execution, workflow, fault)
+        elif fault:
+            execution.fail(fault, kind=ErrorKind.CONFIGURATION)
+        if fault:
             return False
         execution.workflow = workflow
         changed = Revision.objects.filter(number__gt=workflow.revision or 0)
@@ -464,9 +461,7 @@ def begin_if_approved(execution: Execution) -> bool:
 def lacks_approval(execution: Execution) -> bool:
     """Whether a start that may have been sent must not be repeated."""
     workflow = _read_workflow(execution)
-    if workflow is None or _why_outdated(execution, workflow):
-        return True
-    return _find_lack(execution, workflow) is not None
+    return workflow is None or bool(_find_fault(execution, workflow))
 
 
 def _read_workflow(execution: Execution) -> Any:
@@ -481,26 +476,21 @@ def _read_workflow(execution: Execution) -> Any:
     return workflow
 
 
-def _why_outdated(execution: Execution, workflow: Workflow) -> str:
-    """Empty if what was approved, if anything, is what would start."""
-    if not execution.approval_hash:
-        return ""
-    approval = Approval.objects.filter(pk=execution.pk).first()
-    if approval is None or approval.state != Approval.State.APPROVED:
-        return "It was not started: it has no approval."
-    binding = bind(workflow, execution.payload.input, execution.caller)
-    if binding.digest == approval.binding == execution.approval_hash:
-        return ""
-    what = "its arguments are not" if binding.content == approval.content else "the workflow is no longer"
-    return f"It was not started: {what} what was approved. Call the tool again for a new approval."
-
-
-def _find_lack(execution: Execution, workflow: Workflow) -> Need | None:
-    """The need that its approvals do not meet, if any."""
-    if not workflow.may_need_approval or (need := find_need(workflow, execution.payload.input)) is None:
+def _find_fault(execution: Execution, workflow: Workflow) -> str | Need | None:
+    """Why it can never start, or the need that its approvals do not meet."""
+    if not (execution.approval_hash or workflow.may_need_approval):
         return None
     approval = Approval.objects.select_related("standing").filter(pk=execution.pk).first()
-    if approval is None:
+    if execution.approval_hash:
+        if approval is None or approval.state != Approval.State.APPROVED:
+            return "It was not started: it has no approval."
+        binding = bind(workflow, execution.payload.input, execution.caller)
+        if not binding.digest == approval.binding == execution.approval_hash:
+            is_same = binding.content == approval.content
+            what = "its arguments are not" if is_same else "the workflow is no longer"
+            return f"It was not started: {what} what was approved. Call the tool again for a new approval."
+    need = find_need(workflow, execution.payload.input)
+    if need is None or approval is None:
         return need
     standing = approval.standing
     by_standing = 0 if standing is None or standing.revoked_at else standing.approvers
@@ -512,8 +502,7 @@ def _ask_again(execution: Execution, workflow: Workflow, need: Need) -> None:
     binding = bind(workflow, execution.payload.input, execution.caller)
     if execution.hold_for_approval(" ".join(need.reasons), approval_hash=binding.digest):
         users = get_user_model().objects.filter(pk=execution.payload.metadata.get(ASKED_BY))
-        asked_by = users.values_list("pk", flat=True).first()
-        request_approval(execution, need, binding, asked_by=asked_by)
+        request_approval(execution, need, binding, users.values_list("pk", flat=True).first())
 
 
 def describe_wait(execution: Execution) -> str:

@@ -398,7 +398,7 @@ def _record_unapproved(
             approval_hash=binding.digest,
         )
         insert_execution(execution, request, workflow, ("unapproved", " ".join(need.reasons)))
-        approvals.request_approval(execution, need, binding, asked_by=request.caller.user_id)
+        approvals.request_approval(execution, need, binding, request.caller.user_id)
     return execution
 
 
@@ -436,8 +436,7 @@ def _record(
             execution.approval_hash = binding.digest
             events.append(("approved", approvals.describe_standing(standing)))
             insert_execution(execution, request, workflow, *events)
-            asked_by = request.caller.user_id
-            approvals.request_approval(execution, need, binding, asked_by=asked_by, standing=standing)
+            approvals.request_approval(execution, need, binding, request.caller.user_id, standing)
         if is_cached:
             count_run(execution, fresh=request.fresh)
     return execution

@@ -320,14 +320,9 @@ def _well_formed(view: Any) -> Any:
 
     @wraps(view)
     def answer(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
-        sent = [
-            (name, value)
-            for form in (request.GET, request.POST)
-            for name, values in form.lists()
-            for value in values
-        ]
-        once = [name for name, _ in sent if name != "resource"]
-        if len(set(once)) < len(once) or any("\0" in value for _, value in sent):
+        forms = (*request.GET.lists(), *request.POST.lists())
+        once = [name for name, values in forms for _ in values if name != "resource"]
+        if len(set(once)) < len(once) or any("\0" in value for _, values in forms for value in values):
             return JsonResponse({"error": "invalid_request"}, status=400)
         response: HttpResponseBase = view(request, *args, **kwargs)
         return response

@@ -41,9 +41,7 @@ SYNTAX = (  # By PyYAML's messages, which may quote the text
 )
 STREAM_END = "'<stream end>'"
 MAX_BYTES = 1_048_576
-FREE_VALUES, FREE_CHARACTERS = 10_000, 1_000_000
-"""With its aliases expanded, a text may have so many, or as many values and ten times as many characters as
-it has bytes."""
+FREE_VALUES = 10_000  # With its aliases expanded, a text may have so many, or as many as it has bytes
 SHOWN_KEY = 80
 Path = tuple[str | int, ...]
 WORDS = {
@@ -141,11 +139,10 @@ def compose(content: bytes, limits: "Limits", *, fast: bool) -> tuple[Node, list
         loader.dispose()
     # Before they are expanded: reading and checking values costs far more than counting them.
     if composer.has_aliases:
-        values, characters = _measure(root, {})
-        if values > limits.parts:
+        if (weight := _weigh(root, {})) > limits.parts:
             message = f"more than {limits.parts:,} values, or more than {limits.depth} levels"
             raise TooManyValues([Problem(1, "", message)])
-        if values > max(FREE_VALUES, len(content)) or characters > max(FREE_CHARACTERS, 10 * len(content)):
+        if weight > max(FREE_VALUES, len(content)):
             raise _stop(1, "its aliases ('*') repeat too much; write out what differs")
     return root, composer.problems
 
@@ -288,19 +285,14 @@ def read_values(content: bytes, *, limits: Limits, object_of: ObjectOf) -> Any:
     return _LenientReader(limits, object_of).document(root).value
 
 
-def _measure(node: Node, known: dict[int, tuple[int, int]]) -> tuple[int, int]:
-    """Values and characters; an alias counts like what it repeats."""
+def _weigh(node: Node, known: dict[int, int]) -> int:
+    """Values and keys, and each 100 characters of them; an alias counts like what it repeats."""
     if isinstance(node, Scalar):
-        return 1, len(node.text)
+        return 1 + len(node.text) // 100
     if id(node) not in known:
         # In the order of the text, in which an anchor precedes its aliases: a chain of them is no recursion.
-        pairs = node.entries if isinstance(node, Mapping) else [(None, item) for item in node.items]
-        values, characters = 1, 0
-        for key, inner in pairs:
-            characters += 0 if key is None else _measure(key, known)[1]
-            more_values, more_characters = _measure(inner, known)
-            values, characters = values + more_values, characters + more_characters
-        known[id(node)] = values, characters
+        inner = node.items if isinstance(node, ListNode) else [one for pair in node.entries for one in pair]
+        known[id(node)] = 1 + sum(_weigh(one, known) for one in inner)
     return known[id(node)]
 
 

@@ -460,16 +460,8 @@ class Execution(Transitions):
 
     def hold_for_approval(self, why: str, *, approval_hash: str) -> bool:
         """Out of the queue. Its result is not cached."""
-        return self._move(
-            [State.PENDING],
-            ("unapproved", why),
-            ours=True,
-            state=State.UNAPPROVED,
-            approval_hash=approval_hash,
-            admitted_at=None,
-            cache_key="",
-            **NO_LEASE,
-        )
+        out = {"state": State.UNAPPROVED, "admitted_at": None, "cache_key": "", **NO_LEASE}
+        return self._move([State.PENDING], ("unapproved", why), ours=True, approval_hash=approval_hash, **out)
 
     def approve(self, why: str) -> bool:
         """Into the queue; its timeout starts again when it is admitted."""

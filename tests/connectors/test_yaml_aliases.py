@@ -28,7 +28,7 @@ HOSTILE = {
     "mappings": multiplied(MAP, MAPS, 5),
     "merges": multiplied("{x: 1}", "{<<: [*, *, *], y: *, z: [*, *, *]}", 7),
     "a long text": "a: &a " + "x" * 100_000 + f"\nb: [{','.join(['*a'] * 900)}]",
-    "a long key": "? &k " + "x" * 1_000 + "\n: 1\nb:\n" + "- {? *k : 1}\n" * 5_000,
+    "a long key": "? &k " + "x" * 10_000 + "\n: 1\nb:\n" + "- {? *k : 1}\n" * 5_000,
     "very many": multiplied(LIST, LISTS, 12),
     "chains": "a0: &a0 [x]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}]\n" for n in range(1, 3_000)),
     "chains of keys": "? &a0 [x]\n: 1\n"
