@@ -82,10 +82,10 @@ class Execution(Transitions):
         """Release the lease; a worker continues at `next_attempt_at`."""
         return self._move(ACTIVE, when=models.Q(lease_holder=holder), **NO_LEASE)
 
-    def begin_start(self, *, when: models.Q) -> bool:
+    def begin_start(self, *, when: models.Q | None = None) -> bool:
         """Only for the lease holder, who alone may contact the engine."""
         ours = models.Q(lease_holder=self.lease_holder, cancel_requested_at=None)
-        return self._move([State.PENDING], when=ours & when, state=State.STARTING)
+        return self._move([State.PENDING], when=ours & (when or models.Q()), state=State.STARTING)
 
     def postpone_start(
         self,
