@@ -20,7 +20,7 @@ from executions.models import Approval, Execution, StandingApproval, State
 from executions.queue import admit_queued
 from executions.starting import create_execution
 from tests.connectors.scripted import replies
-from tests.executions.engines import WireEngine, completed
+from tests.executions.engines import WireEngine, completed, until
 from tests.executions.held import HeldRuns
 from tests.executions.queueing import hold_one, make_queued, names_of, queue_up, runs
 from tests.executions.steps import advance_due_executions, make_active, read, request_for, wrapping_statements
@@ -110,7 +110,7 @@ async def test_a_client_that_waits_in_the_queue_is_told_at_once(
     assert (await asyncio.wait_for(first, 20)).succeeded
     held = await asyncio.wait_for(second, 20)
     assert held.state == State.UNAPPROVED
-    assert not (await in_database(read)(held)).is_awaited
+    await until(lambda: not read(held).is_awaited, "that it was answered is recorded")
     await in_database(lambda: decide(held.pk, user=anna, verdict="approve"))()
     working = asyncio.ensure_future(in_database(work)())
     await asyncio.to_thread(runs.wait_for, 2)
