@@ -484,9 +484,7 @@ def _refresh_workflow(execution: Execution) -> int | None:
         return None
     version, revision, is_in_question = row
     if execution.approval_hash or execution.known_workflow.row_version != version:
-        execution.workflow = (
-            Workflow.objects.select_related("source").filter(pk=execution.workflow_id).first()
-        )
+        execution.workflow = Workflow.objects.select_related("source").filter(executions=execution.pk).first()
     if (workflow := execution.workflow) is None:
         return None
     if is_in_question or workflow.approving_toolsets:

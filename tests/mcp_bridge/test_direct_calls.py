@@ -117,6 +117,21 @@ def test_a_name_that_a_message_has_twice_is_refused_as_by_rest(
     assert wire_engine.count("start") == 0
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        '{"jsonrpc": "2.0", "id": 1, "id": 7, "method": "tools/list", "params": {}}',
+        '{"jsonrpc": "2.0", "id": 7, "method": "tools/list", "method": "tools/call", "params": {}}',
+        '{"jsonrpc": "2.0", "id": 7, "method": "ping", "params": {"_meta": {"a": 1, "a": 1}}}',
+    ],
+)
+def test_so_is_one_in_any_other_message(body: str, mcp_server: McpServer, token: str) -> None:
+    usual = {"accept": "application/json, text/event-stream", "authorization": f"Bearer {token}"}
+    headers = usual | {"content-type": "application/json"}
+    response = plain_http.post(mcp_server.url, headers=headers, content=body.encode(), timeout=20)
+    assert (response.status_code, response.json()["id"]) == (400, 7)
+
+
 def test_a_header_that_is_sent_twice_is_refused(mcp_server: McpServer, token: str, long_workflow: Workflow):
     twice = [*headers_of("report").items(), ("mcp-name", "other")]
     usual = {"accept": "application/json, text/event-stream", "authorization": f"Bearer {token}"}
