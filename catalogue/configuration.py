@@ -108,7 +108,7 @@ SOURCE = Curated(
     model=Source,
     fields=tuple(name for name in sources.UPDATABLE if name != "name"),
     otherwise=frozenset({"name", "kind", "config", "encrypted_credentials"}),
-    left_out=frozenset({"id", "created_at", "updated_at", "configured_at", *OBSERVED}),
+    left_out=frozenset({"id", "created_at", "updated_at", "configured_at", "reserved_keys", *OBSERVED}),
 )
 WORKFLOW = Curated(
     model=Workflow,
@@ -125,7 +125,7 @@ TOOLSET = Curated(
     model=Toolset,
     fields=tuple(name for name in curation.CHANGEABLE if name != "slug"),
     otherwise=frozenset({"slug", "picked"}),
-    left_out=frozenset({"id", "created_at", "updated_at"}),
+    left_out=frozenset({"id", "created_at", "updated_at", "reserved_keys"}),
 )
 FEATURE = Curated(
     model=ServerFeature,

@@ -225,3 +225,12 @@ def looks_of(text: str) -> set[str]:
     read = {plain.casefold(), plain.replace("I", "l").translate(PROTOTYPES).casefold()}
     words = [SEPARATORS.sub(" ", form.translate(LETTERS)) for form in read]
     return {BETWEEN_LETTERS.sub("", form).translate(DIGITS) for form in words} - {""}
+
+
+def look_alike(one: str, other: str) -> bool:
+    """Of names of accounts: like `looks_of`, but their separators count."""
+    first, second = (re.split(r"([.@+_-])", name) for name in (one, other))
+    return len(first) == len(second) and all(
+        mine == theirs or looks_of(mine) & looks_of(theirs)
+        for mine, theirs in zip(first, second, strict=True)
+    )

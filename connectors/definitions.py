@@ -32,6 +32,8 @@ LONGEST_MIME_TYPE = 255
 MOST_ARGUMENTS = 100
 ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,40}:[!-~]+")
 UNSAFE = re.compile(r'[<>"\\^`{|}]')  # Not allowed in URIs (RFC 3986), which clients therefore refuse
+SKIPPED = re.compile(r"[\x00-\x20\x7f-\x9f]+")  # By browsers, in addresses
+SCRIPTS = ("javascript:", "vbscript:", "data:text/html")
 any_url = TypeAdapter(AnyUrl)
 
 
@@ -185,8 +187,14 @@ class FeatureDefinition(BaseModel):
     arguments: list[PromptArgument] = Field(default_factory=list, max_length=MOST_ARGUMENTS)
 
 
+def runs_as_script(uri: str) -> bool:
+    return SKIPPED.sub("", uri).lower().startswith(SCRIPTS)
+
+
 def address_problem(uri: str) -> str:
     """Why a client could not use it as a URI; empty if it can."""
+    if runs_as_script(uri):
+        return "its address is a script"
     if not ADDRESS.fullmatch(uri) or UNSAFE.search(uri):
         return "its address is not a URI of printable ASCII characters"
     try:

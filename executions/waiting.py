@@ -249,7 +249,8 @@ class _Follower:
         try:
             if self._execution.is_queued:
                 await self._queue_up(self._execution)
-            while not self._execution.is_settled and await self._is_waited_for():
+            # Not one that came to need an approval in the queue
+            while self._execution.state in ACTIVE and await self._is_waited_for():
                 try:
                     self._execution = await self._take_step(self._execution)
                     self._news.set()

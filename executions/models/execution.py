@@ -24,6 +24,7 @@ from catalogue.models import Recorded, Workflow
 from connectors.network.redaction import printable
 from connectors.protocol import RunRef
 
+ASKED_BY = "user_id"  # The key in `metadata` of the user that the caller acts for
 SAID_BY = "said_by"  # The name in `metadata` of the administrator who resolved the run by hand
 
 

@@ -2,7 +2,8 @@
 
 PENDING -> STARTING -> RUNNING -> COMPLETED | FAILED | CANCELLED | TIMED_OUT
               \\-> UNCONFIRMED <-/
-UNAPPROVED -> PENDING | FAILED | CANCELLED | TIMED_OUT
+UNAPPROVED <-> PENDING
+UNAPPROVED -> FAILED | CANCELLED | TIMED_OUT
 
 UNAPPROVED: a person must approve it. PENDING: no engine has it yet. STARTING: one may have it, until its
 answer is recorded. States are never assigned: each verb is one compare-and-set UPDATE, and False means that
@@ -27,6 +28,7 @@ from connectors.network.redaction import printable
 from connectors.protocol import RunSnapshot, Started
 from executions.models.execution import (
     ACTIVE,
+    ASKED_BY,
     EVENT_COLUMNS,
     SAID_BY,
     Aftermath,
@@ -81,10 +83,10 @@ class Execution(Transitions):
         """Release the lease; a worker continues at `next_attempt_at`."""
         return self._move(ACTIVE, when=models.Q(lease_holder=holder), **NO_LEASE)
 
-    def begin_start(self) -> bool:
+    def begin_start(self, *, when: models.Q | None = None) -> bool:
         """Only for the lease holder, who alone may contact the engine."""
         ours = models.Q(lease_holder=self.lease_holder, cancel_requested_at=None)
-        return self._move([State.PENDING], when=ours, state=State.STARTING)
+        return self._move([State.PENDING], when=ours & (when or models.Q()), state=State.STARTING)
 
     def postpone_start(
         self,
@@ -465,6 +467,11 @@ class Execution(Transitions):
             **self._end(state, kind=kind, why=why, snapshot=None),
         )
 
+    def hold_for_approval(self, why: str, *, approval_hash: str) -> bool:
+        """Out of the queue. Its result is not cached."""
+        out = {"state": State.UNAPPROVED, "admitted_at": None, "cache_key": "", **NO_LEASE}
+        return self._move([State.PENDING], ("unapproved", why), ours=True, approval_hash=approval_hash, **out)
+
     def approve(self, why: str) -> bool:
         """Into the queue; its timeout starts again when it is admitted."""
         now = timezone.now()
@@ -624,6 +631,8 @@ def insert_execution(
 ) -> None:
     """The row with its payload, its first events and, if it has ended, its line in the statistics."""
     metadata: dict[str, Any] = {"version": workflow.version, "content_hash": workflow.content_hash}
+    if request.caller.user_id is not None:
+        metadata[ASKED_BY] = request.caller.user_id
     if request.client:
         metadata["client"] = request.client
     elif (here := origin.get()) is not None:

@@ -36,7 +36,7 @@ from connectors.protocol import (
     ignore_progress,
 )
 from executions import run_callers
-from executions.approvals import why_not_approved
+from executions.approvals import begin_if_approved, lacks_approval
 from executions.models import Aftermath, ErrorKind, Execution
 from executions.refusals import HELD_CHANGE
 from executions.run_callers import ANSWERS, Asker, withdraw
@@ -68,8 +68,6 @@ async def start(execution: Execution) -> None:
         await run_in_database(_record_too_late, execution)
     elif off := switched_off(execution.known_workflow, execution.door):
         why = f"It was not started: {off}."
-        await run_in_database(execution.fail, why, kind=ErrorKind.CONFIGURATION)
-    elif execution.approval_hash and (why := await run_in_database(why_not_approved, execution)):
         await run_in_database(execution.fail, why, kind=ErrorKind.CONFIGURATION)
     elif (arguments := await run_in_database(_begin, execution)) is not None:
         await send_start(execution, arguments)
@@ -244,8 +242,8 @@ async def _why_not_again(execution: Execution) -> str:
     # With another address, or without idempotent starts when it was sent, it would create a second run.
     if _settings_changed_since(execution):
         return "the source's settings were changed before this could be determined."
-    if execution.approval_hash and await run_in_database(why_not_approved, execution):
-        return "what was approved has since changed."
+    if await run_in_database(lacks_approval, execution):
+        return "it now lacks an approval."
     if not await _starts_are_idempotent(execution):
         return "the start was interrupted before the engine's answer was recorded."
     return "" if execution.looked_up_since is None else "the engine can no longer be asked about it."
@@ -274,11 +272,11 @@ async def _starts_are_idempotent(execution: Execution) -> bool:
 
 
 def _begin(execution: Execution, *, again: bool = False) -> dict[str, Any] | None:
-    """The arguments; None if another process was faster or it was cancelled."""
+    """The arguments; None if another process was faster, it was cancelled or it lacks an approval."""
     if again:
         is_ours = execution.hold(holder=execution.lease_holder, until=timezone.now() + LEASE)
     else:
-        is_ours = execution.begin_start()
+        is_ours = begin_if_approved(execution)
     return input_of(execution) if is_ours else None
 
 
