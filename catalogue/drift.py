@@ -450,6 +450,20 @@ def find_suspicious(value: Any) -> dict[str, None]:
     return found
 
 
+READ_BY_AGENTS = (
+    "name", "upstream_title", "description", "category", "version", "author", "tags", "input_schema",
+    "output_schema", "queries", "signals",
+)  # fmt: skip
+DIALECT = re.compile("\u201chttps?://json-schema\\.org/[\\w./#-]*\u201d")  # Schemas name it
+
+
+def warning_of(layer: Layer) -> str:
+    """Excerpts of all that agents can read, which may be instructions to them; empty if there are none."""
+    texts = texts_in([layer.get(name) for name in READ_BY_AGENTS])
+    found = find_suspicious(list(dict.fromkeys(texts)))  # Most of a schema's are its few keywords
+    return ", ".join([excerpt for excerpt in found if not DIALECT.fullmatch(excerpt)][:MOST_NAMED])
+
+
 def show_unseen(text: str) -> str:
     if text.isprintable():
         return text
