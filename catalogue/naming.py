@@ -226,13 +226,6 @@ def looks_of(text: str) -> set[str]:
     return {form.translate(DIGITS).replace("rn", "m") for form in joined} - {""}
 
 
-def reads_alike(one: str, other: str) -> bool:
-    """Whether only case and separators differ."""
-    readable = (unicodedata.normalize("NFKC", text).casefold() for text in (one, other))
-    first, second = ("".join(_words_of(text).split()) for text in readable)
-    return first == second
-
-
 def _words_of(text: str) -> str:
     """Without separators, and without accents on Latin letters; in other scripts, marks make other words."""
     if text.isascii():

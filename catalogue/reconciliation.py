@@ -23,7 +23,7 @@ from catalogue.exposure import Placement
 from catalogue.history import Actor, record_values
 from catalogue.interactions import read_interactions
 from catalogue.models import DiscoveryRun, Review, Revision, Source, Workflow
-from catalogue.naming import BUILT_IN_TOOLS, DISGUISES, counted, looks_of, make_tool_name, reads_alike
+from catalogue.naming import BUILT_IN_TOOLS, DISGUISES, SEPARATORS, counted, looks_of, make_tool_name
 from catalogue.presentation import read_hints, read_icons
 from catalogue.schema_limits import UnsafeSchema
 from catalogue.schemas import check_input_schema, check_output_schema
@@ -245,8 +245,7 @@ def _apply(
     _judge(current, listing, changes, looks, policy)
     if enable is None:
         _review_new(current, changes)
-    _look_for_imitations(looks, listing, changes, hide=by_itself)
-    _look_for_commands(listing, changes)
+    _look_for_dangers(looks, listing, changes, hide=by_itself)
     replaced = [] if by is None else [*changes.updated, *changes.returned]
     before = _rows_as_stored(current, replaced)
     _write(current, changes)
@@ -377,12 +376,16 @@ class _Names:
         return name
 
 
-def _look_for_imitations(looks: "_Lookalikes", listing: Listing, changes: _Changes, *, hide: bool) -> None:
-    """Flag new and changed workflows that resemble another tool. `hide`: nothing of the source is reviewed
-    before agents see it, so a workflow is hidden for a curator when it begins to resemble the other tool, and
-    not again at each change."""
+def _look_for_dangers(looks: "_Lookalikes", listing: Listing, changes: _Changes, *, hide: bool) -> None:
+    """Flag new and changed workflows that resemble another tool, or whose texts may instruct agents.
+    `hide`: nothing of the source is reviewed before agents see it, so a workflow is hidden for a curator when
+    it begins to resemble the other tool, and not again at each change."""
     new = sorted(changes.new, key=lambda workflow: len(DISGUISES.findall(workflow.name)))
     for position, workflow in enumerate([*new, *changes.updated, *changes.returned]):
+        warned, workflow.warning = workflow.warning, warning_of(layer_of(workflow))
+        if workflow.warning not in ("", warned):
+            message = f"Its texts may try to command agents: {workflow.warning}."
+            listing.flag(workflow.upstream_id, workflow.name, message)
         before, workflow.resembles = workflow.resembles, looks.find(workflow)
         if not workflow.resembles:
             looks.add(workflow)
@@ -399,20 +402,11 @@ def _look_for_imitations(looks: "_Lookalikes", listing: Listing, changes: _Chang
         listing.flag(workflow.upstream_id, workflow.name, message)
 
 
-def _look_for_commands(listing: Listing, changes: _Changes) -> None:
-    """Flag new and changed workflows with texts that may be instructions to agents; it decides nothing."""
-    for workflow in [*changes.new, *changes.updated, *changes.returned]:
-        before, workflow.warning = workflow.warning, warning_of(layer_of(workflow))
-        if workflow.warning and workflow.warning != before:
-            message = f"Its texts may try to command agents: {workflow.warning}."
-            listing.flag(workflow.upstream_id, workflow.name, message)
-
-
 class _Known(NamedTuple):
     text: str
     name: str  # The engine's
     described: str
-    upstream_id: str | None  # Of the listed source, otherwise None
+    own_id: str | None  # The engine's id, of a workflow of the listed source
 
 
 class _Lookalikes:
@@ -426,49 +420,50 @@ class _Lookalikes:
     def _by_look(self) -> dict[str, list[_Known]]:
         known: dict[str, list[_Known]] = defaultdict(list)
         for name, title in BUILT_IN_TOOLS.items():
-            _know(known, "", f"the built-in tool {name}", None, name, title)
+            _know(known, name, title, described=f"the built-in tool {name}")
         others = Workflow.objects.filter(missing_since=None).exclude(~Q(resembles=""), source=self._source)
         shown = ("source", "upstream_id", "source__name", "name", "tool_name", "upstream_title")
         rows = others.order_by("first_seen_at", "pk").values_list(*shown, "title_override")
         for source, upstream_id, source_name, name, tool_name, *titles in rows:
             own_id = upstream_id if source == self._source.pk else None
             if own_id not in self._gone:
-                _know(known, name, f"{tool_name} of {source_name}", own_id, name, tool_name, *titles)
+                described = f"{tool_name} of {source_name}"
+                _know(known, name, tool_name, *titles, name=name, described=described, own_id=own_id)
         return known
 
     def add(self, workflow: Workflow) -> None:
-        name, described = workflow.name, f"{workflow.tool_name} of {self._source.name}"
-        _know(self._by_look, name, described, workflow.upstream_id, name, workflow.upstream_title)
+        texts, described = (workflow.name, workflow.upstream_title), f"{workflow.tool_name} of {self._source}"
+        own_id = workflow.upstream_id
+        _know(self._by_look, *texts, name=workflow.name, described=described, own_id=own_id)
 
     def find(self, workflow: Workflow) -> str:
-        """The first tool that it resembles, or empty. Names of two stages of an engine may be equal, and those
-        of one engine that knows its workflows by their ids."""
+        """The first tool that it resembles, or empty. Equal names are those of two stages of an engine, or of
+        an engine that knows its workflows by their ids."""
         texts = (workflow.name, workflow.upstream_title)
-        for look, text in sorted((look, text) for text in texts for look in looks_of(text)):
+        for look, own in sorted((look, text) for text in texts for look in looks_of(text)):
             alike = self._by_look.get(look, ())
-            # The text of an earlier listing was there first.
-            is_old = any((one.upstream_id, one.text) == (workflow.upstream_id, text) for one in alike)
+            # Within its source, only a new text can be an imitation.
+            is_new = (workflow.upstream_id, own) not in {(one.own_id, one.text) for one in alike}
             for one in alike:
-                is_foreign = one.upstream_id is None
-                if one.name != workflow.name and (is_foreign or not is_old and _passes(text, workflow, one)):
+                is_other = one.own_id is None or (is_new and _passes(own, workflow, one))
+                if one.name != workflow.name and is_other:
                     return one.described
         return ""
 
 
 def _know(
-    known: dict[str, list[_Known]], name: str, described: str, upstream_id: str | None, *texts: str
+    known: dict[str, list[_Known]], *texts: str, described: str, name: str = "", own_id: str | None = None
 ) -> None:
     for text in dict.fromkeys(texts):
         for look in looks_of(text):
-            known[look].append(_Known(text, name, described, upstream_id))
+            known[look].append(_Known(text, name, described, own_id))
 
 
 def _passes(text: str, workflow: Workflow, other: _Known) -> bool:
-    """Whether a text passes for that of another workflow of the source. Names are identifiers; titles with the
-    same words are no imitation, because versions of a workflow share them."""
-    if other.upstream_id == workflow.upstream_id:
-        return False
-    return (text, other.text) == (workflow.name, other.name) or not reads_alike(text, other.text)
+    """Within a source. Names are identifiers; titles that differ in case and separators are equal."""
+    plain, other_plain = (SEPARATORS.sub("", one).casefold() for one in (text, other.text))
+    is_name = (text, other.text) == (workflow.name, other.name)
+    return other.own_id != workflow.upstream_id and (is_name or plain != other_plain)
 
 
 def _compare_one(

@@ -77,6 +77,13 @@ def differences_of(review: Review, placement: Placement | None = None) -> list[D
     return judge_offer(review.workflow, offered, placement or Placement())
 
 
+def warning_of_review(review: Review, differences: Collection[Difference]) -> str:
+    """Excerpts of new texts, or of all of a new workflow, that may be instructions to agents."""
+    if review.kind == Review.Kind.NEW:
+        return review.workflow.warning
+    return ", ".join(dict.fromkeys(one.warning for one in differences if one.warning))
+
+
 def find_misfits(review: Review) -> list[str]:
     """The curator's settings that the offered schema breaks, a sentence or two each."""
     workflow = review.workflow
@@ -235,7 +242,7 @@ def _keep(reviews: list[Review], by: Actor, placement: Placement) -> None:
 
 def note_layer(workflow: Workflow, layer: Mapping[str, Any]) -> None:
     """For the history: what the row, as read, loses and gets."""
-    old, new = layer_of(workflow), layer_of(Workflow()) | layer
+    old, new = layer_of(workflow), layer_of(Workflow()) | {**layer}
     workflow.changed_besides = {name: [old[name], new[name]] for name in old if old[name] != new[name]}
 
 

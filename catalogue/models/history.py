@@ -1,8 +1,7 @@
 """What the catalogue's rows have in common: history, reservations, and the revision of what is exposed."""
 
 import time
-from collections.abc import Collection, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Collection, Sequence
 from typing import Any, ClassVar, NoReturn, Self, TypeVar
 
 from django.core.exceptions import ValidationError
@@ -25,8 +24,8 @@ class Recorded(models.Model):
     as_read: tuple[Sequence[str], Sequence[Any]] | None = None
     """Names and values of the columns as read; None for a row made in this process."""
     related_as_read: dict[str, Any] | None = None
-    changed_besides: Mapping[str, list[Any]] = MappingProxyType({})
-    """`{name: [old, new]}` of what a rule changed that no form edits; the next entry of the history has it."""
+    changed_besides: dict[str, list[Any]] = {}
+    """`{name: [old, new]}` of what a rule changed that no form edits; its entry in the history has it."""
 
     class Meta:
         abstract = True

@@ -149,7 +149,8 @@ PASSES = [  # Each passes for "billing.invoice.create" or "ticket.close"
     "tіcket.close", "TICKET.CLOSE", "ticket..close", "ticket.clоse", "ticket.сlose", "ticket.clοse",
 ]  # fmt: skip
 APART = [
-    ("report_v1", "report_v2"), ("report1", "report2"), ("report_1", "report_10"), ("report_1_2", "report_12"),
+    ("report_v1", "report_v2"), ("report1", "report2"), ("report_1", "report_10"),
+    ("report_1_2", "report_12"),
     ("report_v1.0", "report_v10"), ("invoice", "invoices"), ("ticket.close", "ticket.closed"),
     ("ticket.close", "tickets.close"), ("ticket.open", "ticket.close"), ("report", "report (copy)"),
     ("report", "report old"), ("My workflow", "My workflow 2"), ("user.read", "user.create"),
