@@ -262,32 +262,28 @@ def take_back(workflow: Workflow, wanted: Mapping[str, Any]) -> None:
     """Restore fields of the accepted layer, and the review: what the engine says instead is held again, and
     turned down where the source would follow it. Raises ValidationError."""
     review, state = Review.objects.filter(pk=workflow.pk).first(), wanted.get(REVIEW) or ""
-    before = review and review.state
-    layer = layer_of(workflow)
-    if restored := {name: wanted[name] for name in layer if name in wanted}:
-        layer |= restored
+    before, is_settled, follows = review and review.state, not state, False
+    offer: dict[str, Any] = {"workflow": workflow, "offer_hash": workflow.content_hash}
+    served = layer_of(workflow)
+    if restored := {name: wanted[name] for name in served if name in wanted}:
+        layer = served | restored
         layer["content_hash"] = hash_layer({"upstream_id": workflow.upstream_id, **layer})
-        review = review or Review(
-            workflow=workflow,
-            kind=Review.Kind.CHANGED,
-            offer_hash=workflow.content_hash,
-            offered=layer_of(workflow),
-        )
+        review = review or Review(kind=Review.Kind.CHANGED, offered=served, **offer)
+        is_settled = review.offer_hash == layer["content_hash"]
+        follows = workflow.source.change_policy == Source.ChangePolicy.FOLLOW
         note_layer(workflow, layer)
         serve_layers([(workflow, layer)])
         Revision.bump()
     elif state.startswith(Review.Kind.NEW):
         if workflow.enabled:
             raise ValidationError(f"{workflow} is enabled now: disable it instead.")
-        review = Review(workflow=workflow, kind=Review.Kind.NEW, offer_hash=workflow.content_hash)
-    if review is not None:
-        if review.offer_hash == layer["content_hash"] if restored else not state:
-            Review.objects.filter(pk=workflow.pk).delete()
-            review = None
-        else:
-            would_follow = restored and workflow.source.change_policy == Source.ChangePolicy.FOLLOW
-            review.kept_at = timezone.now() if would_follow or state.startswith("turned down") else None
-            review.save()
+        review = Review(kind=Review.Kind.NEW, **offer)
+    if is_settled:
+        Review.objects.filter(pk=workflow.pk).delete()
+        review = None
+    elif review is not None:
+        review.kept_at = timezone.now() if follows or state.startswith("turned down") else None
+        review.save()
     workflow.changed_besides = {**workflow.changed_besides, REVIEW: [before, review and review.state]}
 
 
