@@ -3,10 +3,12 @@
 import json
 from collections.abc import Iterator
 from contextlib import nullcontext
+from importlib import import_module
 from io import StringIO
 from typing import Any
 
 import pytest
+from django.apps import apps
 from django.core.management import CommandError, call_command
 from django.test import Client
 
@@ -135,6 +137,14 @@ def test_words_mark_and_do_not_hide_where_new_workflows_are_enabled(engine: Engi
     engine.workflows = [definition(1, description=IGNORE)]
     run = refresh_source(source)
     assert "report_1" in load_exposed_catalogue().workflows and MARK in run.flagged[0]["reason"]
+
+
+def test_an_upgrade_marks_what_was_listed_before(poisoned: Workflow) -> None:
+    """H7"""
+    Workflow.objects.update(warning="")
+    import_module("catalogue.migrations.0002_workflow_warning").mark_known(apps, None)
+    marked = Workflow.objects.exclude(warning="").get()
+    assert (marked.pk, marked.warning) == (poisoned.pk, poisoned.warning)
 
 
 # Enabling
