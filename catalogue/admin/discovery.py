@@ -141,13 +141,10 @@ class ReviewAdmin(base.PanelOnlyMixin, base.ButtonsMixin):
     # The page of one
 
     def get_buttons(self, request: HttpRequest, obj: Review) -> list[base.Button]:
-        primary = "keep" if _is_doubtful(obj, differences_of(obj)) else "accept"
+        variants = {"keep" if _is_doubtful(obj, differences_of(obj)) else "accept": "primary"}
         return [
             replace(
-                one,
-                values=_shown(obj),
-                label=_label(one, obj),
-                variant="primary" if one.name == primary else "default",
+                one, values=_shown(obj), label=_label(one, obj), variant=variants.get(one.name, "default")
             )
             for one in super().get_buttons(request, obj)
             if one.name != "keep" or obj.kept_at is None
@@ -422,21 +419,13 @@ def _ask_to_accept(
     if "post" in request.POST or not awaiting:
         _decide_selected(request, reviews, _accept_seen, "Accepted")
         return None
-    held = [
-        (review, differences_of(review, placement))
-        for review in reviews.select_related("workflow__source")[:SHOWN_AT_ONCE]
-    ]
+    rows = reviews.select_related("workflow__source")[:SHOWN_AT_ONCE]
+    held = [(review, differences_of(review, placement)) for review in rows]
     held.sort(key=lambda one: not _is_doubtful(*one))
     first = f"; this accepts the first {len(held)}" if awaiting > len(held) else ""
+    note, shown = f"{what}: {awaiting:,}{first}", [_to_accept(*one) for one in held]
     return base.ask_for_selected(
-        pages,
-        request,
-        selected,
-        forms.Form,
-        "Accept changes",
-        lambda _: None,
-        note=f"{what}: {awaiting:,}{first}",
-        shown=[_to_accept(*one) for one in held],
+        pages, request, selected, forms.Form, "Accept changes", lambda _: None, note=note, shown=shown
     )
 
 
