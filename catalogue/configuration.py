@@ -119,7 +119,7 @@ WORKFLOW = Curated(
             *LISTED.values(), *LISTED_BESIDES,
         }
     ),
-    left_out=frozenset({"id", "content_hash", "first_seen_at", "changed_at", "row_version"}),
+    left_out=frozenset({"id", "content_hash", "warning", "first_seen_at", "changed_at", "row_version"}),
 )  # fmt: skip
 TOOLSET = Curated(
     model=Toolset,

@@ -450,6 +450,21 @@ def find_suspicious(value: Any) -> dict[str, None]:
     return found
 
 
+READ_BY_AGENTS = (
+    "name", "upstream_title", "description", "category", "version", "author", "tags", "input_schema",
+    "output_schema", "queries", "signals",
+)  # fmt: skip
+
+
+def warning_of(layer: Layer) -> str:
+    """Excerpts of all that agents can read, which may be instructions to them; empty if there are none. An
+    address alone, such as a schema's dialect, is none."""
+    texts = dict.fromkeys(texts_in([layer.get(name) for name in READ_BY_AGENTS]))
+    addresses = {f"\u201c{text}\u201d" for text in texts if text.startswith(("http://", "https://"))}
+    found = [excerpt for excerpt in find_suspicious(list(texts)) if excerpt not in addresses]
+    return ", ".join(found[:MOST_NAMED])
+
+
 def show_unseen(text: str) -> str:
     if text.isprintable():
         return text

@@ -47,6 +47,7 @@ from catalogue.configuration import (
 from catalogue.connections import secret_fields
 from catalogue.curation import MOST_FORMER_NAMES, POSITIONS_APART, UnknownWorkflows, write_toolset
 from catalogue.database import in_batches
+from catalogue.drift import warning_of
 from catalogue.features import change_feature, is_enabled_when_new, words_of
 from catalogue.history import (
     Actor,
@@ -62,6 +63,7 @@ from catalogue.models.workflow import describe_alias
 from catalogue.naming import counted, make_tool_name
 from catalogue.product_settings import InvalidSettings, change_settings, live_settings, settings_row
 from catalogue.reconciliation import read_listing
+from catalogue.review import note_layer, note_state
 from catalogue.sources import check_address_is_kept, configure_source, create_source, update_source
 from connectors.definitions import FeatureDefinition, explain, parse_definition
 from connectors.errors import Misconfigured
@@ -157,7 +159,7 @@ NOT_LISTED = (
     "`listed` has it"
 )
 DECIDED = (*WORKFLOW.fields, "enabled", "former_tool_names")
-DECLARED = (*LISTED.values(), *LISTED_BESIDES, "missing_since", "changed_at", "content_hash")
+DECLARED = (*LISTED.values(), *LISTED_BESIDES, "warning", "missing_since", "changed_at", "content_hash")
 UNCHECKED = ["source", "former_tool_names", *DECLARED]  # Columns that are validated elsewhere
 LISTED_PREFIX = "listed "
 Layer = Mapping[str, Any]  # The engine's fields of a workflow, by the model's names
@@ -187,7 +189,8 @@ class Workflows:
         declared = source.kind == DECLARED_HERE
         self.is_declared |= declared
         held = Review.objects.changes().filter(workflow__source=source)
-        offers = dict(held.values_list("workflow__upstream_id", "offer_hash"))
+        read = held.select_related("workflow").only("kind", "offer_hash", "kept_at", "workflow__upstream_id")
+        offers = {review.workflow.upstream_id: review for review in read}
         wanted = [one for one in listed if declared or one not in present or one in offers]
         layers = self._read_layers(source, wanted)
         for upstream_id in dict.fromkeys([*curated, *wanted]):
@@ -250,9 +253,12 @@ class Workflows:
         gone = [row.pk for row in self.removed]
         Workflow.objects.filter(pk__in=gone).update(missing_since=timezone.now())
 
-    def _accept(self, row: Workflow, layer: Layer, offer_hash: str) -> Layer | None:
-        if layer["content_hash"] != offer_hash:
+    def _accept(self, row: Workflow, layer: Layer, review: Review) -> Layer | None:
+        if layer["content_hash"] != review.offer_hash:
             return None
+        review.workflow = row
+        note_layer(row, layer)
+        note_state(review, None)
         self.accepted.append(row)
         return {**layer, MISSING: row.missing_since is not None}
 
@@ -339,6 +345,7 @@ def _take_layer(row: Workflow, layer: Layer) -> None:
     for name, value in layer.items():
         if name != MISSING:
             setattr(row, name, value)
+    row.warning = warning_of(layer)
     row.missing_since = (row.missing_since or now) if layer[MISSING] else None
 
 

@@ -24,6 +24,8 @@ class Recorded(models.Model):
     as_read: tuple[Sequence[str], Sequence[Any]] | None = None
     """Names and values of the columns as read; None for a row made in this process."""
     related_as_read: dict[str, Any] | None = None
+    changed_besides: dict[str, list[Any]] = {}
+    """`{name: [old, new]}` of what a rule changed that no form edits; its entry in the history has it."""
 
     class Meta:
         abstract = True

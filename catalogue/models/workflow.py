@@ -192,7 +192,13 @@ class Workflow(Exposing):
         max_length=255,
         blank=True,
         editable=False,
-        help_text="What its name or title can be mistaken for: a built-in tool, or one of another source.",
+        help_text="What its name or title can be mistaken for: a built-in tool, or another workflow.",
+    )
+    warning = models.TextField(
+        blank=True,
+        db_default="",
+        editable=False,
+        help_text="Excerpts of the engine's texts that may be instructions to agents.",
     )
     hints = JSONTextField(
         default=dict, editable=False, help_text="The engine's own MCP hints: {readOnlyHint: true, ...}."
@@ -553,3 +559,9 @@ class Review(models.Model):
 
     def __str__(self) -> str:
         return str(self.workflow)
+
+    @property
+    def state(self) -> str:
+        """For the history, such as `held 5f1d09c2ab34`."""
+        state = "new" if self.kind == self.Kind.NEW else "turned down" if self.kept_at else "held"
+        return f"{state} {self.offer_hash[:12]}"

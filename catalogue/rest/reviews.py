@@ -30,6 +30,7 @@ from catalogue.review import (
     differences_of,
     keep_accepted,
     offers_of,
+    warning_of_review,
 )
 
 TOOL_NAME = "[A-Za-z0-9_.-]+"
@@ -50,11 +51,17 @@ class ReviewSerializer(serializers.Serializer[Review]):
         source="offer_hash", help_text="Identifies the engine's current version. A decision must name it."
     )
     told = serializers.SerializerMethodField(help_text="What changed, in one line; empty for a new workflow.")
+    warning = serializers.SerializerMethodField(
+        help_text="Words by which its new texts, or all of a new workflow, may try to command agents."
+    )
     held_since = serializers.DateTimeField()
     kept_at = serializers.DateTimeField(allow_null=True, help_text="When it was turned down.")
 
     def get_told(self, review: Review) -> str:
         return describe_differences(self._differences(review))
+
+    def get_warning(self, review: Review) -> str:
+        return warning_of_review(review, self._differences(review))
 
     def _differences(self, review: Review) -> list[Difference]:
         return differences_of(review, self.context["placement"])
@@ -114,9 +121,7 @@ class DecisionSerializer(base.StrictSerializer):
     source = serializers.CharField(  # type: ignore[assignment]
         required=False, max_length=64, help_text="With `all`: the source's name."
     )
-    all = serializers.BooleanField(
-        default=False, help_text="Everything that awaits review at the source, in its current version."
-    )
+    all = serializers.BooleanField(default=False, help_text="Everything that awaits review at the source.")
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         if attrs["all"] == bool(attrs.get("offers")) or attrs["all"] != bool(attrs.get("source")):
@@ -127,9 +132,15 @@ class DecisionSerializer(base.StrictSerializer):
 
 
 class AcceptanceSerializer(DecisionSerializer):
-    """Several at once, or single fields of several."""
+    """Several at once, or single fields of several, with their reviewed offers; `all` is refused."""
 
     fields = _fields()  # type: ignore[assignment]
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        if attrs["all"]:
+            told = "Nothing is accepted unseen: list the reviews, and give the `offers` that you reviewed."
+            raise serializers.ValidationError({"all": [told]})
+        return super().validate(attrs)
 
 
 class DecidedSerializer(serializers.Serializer[Decided]):
@@ -252,7 +263,6 @@ class ReviewViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet
         },
         examples=[
             OpenApiExample("Some", {"offers": {"report_1": "5f1d..."}}, request_only=True),
-            OpenApiExample("All of a source", {"source": "orders", "all": True}, request_only=True),
             OpenApiExample(
                 "New words, not the new schema",
                 {"offers": {"report_1": "5f1d..."}, "fields": ["description"]},
@@ -290,8 +300,6 @@ class ReviewViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet
         decision = self.read_body(body)
         offers, unknown = _offers(decision)
         how: dict[str, Any] = {"fields": decision["fields"]} if "fields" in decision else {}
-        if decision["all"] and decide is accept_offers:
-            how["awaiting"] = offers
         decided = decide(offers, by=actor_of(self.request), **how)
-        decided.nothing_held += [*unknown, *decided.turned_down]
+        decided.nothing_held += unknown
         return Response(DecidedSerializer(decided).data)

@@ -128,7 +128,11 @@ def test_several_are_decided_at_once_and_the_rest_is_named(source: Source) -> No
         "only_whole": [],
     }
     assert set(listed(client, "kept=true")) == {"report_1"}
-    decided = client.post("/api/reviews/accept/", {"source": "erp", "all": True}, format="json").json()
+    unseen = client.post("/api/reviews/accept/", {"source": "erp", "all": True}, format="json")
+    assert unseen.status_code == 400 and "Nothing is accepted unseen" in str(unseen.json())
+    assert set(listed(client)) == {"report_2"}, "H6"
+    accepted = {"offers": {"report_2": listed(client)["report_2"]["offer"]}}
+    decided = client.post("/api/reviews/accept/", accepted, format="json").json()
     assert decided["done"] == ["report_2"] and not listed(client)
 
 
@@ -142,7 +146,7 @@ def test_who_may_not_curate_may_not_decide(source: Source) -> None:
     viewer = staff_session("view_workflow")
     assert viewer.get("/api/reviews/").status_code == 200
     body = {"source": "erp", "all": True}
-    assert viewer.post("/api/reviews/accept/", body, format="json").status_code == 403
+    assert viewer.post("/api/reviews/keep/", body, format="json").status_code == 403
     assert Review.objects.count() == 2
     assert staff_session("change_workflow").post("/api/reviews/keep/", body, format="json").status_code == 200
 

@@ -1,3 +1,4 @@
+import json
 from argparse import ArgumentParser
 from collections.abc import Iterable
 from functools import partial
@@ -5,9 +6,10 @@ from typing import Any
 
 from django.core.management.base import CommandError
 
+from catalogue.drift import READ_BY_AGENTS
 from catalogue.exposure import Placement
 from catalogue.history import command
-from catalogue.management.base import CatalogueCommand, source_named
+from catalogue.management.base import CatalogueCommand, add_consent_option, ask_for_consent, source_named
 from catalogue.models import DiscoveryRun, Review, Source, Workflow
 from catalogue.review import (
     ACCEPTABLE,
@@ -19,6 +21,7 @@ from catalogue.review import (
     differences_of,
     keep_accepted,
     offers_of,
+    warning_of_review,
 )
 
 BY = command("review_changes")
@@ -40,7 +43,7 @@ class Command(CatalogueCommand):
             nargs="+",
             default=[],
             metavar="NAME:OFFER",
-            help=f"{decision}* accepts everything, of the source if one is named",
+            help=f"{decision}* accepts everything, of the source if one is named, after it was shown",
         )
         parser.add_argument(
             "--field",
@@ -64,6 +67,8 @@ class Command(CatalogueCommand):
             help="with --source: the workflows that its held listing has lost are gone",
         )
 
+        add_consent_option(parser)
+
     def handle(self, *args: Any, **options: Any) -> None:
         source = None if options["source"] is None else source_named(options["source"])
         awaiting = Review.objects.awaiting()
@@ -78,6 +83,9 @@ class Command(CatalogueCommand):
         if options["fields"] and not options["accept"]:
             raise CommandError("--field requires --accept: --keep applies to whole workflows.")
         known = offers_of(awaiting)
+        if EVERYTHING in options["accept"] and known:
+            self._show(awaiting, source, in_full=True)
+            ask_for_consent(f"Accept {len(known):,}?", options)
         accept = partial(accept_offers, fields=options["fields"], awaiting=known)
         refused = [
             self._report(decide(_seen(options[name], known), by=BY), done)
@@ -87,21 +95,35 @@ class Command(CatalogueCommand):
         if message := " ".join(filter(None, refused)):
             raise CommandError(message)
 
-    def _show(self, awaiting: Any, source: Source | None) -> None:
+    def _show(self, awaiting: Any, source: Source | None, *, in_full: bool = False) -> None:
+        """Those with warnings first."""
         held = DiscoveryRun.objects.held().for_lists().select_related("source")
         for run in held if source is None else held.filter(source=source):
             self.stdout.write(f"{run.source}: {run.error}")
         reviews = awaiting.select_related("workflow__source").order_by("workflow__tool_name")
         placement = Placement()
-        for review in reviews.iterator():
+        told = ((review, differences_of(review, placement)) for review in reviews.iterator())
+        for review, differences in sorted(told, key=lambda one: not warning_of_review(*one)):
             offer = review.offer_hash[:SHOWN_OFFER]
             self.stdout.write(
                 f"{review.workflow.tool_name}:{offer} ({review.kind}, {review.workflow.source})"
             )
-            for difference in differences_of(review, placement):
+            for difference in differences:
                 warning = difference.warning and f"; may try to command agents: {difference.warning}"
                 self.stdout.write(f"  {difference.field}: {difference.text}{warning}")
+                for sign, value in (("-", difference.old), ("+", difference.new)) if in_full else ():
+                    self.stdout.write(f"    {sign} {json.dumps(value, ensure_ascii=False)}")
+            if review.kind == Review.Kind.NEW:
+                self._show_new(review.workflow, in_full=in_full)
         self.stdout.write(f"To review: {awaiting.count()}.")
+
+    def _show_new(self, workflow: Workflow, *, in_full: bool) -> None:
+        found = {"may try to command agents": workflow.warning, "can be mistaken for": workflow.resembles}
+        for told, value in found.items():
+            if value:
+                self.stdout.write(f"  {told}: {value}")
+        for field in READ_BY_AGENTS if in_full else ():
+            self.stdout.write(f"  {field}: {json.dumps(getattr(workflow, field), ensure_ascii=False)}")
 
     def _report(self, decided: Decided, done: str) -> str:
         self.stdout.write(f"{done}: {len(decided.done)}.")
