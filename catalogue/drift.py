@@ -1,5 +1,7 @@
-"""Differences between the accepted and the offered layer of a workflow; harmless only by a rule here."""
+"""Differences between the accepted and the offered layer of a workflow. A difference is harmless only by a
+rule here: it adds no text that agents can read, and breaks no call."""
 
+import json
 import re
 import unicodedata
 from collections.abc import Iterator, Mapping
@@ -7,11 +9,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from catalogue.naming import listed
+from catalogue.served_schemas import TYPES
 from connectors.formats.json import as_object
 
 ABSENT: Any = None
 Layer = Mapping[str, Any]  # The upstream fields of a workflow
 MOST_NAMED = 5
+SIDES = {"input_schema": "argument", "output_schema": "result"}
+ASPECTS = ("added", "required", "gone", "text", "values", "default", "bounds", "schema")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -22,6 +27,12 @@ class Difference:
     new: Any = ABSENT
     harmless: bool = False
     warning: str = ""  # Excerpts of new texts that may be instructions to agents
+    aspect: str = "schema"  # Of a schema, one of ASPECTS
+
+    @property
+    def kind(self) -> str:
+        """The field, or of a schema: `argument-added`, `result-text`."""
+        return f"{SIDES[self.field]}-{self.aspect}" if self.field in SIDES else self.field
 
 
 def find_differences(accepted: Layer, offered: Layer, *, starts_by_metadata: bool = True) -> list[Difference]:
@@ -29,22 +40,23 @@ def find_differences(accepted: Layer, offered: Layer, *, starts_by_metadata: boo
     # A cached answer runs nothing, so that a shorter cache time is harmless.
     caches_less = (offered["upstream_cache_seconds"] or 0) <= (accepted["upstream_cache_seconds"] or 0)
     found = [
-        *_of_text("name", "name", accepted, offered, typos=not starts_by_metadata),
-        *_of_text("upstream_title", "title", accepted, offered),
-        *_of_text("description", "description", accepted, offered),
+        *_of_value("name", "name", accepted, offered),
+        *_of_value("upstream_title", "title", accepted, offered),
+        # Agents choose by the description.
+        *_of_value("description", "description", accepted, offered, harmless=bool(offered["description"])),
         *_of_findings(accepted, offered),
         *_of_schema("input_schema", accepted, offered, INPUT),
         *_of_schema("output_schema", accepted, offered, OUTPUT),
         *_of_hints(accepted, offered),
         *_of_interactions("queries", "question", accepted, offered),
         *_of_interactions("signals", "signal", accepted, offered),
-        *_of_value("execution_type", "execution type", accepted, offered),
+        *_of_value("execution_type", "execution type", accepted, offered, harmless=False),
         *_of_value("upstream_cache_seconds", "cache time", accepted, offered, harmless=caches_less),
         *_of_metadata(accepted, offered, starts_by_metadata=starts_by_metadata),
         *(
             difference
-            for name, label in HARMLESS_FIELDS.items()
-            for difference in _of_value(name, label, accepted, offered, harmless=True)
+            for name, label in LABELS.items()
+            for difference in _of_value(name, label, accepted, offered)
         ),
     ]
     return [_with_warning(difference) for difference in found]
@@ -52,6 +64,11 @@ def find_differences(accepted: Layer, offered: Layer, *, starts_by_metadata: boo
 
 def is_harmless(differences: list[Difference]) -> bool:
     return all(difference.harmless for difference in differences)
+
+
+def kinds_held(differences: list[Difference]) -> list[str]:
+    """What a curator has to decide about: the kinds of the differences that are not harmless."""
+    return sorted({difference.kind for difference in differences if not difference.harmless})
 
 
 def describe_differences(differences: list[Difference]) -> str:
@@ -62,10 +79,79 @@ def describe_differences(differences: list[Difference]) -> str:
     return ", ".join([*shown, f"{more} more"] if more else shown)
 
 
+# New texts
+
+
+HIGHEST = {"maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties", "maxContains"}
+LOWEST = {"minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties", "minContains"}
+STANDARD = {
+    *HIGHEST, *LOWEST, "type", "enum", "items", "properties", "required", "additionalProperties",
+    "deprecated", "uniqueItems", "multipleOf", "description", "title", "inputSchema",
+}  # fmt: skip
+"""Keys that are no texts of the engine; all others are."""
+PROSE = ("description", "title", "upstream_title")
+WHITE_SPACE = re.compile(
+    r"[ \t\r\n]{1,40}"
+)  # A longer run counts as several, so that nothing grows unnoticed
+WITHOUT_WORDS = {  # By key, the values that tell agents nothing
+    "type": re.compile("|".join(TYPES)),
+    "category": re.compile("workflow"),  # Where the engine gives none
+    "version": re.compile(
+        r"(?=.{1,24}\Z)v?[0-9]+(?:[.+-](?:[0-9]+|(?:alpha|beta|dev|rc)(?:\.?[0-9]+)?)){0,4}"
+    ),
+}
+LONGEST_NUMBER = 2**64  # A longer one can spell a text
+Place = tuple[str, ...]  # The keys that lead to a text
+
+
+def new_texts(key: str, old: Any, new: Any) -> set[tuple[Place, str]]:
+    """The keys and strings of the new value of `key` that the old one does not have at the same place."""
+    return set(_texts(new, (key,))) - set(_texts(old, (key,)))
+
+
+def _texts(value: Any, place: Place) -> Iterator[tuple[Place, str]]:
+    match value:
+        case str():
+            text = _plain(value, place[-1])
+            without_words = WITHOUT_WORDS.get(place[-1])
+            if text and not (without_words and without_words.fullmatch(text)):
+                yield place, text
+        case int() if abs(value) > LONGEST_NUMBER:
+            yield place, hex(value)
+        case list():
+            for item in value:
+                yield from _texts(item, place)
+        case dict():
+            yield from ((place, key) for key in value if key not in STANDARD)
+            for key, item in _without_repetition(value).items():
+                yield from _texts(item, (*place, key))
+
+
+def _without_repetition(schema: dict[str, Any]) -> dict[str, Any]:
+    """Without the required names that are described."""
+    if not isinstance(required := schema.get("required"), list):
+        return schema
+    described = as_object(schema.get("properties"))
+    unnamed = [name for name in required if not (isinstance(name, str) and name in described)]
+    return schema | {"required": unnamed}
+
+
+def _plain(value: Any, key: str) -> Any:
+    """Without differences of white space in prose, where they mean nothing."""
+    match value:
+        case str() if key in PROSE:
+            return WHITE_SPACE.sub(" ", value).strip()
+        case list():
+            return [_plain(item, key) for item in value]
+        case dict():
+            return {name: _plain(item, name) for name, item in value.items()}
+    return value
+
+
 # Plain values
 
 
-HARMLESS_FIELDS = {
+LABELS = {
     "category": "category",
     "version": "version",
     "author": "author",
@@ -77,19 +163,20 @@ NOTHING: tuple[Any, ...] = ("", None, [], {})
 
 
 def _of_value(
-    field: str, label: str, accepted: Layer, offered: Layer, *, harmless: bool = False
+    field: str, label: str, accepted: Layer, offered: Layer, *, harmless: bool = True
 ) -> Iterator[Difference]:
     old, new = accepted[field], offered[field]
     if old != new:
-        yield Difference(
-            field=field, text=f"{_changed(old, new)} {label}", old=old, new=new, harmless=harmless
-        )
+        harmless = harmless and not new_texts(field, old, new)
+        yield Difference(field=field, text=_changed(old, new, label), old=old, new=new, harmless=harmless)
 
 
-def _changed(old: Any, new: Any) -> str:
+def _changed(old: Any, new: Any, label: str) -> str:
     if old in NOTHING:
-        return "new"
-    return "no" if new in NOTHING else "another"
+        return f"new {label}"
+    if isinstance(old, str) and isinstance(new, str) and _plain(old, PROSE[0]) == _plain(new, PROSE[0]):
+        return f"other white space in the {label}"
+    return f"no {label}" if new in NOTHING else f"another {label}"
 
 
 def _of_findings(accepted: Layer, offered: Layer) -> Iterator[Difference]:
@@ -128,16 +215,16 @@ def _of_hints(accepted: Layer, offered: Layer) -> Iterator[Difference]:
 
 
 def _of_metadata(accepted: Layer, offered: Layer, *, starts_by_metadata: bool) -> Iterator[Difference]:
-    """Connectors start workflows by it: an address, a queue, the code that runs."""
+    """Connectors start workflows by it: an address, a queue, the code that runs. Agents do not see it."""
     old, new = accepted["metadata"], offered["metadata"]
     for name in old | new:
         if old.get(name) == new.get(name) and (name in old) == (name in new):
             continue
         harmless = not starts_by_metadata and name != "output_is_promised"
-        message = f"metadata `{name}`" + ("" if harmless else ", by which it is run")
+        label = f"metadata `{name}`" + ("" if harmless else ", by which it is run")
         yield Difference(
             field="metadata",
-            text=f"{_changed(old.get(name), new.get(name))} {message}",
+            text=_changed(old.get(name), new.get(name), label),
             old=old.get(name),
             new=new.get(name),
             harmless=harmless,
@@ -154,69 +241,20 @@ def _of_interactions(field: str, noun: str, accepted: Layer, offered: Layer) -> 
         message = f"new {noun} `{name}`" if before is None else f"{noun} `{name}` is another"
         if after is None:
             message = f"{noun} `{name}` is gone"
-        yield Difference(field=field, text=message, old=before, new=after, harmless=before is None)
+        harmless = _same(_plain(before, ""), _plain(after, ""))
+        yield Difference(field=field, text=message, old=before, new=after, harmless=harmless)
 
 
-UNREAD = {"icons", "upstream_timeout_seconds", "upstream_cache_seconds"}
+UNREAD = {"upstream_timeout_seconds", "upstream_cache_seconds"}
 
 
 def _with_warning(difference: Difference) -> Difference:
-    """A text that may instruct agents is not harmless, unless it was there before."""
+    """Marks a text that may instruct agents, unless it was there before."""
     if difference.field in UNREAD or (difference.field == "metadata" and difference.harmless):
         return difference
     before = find_suspicious(difference.old)
     found = [excerpt for excerpt in find_suspicious(difference.new) if excerpt not in before]
-    if not found:
-        return difference
-    return replace(difference, harmless=False, warning=", ".join(found[:MOST_NAMED]))
-
-
-# Texts
-
-
-def _of_text(
-    field: str, label: str, accepted: Layer, offered: Layer, *, typos: bool = True
-) -> Iterator[Difference]:
-    old, new = accepted[field], offered[field]
-    if old != new:
-        yield _text_difference(field, label, old, new, typos=typos)
-
-
-def _text_difference(field: str, label: str, old: Any, new: Any, *, typos: bool = True) -> Difference:
-    if typos and is_typo(old, new):
-        return Difference(field=field, text=f"a typo in the {label}", old=old, new=new, harmless=True)
-    return Difference(field=field, text=f"{_changed(old, new)} {label}", old=old, new=new)
-
-
-PUNCTUATION = re.compile(r"[\s.,;:!'\"\u2018\u2019\u201c\u201d-]+")
-MOST_TYPOS = 2
-SHORTEST_WORD = 5  # In a shorter word one letter changes the meaning: now and not
-
-
-def is_typo(old: Any, new: Any) -> bool:
-    """Whether only spaces, punctuation, case, or one letter in each of at most two longer words differ."""
-    if not (isinstance(old, str) and isinstance(new, str)):
-        return False
-    before, after = PUNCTUATION.sub(" ", old).split(), PUNCTUATION.sub(" ", new).split()
-    if len(before) != len(after):
-        return False
-    differing = [pair for pair in zip(before, after, strict=True) if pair[0].casefold() != pair[1].casefold()]
-    return len(differing) <= MOST_TYPOS and all(_is_misspelt(*pair) for pair in differing)
-
-
-def _is_misspelt(old: str, new: str) -> bool:
-    """One letter added, removed or replaced, or two swapped, and never the first one."""
-    old, new = old.casefold(), new.casefold()
-    if min(len(old), len(new)) < SHORTEST_WORD or old[0] != new[0]:
-        return False
-    if not (old.isalpha() and new.isalpha()):
-        return False
-    start = next((at for at, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), None)
-    if start is None:
-        return abs(len(old) - len(new)) == 1
-    rest, other = old[start:], new[start:]
-    swapped = len(rest) == len(other) and rest[:2] == other[1::-1] and rest[2:] == other[2:]
-    return swapped or rest[1:] == other[1:] or rest[1:] == other or rest == other[1:]
+    return replace(difference, warning=", ".join(found[:MOST_NAMED]))
 
 
 # JSON Schema
@@ -241,16 +279,22 @@ OUTPUT = _Side("output_schema", "result field", "the result", is_output=True)
 
 def _of_schema(field: str, accepted: Layer, offered: Layer, side: _Side) -> Iterator[Difference]:
     old, new = accepted[field], offered[field]
+    added = new_texts(field, old, new)
     if old is None or new is None:
+        aspect = "added" if old is None else "gone"
         message = "new output schema" if old is None else "the output schema is gone"
+        harmless = old is None and not added
         if old != new:
-            yield Difference(field=field, text=message, old=old, new=new, harmless=old is None)
+            yield Difference(field=field, text=message, old=old, new=new, harmless=harmless, aspect=aspect)
         return
-    yield from _compare_schemas(old, new, "", side)
+    found = list(_compare_schemas(old, new, "", side))
+    yield from found
+    if added and is_harmless(found):
+        # The comparison overlooks what is no valid schema, such as `$defs` of an older dialect.
+        shown = listed([f"`{text}`" for _, text in sorted(added)], MOST_NAMED)
+        yield Difference(field=field, text=f"{side.whole} has new texts: {shown}", old=old, new=new)
 
 
-HIGHEST = {"maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties", "maxContains"}
-LOWEST = {"minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties", "minContains"}
 NESTED = {"$defs", "definitions", "items", "properties", "required"}
 
 
@@ -273,7 +317,11 @@ def _compare_schemas(old: Any, new: Any, path: str, side: _Side) -> Iterator[Dif
 
 def _same(old: Any, new: Any) -> bool:
     """Python considers 1 equal to true."""
-    return bool(old == new) and isinstance(old, bool) == isinstance(new, bool)
+    return bool(old == new) and _written(old) == _written(new)
+
+
+def _written(value: Any) -> str:
+    return json.dumps(value, sort_keys=True)
 
 
 def _compare_properties(
@@ -286,8 +334,13 @@ def _compare_properties(
         inner = f"{path}.{name}" if path else name
         was, is_now = name in needed_before, name in needed_after
         if name in before and name not in after:
-            message = f"{side.named(inner)} is gone"
-            yield Difference(field=side.field, text=message, old=before[name])
+            yield Difference(
+                field=side.field,
+                text=f"{side.named(inner)} is gone",
+                old=before[name],
+                harmless=not side.is_output and was >= is_now,
+                aspect="gone",
+            )
         elif name in after and name not in before:
             yield _new_property(inner, after[name], side, required=is_now)
         else:
@@ -298,12 +351,8 @@ def _compare_properties(
 
 def _new_property(path: str, schema: Any, side: _Side, *, required: bool) -> Difference:
     kind = "" if side.is_output else "required " if required else "optional "
-    return Difference(
-        field=side.field,
-        text=f"new {kind}{side.named(path)}",
-        new=schema,
-        harmless=side.is_output or not required,
-    )
+    aspect = "required" if required and not side.is_output else "added"
+    return Difference(field=side.field, text=f"new {kind}{side.named(path)}", new=schema, aspect=aspect)
 
 
 def _other_necessity(path: str, side: _Side, *, required: bool) -> Difference:
@@ -312,37 +361,66 @@ def _other_necessity(path: str, side: _Side, *, required: bool) -> Difference:
     else:
         message = f"{side.named(path)} is {'required now' if required else 'no longer required'}"
     old, new = ("optional", "required") if required else ("required", "optional")
-    return Difference(field=side.field, text=message, old=old, new=new, harmless=required == side.is_output)
+    harmless = required == side.is_output
+    return Difference(field=side.field, text=message, old=old, new=new, harmless=harmless, aspect="required")
 
 
 def _compare_definitions(old: dict[str, Any], new: dict[str, Any], side: _Side) -> Iterator[Difference]:
-    """New definitions are harmless; the places that refer to them are compared separately."""
+    """A definition that is gone is harmless; the places that refer to it are compared separately."""
     for keyword in ("$defs", "definitions"):
         before, after = as_object(old.get(keyword)), as_object(new.get(keyword))
         for name in before | after:
-            path = f"{keyword}/{name}"
-            if name not in after:
-                yield Difference(
-                    field=side.field, text=f"definition `{name}` is gone", old=before[name], harmless=True
-                )
-            elif name not in before:
-                message = f"new definition `{name}`"
-                yield Difference(field=side.field, text=message, new=after[name], harmless=True)
-            else:
-                yield from _compare_schemas(before[name], after[name], path, side)
+            if name in before and name in after:
+                yield from _compare_schemas(before[name], after[name], f"{keyword}/{name}", side)
+                continue
+            is_new = name in after
+            yield Difference(
+                field=side.field,
+                text=f"new definition `{name}`" if is_new else f"definition `{name}` is gone",
+                old=before.get(name),
+                new=after.get(name),
+                harmless=not is_new,
+                aspect="added" if is_new else "gone",
+            )
+
+
+NOTES = {"$comment", "example", "examples", "readOnly", "writeOnly", "contentMediaType", "contentEncoding"}
+"""Keywords that only describe, as do those that begin with `x-`."""
+ASSERTIONS = {"pattern", "format", "multipleOf", "uniqueItems", "propertyNames", "dependentRequired"}
+"""Keywords without which a schema is wider."""
 
 
 def _keyword_difference(
     keyword: str, old: dict[str, Any], new: dict[str, Any], path: str, side: _Side
 ) -> Difference:
     before, after = old.get(keyword), new.get(keyword)
-    named = side.named(path)
-    if keyword in ("description", "title"):
-        return _text_difference(side.field, f"{keyword} of {named}", before, after)
-    rule = {"type": _type_change, "enum": _enum_change}.get(keyword, _other_change)
-    message, widens, narrows = rule(keyword, old, new)
-    harmless = narrows if side.is_output else widens
-    return Difference(field=side.field, text=f"{named} {message}", old=before, new=after, harmless=harmless)
+    named, is_note = side.named(path), keyword in NOTES or keyword.startswith("x-")
+    if keyword in PROSE:
+        message, widens, narrows = _changed(before, after, f"{keyword} of {named}"), True, True
+    elif is_note:
+        widens = narrows = keyword not in new or _loses_some(before, after)
+        message = f"{named} has another `{keyword}`"
+    else:
+        rule = {"type": _type_change, "enum": _enum_change}.get(keyword, _other_change)
+        said, widens, narrows = rule(keyword, old, new)
+        message = f"{named} {said}"
+    return Difference(
+        field=side.field,
+        text=message,
+        old=before,
+        new=after,
+        harmless=(narrows if side.is_output else widens) and not new_texts(keyword, before, after),
+        aspect="text" if is_note or keyword in PROSE else _aspect(keyword, widens=widens),
+    )
+
+
+def _aspect(keyword: str, *, widens: bool) -> str:
+    if keyword == "enum" and widens:
+        return "values"
+    if keyword in ("default", "const"):
+        return "default"
+    is_bound = keyword in HIGHEST | LOWEST | ASSERTIONS | {"type", "enum", "additionalProperties"}
+    return "bounds" if is_bound else "schema"
 
 
 Change = tuple[str, bool, bool]  # Its description; whether it widens, and narrows, the allowed values
@@ -357,15 +435,27 @@ def _type_change(keyword: str, old: dict[str, Any], new: dict[str, Any]) -> Chan
 
 
 def _enum_change(keyword: str, old: dict[str, Any], new: dict[str, Any]) -> Change:
-    if "enum" not in new:
+    before, after = old.get(keyword, []), new.get(keyword, [])
+    if not (isinstance(before, list) and isinstance(after, list)):
+        return "has another `enum`", False, False
+    if keyword not in new:
         return "takes any value now", True, False
-    if "enum" not in old:
-        return f"takes only {_quoted(new['enum'])} now", False, True
-    gone = [value for value in old["enum"] if value not in new["enum"]]
-    more = [value for value in new["enum"] if value not in old["enum"]]
+    if keyword not in old:
+        return f"takes only {_quoted(after)} now", False, True
+    gone, more = _missing_from(after, before), _missing_from(before, after)
     parts = [f"no longer takes {_quoted(gone)}"] if gone else []
     parts += [f"takes {_quoted(more)} as well"] if more else []
     return " and ".join(parts) or "lists its values in another order", not gone, not more
+
+
+def _missing_from(values: list[Any], others: list[Any]) -> list[Any]:
+    """Of the others, those that the values lack."""
+    known = set(map(_written, values))
+    return [value for value in others if _written(value) not in known]
+
+
+def _loses_some(before: Any, after: Any) -> bool:
+    return isinstance(before, list) and isinstance(after, list) and not _missing_from(before, after)
 
 
 def _other_change(keyword: str, old: dict[str, Any], new: dict[str, Any]) -> Change:
@@ -380,6 +470,8 @@ def _other_change(keyword: str, old: dict[str, Any], new: dict[str, Any]) -> Cha
         widens = keyword not in new or _is_above(after, before, sign)
         narrows = keyword not in old or _is_above(before, after, sign)
         return message, widens, narrows
+    if keyword in ASSERTIONS:
+        return message, not after, not before
     if keyword == "additionalProperties" and not (isinstance(before, dict) or isinstance(after, dict)):
         takes_more = after is not False
         return f"takes {'further' if takes_more else 'no further'} fields now", takes_more, not takes_more

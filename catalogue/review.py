@@ -14,7 +14,7 @@ from catalogue.argument_overrides import find_override_problems
 from catalogue.connections import starts_by_metadata
 from catalogue.database import in_batches
 from catalogue.discovery import BeingRefreshed, RefreshRefused, make_due, refresh_source
-from catalogue.drift import Difference, describe_differences
+from catalogue.drift import ASPECTS, SIDES, Difference, describe_differences, kinds_held
 from catalogue.exposure import Placement
 from catalogue.history import Actor, record_change, record_changes
 from catalogue.models import DiscoveryRun, Review, Revision, Source, Workflow
@@ -28,6 +28,12 @@ NOTED_WITH = {"input_schema": ("schema_problem",), "name": ("resembles",), "upst
 """Findings that are accepted together with the field."""
 ACCEPTABLE = tuple(  # The fields that can be accepted alone
     name for name in LAYER_FIELDS if name not in ("content_hash", "schema_problem", "resembles")
+)
+
+
+KINDS = (  # Of differences
+    *(name for name in ACCEPTABLE if name not in SIDES),
+    *(f"{side}-{aspect}" for side in SIDES.values() for aspect in ASPECTS),
 )
 
 

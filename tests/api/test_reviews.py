@@ -44,7 +44,7 @@ def listed(client: Any, query: str = "") -> dict[str, dict[str, Any]]:
 
 def test_what_awaits_review_is_listed_with_its_differences(source: Source) -> None:
     client = administrator()
-    assert listed(client)["report_1"]["told"] == "argument `month` is gone, new required argument `password`"
+    assert listed(client)["report_1"]["told"] == "new required argument `password`, argument `month` is gone"
     assert set(listed(client, "source=erp&kind=changed")) == {"report_1", "report_2"}
     assert not listed(client, "kind=new") and not listed(client, "kept=true")
     assert [one["tool_name"] for one in client.get("/api/workflows/?review=changed").json()["results"]] == [
@@ -100,7 +100,7 @@ def test_some_fields_of_a_change_are_accepted_and_the_rest_stays_held(engine: En
     assert client.post("/api/reviews/accept/", body, format="json").json()["done"] == ["report_2", "report_3"]
     left = listed(client)
     assert {one["told"] for one in left.values()} == {
-        "argument `month` is gone, new required argument `password`"
+        "new required argument `password`, argument `month` is gone"
     }
     assert {name: one["offer"] for name, one in left.items()} == seen
     workflow = client.get("/api/workflows/report_1/").json()
