@@ -14,7 +14,7 @@ from catalogue.argument_overrides import find_override_problems
 from catalogue.connections import starts_by_metadata
 from catalogue.database import in_batches
 from catalogue.discovery import BeingRefreshed, RefreshRefused, make_due, refresh_source
-from catalogue.drift import ASPECTS, SIDES, Difference, describe_differences, kinds_held
+from catalogue.drift import ASPECTS, SIDES, Difference, describe_differences
 from catalogue.exposure import Placement
 from catalogue.history import Actor, record_change, record_changes
 from catalogue.models import DiscoveryRun, Review, Revision, Source, Workflow
