@@ -67,8 +67,9 @@ def is_harmless(differences: list[Difference]) -> bool:
 
 
 def kinds_held(differences: list[Difference]) -> list[str]:
-    """What a curator has to decide about: the kinds of the differences that are not harmless."""
-    return sorted({difference.kind for difference in differences if not difference.harmless})
+    """The kinds that need a decision: of the differences that are not harmless, else of all."""
+    held = [difference for difference in differences if not difference.harmless]
+    return sorted({difference.kind for difference in held or differences})
 
 
 def describe_differences(differences: list[Difference]) -> str:
@@ -97,7 +98,7 @@ WITHOUT_WORDS = {  # By key, the values that tell agents nothing
     "type": re.compile("|".join(TYPES)),
     "category": re.compile("workflow"),  # Where the engine gives none
     "version": re.compile(
-        r"(?=.{1,24}\Z)v?[0-9]+(?:[.+-](?:[0-9]+|(?:alpha|beta|dev|rc)(?:\.?[0-9]+)?)){0,4}"
+        r"(?=.{1,24}\Z)v?[0-9]+(?:[.+-](?:[0-9]+|(?:alpha|beta|build|dev|rc)(?:\.?[0-9]+)?)){0,4}"
     ),
 }
 LONGEST_NUMBER = 2**64  # A longer one can spell a text

@@ -14,7 +14,7 @@ from catalogue.argument_overrides import find_override_problems
 from catalogue.connections import starts_by_metadata
 from catalogue.database import in_batches
 from catalogue.discovery import BeingRefreshed, RefreshRefused, make_due, refresh_source
-from catalogue.drift import ASPECTS, SIDES, Difference, describe_differences
+from catalogue.drift import ASPECTS, SIDES, Difference, describe_differences, kinds_held
 from catalogue.exposure import Placement
 from catalogue.history import Actor, record_change, record_changes
 from catalogue.models import DiscoveryRun, Review, Revision, Source, Workflow
@@ -78,6 +78,13 @@ def differences_of(review: Review, placement: Placement | None = None) -> list[D
         return []
     offered = layer_of(Workflow()) | review.offered
     return judge_offer(review.workflow, offered, placement or Placement())
+
+
+def differing_only_in(reviews: QuerySet[Review], kinds: Collection[str]) -> QuerySet[Review]:
+    """Those of changed workflows where only these kinds of differences need a decision."""
+    placement, changed = Placement(), reviews.changes().select_related("workflow__source")  # type: ignore[attr-defined]
+    keys = [one.pk for one in changed if {*kinds} >= {*kinds_held(differences_of(one, placement))}]
+    return reviews.filter(pk__in=keys)
 
 
 def find_misfits(review: Review) -> list[str]:

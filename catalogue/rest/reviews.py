@@ -15,7 +15,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from catalogue.access import Scope
-from catalogue.drift import Difference, describe_differences
+from catalogue.drift import Difference, describe_differences, kinds_held
 from catalogue.exposure import Placement
 from catalogue.history import actor_of
 from catalogue.models import Review, Source, Workflow
@@ -24,10 +24,12 @@ from catalogue.rest import base
 from catalogue.rest.views import ApiViewSet
 from catalogue.review import (
     ACCEPTABLE,
+    KINDS,
     Decided,
     Offers,
     accept_offers,
     differences_of,
+    differing_only_in,
     keep_accepted,
     offers_of,
 )
@@ -50,11 +52,17 @@ class ReviewSerializer(serializers.Serializer[Review]):
         source="offer_hash", help_text="Identifies the engine's current version. A decision must name it."
     )
     told = serializers.SerializerMethodField(help_text="What changed, in one line; empty for a new workflow.")
+    differs_in = serializers.SerializerMethodField(
+        help_text="The kinds of the differences that need a decision, such as `tags` or `argument-added`."
+    )
     held_since = serializers.DateTimeField()
     kept_at = serializers.DateTimeField(allow_null=True, help_text="When it was turned down.")
 
     def get_told(self, review: Review) -> str:
         return describe_differences(self._differences(review))
+
+    def get_differs_in(self, review: Review) -> list[str]:
+        return kinds_held(self._differences(review))
 
     def _differences(self, review: Review) -> list[Difference]:
         return differences_of(review, self.context["placement"])
@@ -67,6 +75,7 @@ class DifferenceSerializer(serializers.Serializer[Any]):
     told = serializers.CharField(
         source="text", help_text="In words, such as: new required argument `password`."
     )
+    kind = serializers.CharField(help_text="What `only` chooses by.")
     old = serializers.JSONField(help_text="Null where there was nothing.")
     new = serializers.JSONField()
     harmless = serializers.BooleanField(help_text="The policy `careful` would have let this one through.")
@@ -117,10 +126,19 @@ class DecisionSerializer(base.StrictSerializer):
     all = serializers.BooleanField(
         default=False, help_text="Everything that awaits review at the source, in its current version."
     )
+    only = serializers.ListField(
+        child=serializers.ChoiceField(choices=KINDS),
+        required=False,
+        allow_empty=False,
+        help_text="With `all`: changes of which only these kinds of differences need a decision.",
+    )
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
-        if attrs["all"] == bool(attrs.get("offers")) or attrs["all"] != bool(attrs.get("source")):
-            raise serializers.ValidationError("Give either `offers`, or `source` and `all: true`.")
+        is_chosen = bool(attrs.get("source") or attrs.get("only"))
+        if attrs["all"] == bool(attrs.get("offers")) or attrs["all"] != is_chosen:
+            raise serializers.ValidationError(
+                "Give either `offers`, or `all: true` with `source`, `only` or both."
+            )
         if len(attrs.get("offers", ())) > MOST_OFFERS:
             raise serializers.ValidationError(f"At most {MOST_OFFERS:,} offers at a time.")
         return attrs
@@ -150,6 +168,11 @@ class DecidedSerializer(serializers.Serializer[Decided]):
 class ReviewFilters(django_filters.FilterSet):  # type: ignore[misc]
     source = django_filters.CharFilter(field_name="workflow__source__name", label="The source's name.")
     kind = django_filters.ChoiceFilter(choices=Review.Kind.choices)
+    only = base.MultipleChoiceFilter(
+        choices=[(kind, kind) for kind in KINDS],
+        method="filter_only",
+        label="Only these kinds of differences need a decision.",
+    )
     kept = base.StrictBooleanFilter(
         field_name="kept_at",
         lookup_expr="isnull",
@@ -158,6 +181,9 @@ class ReviewFilters(django_filters.FilterSet):  # type: ignore[misc]
     )
     ordering = base.StableOrdering(fields=["held_since", ("workflow__tool_name", "workflow")])
 
+    def filter_only(self, reviews: QuerySet[Review], name: str, kinds: list[str]) -> QuerySet[Review]:
+        return differing_only_in(reviews, kinds)
+
 
 Decision = Callable[..., Decided]
 
@@ -165,10 +191,14 @@ Decision = Callable[..., Decided]
 def _offers(decision: dict[str, Any]) -> tuple[Offers, list[str]]:
     """The offers decided on, and unknown names. Raises Refusal."""
     if decision["all"]:
-        source = Source.objects.filter(name=decision["source"]).first()
-        if source is None:
-            raise base.Refusal(404, f"Nothing was changed: there is no source {decision['source']}.")
-        return offers_of(Review.objects.awaiting().filter(workflow__source=source)), []
+        reviews = Review.objects.awaiting()
+        if (name := decision.get("source")) is not None:
+            reviews = reviews.filter(workflow__source__name=name)
+            if not Source.objects.filter(name=name).exists():
+                raise base.Refusal(404, f"Nothing was changed: there is no source {name}.")
+        if "only" in decision:
+            reviews = differing_only_in(reviews, decision["only"])
+        return offers_of(reviews), []
     named = decision["offers"]
     keys = dict(Workflow.objects.filter(tool_name__in=named).values_list("tool_name", "pk"))
     offers = {keys[name]: named[name] for name in named if name in keys}
@@ -253,6 +283,7 @@ class ReviewViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet
         examples=[
             OpenApiExample("Some", {"offers": {"report_1": "5f1d..."}}, request_only=True),
             OpenApiExample("All of a source", {"source": "orders", "all": True}, request_only=True),
+            OpenApiExample("New tags", {"all": True, "only": ["tags"]}, request_only=True),
             OpenApiExample(
                 "New words, not the new schema",
                 {"offers": {"report_1": "5f1d..."}, "fields": ["description"]},

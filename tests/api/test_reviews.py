@@ -132,6 +132,35 @@ def test_several_are_decided_at_once_and_the_rest_is_named(source: Source) -> No
     assert decided["done"] == ["report_2"] and not listed(client)
 
 
+def test_changes_of_one_kind_are_accepted_in_one_act(engine: Engine, source: Source) -> None:
+    """H1: of whatever source, and only where nothing of another kind is held."""
+    client = administrator()
+    more = {"type": "object", "properties": {"month": {"type": "string"}, "page": {"type": "integer"}}}
+    engine.workflows = [
+        definition(1, inputSchema=more, version="1.5.0"),
+        definition(2, inputSchema=more, tags=["new"]),
+        definition(3, tags=["new"]),
+    ]
+    refresh_source(source)
+    assert {name: one["differs_in"] for name, one in listed(client).items()} == {
+        "report_1": ["argument-added"],
+        "report_2": ["argument-added", "tags"],
+        "report_3": ["tags"],
+    }
+    assert set(listed(client, "only=tags")) == {"report_3"}
+    assert set(listed(client, "only=tags&only=argument-added")) == {"report_1", "report_2", "report_3"}
+    assert client.get("/api/reviews/?only=words").status_code == 400
+    kinds = [one["kind"] for one in client.get("/api/reviews/report_1/").json()["differences"]]
+    assert kinds == ["argument-added", "version"]
+    for body in ({"only": ["tags"]}, {"only": ["words"], "all": True}, {"only": [], "all": True}):
+        assert client.post("/api/reviews/accept/", body, format="json").status_code == 400
+    body = {"only": ["argument-added"], "all": True}
+    assert client.post("/api/reviews/accept/", body, format="json").json()["done"] == ["report_1"]
+    body = {"only": ["tags"], "all": True, "source": "erp"}
+    assert client.post("/api/reviews/keep/", body, format="json").json()["done"] == ["report_3"]
+    assert set(listed(client)) == {"report_2"}
+
+
 @pytest.mark.parametrize("body", [{}, {"offers": {}}, {"all": True}, {"source": "erp", "offers": {"a": "b"}}])
 def test_a_decision_on_nothing_is_refused(body: dict[str, Any]) -> None:
     assert administrator().post("/api/reviews/accept/", body, format="json").status_code == 400

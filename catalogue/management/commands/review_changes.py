@@ -11,12 +11,14 @@ from catalogue.management.base import CatalogueCommand, source_named
 from catalogue.models import DiscoveryRun, Review, Source, Workflow
 from catalogue.review import (
     ACCEPTABLE,
+    KINDS,
     Decided,
     Offers,
     ReviewRefused,
     accept_offers,
     confirm_listing,
     differences_of,
+    differing_only_in,
     keep_accepted,
     offers_of,
 )
@@ -36,11 +38,18 @@ class Command(CatalogueCommand):
         decision = "tool names as shown, each with its offer, such as report_1:5f1d09c2ab34; "
         parser.add_argument("--source", metavar="NAME", help="only what this source changed")
         parser.add_argument(
+            "--only",
+            action="append",
+            choices=KINDS,
+            metavar="KIND",
+            help="only changes of which just this kind needs a decision, such as tags; may be repeated",
+        )
+        parser.add_argument(
             "--accept",
             nargs="+",
             default=[],
             metavar="NAME:OFFER",
-            help=f"{decision}* accepts everything, of the source if one is named",
+            help=f"{decision}* accepts everything that --source and --only leave",
         )
         parser.add_argument(
             "--field",
@@ -69,6 +78,8 @@ class Command(CatalogueCommand):
         awaiting = Review.objects.awaiting()
         if source is not None:
             awaiting = awaiting.filter(workflow__source=source)
+        if options["only"]:
+            awaiting = differing_only_in(awaiting, options["only"])
         if options["confirm_listing"]:
             self._confirm(source)
         if not (options["accept"] or options["keep"]):
@@ -100,7 +111,8 @@ class Command(CatalogueCommand):
             )
             for difference in differences_of(review, placement):
                 warning = difference.warning and f"; may try to command agents: {difference.warning}"
-                self.stdout.write(f"  {difference.field}: {difference.text}{warning}")
+                kind = f" [{difference.kind}]" if difference.kind != difference.field else ""
+                self.stdout.write(f"  {difference.field}: {difference.text}{kind}{warning}")
         self.stdout.write(f"To review: {awaiting.count()}.")
 
     def _report(self, decided: Decided, done: str) -> str:
