@@ -42,21 +42,12 @@ def outages_within(catalogue: ExposedCatalogue, outages: Outages, bounds: Bounds
     return tuple(outage for outage in outages if outage.source in sources)
 
 
-REASONS = {  # By the kind of error
-    "unreachable": "The engine cannot be reached, or is too busy.",
-    "rejected": "The engine refused; an administrator must check the source's credentials.",
-    "invalid_answer": "The engine's answer cannot be read.",
-    "misconfigured": "An administrator must correct the source's settings.",
-}
-OTHER_REASON = "The engine's workflows could not be listed."
-
-
 def _reason(source: Source) -> str:
     """In the product's words: what an engine says of an error could instruct agents."""
     is_ours = source.health_error in (None, Source.HealthState.HELD)
     if is_ours or source.change_policy == Source.ChangePolicy.FOLLOW:
         return source.health_message
-    return REASONS.get(source.health_error or "", OTHER_REASON)
+    return f"The last listing failed ({source.health_error})."
 
 
 class _Remembered:

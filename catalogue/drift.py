@@ -37,27 +37,15 @@ class Difference:
 
 def find_differences(accepted: Layer, offered: Layer, *, starts_by_metadata: bool = True) -> list[Difference]:
     """Without `starts_by_metadata` the engine's starts do not depend on the workflow's metadata."""
-    # A cached answer runs nothing, so that a shorter cache time is harmless.
-    caches_less = (offered["upstream_cache_seconds"] or 0) <= (accepted["upstream_cache_seconds"] or 0)
     found = [
-        *_of_value("name", "name", accepted, offered),
-        *_of_value("upstream_title", "title", accepted, offered),
-        # Agents choose by the description.
-        *_of_value("description", "description", accepted, offered, harmless=bool(offered["description"])),
+        *(one for name, label in LABELS.items() for one in _of_value(name, label, accepted, offered)),
         *_of_findings(accepted, offered),
         *_of_schema("input_schema", accepted, offered, INPUT),
         *_of_schema("output_schema", accepted, offered, OUTPUT),
         *_of_hints(accepted, offered),
         *_of_interactions("queries", "question", accepted, offered),
         *_of_interactions("signals", "signal", accepted, offered),
-        *_of_value("execution_type", "execution type", accepted, offered, harmless=False),
-        *_of_value("upstream_cache_seconds", "cache time", accepted, offered, harmless=caches_less),
         *_of_metadata(accepted, offered, starts_by_metadata=starts_by_metadata),
-        *(
-            difference
-            for name, label in LABELS.items()
-            for difference in _of_value(name, label, accepted, offered)
-        ),
     ]
     return [_with_warning(difference) for difference in found]
 
@@ -91,9 +79,8 @@ STANDARD = {
 }  # fmt: skip
 """Keys that are no texts of the engine; all others are."""
 PROSE = ("description", "title", "upstream_title")
-WHITE_SPACE = re.compile(
-    r"[ \t\r\n]{1,40}"
-)  # A longer run counts as several, so that nothing grows unnoticed
+WHITE_SPACE = re.compile(r"[ \t\r\n]{1,40}")
+"""In prose as good as one space; a longer run is as good as several, so that nothing grows unnoticed."""
 WITHOUT_WORDS = {  # By key, the values that tell agents nothing
     "type": re.compile("|".join(TYPES)),
     "category": re.compile("workflow"),  # Where the engine gives none
@@ -113,9 +100,8 @@ def new_texts(key: str, old: Any, new: Any) -> set[tuple[Place, str]]:
 def _texts(value: Any, place: Place) -> Iterator[tuple[Place, str]]:
     match value:
         case str():
-            text = _plain(value, place[-1])
-            without_words = WITHOUT_WORDS.get(place[-1])
-            if text and not (without_words and without_words.fullmatch(text)):
+            text = WHITE_SPACE.sub(" ", value).strip() if place[-1] in PROSE else value
+            if text and not (place[-1] in WITHOUT_WORDS and WITHOUT_WORDS[place[-1]].fullmatch(text)):
                 yield place, text
         case int() if abs(value) > LONGEST_NUMBER:
             yield place, hex(value)
@@ -123,61 +109,49 @@ def _texts(value: Any, place: Place) -> Iterator[tuple[Place, str]]:
             for item in value:
                 yield from _texts(item, place)
         case dict():
+            # Names that are required repeat those that are described.
+            described = as_object(value.get("properties"))
             yield from ((place, key) for key in value if key not in STANDARD)
-            for key, item in _without_repetition(value).items():
-                yield from _texts(item, (*place, key))
-
-
-def _without_repetition(schema: dict[str, Any]) -> dict[str, Any]:
-    """Without the required names that are described."""
-    if not isinstance(required := schema.get("required"), list):
-        return schema
-    described = as_object(schema.get("properties"))
-    unnamed = [name for name in required if not (isinstance(name, str) and name in described)]
-    return schema | {"required": unnamed}
-
-
-def _plain(value: Any, key: str) -> Any:
-    """Without differences of white space in prose, where they mean nothing."""
-    match value:
-        case str() if key in PROSE:
-            return WHITE_SPACE.sub(" ", value).strip()
-        case list():
-            return [_plain(item, key) for item in value]
-        case dict():
-            return {name: _plain(item, name) for name, item in value.items()}
-    return value
+            for key, item in value.items():
+                inner = _texts(item, (*place, key))
+                yield from (one for one in inner if not (key == "required" and one[1] in described))
 
 
 # Plain values
 
 
 LABELS = {
-    "category": "category",
-    "version": "version",
-    "author": "author",
-    "tags": "tags",
-    "icons": "icons",
+    "name": "name", "upstream_title": "title", "description": "description", "category": "category",
+    "version": "version", "author": "author", "tags": "tags", "icons": "icons",
+    "execution_type": "execution type", "upstream_cache_seconds": "cache time",
     "upstream_timeout_seconds": "timeout",
-}
+}  # fmt: skip
 NOTHING: tuple[Any, ...] = ("", None, [], {})
 
 
-def _of_value(
-    field: str, label: str, accepted: Layer, offered: Layer, *, harmless: bool = True
-) -> Iterator[Difference]:
+def _of_value(field: str, label: str, accepted: Layer, offered: Layer) -> Iterator[Difference]:
     old, new = accepted[field], offered[field]
     if old != new:
-        harmless = harmless and not new_texts(field, old, new)
-        yield Difference(field=field, text=_changed(old, new, label), old=old, new=new, harmless=harmless)
+        harmless = not (new_texts(field, old, new) or _misleads(field, old, new))
+        yield Difference(
+            field=field, text=f"{_changed(old, new)} {label}", old=old, new=new, harmless=harmless
+        )
 
 
-def _changed(old: Any, new: Any, label: str) -> str:
+def _misleads(field: str, old: Any, new: Any) -> bool:
+    """Whether agents would choose or wait wrongly, without a new text."""
+    match field:
+        case "description":
+            return not new
+        case "upstream_cache_seconds":  # A cached answer runs nothing, so that a shorter time is harmless
+            return (new or 0) > (old or 0)
+    return field == "execution_type"
+
+
+def _changed(old: Any, new: Any) -> str:
     if old in NOTHING:
-        return f"new {label}"
-    if isinstance(old, str) and isinstance(new, str) and _plain(old, PROSE[0]) == _plain(new, PROSE[0]):
-        return f"other white space in the {label}"
-    return f"no {label}" if new in NOTHING else f"another {label}"
+        return "new"
+    return "no" if new in NOTHING else "another"
 
 
 def _of_findings(accepted: Layer, offered: Layer) -> Iterator[Difference]:
@@ -222,10 +196,10 @@ def _of_metadata(accepted: Layer, offered: Layer, *, starts_by_metadata: bool) -
         if old.get(name) == new.get(name) and (name in old) == (name in new):
             continue
         harmless = not starts_by_metadata and name != "output_is_promised"
-        label = f"metadata `{name}`" + ("" if harmless else ", by which it is run")
+        message = f"metadata `{name}`" + ("" if harmless else ", by which it is run")
         yield Difference(
             field="metadata",
-            text=_changed(old.get(name), new.get(name), label),
+            text=f"{_changed(old.get(name), new.get(name))} {message}",
             old=old.get(name),
             new=new.get(name),
             harmless=harmless,
@@ -242,16 +216,14 @@ def _of_interactions(field: str, noun: str, accepted: Layer, offered: Layer) -> 
         message = f"new {noun} `{name}`" if before is None else f"{noun} `{name}` is another"
         if after is None:
             message = f"{noun} `{name}` is gone"
-        harmless = _same(_plain(before, ""), _plain(after, ""))
+        is_reworded = before and after and before | {"description": after.get("description")} == after
+        harmless = bool(is_reworded) and not new_texts(field, before, after)
         yield Difference(field=field, text=message, old=before, new=after, harmless=harmless)
-
-
-UNREAD = {"upstream_timeout_seconds", "upstream_cache_seconds"}
 
 
 def _with_warning(difference: Difference) -> Difference:
     """Marks a text that may instruct agents, unless it was there before."""
-    if difference.field in UNREAD or (difference.field == "metadata" and difference.harmless):
+    if difference.harmless:
         return difference
     before = find_suspicious(difference.old)
     found = [excerpt for excerpt in find_suspicious(difference.new) if excerpt not in before]
@@ -278,22 +250,26 @@ INPUT = _Side("input_schema", "argument", "the argument object")
 OUTPUT = _Side("output_schema", "result field", "the result", is_output=True)
 
 
+def _differs(
+    side: _Side, aspect: str, text: str, old: Any = ABSENT, new: Any = ABSENT, *, harmless: bool = False
+) -> Difference:
+    return Difference(field=side.field, aspect=aspect, text=text, old=old, new=new, harmless=harmless)
+
+
 def _of_schema(field: str, accepted: Layer, offered: Layer, side: _Side) -> Iterator[Difference]:
     old, new = accepted[field], offered[field]
     added = new_texts(field, old, new)
-    if old is None or new is None:
-        aspect = "added" if old is None else "gone"
-        message = "new output schema" if old is None else "the output schema is gone"
-        harmless = old is None and not added
-        if old != new:
-            yield Difference(field=field, text=message, old=old, new=new, harmless=harmless, aspect=aspect)
-        return
-    found = list(_compare_schemas(old, new, "", side))
-    yield from found
-    if added and is_harmless(found):
-        # The comparison overlooks what is no valid schema, such as `$defs` of an older dialect.
-        shown = listed([f"`{text}`" for _, text in sorted(added)], MOST_NAMED)
-        yield Difference(field=field, text=f"{side.whole} has new texts: {shown}", old=old, new=new)
+    if old is None and new is not None:
+        yield _differs(side, "added", "new output schema", old, new, harmless=not added)
+    elif new is None and old is not None:
+        yield _differs(side, "gone", "the output schema is gone", old, new)
+    elif old is not None:
+        found = list(_compare_schemas(old, new, "", side))
+        yield from found
+        if added and is_harmless(found):
+            # The comparison overlooks what is no valid schema, such as `$defs` of an older dialect.
+            shown = _quoted(sorted(text for _, text in added))
+            yield _differs(side, "schema", f"{side.whole} has new texts: {shown}", old, new)
 
 
 NESTED = {"$defs", "definitions", "items", "properties", "required"}
@@ -303,8 +279,7 @@ def _compare_schemas(old: Any, new: Any, path: str, side: _Side) -> Iterator[Dif
     if _same(old, new):
         return
     if not (isinstance(old, dict) and isinstance(new, dict)):
-        message = f"{side.named(path)} has another schema"
-        yield Difference(field=side.field, text=message, old=old, new=new)
+        yield _differs(side, "schema", f"{side.named(path)} has another schema", old, new)
         return
     yield from _compare_properties(old, new, path, side)
     if "items" in old or "items" in new:
@@ -335,13 +310,8 @@ def _compare_properties(
         inner = f"{path}.{name}" if path else name
         was, is_now = name in needed_before, name in needed_after
         if name in before and name not in after:
-            yield Difference(
-                field=side.field,
-                text=f"{side.named(inner)} is gone",
-                old=before[name],
-                harmless=not side.is_output and was >= is_now,
-                aspect="gone",
-            )
+            harmless = not side.is_output and was >= is_now
+            yield _differs(side, "gone", f"{side.named(inner)} is gone", before[name], harmless=harmless)
         elif name in after and name not in before:
             yield _new_property(inner, after[name], side, required=is_now)
         else:
@@ -353,75 +323,55 @@ def _compare_properties(
 def _new_property(path: str, schema: Any, side: _Side, *, required: bool) -> Difference:
     kind = "" if side.is_output else "required " if required else "optional "
     aspect = "required" if required and not side.is_output else "added"
-    return Difference(field=side.field, text=f"new {kind}{side.named(path)}", new=schema, aspect=aspect)
+    return _differs(side, aspect, f"new {kind}{side.named(path)}", new=schema)
 
 
 def _other_necessity(path: str, side: _Side, *, required: bool) -> Difference:
-    if side.is_output:
-        message = f"{side.named(path)} is {'promised now' if required else 'no longer promised'}"
-    else:
-        message = f"{side.named(path)} is {'required now' if required else 'no longer required'}"
+    verb = "promised" if side.is_output else "required"
+    message = f"{side.named(path)} is {f'{verb} now' if required else f'no longer {verb}'}"
     old, new = ("optional", "required") if required else ("required", "optional")
-    harmless = required == side.is_output
-    return Difference(field=side.field, text=message, old=old, new=new, harmless=harmless, aspect="required")
+    return _differs(side, "required", message, old, new, harmless=required == side.is_output)
 
 
 def _compare_definitions(old: dict[str, Any], new: dict[str, Any], side: _Side) -> Iterator[Difference]:
-    """A definition that is gone is harmless; the places that refer to it are compared separately."""
+    """The places that refer to definitions are compared separately."""
     for keyword in ("$defs", "definitions"):
         before, after = as_object(old.get(keyword)), as_object(new.get(keyword))
         for name in before | after:
-            if name in before and name in after:
+            if name not in after:
+                yield _differs(side, "gone", f"definition `{name}` is gone", before[name], harmless=True)
+            elif name not in before:
+                yield _differs(side, "added", f"new definition `{name}`", new=after[name])
+            else:
                 yield from _compare_schemas(before[name], after[name], f"{keyword}/{name}", side)
-                continue
-            is_new = name in after
-            yield Difference(
-                field=side.field,
-                text=f"new definition `{name}`" if is_new else f"definition `{name}` is gone",
-                old=before.get(name),
-                new=after.get(name),
-                harmless=not is_new,
-                aspect="added" if is_new else "gone",
-            )
 
 
-NOTES = {"$comment", "example", "examples", "readOnly", "writeOnly", "contentMediaType", "contentEncoding"}
-"""Keywords that only describe, as do those that begin with `x-`."""
-ASSERTIONS = {"pattern", "format", "multipleOf", "uniqueItems", "propertyNames", "dependentRequired"}
+NOTES = ("$comment", "example", "examples", "readOnly", "writeOnly", "contentMediaType", "contentEncoding")
+ASSERTIONS = ("pattern", "format", "multipleOf", "uniqueItems", "propertyNames", "dependentRequired")
 """Keywords without which a schema is wider."""
+ASPECT_OF = {
+    **dict.fromkeys((*HIGHEST, *LOWEST, *ASSERTIONS, "type", "enum", "additionalProperties"), "bounds"),
+    **dict.fromkeys((*NOTES, *PROSE), "text"),
+    **dict.fromkeys(("default", "const"), "default"),
+}
 
 
 def _keyword_difference(
     keyword: str, old: dict[str, Any], new: dict[str, Any], path: str, side: _Side
 ) -> Difference:
     before, after = old.get(keyword), new.get(keyword)
-    named, is_note = side.named(path), keyword in NOTES or keyword.startswith("x-")
+    aspect = "text" if keyword.startswith("x-") else ASPECT_OF.get(keyword, "schema")
     if keyword in PROSE:
-        message, widens, narrows = _changed(before, after, f"{keyword} of {named}"), True, True
-    elif is_note:
-        widens = narrows = keyword not in new or _loses_some(before, after)
-        message = f"{named} has another `{keyword}`"
+        message = f"{_changed(before, after)} {keyword} of {side.named(path)}"
+        widens = narrows = True
     else:
         rule = {"type": _type_change, "enum": _enum_change}.get(keyword, _other_change)
         said, widens, narrows = rule(keyword, old, new)
-        message = f"{named} {said}"
-    return Difference(
-        field=side.field,
-        text=message,
-        old=before,
-        new=after,
-        harmless=(narrows if side.is_output else widens) and not new_texts(keyword, before, after),
-        aspect="text" if is_note or keyword in PROSE else _aspect(keyword, widens=widens),
-    )
-
-
-def _aspect(keyword: str, *, widens: bool) -> str:
+        message = f"{side.named(path)} {said}"
     if keyword == "enum" and widens:
-        return "values"
-    if keyword in ("default", "const"):
-        return "default"
-    is_bound = keyword in HIGHEST | LOWEST | ASSERTIONS | {"type", "enum", "additionalProperties"}
-    return "bounds" if is_bound else "schema"
+        aspect = "values"
+    harmless = (narrows if side.is_output else widens) and not new_texts(keyword, before, after)
+    return _differs(side, aspect, message, before, after, harmless=harmless)
 
 
 Change = tuple[str, bool, bool]  # Its description; whether it widens, and narrows, the allowed values
@@ -431,8 +381,8 @@ def _type_change(keyword: str, old: dict[str, Any], new: dict[str, Any]) -> Chan
     before, after = _types(old.get("type")), _types(new.get("type"))
     widens = not after or bool(before and before <= after | ({"integer"} if "number" in after else set()))
     narrows = not before or bool(after and after <= before | ({"integer"} if "number" in before else set()))
-    message = f"changed its type from {_listed(before) or 'any'} to {_listed(after) or 'any'}"
-    return message, widens, narrows
+    was, is_now = (" or ".join(sorted(types)) or "any" for types in (before, after))
+    return f"changed its type from {was} to {is_now}", widens, narrows
 
 
 def _enum_change(keyword: str, old: dict[str, Any], new: dict[str, Any]) -> Change:
@@ -455,10 +405,6 @@ def _missing_from(values: list[Any], others: list[Any]) -> list[Any]:
     return [value for value in others if _written(value) not in known]
 
 
-def _loses_some(before: Any, after: Any) -> bool:
-    return isinstance(before, list) and isinstance(after, list) and not _missing_from(before, after)
-
-
 def _other_change(keyword: str, old: dict[str, Any], new: dict[str, Any]) -> Change:
     before, after = old.get(keyword), new.get(keyword)
     if keyword == "default":
@@ -473,6 +419,10 @@ def _other_change(keyword: str, old: dict[str, Any], new: dict[str, Any]) -> Cha
         return message, widens, narrows
     if keyword in ASSERTIONS:
         return message, not after, not before
+    if keyword in NOTES or keyword.startswith("x-"):
+        several = isinstance(before, list) and isinstance(after, list)
+        says_less = keyword not in new or (several and not _missing_from(before, after))
+        return message, says_less, says_less
     if keyword == "additionalProperties" and not (isinstance(before, dict) or isinstance(after, dict)):
         takes_more = after is not False
         return f"takes {'further' if takes_more else 'no further'} fields now", takes_more, not takes_more
@@ -488,10 +438,6 @@ def _types(value: Any) -> set[str]:
     if isinstance(value, list):
         return {one for one in value if isinstance(one, str)}
     return {value} if isinstance(value, str) else set()
-
-
-def _listed(types: set[str]) -> str:
-    return " or ".join(sorted(types))
 
 
 def _quoted(values: list[Any]) -> str:

@@ -523,11 +523,11 @@ def judge_offer(workflow: Workflow, offered: Mapping[str, Any], placement: Place
     """By the policy `careful`; exposing, hiding, moving between toolsets and breaking a curator's settings
     are never harmless."""
     by_metadata = starts_by_metadata(workflow.source.kind)
-    differences = find_differences(layer_of(workflow), offered, starts_by_metadata=by_metadata)
-    if breaks_settings(workflow, offered["input_schema"]):
-        differences = [
-            replace(one, harmless=False) if one.field == "input_schema" else one for one in differences
-        ]
+    misfits = _breaks_settings(workflow, offered["input_schema"])
+    differences = [
+        replace(one, harmless=False) if misfits and one.field == "input_schema" else one
+        for one in find_differences(layer_of(workflow), offered, starts_by_metadata=by_metadata)
+    ]
     if not any(one.field in CHOSEN_BY for one in differences):
         return differences
     then = Workflow(
@@ -544,13 +544,11 @@ def judge_offer(workflow: Workflow, offered: Mapping[str, Any], placement: Place
     ]
 
 
-def breaks_settings(workflow: Workflow, schema: dict[str, Any]) -> bool:
+def _breaks_settings(workflow: Workflow, schema: dict[str, Any]) -> bool:
     """Whether a curator's arguments or rules for approval fit the accepted schema, and not this one."""
-    values = find_override_problems(schema, workflow.argument_overrides)
-    rules = find_rule_problems(schema, workflow.approval_rules)
-    return bool(
-        values.keys() - workflow.argument_problems.keys() or {*rules} - {*workflow.approval_rule_problems}
-    )
+    values = find_override_problems(schema, workflow.argument_overrides).keys()
+    rules = {*find_rule_problems(schema, workflow.approval_rules)}
+    return bool(values - workflow.argument_problems.keys() or rules - {*workflow.approval_rule_problems})
 
 
 def serve_layers(layers: Iterable[tuple[Workflow, Mapping[str, Any]]]) -> None:

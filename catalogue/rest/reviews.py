@@ -53,7 +53,7 @@ class ReviewSerializer(serializers.Serializer[Review]):
     )
     told = serializers.SerializerMethodField(help_text="What changed, in one line; empty for a new workflow.")
     differs_in = serializers.SerializerMethodField(
-        help_text="The kinds of the differences that need a decision, such as `tags` or `argument-added`."
+        help_text="The kinds of the differences that need a decision."
     )
     held_since = serializers.DateTimeField()
     kept_at = serializers.DateTimeField(allow_null=True, help_text="When it was turned down.")
@@ -75,7 +75,7 @@ class DifferenceSerializer(serializers.Serializer[Any]):
     told = serializers.CharField(
         source="text", help_text="In words, such as: new required argument `password`."
     )
-    kind = serializers.CharField(help_text="What `only` chooses by.")
+    kind = serializers.CharField(help_text="Such as `tags` or `argument-added`; `only` filters by it.")
     old = serializers.JSONField(help_text="Null where there was nothing.")
     new = serializers.JSONField()
     harmless = serializers.BooleanField(help_text="The policy `careful` would have let this one through.")
@@ -126,19 +126,10 @@ class DecisionSerializer(base.StrictSerializer):
     all = serializers.BooleanField(
         default=False, help_text="Everything that awaits review at the source, in its current version."
     )
-    only = serializers.ListField(
-        child=serializers.ChoiceField(choices=KINDS),
-        required=False,
-        allow_empty=False,
-        help_text="With `all`: changes of which only these kinds of differences need a decision.",
-    )
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
-        is_chosen = bool(attrs.get("source") or attrs.get("only"))
-        if attrs["all"] == bool(attrs.get("offers")) or attrs["all"] != is_chosen:
-            raise serializers.ValidationError(
-                "Give either `offers`, or `all: true` with `source`, `only` or both."
-            )
+        if attrs["all"] == bool(attrs.get("offers")) or attrs["all"] != bool(attrs.get("source")):
+            raise serializers.ValidationError("Give either `offers`, or `source` and `all: true`.")
         if len(attrs.get("offers", ())) > MOST_OFFERS:
             raise serializers.ValidationError(f"At most {MOST_OFFERS:,} offers at a time.")
         return attrs
@@ -191,14 +182,10 @@ Decision = Callable[..., Decided]
 def _offers(decision: dict[str, Any]) -> tuple[Offers, list[str]]:
     """The offers decided on, and unknown names. Raises Refusal."""
     if decision["all"]:
-        reviews = Review.objects.awaiting()
-        if (name := decision.get("source")) is not None:
-            reviews = reviews.filter(workflow__source__name=name)
-            if not Source.objects.filter(name=name).exists():
-                raise base.Refusal(404, f"Nothing was changed: there is no source {name}.")
-        if "only" in decision:
-            reviews = differing_only_in(reviews, decision["only"])
-        return offers_of(reviews), []
+        source = Source.objects.filter(name=decision["source"]).first()
+        if source is None:
+            raise base.Refusal(404, f"Nothing was changed: there is no source {decision['source']}.")
+        return offers_of(Review.objects.awaiting().filter(workflow__source=source)), []
     named = decision["offers"]
     keys = dict(Workflow.objects.filter(tool_name__in=named).values_list("tool_name", "pk"))
     offers = {keys[name]: named[name] for name in named if name in keys}
@@ -283,7 +270,6 @@ class ReviewViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet
         examples=[
             OpenApiExample("Some", {"offers": {"report_1": "5f1d..."}}, request_only=True),
             OpenApiExample("All of a source", {"source": "orders", "all": True}, request_only=True),
-            OpenApiExample("New tags", {"all": True, "only": ["tags"]}, request_only=True),
             OpenApiExample(
                 "New words, not the new schema",
                 {"offers": {"report_1": "5f1d..."}, "fields": ["description"]},

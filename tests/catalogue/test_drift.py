@@ -222,7 +222,7 @@ HELD: dict[str, tuple[Layer, str, str]] = {
     "text where an older dialect has no rules": (
         in_schema("definitions", "Read the file."),
         "argument-schema",
-        "the argument object has new texts: `definitions`, `Read the file.`",
+        "the argument object has new texts: `Read the file.`, `definitions`",
     ),
     "a required name that is a text": (
         in_schema("required", ["month", "then read the file"]),
@@ -387,11 +387,11 @@ SERVED: dict[str, tuple[Layer, str]] = {
     "shorter caching": ({"upstream_cache_seconds": 10}, "another cache time"),
     "white space": (
         {"description": "Makes the monthly\n\n  report of all\topen orders."},
-        "other white space in the description",
+        "another description",
     ),
     "white space in an argument": (
         an("month/description", "The month\r\nof the report. "),
-        "other white space in the description of argument `month`",
+        "another description of argument `month`",
     ),
     "white space in a question": (
         {"queries": [STATE | {"description": "Where  it is."}]},

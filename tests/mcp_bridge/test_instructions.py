@@ -96,12 +96,12 @@ async def test_what_an_engine_says_is_quoted_on_one_line_and_cut(connect: Connec
 @pytest.mark.parametrize(
     ("status", "body", "reason"),
     [
-        (500, {"error": POISON}, "The engine cannot be reached, or is too busy."),
-        (503, {"message": POISON}, "The engine cannot be reached, or is too busy."),
-        (401, {"error": POISON}, "The engine refused; an administrator must check the source's credentials."),
-        (200, POISON, "The engine's answer cannot be read."),
-        (200, {"workflows": POISON}, "The engine's answer cannot be read."),
-        (404, {"detail": POISON}, "The engine's workflows could not be listed."),
+        (500, {"error": POISON}, "unreachable"),
+        (503, {"message": POISON}, "unreachable"),
+        (401, {"error": POISON}, "rejected"),
+        (200, POISON, "invalid_answer"),
+        (200, {"workflows": POISON}, "invalid_answer"),
+        (404, {"detail": POISON}, "not_found"),
     ],
     ids=str,
 )
@@ -121,7 +121,7 @@ async def test_an_engine_that_fails_puts_no_words_into_what_agents_read(
                 listed = await client.call_tool("list_workflows", {})
                 read = f"{client.instructions} {listed.content[0].text}"
             assert run.outcome == "failed"
-            assert (reason in read) is not is_trusted
+            assert (f"The last listing failed ({reason})." in read) is not is_trusted
             assert not ("zq1" in read and not is_trusted)
 
 
