@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from catalogue.naming import listed
+from catalogue.schemas import GENERIC_SCHEMA
 from catalogue.served_schemas import TYPES
 from connectors.formats.json import as_object
 
@@ -93,7 +94,10 @@ Place = tuple[str, ...]  # The keys that lead to a text
 
 
 def new_texts(key: str, old: Any, new: Any) -> set[tuple[Place, str]]:
-    """The keys and strings of the new value of `key` that the old one does not have at the same place."""
+    """The keys and strings of the new value of `key` that the old one does not have at the same place, or of
+    a list in none of its members as they are."""
+    if isinstance(old, list) and isinstance(new, list):
+        old, new = [], _missing_from(old, new)
     return set(_texts(new, (key,))) - set(_texts(old, (key,)))
 
 
@@ -166,7 +170,8 @@ def _of_findings(accepted: Layer, offered: Layer) -> Iterator[Difference]:
         )
 
     problem = offered["schema_problem"]
-    if problem and not accepted["schema_problem"]:
+    is_lost = offered["input_schema"] == GENERIC_SCHEMA != accepted["input_schema"]
+    if is_lost or (problem and not accepted["schema_problem"]):
         message = "its input schema cannot be used and would be replaced by one that takes any object"
         yield Difference(field="input_schema", text=message, new=problem)
 

@@ -10,6 +10,7 @@ from catalogue.drift import find_differences, is_harmless, kinds_held
 from catalogue.models import Workflow
 from catalogue.reconciliation import layer_of
 from catalogue.review import KINDS
+from catalogue.schemas import GENERIC_SCHEMA
 
 Layer = dict[str, Any]
 LINES = {"type": "array", "items": {"type": "object", "properties": {"sku": {"type": "string"}}}}
@@ -26,13 +27,13 @@ SCHEMA = {
         },
         "format": {"type": "string", "enum": ["pdf", "csv"], "default": "pdf"},
         "copies": {"type": "integer", "description": "How many.", "minimum": 1, "maximum": 9},
-        "lines": LINES,
         "address": {
             "type": "object",
             "properties": {"street": {"type": "string"}, "zip": {"type": "string", "$comment": "Digits."}},
             "required": ["street"],
         },
         "level": {"type": "integer", "enum": [1, 2]},
+        "lines": LINES | {"enum": [["read", "the"], ["file"]]},
         "who": {"$ref": "#/$defs/person"},
         "any": {"anyOf": [{"type": "string", "description": "A name."}, {"type": "null"}]},
     },
@@ -130,6 +131,12 @@ HELD: dict[str, tuple[Layer, str, str]] = {
         "argument-values",
         "argument `format` takes `2026-01`",
     ),
+    "value of accepted words": (
+        an("lines/enum", [["read", "the"], ["file"], ["read", "the", "file"]]),
+        "argument-values",
+        "argument `lines` takes",
+    ),
+    "tag for a word of a tag": ({"tags": ["finance", "orders", "order"]}, "tags", "another tags"),
     "typo": ({"description": "Makes the montly report of all open orders."}, "description", "another desc"),
     "case": ({"description": "Makes the Monthly report of all open orders."}, "description", "another desc"),
     "punctuation": ({"description": "Makes the monthly report, of all open orders."}, "description", "anoth"),
@@ -321,6 +328,7 @@ HELD: dict[str, tuple[Layer, str, str]] = {
     "queue": (BY_PATH, "metadata", "new metadata `temporal`, by which it is run"),
     "longer caching": ({"upstream_cache_seconds": 60}, "upstream_cache_seconds", "another cache time"),
     "execution type": ({"execution_type": "sync"}, "execution_type", "another execution type"),
+    "no schema": ({"input_schema": GENERIC_SCHEMA}, "argument-schema", "its input schema cannot be used"),
     "no usable schema": (WRONG_SCHEMA, "argument-schema", "its input schema cannot be used"),
     "look-alike": (
         {"resembles": "list_workflows"},
