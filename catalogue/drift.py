@@ -425,8 +425,9 @@ def _other_change(keyword: str, old: dict[str, Any], new: dict[str, Any]) -> Cha
     if keyword in ASSERTIONS:
         return message, not after, not before
     if keyword in NOTES or keyword.startswith("x-"):
-        several = isinstance(before, list) and isinstance(after, list)
-        says_less = keyword not in new or (several and not _missing_from(before, after))
+        says_less = keyword not in new or (
+            isinstance(before, list) and isinstance(after, list) and not _missing_from(before, after)
+        )
         return message, says_less, says_less
     if keyword == "additionalProperties" and not (isinstance(before, dict) or isinstance(after, dict)):
         takes_more = after is not False

@@ -159,7 +159,7 @@ class DecidedSerializer(serializers.Serializer[Decided]):
 class ReviewFilters(django_filters.FilterSet):  # type: ignore[misc]
     source = django_filters.CharFilter(field_name="workflow__source__name", label="The source's name.")
     kind = django_filters.ChoiceFilter(choices=Review.Kind.choices)
-    only = base.MultipleChoiceFilter(
+    only = django_filters.MultipleChoiceFilter(
         choices=[(kind, kind) for kind in KINDS],
         method="filter_only",
         label="Only these kinds of differences need a decision.",

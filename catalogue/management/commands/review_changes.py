@@ -4,6 +4,7 @@ from functools import partial
 from typing import Any
 
 from django.core.management.base import CommandError
+from django.db.models import QuerySet
 
 from catalogue.exposure import Placement
 from catalogue.history import command
@@ -75,7 +76,7 @@ class Command(CatalogueCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         source = None if options["source"] is None else source_named(options["source"])
-        awaiting = Review.objects.awaiting()
+        awaiting: QuerySet[Review] = Review.objects.awaiting()
         if source is not None:
             awaiting = awaiting.filter(workflow__source=source)
         if options["only"]:
