@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterator
 from itertools import count
 from typing import Any
 
-import pytest
-
 from catalogue.curation import enable_workflows
 from catalogue.descriptions import Mode, describe_workflow, summarise_workflow
 from catalogue.discovery import refresh_source
@@ -326,7 +324,6 @@ def said_over_the_wire(server: McpServer, token: str, names: list[str]) -> str:
     return "".join(texts)
 
 
-@pytest.mark.databases("catalogue.reconciliation")
 def test_after_ten_thousand_small_changes_agents_read_no_text_that_no_person_accepted(
     mcp_server: McpServer, token: str
 ) -> None:
