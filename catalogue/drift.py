@@ -263,16 +263,16 @@ def _differs(
 
 def _of_schema(field: str, accepted: Layer, offered: Layer, side: _Side) -> Iterator[Difference]:
     old, new = accepted[field], offered[field]
-    added = new_texts(field, old, new)
     if old is None and new is not None:
-        yield _differs(side, "added", "new output schema", old, new, harmless=not added)
+        harmless = not new_texts(field, old, new)
+        yield _differs(side, "added", "new output schema", old, new, harmless=harmless)
     elif new is None and old is not None:
         yield _differs(side, "gone", "the output schema is gone", old, new)
     elif old is not None:
         found = list(_compare_schemas(old, new, "", side))
         yield from found
-        if added and is_harmless(found):
-            # The comparison overlooks what is no valid schema, such as `$defs` of an older dialect.
+        # The comparison overlooks what is no valid schema, such as `$defs` of an older dialect.
+        if is_harmless(found) and (added := new_texts(field, old, new)):
             shown = _quoted(sorted(text for _, text in added))
             yield _differs(side, "schema", f"{side.whole} has new texts: {shown}", old, new)
 
@@ -298,11 +298,10 @@ def _compare_schemas(old: Any, new: Any, path: str, side: _Side) -> Iterator[Dif
 
 def _same(old: Any, new: Any) -> bool:
     """Python considers 1 equal to true."""
-    return bool(old == new) and _written(old) == _written(new)
+    return bool(old == new) and (repr(old) == repr(new) or _written(old) == _written(new))
 
 
-def _written(value: Any) -> str:
-    return json.dumps(value, sort_keys=True)
+_written = json.JSONEncoder(sort_keys=True).encode
 
 
 def _compare_properties(
