@@ -3,15 +3,29 @@
 
 import os
 import sys
+from pathlib import Path
 
 INTERRUPTED, UNREAD = 130, 141
 """As shells have it for Ctrl-C, and for a program whose output nobody reads any more."""
+
+OURS = {
+    "config": "Run and back up",
+    "catalogue": "Engines, workflows and the audit",
+    "executions": "Runs",
+    "mcp_bridge": "Tools, clients and tokens",
+}
+"""The package of each group of commands, with its heading."""
+OF_DJANGO = ["changepassword", "check", "createsuperuser", "dbshell", "migrate", "shell"]
+"""What an installation needs of the others."""
 
 
 def main() -> None:
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
     try:
-        _run()
+        if sys.argv[1:2] == ["version"] or "--version" in sys.argv[1:]:
+            sys.stdout.write(f"{_version()}\n")
+        else:
+            _run()
         sys.stdout.flush()
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
@@ -33,12 +47,31 @@ def _is_unread() -> bool:
     return False
 
 
+def _version() -> str:
+    import django
+
+    version = Path(__file__).with_name("VERSION").read_text(encoding="ascii").strip()
+    return f"Workflow Catalogue {version} (Django {django.get_version()})"
+
+
 def _run() -> None:
-    from django.core.management import execute_from_command_line
+    from django.core.management import ManagementUtility, get_commands
     from django.db import DatabaseError, OperationalError, ProgrammingError
 
+    class CommandLine(ManagementUtility):
+        def main_help_text(self, commands_only: bool = False) -> str:
+            if commands_only or self.settings_exception is not None:
+                return super().main_help_text(commands_only)
+            groups = {
+                heading: sorted(name for name, package in get_commands().items() if package == room)
+                for room, heading in OURS.items()
+            } | {"Database and users (Django's)": OF_DJANGO}
+            blocks = ["\n    ".join([heading, *names]) for heading, names in groups.items()]
+            more = "{0} help COMMAND explains one. {0} help --commands also lists Django's others."
+            return "\n\n".join([_version(), *blocks, more.format(self.prog_name)])
+
     try:
-        execute_from_command_line(sys.argv)
+        CommandLine(sys.argv).execute()
     except DatabaseError as error:
         # SQLite tells of a file that is broken, or no database at all, with the plain class.
         if type(error) not in (DatabaseError, OperationalError, ProgrammingError):

@@ -15,12 +15,19 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, Protocol, TypeVar
 from weakref import WeakSet
 
 from django.conf import settings
 from django.core.management import CommandError, call_command
-from django.db import DatabaseError, InterfaceError, close_old_connections, connection, transaction
+from django.db import (
+    DatabaseError,
+    InterfaceError,
+    OperationalError,
+    close_old_connections,
+    connection,
+    transaction,
+)
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.migrations.executor import MigrationExecutor
 from django.db.migrations.loader import MigrationLoader
@@ -33,9 +40,13 @@ from connectors.background import run_in_background_loop
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 Row = TypeVar("Row")
-THREADS = 2 if connection.vendor == "sqlite" else 6
+CONNECTIONS: int = settings.ENVIRONMENT.database_connections
+THREADS = 2 if connection.vendor == "sqlite" else min(6, CONNECTIONS // 2)
 """SQLite has one writer. PostgreSQL gains from threads that bridge its waits until Python's lock makes them
 slower: docs/decisions/0009-call-path.md has the figures."""
+REQUESTS_AT_ONCE = CONNECTIONS - THREADS
+"""Django's requests that may use the database at the same time: each thread has a connection for certain."""
+SHARED_READING_SECONDS = 15.0
 MIGRATIONS_PATIENCE_MS = 5_000
 SCHEMA = Path(__file__).with_name("schema.sql")
 RECORDED = re.compile(r"""^INSERT INTO "django_migrations" VALUES\(\d+,'(\w+)','(\w+)'""", re.MULTILINE)
@@ -94,9 +105,62 @@ def lend_connection() -> None:
         close_old_connections()
 
 
-def run_without_connection(coroutine: Coroutine[Any, Any, Result]) -> Result:
+class Place(Protocol):
+    """Of a request, among the REQUESTS_AT_ONCE that may use the database."""
+
+    def give_back(self) -> None: ...
+
+    def take_again(self) -> None: ...
+
+
+place: contextvars.ContextVar[Place | None] = contextvars.ContextVar("place", default=None)
+
+
+@contextmanager
+def without_connection() -> Iterator[None]:
+    """For a long wait: other requests get this thread's connection and the request's place. In a transaction
+    the thread keeps both."""
     lend_connection()
-    return run_in_background_loop(coroutine)
+    held = None if connection.in_atomic_block else place.get()
+    if held is not None:
+        held.give_back()
+    try:
+        yield
+    finally:
+        if held is not None:
+            held.take_again()
+
+
+def run_without_connection(coroutine: Coroutine[Any, Any, Result]) -> Result:
+    with without_connection():
+        return run_in_background_loop(coroutine)
+
+
+class SharedReading:
+    """Lets one thread at a time read what all threads of the process share.
+
+    The reader may wait for a connection, so the others wait for it without one, and not in a transaction,
+    which keeps its connection: there a thread reads by itself. For the same reason no thread may hold any
+    other lock of the process while it queries the database.
+    """
+
+    def __init__(self) -> None:
+        self._turn = threading.Lock()
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """Raises OperationalError if another thread has been reading for too long."""
+        if not self._turn.acquire(blocking=False):
+            if connection.in_atomic_block:
+                yield
+                return
+            lend_connection()
+            if not self._turn.acquire(timeout=SHARED_READING_SECONDS):
+                raise OperationalError(f"another thread has been reading for {SHARED_READING_SECONDS:.0f} s")
+        try:
+            yield
+        finally:
+            self._turn.release()
 
 
 def in_batches(rows: Sequence[Row], size: int) -> Iterator[Sequence[Row]]:

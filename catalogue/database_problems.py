@@ -5,9 +5,16 @@ from django.conf import settings
 from django.db.utils import DatabaseError, InterfaceError, OperationalError
 from loguru import logger
 
+from telemetry import metrics
+
+EXHAUSTED = "Busy: all of this process's connections to its database are in use. Try again in a few seconds."
 NO_DATABASE = "The catalogue's database is unavailable at present: try again in a few seconds."
 NOT_READY = "The catalogue is not ready: its administrator has yet to finish its installation or update."
 LOOK_FIRST = "It is not known whether this request changed or started anything. Check before you repeat it."
+MORE_CONNECTIONS = (
+    "All connections of this process are in use: look for slow or blocked queries in pg_stat_activity, raise "
+    "CATALOGUE_DATABASE_CONNECTIONS, or run more processes"
+)
 UNDEFINED = ("42P01", "42703")  # PostgreSQL's codes of missing tables and columns
 
 
@@ -19,6 +26,12 @@ def is_not_migrated(error: BaseException | None) -> bool:
     return sqlstate in UNDEFINED or reason.startswith(begins) or contains in reason
 
 
+def is_exhausted(error: BaseException | None) -> bool:
+    """No connection of the pool became free in time, and the server is not away."""
+    # By name: with SQLite, importing the class would take megabytes for nothing.
+    return error is not None and type(error.__cause__).__name__ == "PoolTimeout"
+
+
 def is_unusable(error: BaseException | None) -> bool:
     """Whether the error is of the database, and no bug that the same request would meet again."""
     return isinstance(error, OperationalError | InterfaceError) or is_not_migrated(error)
@@ -26,12 +39,20 @@ def is_unusable(error: BaseException | None) -> bool:
 
 def describe_outage(error: BaseException | None, *, method: str | None) -> str:
     """What a request of this HTTP method is answered with."""
-    reason = NOT_READY if is_not_migrated(error) else NO_DATABASE
+    reason = NOT_READY if is_not_migrated(error) else EXHAUSTED if is_exhausted(error) else NO_DATABASE
     return reason if method in ("GET", "HEAD", "OPTIONS") else f"{reason} {LOOK_FIRST}"
 
 
+def count_outage(error: BaseException | None) -> None:
+    cause = "not_migrated" if is_not_migrated(error) else "exhausted" if is_exhausted(error) else "away"
+    metrics.database_refusals.labels(cause).inc()
+
+
 def log_outage(request: str, error: BaseException) -> None:
+    count_outage(error)
     reason = str(error).partition("\n")[0]
-    advice = f". {settings.MIGRATE_FIRST}" if is_not_migrated(error) else ""
+    advice = (
+        settings.MIGRATE_FIRST if is_not_migrated(error) else MORE_CONNECTIONS if is_exhausted(error) else ""
+    )
     log = logger.bind(recurring=reason)
-    log.error("{} cannot be answered without the database: {}{}", request, reason, advice)
+    log.error("{} cannot be answered without the database: {}{}", request, reason, advice and f". {advice}")

@@ -3,7 +3,6 @@ that matches a workflow decides about it (A4.2)."""
 
 import asyncio
 import contextlib
-import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
@@ -22,7 +21,7 @@ from django.utils.text import capfirst
 from loguru import logger
 
 from catalogue.access import Bounds, Person
-from catalogue.database import DatabaseOutage, collection_paused, run_in_database
+from catalogue.database import DatabaseOutage, SharedReading, collection_paused, run_in_database
 from catalogue.models import (
     ChoosingRule,
     Revision,
@@ -598,7 +597,7 @@ def effect_of_replacing(
 
 class _Remembered:
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._reading = SharedReading()
         self._catalogue: ExposedCatalogue | None = None
         self._confirmed_at = 0.0
         self._derived: dict[Callable[[], Any], tuple[int, Any]] = {}
@@ -622,13 +621,13 @@ class _Remembered:
 
     def current(self) -> ExposedCatalogue:
         if (known := self.fresh()) is None:
-            with self._lock:
+            with self._reading.turn():
                 known = self.fresh() or self._confirm()
         return known
 
     def confirmed(self) -> ExposedCatalogue:
         """Never older than the last committed change; costs a query."""
-        with self._lock:
+        with self._reading.turn():
             return self._confirm()
 
     def _confirm(self) -> ExposedCatalogue:

@@ -73,13 +73,14 @@ async def deployed(
     limits: Mapping[str, int] | None = None,
     engine_log_level: str = "warning",
     graceful_seconds: int = 2,
+    variables: Mapping[str, str] | None = None,
 ) -> AsyncIterator[Deployment]:
     """Everything up and connected for the length of the block; afterwards nothing is left running.
 
     `request_timeout`: seconds that the engines have for an answer; `limits`: a source's runs at a time;
-    `graceful_seconds`: how long a web process that ends waits for requests.
+    `graceful_seconds`: how long a web process that ends waits for requests; `variables`: further settings.
     """
-    deployment = _plan_programs(stack, folder, engines, engine_log_level, graceful_seconds)
+    deployment = _plan_programs(stack, folder, engines, engine_log_level, graceful_seconds, variables or {})
     with contextlib.ExitStack() as running:
         for program in deployment.programs.values():
             running.callback(program.stop)
@@ -94,13 +95,18 @@ async def deployed(
 
 
 def _plan_programs(
-    stack: Stack, folder: Path, engine_names: Sequence[str], engine_log_level: str, graceful_seconds: int
+    stack: Stack,
+    folder: Path,
+    engine_names: Sequence[str],
+    engine_log_level: str,
+    graceful_seconds: int,
+    further: Mapping[str, str],
 ) -> Deployment:
     ports = [free_port() for _ in WEBS]
     key = secrets.token_urlsafe(24)
     engines = {name: ExampleEngine(f"http://127.0.0.1:{free_port()}", key) for name in engine_names}
     secret_key = secrets.token_urlsafe(50)
-    variables = _surroundings() | PATIENT | stack.variables
+    variables = _surroundings() | PATIENT | stack.variables | dict(further)
     variables |= {"CATALOGUE_DATA_DIR": str(folder / "data"), "SECRET_KEY": secret_key}
     programs = [_engine(name, engine, folder, engine_log_level) for name, engine in engines.items()]
     programs += [

@@ -84,6 +84,15 @@ class Program:
         await self.wait_until_up()
         return code
 
+    async def interrupt(self, *, seconds: float) -> int | None:
+        """End it by SIGINT. Its exit code; None if it still runs after so many seconds."""
+        assert self._process is not None, "only what runs can be interrupted"
+        self._signal(signal.SIGINT)
+        try:
+            return await asyncio.to_thread(self._process.wait, seconds)
+        except subprocess.TimeoutExpired:
+            return None
+
     async def be_away(self, *, seconds: float) -> None:
         """Hang for the first half of the time, wake up for a moment, be dead for the second half.
 

@@ -6,7 +6,6 @@ use a machine's address. They accept no cookies, so that web pages cannot use th
 
 import asyncio
 import errno
-import threading
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import closing
@@ -27,7 +26,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from catalogue.database import describe_pending_migrations, run_in_database
+from catalogue.database import SharedReading, describe_pending_migrations, run_in_database
+from catalogue.database_problems import MORE_CONNECTIONS, is_exhausted
 from catalogue.models import Source
 from config.celery import REDIS_LIMITS, SCHEME
 from executions.local_worker import SILENCE
@@ -47,6 +47,7 @@ REMEMBERED_SECONDS = 1.0  # So that any number of probes cost one round of check
 BROKER_SECONDS = 5.0  # The same for the broker, which takes a connection
 BROKER_PATIENCE_SECONDS = 2
 PATIENCE_SECONDS = 10.0  # Then a probe is answered although a look is not over
+NO_CONNECTION = "All connections of this process to the database are in use; the log says what to do."
 NO_DATABASE = "The database cannot be queried; the log has the details."
 UNRESPONSIVE = f"The database has not responded within {PATIENCE_SECONDS:.0f} s; the log says what to do."
 UNKNOWN = "Unknown without the database."
@@ -65,11 +66,11 @@ class Remembered(Generic[Found]):
 
     def __init__(self, look: Callable[[], Found], seconds: float) -> None:
         self._look, self._seconds = look, seconds
-        self._lock = threading.Lock()
+        self._reading = SharedReading()
         self._known: tuple[float, Found] | None = None
 
     def __call__(self) -> Found:
-        with self._lock:
+        with self._reading.turn():
             if self._known is None or time.monotonic() - self._known[0] >= self._seconds:
                 found = self._look()
                 self._known = (time.monotonic(), found)
@@ -115,6 +116,9 @@ class Readiness:
                 WorkerPresence.objects.filter(pk=WorkerPresence.ONLY).first() if migrations.ok else None
             )
         except (DatabaseError, InterfaceError, OSError) as error:
+            if is_exhausted(error):
+                _log_problem("no connection to the database is free", f"{error}. {MORE_CONNECTIONS}")
+                return _without_database(NO_CONNECTION, broker=self._check_broker())
             _log_problem("the database cannot be queried", error)
             return _without_database(NO_DATABASE, broker=self._check_broker())
         return {

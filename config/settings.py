@@ -29,6 +29,7 @@ from telemetry.traces import export_spans
 
 ENVIRONMENT = read_environment()
 VERSION = (BASE_DIR / "VERSION").read_text(encoding="ascii").strip()
+DEMO_SOURCE = "example-engine"  # The source that `quickstart` connects
 DATA_DIR = ENVIRONMENT.data_dir
 DATA_DIR_IS_NEW = not DATA_DIR.exists()  # Made by this process
 DEFAULT_DATA_DIR = type(ENVIRONMENT).model_fields["data_dir"].default

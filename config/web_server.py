@@ -5,17 +5,20 @@ docs/decisions/0030-django-in-one-hop.md the reasons for a separate handler."""
 
 import asyncio
 import resource
+import signal
 import socket
 import struct
+import threading
 from asyncio import CancelledError
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum, auto
 from tempfile import SpooledTemporaryFile
-from typing import Any, ClassVar, cast
+from types import FrameType
+from typing import Any, ClassVar, TypeVar, cast
 
 import uvicorn
-from anyio import CapacityLimiter, to_thread
+from anyio import CapacityLimiter, fail_after, from_thread, to_thread
 from django.conf import settings
 from django.core import signals
 from django.core.exceptions import RequestAborted, RequestDataTooBig
@@ -31,23 +34,30 @@ from django.http import (
 )
 from django.urls import set_script_prefix
 from django.views.debug import SafeExceptionReporterFilter
+from loguru import logger
 from sse_starlette.sse import AppStatus
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
 from audit.models import Origin, origin
+from catalogue.database import REQUESTS_AT_ONCE, lend_connection, place
 from config.compat import AnnouncingProtocol, note_handler
 from mcp_bridge.addresses import address_of
 from mcp_bridge.doorkeeper import Doorkeeper, NoTurn
+from telemetry import metrics
 
 APPLICATION = "config.asgi:application"
 KEEP_ALIVE_SECONDS = 75  # Longer than proxies and clients keep idle ones, so none is closed under a request
 MOST_CONNECTIONS = 5_000  # Per process, mostly of clients that wait for a run
 FEWEST_CONNECTIONS = 100
+FORCE_SECONDS = 3.0  # After the grace, for closing everything
 ANSWER_SECONDS = 2.0  # Of a graceful end, for sending what waiting calls are answered with
 RESET = struct.pack("ii", 1, 0)  # SO_LINGER: close at once and drop unsent data
 OTHER_FILES = 1_200  # Open besides connections: two per thread with SQLite, engines, the broker
-THREADS = 256  # Concurrent requests, of which some wait for a run
+THREADS = 256  # Concurrent requests, of which most wait for a run and do not use the database
+PLACE_SECONDS = 4.0  # How long a request waits until it may use the database
+BUSY_SECONDS = 2  # After which a refused client should try again
 BYTES_IN_MEMORY = 65_536  # Bytes of a body; the rest, from known callers only, goes to disk
+Result = TypeVar("Result")
 Known = Callable[[dict[str, Any]], Awaitable[bool]]  # Whether a request's headers identify a caller
 PAGES = "; ".join(  # Only our own scripts run, never what engines, agents and clients sent
     (
@@ -217,7 +227,8 @@ def configure_server(application: Any, **options: Any) -> uvicorn.Config:
 
 
 class Server(uvicorn.Server):
-    """Answers waiting calls before it ends, instead of aborting them."""
+    """Answers waiting calls before it ends, instead of aborting them. Ends also if a thread never does, such
+    as one that waits for a database that hangs."""
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         # Models need Django's applications, which the servers of tests that use this module do not have.
@@ -225,6 +236,22 @@ class Server(uvicorn.Server):
 
         waits.end(within=max(0.0, (self.config.timeout_graceful_shutdown or 0) - ANSWER_SECONDS))
         await super().shutdown(sockets)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        grace = self.config.timeout_graceful_shutdown or 0
+        end_by_force = threading.Timer(grace + FORCE_SECONDS, _end_by_force, [grace])
+        end_by_force.daemon = True
+        end_by_force.start()
+        super().handle_exit(sig, frame)
+
+
+def _end_by_force(grace: int) -> None:
+    logger.error(
+        "The process did not end within the {} s that it was given, so it is killed: a thread still waits, "
+        "perhaps for the database. Executions in progress are recorded, and go on elsewhere.",
+        grace,
+    )
+    signal.raise_signal(signal.SIGKILL)
 
 
 def serve(*, host: str, port: int, graceful_seconds: int) -> None:
@@ -252,6 +279,33 @@ def _most_connections() -> int:
     return max(min(wanted, hard) - OTHER_FILES, FEWEST_CONNECTIONS)
 
 
+class _NoPlace(Exception):
+    """All places for requests that use the database are taken."""
+
+
+class _Place:
+    """Requests take turns by arrival. The limiter belongs to the event loop, `give_back` and `take_again` to
+    the request's thread."""
+
+    def __init__(self, places: CapacityLimiter) -> None:
+        self._places, self._is_taken = places, False
+
+    async def take(self) -> None:
+        await self._places.acquire_on_behalf_of(self)
+        self._is_taken = True
+
+    def leave(self) -> None:
+        if self._is_taken:
+            self._is_taken = False
+            self._places.release_on_behalf_of(self)
+
+    def give_back(self) -> None:
+        from_thread.run_sync(self.leave)
+
+    def take_again(self) -> None:
+        from_thread.run(self.take)
+
+
 class _UnknownCaller(Exception):
     """A large body from an unauthenticated caller."""
 
@@ -266,7 +320,7 @@ class ThreadHandler(ASGIHandler):
         BaseHandler.__init__(self)
         self._largest_body, self._is_known, self._doorkeeper = largest_body, is_known, doorkeeper
         self.load_middleware(is_async=False)
-        self._threads = CapacityLimiter(THREADS)
+        self._threads, self._places = CapacityLimiter(THREADS), CapacityLimiter(REQUESTS_AT_ONCE)
 
     async def __call__(self, scope: dict[str, Any], receive: Callable[[], Awaitable[Any]], send: Any) -> None:
         try:
@@ -276,6 +330,14 @@ class ThreadHandler(ASGIHandler):
             response = _problem(429, "Too many people are signing in at the moment. Try again later.")
             response["Retry-After"] = str(crowd.seconds)
             await self.send_response(response, send)
+        except _NoPlace:
+            metrics.database_refusals.labels("busy").inc()
+            logger.bind(recurring="busy").warning(
+                "Refused {} {}: {} requests use the database, and this one waited {:.0f} s for its turn. If "
+                "that lasts, run more web processes",
+                *(scope["method"], scope["path"], REQUESTS_AT_ONCE, PLACE_SECONDS),
+            )
+            await self.send_response(_busy(), send)
 
     async def _answer(self, scope: dict[str, Any], receive: Callable[[], Awaitable[Any]], send: Any) -> None:
         try:
@@ -287,7 +349,7 @@ class ThreadHandler(ASGIHandler):
             return
         with body:
             try:
-                response = await to_thread.run_sync(self._respond, scope, body, limiter=self._threads)
+                response = await self._in_thread(self._respond, scope, body)
             except CancelledError:
                 # The process ends without waiting longer; it cannot stop the thread.
                 response = _problem(
@@ -309,7 +371,24 @@ class ThreadHandler(ASGIHandler):
                 response.streaming_content = self._read_in_threads(parts, receive)
                 await self.send_response(response, send)
             finally:
-                await to_thread.run_sync(response.close, limiter=self._threads)
+                await self._in_thread(response.close)
+
+    async def _in_thread(
+        self, work: Callable[..., Result], *args: Any, seconds: float | None = PLACE_SECONDS
+    ) -> Result:
+        """As soon as there is a place among those that use the database. Raises _NoPlace after `seconds`."""
+        mine = _Place(self._places)
+        try:
+            with fail_after(seconds):
+                await mine.take()
+        except TimeoutError:
+            raise _NoPlace from None
+        held = place.set(mine)
+        try:
+            return await to_thread.run_sync(work, *args, limiter=self._threads)
+        finally:
+            place.reset(held)
+            mine.leave()
 
     async def _read_body(self, scope: dict[str, Any], receive: Callable[[], Awaitable[Any]]) -> Any:
         """Large bodies are on disk. Raises RequestAborted or RequestDataTooBig. The body of an
@@ -368,12 +447,20 @@ class ThreadHandler(ASGIHandler):
         gone = asyncio.create_task(_wait_for_disconnect(receive))
         try:
             while not gone.done():
-                part = await to_thread.run_sync(next, parts, None, limiter=self._threads)
+                part = await self._in_thread(_next_part, parts, seconds=None)
                 if part is None:
                     return
                 yield part
         finally:
             gone.cancel()
+
+
+def _next_part(parts: Iterator[bytes]) -> bytes | None:
+    """A slow reader keeps no connection, and the next part may be read in another thread."""
+    try:
+        return next(parts, None)
+    finally:
+        lend_connection()
 
 
 async def _wait_for_disconnect(receive: Callable[[], Awaitable[Any]]) -> None:
@@ -386,6 +473,16 @@ def _problem(status: int, words: str) -> HttpResponse:
     from catalogue.rest.base import problem_body
 
     return JsonResponse(problem_body(status, words), status=status)
+
+
+def _busy() -> HttpResponse:
+    words = (
+        f"Busy: this process answers {REQUESTS_AT_ONCE} requests at a time, and others are before this one. "
+        f"Nothing was done; try again in {BUSY_SECONDS} s."
+    )
+    response = _problem(503, words)
+    response["Retry-After"] = str(BUSY_SECONDS)
+    return response
 
 
 class SecurityHeaders:

@@ -24,6 +24,7 @@ MAX_SECONDS = 2_592_000
 """30 days: the longest timeout of a run, and the longest use of its result."""
 OptionalObject = Annotated[dict[str, Any], BeforeValidator(lambda value: {} if value is None else value)]
 LISTED_IN_METADATA = ("tags", "author", "outputSchema", "annotations", "icons")
+OUTPUT_SCHEMA = "output_schema"  # Metadata key for the schema of a result that MCP does not promise
 OPTIONAL_TEXTS = ("category", "version", "executionType", "execution_type", "author", "tags")
 TOO_DEEP = "nested too deep to be read"
 LONGEST_ADDRESS = 500

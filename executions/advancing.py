@@ -8,8 +8,7 @@ from django.db import DatabaseError, InterfaceError
 from django.utils import timezone
 from loguru import logger
 
-from catalogue.database import run_in_database
-from connectors.background import run_in_background_loop
+from catalogue.database import run_in_database, run_without_connection
 from executions.models import ErrorKind, Execution, State
 from executions.queue import admit_soon, expected
 from executions.runner.engine_calls import log_of, next_try_after
@@ -207,7 +206,7 @@ _drain = _Drain()
 
 
 def poll_due_executions() -> None:
-    run_in_background_loop(_drain.stir())
+    run_without_connection(_drain.stir())
 
 
 async def finish_polling() -> None:

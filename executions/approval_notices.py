@@ -24,7 +24,8 @@ from django.db.models import Q, QuerySet
 from django.utils import timezone
 from loguru import logger
 
-from connectors.background import CLOCKS_APART, WorkTime, run_in_background_loop
+from catalogue.database import run_without_connection
+from connectors.background import CLOCKS_APART, WorkTime
 from connectors.errors import ConnectorError, backoff_seconds
 from connectors.formats.json import readable_json
 from connectors.network.client import REDIRECTS, EngineClient
@@ -175,7 +176,7 @@ def send_webhook(notice: ApprovalNotice, approval: Approval) -> None:
         "webhook-signature": sign(secret, message_id=message_id, timestamp=timestamp, body=body),
     }
     try:
-        status = run_in_background_loop(_post(address, headers, body))
+        status = run_without_connection(_post(address, headers, body))
     except ConnectorError as error:
         raise NotSent(error.message) from None
     if not 200 <= status < 300:

@@ -95,6 +95,7 @@ class _Portion:
     def _begin(self, rate: Rate | None) -> None:
         self._rate, self._left, self._size = rate, 0, 1
         self._ends_at = self._refused_until = 0.0
+        self._is_booking = False
 
     def take(self, rate: Rate) -> float:
         """Seconds until the next call; 0: this one may pass."""
@@ -108,19 +109,27 @@ class _Portion:
             # Nothing can be free earlier: bookings are never taken back.
             if now < self._refused_until:
                 return self._refused_until - now
-            return self._book(rate, now)
-
-    def _book(self, rate: Rate, now: float) -> float:
-        was_used_up = not self._left and now < self._ends_at
-        used = self._size - self._left
-        wanted = self._size * 2 if was_used_up else used
-        most = max(1, min(int(rate.per_minute / 60 * TERM_SECONDS), rate.at_once))
-        booked, seconds = book_calls(rate, max(1, min(wanted, most)))
-        if booked:
-            self._size, self._left, self._ends_at = booked, booked - 1, now + TERM_SECONDS
-        else:
-            self._refused_until = now + seconds
+            # One thread books for all; the others do not wait for it, and book their own call.
+            books_for_all, self._is_booking = not self._is_booking, True
+            wanted = self._wanted(rate, now) if books_for_all else 1
+        booked, seconds = 0, 0.0
+        try:
+            booked, seconds = book_calls(rate, wanted)
+        finally:
+            with self._lock:
+                if books_for_all:
+                    self._is_booking = False
+                    if booked:
+                        self._size, self._left, self._ends_at = booked, booked - 1, now + TERM_SECONDS
+                if seconds:
+                    self._refused_until = now + seconds
         return seconds
+
+    def _wanted(self, rate: Rate, now: float) -> int:
+        was_used_up = not self._left and now < self._ends_at
+        wanted = self._size * 2 if was_used_up else self._size - self._left
+        most = max(1, min(int(rate.per_minute / 60 * TERM_SECONDS), rate.at_once))
+        return max(1, min(wanted, most))
 
     def give_back(self) -> None:
         with self._lock:

@@ -88,9 +88,9 @@ class _Remembered:
         limits = place.limits
         if not limits:
             return {}
+        if time.monotonic() - self._read_at > MAX_AGE_SECONDS:
+            self._look()
         with self._lock:
-            if time.monotonic() - self._read_at > MAX_AGE_SECONDS:
-                self._look()
             tight = {
                 room: most
                 for room, most in limits.items()
@@ -105,9 +105,11 @@ class _Remembered:
             self._occupancy.take(place)
 
     def _look(self) -> None:
-        read_at = time.monotonic()
-        self._occupancy = queue.read_occupancy()
-        self._read_at = read_at
+        """Several threads may count at the same time: a lock during the queries would stop them all."""
+        read_at, occupancy = time.monotonic(), queue.read_occupancy()
+        with self._lock:
+            if read_at > self._read_at:
+                self._occupancy, self._read_at = occupancy, read_at
         if Execution.objects.queued().exists():
             queue.expected.suspect()
 

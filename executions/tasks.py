@@ -4,8 +4,8 @@ from celery import shared_task
 from celery.signals import worker_process_shutdown, worker_shutdown
 
 from catalogue import discovery
+from catalogue.database import run_without_connection
 from catalogue.product_settings import overrides
-from connectors.background import run_in_background_loop
 from executions import advancing, approval_notices, approvals, result_cache, retention, statistics
 from executions.local_worker import RENEWAL_SECONDS, at_most_every, note_worker
 from executions.models import StatisticsState
@@ -68,4 +68,4 @@ def fold_statistics() -> None:
 @worker_process_shutdown.connect
 @worker_shutdown.connect
 def finish_steps_of_worker(**_: Any) -> None:
-    run_in_background_loop(advancing.finish_polling())
+    run_without_connection(advancing.finish_polling())

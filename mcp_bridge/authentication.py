@@ -18,6 +18,7 @@ from rest_framework.exceptions import APIException, AuthenticationFailed, Thrott
 from rest_framework.request import Request
 
 from audit.models import Kind, record
+from catalogue.database import without_connection
 from catalogue.naming import counted
 from connectors.background import CLOCKS_APART
 from mcp_bridge.addresses import SHOWN_NAME, client_address, neighbourhood
@@ -117,7 +118,9 @@ class CodeAttempt(SignInAttempt):
 @contextmanager
 def checking_password() -> Iterator[None]:
     """Raises TooBusy."""
-    if not _checks.acquire(timeout=PATIENCE_SECONDS):
+    with without_connection():
+        has_turn = _checks.acquire(timeout=PATIENCE_SECONDS)
+    if not has_turn:
         raise TooBusy
     try:
         yield

@@ -13,10 +13,11 @@ from loguru import logger
 from pydantic import SecretStr
 
 from catalogue.access import GROUP, Caller, Person, Scope, person_of
+from catalogue.database import run_without_connection
 from catalogue.models import Toolset
 from catalogue.models.toolset import SLUG_FORM
 from catalogue.permissions import permissions_behind, scopes_of
-from connectors.background import run_in_background_loop, start_in_background_loop
+from connectors.background import start_in_background_loop
 from connectors.errors import ConnectorError, Unreachable
 from connectors.formats.lists import split_list
 from connectors.network.issuer import Issuer, TokenRefused
@@ -117,7 +118,7 @@ def _slug_in(audience: str) -> str | None:
 
 
 def _read_access(text: str) -> Access | None:
-    reading = _recall(text) or _remember(text, run_in_background_loop(_ask(text)))
+    reading = _recall(text) or _remember(text, run_without_connection(_ask(text)))
     if reading.claims is None:
         return None
     try:

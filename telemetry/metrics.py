@@ -59,10 +59,21 @@ mcp_seconds = _histogram(
     "method",
     buckets=_REQUEST_BUCKETS,
 )
+lists_of_workflows = _counter(
+    "list_workflows",
+    "Calls of list_workflows, by mode and by the argument that chose it.",
+    "mode",
+    "argument",
+)
 calls_refused = _counter("calls_refused", "Workflow calls refused, by reason.", "reason")
 for _reason in ("busy", "rate"):
     # From 0, so that the first one counts as an increase.
     calls_refused.labels(_reason)
+database_refusals = _counter(
+    "database_refusals", "Requests refused for lack of the database, by cause.", "cause"
+)
+for _cause in ("busy", "exhausted", "away", "not_migrated"):
+    database_refusals.labels(_cause)
 engine_requests = _counter("engine_requests", "HTTP requests to engines, by status class.", "status")
 engine_seconds = _histogram(
     "engine_request_duration_seconds", "Duration of HTTP requests to engines.", buckets=_REQUEST_BUCKETS

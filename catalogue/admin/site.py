@@ -25,7 +25,7 @@ from catalogue.admin.imports import AS_CODE, ConfigurationPage, download_export
 from catalogue.admin.marks import marked
 from catalogue.admin.rendering import side_by_side
 from catalogue.compat import search_without_cache
-from catalogue.database_problems import describe_outage, is_unusable
+from catalogue.database_problems import count_outage, describe_outage, is_unusable
 from catalogue.models import ProductSettings, Source, Toolset, Workflow
 from telemetry.traces import request_id
 
@@ -76,6 +76,7 @@ def page_missing(request: HttpRequest, exception: Exception) -> HttpResponse:
 def page_failed(request: HttpRequest) -> HttpResponse:
     """500, or 503 without a database: a page for browsers, JSON for all others. Makes no queries."""
     if is_unusable(error := sys.exception()):
+        count_outage(error)
         title, message, status = "No database", describe_outage(error, method=request.method), 503
     else:
         title, message, status = "Internal error", "The server's log has the details.", 500

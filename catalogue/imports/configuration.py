@@ -26,6 +26,7 @@ from catalogue.configuration import (
     LISTED,
     LISTED_BESIDES,
     MISSING,
+    ROWS,
     RULE_FIELDS,
     SOURCE,
     TOOLSET,
@@ -40,6 +41,7 @@ from catalogue.configuration import (
     describe_toolset,
     name_in_file,
     permissions_of,
+    row_of,
     secrets_of,
 )
 from catalogue.connections import secret_fields
@@ -416,7 +418,7 @@ class _Import:
         return self._plan
 
     def _write(self) -> None:
-        for section, write in (
+        sections: tuple[tuple[str, Callable[[], None]], ...] = (
             ("settings", self._write_settings),
             ("groups", self._write_groups),
             ("sources", self._write_sources),
@@ -424,7 +426,9 @@ class _Import:
             ("features", self._write_features),
             ("filters", self._write_filters),
             ("toolsets", self._write_toolsets),
-        ):
+            *((name, partial(self._write_row, name, curated)) for name, curated in ROWS.items()),
+        )
+        for section, write in sections:
             if self._request.sources_only and section not in ("settings", "sources"):
                 continue
             if self._file.has(section) or (section == "workflows" and self._file.has("listed")):
@@ -476,6 +480,17 @@ class _Import:
         after = {name: value for name, value in {**before, **changes}.items() if value is not None}
         if fields := compare(before, after):
             self._note(Verb.CHANGE, "settings", row, ("settings",), name="of the product", fields=fields)
+
+    def _write_row(self, section: str, curated: Curated) -> None:
+        path, row = (section,), row_of(curated.model)
+        before = curated.decided(row)
+        given = self._file.mapping(path, known=curated.names)
+        for name, value in self._file.fields(path, curated, given).items():
+            setattr(row, name, value)
+        if self._is_refused(path, row.full_clean) or not (fields := compare(before, curated.decided(row))):
+            return
+        row.save()
+        self._note(Verb.CHANGE, section, row, path, name="of the product", fields=fields)
 
     # Groups.
 

@@ -25,7 +25,7 @@ from catalogue.models.source import Source
 from catalogue.naming import RESERVED, spellings
 from catalogue.presentation import CURATORS_HINTS, MAX_ICON_CHARACTERS, Unusable, check_icon_address
 from catalogue.served_schemas import serve_schema
-from connectors.definitions import MAX_SECONDS
+from connectors.definitions import MAX_SECONDS, OUTPUT_SCHEMA
 from connectors.protocol import WorkflowRef
 
 TOOL_NAME = RegexValidator(
@@ -466,6 +466,12 @@ class Workflow(Exposing):
         """MCP's icons: `[{src, mimeType?, sizes?}]`."""
         shown: list[dict[str, Any]] = [{"src": self.icon_override}] if self.icon_override else self.icons
         return shown
+
+    @property
+    def declared_output_schema(self) -> dict[str, Any] | None:
+        """Also of results that are not objects, which MCP does not promise."""
+        schema = self.output_schema or self.metadata.get(OUTPUT_SCHEMA)
+        return schema if isinstance(schema, dict) else None
 
     @property
     def promised_output_schema(self) -> dict[str, Any] | None:

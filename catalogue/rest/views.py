@@ -7,7 +7,6 @@ catalogue's revision would not do: health, counts and executions stand in the sa
 
 import hashlib
 import re
-import threading
 from typing import Any, ClassVar, TypeVar
 
 from django.conf import settings
@@ -269,10 +268,9 @@ FORMS_OF_IDS = {  # The widest first, each with an example
 
 
 class SchemaView(SpectacularAPIView):
-    """The document is the same for everyone. It takes half a second of CPU, so it is made once."""
+    """The document is the same for everyone. It takes half a second of CPU, so it is kept."""
 
     _made: ClassVar[dict[str, Any]] = {}
-    _making = threading.Lock()
 
     def perform_content_negotiation(self, request: Request, force: bool = False) -> tuple[Any, str]:
         """`?format=json`, which links can name, decides before the header `Accept`."""
@@ -288,11 +286,10 @@ class SchemaView(SpectacularAPIView):
 
     def _get_schema_response(self, request: Request) -> HttpResponse:
         renderer: Any = request.accepted_renderer
-        with self._making:
-            if renderer.media_type not in self._made:
-                generator: Any = self.generator_class()
-                document = generator.get_schema(request=None, public=True)
-                self._made[renderer.media_type] = renderer.render(document, renderer_context={})
+        if renderer.media_type not in self._made:
+            generator: Any = self.generator_class()
+            document = generator.get_schema(request=None, public=True)
+            self._made[renderer.media_type] = renderer.render(document, renderer_context={})
         response = HttpResponse(self._made[renderer.media_type], content_type=renderer.media_type)
         name = f"{settings.SPECTACULAR_SETTINGS['TITLE']}.{renderer.format}"
         response["Content-Disposition"] = f'inline; filename="{name}"'

@@ -14,6 +14,7 @@ from psycopg import OperationalError
 from psycopg.abc import Buffer
 from psycopg.adapt import AdaptersMap
 from psycopg.types.array import ListDumper
+from psycopg_pool import PoolTimeout
 
 from config.compat import check_connections_with
 
@@ -51,17 +52,18 @@ class _Outage:
         self._lock = threading.Lock()
         self._began_at = time.monotonic()
         self._tried_at = float("-inf")
-        self._problem = ""
+        self.problem = "the database cannot be reached"
+        self._is_logged = False
 
     def end_or_raise(self, connect: Callable[[], Any]) -> None:
         if time.monotonic() - self._tried_at < RETRY_SECONDS or not self._lock.acquire(blocking=False):
-            raise OperationalError(self._problem or "the database cannot be reached")
+            raise OperationalError(self.problem)
         try:
             connect().close()
         except OperationalError as error:
-            if not self._problem:
+            if not self._is_logged:
                 logger.error("The database cannot be reached; trying again each second: {}", error)
-            self._problem = str(error)
+            self.problem, self._is_logged = str(error), True
             raise
         finally:
             self._tried_at = time.monotonic()
@@ -103,7 +105,13 @@ class DatabaseWrapper(base.DatabaseWrapper):
         if pool is not None and (outage := _outages.get(pool)) is not None:
             outage.end_or_raise(partial(self.Database.connect, **conn_params))
             _outages.pop(pool, None)
-        return super().get_new_connection(conn_params)
+        try:
+            return super().get_new_connection(conn_params)
+        except PoolTimeout:
+            # The outage began while this thread waited: the pool is not merely exhausted.
+            if (outage := _outages.get(pool)) is not None:
+                raise OperationalError(outage.problem) from None
+            raise
 
 
 def _check_connection(pool: Any, connection: Any) -> None:

@@ -352,12 +352,12 @@ class ExecutionRecord(models.Model):
     @property
     def cancel_progress(self) -> CancelProgress | None:
         """None if no cancellation was requested."""
-        if self.cancel_requested_at is None:
-            return None
-        if self.state == State.CANCELLED:
+        if self.state == State.CANCELLED and self.cancel_requested_at is not None:
             return CancelProgress.CONFIRMED
         if self.cancel_refusal:
             return CancelProgress.REFUSED
+        if self.cancel_requested_at is None:
+            return None
         if self.is_final:
             return CancelProgress.TOO_LATE
         return CancelProgress.REQUESTED if self.cancel_sent_at is None else CancelProgress.SENT
@@ -376,6 +376,14 @@ class ExecutionRecord(models.Model):
         if self.state != State.RUNNING or not self.poll_failure:
             return ""
         return f"The last poll did not return the run's state: {self.poll_failure}"
+
+    @property
+    def problems(self) -> list[str]:
+        """Sentences about a run that goes on: why its last poll or its cancellation failed."""
+        found = [self.poll_problem] if self.poll_problem else []
+        if self.cancel_refusal and not self.is_settled:
+            found.append(f"The engine did not cancel the run: {self.cancel_refusal}")
+        return found
 
     @property
     def progress_percent(self) -> float | None:

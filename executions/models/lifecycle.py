@@ -42,6 +42,7 @@ from executions.models.statements import adapt_time, carry_out, insertion, inser
 from executions.models.transitions import (
     MESSAGE_CHARACTERS,
     NO_LEASE,
+    ONE_POLL,
     Event,
     Transitions,
     engine_times,
@@ -228,7 +229,7 @@ class Execution(Transitions):
             **NO_LEASE,
         )
 
-    def lose_run(self, why: str, *, kind: ErrorKind = ErrorKind.CONFIGURATION) -> bool:
+    def lose_run(self, why: str, *, kind: ErrorKind = ErrorKind.CONFIGURATION, polled: bool = False) -> bool:
         """The run may continue at the engine, which can no longer be asked about it."""
         return self._move(
             [State.RUNNING],
@@ -237,6 +238,7 @@ class Execution(Transitions):
             state=State.UNCONFIRMED,
             error_kind=kind,
             error=printable(why),
+            **(ONE_POLL if polled else {}),
             **self._answer(timezone.now()),
             **NO_LEASE,
         )
@@ -254,7 +256,7 @@ class Execution(Transitions):
             not_found=0,
             poll_failure="",
             polled_at=now,
-            polls=RawSQL("polls + 1", []),
+            **ONE_POLL,
             **noted,
             **self.shown_by(snapshot),
         )
@@ -320,7 +322,7 @@ class Execution(Transitions):
             not_found=self.not_found + 1 if not_found else 0,
             poll_failure=printable(why),
             polled_at=timezone.now(),
-            polls=RawSQL("polls + 1", []),
+            **ONE_POLL,
         )
 
     def wait_for_next_poll(self, *, next_attempt_at: datetime, release: bool = False) -> bool:
@@ -384,9 +386,14 @@ class Execution(Transitions):
         )
 
     def fail(
-        self, why: str, *, kind: ErrorKind = ErrorKind.EXECUTION, snapshot: RunSnapshot | None = None
+        self,
+        why: str,
+        *,
+        kind: ErrorKind = ErrorKind.EXECUTION,
+        snapshot: RunSnapshot | None = None,
+        polled: bool = False,
     ) -> bool:
-        return self._finish(State.FAILED, snapshot=snapshot, kind=kind, why=why)
+        return self._finish(State.FAILED, snapshot=snapshot, kind=kind, why=why, polled=polled)
 
     def refuse_start(
         self, why: str, *, kind: ErrorKind, answer: dict[str, Any], aftermath: Aftermath | None
@@ -398,8 +405,9 @@ class Execution(Transitions):
     def cancel(self, why: str, *, snapshot: RunSnapshot | None = None) -> bool:
         return self._finish(State.CANCELLED, snapshot=snapshot, kind=ErrorKind.EXECUTION, why=why)
 
-    def time_out(self, why: str, *, snapshot: RunSnapshot | None = None) -> bool:
-        return self._finish(State.TIMED_OUT, snapshot=snapshot, kind=ErrorKind.TIMEOUT, why=why)
+    def time_out(self, why: str, *, snapshot: RunSnapshot | None = None, polled: bool = False) -> bool:
+        kind = ErrorKind.TIMEOUT
+        return self._finish(State.TIMED_OUT, snapshot=snapshot, kind=kind, why=why, polled=polled)
 
     def finish_as_reported(self, snapshot: RunSnapshot) -> bool:
         return self._finish_as_reported(
@@ -408,6 +416,7 @@ class Execution(Transitions):
             payload={"status_answer": snapshot.raw},
             poll_failure="",
             polled_at=timezone.now(),
+            **ONE_POLL,
         )
 
     def request_cancel(self, by: str) -> bool:
@@ -489,6 +498,7 @@ class Execution(Transitions):
             [State.RUNNING],
             ("cancel_sent", "The engine was asked to cancel the run."),
             cancel_sent_at=timezone.now(),
+            cancel_refusal="",
         )
 
     def mark_terminate_sent(self, outcome: str) -> bool:
@@ -500,6 +510,15 @@ class Execution(Transitions):
             [State.RUNNING],
             ("cancel_refused", why),
             cancel_sent_at=timezone.now(),
+            cancel_refusal=printable(why),
+        )
+
+    def mark_not_cancellable(self, why: str) -> bool:
+        """Nothing was sent: the engine cannot cancel runs, or its settings are unusable."""
+        return self._move(
+            ACTIVE,
+            ("not_cancelled", why),
+            when=models.Q(cancel_refusal=""),
             cancel_refusal=printable(why),
         )
 

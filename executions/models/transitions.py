@@ -40,6 +40,7 @@ from executions.models.usage import end_of, usage_insertion
 
 MESSAGE_CHARACTERS = 500  # Of a progress message
 NO_LEASE: Mapping[str, Any] = {"lease_holder": "", "lease_expires_at": None}
+ONE_POLL: Mapping[str, Any] = {"polls": RawSQL("polls + 1", [])}
 Event = tuple[str, str]  # A line for the timeline: its kind and text
 
 
@@ -116,7 +117,9 @@ class Transitions(ExecutionRecord):
         payload: dict[str, Any] | None = None,
         allowed: Iterable[str] = ACTIVE,
         aftermath: Aftermath | None = None,
+        polled: bool = False,
     ) -> bool:
+        """`polled`: a poll shows the end."""
         told = {} if snapshot is None else {**_result_of(snapshot), "status_answer": snapshot.raw}
         return self._move(
             allowed,
@@ -124,6 +127,7 @@ class Transitions(ExecutionRecord):
             (state.value, why),
             ours=True,
             payload={**told, **(payload or {})},
+            **(ONE_POLL if polled else {}),
             **self._end(state, kind=kind, why=why, snapshot=snapshot),
         )
 

@@ -65,7 +65,7 @@ async def start(execution: Execution) -> None:
     if execution.cancel_requested_at is not None:
         await run_in_database(execution.cancel, "Cancelled before it was started.")
     elif execution.deadline_at <= timezone.now():
-        await run_in_database(record_timeout, execution, "before the engine accepted it.")
+        await run_in_database(_record_too_late, execution)
     elif off := switched_off(execution.known_workflow, execution.door):
         why = f"It was not started: {off}."
         await run_in_database(execution.fail, why, kind=ErrorKind.CONFIGURATION)
@@ -199,18 +199,19 @@ async def _keep(
 
 
 async def _record_failure(execution: Execution, error: ConnectorError, *, unsure: bool) -> None:
-    too_late = _why_too_late(execution, error)
+    again_at, too_late = next_try_after(execution, error), _why_too_late(execution, error)
     attempts_left = execution.attempts < settings.CATALOGUE.retry_attempts
     worth_it = attempts_left and not too_late and isinstance(error, Unreachable | OutcomeUnknown)
     postponed: dict[str, Any] = {
-        "next_attempt_at": next_try_after(execution, error),
+        "next_attempt_at": again_at,
         "why": error.message,
         "answer": error.details,
     }
-    if worth_it and not unsure:
+    # At the deadline there is no other attempt, and the timeout would hide this error.
+    if worth_it and not unsure and again_at < execution.deadline_at:
         await run_in_database(execution.postpone_start, **postponed)
         log_of(execution).warning("Start postponed: {}", error.message)
-    elif worth_it and await _starts_are_idempotent(execution):
+    elif worth_it and unsure and await _starts_are_idempotent(execution):
         await run_in_database(execution.postpone_start, **postponed, unsure=True)
         log_of(execution).warning("Start of unknown outcome, to be repeated: {}", error.message)
     elif unsure and await can_be_looked_up(execution):
@@ -304,6 +305,12 @@ def _record_started(
             f"The engine runs it as {started.run_id}, but the execution had already been given up.",
         )
         log_of(execution).error("The engine started {} after the execution was given up", started.run_id)
+
+
+def _record_too_late(execution: Execution) -> None:
+    failed = execution.events.filter(kind="start_postponed").values_list("message", flat=True).last()
+    why = f" The last attempt failed: {failed}" if failed else ""
+    record_timeout(execution, f"before the engine accepted it.{why}")
 
 
 def _record_broken_off(execution: Execution) -> None:

@@ -2,8 +2,9 @@
 
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -16,8 +17,10 @@ from django.urls import path
 from django.views.decorators.csrf import csrf_exempt
 from pytest_django import Settings
 
+from catalogue.database import REQUESTS_AT_ONCE, without_connection
 from config.web_server import BYTES_IN_MEMORY, ThreadHandler
 from mcp_bridge.doorkeeper import Doorkeeper
+from telemetry import metrics
 from tests import plain_http
 from tests.mcp_bridge.serving import serving
 
@@ -71,11 +74,19 @@ def hold(request: HttpRequest) -> HttpResponse:
     return HttpResponse("To nobody.")
 
 
+def wait_for_a_run(request: HttpRequest) -> HttpResponse:
+    with without_connection():
+        meeting.wait()
+    return HttpResponse("It has ended.")
+
+
 async def knows_somebody(scope: dict[str, Any]) -> bool:
     return (b"authorization", b"Bearer good") in scope["headers"]
 
 
-urlpatterns = [path(view.__name__, view) for view in (meet, where, count, broken, endless, hold)]
+urlpatterns = [
+    path(view.__name__, view) for view in (meet, where, count, broken, endless, hold, wait_for_a_run)
+]
 
 
 @pytest.fixture
@@ -90,6 +101,13 @@ def base_url(settings: Settings) -> Iterator[str]:
 
 def get(url: str) -> httpx2.Response:
     return plain_http.get(url, timeout=20)
+
+
+def get_until(ask: Callable[[], httpx2.Response], status: int) -> httpx2.Response:
+    """The first answer with this status: all others must have begun by then."""
+    while (answer := ask()).status_code != status:
+        pass
+    return answer
 
 
 def test_static_files_arrive_whole(base_url: str) -> None:
@@ -172,9 +190,44 @@ def test_who_waits_while_the_process_ends_is_told_to_ask_again(settings: Setting
     handler = ThreadHandler(largest_body=LARGEST_BODY, is_known=knows_somebody, doorkeeper=Doorkeeper())
     with ThreadPoolExecutor(1) as clients:
         with serving(handler, lifespan="off", timeout_graceful_shutdown=0.1) as url:
+            arrived.clear()
+            released.clear()
             asked = clients.submit(get, f"{url}/hold")
             assert arrived.wait(20)
         answer = asked.result(20)
         released.set()
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
     assert "Executions in progress are recorded" in answer.text
+
+
+def test_a_request_that_gets_no_turn_at_the_database_is_refused_soon_and_counted(
+    base_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("config.web_server.PLACE_SECONDS", 0.2)
+    counter = partial(
+        metrics.registry.get_sample_value, "catalogue_database_refusals_total", {"cause": "busy"}
+    )
+    before = counter() or 0
+    released.clear()
+    with ThreadPoolExecutor(REQUESTS_AT_ONCE) as callers:
+        holding = [callers.submit(get, f"{base_url}/hold") for _ in range(REQUESTS_AT_ONCE)]
+        try:
+            answer = get_until(lambda: get(f"{base_url}/count"), 503)
+        finally:
+            released.set()
+        assert {one.result().status_code for one in holding} == {200}
+    assert answer.headers["retry-after"] == "2"
+    assert answer.json()["detail"].startswith("Busy: ")
+    assert (counter() or 0) > before
+    assert get(f"{base_url}/count").status_code == 200
+
+
+def test_a_request_that_waits_for_a_run_leaves_its_turn_to_others(
+    base_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("config.web_server.REQUESTS_AT_ONCE", 1)
+    monkeypatch.setattr("config.web_server.PLACE_SECONDS", 20)
+    handler = ThreadHandler(largest_body=LARGEST_BODY, is_known=knows_somebody, doorkeeper=Doorkeeper())
+    with serving(handler, lifespan="off") as url, ThreadPoolExecutor(TOGETHER) as callers:
+        answers = [callers.submit(get, f"{url}/wait_for_a_run") for _ in range(TOGETHER)]
+        assert {one.result().text for one in answers} == {"It has ended."}

@@ -11,6 +11,7 @@ from itertools import product
 import pytest
 from django.db import DataError, OperationalError, connection, transaction
 
+from catalogue.database_problems import describe_outage, is_exhausted
 from catalogue.models import HistoryEntry
 from config.postgresql import base
 from config.postgresql.base import DatabaseWrapper
@@ -156,3 +157,34 @@ def test_a_dead_connection_that_a_thread_still_holds_does_not_hide_that_the_serv
     holder.close()
 
     assert max(seconds for seconds, _ in away) < WAIT_SECONDS / 2
+
+
+@pytest.mark.databases("config.postgresql")
+@pytest.mark.django_db
+def test_a_pool_whose_connections_are_all_in_use_is_not_taken_for_a_server_that_is_away(
+    gateway: Gateway,
+) -> None:
+    settings = copy.deepcopy(connection.settings_dict) | {"HOST": "127.0.0.1", "PORT": gateway.port}
+    settings["OPTIONS"] |= {"pool": POSTGRES_OPTIONS["pool"] | {"timeout": 0.2, "max_size": 1}}
+    waiting = DatabaseWrapper(settings, f"exhausted, through port {gateway.port}")
+    holder = waiting.copy()
+
+    def refusal() -> OperationalError:
+        with pytest.raises(OperationalError) as refused:
+            waiting.ensure_connection()
+        return refused.value
+
+    try:
+        holder.ensure_connection()
+        busy = refusal()
+        holder.close()
+        gateway.close()
+        waiting.settings_dict["OPTIONS"]["pool"]["timeout"] = WAIT_SECONDS
+        waiting.close_pool()
+        away = refusal()
+    finally:
+        holder.close()
+        waiting.close_pool()
+
+    assert is_exhausted(busy) and not is_exhausted(away)
+    assert describe_outage(busy, method="GET") != describe_outage(away, method="GET")

@@ -13,8 +13,10 @@ from typing import Any
 
 import pytest
 import yaml
+from django.db import OperationalError, connection
 from django.utils import timezone
 from prometheus_client.parser import text_string_to_metric_families
+from psycopg_pool import PoolTimeout
 from pydantic import SecretStr
 
 from catalogue.access import Caller, Rate
@@ -33,6 +35,7 @@ from orchestration.language_model import MeteredModel
 from orchestration.models import StageFailed
 from telemetry import metrics
 from telemetry.metrics import http_requests
+from tests.api.clients import administrator
 from tests.factories import make_discovery_run, make_execution, make_source, make_workflow
 from tests.processes import ROOT
 
@@ -204,6 +207,26 @@ def _call_too_often() -> None:
             call()
 
 
+def _exhaust_the_pool() -> None:
+    _refuse(PoolTimeout("couldn't get a connection"))
+
+
+def _lose_the_database() -> None:
+    _refuse(None)
+
+
+def _refuse(cause: Exception | None) -> None:
+    """As the pool of PostgreSQL raises it."""
+
+    def fail(*_: Any) -> Any:
+        raise OperationalError("no connection") from cause
+
+    client = administrator()
+    with connection.execute_wrapper(fail):
+        for _ in range(40):
+            assert client.get("/api/filters/").status_code == 503
+
+
 def _wait_for_approval() -> None:
     workflow = make_workflow()
     for _ in range(21):
@@ -251,6 +274,8 @@ PROVOKED: dict[str, Callable[[], None]] = {
     "CatalogueLeasesLost": _die_with_leases,
     "CatalogueConnectorErrors": _break_the_engine,
     "CatalogueCallsRefused": _call_too_often,
+    "CatalogueDatabaseBusy": _exhaust_the_pool,
+    "CatalogueDatabaseAway": _lose_the_database,
     "CatalogueApprovalsWait": _wait_for_approval,
     "CatalogueModelFails": _fail_the_model,
 }

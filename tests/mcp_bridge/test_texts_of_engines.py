@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from itertools import count
 from typing import Any
 
+import pytest
+
 from catalogue.curation import enable_workflows
 from catalogue.descriptions import Mode, describe_workflow, summarise_workflow
 from catalogue.discovery import refresh_source
