@@ -38,6 +38,14 @@ def outages_within(catalogue: ExposedCatalogue, outages: Outages, bounds: Bounds
     return tuple(outage for outage in outages if outage.source in sources)
 
 
+def _reason(source: Source) -> str:
+    """In the product's words: what an engine says of an error could instruct agents."""
+    is_ours = source.health_error in (None, Source.HealthState.HELD)
+    if is_ours or source.change_policy == Source.ChangePolicy.FOLLOW:
+        return source.health_message
+    return f"The last listing failed ({source.health_error})."
+
+
 class _Remembered:
     def __init__(self) -> None:
         self._outages: Outages = ()
@@ -55,9 +63,9 @@ class _Remembered:
         asked_at = time.monotonic()
         unlisted = (Source.HealthState.FAILING, Source.HealthState.HELD)
         out = Source.objects.filter(enabled=True, health_state__in=unlisted).order_by("name")
-        columns = out.values_list("name", "failing_since", "health_message", "last_refreshed_at")
         self._outages = tuple(
-            Outage(name, since, reason, refreshed is not None) for name, since, reason, refreshed in columns
+            Outage(one.name, one.failing_since, _reason(one), one.last_refreshed_at is not None)
+            for one in out
         )
         self._asked_at = asked_at
         return self._outages

@@ -15,6 +15,7 @@ from django.db.models import Q, Subquery
 from django.db.models.functions import Coalesce
 from django.utils import timezone
 
+from catalogue.approval_rules import find_rule_problems
 from catalogue.argument_overrides import find_override_problems
 from catalogue.connections import starts_by_metadata
 from catalogue.database import in_batches
@@ -535,7 +536,7 @@ def _judge(
     """Follow harmless changes and hold the others."""
     placement = Placement()
     for batch in in_batches(changes.doubtful, BATCH):
-        read = Workflow.objects.only("upstream_id", "tags_override", *LAYER_FIELDS)
+        read = Workflow.objects.only("upstream_id", *CURATED, *LAYER_FIELDS)
         accepted = read.in_bulk([workflow.pk for workflow, _ in batch])
         for workflow, upstream in batch:
             row = _row(workflow, upstream, changed_at=workflow.changed_at)
@@ -554,12 +555,18 @@ def layer_of(workflow: Workflow) -> dict[str, Any]:
 
 
 CHOSEN_BY = ("name", "category", "tags")  # Upstream fields that filters and toolset rules may read
+CURATED = ("tags_override", "argument_overrides", "approval_rules")  # A curator's fields that decide as well
 
 
 def judge_offer(workflow: Workflow, offered: Mapping[str, Any], placement: Placement) -> list[Difference]:
-    """By the policy `careful`; exposing, hiding and moving between toolsets are never harmless."""
+    """By the policy `careful`; exposing, hiding, moving between toolsets and breaking a curator's settings
+    are never harmless."""
     by_metadata = starts_by_metadata(workflow.source.kind)
-    differences = find_differences(layer_of(workflow), offered, starts_by_metadata=by_metadata)
+    misfits = _breaks_settings(workflow, offered["input_schema"])
+    differences = [
+        replace(one, harmless=False) if misfits and one.field == "input_schema" else one
+        for one in find_differences(layer_of(workflow), offered, starts_by_metadata=by_metadata)
+    ]
     if not any(one.field in CHOSEN_BY for one in differences):
         return differences
     then = Workflow(
@@ -574,6 +581,13 @@ def judge_offer(workflow: Workflow, offered: Mapping[str, Any], placement: Place
         replace(one, harmless=False, text=f"{one.text}, by which {moved}") if one.field in CHOSEN_BY else one
         for one in differences
     ]
+
+
+def _breaks_settings(workflow: Workflow, schema: dict[str, Any]) -> bool:
+    """Whether a curator's arguments or rules for approval fit the accepted schema, and not this one."""
+    values = find_override_problems(schema, workflow.argument_overrides).keys()
+    rules = {*find_rule_problems(schema, workflow.approval_rules)}
+    return bool(values - workflow.argument_problems.keys() or rules - {*workflow.approval_rule_problems})
 
 
 def serve_layers(layers: Iterable[tuple[Workflow, Mapping[str, Any]]]) -> None:

@@ -16,7 +16,7 @@ from catalogue.argument_overrides import find_override_problems
 from catalogue.connections import starts_by_metadata
 from catalogue.database import in_batches
 from catalogue.discovery import BeingRefreshed, RefreshRefused, make_due, refresh_source
-from catalogue.drift import Difference, describe_differences
+from catalogue.drift import ASPECTS, SIDES, Difference, describe_differences, kinds_held
 from catalogue.exposure import Placement
 from catalogue.history import Actor, record_change, record_changes
 from catalogue.models import DiscoveryRun, Review, Revision, Source, Workflow
@@ -31,6 +31,12 @@ NOTED_WITH = {"input_schema": ("schema_problem",), "name": ("resembles",), "upst
 """Findings that are accepted together with the field."""
 ACCEPTABLE = tuple(  # The fields that can be accepted alone
     name for name in LAYER_FIELDS if name not in ("content_hash", "schema_problem", "resembles")
+)
+
+
+KINDS = (  # Of differences
+    *(name for name in ACCEPTABLE if name not in SIDES),
+    *(f"{side}-{aspect}" for side in SIDES.values() for aspect in ASPECTS),
 )
 
 
@@ -82,6 +88,13 @@ def warning_of_review(review: Review, differences: Collection[Difference]) -> st
     if review.kind == Review.Kind.NEW:
         return review.workflow.warning
     return ", ".join(dict.fromkeys(one.warning for one in differences if one.warning))
+
+
+def differing_only_in(reviews: QuerySet[Review], kinds: Collection[str]) -> QuerySet[Review]:
+    """Those of changed workflows where only these kinds of differences need a decision."""
+    placement, changed = Placement(), reviews.changes().select_related("workflow__source")  # type: ignore[attr-defined]
+    keys = [one.pk for one in changed if {*kinds} >= {*kinds_held(differences_of(one, placement))}]
+    return reviews.filter(pk__in=keys)
 
 
 def find_misfits(review: Review) -> list[str]:

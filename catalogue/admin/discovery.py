@@ -26,12 +26,14 @@ from catalogue.http_tools import KIND
 from catalogue.models import DiscoveryRun, HistoryEntry, Review, Source, Workflow
 from catalogue.naming import counted
 from catalogue.review import (
+    KINDS,
     Decided,
     ReviewRefused,
     UnknownFields,
     accept_offers,
     confirm_listing,
     differences_of,
+    differing_only_in,
     fields_together,
     find_misfits,
     keep_accepted,
@@ -60,6 +62,18 @@ class DecisionFilter(DropdownFilter):  # type: ignore[misc]
         return queryset.filter(pk__in=Review.objects.awaiting().values("pk"))
 
 
+class KindFilter(DropdownFilter):  # type: ignore[misc]
+    title = "what differs"
+    parameter_name = "only"
+    all_option = ("", "anything")
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [(kind, f"only {kind.removeprefix('upstream_').replace('_', ' ')}") for kind in KINDS]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Review]) -> QuerySet[Review]:
+        return differing_only_in(queryset, [kind]) if (kind := self.value()) else queryset
+
+
 class ReviewChangeList(base.CatalogueChangeList):
     """Reads the data for the differences of all rows once."""
 
@@ -82,6 +96,7 @@ class ReviewAdmin(base.PanelOnlyMixin, base.ButtonsMixin):
     list_filter = (
         ("workflow__source", RelatedDropdownFilter),
         ("kind", ChoicesDropdownFilter),
+        KindFilter,
         DecisionFilter,
     )
     list_select_related = ("workflow__source",)

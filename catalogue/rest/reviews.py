@@ -15,7 +15,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from catalogue.access import Scope
-from catalogue.drift import Difference, describe_differences
+from catalogue.drift import Difference, describe_differences, kinds_held
 from catalogue.exposure import Placement
 from catalogue.history import actor_of
 from catalogue.models import Review, Source, Workflow
@@ -24,10 +24,12 @@ from catalogue.rest import base
 from catalogue.rest.views import ApiViewSet
 from catalogue.review import (
     ACCEPTABLE,
+    KINDS,
     Decided,
     Offers,
     accept_offers,
     differences_of,
+    differing_only_in,
     keep_accepted,
     offers_of,
     warning_of_review,
@@ -54,6 +56,9 @@ class ReviewSerializer(serializers.Serializer[Review]):
     warning = serializers.SerializerMethodField(
         help_text="Words by which its new texts, or all of a new workflow, may try to command agents."
     )
+    differs_in = serializers.SerializerMethodField(
+        help_text="The kinds of the differences that need a decision."
+    )
     held_since = serializers.DateTimeField()
     kept_at = serializers.DateTimeField(allow_null=True, help_text="When it was turned down.")
 
@@ -62,6 +67,9 @@ class ReviewSerializer(serializers.Serializer[Review]):
 
     def get_warning(self, review: Review) -> str:
         return warning_of_review(review, self._differences(review))
+
+    def get_differs_in(self, review: Review) -> list[str]:
+        return kinds_held(self._differences(review))
 
     def _differences(self, review: Review) -> list[Difference]:
         return differences_of(review, self.context["placement"])
@@ -74,6 +82,7 @@ class DifferenceSerializer(serializers.Serializer[Any]):
     told = serializers.CharField(
         source="text", help_text="In words, such as: new required argument `password`."
     )
+    kind = serializers.CharField(help_text="Such as `tags` or `argument-added`; `only` filters by it.")
     old = serializers.JSONField(help_text="Null where there was nothing.")
     new = serializers.JSONField()
     harmless = serializers.BooleanField(help_text="The policy `careful` would have let this one through.")
@@ -161,6 +170,11 @@ class DecidedSerializer(serializers.Serializer[Decided]):
 class ReviewFilters(django_filters.FilterSet):  # type: ignore[misc]
     source = django_filters.CharFilter(field_name="workflow__source__name", label="The source's name.")
     kind = django_filters.ChoiceFilter(choices=Review.Kind.choices)
+    only = django_filters.MultipleChoiceFilter(
+        choices=[(kind, kind) for kind in KINDS],
+        method="filter_only",
+        label="Only these kinds of differences need a decision.",
+    )
     kept = base.StrictBooleanFilter(
         field_name="kept_at",
         lookup_expr="isnull",
@@ -168,6 +182,9 @@ class ReviewFilters(django_filters.FilterSet):  # type: ignore[misc]
         label="Turned down; without this parameter only what awaits a decision is listed.",
     )
     ordering = base.StableOrdering(fields=["held_since", ("workflow__tool_name", "workflow")])
+
+    def filter_only(self, reviews: QuerySet[Review], name: str, kinds: list[str]) -> QuerySet[Review]:
+        return differing_only_in(reviews, kinds)
 
 
 Decision = Callable[..., Decided]

@@ -385,3 +385,21 @@ def test_the_list_takes_the_same_few_queries_for_any_number(
             assert admin_client.get(list_url(Review)).status_code == 200
         with django_assert_max_num_queries(10):
             assert administrator().get("/api/reviews/?page_size=200").status_code == 200
+
+
+def test_changes_of_one_kind_are_found_and_accepted_together(
+    admin_client: Client, capsys: pytest.CaptureFixture[str], engine: Engine, source: Source
+) -> None:
+    """H1: in the list by a filter, and by the command."""
+    engine.workflows = [engine.workflows[0], definition(2, tags=["new"]), definition(3, tags=["new"])]
+    refresh_source(source)
+    by_kind = text_of(admin_client.get(list_url(Review), {"only": "tags"}))
+    assert "report_2" in by_kind and "report_3" in by_kind and "report_1" not in by_kind
+    assert "report_1" not in text_of(admin_client.get(list_url(Review), {"only": "description"}))
+    assert "[argument-text]" in run(capsys) and "To review: 3." in run(capsys)
+    assert "To review: 2." in run(capsys, "--only", "tags")
+    assert "Accepted: 2." in run(capsys, "--only", "tags", "--accept", "*")
+    both = ("--only", "description", "--only", "argument-text")
+    assert "Accepted: 1." in run(capsys, *both, "--accept", "*")
+    with pytest.raises(CommandError, match="invalid choice"):
+        run(capsys, "--only", "words")

@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any
 
 from django.core.management.base import CommandError
+from django.db.models import QuerySet
 
 from catalogue.drift import READ_BY_AGENTS
 from catalogue.exposure import Placement
@@ -13,12 +14,14 @@ from catalogue.management.base import CatalogueCommand, add_consent_option, ask_
 from catalogue.models import DiscoveryRun, Review, Source, Workflow
 from catalogue.review import (
     ACCEPTABLE,
+    KINDS,
     Decided,
     Offers,
     ReviewRefused,
     accept_offers,
     confirm_listing,
     differences_of,
+    differing_only_in,
     keep_accepted,
     offers_of,
     warning_of_review,
@@ -39,11 +42,18 @@ class Command(CatalogueCommand):
         decision = "tool names as shown, each with its offer, such as report_1:5f1d09c2ab34; "
         parser.add_argument("--source", metavar="NAME", help="only what this source changed")
         parser.add_argument(
+            "--only",
+            action="append",
+            choices=KINDS,
+            metavar="KIND",
+            help="only changes of which just this kind needs a decision, such as tags; may be repeated",
+        )
+        parser.add_argument(
             "--accept",
             nargs="+",
             default=[],
             metavar="NAME:OFFER",
-            help=f"{decision}* accepts everything, of the source if one is named, after it was shown",
+            help=f"{decision}* accepts everything that --source and --only leave, after it was shown",
         )
         parser.add_argument(
             "--field",
@@ -71,9 +81,11 @@ class Command(CatalogueCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         source = None if options["source"] is None else source_named(options["source"])
-        awaiting = Review.objects.awaiting()
+        awaiting: QuerySet[Review] = Review.objects.awaiting()
         if source is not None:
             awaiting = awaiting.filter(workflow__source=source)
+        if options["only"]:
+            awaiting = differing_only_in(awaiting, options["only"])
         if options["confirm_listing"]:
             self._confirm(source)
         if not (options["accept"] or options["keep"]):
@@ -110,7 +122,8 @@ class Command(CatalogueCommand):
             )
             for difference in differences:
                 warning = difference.warning and f"; may try to command agents: {difference.warning}"
-                self.stdout.write(f"  {difference.field}: {difference.text}{warning}")
+                kind = f" [{difference.kind}]" if difference.kind != difference.field else ""
+                self.stdout.write(f"  {difference.field}: {difference.text}{kind}{warning}")
                 for sign, value in (("-", difference.old), ("+", difference.new)) if in_full else ():
                     self.stdout.write(f"    {sign} {json.dumps(value, ensure_ascii=False)}")
             if review.kind == Review.Kind.NEW:
