@@ -28,7 +28,7 @@ from django.urls import reverse
 from django.utils import timezone
 from loguru import logger
 
-from audit.models import Kind, record
+from audit.models import Entry, Kind, record
 from catalogue.access import Caller
 from catalogue.approval_rules import reason_for_approval
 from catalogue.database import after_commit
@@ -132,7 +132,11 @@ def _hash(parts: Any) -> str:
 def find_standing(binding: Binding, need: Need) -> StandingApproval | None:
     """One that as many people gave as are needed now."""
     valid = StandingApproval.objects.filter(StandingApproval.valid_now(), binding=binding.digest)
-    return valid.filter(approvers__gte=need.approvers).order_by("-until").first()
+    for standing in valid.filter(approvers__gte=need.approvers).order_by("-until"):
+        revoked = Entry.objects.filter(event="approval.revoked", subject=standing.audit_subject)
+        if standing.is_proven and not revoked.exists():
+            return standing
+    return None
 
 
 def find_waiting(binding: Binding, caller: Caller) -> Execution | None:
@@ -268,7 +272,7 @@ def _take(
         why = f"{name} refused it: {words}{'' if words.endswith(('.', '!', '?')) else '.'}"
         _end(approval, execution, Approval.State.REFUSED, State.FAILED, f"{why} Nothing was started.")
         return
-    given = list(approval.decisions.all())
+    given = list({each.user_name: each for each in approval.decisions.all() if each.is_proven}.values())
     assert execution.workflow is not None, "approval of a call without its workflow is refused before"
     if (missing := approval.approvers_needed - len(given)) > 0:
         execution.note("approval", f"{name} approved it. Approvals still needed: {missing}.")
@@ -331,8 +335,15 @@ def _outdate(approval: Approval, execution: Execution) -> bool:
 
 
 def _close(approval: Approval, execution: Execution, how: Approval.State, outcome: str) -> None:
-    approval.state, approval.outcome, approval.decided_at = how, outcome, timezone.now()
-    approval.save(update_fields=["state", "outcome", "decided_at"])
+    # What somebody else changed stays unproven.
+    proof = None if approval.is_proven else approval.proof or ""
+    approval.state, approval.outcome, approval.decided_at, approval.proof = (
+        how,
+        outcome,
+        timezone.now(),
+        proof,
+    )
+    approval.save(update_fields=["state", "outcome", "decided_at", "proof"])
     _announce(approval, execution, ApprovalNotice.Kind.DECIDED)
 
 
@@ -418,7 +429,7 @@ def revoke_standing(key: int, *, by: str) -> bool:
     with transaction.atomic():
         if not valid.update(revoked_at=timezone.now(), revoked_by=by[:150]):
             return False
-        subject = f"executions.standingapproval:{key}"
+        subject = StandingApproval(pk=key).audit_subject
         record(Kind.APPROVAL, "approval.revoked", actor_name=by, subject=subject, outcome="revoked")
     return True
 
@@ -428,6 +439,8 @@ def why_not_approved(execution: Execution) -> str:
     approval = Approval.objects.filter(pk=execution.pk).first()
     if approval is None or approval.state != Approval.State.APPROVED:
         return "It was not started: it has no approval."
+    if not approval.is_proven:
+        return "It was not started: nobody gave its approval. Call the tool again for a new one."
     binding = bind(execution.known_workflow, execution.payload.input, execution.caller)
     if binding.digest == approval.binding == execution.approval_hash:
         return ""
