@@ -25,19 +25,19 @@ from connectors.network.redaction import printable
 
 NAME_LENGTH, ADDRESS_LENGTH = 255, 100
 NONCE = 16  # Characters of a proof that tell it from the proof of an equal row
-SIGNER = {"salt": "audit proof v1"}
+SALT = "audit proof v1"
 
 
 def make_proof(content: Any, nonce: str = "") -> str:
     """Shows that a process with SECRET_KEY wrote the content: JSON values, times and UUIDs."""
     nonce = nonce or secrets.token_hex(NONCE // 2)
-    return nonce + Signer(**SIGNER).signature(_text_of(content, nonce))
+    return nonce + Signer(salt=SALT).signature(_text_of(content, nonce))
 
 
 def is_proof(proof: str, content: Any) -> bool:
     """Also with a key of SECRET_KEY_FALLBACKS."""
     with suppress(BadSignature):
-        return bool(Signer(**SIGNER).unsign(f"{_text_of(content, proof[:NONCE])}:{proof[NONCE:]}"))
+        return bool(Signer(salt=SALT).unsign(f"{_text_of(content, proof[:NONCE])}:{proof[NONCE:]}"))
     return False
 
 
