@@ -6,7 +6,6 @@ Triggers of the first migration refuse all changes except those of sealing and t
 
 import hashlib
 import json
-import secrets
 from collections.abc import Sequence
 from contextlib import suppress
 from contextvars import ContextVar
@@ -24,25 +23,23 @@ from connectors.formats.json import as_object
 from connectors.network.redaction import printable
 
 NAME_LENGTH, ADDRESS_LENGTH = 255, 100
-NONCE = 16  # Characters of a proof that tell it from the proof of an equal row
 SALT = "audit proof v1"
 
 
-def make_proof(content: Any, nonce: str = "") -> str:
+def make_proof(content: Any) -> str:
     """Shows that a process with SECRET_KEY wrote the content: JSON values, times and UUIDs."""
-    nonce = nonce or secrets.token_hex(NONCE // 2)
-    return nonce + Signer(salt=SALT).signature(_text_of(content, nonce))
+    return Signer(salt=SALT).signature(_text_of(content))
 
 
 def is_proof(proof: str, content: Any) -> bool:
     """Also with a key of SECRET_KEY_FALLBACKS."""
     with suppress(BadSignature):
-        return bool(Signer(salt=SALT).unsign(f"{_text_of(content, proof[:NONCE])}:{proof[NONCE:]}"))
+        return bool(Signer(salt=SALT).unsign(f"{_text_of(content)}:{proof}"))
     return False
 
 
-def _text_of(content: Any, nonce: str) -> str:
-    return json.dumps([nonce, content], sort_keys=True, separators=(",", ":"), default=_plain)
+def _text_of(content: Any) -> str:
+    return json.dumps(content, sort_keys=True, separators=(",", ":"), default=_plain)
 
 
 def _plain(value: Any) -> str:
@@ -206,8 +203,7 @@ class Entry(Proven):
 
     def content(self) -> dict[str, Any]:
         """Everything that is sealed, as JSON values."""
-        proof = {"proof": self.proof} if self.proof else {}
-        return {"id": self.pk, **self.contents(), **proof}
+        return {"id": self.pk, **self.contents()}
 
     def contents(self) -> dict[str, Any]:
         """The same without its number."""

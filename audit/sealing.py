@@ -36,7 +36,9 @@ RECHECKED_EVERY, RECHECKED = timedelta(hours=1), timedelta(days=1)
 SALT = "audit seal v1"
 LONG_AGO = datetime(1970, 1, 1, tzinfo=timezone.get_default_timezone())
 FAR_AHEAD = datetime(9999, 1, 1, tzinfo=timezone.get_default_timezone())
-DAYS = {  # The setting for how long entries are kept; the audit's own entries are kept forever
+DAYS: dict[
+    str, str
+] = {  # The setting for how long entries are kept; the audit's own entries are kept forever
     Kind.CALL: "audit_call_days",
     Kind.SIGN_IN: "audit_sign_in_days",
     Kind.TOKEN: "audit_access_days",
@@ -255,7 +257,7 @@ def prune(*, seconds: float | None = None) -> int:
     removed, work_time = 0, WorkTime(seconds)
     for kind, setting in DAYS.items():
         days: int = getattr(settings.CATALOGUE, setting)
-        if days not in _days_in_force(setting, settings.CATALOGUE.given(setting), timezone.now()):
+        if days not in _days_in_force(setting, _given_days(setting), timezone.now()):
             logger.warning("No entry of the audit is removed: no change explains {} = {}", setting, days)
             continue
         while days and not work_time.is_over:
@@ -268,8 +270,12 @@ def prune(*, seconds: float | None = None) -> int:
     return removed
 
 
+def _given_days(setting: str) -> Any:
+    return settings.CATALOGUE.given(setting)  # type: ignore[attr-defined]
+
+
 @transaction.atomic
-def _prune_segment(kind: Kind, before: datetime, days: int) -> int | None:
+def _prune_segment(kind: str, before: datetime, days: int) -> int | None:
     """Returns how many entries were removed; None if no segment is due."""
     due = Segment.objects.filter(kind=kind, newest_at__lt=before, pruned_at=None).order_by("newest_at")
     segment = due.select_for_update(skip_locked=True).first()
@@ -286,7 +292,7 @@ def _prune_segment(kind: Kind, before: datetime, days: int) -> int | None:
         entries=segment.entries,
         of=segment.kind,
         kept_days=days,
-        given_days=settings.CATALOGUE.given(DAYS[kind]),
+        given_days=_given_days(DAYS[kind]),
     )
     Segment.objects.filter(pk=segment.pk).mark_pruned(timezone.now())
     return Entry.objects.filter(segment=segment.number).remove_pruned()
@@ -355,7 +361,7 @@ def verify(*, known_head: str = "") -> Report:
     _verify_pruning(pruned, Entry.objects.filter(kind=Kind.AUDIT, event="audit.pruned"), report)
     _verify_unsealed(report)
     _verify_gathering(report)
-    note_copies(Entry, report)
+    note_copies(Entry, report, "at", "event", "actor", "subject", "details")
     for check in checks:
         check(report)
     return report
@@ -491,11 +497,11 @@ def _verify_gathering(report: Report) -> None:
                     report.note(f"{entry.key}: it is not in the audit")
 
 
-def note_copies(model: type[Model], report: Report) -> None:
-    """Each proof is of one row."""
-    rows = model._default_manager.exclude(proof=None).order_by()
-    for proof in rows.values_list("proof", flat=True).annotate(number=Count("*")).filter(number__gt=1):
-        keys = ", ".join(map(str, rows.filter(proof=proof).values_list("pk", flat=True)[:MOST_PROBLEMS]))
+def note_copies(model: type[Model], report: Report, *columns: str) -> None:
+    """No two rows that the product wrote are equal in these columns."""
+    rows = model._default_manager.order_by()
+    for same in rows.values(*columns).annotate(number=Count("*")).filter(number__gt=1).values(*columns):
+        keys = ", ".join(map(str, rows.filter(**same).values_list("pk", flat=True)[:MOST_PROBLEMS]))
         report.note(f"{model._meta.verbose_name} {keys}: one is a copy of another")
 
 

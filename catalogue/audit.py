@@ -67,7 +67,7 @@ def _new_values(change: HistoryEntry) -> dict[str, Any]:
 
 
 def _verify_history(report: Report) -> None:
-    note_copies(HistoryEntry, report)
+    note_copies(HistoryEntry, report, "at", "model", "object_id", "message")
     note_unrecorded(ProductSettings, report)
 
 

@@ -28,7 +28,7 @@ from django.urls import reverse
 from django.utils import timezone
 from loguru import logger
 
-from audit.models import Entry, Kind, record
+from audit.models import Kind, record
 from catalogue.access import Caller
 from catalogue.approval_rules import reason_for_approval
 from catalogue.database import after_commit
@@ -133,8 +133,7 @@ def find_standing(binding: Binding, need: Need) -> StandingApproval | None:
     """One that as many people gave as are needed now."""
     valid = StandingApproval.objects.filter(StandingApproval.valid_now(), binding=binding.digest)
     for standing in valid.filter(approvers__gte=need.approvers).order_by("-until"):
-        revoked = Entry.objects.filter(event="approval.revoked", subject=standing.audit_subject)
-        if standing.is_proven and not revoked.exists():
+        if standing.is_proven and not standing.was_revoked:
             return standing
     return None
 
@@ -427,10 +426,11 @@ def revoke_standing(key: int, *, by: str) -> bool:
     """The next call needs a new approval. False if it was already revoked or has expired."""
     valid = StandingApproval.objects.filter(StandingApproval.valid_now(), pk=key)
     with transaction.atomic():
+        binding = valid.values_list("binding", flat=True).first()
         if not valid.update(revoked_at=timezone.now(), revoked_by=by[:150]):
             return False
-        subject = StandingApproval(pk=key).audit_subject
-        record(Kind.APPROVAL, "approval.revoked", actor_name=by, subject=subject, outcome="revoked")
+        told = {"subject": f"executions.standingapproval:{key}", "outcome": "revoked", "binding": binding}
+        record(Kind.APPROVAL, "approval.revoked", actor_name=by, **told)
     return True
 
 

@@ -135,8 +135,9 @@ def _verify_approvals(report: Report) -> None:
     for entry in Entry.objects.filter(kind=Kind.APPROVAL).order_by("pk").iterator():
         if entry.is_trusted:
             told[f"{entry.event} {entry.subject}"].append(entry.actor)
+    note_copies(ApprovalDecision, report, "approval", "user_name")
+    note_copies(StandingApproval, report, "binding", "granted_at")
     for model in DECIDING:
-        note_copies(model, report)
         for row in model.objects.order_by("pk").iterator():
             if not row.is_proven or _is_contradicted(row, told):
                 report.note(
@@ -155,4 +156,4 @@ def _is_contradicted(row: Any, told: dict[str, list[str]]) -> bool:
         case ApprovalDecision():
             users = told[f"approval.answered execution:{row.approval_id}"]
             return bool(users and row.user_id) and f"user:{row.user_id}" not in users
-    return row.revoked_at is None and bool(told[f"approval.revoked {row.audit_subject}"])
+    return row.revoked_at is None and bool(row.was_revoked)

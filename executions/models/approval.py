@@ -9,7 +9,7 @@ from django.db import models
 from django.db.models import Q
 from django.utils import timezone
 
-from audit.models import Proven
+from audit.models import Entry, Proven
 from catalogue.models import Workflow
 
 
@@ -159,8 +159,11 @@ class StandingApproval(Proven):
         return Q(revoked_at=None, until__gt=timezone.now())
 
     @property
-    def audit_subject(self) -> str:
-        return f"executions.standingapproval:{self.pk}"
+    def was_revoked(self) -> bool:
+        """As the audit has it; also of the row that this one is a copy of."""
+        ours = Q(subject=f"executions.standingapproval:{self.pk}")
+        ours |= Q(details__contains=self.binding, at__gte=self.granted_at)
+        return Entry.objects.filter(ours, event="approval.revoked").exists()
 
     @property
     def is_valid(self) -> bool:

@@ -249,6 +249,13 @@ EMPTYING: dict[str, tuple[Attack, str]] = {
     "an entry is copied": (
         lambda: sql(copied(Entry, segment="NULL") + " WHERE segment = 1"), "is a copy of another",
     ),
+    "an entry is copied with its proof": (
+        lambda: (
+            sql(copied(Entry, segment="NULL") + " WHERE segment = 1"),
+            sql("UPDATE audit_entry SET proof = NULL WHERE segment = 1"),
+        ),
+        "is a copy of another",
+    ),
     "an entry is copied and changed": (
         lambda: sql(copied(Entry, segment="NULL", actor="'user:9'") + " WHERE segment = 1"), "did not write it",
     ),
@@ -447,6 +454,17 @@ def test_records_that_the_product_did_not_write_are_not_taken_in(
             assert "did not write it" in said or "is a copy of another" in said, said
             assert Entry.objects.filter(kind=Kind.CALL).count() == calls
     assert HistoryEntry.objects.count() == changes
+
+
+@pytest.mark.parametrize("keeps_the_other", [True, False])
+def test_a_copy_of_a_period_that_was_revoked_allows_no_call(
+    keeps_the_other: bool, approvals: list[Execution]
+) -> None:
+    sql(copied(StandingApproval, revoked_at="NULL", revoked_by="''") + " WHERE revoked_by <> ''")
+    if not keeps_the_other:
+        sql("DELETE FROM executions_standingapproval WHERE revoked_by <> ''")
+    assert ask(4).state == "unapproved"
+    assert "standing approval" in verified()
 
 
 def test_a_forged_approval_starts_nothing(approvals: list[Execution], people: list[User]) -> None:
