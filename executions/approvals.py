@@ -429,8 +429,8 @@ def revoke_standing(key: int, *, by: str) -> bool:
         binding = valid.values_list("binding", flat=True).first()
         if not valid.update(revoked_at=timezone.now(), revoked_by=by[:150]):
             return False
-        told = {"subject": f"executions.standingapproval:{key}", "outcome": "revoked", "binding": binding}
-        record(Kind.APPROVAL, "approval.revoked", actor_name=by, **told)
+        told = {"subject": f"executions.standingapproval:{key}", "outcome": "revoked"}
+        record(Kind.APPROVAL, "approval.revoked", actor_name=by, **told, binding=binding)
     return True
 
 
