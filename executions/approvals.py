@@ -138,7 +138,10 @@ def _hash(parts: Any) -> str:
 def find_standing(binding: Binding, need: Need) -> StandingApproval | None:
     """One that as many people gave as are needed now."""
     valid = StandingApproval.objects.filter(StandingApproval.valid_now(), binding=binding.digest)
-    return valid.filter(approvers__gte=need.approvers).order_by("-until").first()
+    for standing in valid.filter(approvers__gte=need.approvers).order_by("-until"):
+        if standing.is_proven and not standing.was_revoked:
+            return standing
+    return None
 
 
 def find_waiting(binding: Binding, caller: Caller) -> Execution | None:
@@ -258,9 +261,10 @@ def _is_approver(user: Any) -> bool:
 
 
 def _given(approval: Approval, execution: Execution) -> list[ApprovalDecision]:
-    """Its approvals by people who may approve it now."""
+    """Its approvals by people who may approve it now, one of each."""
     decisions = approval.decisions.filter(verdict=Verdict.APPROVE).select_related("user")
-    return [one for one in decisions if _is_approver(one.user) and may_approve(approval, execution, one.user)]
+    given = {one.user_id: one for one in decisions if one.is_proven}.values()
+    return [one for one in given if _is_approver(one.user) and may_approve(approval, execution, one.user)]
 
 
 def may_approve(approval: Approval, execution: Execution, user: Any) -> bool:
@@ -348,8 +352,15 @@ def _outdate(approval: Approval, execution: Execution) -> bool:
 
 
 def _close(approval: Approval, execution: Execution, how: Approval.State, outcome: str) -> None:
-    approval.state, approval.outcome, approval.decided_at = how, outcome, timezone.now()
-    approval.save(update_fields=["state", "outcome", "decided_at"])
+    # What somebody else changed stays unproven.
+    proof = None if approval.is_proven else approval.proof or ""
+    approval.state, approval.outcome, approval.decided_at, approval.proof = (
+        how,
+        outcome,
+        timezone.now(),
+        proof,
+    )
+    approval.save(update_fields=["state", "outcome", "decided_at", "proof"])
     _announce(approval, execution, ApprovalNotice.Kind.DECIDED)
 
 
@@ -433,10 +444,11 @@ def revoke_standing(key: int, *, by: str) -> bool:
     """The next call needs a new approval. False if it was already revoked or has expired."""
     valid = StandingApproval.objects.filter(StandingApproval.valid_now(), pk=key)
     with transaction.atomic():
+        binding = valid.values_list("binding", flat=True).first()
         if not valid.update(revoked_at=timezone.now(), revoked_by=by[:150]):
             return False
-        subject = f"executions.standingapproval:{key}"
-        record(Kind.APPROVAL, "approval.revoked", actor_name=by, subject=subject, outcome="revoked")
+        told = {"subject": f"executions.standingapproval:{key}", "outcome": "revoked"}
+        record(Kind.APPROVAL, "approval.revoked", actor_name=by, **told, binding=binding)
     return True
 
 
@@ -502,6 +514,8 @@ def _find_fault(execution: Execution, workflow: Workflow) -> str | Need | None:
     if execution.approval_hash:
         if approval is None or approval.state != Approval.State.APPROVED:
             return "It was not started: it has no approval."
+        if not approval.is_proven:
+            return "It was not started: nobody gave its approval. Call the tool again for a new one."
         binding = bind(workflow, execution.payload.input, execution.caller)
         if not binding.digest == approval.binding == execution.approval_hash:
             is_same = binding.content == approval.content
@@ -511,7 +525,9 @@ def _find_fault(execution: Execution, workflow: Workflow) -> str | Need | None:
     if need is None or approval is None:
         return need
     standing = approval.standing
-    by_standing = 0 if standing is None or standing.revoked_at else standing.approvers
+    by_standing = 0
+    if standing is not None and standing.is_proven and not (standing.revoked_at or standing.was_revoked):
+        by_standing = standing.approvers
     return need if max(by_standing, len(_given(approval, execution))) < need.approvers else None
 
 

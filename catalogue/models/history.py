@@ -8,6 +8,7 @@ from django.core.exceptions import ValidationError
 from django.db import connection, models, transaction
 from django.utils import timezone
 
+from audit.models import Proven
 from catalogue.access import Person, check_form, find_keys
 from catalogue.fields import JSONTextField
 from catalogue.naming import find_name_problem
@@ -142,7 +143,7 @@ class HistoryQuerySet(models.QuerySet["HistoryEntry"]):
     delete.queryset_only = True  # type: ignore[attr-defined]
 
 
-class HistoryEntry(models.Model):
+class HistoryEntry(Proven):
     """One change of one object by a person, a token or a command; it outlives all of them."""
 
     class Door(models.TextChoices):

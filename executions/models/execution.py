@@ -4,6 +4,7 @@ reads."""
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import uuid
 from collections.abc import Mapping
@@ -17,6 +18,7 @@ from django.db import connection, models
 from django.db.models import Q
 from django.utils import timezone
 
+from audit.models import ProofField, is_proof, make_proof
 from catalogue import long_lists
 from catalogue.access import Caller
 from catalogue.fields import JSONTextField
@@ -651,9 +653,17 @@ class ExecutionPayload(models.Model):
         default=False,
         help_text="The output is large and from the result cache: it is stored with the original run.",
     )
+    began_proof = ProofField(help_text="SHA-256 of the input, then a proof of the call.")
+    ended_proof = ProofField(help_text="SHA-256 of output and content, then a proof of the end.")
 
     def __str__(self) -> str:
         return f"payload of {self.pk}"
+
+    def make_proof(self, name: str) -> str | None:
+        row = vars(self.execution)
+        if name == "began_proof":
+            return prove(parts_of_call(row, self.metadata), self.input)
+        return prove_end(row, vars(self)).get(name)
 
     @classmethod
     def from_db(cls, *args: Any, **options: Any) -> ExecutionPayload:
@@ -681,6 +691,42 @@ class ExecutionPayload(models.Model):
             for name, size in too_large.items()
         ]
         return values | dict.fromkeys(too_large) | {"cut": known + cut}, lines
+
+
+DIGEST = 64  # Characters at the beginning of a proof of a payload
+OF_CALL = (
+    "id", "tool_name", "source_name", "upstream_id", "caller", "caller_name", "door", "toolset",
+    "input_characters", "arguments_hash", "created_at",
+)  # fmt: skip
+OF_END = ("id", "state", "run_id", "error_kind", "output_characters", "cached_at", "finished_at")
+
+
+def parts_of_call(row: Mapping[str, Any], metadata: Mapping[str, Any]) -> list[Any]:
+    return ["call", *map(row.__getitem__, OF_CALL), {**metadata, SAID_BY: ""}]
+
+
+def parts_of_end(row: Mapping[str, Any]) -> list[Any]:
+    return ["end", *map(row.__getitem__, OF_END)]
+
+
+def prove(parts: list[Any], *payload: Any) -> str:
+    digest = digest_of_values(*payload)
+    return digest + make_proof([*parts, digest])
+
+
+def prove_end(row: Mapping[str, Any], payload: Mapping[str, Any]) -> dict[str, str]:
+    """The column of the payload; none before the end."""
+    values = payload.get("output"), payload.get("content")
+    return {"ended_proof": prove(parts_of_end(row), *values)} if row["state"] in FINAL else {}
+
+
+def is_proven(proof: str | None, parts: list[Any]) -> bool:
+    digest, proof = (proof or "")[:DIGEST], (proof or "")[DIGEST:]
+    return is_proof(proof, [*parts, digest])
+
+
+def digest_of_values(*values: Any) -> str:
+    return hashlib.sha256("\n".join(map(_encode, values)).encode()).hexdigest()
 
 
 class InputRequest(models.Model):

@@ -638,6 +638,8 @@ def insert_execution(
     elif (here := origin.get()) is not None:
         metadata["client"] = {"address": here.address, "user_agent": here.client[:KEPT_CHARACTERS]}
     stored = ExecutionPayload(execution=execution, input=request.arguments, metadata=metadata, **payload)
+    for name in ("began_proof", "ended_proof"):
+        setattr(stored, name, stored.make_proof(name))
     by_alias = f" by its former name {request.tool_name}" if request.tool_name != workflow.tool_name else ""
     called = ("created", f"{request.caller.name} called {workflow.tool_name}{by_alias}.")
     lines = [(execution.pk, execution.created_at, kind, message) for kind, message in (called, *events)]

@@ -22,6 +22,7 @@ from executions.models.execution import (
     ExecutionPayload,
     ExecutionRecord,
     State,
+    prove_end,
     size_of,
 )
 from executions.models.result_cache import keep_result
@@ -183,6 +184,7 @@ class Transitions(ExecutionRecord):
         payload, lines = ExecutionPayload.leave_out_too_large(self, sizes, payload)
         is_one = ONE_STATEMENT and when is None
         now = changes.get("finished_at") or timezone.now()
+        payload |= prove_end(vars(self) | changes, payload)
         others = self._statements(payload, [*lines, *events], now, only_if_changed=is_one)
         if is_final:
             others.append(usage_insertion([end_of(self, changes)], only_if_changed=is_one))
