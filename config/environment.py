@@ -46,6 +46,7 @@ BROKERS = ("filesystem", "redis", "rediss", "amqp", "amqps")
 SHORTEST_KEY = 32
 SHORTEST_WEBHOOK_KEY = 24  # Bytes, by Standard Webhooks
 HOST = re.compile(r"\.?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*\.?|\[[0-9A-Fa-f:.]+\]")
+ADDRESS = re.compile(rf"(?!\.)({HOST.pattern})(:\d+)?")
 BASE_DIR = Path(__file__).resolve().parent.parent
 IS_CHECKOUT = (BASE_DIR / "pyproject.toml").exists()  # Else it is an installed wheel
 COMMAND = ".venv/bin/python manage.py" if IS_CHECKOUT else "workflow-catalogue"
@@ -761,10 +762,19 @@ class Environment(BaseSettings):
     @field_validator("public_url")
     @classmethod
     def _is_an_address(cls, value: str) -> str:
+        """As browsers write origins, with which it is compared."""
+        if not value:
+            return value
         parts = urlsplit(value)
-        if value and (parts.scheme not in ("http", "https") or not parts.hostname):
+        place = parts.netloc.lower().removesuffix({"http": ":80", "https": ":443"}.get(parts.scheme, " "))
+        if parts.scheme not in ("http", "https") or not ADDRESS.fullmatch(place) or parts.port == 0:
             raise ValueError("must look like https://catalogue.example.com")
-        return value.rstrip("/")
+        if value.lower().rstrip("/") != f"{parts.scheme}://{parts.netloc.lower()}":
+            raise ValueError(
+                "must end after the host and port: the product needs a host name of its own, such as "
+                "https://catalogue.example.com, and cannot be served below a path"
+            )
+        return f"{parts.scheme}://{place}"
 
     @field_validator("metrics_address")
     @classmethod
@@ -795,8 +805,8 @@ def read_environment() -> Environment:
     unknown = (name for name in os.environ if name.startswith(PREFIX) and name not in known)
     for name in sorted(name for name in unknown if not name.startswith(SECRETS)):
         close = difflib.get_close_matches(name, known, n=1)
-        suggestion = f"; did you mean {close[0]}?" if close else ""
-        problems.append(f"{name}: unknown setting{suggestion}.")
+        suggestion = f"; did you mean {close[0]}?" if close else "."
+        problems.append(f"{name}: unknown setting{suggestion}")
     folder = os.environ.get(SETTINGS_DIR) or None
     if folder and not Path(folder).is_dir():
         problems.append(f"{SETTINGS_DIR}: {folder} is not a folder.")

@@ -1,5 +1,6 @@
 """Django's settings, derived from `config.environment`."""
 
+import os
 import re
 import secrets
 import sqlite3
@@ -37,6 +38,11 @@ try:
     DATA_DIR.mkdir(mode=0o700, parents=True, exist_ok=True)
 except OSError as error:
     sys.exit(f"Configuration error:\n  CATALOGUE_DATA_DIR: {DATA_DIR} cannot be created: {error.strerror}")
+if not os.access(DATA_DIR, os.R_OK | os.W_OK | os.X_OK):
+    sys.exit(
+        f"Configuration error:\n  CATALOGUE_DATA_DIR: {DATA_DIR} cannot be written. Make it writable for "
+        "this user, or choose another folder."
+    )
 
 # An existing folder may be open to other accounts.
 keep_private(DATA_DIR / "broker")
@@ -284,7 +290,10 @@ USE_I18N = False
 
 STATIC_URL = "/static/"
 STATIC_ROOT = DATA_DIR / "static"
-STATIC_ROOT.mkdir(exist_ok=True)
+try:
+    STATIC_ROOT.mkdir(exist_ok=True)
+except OSError as error:
+    sys.exit(f"Configuration error:\n  CATALOGUE_DATA_DIR: {STATIC_ROOT} cannot be created: {error.strerror}")
 WHITENOISE_USE_FINDERS = True
 
 DATA_UPLOAD_MAX_MEMORY_SIZE = ENVIRONMENT.max_request_bytes

@@ -1,12 +1,17 @@
 import ipaddress
 import re
+from collections.abc import Iterable
+from functools import cache
+from urllib.parse import urlsplit
 
 from django.conf import settings
 from django.http import HttpRequest
+from loguru import logger
 
 from connectors.formats.lists import split_list
 
 SHOWN_NAME = 100
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 NEIGHBOURS = {4: 32, 6: 64}  # Prefix lengths: one subscriber has a whole network of IPv6 addresses
 
 WITH_PORT = re.compile(r"\[(?P<ipv6>[^\[\]]*)\](?::\d+)?|(?P<ipv4>[\d.]+):\d+")
@@ -14,17 +19,41 @@ WITH_PORT = re.compile(r"\[(?P<ipv6>[^\[\]]*)\](?::\d+)?|(?P<ipv4>[\d.]+):\d+")
 
 def client_address(peer: str | None, forwarded_for: str) -> str:
     """The peer's, or the one that a trusted proxy names in `X-Forwarded-For`."""
-    trusted = [ipaddress.ip_network(network) for network in split_list(settings.CATALOGUE.trusted_proxies)]
-    hops = split_list(forwarded_for)
+    trusted, hops = _trusted_proxies(), split_list(forwarded_for)
     address = _plain(peer or "")
     while hops and _is_within(address, trusted):
         address = _plain(hops.pop())
     return address[:SHOWN_NAME]
 
 
+def note_scheme(peer: str, headers: Iterable[tuple[bytes, bytes]]) -> None:
+    """Log that clients do not come by the scheme of CATALOGUE_PUBLIC_URL, if a trusted proxy says so."""
+    said = next((value for name, value in headers if name == b"x-forwarded-proto"), b"")
+    used, public = said.decode("latin-1").partition(",")[0].strip(), urlsplit(settings.PUBLIC_URL).scheme
+    if used == public or (not said and public == "http") or not _is_within(_plain(peer), _trusted_proxies()):
+        return
+    problem = f"CATALOGUE_PUBLIC_URL is {settings.PUBLIC_URL}, but a trusted proxy "
+    if not said:
+        problem += "does not say by X-Forwarded-Proto that clients use https: browsers get no HSTS header"
+    elif used == "https":
+        problem += "says that clients use https: cookies lack Secure, and forms are refused. Set the address"
+    else:
+        problem += "says that clients use http: redirect them to https there, or correct X-Forwarded-Proto"
+    _warn(problem)
+
+
+@cache
+def _warn(problem: str) -> None:
+    logger.warning("{}", problem)
+
+
 def address_of(request: HttpRequest) -> str:
     """The client's, of a request to Django."""
     return client_address(request.META.get("REMOTE_ADDR"), request.headers.get("X-Forwarded-For", ""))
+
+
+def _trusted_proxies() -> list[Network]:
+    return [ipaddress.ip_network(network) for network in split_list(settings.CATALOGUE.trusted_proxies)]
 
 
 def _plain(address: str) -> str:
@@ -40,7 +69,7 @@ def _plain(address: str) -> str:
     return address if mapped is None else str(mapped)
 
 
-def _is_within(address: str, networks: list[ipaddress.IPv4Network | ipaddress.IPv6Network]) -> bool:
+def _is_within(address: str, networks: list[Network]) -> bool:
     try:
         parsed = ipaddress.ip_address(address)
     except ValueError:
