@@ -39,11 +39,11 @@ def note_scheme(peer: str, headers: Iterable[tuple[bytes, bytes]]) -> None:
         problem += "says that clients use https: cookies lack Secure, and forms are refused. Set the address"
     else:
         problem += "says that clients use http: redirect them to https there, or correct X-Forwarded-Proto"
-    _warn(problem)
+    warn_once(problem)
 
 
 @cache
-def _warn(problem: str) -> None:
+def warn_once(problem: str) -> None:
     logger.warning("{}", problem)
 
 

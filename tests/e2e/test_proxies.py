@@ -22,8 +22,8 @@ from chaos.records import Records
 from chaos.stacks import choose_name, own_stack
 from config.environment import Environment
 from connectors.testing import free_port
-from tests.e2e.proxies import FOLDER, NAMES, Proxy, running_proxy
 from tests.e2e.product import wait_until
+from tests.e2e.proxies import FOLDER, NAMES, Proxy, running_proxy
 from tests.processes import ROOT
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
@@ -340,7 +340,7 @@ async def test_restarts_of_all_processes_break_nothing_that_clients_do_not_repea
             if answer.completed and answer.output["message"] != mark
         ] == []
     for load in rolling:
-        # Requests that arrive while a process closes its socket; with Caddy, those with a body until it knows.
+        # Requests that arrive while a process closes its socket; of Caddy, those with a body until it knows.
         most = 2 * CLIENTS if load.proxy.name == "caddy" else 1
         assert load.repeated.total() <= len(WEBS) * most, load.repeated
     for load in at_once:
