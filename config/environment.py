@@ -124,7 +124,9 @@ class Environment(BaseSettings):
         variable="SECRET_KEY_FALLBACKS",
     )
     port: int = _variable(8000, "Port of the web server.", ge=1, le=65535, variable="PORT")
-    public_url: str = _variable("", "Address that people and clients use. Default: `http://localhost:PORT`.")
+    public_url: str = _variable(
+        "", "Address that people and clients use, without a path. Default: `http://localhost:PORT`."
+    )
     allowed_hosts: str = _variable(
         "", "Additional host names, comma-separated, that are accepted in the `Host` header."
     )
