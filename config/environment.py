@@ -768,15 +768,14 @@ class Environment(BaseSettings):
         if not value:
             return value
         parts = urlsplit(value)
-        place = parts.netloc.lower().removesuffix({"http": ":80", "https": ":443"}.get(parts.scheme, " "))
-        if parts.scheme not in ("http", "https") or not ADDRESS.fullmatch(place) or parts.port == 0:
-            raise ValueError("must look like https://catalogue.example.com")
-        if value.lower().rstrip("/") != f"{parts.scheme}://{parts.netloc.lower()}":
+        scheme, place = parts.scheme, parts.netloc.lower()
+        is_address = scheme in ("http", "https") and ADDRESS.fullmatch(place) and parts.port != 0
+        if not is_address or value.lower().rstrip("/") != f"{scheme}://{place}":
             raise ValueError(
-                "must end after the host and port: the product needs a host name of its own, such as "
-                "https://catalogue.example.com, and cannot be served below a path"
+                "must look like https://catalogue.example.com, with a port if needed: the product cannot be "
+                "served below a path"
             )
-        return f"{parts.scheme}://{place}"
+        return f"{scheme}://{place.removesuffix(':80' if scheme == 'http' else ':443')}"
 
     @field_validator("metrics_address")
     @classmethod

@@ -27,8 +27,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from catalogue.database import describe_pending_migrations, require_database, run_in_database
-from catalogue.database_problems import describe_problem
+from catalogue.database import describe_pending_migrations, run_in_database
 from catalogue.models import Source
 from config.celery import REDIS_LIMITS, SCHEME
 from executions.local_worker import SILENCE
@@ -101,7 +100,12 @@ class Readiness:
         await asyncio.wait({looking}, timeout=PATIENCE_SECONDS)
         if looking.done():
             return looking.result()
-        threading.Thread(target=_log_silence, name="silent database", daemon=True).start()
+        logger.bind(recurring="Not ready: no response").error(
+            "Not ready: the database has not responded for {:.0f} s. If no line says that it refuses "
+            "connections, look for a server or connection pooler that hangs, a full disk below it, and locks "
+            "in pg_stat_activity",
+            PATIENCE_SECONDS,
+        )
         return _without_database(UNRESPONSIVE, broker=Check(False, UNKNOWN))
 
     def forget(self) -> None:
@@ -143,20 +147,6 @@ class Readiness:
 
 def _log_problem(what: str, why: object) -> None:
     logger.bind(recurring=f"Not ready: {why}").error("Not ready: {}: {}", what, why)
-
-
-def _log_silence() -> None:
-    """A pool tries for longer than probes wait, whether the server refuses or does not respond."""
-    try:
-        require_database()
-    except (DatabaseError, InterfaceError) as error:
-        logger.bind(recurring=f"Not ready: {error}").error("Not ready: {}", describe_problem(error))
-        return
-    logger.bind(recurring="Not ready: no response").error(
-        "Not ready: the database has not responded for {:.0f} s, but accepts connections. Look for a server "
-        "or connection pooler that hangs, a full disk below it, and locks in pg_stat_activity",
-        PATIENCE_SECONDS,
-    )
 
 
 def _check_broker() -> Check:

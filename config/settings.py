@@ -1,5 +1,6 @@
 """Django's settings, derived from `config.environment`."""
 
+import errno
 import os
 import re
 import secrets
@@ -36,13 +37,11 @@ DEFAULT_DATA_DIR = type(ENVIRONMENT).model_fields["data_dir"].default
 try:
     # Other accounts of this machine must not read the record of executions.
     DATA_DIR.mkdir(mode=0o700, parents=True, exist_ok=True)
+    (DATA_DIR / "static").mkdir(exist_ok=True)
+    if not os.access(DATA_DIR, os.R_OK | os.W_OK | os.X_OK):
+        raise PermissionError(errno.EACCES, "this user may not read and write it")
 except OSError as error:
-    sys.exit(f"Configuration error:\n  CATALOGUE_DATA_DIR: {DATA_DIR} cannot be created: {error.strerror}")
-if not os.access(DATA_DIR, os.R_OK | os.W_OK | os.X_OK):
-    sys.exit(
-        f"Configuration error:\n  CATALOGUE_DATA_DIR: {DATA_DIR} cannot be written. Make it writable for "
-        "this user, or choose another folder."
-    )
+    sys.exit(f"Configuration error:\n  CATALOGUE_DATA_DIR: {DATA_DIR} cannot be used: {error.strerror}")
 
 # An existing folder may be open to other accounts.
 keep_private(DATA_DIR / "broker")
@@ -290,10 +289,6 @@ USE_I18N = False
 
 STATIC_URL = "/static/"
 STATIC_ROOT = DATA_DIR / "static"
-try:
-    STATIC_ROOT.mkdir(exist_ok=True)
-except OSError as error:
-    sys.exit(f"Configuration error:\n  CATALOGUE_DATA_DIR: {STATIC_ROOT} cannot be created: {error.strerror}")
 WHITENOISE_USE_FINDERS = True
 
 DATA_UPLOAD_MAX_MEMORY_SIZE = ENVIRONMENT.max_request_bytes

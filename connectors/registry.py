@@ -1,8 +1,7 @@
 """Connectors by the kind of source; other packages add theirs through an entry point."""
 
 import inspect
-from collections.abc import Iterator, Sequence
-from errno import EMFILE, ENFILE
+from collections.abc import Sequence
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
@@ -25,7 +24,6 @@ BUILT_IN = {
     "http_job": "connectors.http_job.connector:HttpJobConnector",
     "http": "connectors.http_tools.connector:HttpConnector",
 }
-NO_DESCRIPTORS = ". Raise its limit on open files (`ulimit -n`, LimitNOFILE of systemd)"
 METHODS = ("check", "start", "poll", "cancel", "aclose")
 
 
@@ -60,23 +58,34 @@ def connector_class(kind: str) -> type[Connector]:
 
 def forget_connectors() -> None:
     """For tests that install connectors."""
-    for remembered in (_look, _added, _tell):
-        remembered.cache_clear()
+    _usable.clear()
+    _added.cache_clear()
+    _tell.cache_clear()
 
 
-class _ImportFailed(Exception):
-    pass
+_usable: dict[str, type[Connector]] = {}
+"""Failures are not remembered: the next import may succeed, such as when there are free file descriptors."""
 
 
 def _find(kind: str) -> type[Connector] | str:
     """The connector, or why it cannot be used, which is logged once."""
-    try:
-        found = _look(kind)
-    except _ImportFailed as failure:
-        # The next import may succeed, such as when the process has free file descriptors again.
-        found = str(failure)
-    if isinstance(found, str) and kind in connector_kinds():
+    if kind in _usable:
+        return _usable[kind]
+    built_in = [EntryPoint(kind, path, ENTRY_POINT_GROUP)] if (path := BUILT_IN.get(kind)) else []
+    points = built_in or [point for point in _added() if point.name == kind]
+    if not points:
+        return f"Unknown kind of source {kind!r}; known kinds: {', '.join(connector_kinds())}."
+    if len(points) > 1:
+        packages = " and ".join(map(_package, points))
+        found: type[Connector] | str = (
+            f"Several packages provide a connector for the kind {kind}: {packages}. Uninstall all but one."
+        )
+    else:
+        found = _load(points[0])
+    if isinstance(found, str):
         _tell(found)
+    else:
+        _usable[kind] = found
     return found
 
 
@@ -85,36 +94,13 @@ def _tell(problem: str) -> None:
     logger.error("{}", problem)
 
 
-@cache
-def _look(kind: str) -> type[Connector] | str:
-    """Raises _ImportFailed, which is not remembered."""
-    built_in = [EntryPoint(kind, path, ENTRY_POINT_GROUP)] if (path := BUILT_IN.get(kind)) else []
-    points = built_in or [point for point in _added() if point.name == kind]
-    if not points:
-        return f"Unknown kind of source {kind!r}; known kinds: {', '.join(connector_kinds())}."
-    if len(points) > 1:
-        packages = " and ".join(map(_package, points))
-        return f"Several packages provide a connector for the kind {kind}: {packages}. Uninstall all but one."
-    return _load(points[0])
-
-
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    while error is not None:
-        yield error
-        error = error.__cause__ or error.__context__
-
-
 def _load(point: EntryPoint) -> type[Connector] | str:
     unusable = f"The connector for the kind {point.name} from {_package(point)} cannot be used"
     try:
         connector = point.load()
-    except (Exception, SystemExit) as error:
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - another package's code may raise anything
         logger.opt(exception=error).debug("{}", unusable)
-        cause = next((one for one in _chain(error) if isinstance(one, OSError)), error)
-        advice = NO_DESCRIPTORS if getattr(cause, "errno", None) in (EMFILE, ENFILE) else ""
-        raise _ImportFailed(
-            f"{unusable}: importing it failed with {type(cause).__name__}: {cause}{advice}"
-        ) from error
+        return f"{unusable}: importing it failed with {type(error).__name__}: {error}"
     objection = objection_to(connector, point.name)
     return f"{unusable}: {objection}" if objection else connector
 

@@ -27,24 +27,18 @@ def client_address(peer: str | None, forwarded_for: str) -> str:
 
 
 def note_scheme(peer: str, headers: Iterable[tuple[bytes, bytes]]) -> None:
-    """Log that clients do not come by the scheme of CATALOGUE_PUBLIC_URL, if a trusted proxy says so."""
-    said = next((value for name, value in headers if name == b"x-forwarded-proto"), b"")
-    used, public = said.decode("latin-1").partition(",")[0].strip(), urlsplit(settings.PUBLIC_URL).scheme
-    if used == public or (not said and public == "http") or not _is_within(_plain(peer), _trusted_proxies()):
-        return
-    problem = f"CATALOGUE_PUBLIC_URL is {settings.PUBLIC_URL}, but a trusted proxy "
-    if not said:
-        problem += "does not say by X-Forwarded-Proto that clients use https: browsers get no HSTS header"
-    elif used == "https":
-        problem += "says that clients use https: cookies lack Secure, and forms are refused. Set the address"
-    else:
-        problem += "says that clients use http: redirect them to https there, or correct X-Forwarded-Proto"
-    warn_once(problem)
+    """Log once that a trusted proxy has another scheme than CATALOGUE_PUBLIC_URL."""
+    said = next((value.decode("latin-1") for name, value in headers if name == b"x-forwarded-proto"), "")
+    used, public = said.partition(",")[0].strip(), urlsplit(settings.PUBLIC_URL).scheme
+    if used != public and (said or public == "https") and _is_within(_plain(peer), _trusted_proxies()):
+        warn_once(settings.PUBLIC_URL, used if used in ("https", "http") else "no known scheme")
 
 
 @cache
-def warn_once(problem: str) -> None:
-    logger.warning("{}", problem)
+def warn_once(public_url: str, used: str) -> None:
+    effect = "cookies are not Secure, and forms are refused" if used == "https" else "no HSTS header is sent"
+    told = "CATALOGUE_PUBLIC_URL is {}, and a trusted proxy says by X-Forwarded-Proto that clients use {}: {}"
+    logger.warning(told, public_url, used, effect)
 
 
 def address_of(request: HttpRequest) -> str:

@@ -128,8 +128,8 @@ def test_a_connector_that_cannot_be_used_is_told_with_its_package(
 @pytest.mark.parametrize(
     ("error", "why"),
     [
-        ("OSError(24, 'Too many open files')", "Too many open files. Raise its limit"),
-        ("OSError(23, 'Too many open files in system')", "Too many open files in system. Raise its limit"),
+        ("OSError(24, 'Too many open files')", "OSError: [Errno 24] Too many open files"),
+        ("OSError(23, 'Too many open files in system')", "OSError: [Errno 23] Too many open files in system"),
         ("MemoryError('no memory')", "MemoryError: no memory"),
         ("ImportError('libengine.so: cannot open shared object file')", "libengine.so: cannot open"),
         ('RuntimeError("can\'t start new thread")', "can't start new thread"),

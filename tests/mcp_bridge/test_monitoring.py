@@ -164,10 +164,11 @@ def test_readiness_says_by_how_much_the_clock_of_a_worker_is_wrong(
 @pytest.mark.parametrize(
     ("public", "sent", "told"),
     [
-        ("http://catalogue.example.com", "https", "cookies lack Secure"),
-        ("http://catalogue.example.com", "https, http", "cookies lack Secure"),
+        ("http://catalogue.example.com", "https", "cookies are not Secure"),
+        ("http://catalogue.example.com", "https, http", "cookies are not Secure"),
         ("https://catalogue.example.com", "http", "clients use http"),
-        ("https://catalogue.example.com", None, "does not say"),
+        ("https://catalogue.example.com", "wss", "no known scheme: no HSTS"),
+        ("https://catalogue.example.com", None, "no known scheme: no HSTS"),
         ("https://catalogue.example.com", "https", ""),
         ("http://catalogue.example.com", "http", ""),
         ("http://catalogue.example.com", None, ""),
