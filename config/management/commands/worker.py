@@ -25,7 +25,9 @@ class Command(CatalogueCommand):
         warnings.filterwarnings("ignore", "You're running the worker with superuser privileges")
         # Celery's command line would load modules of 10 MB. Workers need no messages among each other: the
         # database has everything that they need to know.
-        quiet = dict.fromkeys(("quiet", "without_gossip", "without_mingle", "without_heartbeat"), True)
+        quiet: dict[str, Any] = dict.fromkeys(
+            ("quiet", "without_gossip", "without_mingle", "without_heartbeat"), True
+        )
         worker = app.Worker(pool_cls="threads", concurrency=options["concurrency"], **quiet)
         worker.start()
         sys.exit(worker.exitcode)
