@@ -1,6 +1,7 @@
 #!/usr/bin/env python
 """Workflow Catalogue's command line."""
 
+import errno
 import os
 import sys
 from pathlib import Path
@@ -77,23 +78,33 @@ def _run() -> None:
         if type(error) not in (DatabaseError, OperationalError, ProgrammingError):
             raise
         sys.exit(_describe(error))
+    except OSError as error:
+        if not (problem := _describe_folder(error)):
+            raise
+        sys.exit(problem)
 
 
 def _describe(error: Exception) -> str:
     """What went wrong and what helps; the traceback is for those who have asked for much."""
-    from django.conf import settings
     from loguru import logger
 
-    from config.environment import MIGRATE_FIRST
+    from catalogue.database_problems import describe_problem
 
     logger.opt(exception=error).debug("The command was broken off")
-    reason, database = str(error).partition("\n")[0], settings.DATABASES["default"]
-    question = "Is DATABASE_URL right, and is its server running?"
-    if database["ENGINE"] == "config.sqlite":
-        question = f"Is {database['NAME']} the right file, and can this user write it and its folder?"
-        if "disk is full" in reason:
-            return f"The database cannot be used: {reason}\nMake space on the disk of {database['NAME']}."
-    return f"The database cannot be used: {reason}\n{question} {MIGRATE_FIRST}"
+    return describe_problem(error)
+
+
+def _describe_folder(error: OSError) -> str:
+    """Empty if the error has nothing to do with the data folder. One of a write that fails names no file."""
+    from django.conf import settings
+
+    folder = str(settings.DATA_DIR)
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS) or str(error.filename).startswith(folder):
+        return (
+            f"The data folder {folder} cannot be used: {error}. Make it writable for this user, with space "
+            "on its disk, or set CATALOGUE_DATA_DIR to another folder."
+        )
+    return ""
 
 
 if __name__ == "__main__":

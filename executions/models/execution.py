@@ -9,7 +9,7 @@ import json
 import uuid
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Self, TypeVar
 
 from django.conf import settings
@@ -614,6 +614,7 @@ class WorkerPresence(models.Model):
     """One row, renewed by workers at each tick, or by the one process that stands in for them."""
 
     ONLY = 1
+    NEVER = datetime(1970, 1, 1, tzinfo=UTC)  # In `seen_at`: a worker is alive, and no tick has reached one
     id = models.PositiveSmallIntegerField(primary_key=True, default=ONLY, editable=False)
     seen_at = models.DateTimeField(default=timezone.now, help_text="When the due work was last done.")
     worker_at = models.DateTimeField(

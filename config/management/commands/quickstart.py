@@ -29,6 +29,7 @@ from django.db import OperationalError, connections
 from loguru import logger
 
 from catalogue.database import bring_up_to_date
+from catalogue.database_problems import describe_problem
 from catalogue.discovery import RefreshRefused, refresh_source
 from catalogue.exposure import load_exposed_catalogue
 from catalogue.management.base import CatalogueCommand
@@ -345,7 +346,7 @@ def migrate() -> None:
     try:
         bring_up_to_date(partial(print, flush=True))
     except OperationalError as error:
-        raise CommandError(f"The database cannot be used: {error}") from None
+        raise CommandError(describe_problem(error)) from None
 
 
 def wait_for(supervisor: Supervisor, url: str, what: str) -> None:
