@@ -1,6 +1,6 @@
 import json
 from argparse import ArgumentParser
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from functools import partial
 from typing import Any
 
@@ -30,6 +30,13 @@ from catalogue.review import (
 BY = command("review_changes")
 SHOWN_OFFER = 12
 EVERYTHING = "*"
+
+
+def _awaiting(source: Source | None, kinds: Collection[str] | None) -> QuerySet[Review]:
+    awaiting: QuerySet[Review] = Review.objects.awaiting()
+    if source is not None:
+        awaiting = awaiting.filter(workflow__source=source)
+    return differing_only_in(awaiting, kinds) if kinds else awaiting
 
 
 class Command(CatalogueCommand):
@@ -81,11 +88,7 @@ class Command(CatalogueCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         source = None if options["source"] is None else source_named(options["source"])
-        awaiting: QuerySet[Review] = Review.objects.awaiting()
-        if source is not None:
-            awaiting = awaiting.filter(workflow__source=source)
-        if options["only"]:
-            awaiting = differing_only_in(awaiting, options["only"])
+        awaiting = _awaiting(source, options["only"])
         if options["confirm_listing"]:
             self._confirm(source)
         if not (options["accept"] or options["keep"]):
