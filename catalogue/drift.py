@@ -136,20 +136,11 @@ NOTHING: tuple[Any, ...] = ("", None, [], {})
 def _of_value(field: str, label: str, accepted: Layer, offered: Layer) -> Iterator[Difference]:
     old, new = accepted[field], offered[field]
     if old != new:
-        harmless = not (new_texts(field, old, new) or _misleads(field, old, new))
-        yield Difference(
-            field=field, text=f"{_changed(old, new)} {label}", old=old, new=new, harmless=harmless
-        )
-
-
-def _misleads(field: str, old: Any, new: Any) -> bool:
-    """Whether agents would choose or wait wrongly, without a new text."""
-    match field:
-        case "description":
-            return not new
-        case "upstream_cache_seconds":  # A cached answer runs nothing, so that a shorter time is harmless
-            return (new or 0) > (old or 0)
-    return field == "execution_type"
+        text = f"{_changed(old, new)} {label}"
+        # Agents choose by the description. A cached answer runs nothing, so that a shorter time is harmless.
+        caches_more = field == "upstream_cache_seconds" and (new or 0) > (old or 0)
+        is_held = caches_more or (field == "description" and not new) or bool(new_texts(field, old, new))
+        yield Difference(field=field, text=text, old=old, new=new, harmless=not is_held)
 
 
 def _changed(old: Any, new: Any) -> str:
