@@ -4,7 +4,7 @@ import asyncio
 import hmac
 import time
 from base64 import b64encode
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 from urllib.parse import quote, urlsplit
@@ -26,16 +26,14 @@ PAUSE_SECONDS = 2.0  # After a failure, before the server is asked again
 REFETCH_SECONDS = 10.0  # The shortest time between two reads for an unknown key
 LEEWAY_SECONDS = 10  # Between the clocks
 LONGEST_TOKEN = 16_384
-MOST_KEYS = 50
 KEY_TYPES = {
     **dict.fromkeys(("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"), "RSA"),
     **dict.fromkeys(("ES256", "ES384", "ES512"), "EC"),
     "EdDSA": "OKP",
 }
 """By algorithm; all others are refused: `none`, and HMAC, for which a public key would be the secret."""
-REQUIRED = ("iss", "sub", "aud", "exp")
 JWT_OPTIONS: Any = {
-    "require": list(REQUIRED),
+    "require": ["iss", "sub", "aud", "exp"],
     "enforce_minimum_key_length": True,
     "verify_aud": False,  # Done by `_check_audience`, which can accept more than a list
 }
@@ -61,23 +59,19 @@ class _Remembered(Generic[Value]):
         async with self._lock:
             is_pausing = self._failure and self._now() - self._tried_at < PAUSE_SECONDS
             if self._age() >= seconds and not is_pausing:
-                await self._renew()
+                self._tried_at = self._now()
+                try:
+                    self._value = await self._fetch()
+                    self._read_at, self._failure = self._now(), ""
+                except ConnectorError as error:
+                    self._failure = error.message
+                    logger.warning("An authorization server cannot be asked: {}", error.message)
             if self._value is not None and self._age() < (kept if self._failure else seconds):
                 return self._value
             raise Unreachable(self._failure, retry_after=PAUSE_SECONDS)
 
     def _age(self) -> float:
         return self._now() - self._read_at
-
-    async def _renew(self) -> None:
-        self._tried_at = self._now()
-        try:
-            value = await self._fetch()
-        except ConnectorError as error:
-            self._failure = error.message
-            logger.warning("An authorization server cannot be asked: {}", error.message)
-        else:
-            self._value, self._read_at, self._failure = value, self._now(), ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,8 +125,9 @@ class Issuer:
     ) -> dict[str, Any]:
         """The claims of a JWT by RFC 9068. `types`: what its `typ` may be. Raises TokenRefused."""
         header = _header(text)
-        if _short_type(header) not in {one.lower() for one in types}:
-            raise TokenRefused(f"its type is {_short_type(header) or 'not given'}")
+        kind = str(header.get("typ", ""))[:50].lower().removeprefix("application/")
+        if kind not in {one.lower() for one in types}:
+            raise TokenRefused(f"its type is {kind or 'not given'}")
         claims = await self._verify(text, header)
         _check_audience(claims, audience)
         return claims
@@ -154,8 +149,7 @@ class Issuer:
         if not text or len(text) > LONGEST_TOKEN or not (text.isascii() and text.isprintable()):
             raise TokenRefused("it is not a token")
         url = self._introspection_url or await self.endpoint("introspection_endpoint")
-        form = {"token": text, "token_type_hint": "access_token"}
-        claims = await self._post(url, form)
+        claims = await self._post(url, {"token": text, "token_type_hint": "access_token"})
         if claims.get("active") is not True:
             raise TokenRefused("the authorization server does not know it as active")
         if str(claims.get("token_type", "Bearer")).lower() != "bearer":
@@ -241,7 +235,11 @@ class Issuer:
         for urls in _metadata_urls(self.url):
             for url in urls:
                 try:
-                    found = self._checked(await self._client(url).request_json("GET", url)) | found
+                    metadata = _object(await self._client(url).request_json("GET", url))
+                    if metadata.get("issuer") != self.url:
+                        named = str(metadata.get("issuer"))[:200]
+                        raise InvalidAnswer(f"The metadata of {self.url} belongs to the issuer {named!r}.")
+                    found = metadata | found
                     break
                 except (NotFound, Rejected, InvalidAnswer) as error:
                     problem = error
@@ -249,19 +247,20 @@ class Issuer:
             raise problem
         return found
 
-    def _checked(self, document: Any) -> dict[str, Any]:
-        metadata = _object(document)
-        if metadata.get("issuer") != self.url:
-            named = str(metadata.get("issuer"))[:200]
-            raise InvalidAnswer(f"The metadata of {self.url} belongs to the issuer {named!r}.")
-        return metadata
-
     async def _fetch_keys(self) -> list[_Key]:
         url = await self.endpoint("jwks_uri")
         found = _object(await self._client(url).request_json("GET", url)).get("keys")
         if not isinstance(found, list):
             raise InvalidAnswer(f"{url} returned no keys.")
-        return list(_usable_keys(found[:MOST_KEYS]))
+        # Public keys for signatures; symmetric keys must not be published, so they are ignored.
+        return [
+            _Key(jwk.get("kid"), jwk["kty"], jwk.get("alg"), jwk)
+            for jwk in found[:50]
+            if isinstance(jwk, dict)
+            and jwk.get("kty") in KEY_TYPES.values()
+            and jwk.get("use", "sig") == "sig"
+            and jwk.get("alg", "RS256") in KEY_TYPES
+        ]
 
     def _client(self, url: str) -> EngineClient:
         parts = urlsplit(url)
@@ -283,15 +282,6 @@ def _metadata_urls(issuer: str) -> list[list[str]]:
     return [[oauth], openid]
 
 
-def _usable_keys(found: Iterable[Any]) -> Iterator[_Key]:
-    """Public keys for signatures; symmetric keys must not be published, so they are ignored."""
-    for jwk in found:
-        if not isinstance(jwk, dict) or jwk.get("kty") not in KEY_TYPES.values():
-            continue
-        if jwk.get("use", "sig") == "sig" and jwk.get("alg", "RS256") in KEY_TYPES:
-            yield _Key(jwk.get("kid"), jwk["kty"], jwk.get("alg"), jwk)
-
-
 def _header(text: str) -> dict[str, Any]:
     if len(text) > LONGEST_TOKEN:
         raise TokenRefused("it is too long")
@@ -302,10 +292,6 @@ def _header(text: str) -> dict[str, Any]:
     if header.get("alg") not in KEY_TYPES:
         raise TokenRefused("its algorithm is not accepted")
     return header
-
-
-def _short_type(header: Mapping[str, Any]) -> str:
-    return str(header.get("typ", ""))[:50].lower().removeprefix("application/")
 
 
 def _check_time(claims: Mapping[str, Any]) -> None:
