@@ -37,7 +37,6 @@ RUN_PATH = WORKFLOWS_PATH + "/{workflow_id}/runs/{run_id}"
 FORMATS = hint(group="Paths and formats")
 STARTS = hint(group="Idempotency of starts")
 MAX_PAGES = 1_000
-MAX_ITEMS = 10_000
 MOST_WORKFLOWS = 50_000
 NEXT_KEYS = ("next", "next_cursor", "nextCursor")
 MORE_KEYS = (
@@ -351,7 +350,7 @@ async def walk_listing(
     *,
     listing: str,
     of: str,
-    most: int = MAX_ITEMS,
+    most: int = 10_000,
 ) -> AsyncGenerator[tuple[int, Any]]:
     """The items of all pages with their positions. Raises InvalidAnswer for an endless listing. `fetch_page`
     gets a page and the number of items before it, and returns its items and the next page, empty on the last.

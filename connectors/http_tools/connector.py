@@ -72,7 +72,6 @@ KEY = {"authentication": "api_key"}
 BASIC = {"authentication": "basic"}
 EXTRA = hint(group="Extra keys and headers")
 UNAUTHORIZED = 401
-MOST_HEADERS = 60
 LONGEST_HEADER = 1_000
 XML_ENCODING = re.compile(rb"<\?xml[^>]{1,100}?encoding\s*=\s*[\"']([A-Za-z0-9._-]{1,40})[\"']")
 TEXT_TYPES = frozenset(
@@ -271,16 +270,14 @@ def _objection_to_place(key: Key, taken: set[tuple[str, str]]) -> str:
     if not key.name:
         place = "parameter" if key.where == "query" else key.where
         return f"The {place} that carries the key must have a name. Enter it, or remove the key."
-    if _is_taken(key, taken):
-        return f"Another credential or extra header of this source is sent in {key.name} already."
-    return ""
-
-
-def _is_taken(key: Key, taken: set[tuple[str, str]]) -> bool:
     all_cookies = ("header", COOKIE.lower())
     if key.place == all_cookies:
-        return any(place == all_cookies or place[0] == "cookie" for place in taken)
-    return key.place in taken or (key.where == "cookie" and all_cookies in taken)
+        is_taken = any(place == all_cookies or place[0] == "cookie" for place in taken)
+    else:
+        is_taken = key.place in taken or (key.where == "cookie" and all_cookies in taken)
+    if is_taken:
+        return f"Another credential or extra header of this source is sent in {key.name} already."
+    return ""
 
 
 def basic_word(username: str, password: SecretStr) -> str:
@@ -602,15 +599,6 @@ def _decoded(body: bytes, charset: str) -> str:
     return body.decode(charset, "replace").removeprefix("\ufeff")
 
 
-def _shown_headers(answer: Answer, redactor: Redactor) -> dict[str, str]:
-    names = list(answer.headers)[:MOST_HEADERS]
-    never_shown = ("set-cookie", "set-cookie2")
-    values = [MASK if name in never_shown else str(answer.headers[name]) for name in names]
-    masked = redactor.texts([*names, *values])
-    cut = [text if len(text) <= LONGEST_HEADER else shorten(text, LONGEST_HEADER) for text in masked]
-    return dict(zip(cut[: len(names)], cut[len(names) :], strict=True))
-
-
 def complaint_of(status: int, body: bytes, redactor: Redactor) -> str:
     """A JSON body's message, then its rest as JSON: `Invalid: {"field":"amount"}`. Bounded and without
     secrets; for other bodies, the text. APIs report a wrong argument in too many ways to select a part."""
@@ -758,9 +746,15 @@ class Call:
 
     def _raw(self, received: Received) -> dict[str, Any]:
         # For the record: bounded and without secrets.
+        headers = self.answer.headers
+        names = list(headers)[:60]
+        never_shown = ("set-cookie", "set-cookie2")
+        values = [MASK if name in never_shown else str(headers[name]) for name in names]
+        masked = self.redactor.texts([*names, *values])
+        cut = [text if len(text) <= LONGEST_HEADER else shorten(text, LONGEST_HEADER) for text in masked]
         response = HTTPResponseSpec(
             status_code=self.answer.status,
-            headers=_shown_headers(self.answer, self.redactor),
+            headers=dict(zip(cut[: len(names)], cut[len(names) :], strict=True)),
             body=received.body,
             execution_time_ms=round(self.answer.seconds * 1000, 3),
         )

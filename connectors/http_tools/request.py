@@ -341,23 +341,17 @@ def _named(content: bytes, media_type: str, name: str, field: str) -> File:
 def _multipart_parts(name: str, value: Any, place: ArgumentPlace | None) -> Iterator[bytes]:
     if place is not None and place.as_json:
         yield _part(name, str(value).encode("utf-8", "replace"), media_type=JSON)
-    elif isinstance(value, list):
-        for item in value:
-            yield from _parts_of_item(name, item, place)
-    else:
-        yield from _parts_of_item(name, value, place)
-
-
-def _parts_of_item(name: str, value: Any, place: ArgumentPlace | None) -> Iterator[bytes]:
-    if place is not None and place.file:
-        if not isinstance(value, str):
-            raise NoText("is a file, so it must be text or a data: URI")
-        file = read_file(value, field=name, media_type=place.media_type)
-        yield _part(name, file.content, media_type=file.media_type, filename=file.name)
-    elif isinstance(value, dict | list):
-        yield _part(name, written_json(value).encode(), media_type=JSON)
-    else:
-        yield _part(name, text_of(scalar_of(value)).encode("utf-8", "replace"))
+        return
+    for item in value if isinstance(value, list) else [value]:
+        if place is not None and place.file:
+            if not isinstance(item, str):
+                raise NoText("is a file, so it must be text or a data: URI")
+            file = read_file(item, field=name, media_type=place.media_type)
+            yield _part(name, file.content, media_type=file.media_type, filename=file.name)
+        elif isinstance(item, dict | list):
+            yield _part(name, written_json(item).encode(), media_type=JSON)
+        else:
+            yield _part(name, text_of(scalar_of(item)).encode("utf-8", "replace"))
 
 
 def _part(name: str, content: bytes, *, media_type: str = "", filename: str = "") -> bytes:

@@ -155,7 +155,12 @@ class Issuer:
         if str(claims.get("token_type", "Bearer")).lower() != "bearer":
             raise TokenRefused("it is not a bearer token")
         # The server has checked the times, but its answer must not contradict them.
-        _check_time(claims)
+        now = time.time()
+        ends, begins = claims.get("exp", now), claims.get("nbf", now)
+        if not isinstance(ends, int | float) or not isinstance(begins, int | float):
+            raise TokenRefused("its times are not numbers")
+        if ends <= now - LEEWAY_SECONDS or begins > now + LEEWAY_SECONDS:
+            raise TokenRefused("it has expired or is not valid yet")
         if claims.get("iss", self.url) != self.url:
             raise TokenRefused("another server issued it")
         if not isinstance(claims.get("sub"), str) or not claims["sub"]:
@@ -292,15 +297,6 @@ def _header(text: str) -> dict[str, Any]:
     if header.get("alg") not in KEY_TYPES:
         raise TokenRefused("its algorithm is not accepted")
     return header
-
-
-def _check_time(claims: Mapping[str, Any]) -> None:
-    now = time.time()
-    ends, begins = claims.get("exp", now), claims.get("nbf", now)
-    if not isinstance(ends, int | float) or not isinstance(begins, int | float):
-        raise TokenRefused("its times are not numbers")
-    if ends <= now - LEEWAY_SECONDS or begins > now + LEEWAY_SECONDS:
-        raise TokenRefused("it has expired or is not valid yet")
 
 
 def _audiences(claims: Mapping[str, Any]) -> list[str]:

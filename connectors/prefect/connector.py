@@ -444,11 +444,14 @@ def read_deployment(
     if not isinstance(raw, dict) or isinstance(raw, TooDeep):
         return parse_definition(raw, position=position)
     flow = flow_names.get(str(raw.get("flow_id")), "")
-    name = name_of(raw, flow_names)
+    name, description = name_of(raw, flow_names), raw.get("description")
+    # Prefect stores "None" for a flow without a description.
+    if not isinstance(description, str) or description.strip() in ("", "None"):
+        description = f"Runs the Prefect deployment {name}, which does not say what it does."
     definition = {
         "id": raw.get("id"),
         "name": name,
-        "description": _description(raw, name),
+        "description": description,
         "version": raw.get("version"),
         "tags": usable_tags(raw.get("tags")),
         "inputSchema": input_schema(raw),
@@ -467,14 +470,6 @@ def name_of(raw: dict[str, Any], flow_names: dict[str, str]) -> Any:
     """`flow/deployment`, Prefect's full name."""
     flow, deployment = flow_names.get(str(raw.get("flow_id")), ""), raw.get("name")
     return f"{flow}/{deployment}" if flow and isinstance(deployment, str) else deployment
-
-
-def _description(raw: dict[str, Any], name: Any) -> str:
-    """Prefect stores "None" for a flow without a description."""
-    description = raw.get("description")
-    if isinstance(description, str) and description.strip() not in ("", "None"):
-        return description
-    return f"Runs the Prefect deployment {name}, which does not say what it does."
 
 
 def input_schema(raw: dict[str, Any]) -> Any:
