@@ -20,9 +20,9 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
-.PHONY: help install install-dev install-python install-mcp1 install-prefect install-restate install-airflow install-dagster install-buildbot install-node run
+.PHONY: help install install-dev install-engines install-all install-mcp1 install-temporal install-prefect install-restate install-airflow install-dagster install-buildbot install-node run
 .PHONY: test test-debian test-engines test-n8n test-e2e test-postgresql test-rabbitmq check static coverage format bench eval model chaos approvals bursts rolling crashpoints mutants figures map lock clean
-.PHONY: schema site pictures wheel image test-image test-deployment audit
+.PHONY: schema install-site site pictures wheel image test-image test-deployment audit
 
 help:  ## List the targets.
 	@echo "make TARGET, where TARGET is one of:"
@@ -32,14 +32,22 @@ install:  ## Make .venv with what the product needs to run.
 	@$(PYTHON) scripts/install.py $(VENV) requirements.lock
 
 install-dev:  ## The same with the tools for tests and checks.
-	@$(MAKE) -j5 install-python install-mcp1 install-prefect install-restate install-airflow install-dagster install-buildbot install-node
-
-install-python:
 	@$(PYTHON) scripts/install.py $(VENV) requirements-dev.lock requirements.lock
+
+ENGINES := install-temporal install-prefect install-restate install-airflow install-dagster install-buildbot
+
+install-engines:  ## The same with the engines of `make test-engines`.
+	@$(MAKE) -j5 install-dev $(ENGINES)
+
+install-all:  ## The same with the clients and browser tools of `make test-e2e`, for `make check`.
+	@$(MAKE) -j5 install-dev install-mcp1 $(ENGINES) install-node install-site
 
 # Tests that need one of these say so and are skipped without it; with CI=true all have to be there.
 install-mcp1:
 	@$(PYTHON) scripts/install.py .venv-mcp1 tests/e2e/requirements-mcp1.lock
+
+install-temporal:
+	@$(PYTHON) scripts/install.py .venv-temporal tests/engines/requirements-temporal.lock || test "$$CI" != true
 
 install-prefect:
 	@$(PYTHON) scripts/install.py .venv-prefect tests/engines/requirements-prefect.lock || test "$$CI" != true
@@ -69,7 +77,7 @@ PYTEST := $(BIN)/python -m pytest $(COVERAGE)
 test: install-dev  ## Run the tests that need no foreign server; ARGS="-k discovery" chooses some.
 	@$(PYTEST) -n $(TEST_JOBS) -m "not engines and not e2e" $(ARGS)
 
-test-engines: install-dev  ## Run the tests against real Temporal, Prefect, Restate, Airflow, Dagster, Buildbot, MCP servers and RQ.
+test-engines: install-engines  ## Run the tests against real Temporal, Prefect, Restate, Airflow, Dagster, Buildbot, MCP servers and RQ.
 	@$(PYTEST) -n $(JOBS) -m engines $(ARGS)
 
 SUITE ?= trixie
@@ -85,7 +93,7 @@ test-n8n: install-dev  ## Install n8n for about ten minutes, once, and hold it t
 		npm rebuild sqlite3 --build-from-source && touch installed)
 	@$(PYTEST) -n 0 -m engines tests/connectors/contracts/test_http_job_n8n.py $(ARGS)
 
-test-e2e: install-dev  ## Run whole products: conformance, clients, browser, chaos.
+test-e2e: install-all  ## Run whole products: conformance, clients, browser, chaos.
 	@$(PYTEST) -n $(JOBS) -m e2e $(ARGS)
 
 # On servers of this machine that let in without a password; without them nothing is run, with CI=true that is an error.
@@ -103,7 +111,7 @@ check: export COVERAGE = $(if $(COVERED),--cov --cov-append --cov-report=)
 check: export ALONGSIDE ?=
 check:  ## Static checks and all tests, with their times; COVERED=1 adds the coverage.
 	@rm -f .coverage .coverage.*
-	@$(PYTHON) scripts/stages.py "installation=$(MAKE) install-dev" "tests=$(MAKE) test" "+static checks=$(MAKE) static" \
+	@$(PYTHON) scripts/stages.py "installation=$(MAKE) install-all" "tests=$(MAKE) test" "+static checks=$(MAKE) static" \
 		"engines and e2e tests=$(MAKE) test-e2e JOBS=$(CHECK_JOBS) ARGS='-m \"engines or e2e\"'" "$$ALONGSIDE" \
 		$(if $(COVERED),"coverage=$(MAKE) coverage")
 
@@ -176,16 +184,23 @@ IMAGE_FORMAT := $(if $(findstring podman,$(ENGINE)),--format docker)
 IMAGE ?= workflow-catalogue:latest
 
 SITE := .cache/documentation
+ZENSICAL := .cache/zensical
 
-site: install-dev  ## Build the documentation as a site into .cache/documentation/site.
+install-site:
+	@$(PYTHON) scripts/install.py $(ZENSICAL) scripts/requirements-site.lock
+
+site: install-site  ## Build the documentation as a site into .cache/documentation/site.
 	@rm -rf $(SITE) && mkdir -p $(SITE) && cp -R docs deploy/site/. $(SITE)
-	@cd $(SITE) && $(CURDIR)/$(BIN)/zensical build --strict
+	@cd $(SITE) && "$$OLDPWD/$(ZENSICAL)/bin/python" -m zensical build --strict
 
 pictures: install-dev  ## Take the pictures of the documentation anew; needs chromium and chromedriver.
 	@PICTURES=docs $(BIN)/python -m pytest --quiet tests/admin/test_pictures.py $(ARGS)
 
-wheel: install-dev  ## Build the wheel into dist/.
-	@$(BIN)/python -m pip wheel --quiet --no-build-isolation --no-deps --wheel-dir dist .
+WHEEL := .cache/wheel
+
+wheel:  ## Build the wheel into dist/.
+	@$(PYTHON) scripts/install.py $(WHEEL) scripts/requirements-wheel.lock
+	@$(WHEEL)/bin/python -m pip wheel --quiet --no-build-isolation --no-deps --wheel-dir dist .
 
 image:  ## Build the container image; ENGINE=podman, IMAGE=name:tag, ARGS="--build-arg BASE=...".
 	@DOCKER_BUILDKIT=1 $(ENGINE) build $(IMAGE_FORMAT) --file deploy/Dockerfile --tag $(IMAGE) $(ARGS) .
@@ -217,9 +232,12 @@ lock:  ## Bring the lock files up to date with the requirements; ARGS="--upgrade
 	$(COMPILE) -o scripts/requirements-uv.lock scripts/requirements-uv.txt
 	$(COMPILE) $(ARGS) -o scripts/requirements-audit.lock scripts/requirements-audit.txt
 	$(COMPILE) $(ARGS) -o scripts/requirements-deployment.lock scripts/requirements-deployment.txt
+	$(COMPILE) $(ARGS) -o scripts/requirements-site.lock scripts/requirements-site.txt
+	$(COMPILE) $(ARGS) -o scripts/requirements-wheel.lock scripts/requirements-wheel.txt
 	$(COMPILE) $(ARGS) -o requirements.lock requirements.txt
 	$(COMPILE) $(ARGS) -o requirements-dev.lock --constraint requirements.lock requirements-dev.txt
 	$(COMPILE) $(ARGS) -o tests/e2e/requirements-mcp1.lock tests/e2e/requirements-mcp1.txt
+	$(COMPILE) $(ARGS) -o tests/engines/requirements-temporal.lock tests/engines/requirements-temporal.txt
 	$(COMPILE) $(ARGS) -o tests/engines/requirements-prefect.lock tests/engines/requirements-prefect.txt
 	$(COMPILE) $(ARGS) -o tests/engines/requirements-restate.lock tests/engines/requirements-restate.txt
 	$(COMPILE) $(ARGS) -o tests/engines/requirements-airflow.lock tests/engines/requirements-airflow.txt
@@ -231,7 +249,7 @@ lock:  ## Bring the lock files up to date with the requirements; ARGS="--upgrade
 	cd $(NODE_RESTATE) && npm install --package-lock-only --no-progress --loglevel=error
 
 clean:  ## Remove environments and caches; the data in var/ stays.
-	rm -rf $(VENV) .venv-mcp1 .venv-prefect .venv-restate .venv-airflow .venv-dagster .venv-buildbot .venv-model
+	rm -rf $(VENV) .venv-mcp1 .venv-temporal .venv-prefect .venv-restate .venv-airflow .venv-dagster .venv-buildbot .venv-model
 	rm -rf $(NODE_TESTS)/node_modules $(NODE_AXE)/node_modules $(NODE_RESTATE)/node_modules .cache .coverage .coverage.* htmlcov
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,17 +1,32 @@
 #!/usr/bin/env python
 """Workflow Catalogue's command line."""
 
+import errno
 import os
 import sys
+from pathlib import Path
 
 INTERRUPTED, UNREAD = 130, 141
 """As shells have it for Ctrl-C, and for a program whose output nobody reads any more."""
+
+OURS = {
+    "config": "Run and back up",
+    "catalogue": "Engines, workflows and the audit",
+    "executions": "Runs",
+    "mcp_bridge": "Tools, clients and tokens",
+}
+"""The package of each group of commands, with its heading."""
+OF_DJANGO = ["changepassword", "check", "createsuperuser", "dbshell", "migrate", "shell"]
+"""What an installation needs of the others."""
 
 
 def main() -> None:
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
     try:
-        _run()
+        if sys.argv[1:2] == ["version"] or "--version" in sys.argv[1:]:
+            sys.stdout.write(f"{_version()}\n")
+        else:
+            _run()
         sys.stdout.flush()
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
@@ -33,34 +48,63 @@ def _is_unread() -> bool:
     return False
 
 
+def _version() -> str:
+    import django
+
+    version = Path(__file__).with_name("VERSION").read_text(encoding="ascii").strip()
+    return f"Workflow Catalogue {version} (Django {django.get_version()})"
+
+
 def _run() -> None:
-    from django.core.management import execute_from_command_line
+    from django.core.management import ManagementUtility, get_commands
     from django.db import DatabaseError, OperationalError, ProgrammingError
 
+    class CommandLine(ManagementUtility):
+        def main_help_text(self, commands_only: bool = False) -> str:
+            if commands_only or self.settings_exception is not None:
+                return super().main_help_text(commands_only)
+            groups = {
+                heading: sorted(name for name, package in get_commands().items() if package == room)
+                for room, heading in OURS.items()
+            } | {"Database and users (Django's)": OF_DJANGO}
+            blocks = ["\n    ".join([heading, *names]) for heading, names in groups.items()]
+            more = "{0} help COMMAND explains one. {0} help --commands also lists Django's others."
+            return "\n\n".join([_version(), *blocks, more.format(self.prog_name)])
+
     try:
-        execute_from_command_line(sys.argv)
+        CommandLine(sys.argv).execute()
     except DatabaseError as error:
         # SQLite tells of a file that is broken, or no database at all, with the plain class.
         if type(error) not in (DatabaseError, OperationalError, ProgrammingError):
             raise
         sys.exit(_describe(error))
+    except OSError as error:
+        if not (problem := _describe_folder(error)):
+            raise
+        sys.exit(problem)
 
 
 def _describe(error: Exception) -> str:
     """What went wrong and what helps; the traceback is for those who have asked for much."""
-    from django.conf import settings
     from loguru import logger
 
-    from config.environment import MIGRATE_FIRST
+    from catalogue.database_problems import describe_problem
 
     logger.opt(exception=error).debug("The command was broken off")
-    reason, database = str(error).partition("\n")[0], settings.DATABASES["default"]
-    question = "Is DATABASE_URL right, and is its server running?"
-    if database["ENGINE"] == "config.sqlite":
-        question = f"Is {database['NAME']} the right file, and can this user write it and its folder?"
-        if "disk is full" in reason:
-            return f"The database cannot be used: {reason}\nMake space on the disk of {database['NAME']}."
-    return f"The database cannot be used: {reason}\n{question} {MIGRATE_FIRST}"
+    return describe_problem(error)
+
+
+def _describe_folder(error: OSError) -> str:
+    """Empty if the error has nothing to do with the data folder. One of a write that fails names no file."""
+    from django.conf import settings
+
+    folder = str(settings.DATA_DIR)
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS) or str(error.filename).startswith(folder):
+        return (
+            f"The data folder {folder} cannot be used: {error}. Make it writable for this user, with space "
+            "on its disk, or set CATALOGUE_DATA_DIR to another folder."
+        )
+    return ""
 
 
 if __name__ == "__main__":

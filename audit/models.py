@@ -6,6 +6,8 @@ Triggers of the first migration refuse all changes except those of sealing and t
 
 import hashlib
 import json
+from collections.abc import Sequence
+from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -13,12 +15,70 @@ from typing import Any, ClassVar, NoReturn
 
 from django.contrib.auth import get_user_model
 from django.contrib.auth.signals import user_logged_in, user_logged_out, user_login_failed
+from django.core.signing import BadSignature, Signer
 from django.db import models
 from django.utils import timezone
 
+from connectors.formats.json import as_object
 from connectors.network.redaction import printable
 
 NAME_LENGTH, ADDRESS_LENGTH = 255, 100
+SALT = "audit proof v1"
+
+
+def make_proof(content: Any) -> str:
+    """Shows that a process with SECRET_KEY wrote the content: JSON values, times and UUIDs."""
+    return Signer(salt=SALT).signature(_text_of(content))
+
+
+def is_proof(proof: str, content: Any) -> bool:
+    """Also with a key of SECRET_KEY_FALLBACKS."""
+    with suppress(BadSignature):
+        return bool(Signer(salt=SALT).unsign(f"{_text_of(content)}:{proof}"))
+    return False
+
+
+def _text_of(content: Any) -> str:
+    return json.dumps(content, sort_keys=True, separators=(",", ":"), default=_plain)
+
+
+def _plain(value: Any) -> str:
+    return as_text(value) if isinstance(value, datetime) else str(value)
+
+
+class ProofField(models.CharField):  # type: ignore[type-arg]
+    """Null: written by an older version, or not by the product."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"max_length": 150, "null": True, "editable": False} | options)
+
+    def pre_save(self, model_instance: Any, add: bool) -> Any:
+        if getattr(model_instance, self.attname) is None:
+            setattr(model_instance, self.attname, model_instance.make_proof(self.attname))
+        return super().pre_save(model_instance, add)
+
+
+class Proven(models.Model):
+    """A row with a proof of its columns, apart from those that may change."""
+
+    proof = ProofField(help_text="Shows that a process with SECRET_KEY wrote the row.")
+    may_change: ClassVar[Sequence[str]] = ()
+
+    class Meta:
+        abstract = True
+
+    def make_proof(self, _: str) -> str | None:
+        return make_proof(self._proven())
+
+    @property
+    def is_proven(self) -> bool:
+        return is_proof(self.proof or "", self._proven())
+
+    def _proven(self) -> dict[str, Any]:
+        """The database has not given the number yet when the proof is made."""
+        left_out = {"id", "proof", *self.may_change}
+        names = [field.attname for field in self._meta.concrete_fields if field.name not in left_out]
+        return {"model": self._meta.label_lower, **{name: getattr(self, name) for name in names}}
 
 
 class Kind(models.TextChoices):
@@ -60,7 +120,7 @@ class EntryQuerySet(models.QuerySet["Entry"]):
     delete.queryset_only = True  # type: ignore[attr-defined]
 
 
-class Entry(models.Model):
+class Entry(Proven):
     """An action of a person, a token or the product. It outlives all objects that it names."""
 
     at = models.DateTimeField("when", default=timezone.now)
@@ -87,6 +147,9 @@ class Entry(models.Model):
         max_length=80, null=True, help_text="Names the record of another room that it tells of."
     )
     segment = models.PositiveBigIntegerField(null=True, help_text="Empty until it is sealed.")
+
+    may_change = ("segment",)
+    is_of_proven_record = False  # Not stored: the other room's record that it tells of is proven
 
     objects: ClassVar[models.Manager["Entry"]] = EntryQuerySet.as_manager()
 
@@ -117,6 +180,26 @@ class Entry(models.Model):
 
     def delete(self, *args: Any, **kwargs: Any) -> NoReturn:
         raise AuditIsKept
+
+    def make_proof(self, name: str) -> str | None:
+        """None for those that are sealed as they are stored."""
+        return super().make_proof(name) if self.segment is None else None
+
+    @property
+    def is_proven(self) -> bool:
+        return self.is_of_proven_record or super().is_proven
+
+    @property
+    def is_trusted(self) -> bool:
+        """Sealed, which `verify` checks, or proven."""
+        return self.segment is not None or self.is_proven
+
+    @property
+    def told(self) -> dict[str, Any]:
+        try:
+            return as_object(json.loads(self.details))
+        except (ValueError, RecursionError):
+            return {}
 
     def content(self) -> dict[str, Any]:
         """Everything that is sealed, as JSON values."""

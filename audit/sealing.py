@@ -20,7 +20,7 @@ from typing import Any
 
 from django.conf import settings
 from django.db import IntegrityError, transaction
-from django.db.models import Q, QuerySet
+from django.db.models import Count, Exists, Max, Min, Model, OuterRef, Q, QuerySet
 from django.utils import timezone
 from django.utils.crypto import constant_time_compare, salted_hmac
 from loguru import logger
@@ -35,7 +35,10 @@ LATE = timedelta(minutes=2)  # How long after the time that it wrote a transacti
 RECHECKED_EVERY, RECHECKED = timedelta(hours=1), timedelta(days=1)
 SALT = "audit seal v1"
 LONG_AGO = datetime(1970, 1, 1, tzinfo=timezone.get_default_timezone())
-DAYS = {  # The setting for how long entries are kept; the audit's own entries are kept forever
+FAR_AHEAD = datetime(9999, 1, 1, tzinfo=timezone.get_default_timezone())
+DAYS: dict[
+    str, str
+] = {  # The setting for how long entries are kept; the audit's own entries are kept forever
     Kind.CALL: "audit_call_days",
     Kind.SIGN_IN: "audit_sign_in_days",
     Kind.TOKEN: "audit_access_days",
@@ -58,46 +61,62 @@ class Witness:
     """The column with the time of a record."""
     delay: timedelta
     """The minimum age of gathered records."""
-    entries: Callable[[Collection[str]], dict[str, Entry]]
-    """Entries for the records with these keys that still exist, by key, as they are now."""
+    entries: Callable[[Collection[str], bool], dict[str, Entry]]
+    """Entries for the records with these keys that still exist, by key, as they are now; if wanted, with
+    digests of their payloads as they are now."""
     may_vanish: bool
     """Whether another retention removes the records."""
 
-    def gather(self, since: datetime, until: datetime) -> tuple[list[Entry], datetime | None]:
+    def gather(
+        self, since: datetime, until: datetime, *, adopts: bool
+    ) -> tuple[list[Entry], datetime | None]:
         """A batch of new entries for records in a span of time, the oldest first. Also the time that was
         reached, or None for the whole span."""
         found: list[Entry] = []
-        begin, after = since, Q()
+        for entries, reached in self.missing(since, until):
+            found += [entry for entry in entries if entry.is_proven or adopts]
+            if len(found) >= BATCH:
+                return found, reached
+        return found, None
+
+    def missing(self, since: datetime, until: datetime) -> Iterator[tuple[list[Entry], datetime]]:
+        """A page of entries that the audit does not have yet, and the time of the page's last record."""
+        begin, after, reached = since, Q(), None
         while True:
             # An index serves only the span.
             span = {f"{self.by}__gte": begin, f"{self.by}__lte": until}
             rows = self.rows().filter(after, **span).order_by(self.by, "pk")
             page = list(rows.values_list("pk", self.by)[:BATCH])
-            found += self._new_entries([f"{self.name}:{key}" for key, _ in page])
+            # Times that somebody else wrote may be in another form, which is after itself.
+            if not page or page[-1] == reached:
+                return
+            last, begin = reached = page[-1]
+            yield self._new_entries([f"{self.name}:{key}" for key, _ in page]), begin
             if len(page) < BATCH:
-                return found, None
-            last, begin = page[-1]
+                return
             after = Q(**{f"{self.by}__gt": begin}) | Q(pk__gt=last)
-            if len(found) >= BATCH:
-                return found, begin
 
     def _new_entries(self, keys: Sequence[str]) -> list[Entry]:
         known = set(Entry.objects.filter(key__in=keys).values_list("key", flat=True))
-        entries = self.entries([key for key in keys if key not in known])
+        entries = self.entries([key for key in keys if key not in known], False)
         return [entries[key] for key in keys if key in entries]
 
 
 witnesses: list[Witness] = []
+checks: list[Callable[["Report"], None]] = []  # Of other rooms: they note what contradicts the audit
+renewals: list[Callable[[bool], None]] = []  # See `renew_proofs`
+changes_of_retention: list[Callable[[], list[tuple[datetime, dict[str, Any]]]]] = []
+"""When people changed settings in DAYS, the oldest first, and to what; others are the environment's."""
 
 
-def seal(*, seconds: float | None = None) -> int:
-    """Seal everything that is settled, for about `seconds` if given. Returns how many entries. Several
-    processes may call it at the same time."""
-    sealed, work_time = 0, WorkTime(seconds)
+def seal(*, seconds: float | None = None, adopts: bool = False) -> int:
+    """Seal everything that is settled and that the product wrote, for about `seconds` if given. Returns how
+    many entries. Several processes may call it at the same time."""
+    sealed, last, work_time = 0, 0, WorkTime(seconds)
     while not work_time.is_over:
         begun = time.monotonic()
         try:
-            number, is_more = _seal_batch()
+            number, last, is_more = _seal_batch(last, adopts)
         except IntegrityError as error:
             # Of the processes that begin an empty audit together, another one created the first rows.
             logger.debug("Another process seals the audit: {}", error)
@@ -118,31 +137,37 @@ def head() -> str:
 
 
 @transaction.atomic
-def _seal_batch() -> tuple[int, bool]:
-    """Returns how many were sealed, and whether there may be more."""
-    progress = _lock_progress()
+def _seal_batch(after: int, adopts: bool) -> tuple[int, int, bool]:
+    """Of the stored entries after that number. Returns how many were sealed, the last number that was
+    examined, and whether there may be more."""
+    progress = _lock_progress(waits=adopts)
     if progress is None:
-        return 0, False
+        return 0, after, False
+    last = Segment.objects.order_by("number").last()
+    if last is not None and not adopts and not _is_sealed(last, _known_keys()):
+        logger.warning("The audit is not sealed any more: verify_audit says more of segment {}", last.number)
+        return 0, after, False
     by_kind: dict[str, list[Entry]] = defaultdict(list)
-    is_more = _gather(progress, by_kind)
-    fresh = sum(map(len, by_kind.values()))
-    written = list(Entry.objects.unsealed().order_by("pk")[:BATCH])
+    is_more = _gather(progress, by_kind, adopts)
+    written = list(Entry.objects.unsealed().filter(pk__gt=after).order_by("pk")[:BATCH])
     for entry in written:
-        by_kind[entry.kind].append(entry)
+        if adopts or not _why_not_sealed(entry):
+            by_kind[entry.kind].append(entry)
     for kind, entries in sorted(by_kind.items()):
         _seal_entries(kind, entries)
-    return fresh + len(written), is_more or len(written) == BATCH
+    reached = written[-1].pk if written else after
+    return sum(map(len, by_kind.values())), reached, is_more or len(written) == BATCH
 
 
-def _lock_progress() -> Progress | None:
-    """None while another process seals."""
-    locked = Progress.objects.select_for_update(skip_locked=True).filter(pk=Progress.ONLY).first()
+def _lock_progress(*, waits: bool) -> Progress | None:
+    """None while another process seals, unless it `waits`."""
+    locked = Progress.objects.select_for_update(skip_locked=not waits).filter(pk=Progress.ONLY).first()
     if locked is None and not Progress.objects.filter(pk=Progress.ONLY).exists():
         locked = Progress.objects.create()
     return locked
 
 
-def _gather(progress: Progress, by_kind: dict[str, list[Entry]]) -> bool:
+def _gather(progress: Progress, by_kind: dict[str, list[Entry]], adopts: bool) -> bool:
     """Adds entries that are not stored yet. Returns whether there are more."""
     now, gathered, is_more = timezone.now(), json.loads(progress.gathered), False
     # In the future after the clock was set back, when records may be older than the mark.
@@ -155,8 +180,8 @@ def _gather(progress: Progress, by_kind: dict[str, list[Entry]]) -> bool:
         until = now - witness.delay
         if mark > until + CLOCKS_APART:
             mark = until
-        begin = mark if mark - LONG_AGO < reach else mark - reach
-        found, reached = witness.gather(begin, until)
+        begin = LONG_AGO if adopts else max(LONG_AGO, mark - reach)
+        found, reached = witness.gather(begin, until, adopts=adopts)
         for entry in found:
             by_kind[entry.kind].append(entry)
         is_more |= reached is not None
@@ -203,6 +228,15 @@ def _seal_entries(kind: str, entries: list[Entry]) -> None:
     segment.save()
 
 
+def _known_keys() -> dict[str, str]:
+    return {key_name(key): key for key in (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS)}
+
+
+def _is_sealed(segment: Segment, keys: dict[str, str]) -> bool:
+    key = keys.get(segment.seal_key)
+    return key is not None and constant_time_compare(seal_of(segment.digest, key)[0], segment.seal)
+
+
 def root_of(leaves: str) -> str:
     return hashlib.sha256(leaves.encode()).hexdigest()
 
@@ -223,6 +257,9 @@ def prune(*, seconds: float | None = None) -> int:
     removed, work_time = 0, WorkTime(seconds)
     for kind, setting in DAYS.items():
         days: int = getattr(settings.CATALOGUE, setting)
+        if days not in _days_in_force(setting, _given_days(setting), timezone.now()):
+            logger.warning("No entry of the audit is removed: no change explains {} = {}", setting, days)
+            continue
         while days and not work_time.is_over:
             begun = time.monotonic()
             number = _prune_segment(kind, timezone.now() - timedelta(days=days), days)
@@ -233,8 +270,12 @@ def prune(*, seconds: float | None = None) -> int:
     return removed
 
 
+def _given_days(setting: str) -> Any:
+    return settings.CATALOGUE.given(setting)  # type: ignore[attr-defined]
+
+
 @transaction.atomic
-def _prune_segment(kind: Kind, before: datetime, days: int) -> int | None:
+def _prune_segment(kind: str, before: datetime, days: int) -> int | None:
     """Returns how many entries were removed; None if no segment is due."""
     due = Segment.objects.filter(kind=kind, newest_at__lt=before, pruned_at=None).order_by("newest_at")
     segment = due.select_for_update(skip_locked=True).first()
@@ -251,6 +292,7 @@ def _prune_segment(kind: Kind, before: datetime, days: int) -> int | None:
         entries=segment.entries,
         of=segment.kind,
         kept_days=days,
+        given_days=_given_days(DAYS[kind]),
     )
     Segment.objects.filter(pk=segment.pk).mark_pruned(timezone.now())
     return Entry.objects.filter(segment=segment.number).remove_pruned()
@@ -294,8 +336,8 @@ class Report:
 
 def verify(*, known_head: str = "") -> Report:
     """`known_head`: `number:digest` from `sealing.head` before; proves that nothing was cut off since."""
-    report, previous, pruned = Report(), "", {}
-    keys = {key_name(key): key for key in (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS)}
+    report, previous, pruned = Report(), "", []
+    keys, is_covered = _known_keys(), True
     known_number, _, known_digest = known_head.partition(":")
     is_found = not known_head
     for segment in _segments():
@@ -306,17 +348,22 @@ def verify(*, known_head: str = "") -> Report:
         elif segment.previous != previous:
             report.note("it does not continue the segment before", segment=segment.number)
         _verify_segment(segment, keys, report)
-        if segment.pruned_at is None:
-            _verify_entries(segment, report)
-        else:
+        _verify_entries(segment, report)
+        if segment.pruned_at is not None:
             report.pruned += 1
-            pruned[segment.number] = segment.digest
-        previous, report.head = segment.digest, str(segment)
+            pruned.append(segment)
+        previous, report.head, is_covered = segment.digest, str(segment), segment.seal_key in keys
         is_found |= known_number == str(segment.number) and known_digest == segment.digest
     if not is_found:
         report.note(f"the known head {known_head} is not in it: it was truncated or rewritten")
-    _verify_pruning(pruned, report)
-    _count_unsealed(report)
+    if not is_covered:
+        report.note(f"the key that sealed its end, {report.head}, is unknown")
+    _verify_pruning(pruned, Entry.objects.filter(kind=Kind.AUDIT, event="audit.pruned"), report)
+    _verify_unsealed(report)
+    _verify_gathering(report)
+    note_copies(Entry, report, "at", "event", "actor", "subject", "details")
+    for check in checks:
+        check(report)
     return report
 
 
@@ -332,16 +379,16 @@ def _verify_segment(segment: Segment, keys: dict[str, str], report: Report) -> N
     number = segment.number
     if digest_of(segment.content()) != segment.digest:
         report.note("it was changed: its digest is another", segment=number)
-    if (key := keys.get(segment.seal_key)) is None:
-        report.unknown_keys += 1
-    elif not constant_time_compare(seal_of(segment.digest, key)[0], segment.seal):
+    if segment.seal_key not in keys:
+        report.unknown_keys += 1  # The next segments cover it
+    elif not _is_sealed(segment, keys):
         report.note("its seal was not made with this product's key", segment=number)
     if segment.pruned_at is None and root_of(segment.leaves) != segment.root:
         report.note("the list of its entries was changed", segment=number)
 
 
 def _verify_entries(segment: Segment, report: Report) -> None:
-    leaves = dict(line.partition(":")[::2] for line in segment.leaves.splitlines())
+    leaves = dict(line.partition(":")[::2] for line in segment.leaves.splitlines())  # Pruned ones have none
     entries = {str(entry.pk): entry for entry in Entry.objects.filter(segment=segment.number)}
     report.entries += len(entries)
     for number, digest in leaves.items():
@@ -354,6 +401,18 @@ def _verify_entries(segment: Segment, report: Report) -> None:
     _verify_records(segment.number, {entry.key: entry for entry in entries.values() if entry.key}, report)
 
 
+UNPROVEN = "this version of the product did not write it"
+
+
+def _why_not_sealed(entry: Entry) -> str:
+    if not entry.is_proven:
+        return UNPROVEN
+    emptied = Segment.objects.filter(kind=entry.kind, newest_at__gte=entry.at).exclude(pruned_at=None)
+    # The retention is at least a day.
+    was_removed = timezone.now() - entry.at > timedelta(days=1) and emptied.exists()
+    return "the retention had removed it, and it was put back" if was_removed else ""
+
+
 def _number(text: str) -> int | None:
     return int(text) if re.fullmatch("[0-9]{1,18}", text) else None
 
@@ -362,36 +421,103 @@ def _verify_records(segment: int, entries: dict[str, Entry], report: Report) -> 
     """Checks that the records of other rooms are unchanged since they were gathered."""
     for witness in witnesses:
         ours = {key: entry for key, entry in entries.items() if key.startswith(f"{witness.name}:")}
-        now = witness.entries(ours) if ours else {}
+        now = witness.entries(ours, True) if ours else {}
         for key, entry in ours.items():
             if (present := now.get(key)) is None:
                 report.vanished += 1
                 if not witness.may_vanish:
                     report.note(f"its record {key} is missing", segment=segment, entry=entry.pk)
-            elif present.contents() != entry.contents():
+            elif not _agree(present, entry):
                 report.note(f"its record {key} was changed", segment=segment, entry=entry.pk)
 
 
-def _verify_pruning(pruned: dict[int, str], report: Report) -> None:
-    """The audit contains an entry for each segment that the retention has emptied."""
-    noted = set()
-    for details in Entry.objects.filter(kind=Kind.AUDIT, event="audit.pruned").values_list(
-        "subject", "details"
-    ):
-        subject, written = details
-        noted.add((subject.rpartition(":")[2], json.loads(written).get("digest")))
-    for number, digest in pruned.items():
-        if (str(number), digest) not in noted:
-            report.note("its entries are missing, and no retention record explains it", segment=number)
+def _agree(present: Entry, sealed: Entry) -> bool:
+    """Older versions have sealed fewer details."""
+    alike = present.contents() | {"details": ""} == sealed.contents() | {"details": ""}
+    return alike and present.told | sealed.told == present.told
 
 
-def _count_unsealed(report: Report) -> None:
-    unsealed = Entry.objects.filter(segment=None).order_by("at")
+def _verify_pruning(pruned: Iterable[Segment], noted: Iterable[Entry], report: Report) -> None:
+    """The audit contains an entry for each segment that the retention has emptied, when it was due."""
+    known = {(entry.subject, str(entry.told.get("digest"))): entry for entry in noted if entry.is_trusted}
+    for segment in pruned:
+        entry = known.get((f"audit.segment:{segment.number}", segment.digest))
+        if entry is None:
+            report.note(
+                "its entries are missing, and no retention record explains it", segment=segment.number
+            )
+        elif not _was_due(segment, entry):
+            report.note("its entries were removed too early", segment=segment.number, entry=entry.pk)
+
+
+def _was_due(segment: Segment, entry: Entry) -> bool:
+    days, given, setting = entry.told.get("kept_days"), entry.told.get("given_days"), DAYS.get(segment.kind)
+    if setting is None or not isinstance(days, int) or not days:
+        return False
+    is_old = (entry.at - segment.newest_at).total_seconds() >= days * 86_400
+    # Older versions did not record what the environment had.
+    return is_old and (given is None or days in _days_in_force(setting, given, entry.at))
+
+
+def _days_in_force(setting: str, given: Any, at: datetime) -> set[Any]:
+    """Then or just before: processes notice a change a moment later."""
+    changes = [(LONG_AGO, dict[str, Any]()), *(change for read in changes_of_retention for change in read())]
+    before = [values for changed_at, values in changes if changed_at <= at - LATE][-1:]
+    lately = [values for changed_at, values in changes if at - LATE < changed_at <= at]
+    return {values.get(setting, given) for values in [*before, *lately]}
+
+
+def _verify_unsealed(report: Report) -> None:
+    unsealed = Entry.objects.filter(segment=None)
     report.unsealed = unsealed.count()
-    report.unsealed_since = unsealed.values_list("at", flat=True).first()
-    last = 0 if not report.head else int(report.head.partition(":")[0])
-    for entry in Entry.objects.filter(segment__gt=last).order_by("pk")[:MOST_PROBLEMS]:
+    report.unsealed_since = unsealed.aggregate(first=Min("at"))["first"]
+    for entry in unsealed.order_by("pk").iterator():
+        if why := _why_not_sealed(entry):
+            report.note(why, entry=entry.pk)
+    known = Segment.objects.filter(number=OuterRef("segment"))
+    lost = Entry.objects.exclude(segment=None).filter(~Exists(known))
+    for entry in lost.order_by("pk")[:MOST_PROBLEMS]:
         report.note("its segment is missing", segment=entry.segment, entry=entry.pk)
+
+
+def _verify_gathering(report: Report) -> None:
+    """Records are in the audit, unless the retention removed that, or the product wrote them a moment ago."""
+    emptied = dict(
+        Segment.objects.exclude(pruned_at=None).values_list("kind").annotate(Max("newest_at")).order_by()
+    )
+    for witness in witnesses:
+        overdue = gathered_until(witness.name) - RECHECKED
+        for entries, _ in witness.missing(LONG_AGO, FAR_AHEAD):
+            for entry in entries:
+                if entry.at <= emptied.get(entry.kind, LONG_AGO):
+                    continue
+                if not entry.is_proven:
+                    report.note(f"{entry.key}: {UNPROVEN}")
+                elif entry.at < overdue:
+                    report.note(f"{entry.key}: it is not in the audit")
+
+
+def note_copies(model: type[Model], report: Report, *columns: str) -> None:
+    """No two rows that the product wrote are equal in these columns."""
+    rows = model._default_manager.order_by()
+    for same in rows.values(*columns).annotate(number=Count("*")).filter(number__gt=1).values(*columns):
+        keys = ", ".join(map(str, rows.filter(**same).values_list("pk", flat=True)[:MOST_PROBLEMS]))
+        report.note(f"{model._meta.verbose_name} {keys}: one is a copy of another")
+
+
+def renew_proofs(*, adopts: bool = False) -> None:
+    """Prove again, with the present key, what decides later; with `adopts` also what has no proof."""
+    for renew in renewals:
+        renew(adopts)
+
+
+def adopt(*, by: str) -> int:
+    """Seal what is there as if the product had written it, after a record of what `verify` names. Returns
+    how many entries."""
+    if problems := [str(problem) for problem in verify().problems]:
+        record(Kind.AUDIT, "audit.adopted", actor_name=by, problems=problems)
+    renew_proofs(adopts=True)
+    return seal(adopts=True)
 
 
 # The audit as JSON lines, which are self-contained: all digests derive from them.

@@ -287,7 +287,7 @@ def main() -> None:
         if ENVIRONMENT.exists():
             engines.append(prefect)
         else:
-            print("  without Prefect, which `make install-dev` installs")
+            print("  without Prefect, which `make install-engines` installs")
         for engine in engines:
             with engine(folder) as measuring, catalogue_server(folder) as server:
                 found.append(asyncio.run(measure(server, measuring)))

@@ -1,6 +1,6 @@
 """Who calls, with which scopes and at which rates, and the sources and toolsets reserved for some people."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -8,7 +8,7 @@ from django.core.exceptions import ValidationError
 from django.db import models
 
 USER, GROUP = "user:", "group:"
-Person = frozenset[str]  # As reservations name one: `user:ada` and `group:Finance` for each of the groups
+Person = frozenset[str]  # The keys of a user and the groups, such as `user:7` and `group:3`
 MOST_NAMES = 500
 
 
@@ -40,8 +40,7 @@ def person_of(user: Any) -> Person | None:
     if user.is_superuser and user.is_active:
         return None
     # Not `values_list`: the groups may be prefetched.
-    groups = (f"{GROUP}{group.name}" for group in user.groups.all())
-    return frozenset({f"{USER}{user.get_username()}", *groups})
+    return frozenset({f"{USER}{user.pk}", *(f"{GROUP}{group.pk}" for group in user.groups.all())})
 
 
 def check_form(names: Any) -> None:
@@ -57,25 +56,17 @@ def check_form(names: Any) -> None:
         raise ValidationError(f"There can be at most {MOST_NAMES} names: put the users into a group.")
 
 
-def find_unknown(names: Collection[str]) -> list[str]:
-    """Those without a user or group; two queries at most."""
+def find_keys(names: Iterable[str]) -> dict[str, str]:
+    """`{"user:ada": "user:7"}` for the users and groups that exist; two queries at most."""
     from django.contrib.auth.models import Group, User
 
-    known: set[str] = set()
-    if users := _without(USER, names):
-        known |= {USER + name for name in _names_of(User, "username", users)}
-    if groups := _without(GROUP, names):
-        known |= {GROUP + name for name in _names_of(Group, "name", groups)}
-    return sorted(set(names) - known)
-
-
-def _without(kind: str, names: Iterable[str]) -> list[str]:
-    return [name.removeprefix(kind) for name in names if name.startswith(kind)]
-
-
-def _names_of(model: Any, column: str, names: list[str]) -> Iterable[str]:
-    found: Iterable[str] = model.objects.filter(**{f"{column}__in": names}).values_list(column, flat=True)
-    return found
+    keys: dict[str, str] = {}
+    given = list(names)
+    for kind, model, column in ((USER, User, "username"), (GROUP, Group, "name")):
+        if wanted := [name.removeprefix(kind) for name in given if name.startswith(kind)]:
+            rows: Any = model._default_manager.filter(**{f"{column}__in": wanted})
+            keys |= {f"{kind}{name}": f"{kind}{key}" for name, key in rows.values_list(column, "pk")}
+    return keys
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

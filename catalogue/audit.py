@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Collection, Iterator
-from datetime import timedelta
+from datetime import datetime, timedelta
 from itertools import islice
 from typing import Any
 
@@ -11,11 +11,20 @@ from django.db.models import QuerySet
 from django.http import StreamingHttpResponse
 
 from audit.models import Entry, Kind, as_text, record
-from audit.sealing import Witness, export_lines, witnesses
+from audit.sealing import (
+    Report,
+    Witness,
+    changes_of_retention,
+    checks,
+    export_lines,
+    note_copies,
+    witnesses,
+)
 from catalogue.database import lend_connection
-from catalogue.history import Actor
+from catalogue.history import Actor, plain, recorded_fields
 from catalogue.long_lists import search_newest, with_keys
-from catalogue.models import HistoryEntry
+from catalogue.models import HistoryEntry, ProductSettings, Recorded
+from connectors.formats.json import as_object
 from connectors.network.redaction import printable
 
 NAME = "history"
@@ -42,15 +51,44 @@ def follow_history() -> None:
             may_vanish=False,
         )
     )
+    changes_of_retention.append(_changes_of_settings)
+    checks.append(_verify_history)
 
 
-def _entries(keys: Collection[str]) -> dict[str, Entry]:
+def _changes_of_settings() -> list[tuple[datetime, dict[str, Any]]]:
+    changes = HistoryEntry.of_key(ProductSettings, ProductSettings.ONLY).order_by("at", "pk")
+    news = ((each.at, _new_values(each)) for each in changes)
+    return [(at, as_object(new["overrides"])) for at, new in news if "overrides" in new]
+
+
+def _new_values(change: HistoryEntry) -> dict[str, Any]:
+    changes = as_object(change.changes).items()
+    return {name: values[1] for name, values in changes if isinstance(values, list) and len(values) == 2}
+
+
+def _verify_history(report: Report) -> None:
+    note_copies(HistoryEntry, report, "at", "model", "object_id", "message")
+    note_unrecorded(ProductSettings, report)
+
+
+def note_unrecorded(model: type[Recorded], report: Report) -> None:
+    """Whether the only row says what the history recorded last; before that, the defaults apply."""
+    row, last = model._default_manager.first() or model(), dict[str, Any]()
+    for change in HistoryEntry.of_key(model, row.pk).order_by("at", "pk"):
+        last |= _new_values(change)
+    for column in recorded_fields(model):
+        recorded = last.get(column.name, column.get_default())
+        if (stored := plain(getattr(row, column.attname))) != recorded and (stored or recorded):
+            report.note(f"{model._meta.label_lower}: {column.name} is {stored}, recorded was {recorded}")
+
+
+def _entries(keys: Collection[str], _: bool) -> dict[str, Entry]:
     changes = HistoryEntry.objects.filter(pk__in=[int(key.partition(":")[2]) for key in keys])
     return {f"{NAME}:{change.pk}": _entry_of(change) for change in changes}
 
 
 def _entry_of(change: HistoryEntry) -> Entry:
-    return Entry(
+    entry = Entry(
         at=change.at,
         kind=_kind_of(change),
         event=f"{change.model.rpartition('.')[2]}.{change.kind}"[:40],
@@ -63,6 +101,8 @@ def _entry_of(change: HistoryEntry) -> Entry:
         details=json.dumps({"history": change.pk, "sha256": _digest_of(change)}, sort_keys=True),
         key=f"{NAME}:{change.pk}",
     )
+    entry.is_of_proven_record = change.is_proven
+    return entry
 
 
 def _kind_of(change: HistoryEntry) -> Kind:
@@ -72,8 +112,9 @@ def _kind_of(change: HistoryEntry) -> Kind:
 
 
 def _digest_of(change: HistoryEntry) -> str:
-    """Covers the whole change, with its values."""
+    """Covers the whole change, with its values, but not its proof, which older ones lack."""
     whole = {field.attname: getattr(change, field.attname) for field in change._meta.concrete_fields}
+    del whole["proof"]
     whole["at"] = as_text(change.at)
     return hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()
 

@@ -108,7 +108,7 @@ SOURCE = Curated(
     model=Source,
     fields=tuple(name for name in sources.UPDATABLE if name != "name"),
     otherwise=frozenset({"name", "kind", "config", "encrypted_credentials"}),
-    left_out=frozenset({"id", "created_at", "updated_at", "configured_at", *OBSERVED}),
+    left_out=frozenset({"id", "created_at", "updated_at", "configured_at", "reserved_keys", *OBSERVED}),
 )
 WORKFLOW = Curated(
     model=Workflow,
@@ -119,13 +119,13 @@ WORKFLOW = Curated(
             *LISTED.values(), *LISTED_BESIDES,
         }
     ),
-    left_out=frozenset({"id", "content_hash", "first_seen_at", "changed_at", "row_version"}),
+    left_out=frozenset({"id", "content_hash", "warning", "first_seen_at", "changed_at", "row_version"}),
 )  # fmt: skip
 TOOLSET = Curated(
     model=Toolset,
     fields=tuple(name for name in curation.CHANGEABLE if name != "slug"),
     otherwise=frozenset({"slug", "picked"}),
-    left_out=frozenset({"id", "created_at", "updated_at"}),
+    left_out=frozenset({"id", "created_at", "updated_at", "reserved_keys"}),
 )
 FEATURE = Curated(
     model=ServerFeature,
@@ -152,23 +152,37 @@ SETTINGS = Curated(
 GROUP = Curated(
     model=Group, fields=(), otherwise=frozenset({"name", "permissions"}), left_out=frozenset({"id"})
 )
+ROWS: dict[str, Curated] = {}  # By section: models of other packages of which there is one row
 ALL = (SOURCE, WORKFLOW, FEATURE, TOOLSET, FILTER, TOOLSET_RULE, SETTINGS, GROUP)
 HEADER = "# The curation of a Workflow Catalogue. `manage.py import_catalogue --plan FILE` compares it.\n"
 MEDIA_TYPE = "application/yaml"
 FILE_NAME = "catalogue.yaml"
 
 
-def export_catalogue(sections: Collection[str] = tuple(SECTIONS)) -> str:
+def add_section(name: str, model: type[models.Model]) -> None:
+    """A section of all editable fields of a model with one row; for `AppConfig.ready` of its package."""
+    fields = tuple(field.name for field in model._meta.fields if field.editable)
+    curated = Curated(model=model, fields=fields)
+    SECTIONS[name], ROWS[name] = model, curated
+    _WRITERS[name] = lambda: curated.decided(row_of(model))
+
+
+def row_of(model: type[models.Model]) -> models.Model:
+    """The one row; with the defaults if it is not stored yet."""
+    return model._default_manager.first() or model()
+
+
+def export_catalogue(sections: Collection[str] | None = None) -> str:
     with transaction.atomic():
         Revision.lock()
         document = {"version": VERSION} | {
-            name: write() for name, write in _WRITERS.items() if name in sections
+            name: write() for name, write in _WRITERS.items() if sections is None or name in sections
         }
     return HEADER + write_document(document, in_blocks=True)
 
 
-def sections_for(user: Any, wanted: Iterable[str] = tuple(SECTIONS)) -> list[str]:
-    models = {name: SECTIONS[name]._meta for name in wanted}
+def sections_for(user: Any, wanted: Iterable[str] | None = None) -> list[str]:
+    models = {name: SECTIONS[name]._meta for name in (SECTIONS if wanted is None else wanted)}
     return [
         name
         for name, meta in models.items()

@@ -6,6 +6,7 @@ import contextvars
 import fcntl
 import gc
 import itertools
+import os
 import re
 import sys
 import threading
@@ -20,20 +21,15 @@ from weakref import WeakSet
 
 from django.conf import settings
 from django.core.management import CommandError, call_command
-from django.db import (
-    DatabaseError,
-    InterfaceError,
-    OperationalError,
-    close_old_connections,
-    connection,
-    transaction,
-)
+from django.db import close_old_connections, connection, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.migrations.executor import MigrationExecutor
 from django.db.migrations.loader import MigrationLoader
+from django.db.utils import DatabaseError, InterfaceError, OperationalError
 from django.utils import timezone
 from loguru import logger
 
+from catalogue.database_problems import describe_problem
 from catalogue.naming import counted
 from connectors.background import run_in_background_loop
 
@@ -243,6 +239,7 @@ def collect_rarely() -> None:
 def bring_up_to_date(say: Callable[[str], None]) -> None:
     """Apply pending migrations, one process of a data folder at a time. Raises OperationalError, and
     CommandError for a partly migrated database."""
+    _require_writable_file()
     with (settings.DATA_DIR / "migrations.lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         executor = MigrationExecutor(connection)
@@ -321,6 +318,11 @@ def _ask_server_for_migrations() -> None:
     server = connection.copy()
     server.settings_dict["OPTIONS"].pop("pool", None)
     try:
+        server.ensure_connection()
+    except (DatabaseError, InterfaceError) as error:
+        logger.error("{} This process tries again whenever it needs the database", describe_problem(error))
+        return
+    try:
         with server.cursor() as cursor:
             cursor.execute("SET statement_timeout = %s", [MIGRATIONS_PATIENCE_MS])
         _warn_of_pending_migrations(server)
@@ -335,7 +337,16 @@ def _warn_of_pending_migrations(database: BaseDatabaseWrapper) -> None:
         logger.warning("The database is not up to date: {}", problem)
 
 
+def _require_writable_file() -> None:
+    """Otherwise processes would start, and fail at the first change."""
+    file = Path(connection.settings_dict["NAME"])
+    if connection.vendor == "sqlite" and file.is_file() and not os.access(file, os.W_OK):
+        raise OperationalError("attempt to write a readonly database")
+
+
 def prepare_embedded_database(*, only_new: bool = False) -> None:
-    """Only for SQLite; operators migrate database servers. One with tables may belong to other code."""
+    """Only for SQLite; operators migrate database servers. One with tables may belong to other code. Raises
+    OperationalError for a file that cannot be written."""
+    _require_writable_file()
     if connection.vendor == "sqlite" and not (only_new and connection.introspection.table_names()):
         bring_up_to_date(logger.info)

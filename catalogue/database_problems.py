@@ -1,7 +1,10 @@
 """What a request is answered with, and what the log says, when the database cannot be queried: its server is
 away, or it lacks a table or column because this version was started before `migrate`."""
 
+import re
+
 from django.conf import settings
+from django.db import connection
 from django.db.utils import DatabaseError, InterfaceError, OperationalError
 from loguru import logger
 
@@ -16,6 +19,36 @@ MORE_CONNECTIONS = (
     "CATALOGUE_DATABASE_CONNECTIONS, or run more processes"
 )
 UNDEFINED = ("42P01", "42703")  # PostgreSQL's codes of missing tables and columns
+
+IS_RIGHT = "Is DATABASE_URL right, and is its server running?"
+PROBLEMS = (  # In the words of SQLite, PostgreSQL and libpq; what they mean, and what helps
+    ("Connection refused", "the connection was refused", IS_RIGHT),
+    ("No such file", "no server listens on that socket", IS_RIGHT),
+    ("resolve host|translate host", "the host is unknown", "Correct it in DATABASE_URL, or in the DNS."),
+    ("timeout expired|timed out|closed the|unreachable", "the server does not respond", IS_RIGHT),
+    ('database ".*" does not exist', "the server does not have it", "Create it, or correct DATABASE_URL."),
+    ("password|authentication", "the user or its password is wrong", "Correct it in DATABASE_URL."),
+    ('role ".*"|user ".*"', "the server does not admit this user", "See its roles and its pg_hba.conf."),
+    ("too many|connection slots", "the server has no connection left", "See its max_connections."),
+    ("starting up|shutting down", "the server is starting or stopping", "Try again in a moment."),
+    ("disk is full", "the disk is full", "Make space on the disk."),
+    ("disk I/O", "the disk is full or broken", "Look for space on it, and for errors in the system's log."),
+    ("readonly", "it is read-only", "Make the file and its folder writable for this user."),
+)
+
+
+def describe_problem(error: BaseException) -> str:
+    """Names the database, the cause and what helps."""
+    reason, database = str(error).partition("\n")[0], connection.settings_dict
+    name, advice = database["NAME"], IS_RIGHT
+    if connection.vendor == "sqlite":
+        advice = f"Is {name} the right file, and can this user write it and its folder?"
+    else:
+        name += f" at {database['HOST'] or 'the local socket'}:{database['PORT'] or 5432}"
+    for words, cause, helps in PROBLEMS:
+        if re.search(words, reason):
+            return f"The database cannot be used: {cause} ({name}). {helps} The error was: {reason}"
+    return f"The database cannot be used: {reason} ({name}). {advice} {settings.MIGRATE_FIRST}"
 
 
 def is_not_migrated(error: BaseException | None) -> bool:

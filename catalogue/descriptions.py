@@ -1,6 +1,5 @@
 """Descriptions of workflows for agents, shared by every door, and their cost in tokens."""
 
-import re
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -15,8 +14,6 @@ from catalogue.models import Source, Workflow
 from catalogue.served_schemas import describe_inputs, describe_outputs, summarise_inputs
 
 SHORT_DESCRIPTION = 150
-SHORTEST_START = 40  # Characters from which a short description ends with a whole sentence
-SENTENCE_END = re.compile(r"(?<![ .(]\w)[.!?](?= [^a-z])")  # Skips the full stops of "e.g." and of initials
 MAX_AGE_SECONDS = 0.5  # How old the outages of a process may be, as for the catalogue itself
 
 
@@ -41,6 +38,14 @@ def outages_within(catalogue: ExposedCatalogue, outages: Outages, bounds: Bounds
     return tuple(outage for outage in outages if outage.source in sources)
 
 
+def _reason(source: Source) -> str:
+    """In the product's words: what an engine says of an error could instruct agents."""
+    is_ours = source.health_error in (None, Source.HealthState.HELD)
+    if is_ours or source.change_policy == Source.ChangePolicy.FOLLOW:
+        return source.health_message
+    return f"The last listing failed ({source.health_error})."
+
+
 class _Remembered:
     def __init__(self) -> None:
         self._outages: Outages = ()
@@ -58,9 +63,9 @@ class _Remembered:
         asked_at = time.monotonic()
         unlisted = (Source.HealthState.FAILING, Source.HealthState.HELD)
         out = Source.objects.filter(enabled=True, health_state__in=unlisted).order_by("name")
-        columns = out.values_list("name", "failing_since", "health_message", "last_refreshed_at")
         self._outages = tuple(
-            Outage(name, since, reason, refreshed is not None) for name, since, reason, refreshed in columns
+            Outage(one.name, one.failing_since, _reason(one), one.last_refreshed_at is not None)
+            for one in out
         )
         self._asked_at = asked_at
         return self._outages
@@ -141,12 +146,10 @@ def _describe_outages(outages: Iterable[Outage]) -> list[dict[str, Any]]:
 
 
 def shorten(text: str, length: int = SHORT_DESCRIPTION) -> str:
-    """One line, cut after an informative whole sentence or a word, with "..."."""
+    """One line, cut after its last complete word within the length, with "..."."""
     line = " ".join(text.split())
     if len(line) <= length:
         return line
-    if (sentence := SENTENCE_END.search(line, SHORTEST_START, length + 1)) is not None:
-        return line[: sentence.start()] + "..."
     start, last_word_is_whole = line[:length], line[length] == " "
     kept = start if last_word_is_whole else start.rpartition(" ")[0] or start
     return kept.rstrip(" .,;:") + "..."

@@ -1,5 +1,7 @@
-"""Differences between the accepted and the offered layer of a workflow; harmless only by a rule here."""
+"""Differences between the accepted and the offered layer of a workflow. A difference is harmless only by a
+rule here: it adds no text that agents can read, and breaks no call."""
 
+import json
 import re
 import unicodedata
 from collections.abc import Iterator, Mapping
@@ -7,11 +9,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from catalogue.naming import listed
+from catalogue.schemas import GENERIC_SCHEMA
+from catalogue.served_schemas import TYPES
 from connectors.formats.json import as_object
 
 ABSENT: Any = None
 Layer = Mapping[str, Any]  # The upstream fields of a workflow
 MOST_NAMED = 5
+SIDES = {"input_schema": "argument", "output_schema": "result"}
+ASPECTS = ("added", "required", "gone", "text", "values", "default", "bounds", "schema")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -22,36 +28,37 @@ class Difference:
     new: Any = ABSENT
     harmless: bool = False
     warning: str = ""  # Excerpts of new texts that may be instructions to agents
+    aspect: str = "schema"  # Of a schema, one of ASPECTS
+
+    @property
+    def kind(self) -> str:
+        """The field, or of a schema: `argument-added`, `result-text`."""
+        return f"{SIDES[self.field]}-{self.aspect}" if self.field in SIDES else self.field
 
 
 def find_differences(accepted: Layer, offered: Layer, *, starts_by_metadata: bool = True) -> list[Difference]:
     """Without `starts_by_metadata` the engine's starts do not depend on the workflow's metadata."""
-    # A cached answer runs nothing, so that a shorter cache time is harmless.
-    caches_less = (offered["upstream_cache_seconds"] or 0) <= (accepted["upstream_cache_seconds"] or 0)
     found = [
-        *_of_text("name", "name", accepted, offered, typos=not starts_by_metadata),
-        *_of_text("upstream_title", "title", accepted, offered),
-        *_of_text("description", "description", accepted, offered),
+        *(one for name, label in LABELS.items() for one in _of_value(name, label, accepted, offered)),
         *_of_findings(accepted, offered),
         *_of_schema("input_schema", accepted, offered, INPUT),
         *_of_schema("output_schema", accepted, offered, OUTPUT),
         *_of_hints(accepted, offered),
         *_of_interactions("queries", "question", accepted, offered),
         *_of_interactions("signals", "signal", accepted, offered),
-        *_of_value("execution_type", "execution type", accepted, offered),
-        *_of_value("upstream_cache_seconds", "cache time", accepted, offered, harmless=caches_less),
         *_of_metadata(accepted, offered, starts_by_metadata=starts_by_metadata),
-        *(
-            difference
-            for name, label in HARMLESS_FIELDS.items()
-            for difference in _of_value(name, label, accepted, offered, harmless=True)
-        ),
     ]
     return [_with_warning(difference) for difference in found]
 
 
 def is_harmless(differences: list[Difference]) -> bool:
     return all(difference.harmless for difference in differences)
+
+
+def kinds_held(differences: list[Difference]) -> list[str]:
+    """The kinds that need a decision: of the differences that are not harmless, else of all."""
+    held = [difference for difference in differences if not difference.harmless]
+    return sorted({difference.kind for difference in held or differences})
 
 
 def describe_differences(differences: list[Difference]) -> str:
@@ -62,28 +69,78 @@ def describe_differences(differences: list[Difference]) -> str:
     return ", ".join([*shown, f"{more} more"] if more else shown)
 
 
+# New texts
+
+
+HIGHEST = {"maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties", "maxContains"}
+LOWEST = {"minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties", "minContains"}
+STANDARD = {
+    *HIGHEST, *LOWEST, "type", "enum", "items", "properties", "required", "additionalProperties",
+    "deprecated", "uniqueItems", "multipleOf", "description", "title", "inputSchema",
+}  # fmt: skip
+"""Keys that are no texts of the engine; all others are."""
+PROSE = ("description", "title", "upstream_title")
+WHITE_SPACE = re.compile(r"[ \t\r\n]{1,40}")
+"""In prose as good as one space; a longer run is as good as several, so that nothing grows unnoticed."""
+WITHOUT_WORDS = {  # By key, the values that tell agents nothing
+    "type": re.compile("|".join(TYPES)),
+    "category": re.compile("workflow"),  # Where the engine gives none
+    "version": re.compile(
+        r"(?=.{1,24}\Z)v?[0-9]+(?:[.+-](?:[0-9]+|(?:alpha|beta|build|dev|rc)(?:\.?[0-9]+)?)){0,4}"
+    ),
+}
+LONGEST_NUMBER = 2**64  # A longer one can spell a text
+Place = tuple[str, ...]  # The keys that lead to a text
+
+
+def new_texts(key: str, old: Any, new: Any) -> set[tuple[Place, str]]:
+    """The keys and strings of the new value of `key` that the old one does not have at the same place, or of
+    a list in none of its members as they are."""
+    if isinstance(old, list) and isinstance(new, list):
+        old, new = [], _missing_from(old, new)
+    return set(_texts(new, (key,))) - set(_texts(old, (key,)))
+
+
+def _texts(value: Any, place: Place) -> Iterator[tuple[Place, str]]:
+    match value:
+        case str():
+            text = WHITE_SPACE.sub(" ", value).strip() if place[-1] in PROSE else value
+            if text and not (place[-1] in WITHOUT_WORDS and WITHOUT_WORDS[place[-1]].fullmatch(text)):
+                yield place, text
+        case int() if abs(value) > LONGEST_NUMBER:
+            yield place, hex(value)
+        case list():
+            for item in value:
+                yield from _texts(item, place)
+        case dict():
+            # Names that are required repeat those that are described.
+            described = as_object(value.get("properties"))
+            yield from ((place, key) for key in value if key not in STANDARD)
+            for key, item in value.items():
+                inner = _texts(item, (*place, key))
+                yield from (one for one in inner if not (key == "required" and one[1] in described))
+
+
 # Plain values
 
 
-HARMLESS_FIELDS = {
-    "category": "category",
-    "version": "version",
-    "author": "author",
-    "tags": "tags",
-    "icons": "icons",
+LABELS = {
+    "name": "name", "upstream_title": "title", "description": "description", "category": "category",
+    "version": "version", "author": "author", "tags": "tags", "icons": "icons",
+    "execution_type": "execution type", "upstream_cache_seconds": "cache time",
     "upstream_timeout_seconds": "timeout",
-}
+}  # fmt: skip
 NOTHING: tuple[Any, ...] = ("", None, [], {})
 
 
-def _of_value(
-    field: str, label: str, accepted: Layer, offered: Layer, *, harmless: bool = False
-) -> Iterator[Difference]:
+def _of_value(field: str, label: str, accepted: Layer, offered: Layer) -> Iterator[Difference]:
     old, new = accepted[field], offered[field]
     if old != new:
-        yield Difference(
-            field=field, text=f"{_changed(old, new)} {label}", old=old, new=new, harmless=harmless
-        )
+        text = f"{_changed(old, new)} {label}"
+        # Agents choose by the description. A cached answer runs nothing, so that a shorter time is harmless.
+        caches_more = field == "upstream_cache_seconds" and (new or 0) > (old or 0)
+        is_held = caches_more or (field == "description" and not new) or bool(new_texts(field, old, new))
+        yield Difference(field=field, text=text, old=old, new=new, harmless=not is_held)
 
 
 def _changed(old: Any, new: Any) -> str:
@@ -104,7 +161,8 @@ def _of_findings(accepted: Layer, offered: Layer) -> Iterator[Difference]:
         )
 
     problem = offered["schema_problem"]
-    if problem and not accepted["schema_problem"]:
+    is_lost = offered["input_schema"] == GENERIC_SCHEMA != accepted["input_schema"]
+    if is_lost or (problem and not accepted["schema_problem"]):
         message = "its input schema cannot be used and would be replaced by one that takes any object"
         yield Difference(field="input_schema", text=message, new=problem)
 
@@ -128,7 +186,7 @@ def _of_hints(accepted: Layer, offered: Layer) -> Iterator[Difference]:
 
 
 def _of_metadata(accepted: Layer, offered: Layer, *, starts_by_metadata: bool) -> Iterator[Difference]:
-    """Connectors start workflows by it: an address, a queue, the code that runs."""
+    """Connectors start workflows by it: an address, a queue, the code that runs. Agents do not see it."""
     old, new = accepted["metadata"], offered["metadata"]
     for name in old | new:
         if old.get(name) == new.get(name) and (name in old) == (name in new):
@@ -154,69 +212,18 @@ def _of_interactions(field: str, noun: str, accepted: Layer, offered: Layer) -> 
         message = f"new {noun} `{name}`" if before is None else f"{noun} `{name}` is another"
         if after is None:
             message = f"{noun} `{name}` is gone"
-        yield Difference(field=field, text=message, old=before, new=after, harmless=before is None)
-
-
-UNREAD = {"icons", "upstream_timeout_seconds", "upstream_cache_seconds"}
+        is_reworded = before and after and before | {"description": after.get("description")} == after
+        harmless = bool(is_reworded) and not new_texts(field, before, after)
+        yield Difference(field=field, text=message, old=before, new=after, harmless=harmless)
 
 
 def _with_warning(difference: Difference) -> Difference:
-    """A text that may instruct agents is not harmless, unless it was there before."""
-    if difference.field in UNREAD or (difference.field == "metadata" and difference.harmless):
+    """Marks a text that may instruct agents, unless it was there before."""
+    if difference.harmless:
         return difference
     before = find_suspicious(difference.old)
     found = [excerpt for excerpt in find_suspicious(difference.new) if excerpt not in before]
-    if not found:
-        return difference
-    return replace(difference, harmless=False, warning=", ".join(found[:MOST_NAMED]))
-
-
-# Texts
-
-
-def _of_text(
-    field: str, label: str, accepted: Layer, offered: Layer, *, typos: bool = True
-) -> Iterator[Difference]:
-    old, new = accepted[field], offered[field]
-    if old != new:
-        yield _text_difference(field, label, old, new, typos=typos)
-
-
-def _text_difference(field: str, label: str, old: Any, new: Any, *, typos: bool = True) -> Difference:
-    if typos and is_typo(old, new):
-        return Difference(field=field, text=f"a typo in the {label}", old=old, new=new, harmless=True)
-    return Difference(field=field, text=f"{_changed(old, new)} {label}", old=old, new=new)
-
-
-PUNCTUATION = re.compile(r"[\s.,;:!'\"\u2018\u2019\u201c\u201d-]+")
-MOST_TYPOS = 2
-SHORTEST_WORD = 5  # In a shorter word one letter changes the meaning: now and not
-
-
-def is_typo(old: Any, new: Any) -> bool:
-    """Whether only spaces, punctuation, case, or one letter in each of at most two longer words differ."""
-    if not (isinstance(old, str) and isinstance(new, str)):
-        return False
-    before, after = PUNCTUATION.sub(" ", old).split(), PUNCTUATION.sub(" ", new).split()
-    if len(before) != len(after):
-        return False
-    differing = [pair for pair in zip(before, after, strict=True) if pair[0].casefold() != pair[1].casefold()]
-    return len(differing) <= MOST_TYPOS and all(_is_misspelt(*pair) for pair in differing)
-
-
-def _is_misspelt(old: str, new: str) -> bool:
-    """One letter added, removed or replaced, or two swapped, and never the first one."""
-    old, new = old.casefold(), new.casefold()
-    if min(len(old), len(new)) < SHORTEST_WORD or old[0] != new[0]:
-        return False
-    if not (old.isalpha() and new.isalpha()):
-        return False
-    start = next((at for at, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), None)
-    if start is None:
-        return abs(len(old) - len(new)) == 1
-    rest, other = old[start:], new[start:]
-    swapped = len(rest) == len(other) and rest[:2] == other[1::-1] and rest[2:] == other[2:]
-    return swapped or rest[1:] == other[1:] or rest[1:] == other or rest == other[1:]
+    return replace(difference, warning=", ".join(found[:MOST_NAMED]))
 
 
 # JSON Schema
@@ -239,18 +246,28 @@ INPUT = _Side("input_schema", "argument", "the argument object")
 OUTPUT = _Side("output_schema", "result field", "the result", is_output=True)
 
 
+def _differs(
+    side: _Side, aspect: str, text: str, old: Any = ABSENT, new: Any = ABSENT, *, harmless: bool = False
+) -> Difference:
+    return Difference(field=side.field, aspect=aspect, text=text, old=old, new=new, harmless=harmless)
+
+
 def _of_schema(field: str, accepted: Layer, offered: Layer, side: _Side) -> Iterator[Difference]:
     old, new = accepted[field], offered[field]
-    if old is None or new is None:
-        message = "new output schema" if old is None else "the output schema is gone"
-        if old != new:
-            yield Difference(field=field, text=message, old=old, new=new, harmless=old is None)
-        return
-    yield from _compare_schemas(old, new, "", side)
+    if old is None and new is not None:
+        harmless = not new_texts(field, old, new)
+        yield _differs(side, "added", "new output schema", old, new, harmless=harmless)
+    elif new is None and old is not None:
+        yield _differs(side, "gone", "the output schema is gone", old, new)
+    elif old is not None:
+        found = list(_compare_schemas(old, new, "", side))
+        yield from found
+        # The comparison overlooks what is no valid schema, such as `$defs` of an older dialect.
+        if is_harmless(found) and (added := new_texts(field, old, new)):
+            shown = _quoted(sorted(text for _, text in added))
+            yield _differs(side, "schema", f"{side.whole} has new texts: {shown}", old, new)
 
 
-HIGHEST = {"maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties", "maxContains"}
-LOWEST = {"minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties", "minContains"}
 NESTED = {"$defs", "definitions", "items", "properties", "required"}
 
 
@@ -258,8 +275,7 @@ def _compare_schemas(old: Any, new: Any, path: str, side: _Side) -> Iterator[Dif
     if _same(old, new):
         return
     if not (isinstance(old, dict) and isinstance(new, dict)):
-        message = f"{side.named(path)} has another schema"
-        yield Difference(field=side.field, text=message, old=old, new=new)
+        yield _differs(side, "schema", f"{side.named(path)} has another schema", old, new)
         return
     yield from _compare_properties(old, new, path, side)
     if "items" in old or "items" in new:
@@ -273,7 +289,10 @@ def _compare_schemas(old: Any, new: Any, path: str, side: _Side) -> Iterator[Dif
 
 def _same(old: Any, new: Any) -> bool:
     """Python considers 1 equal to true."""
-    return bool(old == new) and isinstance(old, bool) == isinstance(new, bool)
+    return bool(old == new) and (repr(old) == repr(new) or _written(old) == _written(new))
+
+
+_written = json.JSONEncoder(sort_keys=True).encode
 
 
 def _compare_properties(
@@ -286,8 +305,8 @@ def _compare_properties(
         inner = f"{path}.{name}" if path else name
         was, is_now = name in needed_before, name in needed_after
         if name in before and name not in after:
-            message = f"{side.named(inner)} is gone"
-            yield Difference(field=side.field, text=message, old=before[name])
+            harmless = not side.is_output and was >= is_now
+            yield _differs(side, "gone", f"{side.named(inner)} is gone", before[name], harmless=harmless)
         elif name in after and name not in before:
             yield _new_property(inner, after[name], side, required=is_now)
         else:
@@ -298,51 +317,56 @@ def _compare_properties(
 
 def _new_property(path: str, schema: Any, side: _Side, *, required: bool) -> Difference:
     kind = "" if side.is_output else "required " if required else "optional "
-    return Difference(
-        field=side.field,
-        text=f"new {kind}{side.named(path)}",
-        new=schema,
-        harmless=side.is_output or not required,
-    )
+    aspect = "required" if required and not side.is_output else "added"
+    return _differs(side, aspect, f"new {kind}{side.named(path)}", new=schema)
 
 
 def _other_necessity(path: str, side: _Side, *, required: bool) -> Difference:
-    if side.is_output:
-        message = f"{side.named(path)} is {'promised now' if required else 'no longer promised'}"
-    else:
-        message = f"{side.named(path)} is {'required now' if required else 'no longer required'}"
+    verb = "promised" if side.is_output else "required"
+    message = f"{side.named(path)} is {f'{verb} now' if required else f'no longer {verb}'}"
     old, new = ("optional", "required") if required else ("required", "optional")
-    return Difference(field=side.field, text=message, old=old, new=new, harmless=required == side.is_output)
+    return _differs(side, "required", message, old, new, harmless=required == side.is_output)
 
 
 def _compare_definitions(old: dict[str, Any], new: dict[str, Any], side: _Side) -> Iterator[Difference]:
-    """New definitions are harmless; the places that refer to them are compared separately."""
+    """The places that refer to definitions are compared separately."""
     for keyword in ("$defs", "definitions"):
         before, after = as_object(old.get(keyword)), as_object(new.get(keyword))
         for name in before | after:
-            path = f"{keyword}/{name}"
             if name not in after:
-                yield Difference(
-                    field=side.field, text=f"definition `{name}` is gone", old=before[name], harmless=True
-                )
+                yield _differs(side, "gone", f"definition `{name}` is gone", before[name], harmless=True)
             elif name not in before:
-                message = f"new definition `{name}`"
-                yield Difference(field=side.field, text=message, new=after[name], harmless=True)
+                yield _differs(side, "added", f"new definition `{name}`", new=after[name])
             else:
-                yield from _compare_schemas(before[name], after[name], path, side)
+                yield from _compare_schemas(before[name], after[name], f"{keyword}/{name}", side)
+
+
+NOTES = ("$comment", "example", "examples", "readOnly", "writeOnly", "contentMediaType", "contentEncoding")
+ASSERTIONS = ("pattern", "format", "multipleOf", "uniqueItems", "propertyNames", "dependentRequired")
+"""Keywords without which a schema is wider."""
+ASPECT_OF = {
+    **dict.fromkeys((*HIGHEST, *LOWEST, *ASSERTIONS, "type", "enum", "additionalProperties"), "bounds"),
+    **dict.fromkeys((*NOTES, *PROSE), "text"),
+    **dict.fromkeys(("default", "const"), "default"),
+}
 
 
 def _keyword_difference(
     keyword: str, old: dict[str, Any], new: dict[str, Any], path: str, side: _Side
 ) -> Difference:
     before, after = old.get(keyword), new.get(keyword)
-    named = side.named(path)
-    if keyword in ("description", "title"):
-        return _text_difference(side.field, f"{keyword} of {named}", before, after)
-    rule = {"type": _type_change, "enum": _enum_change}.get(keyword, _other_change)
-    message, widens, narrows = rule(keyword, old, new)
-    harmless = narrows if side.is_output else widens
-    return Difference(field=side.field, text=f"{named} {message}", old=before, new=after, harmless=harmless)
+    aspect = "text" if keyword.startswith("x-") else ASPECT_OF.get(keyword, "schema")
+    if keyword in PROSE:
+        message = f"{_changed(before, after)} {keyword} of {side.named(path)}"
+        widens = narrows = True
+    else:
+        rule = {"type": _type_change, "enum": _enum_change}.get(keyword, _other_change)
+        said, widens, narrows = rule(keyword, old, new)
+        message = f"{side.named(path)} {said}"
+    if keyword == "enum" and widens:
+        aspect = "values"
+    harmless = (narrows if side.is_output else widens) and not new_texts(keyword, before, after)
+    return _differs(side, aspect, message, before, after, harmless=harmless)
 
 
 Change = tuple[str, bool, bool]  # Its description; whether it widens, and narrows, the allowed values
@@ -352,20 +376,28 @@ def _type_change(keyword: str, old: dict[str, Any], new: dict[str, Any]) -> Chan
     before, after = _types(old.get("type")), _types(new.get("type"))
     widens = not after or bool(before and before <= after | ({"integer"} if "number" in after else set()))
     narrows = not before or bool(after and after <= before | ({"integer"} if "number" in before else set()))
-    message = f"changed its type from {_listed(before) or 'any'} to {_listed(after) or 'any'}"
-    return message, widens, narrows
+    was, is_now = (" or ".join(sorted(types)) or "any" for types in (before, after))
+    return f"changed its type from {was} to {is_now}", widens, narrows
 
 
 def _enum_change(keyword: str, old: dict[str, Any], new: dict[str, Any]) -> Change:
-    if "enum" not in new:
+    before, after = old.get(keyword, []), new.get(keyword, [])
+    if not (isinstance(before, list) and isinstance(after, list)):
+        return "has another `enum`", False, False
+    if keyword not in new:
         return "takes any value now", True, False
-    if "enum" not in old:
-        return f"takes only {_quoted(new['enum'])} now", False, True
-    gone = [value for value in old["enum"] if value not in new["enum"]]
-    more = [value for value in new["enum"] if value not in old["enum"]]
+    if keyword not in old:
+        return f"takes only {_quoted(after)} now", False, True
+    gone, more = _missing_from(after, before), _missing_from(before, after)
     parts = [f"no longer takes {_quoted(gone)}"] if gone else []
     parts += [f"takes {_quoted(more)} as well"] if more else []
     return " and ".join(parts) or "lists its values in another order", not gone, not more
+
+
+def _missing_from(values: list[Any], others: list[Any]) -> list[Any]:
+    """Of the others, those that the values lack."""
+    known = set(map(_written, values))
+    return [value for value in others if _written(value) not in known]
 
 
 def _other_change(keyword: str, old: dict[str, Any], new: dict[str, Any]) -> Change:
@@ -380,6 +412,13 @@ def _other_change(keyword: str, old: dict[str, Any], new: dict[str, Any]) -> Cha
         widens = keyword not in new or _is_above(after, before, sign)
         narrows = keyword not in old or _is_above(before, after, sign)
         return message, widens, narrows
+    if keyword in ASSERTIONS:
+        return message, not after, not before
+    if keyword in NOTES or keyword.startswith("x-"):
+        says_less = keyword not in new or (
+            isinstance(before, list) and isinstance(after, list) and not _missing_from(before, after)
+        )
+        return message, says_less, says_less
     if keyword == "additionalProperties" and not (isinstance(before, dict) or isinstance(after, dict)):
         takes_more = after is not False
         return f"takes {'further' if takes_more else 'no further'} fields now", takes_more, not takes_more
@@ -395,10 +434,6 @@ def _types(value: Any) -> set[str]:
     if isinstance(value, list):
         return {one for one in value if isinstance(one, str)}
     return {value} if isinstance(value, str) else set()
-
-
-def _listed(types: set[str]) -> str:
-    return " or ".join(sorted(types))
 
 
 def _quoted(values: list[Any]) -> str:
@@ -448,6 +483,21 @@ def find_suspicious(value: Any) -> dict[str, None]:
                 shown = line if len(line) <= LONGEST_EXCERPT else f"{line[:LONGEST_EXCERPT]}..."
                 found[f"\u201c{shown}\u201d"] = None
     return found
+
+
+READ_BY_AGENTS = (
+    "name", "upstream_title", "description", "category", "version", "author", "tags", "input_schema",
+    "output_schema", "queries", "signals",
+)  # fmt: skip
+
+
+def warning_of(layer: Layer) -> str:
+    """Excerpts of all that agents can read, which may be instructions to them; empty if there are none. An
+    address alone, such as a schema's dialect, is none."""
+    texts = dict.fromkeys(texts_in([layer.get(name) for name in READ_BY_AGENTS]))
+    addresses = {f"\u201c{text}\u201d" for text in texts if text.startswith(("http://", "https://"))}
+    found = [excerpt for excerpt in find_suspicious(list(texts)) if excerpt not in addresses]
+    return ", ".join(found[:MOST_NAMED])
 
 
 def show_unseen(text: str) -> str:

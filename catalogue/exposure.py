@@ -381,8 +381,8 @@ def _find_reservations(
         for slug, toolset in reserved.items()
     }
     return Reservations(
-        sources={source.pk: frozenset(source.reserved_for) for source in sources if source.reserved_for},
-        toolsets={slug: frozenset(toolset.reserved_for) for slug, toolset in reserved.items()},
+        sources={source.pk: source.admitted for source in sources if source.reserved_for},
+        toolsets={slug: toolset.admitted for slug, toolset in reserved.items()},
         members={slug: frozenset(one.pk for one in found.values()) for slug, found in members.items()},
     )
 

@@ -131,12 +131,15 @@ class _Names:
 
     def __init__(self, source: Source) -> None:
         self._source = source
+        self._spaces: list[str] = []  # What the addresses of other servers' templates begin with
 
     @cached_property
     def _taken(self) -> dict[str, set[str]]:
         taken: dict[str, set[str]] = {kind.value: set() for kind in FeatureKind}
-        for kind, served_as in ServerFeature.objects.values_list("kind", "served_as"):
+        for kind, served_as, source in ServerFeature.objects.values_list("kind", "served_as", "source"):
             taken[kind].add(served_as)
+            if kind == FeatureKind.TEMPLATE.value and source != self._source.pk:
+                self._spaces.append(served_as.partition("{")[0])
         prompts = Workflow.objects.filter(offered_as_prompt=True)
         taken[FeatureKind.PROMPT.value].update(prompts.values_list("tool_name", flat=True))
         return taken
@@ -148,10 +151,13 @@ class _Names:
             made = make_tool_name(
                 name=made, upstream_id=made, source_name=source, taken=taken, without_name="prompt"
             )
-        elif made in taken or scheme_of(made) in OWN_SCHEMES:
+        elif made in taken or scheme_of(made) in OWN_SCHEMES or self._is_of_another(definition):
             made = prefix_of(self._source) + made
         taken.add(made)
         return made
+
+    def _is_of_another(self, definition: FeatureDefinition) -> bool:
+        return definition.kind is FeatureKind.RESOURCE and definition.id.startswith(tuple(self._spaces))
 
 
 @transaction.atomic

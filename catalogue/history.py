@@ -121,7 +121,7 @@ def _find_changes(rows: Sequence[models.Model]) -> dict[int, dict[str, list[Any]
         now = model._base_manager.only(*names).in_bulk([row.pk for row in ours])
         for row in ours:
             if (present := now.get(row.pk)) is not None:
-                found[id(row)] = _compare(row, present)
+                found[id(row)] = _compare(row, present) | row.changed_besides
     return found
 
 

@@ -20,7 +20,6 @@ from connectors.http_tools.tool import (
 from connectors.network.policy import normalise_base_url
 
 KIND = "http"
-OUTPUT_SCHEMA = "output_schema"  # Metadata key for the output schema of a tool whose result is not an object
 SECRET_OF = {
     "api_key": "key",
     "bearer": "token",
@@ -47,7 +46,7 @@ def tool_config_of(workflow: Workflow) -> ToolConfig:
             anonymous=operation.anonymous,
         ),
         input_schema=workflow.input_schema,
-        output_schema=declared_output_schema(workflow),
+        output_schema=workflow.declared_output_schema,
         output_is_promised=operation.output_is_promised,
         field_mappings=FieldMappings(
             input=operation.arguments, constants=operation.constants, output=operation.output
@@ -55,12 +54,6 @@ def tool_config_of(workflow: Workflow) -> ToolConfig:
         timeout_seconds=workflow.upstream_timeout_seconds,
         cache_seconds=workflow.upstream_cache_seconds,
     )
-
-
-def declared_output_schema(workflow: Workflow) -> dict[str, Any] | None:
-    """The output schema, also of an HTTP tool whose result is not an object, which MCP does not promise."""
-    schema: dict[str, Any] | None = workflow.output_schema
-    return schema or (workflow.metadata.get(OUTPUT_SCHEMA) if is_http_tool(workflow) else None)
 
 
 def is_http_tool(workflow: Workflow) -> bool:

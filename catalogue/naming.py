@@ -191,6 +191,8 @@ LETTERS = PROTOTYPES | str.maketrans({"|": "l"})
 SEPARATORS = re.compile(r"[\W_]+")
 BETWEEN_LETTERS = re.compile(r"(?<!\d) | (?!\d)")
 DIGITS = str.maketrans({"0": "o", "1": "l"})
+DISGUISES = re.compile(r"[^\x00-\x7f]|(?<=[A-Za-z])[01|](?=[A-Za-z])|(?<=[a-z])I(?=[a-z])")
+"""Characters by which a name passes for another rather than the other for it."""
 
 
 def latin_looks(text: str) -> str:
@@ -218,10 +220,30 @@ def looks_of(text: str) -> set[str]:
     """A name or title reduced to its visual form; texts that share a form look alike. Case, accents,
     invisible characters, separators except between digits, and look-alike letters of other scripts make no
     difference. One of the two forms takes a capital I for an l."""
-    plain = text
-    if not text.isascii():
-        decomposed = unicodedata.normalize("NFKD", text)
-        plain = "".join(char for char in decomposed if not unicodedata.combining(char))
+    plain = text if text.isascii() else unicodedata.normalize("NFKD", text)
     read = {plain.casefold(), plain.replace("I", "l").translate(PROTOTYPES).casefold()}
-    words = [SEPARATORS.sub(" ", form.translate(LETTERS)) for form in read]
-    return {BETWEEN_LETTERS.sub("", form).translate(DIGITS) for form in words} - {""}
+    joined = {BETWEEN_LETTERS.sub("", _words_of(form.translate(LETTERS))) for form in read}
+    return {form.translate(DIGITS).replace("rn", "m") for form in joined} - {""}
+
+
+def _words_of(text: str) -> str:
+    """Without separators, and without accents on Latin letters; in other scripts, marks make other words."""
+    if text.isascii():
+        return SEPARATORS.sub(" ", text).strip()
+    read = " "
+    for char in text:
+        is_mark = unicodedata.category(char).startswith("M")
+        if char.isalnum() or (is_mark and not read[-1].isascii()):
+            read += char
+        elif not is_mark:
+            read += " "
+    return " ".join(read.split())
+
+
+def look_alike(one: str, other: str) -> bool:
+    """Of names of accounts: like `looks_of`, but their separators count."""
+    first, second = (re.split(r"([.@+_-])", name) for name in (one, other))
+    return len(first) == len(second) and all(
+        mine == theirs or looks_of(mine) & looks_of(theirs)
+        for mine, theirs in zip(first, second, strict=True)
+    )

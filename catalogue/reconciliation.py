@@ -8,22 +8,23 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.db import transaction
-from django.db.models import Subquery
+from django.db.models import Q, Subquery
 from django.db.models.functions import Coalesce
 from django.utils import timezone
 
+from catalogue.approval_rules import find_rule_problems
 from catalogue.argument_overrides import find_override_problems
 from catalogue.connections import starts_by_metadata
 from catalogue.database import in_batches
-from catalogue.drift import Difference, describe_differences, find_differences, is_harmless
+from catalogue.drift import Difference, describe_differences, find_differences, is_harmless, warning_of
 from catalogue.exposure import Placement
 from catalogue.history import Actor, record_values
 from catalogue.interactions import read_interactions
 from catalogue.models import DiscoveryRun, Review, Revision, Source, Workflow
-from catalogue.naming import BUILT_IN_TOOLS, counted, looks_of, make_tool_name
+from catalogue.naming import BUILT_IN_TOOLS, DISGUISES, SEPARATORS, counted, looks_of, make_tool_name
 from catalogue.presentation import read_hints, read_icons
 from catalogue.schema_limits import UnsafeSchema
 from catalogue.schemas import check_input_schema, check_output_schema
@@ -38,7 +39,7 @@ LAYER_FIELDS = (  # The fields that are accepted of a workflow, or offered in th
     "input_schema", "output_schema", "schema_problem", "resembles", "hints", "icons",
     "upstream_timeout_seconds", "upstream_cache_seconds", "queries", "signals", "metadata", "content_hash",
 )  # fmt: skip
-UPSTREAM_FIELDS = (*LAYER_FIELDS, "changed_at", "missing_since")
+UPSTREAM_FIELDS = (*LAYER_FIELDS, "warning", "changed_at", "missing_since")
 COPIED_FIELDS = (
     "name", "description", "category", "version", "author", "tags", "execution_type", "metadata",
 )  # fmt: skip
@@ -48,7 +49,7 @@ ADDED_LATER = {
 }  # fmt: skip
 COMPARED_FIELDS = (
     "source", "upstream_id", "name", "tool_name", "argument_overrides", "enabled", "resembles",
-    "content_hash", "changed_at", "missing_since",
+    "warning", "content_hash", "changed_at", "missing_since",
 )  # fmt: skip
 REVIEW_FIELDS = ("kind", "offer_hash", "offered", "held_since", "kept_at")
 FEWEST_GUARDED = 5  # Fewer missing workflows need no confirmation, unless all are missing
@@ -236,16 +237,16 @@ def _apply(
     current = lock_as_listed(source)
     by_itself = enable is None and current.new_workflows == Source.NewWorkflows.EXPOSED
     policy = Source.ChangePolicy.FOLLOW if by_hand else Source.ChangePolicy(current.change_policy)
-    looks = _Lookalikes(current)
     changes = _compare(
         current, listing, enable=bool(enable) or by_itself, policy=policy, guarded=is_whole and not by_hand
     )
+    if not is_whole:
+        changes.missing = []
+    looks = _Lookalikes(current, gone=changes.missing)
     _judge(current, listing, changes, looks, policy)
     if enable is None:
         _review_new(current, changes)
-    _look_for_imitations(looks, listing, changes, hide=by_itself)
-    if not is_whole:
-        changes.missing = []
+    _look_for_dangers(looks, listing, changes, hide=by_itself)
     replaced = [] if by is None else [*changes.updated, *changes.returned]
     before = _rows_as_stored(current, replaced)
     _write(current, changes)
@@ -376,16 +377,23 @@ class _Names:
         return name
 
 
-def _look_for_imitations(looks: "_Lookalikes", listing: Listing, changes: _Changes, *, hide: bool) -> None:
-    """Flag new and changed workflows that resemble another tool. `hide`: nothing of the source is reviewed
-    before agents see it, so a workflow is hidden for a curator when it begins to resemble the other tool, and
-    not again at each change."""
-    for position, workflow in enumerate([*changes.new, *changes.updated, *changes.returned]):
+def _look_for_dangers(looks: "_Lookalikes", listing: Listing, changes: _Changes, *, hide: bool) -> None:
+    """Flag new and changed workflows that resemble another tool, or whose texts may instruct agents.
+    `hide`: nothing of the source is reviewed before agents see it, so a workflow is hidden for a curator when
+    it begins to resemble the other tool, and not again at each change."""
+    new = sorted(changes.new, key=lambda workflow: len(DISGUISES.findall(workflow.name)))
+    for position, workflow in enumerate([*new, *changes.updated, *changes.returned]):
+        warned, workflow.warning = workflow.warning, warning_of(layer_of(workflow))
+        if workflow.warning not in ("", warned):
+            message = f"Its texts may try to command agents: {workflow.warning}."
+            listing.flag(workflow.upstream_id, workflow.name, message)
         before, workflow.resembles = workflow.resembles, looks.find(workflow)
+        if not workflow.resembles:
+            looks.add(workflow)
         if not workflow.resembles or workflow.resembles == before:
             continue
         message = f"Its name or title can be mistaken for {workflow.resembles}."
-        if hide and position < len(changes.new):
+        if hide and position < len(new):
             workflow.enabled = False
             changes.to_review.append(workflow)
         elif hide and workflow.enabled:
@@ -395,37 +403,68 @@ def _look_for_imitations(looks: "_Lookalikes", listing: Listing, changes: _Chang
         listing.flag(workflow.upstream_id, workflow.name, message)
 
 
-class _Lookalikes:
-    """The looks of the names and titles of built-in tools and of other sources' workflows."""
+class _Known(NamedTuple):
+    text: str
+    name: str  # The engine's
+    described: str
+    own_id: str | None  # The engine's id, of a workflow of the listed source
 
-    def __init__(self, source: Source) -> None:
-        self._source = source
+
+class _Lookalikes:
+    """The looks of the names and titles of built-in tools and of workflows, except those of the listed source
+    that are look-alikes themselves or `gone`."""
+
+    def __init__(self, source: Source, *, gone: Iterable[Workflow]) -> None:
+        self._source, self._gone = source, {workflow.upstream_id for workflow in gone}
 
     @cached_property
-    def _by_look(self) -> dict[str, list[tuple[str, str]]]:
-        known: dict[str, list[tuple[str, str]]] = defaultdict(list)
-
-        def add(name: str, described: str, *texts: str) -> None:
-            for look in set().union(*map(looks_of, texts)):
-                known[look].append((name, described))
-
+    def _by_look(self) -> dict[str, list[_Known]]:
+        known: dict[str, list[_Known]] = defaultdict(list)
         for name, title in BUILT_IN_TOOLS.items():
-            add("", f"the built-in tool {name}", name, title)
-        others = Workflow.objects.filter(missing_since=None).exclude(source=self._source)
-        shown = ("name", "tool_name", "upstream_title", "title_override", "source__name")
-        rows = others.order_by("first_seen_at", "pk").values_list(*shown)
-        for name, tool_name, title, ours, source_name in rows:
-            add(name, f"{tool_name} of {source_name}", name, tool_name, title, ours)
+            _know(known, name, title, described=f"the built-in tool {name}")
+        others = Workflow.objects.filter(missing_since=None).exclude(~Q(resembles=""), source=self._source)
+        shown = ("source", "upstream_id", "source__name", "name", "tool_name", "upstream_title")
+        rows = others.order_by("first_seen_at", "pk").values_list(*shown, "title_override")
+        for source, upstream_id, source_name, name, tool_name, *titles in rows:
+            own_id = upstream_id if source == self._source.pk else None
+            if own_id not in self._gone:
+                described = f"{tool_name} of {source_name}"
+                _know(known, name, tool_name, *titles, name=name, described=described, own_id=own_id)
         return known
 
+    def add(self, workflow: Workflow) -> None:
+        texts, described = (workflow.name, workflow.upstream_title), f"{workflow.tool_name} of {self._source}"
+        own_id = workflow.upstream_id
+        _know(self._by_look, *texts, name=workflow.name, described=described, own_id=own_id)
+
     def find(self, workflow: Workflow) -> str:
-        """The first tool that it resembles, or empty. Names of two stages of an engine may be equal."""
+        """The first tool that it resembles, or empty. Equal names are those of two stages of an engine, or of
+        an engine that knows its workflows by their ids."""
         texts = (workflow.name, workflow.upstream_title)
-        for look in sorted(set().union(*map(looks_of, texts))):
-            for name, described in self._by_look.get(look, ()):
-                if name != workflow.name:
-                    return described
+        for look, own in sorted((look, text) for text in texts for look in looks_of(text)):
+            alike = self._by_look.get(look, ())
+            # Within its source, only a new text can be an imitation.
+            is_new = (workflow.upstream_id, own) not in {(one.own_id, one.text) for one in alike}
+            for one in alike:
+                is_other = one.own_id is None or (is_new and _passes(own, workflow, one))
+                if one.name != workflow.name and is_other:
+                    return one.described
         return ""
+
+
+def _know(
+    known: dict[str, list[_Known]], *texts: str, described: str, name: str = "", own_id: str | None = None
+) -> None:
+    for text in dict.fromkeys(texts):
+        for look in looks_of(text):
+            known[look].append(_Known(text, name, described, own_id))
+
+
+def _passes(text: str, workflow: Workflow, other: _Known) -> bool:
+    """Within a source. Names are identifiers; titles that differ in case and separators are equal."""
+    plain, other_plain = (SEPARATORS.sub("", one).casefold() for one in (text, other.text))
+    is_name = (text, other.text) == (workflow.name, other.name)
+    return other.own_id != workflow.upstream_id and (is_name or plain != other_plain)
 
 
 def _compare_one(
@@ -485,6 +524,7 @@ def _row(workflow: Workflow, upstream: dict[str, Any], *, changed_at: datetime) 
         tool_name=workflow.tool_name,
         enabled=workflow.enabled,
         resembles=workflow.resembles,
+        warning=workflow.warning,
         changed_at=changed_at,
         **upstream,
     )
@@ -496,7 +536,7 @@ def _judge(
     """Follow harmless changes and hold the others."""
     placement = Placement()
     for batch in in_batches(changes.doubtful, BATCH):
-        read = Workflow.objects.only("upstream_id", "tags_override", *LAYER_FIELDS)
+        read = Workflow.objects.only("upstream_id", *CURATED, *LAYER_FIELDS)
         accepted = read.in_bulk([workflow.pk for workflow, _ in batch])
         for workflow, upstream in batch:
             row = _row(workflow, upstream, changed_at=workflow.changed_at)
@@ -515,12 +555,18 @@ def layer_of(workflow: Workflow) -> dict[str, Any]:
 
 
 CHOSEN_BY = ("name", "category", "tags")  # Upstream fields that filters and toolset rules may read
+CURATED = ("tags_override", "argument_overrides", "approval_rules")  # A curator's fields that decide as well
 
 
 def judge_offer(workflow: Workflow, offered: Mapping[str, Any], placement: Placement) -> list[Difference]:
-    """By the policy `careful`; exposing, hiding and moving between toolsets are never harmless."""
+    """By the policy `careful`; exposing, hiding, moving between toolsets and breaking a curator's settings
+    are never harmless."""
     by_metadata = starts_by_metadata(workflow.source.kind)
-    differences = find_differences(layer_of(workflow), offered, starts_by_metadata=by_metadata)
+    misfits = _breaks_settings(workflow, offered["input_schema"])
+    differences = [
+        replace(one, harmless=False) if misfits and one.field == "input_schema" else one
+        for one in find_differences(layer_of(workflow), offered, starts_by_metadata=by_metadata)
+    ]
     if not any(one.field in CHOSEN_BY for one in differences):
         return differences
     then = Workflow(
@@ -537,6 +583,13 @@ def judge_offer(workflow: Workflow, offered: Mapping[str, Any], placement: Place
     ]
 
 
+def _breaks_settings(workflow: Workflow, schema: dict[str, Any]) -> bool:
+    """Whether a curator's arguments or rules for approval fit the accepted schema, and not this one."""
+    values = find_override_problems(schema, workflow.argument_overrides).keys()
+    rules = {*find_rule_problems(schema, workflow.approval_rules)}
+    return bool(values - workflow.argument_problems.keys() or rules - {*workflow.approval_rule_problems})
+
+
 def serve_layers(layers: Iterable[tuple[Workflow, Mapping[str, Any]]]) -> None:
     """Accept the layers, in queries per batch; curators' decisions stay."""
     now = timezone.now()
@@ -547,13 +600,14 @@ def serve_layers(layers: Iterable[tuple[Workflow, Mapping[str, Any]]]) -> None:
                 upstream_id=workflow.upstream_id,
                 tool_name=workflow.tool_name,
                 changed_at=now,
+                warning=warning_of(layer),
                 **{name: layer[name] for name in LAYER_FIELDS if name in layer},
             )
             for workflow, layer in layers
         ],
         update_conflicts=True,
         unique_fields=("source", "upstream_id"),
-        update_fields=(*LAYER_FIELDS, "changed_at"),
+        update_fields=(*LAYER_FIELDS, "warning", "changed_at"),
         batch_size=BATCH,
     )
 

@@ -21,10 +21,11 @@ from catalogue.models import (
 from catalogue.naming import counted
 from catalogue.product_settings import InvalidSettings, change_settings
 from catalogue.reconciliation import LAYER_FIELDS
+from catalogue.review import REVIEW, state_of, take_back
 from catalogue.sources import UPDATABLE, configure_source, create_source, update_source
 
 SHOWN_CHARACTERS = 60
-DECLARED = frozenset(LAYER_FIELDS)  # Fields of declared workflows
+LAYER = frozenset(LAYER_FIELDS)  # Of an accepted change with its hash, otherwise of a declared tool
 
 
 class RevertRefused(Exception):
@@ -44,7 +45,7 @@ def why_not_revertible(entry: HistoryEntry) -> str:
         return ""
     if any(history.SECRET in values for values in entry.changes.values()):
         return "It changed secrets, which the history does not contain: enter them again."
-    if model is Workflow and entry.changes.keys() & DECLARED:
+    if model is Workflow and entry.changes.keys() & LAYER and "content_hash" not in entry.changes:
         return "It changed a declared tool: declare it again with the old values shown here."
     return ""
 
@@ -106,6 +107,10 @@ def _check_is_as_left(row: Any, entry: HistoryEntry) -> None:
     if isinstance(row, ProductSettings):
         present, changes = row.overrides, _changed_settings(entry)
         present = dict.fromkeys(changes) | present
+    elif isinstance(row, Workflow):
+        # Of what was accepted, the engine may have changed the rest since, and that may await review.
+        present, besides = {REVIEW: state_of(row)}, {REVIEW, "content_hash"}
+        changes = {name: changes[name] for name in changes.keys() - besides or changes}
     columns = {field.name: field.attname for field in row._meta.concrete_fields}
     for name, (_, new) in changes.items():
         now = present[name] if name in present else history.plain(getattr(row, columns.get(name, name), None))
@@ -150,8 +155,11 @@ def _write_workflow(workflow: Workflow, wanted: dict[str, Any], by: history.Acto
     decisions = {name: value for name, value in wanted.items() if name in OVERRIDABLE}
     if decisions:
         override_workflow(workflow, **decisions)
-    if others := {name: wanted[name] for name in wanted if name not in OVERRIDABLE}:
+    of_review = {name: wanted[name] for name in wanted if name in LAYER or name == REVIEW}
+    if others := {name: wanted[name] for name in wanted if name not in (*OVERRIDABLE, *of_review)}:
         history.write_fields(workflow, others)
+    if of_review:
+        take_back(workflow, of_review)
 
 
 def _write_source(source: Source, wanted: dict[str, Any], by: history.Actor) -> None:

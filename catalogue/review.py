@@ -2,9 +2,11 @@
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import partial
 from typing import Any
 
+from django.core.exceptions import ValidationError
 from django.db import transaction
 from django.db.models import QuerySet
 from django.utils import timezone
@@ -14,7 +16,7 @@ from catalogue.argument_overrides import find_override_problems
 from catalogue.connections import starts_by_metadata
 from catalogue.database import in_batches
 from catalogue.discovery import BeingRefreshed, RefreshRefused, make_due, refresh_source
-from catalogue.drift import Difference, describe_differences
+from catalogue.drift import ASPECTS, SIDES, Difference, describe_differences, kinds_held
 from catalogue.exposure import Placement
 from catalogue.history import Actor, record_change, record_changes
 from catalogue.models import DiscoveryRun, Review, Revision, Source, Workflow
@@ -22,12 +24,19 @@ from catalogue.naming import counted, listed
 from catalogue.reconciliation import BATCH, LAYER_FIELDS, hash_layer, judge_offer, layer_of, serve_layers
 
 NAMED = 10
+REVIEW = "review"  # In entries of the history: the states of the review before and after
 Offers = Mapping[int, str]  # By the workflow's key, the hash of the offer that was seen
 RUN_BY = ("name", "input_schema", "metadata")  # What starts a run, for engines that start by metadata
 NOTED_WITH = {"input_schema": ("schema_problem",), "name": ("resembles",), "upstream_title": ("resembles",)}
 """Findings that are accepted together with the field."""
 ACCEPTABLE = tuple(  # The fields that can be accepted alone
     name for name in LAYER_FIELDS if name not in ("content_hash", "schema_problem", "resembles")
+)
+
+
+KINDS = (  # Of differences
+    *(name for name in ACCEPTABLE if name not in SIDES),
+    *(f"{side}-{aspect}" for side in SIDES.values() for aspect in ASPECTS),
 )
 
 
@@ -72,6 +81,20 @@ def differences_of(review: Review, placement: Placement | None = None) -> list[D
         return []
     offered = layer_of(Workflow()) | review.offered
     return judge_offer(review.workflow, offered, placement or Placement())
+
+
+def warning_of_review(review: Review, differences: Collection[Difference]) -> str:
+    """Excerpts of new texts, or of all of a new workflow, that may be instructions to agents."""
+    if review.kind == Review.Kind.NEW:
+        return review.workflow.warning
+    return ", ".join(dict.fromkeys(one.warning for one in differences if one.warning))
+
+
+def differing_only_in(reviews: QuerySet[Review], kinds: Collection[str]) -> QuerySet[Review]:
+    """Those of changed workflows where only these kinds of differences need a decision."""
+    placement, changed = Placement(), reviews.changes().select_related("workflow__source")  # type: ignore[attr-defined]
+    keys = [one.pk for one in changed if {*kinds} >= {*kinds_held(differences_of(one, placement))}]
+    return reviews.filter(pk__in=keys)
 
 
 def find_misfits(review: Review) -> list[str]:
@@ -164,8 +187,13 @@ def _accept(reviews: list[Review], by: Actor, placement: Placement, *, fields: C
     splits = {review: _split(review, fields, placement) for review in changed} if fields else {}
     in_part = {review: split for review, split in splits.items() if split[1]}
     whole = [review for review in changed if review not in in_part]
-    serve_layers((review.workflow, review.offered or {}) for review in whole)
-    serve_layers((review.workflow, _layer_in_part(review, fields)) for review in in_part)
+    layers = [(review.workflow, review.offered or {}) for review in whole]
+    layers += [(review.workflow, _layer_in_part(review, fields)) for review in in_part]
+    for workflow, layer in layers:
+        note_layer(workflow, layer)
+    for review in (*whole, *new):
+        note_state(review, None)
+    serve_layers(layers)
     Workflow.objects.filter(pk__in=[review.pk for review in new]).update(enabled=True)
     Review.objects.filter(pk__in=[review.pk for review in [*whole, *new]]).delete()
     if reviews:
@@ -216,11 +244,60 @@ def _record(by: Actor, reviews: list[Review], placement: Placement, message: str
 
 
 def _keep(reviews: list[Review], by: Actor, placement: Placement) -> None:
-    changed, new = _by_kind(reviews)
-    Review.objects.filter(pk__in=[review.pk for review in changed]).update(kept_at=timezone.now())
+    (changed, new), now = _by_kind(reviews), timezone.now()
+    Review.objects.filter(pk__in=[review.pk for review in changed]).update(kept_at=now)
     Review.objects.filter(pk__in=[review.pk for review in new]).delete()
+    for review in reviews:
+        note_state(review, now)
     _record(by, changed, placement, "Turned down the engine's change: {}.")
     _record(by, new, placement, "Reviewed as a new workflow, and left hidden.")
+
+
+def note_layer(workflow: Workflow, layer: Mapping[str, Any]) -> None:
+    """For the history: what the row, as read, loses and gets."""
+    old, new = layer_of(workflow), layer_of(Workflow()) | {**layer}
+    workflow.changed_besides = {name: [old[name], new[name]] for name in old if old[name] != new[name]}
+
+
+def note_state(review: Review, kept_at: datetime | None) -> None:
+    """Likewise, of the review; None: it is decided."""
+    before, review.kept_at = review.state, kept_at
+    after = review.state if kept_at and review.kind == Review.Kind.CHANGED else None
+    review.workflow.changed_besides = {**review.workflow.changed_besides, REVIEW: [before, after]}
+
+
+def state_of(workflow: Workflow) -> str | None:
+    review = Review.objects.defer("offered").filter(pk=workflow.pk).first()
+    return None if review is None else review.state
+
+
+def take_back(workflow: Workflow, wanted: Mapping[str, Any]) -> None:
+    """Restore fields of the accepted layer, and the review: what the engine says instead is held again, and
+    turned down where the source would follow it. Raises ValidationError."""
+    review, state = Review.objects.filter(pk=workflow.pk).first(), wanted.get(REVIEW) or ""
+    before, is_settled, follows = review and review.state, not state, False
+    offer: dict[str, Any] = {"workflow": workflow, "offer_hash": workflow.content_hash}
+    served = layer_of(workflow)
+    if restored := {name: wanted[name] for name in served if name in wanted}:
+        layer = served | restored
+        layer["content_hash"] = hash_layer({"upstream_id": workflow.upstream_id, **layer})
+        review = review or Review(kind=Review.Kind.CHANGED, offered=served, **offer)
+        is_settled = review.offer_hash == layer["content_hash"]
+        follows = workflow.source.change_policy == Source.ChangePolicy.FOLLOW
+        note_layer(workflow, layer)
+        serve_layers([(workflow, layer)])
+        Revision.bump()
+    elif state.startswith(Review.Kind.NEW):
+        if workflow.enabled:
+            raise ValidationError(f"{workflow} is enabled now: disable it instead.")
+        review = Review(kind=Review.Kind.NEW, **offer)
+    if is_settled:
+        Review.objects.filter(pk=workflow.pk).delete()
+        review = None
+    elif review is not None:
+        review.kept_at = timezone.now() if follows or state.startswith("turned down") else None
+        review.save()
+    workflow.changed_besides = {**workflow.changed_besides, REVIEW: [before, review and review.state]}
 
 
 def confirm_listing(run: DiscoveryRun, *, by: Actor) -> DiscoveryRun | None:

@@ -116,12 +116,13 @@ def update_source(source: Source, **changes: Any) -> Source:
 
 
 @transaction.atomic
-def rename_in_reservations(old: str, new: str) -> None:
-    """`old` and `new` are names such as `user:ada`. Reservations keep admitting the renamed user or group."""
+def rename_in_reservations(key: str, name: str) -> None:
+    """The user or group with a key such as `user:7` is now called a name such as `user:ada`."""
     Revision.lock()
     for model in (Source, Toolset):
-        for row in model._default_manager.filter(reserved_for__contains=old):
-            row.reserved_for = sorted(new if name == old else name for name in row.reserved_for)
+        for row in model._default_manager.filter(reserved_keys__contains=key):
+            keys = {name if known == key else other: known for other, known in row.reserved_keys.items()}
+            row.reserved_for, row.reserved_keys = sorted(keys), keys
             row.save(update_fields=["reserved_for"])
 
 

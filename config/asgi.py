@@ -26,6 +26,7 @@ from catalogue.management.base import serve_metrics  # noqa: E402
 from config.monitoring import ROUTES, Observed, publication  # noqa: E402
 from config.web_server import ThreadHandler  # noqa: E402
 from connectors.network import connections  # noqa: E402, F401 - not within the first call, as it takes 0.1 s
+from connectors.registry import connector_kinds  # noqa: E402
 from mcp_bridge.bearers import is_known  # noqa: E402
 from mcp_bridge.doorkeeper import CrossOrigin, doorkeeper  # noqa: E402
 from mcp_bridge.tokens import METADATA_PATH  # noqa: E402
@@ -58,6 +59,7 @@ def build_application() -> Starlette:
         async with endpoint.session_manager.run():
             # Imports the admin and REST, and compiles their addresses, before the first request.
             reverse("admin:index")
+            connector_kinds()  # A process without free file descriptors would find no packages.
             # All of these objects stay, and requests would wait while the garbage collector visits them.
             gc.collect()
             gc.freeze()

@@ -222,8 +222,10 @@ _ended = threading.Event()
 @worker_ready.connect
 def _begin_heartbeat(**_: Any) -> None:
     """In a separate thread, because all others of the worker may be busy."""
+    from connectors.registry import connector_kinds
     from executions.local_worker import show_life
 
+    connector_kinds()  # As web processes look for packages at their start.
     threading.Thread(target=show_life, args=(_ended,), name="heartbeat", daemon=True).start()
 
 

@@ -46,6 +46,7 @@ BROKERS = ("filesystem", "redis", "rediss", "amqp", "amqps")
 SHORTEST_KEY = 32
 SHORTEST_WEBHOOK_KEY = 24  # Bytes, by Standard Webhooks
 HOST = re.compile(r"\.?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*\.?|\[[0-9A-Fa-f:.]+\]")
+ADDRESS = re.compile(rf"(?!\.)({HOST.pattern})(:\d+)?")
 BASE_DIR = Path(__file__).resolve().parent.parent
 IS_CHECKOUT = (BASE_DIR / "pyproject.toml").exists()  # Else it is an installed wheel
 COMMAND = ".venv/bin/python manage.py" if IS_CHECKOUT else "workflow-catalogue"
@@ -123,7 +124,9 @@ class Environment(BaseSettings):
         variable="SECRET_KEY_FALLBACKS",
     )
     port: int = _variable(8000, "Port of the web server.", ge=1, le=65535, variable="PORT")
-    public_url: str = _variable("", "Address that people and clients use. Default: `http://localhost:PORT`.")
+    public_url: str = _variable(
+        "", "Address that people and clients use, without a path. Default: `http://localhost:PORT`."
+    )
     allowed_hosts: str = _variable(
         "", "Additional host names, comma-separated, that are accepted in the `Host` header."
     )
@@ -761,10 +764,18 @@ class Environment(BaseSettings):
     @field_validator("public_url")
     @classmethod
     def _is_an_address(cls, value: str) -> str:
+        """As browsers write origins, with which it is compared."""
+        if not value:
+            return value
         parts = urlsplit(value)
-        if value and (parts.scheme not in ("http", "https") or not parts.hostname):
-            raise ValueError("must look like https://catalogue.example.com")
-        return value.rstrip("/")
+        scheme, place = parts.scheme, parts.netloc.lower()
+        is_address = scheme in ("http", "https") and ADDRESS.fullmatch(place) and parts.port != 0
+        if not is_address or value.lower().rstrip("/") != f"{scheme}://{place}":
+            raise ValueError(
+                "must look like https://catalogue.example.com, with a port if needed: the product cannot be "
+                "served below a path"
+            )
+        return f"{scheme}://{place.removesuffix(':80' if scheme == 'http' else ':443')}"
 
     @field_validator("metrics_address")
     @classmethod
@@ -795,8 +806,8 @@ def read_environment() -> Environment:
     unknown = (name for name in os.environ if name.startswith(PREFIX) and name not in known)
     for name in sorted(name for name in unknown if not name.startswith(SECRETS)):
         close = difflib.get_close_matches(name, known, n=1)
-        suggestion = f"; did you mean {close[0]}?" if close else ""
-        problems.append(f"{name}: unknown setting{suggestion}.")
+        suggestion = f"; did you mean {close[0]}?" if close else "."
+        problems.append(f"{name}: unknown setting{suggestion}")
     folder = os.environ.get(SETTINGS_DIR) or None
     if folder and not Path(folder).is_dir():
         problems.append(f"{SETTINGS_DIR}: {folder} is not a folder.")

@@ -50,6 +50,7 @@ UNSEEN = re.compile(r"[\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
 direction."""
 NO_FIELDS = ("process", "line", "recurring")  # Extra values that are none of `logger.bind(execution=...)`
 CONSUMER, UNKNOWN_TASK = "celery.worker.consumer.consumer", "Received unregistered task"
+RAISED = re.compile(r"(.+?) raised(?: unexpected)?: ")  # As Celery tells of every error, an outage too
 RECURRING = {  # Loggers, and how the messages begin that they repeat with each attempt
     "psycopg.pool": ("",),
     "celery.beat": ("Message Error",),
@@ -78,6 +79,11 @@ class _ToLoguru(logging.Handler):
         if record.name == "django.request" and getattr(record, "status_code", 0) == SERVICE_UNAVAILABLE:
             level = level if exception else "DEBUG"  # What answered it has logged why.
         recurring = REFUSED if is_refusal else _recurring_problem(record)
+        error = exception[1] if isinstance(exception, tuple) else None
+        raised = RAISED.match(message) if is_not_migrated(error) or _is_outage(error) else None
+        if raised and record.name.startswith("celery."):
+            recurring, advice = _first_line(error), f". {MIGRATE_FIRST}" if is_not_migrated(error) else ""
+            message, exception = f"{raised[1]} cannot be done without the database: {recurring}{advice}", None
 
         def set_origin(entry: Any) -> None:
             """Otherwise every line would appear to come from this file."""
@@ -163,7 +169,7 @@ def _name_request(record: Any) -> None:
         record["extra"]["trace_id"] = trace
     error = record["exception"] and record["exception"].value
     if error is not None and (_is_outage(error) or is_not_migrated(error)):
-        record["extra"].setdefault("recurring", str(error).partition("\n")[0])
+        record["extra"].setdefault("recurring", _first_line(error))
     if record["level"].no >= WARNING:
         log_entries.labels(bounded(record["level"].name, KNOWN_LEVELS)).inc()
 
@@ -191,6 +197,10 @@ def _traceback(error: BaseException) -> str:
     else:
         parts = traceback.format_exception(error)
     return mask_credentials("".join(parts))
+
+
+def _first_line(error: BaseException | None) -> str:
+    return str(error).partition("\n")[0]
 
 
 def _is_outage(error: BaseException | None) -> bool:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import closing
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import cache
 from typing import Any, Generic, TypeVar
 
@@ -33,6 +33,7 @@ from config.celery import REDIS_LIMITS, SCHEME
 from executions.local_worker import SILENCE
 from executions.measures import read_measures
 from executions.models import WorkerPresence
+from mcp_bridge.addresses import note_scheme
 from mcp_bridge.transports.http import admit_reader
 from telemetry import metrics, traces
 
@@ -89,6 +90,7 @@ class Readiness:
         # By name. Needs a thread that may use the database.
         self.checks = Remembered(self._look, REMEMBERED_SECONDS)
         self._looking: asyncio.Future[dict[str, Check]] | None = None
+        self._last_sign: tuple[datetime, datetime] | None = None  # When it was looked for, and its date
 
     async def checks_in_time(self) -> dict[str, Check]:
         """Many probes wait for one look: each would otherwise hold one of the few threads that serve calls
@@ -100,8 +102,9 @@ class Readiness:
         if looking.done():
             return looking.result()
         logger.bind(recurring="Not ready: no response").error(
-            "Not ready: the database has not responded for {:.0f} s, nor refused the connection. Look for a "
-            "server or connection pooler that hangs, a full disk below it, and locks in pg_stat_activity",
+            "Not ready: the database has not responded for {:.0f} s. If no line says that it refuses "
+            "connections, look for a server or connection pooler that hangs, a full disk below it, and locks "
+            "in pg_stat_activity",
             PATIENCE_SECONDS,
         )
         return _without_database(UNRESPONSIVE, broker=Check(False, UNKNOWN))
@@ -125,9 +128,17 @@ class Readiness:
             "database": Check(True, "It responds."),
             "migrations": migrations,
             "broker": (broker := self._check_broker()),
-            "beat": _check_beat(presence, has_broker=broker.ok),
-            "workers": _check_workers(presence),
+            "beat": _check_beat(presence, has_broker=broker.ok, is_new=(is_new := self._is_new(presence))),
+            "workers": _check_workers(presence, is_new=is_new),
         }
+
+    def _is_new(self, presence: WorkerPresence | None) -> bool:
+        """Whether a worker gave a sign since the last look, but dated it before that: its clock is behind."""
+        now, before = timezone.now(), self._last_sign
+        self._last_sign = (now, now - _age_of_last_sign(presence)) if presence else None
+        if self._last_sign is None or before is None:
+            return False
+        return before[1] < self._last_sign[1] < before[0] - SILENCE
 
     def _check_migrations(self) -> Check:
         """Checked until all are applied, because they are not reverted while a process runs."""
@@ -183,12 +194,14 @@ def _broker_server() -> Check:
     return Check(True, "It responds.")
 
 
-def _check_beat(presence: WorkerPresence | None, *, has_broker: bool) -> Check:
-    if presence is None:
-        return Check(False, f"No tick has been processed yet. Are a worker and beat running? {CLOCKS}")
+def _check_beat(presence: WorkerPresence | None, *, has_broker: bool, is_new: bool) -> Check:
+    if presence is None or presence.seen_at == WorkerPresence.NEVER:
+        ahead = -_age_of_last_sign(presence) if presence else timedelta()
+        advice = _differ(ahead) if ahead > SILENCE else f"Are a worker and beat running? {CLOCKS}"
+        return Check(False, f"No tick has been processed yet. {advice}")
     age = timezone.now() - presence.seen_at
-    if age < -SILENCE:
-        return Check(False, _is_ahead(-age))
+    if age < -SILENCE or is_new:
+        return Check(False, _differ(-age))
     if age < SILENCE:
         age = max(age, timedelta())
         return Check(True, f"The last tick was processed {age.total_seconds():.0f} s ago.")
@@ -201,14 +214,14 @@ def _check_beat(presence: WorkerPresence | None, *, has_broker: bool) -> Check:
     return Check(False, f"The last tick was processed {age.total_seconds():.0f} s ago. {advice}")
 
 
-def _check_workers(presence: WorkerPresence | None) -> Check:
+def _check_workers(presence: WorkerPresence | None, *, is_new: bool) -> Check:
     if presence is None:
         return Check(False, "No worker has been seen yet.")
     if presence.process and abs(timezone.now() - presence.seen_at) < SILENCE:
         return Check(True, "This process does the work of the workers itself.")
     age = _age_of_last_sign(presence)
-    if age < -SILENCE:
-        return Check(False, _is_ahead(-age))
+    if age < -SILENCE or is_new:
+        return Check(False, _differ(-age))
     seconds = max(age, timedelta()).total_seconds()
     return Check(age < SILENCE, f"A worker was last seen {seconds:.0f} s ago.")
 
@@ -219,8 +232,10 @@ def _age_of_last_sign(presence: WorkerPresence) -> timedelta:
     return min((timezone.now() - sign for sign in signs), key=abs)
 
 
-def _is_ahead(by: timedelta) -> str:
-    return f"The last sign is dated {by.total_seconds():.0f} s ahead. Compare the clocks of the processes."
+def _differ(ahead: timedelta) -> str:
+    seconds = ahead.total_seconds()
+    by = f"{abs(seconds):.0f} s {'ahead of' if seconds > 0 else 'behind'} this process"
+    return f"The clocks differ: the last sign of a worker is dated {by}. Compare the clocks of the processes."
 
 
 readiness = Readiness()
@@ -330,6 +345,7 @@ class Observed:
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         if scope["type"] != "http":
             return self._app(scope, receive, send)
+        note_scheme((scope.get("client") or ("",))[0], scope["headers"])
         identity = (b"x-request-id", traces.begin_request(scope["headers"]).encode())
         # The path of `OPTIONS *` has no slash.
         area = AREAS.get(scope["path"].removeprefix("/").partition("/")[0], metrics.OTHER)

@@ -1,5 +1,7 @@
 """Django's settings, derived from `config.environment`."""
 
+import errno
+import os
 import re
 import secrets
 import sqlite3
@@ -29,14 +31,18 @@ from telemetry.traces import export_spans
 
 ENVIRONMENT = read_environment()
 VERSION = (BASE_DIR / "VERSION").read_text(encoding="ascii").strip()
+DEMO_SOURCE = "example-engine"  # The source that `quickstart` connects
 DATA_DIR = ENVIRONMENT.data_dir
 DATA_DIR_IS_NEW = not DATA_DIR.exists()  # Made by this process
 DEFAULT_DATA_DIR = type(ENVIRONMENT).model_fields["data_dir"].default
 try:
     # Other accounts of this machine must not read the record of executions.
     DATA_DIR.mkdir(mode=0o700, parents=True, exist_ok=True)
+    (DATA_DIR / "static").mkdir(exist_ok=True)
+    if not os.access(DATA_DIR, os.R_OK | os.W_OK | os.X_OK):
+        raise PermissionError(errno.EACCES, "this user may not read and write it")
 except OSError as error:
-    sys.exit(f"Configuration error:\n  CATALOGUE_DATA_DIR: {DATA_DIR} cannot be created: {error.strerror}")
+    sys.exit(f"Configuration error:\n  CATALOGUE_DATA_DIR: {DATA_DIR} cannot be used: {error.strerror}")
 
 # An existing folder may be open to other accounts.
 keep_private(DATA_DIR / "broker")
@@ -284,7 +290,6 @@ USE_I18N = False
 
 STATIC_URL = "/static/"
 STATIC_ROOT = DATA_DIR / "static"
-STATIC_ROOT.mkdir(exist_ok=True)
 WHITENOISE_USE_FINDERS = True
 
 DATA_UPLOAD_MAX_MEMORY_SIZE = ENVIRONMENT.max_request_bytes

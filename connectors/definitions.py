@@ -24,6 +24,7 @@ MAX_SECONDS = 2_592_000
 """30 days: the longest timeout of a run, and the longest use of its result."""
 OptionalObject = Annotated[dict[str, Any], BeforeValidator(lambda value: {} if value is None else value)]
 LISTED_IN_METADATA = ("tags", "author", "outputSchema", "annotations", "icons")
+OUTPUT_SCHEMA = "output_schema"  # Metadata key for the schema of a result that MCP does not promise
 OPTIONAL_TEXTS = ("category", "version", "executionType", "execution_type", "author", "tags")
 TOO_DEEP = "nested too deep to be read"
 LONGEST_ADDRESS = 500
@@ -31,6 +32,8 @@ LONGEST_MIME_TYPE = 255
 MOST_ARGUMENTS = 100
 ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,40}:[!-~]+")
 UNSAFE = re.compile(r'[<>"\\^`{|}]')  # Not allowed in URIs (RFC 3986), which clients therefore refuse
+SKIPPED = re.compile(r"[\x00-\x20\x7f-\x9f]+")  # By browsers, in addresses
+SCRIPTS = ("javascript:", "vbscript:", "data:text/html")
 any_url = TypeAdapter(AnyUrl)
 
 
@@ -184,8 +187,14 @@ class FeatureDefinition(BaseModel):
     arguments: list[PromptArgument] = Field(default_factory=list, max_length=MOST_ARGUMENTS)
 
 
+def runs_as_script(uri: str) -> bool:
+    return SKIPPED.sub("", uri).lower().startswith(SCRIPTS)
+
+
 def address_problem(uri: str) -> str:
     """Why a client could not use it as a URI; empty if it can."""
+    if runs_as_script(uri):
+        return "its address is a script"
     if not ADDRESS.fullmatch(uri) or UNSAFE.search(uri):
         return "its address is not a URI of printable ASCII characters"
     try:

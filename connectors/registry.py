@@ -58,13 +58,19 @@ def connector_class(kind: str) -> type[Connector]:
 
 def forget_connectors() -> None:
     """For tests that install connectors."""
-    _find.cache_clear()
+    _usable.clear()
     _added.cache_clear()
+    _tell.cache_clear()
 
 
-@cache
+_usable: dict[str, type[Connector]] = {}
+"""Failures are not remembered: the next import may succeed, such as when there are free file descriptors."""
+
+
 def _find(kind: str) -> type[Connector] | str:
     """The connector, or why it cannot be used, which is logged once."""
+    if kind in _usable:
+        return _usable[kind]
     built_in = [EntryPoint(kind, path, ENTRY_POINT_GROUP)] if (path := BUILT_IN.get(kind)) else []
     points = built_in or [point for point in _added() if point.name == kind]
     if not points:
@@ -77,8 +83,15 @@ def _find(kind: str) -> type[Connector] | str:
     else:
         found = _load(points[0])
     if isinstance(found, str):
-        logger.error("{}", found)
+        _tell(found)
+    else:
+        _usable[kind] = found
     return found
+
+
+@cache
+def _tell(problem: str) -> None:
+    logger.error("{}", problem)
 
 
 def _load(point: EntryPoint) -> type[Connector] | str:

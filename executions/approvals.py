@@ -7,8 +7,8 @@ by compare-and-set, so that of concurrent ones the first to lock wins, and the o
 - approval against refusal, cancellation or expiry: the first wins; the second raises AlreadyDecided, or
   finds nothing to cancel or to expire;
 - approval after the expiry, before the sweep: it is refused, and the call expires immediately;
-- approval against a change of the workflow: the content is compared in the decision's transaction, and again
-  with the row that the start is sent with (`why_not_approved`), so a change in between ends the call;
+- approval or start against a change of the workflow or of the rules: the last step before the start reads
+  both anew, and takes effect only at the revision that it read (`begin_if_approved`);
 - a process killed in between: all or nothing is committed. Then the call is queued, and any worker starts it;
   messages only speed this up.
 """
@@ -16,6 +16,7 @@ by compare-and-set, so that of concurrent ones the first to lock wins, and the o
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping
+from copy import copy
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -23,7 +24,10 @@ from typing import Any
 from uuid import UUID
 
 from django.conf import settings
-from django.db import transaction
+from django.contrib.auth import get_user_model
+from django.db import connection, transaction
+from django.db.models import BooleanField, Q
+from django.db.models.expressions import RawSQL
 from django.urls import reverse
 from django.utils import timezone
 from loguru import logger
@@ -33,7 +37,7 @@ from catalogue.access import Caller
 from catalogue.approval_rules import reason_for_approval
 from catalogue.database import after_commit
 from catalogue.exposure import memberships_of
-from catalogue.models import Review, Toolset, Workflow
+from catalogue.models import Review, Revision, Toolset, Workflow
 from catalogue.naming import counted
 from executions.models import (
     Approval,
@@ -44,6 +48,7 @@ from executions.models import (
     StandingApproval,
     State,
 )
+from executions.models.execution import ASKED_BY
 from executions.refusals import Busy
 from executions.wakeups import request_poll, wake
 
@@ -54,6 +59,7 @@ LONGEST_WORDS = 2_000
 SWEPT_AT_ONCE = 100
 RETRY_SECONDS = 60
 Verdict = ApprovalDecision.Verdict
+Standing = StandingApproval | None
 
 
 class NotDecided(Exception):
@@ -132,7 +138,10 @@ def _hash(parts: Any) -> str:
 def find_standing(binding: Binding, need: Need) -> StandingApproval | None:
     """One that as many people gave as are needed now."""
     valid = StandingApproval.objects.filter(StandingApproval.valid_now(), binding=binding.digest)
-    return valid.filter(approvers__gte=need.approvers).order_by("-until").first()
+    for standing in valid.filter(approvers__gte=need.approvers).order_by("-until"):
+        if standing.is_proven and not standing.was_revoked:
+            return standing
+    return None
 
 
 def find_waiting(binding: Binding, caller: Caller) -> Execution | None:
@@ -159,17 +168,18 @@ def check_room(caller: Caller) -> None:
 
 
 def request_approval(
-    execution: Execution, need: Need, binding: Binding, caller: Caller, standing: StandingApproval | None
-) -> Approval:
-    """In the transaction that records the execution; with `standing` it is approved already."""
-    now = execution.created_at
+    execution: Execution, need: Need, binding: Binding, user: int | None, standing: Standing = None
+) -> None:
+    """In the transaction that records the execution or takes it out of the queue; with `standing` it is
+    approved already. Decisions that were taken before count."""
+    now = timezone.now()
     approval = Approval(
         execution=execution,
         reason="\n".join(need.reasons),
         approvers_needed=need.approvers,
         binding=binding.digest,
         content=binding.content,
-        asked_by_id=caller.user_id,
+        asked_by_id=user,
         requested_at=now,
         expires_at=now + timedelta(hours=settings.CATALOGUE.approval_hours),
         standing=standing,
@@ -177,10 +187,9 @@ def request_approval(
     if standing is not None:
         approval.state, approval.decided_at = Approval.State.APPROVED, now
         approval.outcome = describe_standing(standing)
-    approval.save(force_insert=True)
+    approval.save()
     if standing is None:
         _announce(approval, execution, ApprovalNotice.Kind.REQUESTED)
-    return approval
 
 
 def describe_standing(standing: StandingApproval) -> str:
@@ -195,7 +204,7 @@ def decide(
     key: UUID | str, *, user: Any, verdict: str, words: str = "", minutes: int | None = None
 ) -> Approval:
     """One person's answer. `minutes`: how long identical calls need no new approval. Raises NotDecided."""
-    if not (user.is_active and user.has_perm(PERMISSION)):
+    if not _is_approver(user):
         raise NotAllowed(f"This needs the permission {PERMISSION}; an administrator can grant it.")
     words = words.strip()
     if len(words) > LONGEST_WORDS:
@@ -206,6 +215,10 @@ def decide(
         raise NotDecided(f"Nothing was decided: the period must be from 1 to {LONGEST_MINUTES:,} minutes.")
     with transaction.atomic():
         approval, execution = _lock(key)
+        if approval.is_waiting and _refresh_workflow(execution) is not None:
+            need = find_need(execution.known_workflow, execution.payload.input)
+            approval.approvers_needed = 1 if need is None else need.approvers
+            approval.save(update_fields=["approvers_needed"])
         if (refusal := _why_not_now(approval, execution, user, verdict)) is None:
             _take(approval, execution, user, verdict, words, minutes)
     # After the commit, which records the end of a call that is too late.
@@ -236,9 +249,22 @@ def _why_not_now(approval: Approval, execution: Execution, user: Any, verdict: s
         if _outdate(approval, execution):
             return AlreadyDecided(approval.outcome)
     if approval.decisions.filter(user=user).exists():
-        missing = approval.approvers_needed - approval.decisions.count()
-        return AlreadyDecided(f"You have already approved it. Approvals still needed: {missing}.")
+        missing = approval.approvers_needed - len(_given(approval, execution))
+        # Fewer may be needed now than when it was given.
+        if missing > 0 or verdict == Verdict.REFUSE:
+            return AlreadyDecided(f"You have already approved it. Approvals still needed: {missing}.")
     return None
+
+
+def _is_approver(user: Any) -> bool:
+    return user is not None and user.is_active and bool(user.has_perm(PERMISSION))
+
+
+def _given(approval: Approval, execution: Execution) -> list[ApprovalDecision]:
+    """Its approvals by people who may approve it now, one of each."""
+    decisions = approval.decisions.filter(verdict=Verdict.APPROVE).select_related("user")
+    given = {one.user_id: one for one in decisions if one.is_proven}.values()
+    return [one for one in given if _is_approver(one.user) and may_approve(approval, execution, one.user)]
 
 
 def may_approve(approval: Approval, execution: Execution, user: Any) -> bool:
@@ -253,14 +279,9 @@ def _take(
     approval: Approval, execution: Execution, user: Any, verdict: str, words: str, minutes: int | None
 ) -> None:
     name = user.get_username()
-    ApprovalDecision.objects.create(
-        approval=approval,
-        user=user,
-        user_name=name,
-        verdict=verdict,
-        words=words,
-        minutes=minutes if verdict == Verdict.APPROVE else None,
-    )
+    limit = minutes if verdict == Verdict.APPROVE else None
+    said = {"user_name": name, "verdict": verdict, "words": words, "minutes": limit}
+    ApprovalDecision.objects.get_or_create(said, approval=approval, user=user)
     answer = {"words": words, "minutes": minutes}
     named = {"actor": f"user:{user.pk}", "actor_name": name}
     _note(execution, "answered", "refused" if verdict == Verdict.REFUSE else "approved", **named, **answer)
@@ -268,7 +289,7 @@ def _take(
         why = f"{name} refused it: {words}{'' if words.endswith(('.', '!', '?')) else '.'}"
         _end(approval, execution, Approval.State.REFUSED, State.FAILED, f"{why} Nothing was started.")
         return
-    given = list(approval.decisions.all())
+    given = _given(approval, execution)
     assert execution.workflow is not None, "approval of a call without its workflow is refused before"
     if (missing := approval.approvers_needed - len(given)) > 0:
         execution.note("approval", f"{name} approved it. Approvals still needed: {missing}.")
@@ -331,8 +352,15 @@ def _outdate(approval: Approval, execution: Execution) -> bool:
 
 
 def _close(approval: Approval, execution: Execution, how: Approval.State, outcome: str) -> None:
-    approval.state, approval.outcome, approval.decided_at = how, outcome, timezone.now()
-    approval.save(update_fields=["state", "outcome", "decided_at"])
+    # What somebody else changed stays unproven.
+    proof = None if approval.is_proven else approval.proof or ""
+    approval.state, approval.outcome, approval.decided_at, approval.proof = (
+        how,
+        outcome,
+        timezone.now(),
+        proof,
+    )
+    approval.save(update_fields=["state", "outcome", "decided_at", "proof"])
     _announce(approval, execution, ApprovalNotice.Kind.DECIDED)
 
 
@@ -416,23 +444,99 @@ def revoke_standing(key: int, *, by: str) -> bool:
     """The next call needs a new approval. False if it was already revoked or has expired."""
     valid = StandingApproval.objects.filter(StandingApproval.valid_now(), pk=key)
     with transaction.atomic():
+        binding = valid.values_list("binding", flat=True).first()
         if not valid.update(revoked_at=timezone.now(), revoked_by=by[:150]):
             return False
-        subject = f"executions.standingapproval:{key}"
-        record(Kind.APPROVAL, "approval.revoked", actor_name=by, subject=subject, outcome="revoked")
+        told = {"subject": f"executions.standingapproval:{key}", "outcome": "revoked"}
+        record(Kind.APPROVAL, "approval.revoked", actor_name=by, **told, binding=binding)
     return True
 
 
-def why_not_approved(execution: Execution) -> str:
-    """Why the execution may not start, compared with the row that the start is sent with; empty if it may."""
-    approval = Approval.objects.filter(pk=execution.pk).first()
-    if approval is None or approval.state != Approval.State.APPROVED:
-        return "It was not started: it has no approval."
-    binding = bind(execution.known_workflow, execution.payload.input, execution.caller)
-    if binding.digest == approval.binding == execution.approval_hash:
-        return ""
-    what = "its arguments are not" if binding.content == approval.content else "the workflow is no longer"
-    return f"It was not started: {what} what was approved. Call the tool again for a new approval."
+def begin_if_approved(execution: Execution) -> bool:
+    """Let it start if the rules of this moment do. If not, it fails, or waits for approval again. False also
+    if another process was faster, or it was cancelled."""
+    while (revision := _refresh_workflow(execution)) is not None:
+        workflow = execution.known_workflow
+        fault = _find_fault(execution, workflow)
+        if isinstance(fault, Need):
+            _ask_again(execution, workflow, fault)
+        elif fault:
+            execution.fail(fault, kind=ErrorKind.CONFIGURATION)
+        if fault:
+            return False
+        unchanged = RawSQL(UNCHANGED, [revision], output_field=BooleanField())  # noqa: S611 - a constant
+        if execution.begin_start(when=Q(unchanged)):
+            return True
+        if Revision.current() == revision:
+            return False
+    return False
+
+
+def lacks_approval(execution: Execution) -> bool:
+    """Whether a start that may have been sent must not be repeated."""
+    is_there = _refresh_workflow(execution) is not None
+    return not is_there or bool(_find_fault(execution, execution.known_workflow))
+
+
+RULES = """
+    SELECT row_version, COALESCE((SELECT number FROM catalogue_revision), 0),
+        EXISTS (SELECT 1 FROM catalogue_toolset WHERE enabled AND approval_required)
+    FROM catalogue_workflow WHERE id = %s
+"""
+UNCHANGED = "NOT EXISTS (SELECT 1 FROM catalogue_revision WHERE number > %s)"
+
+
+def _refresh_workflow(execution: Execution) -> int | None:
+    """Have its workflow as of now, with the toolsets that require approval. Returns the revision at which
+    that holds; None if the workflow is gone. Most starts need one small statement."""
+    with connection.cursor() as cursor:
+        cursor.execute(RULES, [execution.workflow_id])
+        row = cursor.fetchone()
+    if row is None:
+        return None
+    version, revision, is_in_question = row
+    if execution.approval_hash or execution.known_workflow.row_version != version:
+        execution.workflow = Workflow.objects.select_related("source").filter(executions=execution.pk).first()
+    if (workflow := execution.workflow) is None:
+        return None
+    if is_in_question or workflow.approving_toolsets:
+        # Other executions of the same claim share it.
+        execution.workflow = workflow = copy(workflow)
+        workflow.approving_toolsets = approving_toolsets(workflow) if is_in_question else ()
+    return int(revision)
+
+
+def _find_fault(execution: Execution, workflow: Workflow) -> str | Need | None:
+    """Why it can never start, or the need that its approvals do not meet."""
+    if not (execution.approval_hash or workflow.may_need_approval):
+        return None
+    approval = Approval.objects.select_related("standing").filter(pk=execution.pk).first()
+    if execution.approval_hash:
+        if approval is None or approval.state != Approval.State.APPROVED:
+            return "It was not started: it has no approval."
+        if not approval.is_proven:
+            return "It was not started: nobody gave its approval. Call the tool again for a new one."
+        binding = bind(workflow, execution.payload.input, execution.caller)
+        if not binding.digest == approval.binding == execution.approval_hash:
+            is_same = binding.content == approval.content
+            what = "its arguments are not" if is_same else "the workflow is no longer"
+            return f"It was not started: {what} what was approved. Call the tool again for a new approval."
+    need = find_need(workflow, execution.payload.input)
+    if need is None or approval is None:
+        return need
+    standing = approval.standing
+    by_standing = 0
+    if standing is not None and standing.is_proven and not (standing.revoked_at or standing.was_revoked):
+        by_standing = standing.approvers
+    return need if max(by_standing, len(_given(approval, execution))) < need.approvers else None
+
+
+@transaction.atomic
+def _ask_again(execution: Execution, workflow: Workflow, need: Need) -> None:
+    binding = bind(workflow, execution.payload.input, execution.caller)
+    if execution.hold_for_approval(" ".join(need.reasons), approval_hash=binding.digest):
+        users = get_user_model().objects.filter(pk=execution.payload.metadata.get(ASKED_BY))
+        request_approval(execution, need, binding, users.values_list("pk", flat=True).first())
 
 
 def describe_wait(execution: Execution) -> str:
@@ -450,14 +554,6 @@ def describe_wait(execution: Execution) -> str:
 def page_of(approval: Approval) -> str:
     """Where people decide it."""
     return f"{settings.PUBLIC_URL}{reverse('admin:executions_approval_change', args=[approval.pk])}"
-
-
-def own_approver(approval: Approval) -> Any:
-    """The user behind the call if they may decide it alone; else None."""
-    user = approval.asked_by
-    if user is None or approval.approvers_needed > 1 or not settings.CATALOGUE.approve_own_calls:
-        return None
-    return user if user.is_active and user.has_perm(PERMISSION) else None
 
 
 PAST_RUNS, SHOWN_RUNS = 100, 5

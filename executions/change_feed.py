@@ -23,7 +23,7 @@ LOOKS_PER_REFRESH = 2  # Between two requests to workers to poll what has a stal
 OLDEST = timedelta(seconds=10)  # A status may be as old as a twentieth of the run, up to this
 AT_A_TIME = 500  # Databases limit the parameters of a query
 # The fields whose changes count, besides whether it still waits for a place.
-SHOWN = ("state", "progress", "progress_message", "cancel_requested_at", "input_request")
+SHOWN = ("state", "progress", "progress_message", "cancel_requested_at", "cancel_refusal", "input_request")
 Look = tuple[Any, ...]
 
 

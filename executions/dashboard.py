@@ -5,7 +5,8 @@ from datetime import datetime, timedelta
 from typing import Any
 from urllib.parse import urlencode
 
-from django.db.models import Count, Min
+from django.conf import settings
+from django.db.models import Count, Max, Min, Q
 from django.http import HttpRequest
 from django.urls import reverse
 from django.utils import timezone
@@ -81,8 +82,8 @@ def add_dashboard(request: HttpRequest, context: dict[str, Any]) -> dict[str, An
     return (
         context
         | usage
+        | _first_steps(request)
         | {
-            "steps": _steps(request),
             "needs": [need for need in needs if need.number],
             "may_see_needs": any(map(allowed, (*NEEDS, *further_needs))),
             "addresses": [address_of() for address_of in addresses],
@@ -100,15 +101,17 @@ def _made(makers: dict[str, tuple[Callable[[], Any], ...]], request: HttpRequest
     return [make() for permission, several in makers.items() if allowed(permission) for make in several]
 
 
-def _steps(request: HttpRequest) -> list[tuple[Step, bool]]:
-    """Each with whether the user may take it; empty once all are done."""
+def _first_steps(request: HttpRequest) -> dict[str, Any]:
+    """Each with whether the user may take it, and the demo beside them; nothing once all are done."""
     if not request.user.has_perm("catalogue.view_source"):
-        return []
+        return {}
+    is_demo = Q(name=settings.DEMO_SOURCE)
+    sources = Source.objects.aggregate(own=Count("pk", filter=~is_demo), demo=Max("pk", filter=is_demo))
     decided = HistoryEntry.objects.filter(model=HistoryEntry.label_of(Workflow))
     steps = [
         Step(
-            title="Connect an engine",
-            done=Source.objects.exists(),
+            title="Connect an engine of your own",
+            done=bool(sources["own"]),
             url=reverse("admin:catalogue_source_add"),
             permission="catalogue.add_source",
         ),
@@ -126,15 +129,16 @@ def _steps(request: HttpRequest) -> list[tuple[Step, bool]]:
         ),
         *(make() for make in further_steps),
         Step(
-            title="Call a tool for the first time",
+            title="Call a tool: run a workflow here, or connect a client to the address above",
             done=HourlyUsage.objects.exists() or Execution.objects.exists(),
-            url=reverse(EXECUTIONS),
-            permission="executions.view_execution",
+            url=address(WORKFLOWS, visibility="exposed"),
+            permission="catalogue.view_workflow",
         ),
     ]
     if all(step.done for step in steps):
-        return []
-    return [(step, request.user.has_perm(step.permission)) for step in steps]
+        return {}
+    shown = [(step, request.user.has_perm(step.permission)) for step in steps]
+    return {"steps": shown, "demo": (settings.DEMO_SOURCE, sources["demo"])}
 
 
 def _source_needs() -> list[Need]:

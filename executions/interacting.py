@@ -24,6 +24,7 @@ from executions.approvals import cancel_unapproved
 from executions.models import Execution, State
 from executions.reading import find_execution
 from executions.runner.engine_calls import READ_SECONDS, ask, capabilities_of, connector_of, log_of
+from executions.runner.follow import cannot_cancel
 from executions.wakeups import wake
 
 KNOWN_NAMES = 20
@@ -237,6 +238,7 @@ class CancelOutcome(StrEnum):
     REQUESTED = "cancel requested"
     ALREADY_FINISHED = "already finished"
     NOT_SUPPORTED = "not supported"
+    REFUSED = "refused"
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,7 +265,9 @@ async def cancel_execution(execution_id: str, *, caller: Caller, by: str = "") -
         # It was admitted or ended in the meantime.
         return await cancel_execution(execution_id, caller=caller, by=by)
     if why_not := await _why_not_cancellable(execution):
-        return Cancellation(CancelOutcome.NOT_SUPPORTED, why_not, execution)
+        log_of(execution).warning("The run is not cancelled: {}", why_not)
+        await run_in_database(execution.mark_not_cancellable, why_not)
+        return Cancellation(CancelOutcome.NOT_SUPPORTED, f"{why_not} {_goes_on(execution)}", execution)
     await run_in_database(execution.request_cancel, by or caller.name)
     wake(execution.pk)
     await asyncio.shield(begin(_try_now(execution)))
@@ -283,10 +287,11 @@ async def _why_not_cancellable(execution: Execution) -> str:
                 return ""
     except ConnectorError as error:
         return error.message
-    return (
-        f"Not supported: the engine behind {execution.source_name} cannot cancel runs. "
-        f"The run continues until it ends or its timeout of {execution.timeout_seconds} s passes."
-    )
+    return cannot_cancel(execution)
+
+
+def _goes_on(execution: Execution) -> str:
+    return f"The run continues until it ends or its timeout of {execution.timeout_seconds} s passes."
 
 
 async def _try_now(execution: Execution) -> None:
@@ -301,6 +306,9 @@ def _cancellation_of(execution: Execution) -> Cancellation:
         return Cancellation(CancelOutcome.CANCELLED, "The run was cancelled.", execution)
     if execution.is_settled:
         return _finished_before(execution)
+    if execution.cancel_refusal:
+        message = f"{' '.join(execution.problems)} {_goes_on(execution)}"
+        return Cancellation(CancelOutcome.REFUSED, message, execution)
     return Cancellation(
         CancelOutcome.REQUESTED,
         "Cancellation was requested; the execution's status shows when the engine has cancelled the run.",

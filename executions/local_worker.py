@@ -148,12 +148,14 @@ def note_worker() -> None:
 
 
 def show_life(ended: threading.Event) -> None:
-    """Record every few seconds that a worker is alive, even if no tick of beat reaches it, until it ends.
-    There is no row before the first tick."""
+    """Record every few seconds that a worker is alive, even if no tick of beat reaches it, until it ends."""
     outage = DatabaseOutage("Recording that this worker is alive")
     while not ended.wait(HEARTBEAT_SECONDS):
         try:
-            WorkerPresence.objects.filter(pk=WorkerPresence.ONLY).update(worker_at=timezone.now())
+            now = timezone.now()
+            if not WorkerPresence.objects.filter(pk=WorkerPresence.ONLY).update(worker_at=now):
+                first = WorkerPresence(seen_at=WorkerPresence.NEVER, worker_at=now)
+                WorkerPresence.objects.bulk_create([first], ignore_conflicts=True)
         except (DatabaseError, InterfaceError) as error:
             outage.note(error)
         else:

@@ -5,6 +5,7 @@ import uuid
 from typing import Any
 
 from catalogue.access import Caller
+from catalogue.argument_overrides import constants_of
 from catalogue.interactions import declared_interactions
 from catalogue.long_lists import Page, page_of
 from executions.approvals import describe_wait
@@ -28,15 +29,21 @@ def find_execution(execution_id: str, *, caller: Caller) -> Execution:
 
 
 def describe_execution(execution: Execution) -> dict[str, Any]:
-    """State, progress, times and output as JSON values; of a running one also its interactions."""
+    """State, progress, times and output as JSON values; of a running one also its interactions, and of one
+    that ended otherwise than completed its input, without arguments that are hidden from agents."""
     described = summarise_execution(execution)
     if execution.is_unapproved:
         described["approval"] = describe_wait(execution)
     if execution.state == State.RUNNING and execution.workflow is not None:
         declared = declared_interactions(execution.workflow)
         described |= {kind: [one["name"] for one in several] for kind, several in declared.items()}
-    if execution.state == State.COMPLETED:
-        described["output"] = execution.payload.output
+    if execution.is_settled:
+        output, given = execution.payload.output, execution.payload.input
+        if execution.succeeded or output is not None:
+            described["output"] = output
+        if not execution.succeeded and execution.workflow is not None and isinstance(given, dict):
+            hidden = constants_of(execution.workflow.argument_overrides)
+            described["input"] = {name: value for name, value in given.items() if name not in hidden}
         if execution.payload_pruned_at is not None:
             described["output_removed_at"] = execution.payload_pruned_at.isoformat()
     return described
@@ -62,6 +69,10 @@ def summarise_execution(execution: Execution) -> dict[str, Any]:
             "cached_from": execution.cached_from_id and str(execution.cached_from_id),
             "cached_at": execution.cached_at.isoformat(),
         }
+    if execution.cancel_progress is not None:
+        described["cancel_progress"] = execution.cancel_progress
+    if execution.cancel_refusal:
+        described["cancel_refusal"] = execution.cancel_refusal
     if execution.poll_problem:
         described["status_problem"] = execution.poll_problem
     if execution.error:

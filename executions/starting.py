@@ -270,8 +270,8 @@ def _find_hidden(request: StartRequest) -> Workflow | None:
 
 def _is_reserved_for_others(workflow: Workflow, caller: Caller) -> bool:
     """As for exposed workflows: by its source, or by its toolsets unless the caller can use one of them."""
-    person, admitted = caller.person, workflow.source.reserved_for
-    if person is not None and admitted and person.isdisjoint(admitted):
+    person, source = caller.person, workflow.source
+    if person is not None and source.reserved_for and person.isdisjoint(source.admitted):
         return True
     barred = current_catalogue().reservations.bars_of(person).toolsets
     if not barred:
@@ -400,7 +400,7 @@ def _record_unapproved(
             approval_hash=binding.digest,
         )
         insert_execution(execution, request, workflow, ("unapproved", " ".join(need.reasons)))
-        approvals.request_approval(execution, need, binding, request.caller, None)
+        approvals.request_approval(execution, need, binding, request.caller.user_id)
     return execution
 
 
@@ -438,7 +438,7 @@ def _record(
             execution.approval_hash = binding.digest
             events.append(("approved", approvals.describe_standing(standing)))
             insert_execution(execution, request, workflow, *events)
-            approvals.request_approval(execution, need, binding, request.caller, standing)
+            approvals.request_approval(execution, need, binding, request.caller.user_id, standing)
         if is_cached:
             count_run(execution, fresh=request.fresh)
     return execution

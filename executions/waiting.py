@@ -40,20 +40,19 @@ async def start_and_wait(
     *,
     seconds: float | None = None,
     patient: bool = False,
-    patience: float | None = None,
-    is_assumed: bool = False,
+    set_wait: float | None = None,
     on_progress: ProgressListener | None = None,
 ) -> Execution:
     """Start a workflow and wait until it is settled or asks its caller for input, at most `seconds`.
 
-    Without `seconds`, as long as the workflow's settings say, up to the caller's `patience`, which replaces
-    the product's default, or lowers it if it `is_assumed`; until the run's deadline for a `patient`
+    Without `seconds`, as long as the workflow's settings say, up to `set_wait`, which replaces the product's
+    default and is the inline wait of the caller's token or toolset; until the run's deadline for a `patient`
     caller, whose client waits as long as progress arrives. The execution may still be active; a worker then
     follows it. Cancelling the call ends the wait and applies the workflow's `on_disconnect`. Raises what
     `create_execution` raises.
     """
-    patient = patient and patience is None
-    limit_of = partial(inline_wait, patient=patient, patience=patience, is_assumed=is_assumed)
+    patient = patient and set_wait is None
+    limit_of = partial(inline_wait, patient=patient, set_wait=set_wait)
     follower = _Follower(request, seconds, limit_of, restarts=patient and seconds is None)
     answered = False
     try:
@@ -64,23 +63,18 @@ async def start_and_wait(
         await follower.release(answered=answered)
 
 
-def inline_wait(
-    execution: Execution, *, patient: bool, patience: float | None, is_assumed: bool
-) -> float | None:
-    """In seconds; None: without a limit."""
+def inline_wait(execution: Execution, *, patient: bool, set_wait: float | None) -> float | None:
+    """In seconds; None: without a limit. Arguments as in `start_and_wait`."""
     workflow = execution.workflow
     is_sync = workflow is not None and workflow.effective_execution_type == Workflow.ExecutionType.SYNC
     # A fast run says nothing about how long people take to decide
     if is_sync and execution.state != State.UNAPPROVED:
-        return None if patience is None else float(patience)
-    if patient or (workflow is None and patience is None):
+        return None if set_wait is None else float(set_wait)
+    if patient or (workflow is None and set_wait is None):
         return float(execution.timeout_seconds) + GRACE_SECONDS
     decided = None if workflow is None else workflow.inline_wait_seconds
-    known = [float(limit) for limit in (decided, patience) if limit is not None]
-    default: float = settings.CATALOGUE.inline_wait
-    if is_assumed and decided is None:
-        known.append(default)
-    return min(known, default=default)
+    known = [float(limit) for limit in (decided, set_wait) if limit is not None]
+    return min(known, default=float(settings.CATALOGUE.inline_wait))
 
 
 class _Follower:
@@ -255,7 +249,8 @@ class _Follower:
         try:
             if self._execution.is_queued:
                 await self._queue_up(self._execution)
-            while not self._execution.is_settled and await self._is_waited_for():
+            # Not one that came to need an approval in the queue
+            while self._execution.state in ACTIVE and await self._is_waited_for():
                 try:
                     self._execution = await self._take_step(self._execution)
                     self._news.set()
@@ -357,8 +352,6 @@ async def _cancel(
         # The request is recorded for the next lease holder; the engine gets it after this process's own step.
         await asyncio.wait({own_steps})
         cancellation = await cancel_execution(key, caller=caller, by=policy)
-    if cancellation.outcome == CancelOutcome.NOT_SUPPORTED:
-        await run_in_database(execution.note, "not_cancelled", cancellation.message)
     if cancellation.outcome != CancelOutcome.CANCELLED:
         await run_in_database(execution.mark_unanswered)
 

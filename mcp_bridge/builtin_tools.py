@@ -24,7 +24,6 @@ from executions.models import Execution, State
 from executions.reading import (
     MOST_AT_A_TIME,
     UnknownExecution,
-    describe_execution,
     list_own_executions,
     summarise_execution,
 )
@@ -32,14 +31,7 @@ from executions.refusals import InvalidArguments, StartRefused, UnknownTool
 from executions.result_cache import clear_results
 from executions.starting import exposed_workflow
 from mcp_bridge import content
-from mcp_bridge.calls import (
-    UNNAMED_WAIT_SECONDS,
-    ProgressNotifications,
-    ToolCall,
-    in_words,
-    known_patience,
-    run_workflow,
-)
+from mcp_bridge.calls import ProgressNotifications, ToolCall, in_words, run_workflow, wait_set_for
 from mcp_bridge.content import NoSuchPart
 from mcp_bridge.portability import find_portable_view, portable_view
 from mcp_bridge.request_meta import page_bounds, read_cursor
@@ -52,6 +44,7 @@ from mcp_bridge.results import (
     result_text,
     text_result,
 )
+from telemetry import metrics
 
 Arguments = dict[str, Any]
 LIST_NAME = "list_workflows"
@@ -60,7 +53,7 @@ MOST_LISTED = 500
 RANKED = "?"  # Prefix of positions in ranked lists, which no tool name has
 DEPRECATED = (
     "list_workflows was called with the argument `detailed`, which is deprecated and will be "
-    'removed in 1.0.0: use `mode`, "detailed" for true and "standard" for false '
+    'removed in 1.0.0, not before 2027-02-23: use `mode`, "detailed" for true and "standard" for false '
     "(docs/MIGRATION.md)."
 )
 LONGEST_WAIT_SECONDS = 50  # Common clients give up after 60 s
@@ -148,10 +141,10 @@ async def _list_workflows(call: ToolCall, arguments: Arguments) -> CallToolResul
     document = await run_in_database(list_for, call, arguments)
     # White space costs models tokens.
     text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
-    workflows = len(document["workflows"])
-    bound.bind(mode=_mode(arguments).value, workflows=workflows, characters=len(text)).info(
-        "Listed workflows"
-    )
+    workflows, mode = len(document["workflows"]), _mode(arguments).value
+    chosen_by = next((name for name in ("detailed", "mode") if name in arguments), "none")
+    metrics.lists_of_workflows.labels(mode, chosen_by).inc()
+    bound.bind(mode=mode, workflows=workflows, characters=len(text)).info("Listed workflows")
     return text_result(text, structured=document)
 
 
@@ -315,21 +308,18 @@ WORKFLOW_TOOLS = (
 
 
 async def _get_execution_status(call: ToolCall, arguments: Arguments) -> CallToolResult:
-    asked, patience = arguments.get("wait_seconds", 0), await known_patience(call.access)
+    asked, set_wait = arguments.get("wait_seconds", 0), await wait_set_for(call.access)
     execution = await watch_until_settled(
         arguments["execution_id"],
         caller=call.access.caller,
-        seconds=asked if patience is None else min(asked, patience),
+        seconds=asked if set_wait is None else min(asked, set_wait),
         on_progress=ProgressNotifications(call.report).tell if call.report else None,
     )
-    if patience is None and call.may_give_up_soon:
-        # A client that reads the answer did not time out during the wait that it requested.
-        patience = max(asked, UNNAMED_WAIT_SECONDS)
-    return await run_in_database(_status, execution, arguments, call.protocol_version, patience)
+    return await run_in_database(_status, execution, arguments, call.protocol_version, set_wait)
 
 
 def _status(
-    execution: Execution, arguments: Arguments, protocol_version: str, patience: float | None
+    execution: Execution, arguments: Arguments, protocol_version: str, set_wait: int | None
 ) -> CallToolResult:
     """The document, then the binary blocks of the result."""
     blocks: list[content.Block] = []
@@ -343,7 +333,7 @@ def _status(
     elif execution.state == State.COMPLETED and (offset := arguments.get("output_offset")) is not None:
         blocks, document = [], _part_of_output(execution, int(offset))
     else:
-        document = _describe_execution(execution, patience)
+        document = _describe_execution(execution, set_wait)
     result = document_result(document)
     without_text = [block for block in blocks if block.size]
     result.content += content.show_blocks(
@@ -352,9 +342,9 @@ def _status(
     return result
 
 
-def _describe_execution(execution: Execution, patience: float | None) -> dict[str, Any]:
+def _describe_execution(execution: Execution, set_wait: int | None) -> dict[str, Any]:
     described = describe_within_bounds(execution)
-    if "output_beginning" in described:
+    if "output_resource" in described:
         return described | _rest(execution, content.BEGINNING)
     if execution.state == State.UNCONFIRMED:
         described["note"] = (
@@ -362,7 +352,7 @@ def _describe_execution(execution: Execution, patience: float | None) -> dict[st
         )
     if execution.is_unapproved:
         described["note"] = PEOPLE_DECIDE
-    return described if execution.is_settled else described | next_step(execution, patience=patience)
+    return described if execution.is_settled else described | next_step(execution, set_wait=set_wait)
 
 
 def _describe_block(execution: Execution, block: content.Block, offset: int) -> dict[str, Any]:
@@ -420,7 +410,7 @@ def _list_executions(call: ToolCall, arguments: Arguments) -> dict[str, Any]:
 
 async def _cancel_execution(call: ToolCall, arguments: Arguments) -> CallToolResult:
     cancellation = await cancel_execution(arguments["execution_id"], caller=call.access.caller)
-    described = await run_in_database(describe_execution, cancellation.execution)
+    described = await run_in_database(describe_within_bounds, cancellation.execution)
     return document_result(
         {"outcome": cancellation.outcome, "message": cancellation.message, "execution": described}
     )

@@ -1,17 +1,13 @@
-import math
-import re
 import time
 import uuid
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
-from datetime import timedelta
 from functools import partial
 from typing import Any
 
 import anyio
-from django.utils import timezone
 from mcp import MCPError
 from mcp.server.streamable_http import REQUEST_CANCELLED
 from mcp_types import (
@@ -27,7 +23,6 @@ from catalogue.database import run_in_database
 from catalogue.exposure import current_catalogue, find_by_alias, present_catalogue
 from catalogue.models import Workflow
 from connectors.errors import ConnectorError
-from executions.advancing import begin
 from executions.change_feed import watch_until_settled
 from executions.models import Execution, State
 from executions.models.lifecycle import StartRequest
@@ -51,18 +46,13 @@ from mcp_bridge.elicitation import (
 )
 from mcp_bridge.log_messages import ClientLog
 from mcp_bridge.portability import find_portable_view, portable_view
-from mcp_bridge.request_meta import NOTE, RENAMED_TO, Context, as_sent
+from mcp_bridge.request_meta import NOTE, RENAMED_TO, Context, as_sent, is_modern
 from mcp_bridge.results import ToolAnswer, execution_result, text_result
 from mcp_bridge.tasks import describe_task
-from mcp_bridge.tokens import Access, note_given_up
+from mcp_bridge.tokens import Access
 
 MOST_RENDERED_AT_ONCE = 10_000  # Characters of a result; rendering more would block other requests
 Report = Callable[[float, float | None, str | None], Awaitable[None]]
-UNNAMED_WAIT_SECONDS = 4  # For unknown clients: OpenAI Agents, the least patient of them, waits for 5 s
-SAYS_TIME_IS_UP = re.compile(r"time[d ]*[- ]?out|deadline", re.IGNORECASE)  # Not if a person stops a call
-SHORTEST_PATIENCE = 2
-USUAL_PATIENCE_STEP = 5  # Clients that only close the connection give no reason; their limits are round
-EARLY_SECONDS = 0.3  # How much later than its client a server may begin to count
 Client = tuple[Any, ...]  # Distinguishes a client from others of the same caller, as far as possible
 
 
@@ -77,7 +67,6 @@ class ToolCall:
     takes_tasks: bool = False
     report: Report | None = None  # Sends progress (value, total, message); None: the client asked for none
     stays_for_progress: bool = False  # Whether progress keeps the client waiting for as long as a run takes
-    may_give_up_soon: bool = False  # Such clients wait for 5 s by default and do not report the timeout
     log: ClientLog | None = None  # None: the client gets no log messages
     elicits: Callable[[], frozenset[str]] = frozenset  # See `elicitation_modes`; few calls need to know
     ask: Ask | None = None  # With a handshake; without one, the answer to the call asks
@@ -120,8 +109,7 @@ async def _run(
     portable = None if call.access.caller.toolset is None else await find_portable_view(call.access)
     name = tool_name if portable is None else portable.meant_name(tool_name)
     schema = None if portable is None else portable.schema_of(name)
-    known, began = await known_patience(call.access), time.monotonic()
-    patience = UNNAMED_WAIT_SECONDS if known is None and call.may_give_up_soon else known
+    set_wait, began = await wait_set_for(call.access), time.monotonic()
     try:
         request = StartRequest(
             tool_name=name,
@@ -135,12 +123,11 @@ async def _run(
             id=execution_id,
         )
         if call.continues:
-            return await continue_call(call, request, patience)
+            return await continue_call(call, request, set_wait)
         execution = await start_and_wait(
             request,
             patient=call.stays_for_progress and not call.takes_tasks,
-            patience=patience,
-            is_assumed=known is None,
+            set_wait=set_wait,
             on_progress=progress.tell if progress else None,
         )
     except UnknownTool:
@@ -156,14 +143,14 @@ async def _run(
         is_ours = execution.pk == execution_id or not call.idempotency_key
         by_policy = while_people_decide(execution, caller=call.access.caller)
         async with by_policy if is_ours else nullcontext():
-            execution = await _wait_for_people(execution, call, patience, progress, began)
-    return await _finish(execution, call, patience, name, progress)
+            execution = await _wait_for_people(execution, call, set_wait, progress, began)
+    return await _finish(execution, call, set_wait, name, progress)
 
 
 async def _finish(
     execution: Execution,
     call: ToolCall,
-    patience: int | None,
+    set_wait: int | None,
     name: str,
     progress: "ProgressNotifications | None",
 ) -> ToolAnswer:
@@ -174,15 +161,15 @@ async def _finish(
     if progress is not None and not progress.last:
         await progress.tell(execution)
     if _is_at_hand(execution, name):
-        return _render(execution, call, patience, name)
-    return await run_in_database(_render, execution, call, patience, name)
+        return _render(execution, call, set_wait, name)
+    return await run_in_database(_render, execution, call, set_wait, name)
 
 
 async def _give_answers(execution: Execution, call: ToolCall) -> None:
     await run_in_database(answer, execution, as_sent(call.responses))
 
 
-async def continue_call(call: ToolCall, request: StartRequest, patience: float | None) -> ToolAnswer:
+async def continue_call(call: ToolCall, request: StartRequest, set_wait: int | None) -> ToolAnswer:
     """Continue a call after its user was asked; starts nothing. Raises OtherCall."""
     execution_id, _, question = call.continues.partition(ROUND)
     try:
@@ -197,26 +184,26 @@ async def continue_call(call: ToolCall, request: StartRequest, patience: float |
         await _give_answers(execution, call)
     if not execution.is_asking:
         async with while_people_decide(execution, caller=call.access.caller):
-            execution = await _watch(execution, call, patience)
-    return await run_in_database(_render, execution, call, None, request.tool_name)
+            execution = await _watch(execution, call, set_wait)
+    return await run_in_database(_render, execution, call, set_wait, request.tool_name)
 
 
 async def _wait_for_people(
     execution: Execution,
     call: ToolCall,
-    patience: float | None,
+    set_wait: int | None,
     progress: "ProgressNotifications | None",
     began: float,
 ) -> Execution:
     if call.ask is not None and execution.is_unapproved:
-        execution = await _ask_and_wait(execution, call, patience, progress)
+        execution = await _ask_and_wait(execution, call, set_wait, progress)
     if execution.is_asking:
-        execution = await _ask_for_run(execution, call, patience, progress, began)
+        execution = await _ask_for_run(execution, call, set_wait, progress, began)
     return execution
 
 
 async def _ask_and_wait(
-    execution: Execution, call: ToolCall, patience: float | None, progress: "ProgressNotifications | None"
+    execution: Execution, call: ToolCall, set_wait: int | None, progress: "ProgressNotifications | None"
 ) -> Execution:
     assert call.ask is not None, "asked only where the client can be"
     question = await run_in_database(question_about, execution, call.elicits())
@@ -227,7 +214,7 @@ async def _ask_and_wait(
         question,
         call.access,
         ask=call.ask,
-        wait=partial(_watch, execution, call, patience, progress),
+        wait=partial(_watch, execution, call, set_wait, progress),
     )
     return await run_in_database(find_execution, str(execution.pk), caller=call.access.caller)
 
@@ -235,7 +222,7 @@ async def _ask_and_wait(
 async def _ask_for_run(
     execution: Execution,
     call: ToolCall,
-    patience: float | None,
+    set_wait: int | None,
     progress: "ProgressNotifications | None",
     began: float,
 ) -> Execution:
@@ -245,12 +232,12 @@ async def _ask_for_run(
     if call.ask is None and call.responses:
         await _give_answers(execution, call)
         if not execution.is_asking:
-            execution = await _watch(execution, call, patience, progress, began=began)
+            execution = await _watch(execution, call, set_wait, progress, began=began)
         return execution
     while call.ask is not None and execution.is_asking and execution.input_request != asked:
         asked = execution.input_request
         requests = await run_in_database(questions_of, execution)
-        waiting = partial(_watch, execution, call, patience, progress, began=began)
+        waiting = partial(_watch, execution, call, set_wait, progress, began=began)
         execution = await ask_for_run(execution, requests, ask=call.ask, wait=waiting)
     return execution
 
@@ -258,18 +245,14 @@ async def _ask_for_run(
 async def _watch(
     execution: Execution,
     call: ToolCall,
-    patience: float | None,
+    set_wait: int | None,
     progress: "ProgressNotifications | None" = None,
     *,
     began: float | None = None,
 ) -> Execution:
     """For as long as a call waits; `began`: when its time started, if it has."""
-    seconds = inline_wait(
-        execution,
-        patient=call.stays_for_progress and not call.takes_tasks,
-        patience=patience,
-        is_assumed=False,
-    )
+    stays = call.stays_for_progress and not call.takes_tasks
+    seconds = inline_wait(execution, patient=stays, set_wait=set_wait)
     if seconds is None:
         seconds = execution.timeout_seconds + GRACE_SECONDS
     return await watch_until_settled(
@@ -301,17 +284,15 @@ def _is_at_hand(execution: Execution, called: str) -> bool:
     )
 
 
-async def known_patience(access: Access) -> int | None:
-    """Seconds that the client waits: of its token, else of its toolset and what was learned; else None."""
-    toolset = access.caller.toolset
-    if access.inline_wait_seconds is not None or toolset is None:
-        return access.inline_wait_seconds or access.learned_wait_seconds
+async def wait_set_for(access: Access) -> int | None:
+    """The inline wait in seconds of the caller's token, else of its toolset, else None."""
+    if access.inline_wait_seconds is not None or access.caller.toolset is None:
+        return access.inline_wait_seconds
     entry = (await present_catalogue()).toolset_within(access.bounds)
-    decided = None if entry is None else entry.toolset.inline_wait_seconds
-    return min((known for known in (decided, access.learned_wait_seconds) if known), default=None)
+    return None if entry is None else entry.toolset.inline_wait_seconds
 
 
-def _render(execution: Execution, call: ToolCall, patience: int | None, called: str) -> ToolAnswer:
+def _render(execution: Execution, call: ToolCall, set_wait: int | None, called: str) -> ToolAnswer:
     """A run that continues is a task for clients that support tasks: better for them than a long wait."""
     is_settled = execution.is_settled
     if not is_settled and call.ask is None and (asked := _questions_to_client(execution, call)):
@@ -333,7 +314,7 @@ def _render(execution: Execution, call: ToolCall, patience: int | None, called: 
     is_for_a_terminal = call.door == Execution.Door.COMMAND
     version = call.protocol_version
     result = execution_result(
-        execution, protocol_version=version, may_be_large=is_for_a_terminal, patience=patience
+        execution, protocol_version=version, may_be_large=is_for_a_terminal, set_wait=set_wait
     )
     if present:
         note = f"({called} is now called {present}; the former name will stop working.)"
@@ -378,57 +359,28 @@ class ProgressNotifications:
         await self._report(self.last, 100.0 if known and self.last <= 100.0 else None, message)
 
 
-@dataclass
-class _OpenCall:
-    scope: anyio.CancelScope
-    says_time_is_up: bool = False
-
-
-class _GivenUp(Exception):
-    def __init__(self, says_time_is_up: bool) -> None:
-        super().__init__()
-        self.says_time_is_up = says_time_is_up
-
-
 class OpenCalls:
     def __init__(self) -> None:
-        self._calls: defaultdict[tuple[Client, RequestId], list[_OpenCall]] = defaultdict(list)
+        self._calls: defaultdict[tuple[Client, RequestId], list[anyio.CancelScope]] = defaultdict(list)
 
     @contextmanager
     def interruptible(self, context: Context, access: Access) -> Iterator[None]:
         """Raises the answer by which the SDK ends a request's stream when the client cancels the call."""
-        if context.request is None or context.request_id is None:
+        # Clients of 2026-07-28 close the connection instead of naming the call that they cancel.
+        if context.request is None or context.request_id is None or is_modern(context):
             yield
             return
-        begun = time.monotonic()
-        is_modern = context.protocol_version in MODERN_PROTOCOL_VERSIONS
-        try:
-            # Clients of 2026-07-28 close the connection instead of naming the call that they cancel.
-            with nullcontext() if is_modern else self._found_by(context, access):
-                yield
-        except _GivenUp as given_up:
-            if given_up.says_time_is_up:
-                _learn_patience(access, time.monotonic() - begun, said=True)
-            raise MCPError(REQUEST_CANCELLED, "Request cancelled") from None
-        except anyio.get_cancelled_exc_class():
-            _learn_patience(access, time.monotonic() - begun, said=False)
-            raise
-
-    @contextmanager
-    def _found_by(self, context: Context, access: Access) -> Iterator[None]:
-        """Clients with a handshake cancel a call by its request id. Raises `_GivenUp`."""
-        assert context.request_id is not None, "notifications call no tool"
-        key, call = (_client_of(context, access), context.request_id), _OpenCall(anyio.CancelScope())
-        with call.scope:
-            self._calls[key].append(call)
+        key, scope = (_client_of(context, access), context.request_id), anyio.CancelScope()
+        with scope:
+            self._calls[key].append(scope)
             try:
                 yield
             finally:
-                self._calls[key].remove(call)
+                self._calls[key].remove(scope)
                 if not self._calls[key]:
                     del self._calls[key]
-        if call.scope.cancelled_caught:
-            raise _GivenUp(call.says_time_is_up)
+        if scope.cancelled_caught:
+            raise MCPError(REQUEST_CANCELLED, "Request cancelled")
 
     def interrupt(self, context: Context, params: CancelledNotificationParams, access: Access) -> None:
         """End the call of that id; none if it may be one of several."""
@@ -436,32 +388,7 @@ class OpenCalls:
             return
         meant = self._calls.get((_client_of(context, access), params.request_id), [])
         if len(meant) == 1:
-            meant[0].says_time_is_up = SAYS_TIME_IS_UP.search(params.reason or "") is not None
-            meant[0].scope.cancel()
-
-
-def _learn_patience(access: Access, seconds: float, *, said: bool) -> None:
-    """`seconds`: until the client cancelled the call; `said`: whether it named a timeout as the reason.
-
-    Two of these are required: that reason, a round number, a second such call. A person who stops a call
-    gives no such reason, and a failing network does not fail twice after the same round time.
-    """
-    patience = math.floor(seconds + EARLY_SECONDS)
-    is_round = patience % USUAL_PATIENCE_STEP == 0
-    if access.token_id is None or patience < SHORTEST_PATIENCE or not (said or is_round):
-        return
-    token_id, begun_at = access.token_id, timezone.now() - timedelta(seconds=seconds)
-
-    async def note() -> None:
-        await run_in_database(
-            note_given_up,
-            token_id,
-            after_seconds=patience,
-            begun_at=begun_at,
-            is_certain=said and is_round,
-        )
-
-    begin(note())
+            meant[0].cancel()
 
 
 def _client_of(context: Context, access: Access) -> Client:

@@ -1,6 +1,7 @@
 """Logging in at the company's OpenID provider: docs/login.md."""
 
 from datetime import timedelta
+from functools import partial
 from typing import Any
 from urllib.parse import urlencode
 
@@ -25,6 +26,7 @@ from mozilla_django_oidc.views import (
 from catalogue.database import run_without_connection
 from catalogue.history import Actor, record_change
 from catalogue.models import HistoryEntry, Role
+from catalogue.naming import look_alike
 from catalogue.roles import lock_owners, would_leave_no_owner
 from catalogue.secrets import CredentialsUnreadable, decrypt_credentials, encrypt_credentials
 from connectors.errors import ConnectorError, InvalidAnswer, Rejected
@@ -137,12 +139,15 @@ def _make_user(claims: dict[str, Any]) -> User:
     user.set_unusable_password()
     try:
         user.full_clean(exclude=["password"])
+        lock_owners()  # Of two names that look alike and come at once, one is first
+        if any(map(partial(look_alike, user.username), User.objects.values_list("username", flat=True))):
+            raise ValidationError("It looks like another name.")
         with transaction.atomic():
             user.save()
     except (ValidationError, IntegrityError):
         raise LoginRefused(
-            f"An account cannot be created for {named}: the name is already taken or is not valid. "
-            "Ask an administrator for help."
+            f"An account cannot be created for {named}: the name is already taken, looks like another or is "
+            "not valid. Ask an administrator for help."
         ) from None
     record_change(_actor(user), [user], f"Created at the first login with {known.login_name}.")
     return user

@@ -116,17 +116,20 @@ class ConsentPage(BaseAuthorizationView):  # type: ignore[misc]
         return response
 
     def error_response(self, error: Any, application: Any, **kwargs: Any) -> HttpResponseBase:
-        """Redirects to the client if its address is verified."""
+        """Redirects to the client if its address is verified and the user has decided. Anyone can register an
+        address, so that no link alone leads there (RFC 9700, 4.11.2): the page has the address as a link."""
         redirects, details = OAuthLibMixin.error_response(self, error)
-        if redirects:
-            # RFC 9207 requires it in errors too; the toolkit adds it only when access is granted.
-            address = f"{details['url']}&{urlencode({'iss': settings.PUBLIC_URL})}"
+        # RFC 9207 requires `iss` in errors too; the toolkit adds it only when access is granted.
+        address = f"{details['url']}&{urlencode({'iss': settings.PUBLIC_URL})}" if redirects else ""
+        if address and self.request.method == "POST":
             response: HttpResponseBase = self.redirect(address, application)
             return response
         problem = details["error"]
         context = admin.site.each_context(self.request) | {
             "title": "This application cannot sign you in",
             "problem": server.unread.get() or problem.description or problem.error,
+            "address": address,
+            "target": urlsplit(address).netloc,
         }
         return TemplateResponse(
             self.request, "mcp_bridge/consent_refused.html", context, status=problem.status_code
@@ -150,7 +153,9 @@ class _Asked:
             self.slug = grants.slug_of(self.resource)
         except ValueError:
             self._refuse(_foreign_resource(self._state))
-        if self.slug is not None and self.slug not in current_catalogue().toolsets:
+        bounds = Bounds(self.slug, person_of(user))
+        # One that is reserved for others does not exist for this user.
+        if self.slug is not None and current_catalogue().toolset_within(bounds) is None:
             self._refuse(_foreign_resource(self._state))
         grantable = grants.scopes_of(user, toolset=self.slug)
         self.scopes = [scope for scope in scopes if scope in grantable]
@@ -255,7 +260,7 @@ def register(request: HttpRequest) -> HttpResponseBase:
     try:
         if len(request.body) > LARGEST_REGISTRATION:
             raise server.InvalidClient(f"The metadata must not be larger than {LARGEST_REGISTRATION} bytes.")
-        document = parse_json(request.body)
+        document = parse_json(request.body, given=True)
         if not isinstance(document, dict):
             raise server.InvalidClient("The request body must be a JSON object.")
         application = server.register(document)
@@ -309,13 +314,15 @@ def _if_enabled(view: Any) -> Any:
     return answer
 
 
-def _storable(view: Any) -> Any:
-    """PostgreSQL cannot store U+0000, and no client has a reason to send it."""
+def _well_formed(view: Any) -> Any:
+    """PostgreSQL cannot store U+0000, and no client has a reason to send it. RFC 6749, 3.1 and 3.2, forbids
+    repeated parameters; RFC 8707 allows those of `resource`."""
 
     @wraps(view)
     def answer(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
         forms = (*request.GET.lists(), *request.POST.lists())
-        if any("\0" in value for _, values in forms for value in values):
+        once = [name for name, values in forms for _ in values if name != "resource"]
+        if len(set(once)) < len(once) or any("\0" in value for _, values in forms for value in values):
             return JsonResponse({"error": "invalid_request"}, status=400)
         response: HttpResponseBase = view(request, *args, **kwargs)
         return response
@@ -338,9 +345,9 @@ metadata = _if_enabled(_read_metadata)
 urlpatterns = [
     path(".well-known/oauth-authorization-server", metadata, name="oauth-server-metadata"),
     path(".well-known/openid-configuration", metadata),  # Some clients look here
-    path("oauth/authorize", _if_enabled(_storable(ConsentPage.as_view())), name="authorize"),
-    path("oauth/token", _if_enabled(_storable(TokenEndpoint.as_view())), name="token"),
-    path("oauth/revoke", _storable(views.RevokeTokenView.as_view()), name="revoke-token"),
+    path("oauth/authorize", _if_enabled(_well_formed(ConsentPage.as_view())), name="authorize"),
+    path("oauth/token", _if_enabled(_well_formed(TokenEndpoint.as_view())), name="token"),
+    path("oauth/revoke", _well_formed(views.RevokeTokenView.as_view()), name="revoke-token"),
     path("oauth/register", _if_enabled(register), name="dcr-register"),
     path("oauth/sign-in", never_cache(SignInPage.as_view()), name="sign-in"),
     path("oauth/applications", applications, name="applications"),

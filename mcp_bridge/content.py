@@ -14,6 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from catalogue.models import Workflow
 from catalogue.naming import counted
+from connectors.definitions import runs_as_script
 from executions.models import Execution
 from executions.reading import decode_base64
 from mcp_bridge.request_meta import NOTE
@@ -152,6 +153,9 @@ class Block:
                 model = BLOCKS.validate_python(raw, by_name=False)
             except ValidationError:
                 continue
+            held = getattr(model, "resource", model)
+            if runs_as_script(str(getattr(held, "uri", ""))):
+                return None, None
             if (encoded := encoded_data(model)) is None:
                 return model, None
             data = decode_base64(encoded)

@@ -1,5 +1,8 @@
 """Questions to the client: about a call that waits for approval, and those of a run to its caller.
 
+The question about an approval is the address of its page, where a signed-in person decides: an answer from a
+client, whose program may give it without asking anybody, approves nothing.
+
 In 2026-07-28 the question is the answer to the call, and the client repeats the call with its user's
 response; or the task contains it, and `tasks/update` brings the response.
 
@@ -21,20 +24,20 @@ from pydantic import ValidationError
 
 from catalogue.access import Caller, Scope
 from catalogue.database import run_in_database
-from connectors.formats.json import readable_json
-from executions.approvals import NotDecided, decide, describe_wait, own_approver, page_of
+from connectors.formats.json import with_escapes
+from executions.approvals import describe_wait, page_of
 from executions.interacting import cancel_execution
-from executions.models import Approval, Execution
+from executions.models import Execution
 from executions.reading import UnknownExecution, find_execution
 from executions.run_callers import Requests, answer, open_question
 from mcp_bridge.request_meta import EXECUTION_ID
 from mcp_bridge.tokens import Access
 
 APPROVAL = "approval"  # The key of the question, and the prefix of our request ids
-LONGEST_ASKED = 4_000  # Characters of arguments in a form
 ROUND = "."  # In the state, before the number of the question: each round has its own state
 INPUT = "input"  # The prefix of the ids of a run's requests
 ELICIT = "elicitation/create"
+READ_BY_PEOPLE = frozenset({"message", "title", "description"})
 UNKNOWN_STATE = "Unknown requestState: send the requestState of the response that asked for input, unchanged."
 CANCELLED: dict[str, Any] = {"action": "cancel"}
 Question = dict[str, Any]  # The params of a request to the client
@@ -45,23 +48,12 @@ _asked: defaultdict[str, list[anyio.CancelScope]] = defaultdict(list)  # Waits o
 
 
 def question_about(execution: Execution, modes: frozenset[str]) -> Question | None:
-    """A form for a user who may decide alone, if it can show all arguments; else the page where people
-    decide; None if the client can show neither."""
-    if not modes:
+    """The page where people decide; None if the client cannot show it."""
+    if "url" not in modes:
         return None
-    approval = Approval.objects.select_related("asked_by").get(pk=execution.pk)
     message = f"{execution.tool_name} has not been started. {describe_wait(execution)}"
-    if "form" in modes and own_approver(approval) is not None:
-        arguments = readable_json(execution.payload.input)
-        # Users approve only what they see in full.
-        if len(arguments) <= LONGEST_ASKED:
-            approve = {"type": "boolean", "title": f"Approve this call of {execution.tool_name}"}
-            schema = {"type": "object", "properties": {"approve": approve}, "required": ["approve"]}
-            return {"mode": "form", "message": f"{message}\n{arguments}", "requestedSchema": schema}
-    if "url" in modes:
-        url = page_of(approval)
-        return {"mode": "url", "message": message, "url": url, "elicitationId": str(execution.pk)}
-    return None
+    url = page_of(execution.approval)
+    return {"mode": "url", "message": message, "url": url, "elicitationId": str(execution.pk)}
 
 
 def input_required(execution: Execution, requests: Requests) -> dict[str, Any]:
@@ -112,12 +104,27 @@ def questions_of(execution: Execution) -> Requests:
 def in_name_of(source: str, requests: Requests, *, asked_by: object) -> Requests:
     for request in requests.values():
         if request["method"] == ELICIT:
-            message = f"{source} asks: {request['params'].get('message', '')}"
-            request["params"] = request["params"] | {"message": message}
+            request["params"] = _with_escapes(request["params"])
+            request["params"]["message"] = f"{source} asks: {request['params'].get('message', '')}"
             if request["params"].get("mode") == "url":
                 # Stateless servers give none, and clients with a handshake require one.
                 request["params"].setdefault("elicitationId", str(asked_by))
     return requests
+
+
+def _with_escapes(asked: Any) -> Any:
+    """What people read of a server's question, with invisible characters and those that turn the text around
+    them as escapes; what the answer repeats stays."""
+    if isinstance(asked, list):
+        return [_with_escapes(one) for one in asked]
+    if not isinstance(asked, dict):
+        return asked
+    return {
+        name: with_escapes(inner)
+        if name in READ_BY_PEOPLE and isinstance(inner, str)
+        else _with_escapes(inner)
+        for name, inner in asked.items()
+    }
 
 
 async def ask_for_run(
@@ -198,21 +205,6 @@ async def _take(request_id: str, execution: Execution, access: Access, result: d
 
 
 async def take_response(execution: Execution, response: Any, access: Access) -> None:
-    """Applies the user's decision, if the user may decide."""
-    if not (isinstance(response, ElicitResult) and execution.is_unapproved):
-        return
-    approves = (response.content or {}).get("approve")
-    if response.action == "decline":
+    """Cancels the call if its user declines."""
+    if isinstance(response, ElicitResult) and execution.is_unapproved and response.action == "decline":
         await cancel_execution(str(execution.pk), caller=access.caller)
-    elif response.action == "accept" and approves is not None:
-        await run_in_database(_decide_as_own, execution, approves is True)
-
-
-def _decide_as_own(execution: Execution, approves: bool) -> None:
-    approval = Approval.objects.select_related("asked_by").get(pk=execution.pk)
-    if (user := own_approver(approval)) is None:
-        return
-    verdict, words = ("approve", "") if approves else ("refuse", "Not approved in the client.")
-    # Another person has decided in the meantime; the answer shows how.
-    with suppress(NotDecided):
-        decide(approval.pk, user=user, verdict=verdict, words=words)

@@ -132,9 +132,10 @@ def _access_of(claims: dict[str, Any], text: str) -> Access:
     """Raises TokenRefused."""
     user = find_user(claims, claim=settings.CATALOGUE.oauth_user_claim)
     toolset, client = _toolset_of(claims["aud"]), _client_of(claims)
-    person: Person | None = frozenset({GROUP + settings.CATALOGUE.oauth_role_without_user})
+    person: Person | None
     if user is None:
-        most = _scopes_without_user()
+        group = _group_without_user()
+        most, person = _scopes_of(group), frozenset({f"{GROUP}{group.pk}"})
         subject = digest_of("\0".join(identity_of(claims).values()))
         key, name = f"outside:{subject[:32]}", client
     else:
@@ -192,13 +193,17 @@ def _toolset_of(audiences: Iterable[str]) -> str | None:
     return slug
 
 
-def _scopes_without_user() -> frozenset[str]:
+def _group_without_user() -> Group:
     """Raises TokenRefused if only users have access."""
     role = settings.CATALOGUE.oauth_role_without_user
     group = Group.objects.filter(name=role).first() if role else None
     if group is None:
         missing = f", and the group {role!r} does not exist" if role else ""
         raise TokenRefused(f"its subject is not a user{missing}")
+    return group
+
+
+def _scopes_of(group: Group) -> frozenset[str]:
     names = group.permissions.values_list("content_type__app_label", "codename")
     permissions = {f"{app}.{codename}" for app, codename in names}
     return frozenset(scope.value for scope in Scope if permissions >= permissions_behind(scope))

@@ -16,10 +16,13 @@ _issuers: dict[tuple[str, str, SecretStr, str], Issuer] = {}  # Of the backgroun
 
 def identity_of(claims: dict[str, Any]) -> dict[str, str]:
     """The columns of an ExternalIdentity. Raises TokenRefused."""
-    identity = {"issuer": str(claims["iss"]), "subject": str(claims["sub"])}
-    if max(map(len, identity.values())) > LONGEST_NAME:
+    issuer, subject = str(claims["iss"]), claims.get("sub")
+    # Others may be shared by several people, or read alike.
+    if not isinstance(subject, str) or not subject.isprintable() or subject != subject.strip() or not subject:
+        raise TokenRefused("its subject is not a text of visible characters")
+    if max(len(issuer), len(subject)) > LONGEST_NAME:
         raise TokenRefused("its subject is too long")
-    return identity
+    return {"issuer": issuer, "subject": subject}
 
 
 def find_user(claims: dict[str, Any], *, claim: str) -> User | None:

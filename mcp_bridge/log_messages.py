@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
+from django.db import models
 from django.utils import timezone
 from mcp_types import LOG_LEVEL_META_KEY, LoggingMessageNotification, LoggingMessageNotificationParams
 
@@ -19,6 +20,8 @@ from mcp_bridge.tokens import Access, digest_of
 
 LAST_SECONDS = 1.0  # For messages that are unsent when the call is answered
 KEPT = timedelta(days=7)  # A level, for clients that do not come back
+MOST_OF_CALLER = 20  # The latest levels of the clients of one caller
+CALLERS_PART = 16  # Characters of a client's key that are the same for all clients of a caller
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +70,16 @@ def client_key(context: Context, access: Access) -> str:
     request: Any = context.request
     address = request.client.host if request.client else ""
     named = (request.headers.get(name, "") for name in (SESSION_HEADER, "user-agent"))
-    return digest_of("\0".join((access.caller.key, address, *named)))
+    client = digest_of("\0".join((access.caller.key, address, *named)))
+    return digest_of(access.caller.key)[:CALLERS_PART] + client[CALLERS_PART:]
 
 
 def keep_level(client: str, level: str) -> None:
     now = timezone.now()
     ClientLogLevel.objects.update_or_create(client=client, defaults={"level": level, "set_at": now})
-    ClientLogLevel.objects.filter(set_at__lt=now - KEPT).delete()
+    of_caller = ClientLogLevel.objects.filter(client__startswith=client[:CALLERS_PART]).order_by("-set_at")
+    outdated = models.Q(pk__in=list(of_caller.values_list("pk", flat=True)[MOST_OF_CALLER:]))
+    ClientLogLevel.objects.filter(outdated | models.Q(set_at__lt=now - KEPT)).delete()
 
 
 def find_level(client: str) -> str:

@@ -17,7 +17,6 @@ from catalogue.models.workflow import MOST_CALLS
 from catalogue.permissions import scopes_of
 
 SOON = timedelta(days=7)  # How long before its end a token is flagged
-MARGIN_OF_PATIENCE = 5  # Calls are answered a fifth of their client's patience early, at least 1 s
 DEFAULT_SCOPES = (Scope.READ, Scope.RUN)
 
 
@@ -92,16 +91,6 @@ class AccessToken(Recorded):
         help_text="Seconds that a tool call waits before it returns a handle. Choose less than the client's "
         "own timeout. If empty, the toolset's value applies, or else the product's default.",
     )
-    patience_seconds = models.PositiveIntegerField(
-        "patience",
-        null=True,
-        editable=False,
-        help_text="The shortest time in seconds after which its clients were seen to give up on calls.",
-    )
-    gave_up_after = models.PositiveIntegerField(
-        null=True, editable=False
-    )  # Seconds; a patience once repeated
-    gave_up_at = models.DateTimeField(null=True, editable=False)
     calls_per_minute = optional_number(
         most=MOST_CALLS,
         help_text="Workflow calls per minute by all its clients together. If empty, only the limits for "
@@ -192,12 +181,6 @@ class AccessToken(Recorded):
         granted = frozenset(Scope.values if Scope.ADMIN in self.scopes else self.scopes)
         user = self.owner or self.created_by
         return granted if user is None else granted & scopes_of(user)
-
-    @property
-    def learned_wait_seconds(self) -> int | None:
-        """An inline wait shorter than its clients' timeout; None if none is known."""
-        patience = self.patience_seconds
-        return None if patience is None else patience - max(patience // MARGIN_OF_PATIENCE, 1)
 
     def allows(self, scope: Scope) -> bool:
         return scope in self.granted

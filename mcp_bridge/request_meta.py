@@ -27,9 +27,7 @@ NOTE = "workflow-catalogue/note"  # In `_meta` of a text about the result, which
 EXECUTION_ID = "workflow-catalogue/execution-id"  # In `_meta` of every result of a run
 KEPT_CHARACTERS = 100
 LONGEST_CURSOR = 2000
-UNNAMED = "mcp"  # The default name of clients that use the Python SDK
 SESSION_HEADER = "mcp-session-id"
-UNNAMED_MARK = "unnamed"
 ELICITATION_MODES = ("form", "url")
 OTHER_ANSWERS = ("sampling", "roots")
 
@@ -37,12 +35,6 @@ OTHER_ANSWERS = ("sampling", "roots")
 def is_modern(context: Context) -> bool:
     """Whether its protocol version has no handshake."""
     return context.protocol_version in MODERN_PROTOCOL_VERSIONS
-
-
-def is_unnamed(context: Context) -> bool:
-    if (client := context.session.client_params) is not None:
-        return client.client_info.name == UNNAMED
-    return context.request is not None and UNNAMED_MARK in session_marks(context.request.headers)
 
 
 def session_marks(headers: Mapping[str, str]) -> frozenset[str]:
@@ -56,8 +48,7 @@ def marks_of_handshake(message: dict[str, Any]) -> list[str]:
     params = message.get("params")
     if message.get("method") != "initialize" or "id" not in message or not isinstance(params, dict):
         return []
-    client, capabilities = as_object(params.get("clientInfo")), as_object(params.get("capabilities"))
-    marks = [UNNAMED_MARK] if client.get("name") == UNNAMED else []
+    capabilities, marks = as_object(params.get("capabilities")), []
     if isinstance(asks := capabilities.get("elicitation"), dict):
         marks += [mode for mode in ELICITATION_MODES if isinstance(asks.get(mode), dict)] or ["form"]
     return marks + [name for name in OTHER_ANSWERS if isinstance(capabilities.get(name), dict)]

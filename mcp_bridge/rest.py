@@ -364,7 +364,7 @@ class TokenSerializer(serializers.ModelSerializer[AccessToken]):
         model = AccessToken
         fields: tuple[str, ...] = (
             "id", "name", "purpose", "caller", "owner", "prefix", "scopes", "toolset", "inline_wait_seconds",
-            "patience_seconds", "calls_per_minute", "calls_at_once", "usable", "state", "expires_soon",
+            "calls_per_minute", "calls_at_once", "usable", "state", "expires_soon",
             "created_at", "created_by", "expires_at", "rotated_at", "former_secret", "revoked_at",
             "last_used_at", "last_uses",
         )  # fmt: skip

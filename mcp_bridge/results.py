@@ -19,9 +19,12 @@ from mcp_bridge.request_meta import CACHED_AT, EXECUTION_ID, NOTE, REATTACHED
 
 def describe_within_bounds(execution: Execution) -> dict[str, Any]:
     """As `describe_execution`, with content blocks; a large output is replaced by its beginning, size and
-    address."""
+    address, and a large input by its size."""
     described = describe_execution(execution)
-    if execution.state not in (State.COMPLETED, State.FAILED):
+    if "input" in described and not content.fits_inline(given := content.write_output(described["input"])):
+        del described["input"]
+        described["input_characters"] = len(given)
+    if execution.state not in (State.COMPLETED, State.FAILED) and "output" not in described:
         return described
     if missing := content.what_was_cut(execution):
         described["note"] = missing
@@ -33,11 +36,9 @@ def describe_within_bounds(execution: Execution) -> dict[str, Any]:
     if "output" not in described or content.fits_inline(text := content.write_output(described["output"])):
         return described
     del described["output"]
-    return described | {
-        "output_beginning": text[: content.BEGINNING],
-        "output_characters": len(text),
-        "output_resource": content.result_address(execution),
-    }
+    described |= {"output_beginning": text[: content.BEGINNING], "output_characters": len(text)}
+    # Only the result of a completed run can be read in parts.
+    return described | ({"output_resource": content.result_address(execution)} if execution.succeeded else {})
 
 
 def result_text(execution: Execution) -> tuple[str, str]:
@@ -75,15 +76,15 @@ def document_result(document: dict[str, Any]) -> CallToolResult:
 
 
 def execution_result(
-    execution: Execution, *, protocol_version: str, may_be_large: bool = False, patience: int | None = None
+    execution: Execution, *, protocol_version: str, may_be_large: bool = False, set_wait: int | None = None
 ) -> CallToolResult:
-    """The output, the error with advice, or the handle of an unfinished run. `patience`: see `next_step`."""
+    """The output, the error with advice, or the handle of an unfinished run. `set_wait`: see `next_step`."""
     if execution.state == State.COMPLETED:
         result = _output_result(execution, protocol_version, may_be_large)
     elif execution.is_settled:
         result = _failure_result(execution, protocol_version, may_be_large)
     else:
-        result = _handle_result(execution, patience)
+        result = _handle_result(execution, set_wait)
     result.meta = {EXECUTION_ID: str(execution.pk)}
     if execution.cached_at is not None:
         result.meta[CACHED_AT] = execution.cached_at.isoformat()
@@ -190,15 +191,24 @@ def _structured(execution: Execution, protocol_version: str) -> Any:
 
 
 def _failure_result(execution: Execution, protocol_version: str, may_be_large: bool) -> CallToolResult:
+    described = describe_within_bounds(execution)
     if execution.state != State.FAILED or not execution.payload.content:
-        return text_result(_failure_text(execution, execution.error), is_error=True)
+        result = text_result(_failure_text(execution, execution.error), is_error=True)
+        # The TypeScript SDK validates the structured content of errors too.
+        if execution.workflow is not None and content.needs_structure(execution.workflow):
+            result.content.append(TextContent(text=content.write_output(described)))
+        else:
+            result.structured_content = described
+        return result
     shown = _engine_blocks(execution, protocol_version, may_be_large)
     if missing := content.what_was_cut(execution):
         shown.append(TextContent(text=f"{missing} {_reference(execution)}"))
     has_words = any(block.text for block in content.blocks_of(execution))
     ours = f" {HELD_CHANGE}" if execution.error.endswith(HELD_CHANGE) else ""
     text = _failure_text(execution, f"see above.{ours}" if has_words else execution.error)
-    structured = None if execution.payload.output is None else _structured(execution, protocol_version)
+    structured = described
+    if execution.payload.output is not None:
+        structured = _structured(execution, protocol_version)
     return CallToolResult(
         content=[*shown, TextContent(text=text)], structured_content=structured, is_error=True
     )
@@ -251,8 +261,8 @@ PEOPLE_DECIDE = (
 )
 
 
-def _handle_result(execution: Execution, patience: int | None) -> CallToolResult:
-    document = describe_execution(execution) | next_step(execution, patience=patience)
+def _handle_result(execution: Execution, set_wait: int | None) -> CallToolResult:
+    document = describe_execution(execution) | next_step(execution, set_wait=set_wait)
     asking = json.dumps(document["next"]["arguments"])
     if "approval" in document:
         text = (
@@ -263,7 +273,7 @@ def _handle_result(execution: Execution, patience: int | None) -> CallToolResult
         )
         return text_result(text, structured=document)
     progress = "" if execution.progress_percent is None else f", {execution.progress_percent:g} % done"
-    problem = f"{_closed(execution.poll_problem)} " if execution.poll_problem else ""
+    problem = "".join(f"{_closed(one)} " for one in execution.problems)
     message = f": {execution.progress_message}" if execution.progress_message else ""
     text = (
         f"{_closed(f'{execution.tool_name} is still {execution.state_label}{progress}{message}')} {problem}"
@@ -279,10 +289,9 @@ def _closed(words: str) -> str:
     return words if words.endswith((".", "!", "?", "…")) else f"{words}."
 
 
-def next_step(execution: Execution, *, patience: float | None) -> dict[str, Any]:
-    """The next call for a program to make, short enough for its client: `patience` is how many seconds that
-    waits."""
-    seconds = PROPOSED_WAIT_SECONDS if patience is None else min(PROPOSED_WAIT_SECONDS, patience)
+def next_step(execution: Execution, *, set_wait: int | None) -> dict[str, Any]:
+    """The next call for a program to make; `set_wait`: the inline wait of the caller's token or toolset."""
+    seconds = PROPOSED_WAIT_SECONDS if set_wait is None else min(PROPOSED_WAIT_SECONDS, set_wait)
     arguments = {"execution_id": str(execution.pk), "wait_seconds": seconds}
     return {"next": {"tool": "get_execution_status", "arguments": arguments}}
 

@@ -250,10 +250,7 @@ class _Bridge:
         """Over HTTP, `DirectAnswers` answers nearly all of these from the same bytes."""
         cursor = None if params is None else params.cursor
         closed_page = await self._server.tool_lists.closed_page(
-            self.access_of(context),
-            context.protocol_version,
-            cursor,
-            is_unnamed=request_meta.is_unnamed(context),
+            self.access_of(context), context.protocol_version, cursor
         )
         listed: dict[str, Any] = json.loads(closed_page[:-1])
         return listed
@@ -297,7 +294,7 @@ class _Bridge:
         return access
 
     def _call(self, context: Context, params: types.CallToolRequestParams) -> ToolCall:
-        modern, gets_tasks = is_modern(context), takes_tasks(context)
+        modern = is_modern(context)
         reports = context.meta is not None and context.meta.get("progress_token") is not None
         return ToolCall(
             access=self.access_of(context),
@@ -305,11 +302,10 @@ class _Bridge:
             idempotency_key=request_meta.idempotency_key(context),
             fresh=request_meta.wants_fresh(context),
             client=request_meta.describe_client(context),
-            takes_tasks=gets_tasks,
+            takes_tasks=takes_tasks(context),
             report=context.session.report_progress if reports else None,
             log=ClientLog.of_request(context) if modern else self._log_for(context),
             stays_for_progress=reports and modern,
-            may_give_up_soon=request_meta.is_unnamed(context) and not reports and not gets_tasks,
             elicits=partial(request_meta.elicitation_modes, context),
             ask=None if modern else _way_to_ask(context),
             continues=params.request_state or "",

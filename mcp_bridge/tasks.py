@@ -74,9 +74,10 @@ def _status_message(execution: Execution) -> str:
     if execution.is_settled:
         return execution.error or f"{execution.tool_name} {execution.get_state_display()}."
     done = "" if execution.progress_percent is None else f"{execution.progress_percent:g} %: "
-    cancelling = ", cancellation requested" if execution.cancel_requested_at else ""
-    problem = f". {execution.poll_problem}" if execution.poll_problem else ""
-    return f"{done}{execution.progress_message or execution.state_label}{cancelling}{problem}"
+    is_cancelling = execution.cancel_requested_at and not execution.cancel_refusal
+    cancelling = ", cancellation requested" if is_cancelling else ""
+    state = f"{done}{execution.progress_message or execution.state_label}{cancelling}"
+    return ". ".join([state, *execution.problems])
 
 
 def _last_updated_at(execution: Execution) -> datetime:

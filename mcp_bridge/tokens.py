@@ -288,33 +288,6 @@ def digest_of(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
 
 
-@transaction.atomic
-def note_given_up(token_id: int, *, after_seconds: int, begun_at: datetime, is_certain: bool) -> None:
-    """Remember the shortest timeout of a token's clients. An uncertain one must be seen in two calls that do
-    not overlap: one network failure or restart ends any number of calls."""
-    token = AccessToken.objects.select_for_update().get(pk=token_id)
-    known = token.patience_seconds
-    if token.inline_wait_seconds is not None or (known is not None and known <= after_seconds):
-        return
-    is_repeated = (
-        token.gave_up_after == after_seconds and token.gave_up_at is not None and token.gave_up_at < begun_at
-    )
-    found = AccessToken.objects.filter(pk=token_id)
-    if not (is_certain or is_repeated):
-        if token.gave_up_after != after_seconds:  # Of overlapping calls, the time of the first counts
-            found.update(gave_up_after=after_seconds, gave_up_at=timezone.now())
-        return
-    found.update(patience_seconds=after_seconds, gave_up_after=None, gave_up_at=None)
-    token.patience_seconds = after_seconds
-    logger.warning(
-        "A client of the token {!r} gives up on calls after {} s. From now on, calls return a handle "
-        "after {} s, unless an inline wait is set for the token.",
-        token.name,
-        after_seconds,
-        token.learned_wait_seconds,
-    )
-
-
 def authorization_server() -> str | None:
     """The address of the server where clients sign their users in; None if they cannot."""
     if issuer := settings.CATALOGUE.oauth_issuer:
@@ -381,7 +354,6 @@ class Access:
     scopes: frozenset[str]  # Includes implied ones
     token_id: int | None = None  # Of an AccessToken
     inline_wait_seconds: int | None = None  # As set for the token; None: for the toolset or the product
-    learned_wait_seconds: int | None = None  # From calls that its clients cancelled; applies if none is set
     kind: Kind = Kind.LOCAL
     credential: str = ""  # Identifies the token within its kind; no secret
     user_id: int | None = None  # The user for whom it acts; None: itself
@@ -416,7 +388,6 @@ class Access:
             granted,
             token.pk,
             token.inline_wait_seconds,
-            token.learned_wait_seconds,
             kind=Kind.ACCESS_TOKEN,
             credential=token.digest,
             user_id=token.owner_id,

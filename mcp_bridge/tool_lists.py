@@ -251,28 +251,25 @@ class View:
     scopes: frozenset[str]
     version: str  # Of the protocol; handshake versions share one wire format
     person: Person | None = None  # Only names that occur in reservations
-    is_patient: bool = True  # Neither the client nor its token limits how long a call waits
+    waits_to_the_end: bool = True  # No inline wait is set for the token
 
     @classmethod
-    def of(
-        cls, access: Access, version: str, catalogue: ExposedCatalogue, *, is_unnamed: bool = False
-    ) -> "View":
+    def of(cls, access: Access, version: str, catalogue: ExposedCatalogue) -> "View":
         person = catalogue.reservations.relevant_of(access.bounds.person)
-        return cls._made(access, version, person, is_unnamed)
+        return cls._made(access, version, person)
 
     @classmethod
-    def at_once(cls, access: Access, version: str, *, is_unnamed: bool = False) -> "View | None":
+    def at_once(cls, access: Access, version: str) -> "View | None":
         """Without the database; None if it must be queried, for callers to whom reservations apply."""
         if access.bounds.person is None:
-            return cls._made(access, version, None, is_unnamed)
+            return cls._made(access, version, None)
         catalogue = fresh_catalogue()
-        return None if catalogue is None else cls.of(access, version, catalogue, is_unnamed=is_unnamed)
+        return None if catalogue is None else cls.of(access, version, catalogue)
 
     @classmethod
-    def _made(cls, access: Access, version: str, person: Person | None, is_unnamed: bool) -> "View":
+    def _made(cls, access: Access, version: str, person: Person | None) -> "View":
         shared = LATEST_HANDSHAKE_VERSION if version in HANDSHAKE_PROTOCOL_VERSIONS else version
-        is_patient = not (is_unnamed or access.inline_wait_seconds or access.learned_wait_seconds)
-        return cls(access.toolset, access.scopes, shared, person, is_patient)
+        return cls(access.toolset, access.scopes, shared, person, access.inline_wait_seconds is None)
 
     @property
     def bounds(self) -> Bounds:
@@ -320,7 +317,7 @@ class ToolList:
     @property
     def _is_awaited_to_the_end(self) -> bool:
         entry = self.catalogue.toolset_within(self.view.bounds)
-        return self.view.is_patient and (entry is None or entry.toolset.inline_wait_seconds is None)
+        return self.view.waits_to_the_end and (entry is None or entry.toolset.inline_wait_seconds is None)
 
     def _bounds(self, cursor: str | None) -> tuple[int, int, str | None]:
         return page_bounds(self.positions, cursor, settings.CATALOGUE.page_size)
@@ -368,19 +365,16 @@ class ToolLists:
         self._refreshing: asyncio.Task[None] | None = None
         _all_lists.add(self)
 
-    async def closed_page(
-        self, access: Access, version: str, cursor: str | None, *, is_unnamed: bool = False
-    ) -> bytes:
-        """`is_unnamed`: the client, which then gets handles early."""
-        view = View.at_once(access, version, is_unnamed=is_unnamed)
+    async def closed_page(self, access: Access, version: str, cursor: str | None) -> bytes:
+        view = View.at_once(access, version)
         known = None if view is None else self._lists.get(view)
         page = known.known_page(cursor) if known is not None and self._is_usable(known) else None
         if page is None:
-            page = await run_in_database(self._make_page, access, version, cursor, is_unnamed)
+            page = await run_in_database(self._make_page, access, version, cursor)
         return page
 
-    def _make_page(self, access: Access, version: str, cursor: str | None, is_unnamed: bool) -> bytes:
-        present = self.current(View.of(access, version, current_catalogue(), is_unnamed=is_unnamed))
+    def _make_page(self, access: Access, version: str, cursor: str | None) -> bytes:
+        present = self.current(View.of(access, version, current_catalogue()))
         with self._making:
             return present.closed_page(cursor)
 

@@ -47,16 +47,20 @@ class Located:
 
 def find_resource(features: Features, uri: str) -> Located | None:
     """The exposed resource at that address, else that of the first matching template."""
-    if (resource := find_feature(features, FeatureKind.RESOURCE, uri)) is not None:
-        return Located(resource, resource.upstream_id)
-    templates = [feature for feature in features if feature.kind == FeatureKind.TEMPLATE.value]
+    resource = find_feature(features, FeatureKind.RESOURCE, uri)
+    templates = [
+        one
+        for one in features
+        if one.kind == FeatureKind.TEMPLATE.value
+        and (resource is None or (one.pk < resource.pk and one.source_id != resource.source_id))
+    ]
     # Oldest first, so that no server takes over the addresses of another server's template.
     for feature in sorted(templates, key=lambda one: one.pk):
         if uri.startswith(feature.prefix):
             own = _within(feature.upstream_id, uri[len(feature.prefix) :])
             if own is not None:
                 return Located(feature, own)
-    return None
+    return None if resource is None else Located(resource, resource.upstream_id)
 
 
 def _within(template: str, uri: str) -> str | None:

@@ -53,8 +53,8 @@ from executions.dashboard import WINDOW, Card, address, further_cards
 from executions.models import Execution, ExecutionPayload
 from orchestration import records
 from orchestration.models import Stage, StageState, WorkflowRequest
-from orchestration.pipeline import answer_request, can_be_replayed, input_of_dry_run
-from orchestration.records import raw_response_of, settle_with_runs
+from orchestration.pipeline import answer_request, can_be_replayed, input_of_dry_run, settle_requests
+from orchestration.records import raw_response_of
 
 STATUS_BADGES = {
     WorkflowRequest.Status.RUNNING: "info",
@@ -397,7 +397,7 @@ class TryItMixin(ButtonsMixin):
 
     def _visible(self, request: HttpRequest, key: uuid.UUID) -> WorkflowRequest | None:
         """Without the permission to view, users see their own requests."""
-        settle_with_runs()
+        settle_requests()
         record = WorkflowRequest.objects.select_related("execution").filter(pk=key).first()
         if record is None or self.has_view_permission(request) or record.caller == caller_of(request).key:
             return record
@@ -534,7 +534,7 @@ class WorkflowRequestAdmin(PanelOnlyMixin, TryItMixin, ButtonsMixin):
         return RequestList
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[WorkflowRequest]:
-        settle_with_runs()
+        settle_requests()
         return super().get_queryset(request)
 
     def search_rows(self, rows: QuerySet[WorkflowRequest], words: Sequence[str]) -> QuerySet[WorkflowRequest]:

@@ -592,9 +592,9 @@ def _count(outcome: str, usage: TokenUsage) -> None:
 class MeteredModel:
     """The model for one request; adds up the tokens, including those of failures."""
 
-    def __init__(self) -> None:
-        self.usage = TokenUsage()
-        self.model = ""  # As the server names it; empty before its answer
+    def __init__(self, usage: TokenUsage = NO_TOKENS, model: str = "") -> None:
+        self.usage = usage
+        self.model = model  # As the server names it; empty before its answer
 
     async def ask(self, messages: Sequence[Message], *, schema: dict[str, Any] | None = None) -> Reply:
         """Raises StageFailed."""

@@ -195,9 +195,12 @@ class WorkflowRequest(models.Model):
         return Stage(reached[-1]["stage"]) if reached else Stage.TOOL_RETRIEVAL
 
     def begin_stage(self, stage: Stage, *, within: timedelta, message: str = "", **found: Any) -> bool:
-        """`message` and `found` belong to the stage that this ends."""
+        """`message` and `found` belong to the stage that this ends. A stage under way begins again."""
         now = timezone.now()
-        self._end_stage(StageState.DONE, message, now)
+        if self.stage == stage:
+            self.stages = self.stages[:-1]
+        else:
+            self._end_stage(StageState.DONE, message, now)
         self.stages = [*self.stages, started_stage(stage, now)]
         return self._change(stages=self.stages, deadline_at=now + within, **found)
 

@@ -7,7 +7,7 @@ import json
 import re
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
@@ -23,6 +23,7 @@ from catalogue.exposure import current_catalogue
 from catalogue.http_tools import is_http_tool
 from catalogue.models import Workflow
 from catalogue.naming import counted, listed
+from connectors.background import start_in_background_loop
 from connectors.network.redaction import printable, shorten
 from executions.advancing import begin
 from executions.models import Execution
@@ -40,7 +41,7 @@ from orchestration.guard import (
     proposal_schema,
     read_proposal,
 )
-from orchestration.language_model import Message, MeteredModel, Reply
+from orchestration.language_model import Message, MeteredModel, Reply, TokenUsage
 from orchestration.models import Failure, Stage, StageFailed, StageState, WorkflowRequest
 from orchestration.prompts import formatting_prompt, repair_prompt, selection_prompt, shortlist_prompt
 from orchestration.records import NotReplayable, RequestInput, RequestOutcome, RequestRefused
@@ -68,6 +69,7 @@ SHORTLIST_SCHEMA: dict[str, Any] = {
     "properties": {"words": {"type": "string"}, "tools": {"type": "array", "items": {"type": "string"}}},
     "required": ["words", "tools"],
 }
+FORMATTED_AT_ONCE = 10
 LONGEST_TEXT = 50_000  # Characters
 FEWEST_TOKENS = 250  # Minimum of the response that the model sees, however long the prompt is
 SHARE_OF_BEGINNING = 0.8  # Of a cut response; the rest is its end, where totals are
@@ -221,6 +223,24 @@ class Pipeline:
         self.retry_after: int | None = None
         self.outcome: RequestOutcome | None = None  # Of a success; others are read from the record
 
+    @classmethod
+    def of_record(cls, request: WorkflowRequest) -> "Pipeline":
+        caller = Caller(key=request.caller, name=request.caller_name, toolset=request.toolset or None)
+        asked = RequestInput(
+            id=request.pk,
+            user_instructions=request.instructions,
+            tool_ids=request.tool_ids,
+            caller=caller,
+            format_response=request.format_response,
+            response_format_instructions=request.format_instructions,
+        )
+        pipeline = cls(asked)
+        pipeline.request, pipeline._tool = request, request.selected_tool
+        pipeline._warnings = list(request.warnings)
+        used = TokenUsage(prompt=request.prompt_tokens, completion=request.completion_tokens)
+        pipeline._model = MeteredModel(used, request.model)
+        return pipeline
+
     async def run(self) -> None:
         if not await self._open():
             return
@@ -292,18 +312,28 @@ class Pipeline:
             message, failure = records.describe_failure(execution)
             raise StageFailed(message, failure=failure, execution_id=execution.pk) from execution.raised
         elif self._asked.format_response:
-            await self._format(execution)
+            await self._put_into_words(await run_in_database(self._begin_formatting, execution))
         else:
             await run_in_database(self._succeed, execution.state_label, execution=execution)
 
-    async def _format(self, execution: Execution) -> None:
-        """A failure here does not fail the request (C8.4)."""
+    async def format_late(self) -> None:
+        """Of a record whose run has completed since it was answered, unless another process does it."""
+        assert self.request.execution is not None, "only a completed run is formatted"
+        with suppress(StageFailed):
+            raw = await run_in_database(self._begin_formatting, self.request.execution)
+            async with self._recorded_failures():
+                await self._put_into_words(raw, may_wait=True)
+
+    async def _put_into_words(self, raw: dict[str, Any], *, may_wait: bool = False) -> None:
+        """A failure here does not fail the request (C8.4). `may_wait`: for the model's next free place."""
         state, text, message = StageState.DONE, "", ""
-        raw = await run_in_database(self._begin_formatting, execution)
         try:
             text, warnings = await format_answer(raw, self._asked, model=self._model)
             self._warnings += warnings
         except StageFailed as error:
+            if may_wait and error.failure == Failure.BUSY:
+                await run_in_database(self.request.await_run, self.request.pk)
+                return
             self._log(error)
             state, message = StageState.FAILED, error.message
             self._warnings.append(f"The response could not be put into words: {error.message}")
@@ -382,6 +412,19 @@ async def answer_request(asked: RequestInput) -> RequestOutcome:
     if pipeline.outcome is not None:
         return pipeline.outcome
     return await run_in_database(records.read_answer, pipeline.request.pk, retry_after=pipeline.retry_after)
+
+
+def settle_requests() -> None:
+    """End requests whose run has ended, and begin to format the responses of some. Called by the schedule
+    and before each read, so that a status is not behind its run."""
+    records.settle_with_runs()
+    unformatted = records.unformatted().select_related(*records.WITH_RUN).order_by("created_at")
+    for request in unformatted[:FORMATTED_AT_ONCE]:
+        start_in_background_loop(_begin_late(request))
+
+
+async def _begin_late(request: WorkflowRequest) -> None:
+    begin(Pipeline.of_record(request).format_late())
 
 
 def longest_wait(approved: Approved) -> float:

@@ -24,20 +24,19 @@ from catalogue.database import run_in_database
 from executions.models import OPEN, Execution, State
 from executions.retention import KeptAlike, kept_alike, take_batch
 from executions.starting import first_unless_expired
-from orchestration.models import Failure, Stage, WorkflowRequest, started_stage
+from orchestration.models import Failure, Stage, StageState, WorkflowRequest, started_stage
 
 OPENING_SECONDS = 60  # For the first stage
 LOOK_AGAIN_SECONDS = 0.5
 WITH_RUN = ("execution__payload", "execution__cached_from__payload")  # Relations that `answer_of` reads
 BATCH = 100
+FORMATTED_WITHIN = timedelta(minutes=15)  # After the run's end, however many processes end while they do it
 UNREAD = (
     "instructions", "format_instructions", "tool_ids", "reason", "arguments", "http_spec",
     "formatted_response", "error", "stages",
 )  # fmt: skip
 """Deferred; ending a request reads its stages."""
-NOT_IN_WORDS = (
-    "The run took longer than the answer could wait for it, so the model did not put its response into words."
-)
+NOT_IN_WORDS = "The model did not put the response into words in time."
 RUN_GONE = "The record of its run was removed before the request ended."
 FAILURES = {State.TIMED_OUT: Failure.RUN_TIMED_OUT, State.UNCONFIRMED: Failure.UNCONFIRMED}
 """Failures of runs other than RUN_FAILED."""
@@ -93,7 +92,8 @@ class RequestOutcome:
         state = "" if execution is None else f" ({execution.state_label})"
         return (
             f"The run continues{state}, and the request ends when the run does: GET "
-            f"/api/workflow-requests/{self.request.pk}/ then has the answer, and GET "
+            f"/api/workflow-requests/{self.request.pk}/ then has the answer"
+            f"{', with formatted_response' if self.request.format_response else ''}, and GET "
             f"/api/executions/{self.request.execution_id}/ the state of the run."
         )
 
@@ -224,28 +224,42 @@ def answer_of(request: WorkflowRequest, *, retry_after: int | None = None) -> Re
 
 
 def settle_with_runs() -> int:
-    """End answered requests whose run has ended or is gone, one batch at most. Returns their number.
-
-    Called by the schedule and before each read, so that a status is never behind its run.
-    """
+    """End answered requests whose run has ended or is gone, one batch at most. Returns their number."""
     answered = WorkflowRequest.objects.filter(finished_at=None, deadline_at=None)
-    waiting = answered.exclude(execution__state__in=OPEN).select_related("execution").order_by()
+    waiting = answered.exclude(execution__state__in=OPEN).exclude(pk__in=unformatted().values("pk"))
+    waiting = waiting.select_related("execution").order_by()
     return sum(settle_with_run(request) for request in waiting.defer(*UNREAD)[:BATCH])
 
 
+def unformatted() -> models.QuerySet[WorkflowRequest]:
+    """Requests that no process works on, though their run has completed and they are to be formatted: they
+    were answered before that, or their process ended."""
+    now = timezone.now()
+    return WorkflowRequest.objects.filter(
+        models.Q(deadline_at=None) | models.Q(deadline_at__lt=now),
+        finished_at=None,
+        format_response=True,
+        execution__state=State.COMPLETED,
+        execution__finished_at__gt=now - FORMATTED_WITHIN,
+    )
+
+
 def settle_with_run(request: WorkflowRequest) -> bool:
-    """End it as its run ended. False if the run continues or the request has ended."""
+    """End it as its run ended. False if the run continues, the response is to be formatted or the request
+    has ended."""
     execution = request.execution
     if not request.awaits_run or (execution is not None and not execution.is_settled):
         return False
     if execution is None:
         return request.fail(RUN_GONE, failure=Failure.INTERRUPTED)
     if execution.succeeded:
-        unformatted = [NOT_IN_WORDS] if request.format_response else []
+        if request.format_response and unformatted().filter(pk=request.pk).exists():
+            return False
+        lacks = [NOT_IN_WORDS] if request.format_response else []
         return request.succeed(
             message=execution.state_label,
             at=execution.finished_at,
-            warnings=[*request.warnings, *unformatted],
+            warnings=[*request.warnings, *lacks],
         )
     message, failure = describe_failure(execution)
     ended = request.fail(message, failure=failure, at=execution.finished_at, execution_id=execution.pk)
@@ -261,7 +275,11 @@ def reap_overdue() -> int:
     """End requests past their deadline, one batch at most; their runs continue. Returns their number."""
     ended = 0
     overdue = WorkflowRequest.objects.filter(finished_at=None, deadline_at__lt=timezone.now())
-    for request in overdue[:BATCH]:
+    for request in overdue.exclude(pk__in=unformatted().values("pk"))[:BATCH]:
+        if request.stage == Stage.RESPONSE_FORMATTING:
+            warnings = [*request.warnings, NOT_IN_WORDS]
+            ended += request.succeed(message=NOT_IN_WORDS, state=StageState.FAILED, warnings=warnings)
+            continue
         # An execution has its request's id.
         execution = Execution.objects.filter(pk=request.pk).values_list("pk", flat=True).first()
         why = _why(request, has_run=execution is not None)

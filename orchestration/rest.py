@@ -38,8 +38,8 @@ from executions.rest import base
 from executions.rest.base import AnyJSONField
 from orchestration import records
 from orchestration.models import Failure, Stage, StageState, WorkflowRequest
-from orchestration.pipeline import answer_request
-from orchestration.records import WITH_RUN, answer_of, settle_with_runs
+from orchestration.pipeline import answer_request, settle_requests
+from orchestration.records import WITH_RUN, answer_of
 
 LONGEST_ID = 255
 
@@ -301,7 +301,7 @@ class WorkflowRequestViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, A
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
         super().initial(request, *args, **kwargs)
-        settle_with_runs()
+        settle_requests()
 
     def get_queryset(self) -> QuerySet[WorkflowRequest]:
         visible = WorkflowRequest.objects.visible_to(base.caller_of(self.request))

@@ -10,7 +10,7 @@ from typing import Any
 from catalogue.access import Caller
 from catalogue.descriptions import CHARACTERS_PER_TOKEN
 from catalogue.exposure import ExposedCatalogue, current_catalogue
-from catalogue.http_tools import declared_output_schema, is_http_tool
+from catalogue.http_tools import is_http_tool
 from catalogue.models import Workflow
 from catalogue.naming import find_similar_names
 from catalogue.search import rank_for_instructions
@@ -183,7 +183,7 @@ def _entry(workflow: Workflow, depth: _Depth) -> str:
         content_hash=workflow.content_hash,
         argument_overrides=json.dumps(workflow.argument_overrides),
         input_schema=workflow.offered_input_schema,
-        output_schema=declared_output_schema(workflow),
+        output_schema=workflow.declared_output_schema,
     )
     return _written(text, depth)
 

@@ -8,7 +8,7 @@ cd "$(dirname "$0")/.."
 if [ "${1:-}" = --inside ]; then
     shift
     python3 -c 'import sqlite3, ssl, sys; print("Python", sys.version.split()[0], "SQLite", sqlite3.sqlite_version, ssl.OPENSSL_VERSION)'
-    make install-python
+    make install-dev
     exec .venv/bin/python -m pytest -n 3 -m "not engines and not e2e" "$@"
 fi
 

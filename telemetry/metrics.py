@@ -59,6 +59,12 @@ mcp_seconds = _histogram(
     "method",
     buckets=_REQUEST_BUCKETS,
 )
+lists_of_workflows = _counter(
+    "list_workflows",
+    "Calls of list_workflows, by mode and by the argument that chose it.",
+    "mode",
+    "argument",
+)
 calls_refused = _counter("calls_refused", "Workflow calls refused, by reason.", "reason")
 for _reason in ("busy", "rate"):
     # From 0, so that the first one counts as an increase.

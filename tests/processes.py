@@ -1,11 +1,12 @@
 """Real processes for tests to talk to."""
 
 import os
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -100,6 +101,30 @@ def running(
 
     It is in a process group of its own, of which nothing is left when this process is killed.
     """
+    with _started(command, log, environment) as process:
+        _wait_until_it_answers(process, answers_at, log)
+        yield process
+
+
+@contextmanager
+def listening(
+    command: Sequence[str], *, port: int, log: Path, environment: dict[str, str] | None = None
+) -> Iterator[None]:
+    """The same for a server that takes connections to that port, whatever it answers."""
+    with _started(command, log, environment) as process:
+        deadline = time.monotonic() + STARTUP_SECONDS
+        while True:
+            with suppress(ConnectionRefusedError), socket.create_connection(("127.0.0.1", port)):
+                break
+            assert time.monotonic() < deadline and process.poll() is None, log.read_text()[-2000:]
+            time.sleep(PROBE_SECONDS)
+        yield
+
+
+@contextmanager
+def _started(
+    command: Sequence[str], log: Path, environment: dict[str, str] | None
+) -> Iterator[subprocess.Popen[bytes]]:
     with log.open("ab") as output:
         process = subprocess.Popen(
             command,
@@ -111,7 +136,6 @@ def running(
         )
     watcher = watched(process.pid)
     try:
-        _wait_until_it_answers(process, answers_at, log)
         yield process
     finally:
         process.terminate()

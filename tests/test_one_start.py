@@ -11,12 +11,14 @@ import pytest
 from tests.e2e.product import place_for_one, started
 from tests.e2e.test_clients import client_of_2026
 
+NAME = """It's 100 % "my" data (ü), $HOME"""
+
 
 @pytest.mark.usefixtures("warm_starts")
 @pytest.mark.timeout(240)
 async def test_the_product_starts_runs_a_workflow_for_an_agent_and_stops(tmp_path: Path) -> None:
-    """A1.2, A2.2, B4: with one command, without a server of any kind beside it."""
-    with place_for_one(tmp_path / "data", is_empty=True) as place, started(place) as product:
+    """A1.2, A2.2, B4, N1: with one command, in a folder of any name, without a server beside it."""
+    with place_for_one(tmp_path / NAME, is_empty=True) as place, started(place) as product:
         product.wait_until_up()
         async with client_of_2026(product) as client:
             result = await client.call_tool("text_statistics", {"text": "One start."})

@@ -66,7 +66,6 @@ LIBRARIES = (
     "django_filters",
     "drf_spectacular.utils",
     "httpx2",
-    "jinja2",
     "jsonschema_rs",
     "jwcrypto.jwt",
     "jwt",
@@ -92,7 +91,7 @@ LIBRARIES = (
 )
 STARTS_COLD = "TESTS_START_COLD"
 TETHERED = str(ROOT / "deploy" / "tethered.py")
-SCRIPTS = {"manage.py", str(ROOT / "manage.py"), TETHERED}
+SCRIPTS = {"manage.py", str(ROOT / "manage.py"), "deploy/tethered.py", TETHERED}
 CHAOS = "chaos", "chaos.approvals", "chaos.rolling"
 MODULES = *CHAOS, "chaos._prepare", "chaos.crashpoints", "examples.engine", "tests.e2e."
 """What starts warm; of a package all, where the name ends with a dot."""

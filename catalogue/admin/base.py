@@ -599,13 +599,13 @@ def ask_if_many(
     apply: Callable[[], None],
     *,
     note: Callable[[int], str],
+    shown: Sequence[Any] = (),
     sent: Iterable[tuple[str, str]] = (),
 ) -> HttpResponse | None:
     """For actions that agents notice: with all pages selected, nobody has seen how many rows that is. `note`
-    says of their number what happens."""
-    if (count := affected.count()) <= MOST_UNASKED:
+    says of their number what happens. With something to be `shown`, it asks about a single row too."""
+    if (count := affected.count()) <= MOST_UNASKED and not shown:
         apply()
         return None
-    return ask_for_selected(
-        pages, request, affected, forms.Form, title, lambda _: apply(), note=note(count), sent=sent
-    )
+    told: dict[str, Any] = {"note": note(count), "shown": shown or None, "sent": sent}
+    return ask_for_selected(pages, request, affected, forms.Form, title, lambda _: apply(), **told)

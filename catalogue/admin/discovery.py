@@ -11,6 +11,7 @@ from django.contrib import admin, messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseBase, HttpResponseRedirect
+from django.template.loader import render_to_string
 from django.urls import reverse
 from django.utils.html import escape, format_html, format_html_join
 from django.utils.safestring import SafeString, mark_safe
@@ -18,22 +19,25 @@ from unfold.contrib.filters.admin import ChoicesDropdownFilter, DropdownFilter, 
 
 from catalogue.admin import base
 from catalogue.admin import rendering as html
-from catalogue.drift import Difference, describe_differences, find_suspicious, show_unseen
+from catalogue.drift import Difference, describe_differences, show_unseen
 from catalogue.exposure import Placement
 from catalogue.history import actor_of
 from catalogue.http_tools import KIND
 from catalogue.models import DiscoveryRun, HistoryEntry, Review, Source, Workflow
 from catalogue.naming import counted
 from catalogue.review import (
+    KINDS,
     Decided,
     ReviewRefused,
     UnknownFields,
     accept_offers,
     confirm_listing,
     differences_of,
+    differing_only_in,
     fields_together,
     find_misfits,
     keep_accepted,
+    warning_of_review,
 )
 
 KIND_BADGES = {Review.Kind.CHANGED: "warning", Review.Kind.NEW: "info"}
@@ -58,6 +62,18 @@ class DecisionFilter(DropdownFilter):  # type: ignore[misc]
         return queryset.filter(pk__in=Review.objects.awaiting().values("pk"))
 
 
+class KindFilter(DropdownFilter):  # type: ignore[misc]
+    title = "what differs"
+    parameter_name = "only"
+    all_option = ("", "anything")
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [(kind, f"only {kind.removeprefix('upstream_').replace('_', ' ')}") for kind in KINDS]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Review]) -> QuerySet[Review]:
+        return differing_only_in(queryset, [kind]) if (kind := self.value()) else queryset
+
+
 class ReviewChangeList(base.CatalogueChangeList):
     """Reads the data for the differences of all rows once."""
 
@@ -80,6 +96,7 @@ class ReviewAdmin(base.PanelOnlyMixin, base.ButtonsMixin):
     list_filter = (
         ("workflow__source", RelatedDropdownFilter),
         ("kind", ChoicesDropdownFilter),
+        KindFilter,
         DecisionFilter,
     )
     list_select_related = ("workflow__source",)
@@ -126,11 +143,11 @@ class ReviewAdmin(base.PanelOnlyMixin, base.ButtonsMixin):
 
     @admin.display(description="the engine's current version")
     def told(self, review: Any) -> SafeString:
-        return _with_offer(review, review.placement)
+        return _with_offer(review, _summary(review, review.placement))
 
-    @admin.action(description="Accept: agents see the engine's current version", permissions=["decide"])
-    def accept_selected(self, request: HttpRequest, queryset: QuerySet[Review]) -> None:
-        _decide_selected(request, queryset, _accept_seen, "Accepted")
+    @admin.action(description="Accept: agents see the engine's current version…", permissions=["decide"])
+    def accept_selected(self, request: HttpRequest, queryset: QuerySet[Review]) -> HttpResponse | None:
+        return _ask_to_accept(self, request, queryset, queryset, "Selected changes")
 
     @admin.action(description="Keep the accepted version", permissions=["decide"])
     def keep_selected(self, request: HttpRequest, queryset: QuerySet[Review]) -> None:
@@ -139,13 +156,16 @@ class ReviewAdmin(base.PanelOnlyMixin, base.ButtonsMixin):
     # The page of one
 
     def get_buttons(self, request: HttpRequest, obj: Review) -> list[base.Button]:
+        variants = {"keep" if _is_doubtful(obj, differences_of(obj)) else "accept": "primary"}
         return [
-            replace(one, values=_shown(obj), label=_label(one, obj))
+            replace(
+                one, values=_shown(obj), label=_label(one, obj), variant=variants.get(one.name, "default")
+            )
             for one in super().get_buttons(request, obj)
             if one.name != "keep" or obj.kept_at is None
         ]
 
-    @base.button("Accept", icon="check", variant="primary", records=True)
+    @base.button("Accept", icon="check", records=True)
     def accept(self, request: HttpRequest, review: Review) -> None:
         """All fields, or those chosen below the differences."""
         offers, fields = {review.pk: request.POST.get(OFFER, "")}, request.POST.getlist(FIELD)
@@ -177,7 +197,8 @@ class ReviewAdmin(base.PanelOnlyMixin, base.ButtonsMixin):
         return HistoryEntry.of(obj.workflow).exists()
 
     def panel(self, request: HttpRequest, obj: Review) -> dict[str, Any]:
-        workflow, differences, is_new = obj.workflow, differences_of(obj), obj.kind == Review.Kind.NEW
+        workflow, is_new = obj.workflow, obj.kind == Review.Kind.NEW
+        differences = differences_of(obj)
         served = "Agents do not see it yet." if is_new else "Agents see the accepted version."
         kind = html.badge(obj.get_kind_display(), KIND_BADGES[Review.Kind(obj.kind)])
         return {
@@ -189,10 +210,9 @@ class ReviewAdmin(base.PanelOnlyMixin, base.ButtonsMixin):
                 ("Turned down", html.exactly(obj.kept_at)),
             ],
             "misfits": find_misfits(obj),
-            "shown_differences": [_ShownDifference(one) for one in differences],
             "parts": self._parts(request, obj, differences),
             "shown": _shown(obj),
-            "new_workflow": _shown_new(workflow) if is_new else (),
+            **_in_full(obj, differences),
         }
 
     def _parts(
@@ -214,10 +234,22 @@ def _shown(review: Review) -> tuple[tuple[str, str], ...]:
     return ((OFFER, review.offer_hash), *(((KEPT, "yes"),) if review.kept_at else ()))
 
 
-def _with_offer(review: Review, placement: Placement) -> SafeString:
+def _with_offer(review: Review, shown: SafeString) -> SafeString:
     """With the displayed offer, which a decision names."""
     seen = format_html('<input type="hidden" name="{}-{}" value="{}">', OFFER, review.pk, review.offer_hash)
-    return format_html("<div>{}{}</div>", seen, _summary(review, placement))
+    return format_html("<div>{}{}</div>", seen, shown)
+
+
+def _in_full(review: Review, differences: list[Difference]) -> dict[str, Any]:
+    return {
+        "shown_differences": [_ShownDifference(one) for one in differences],
+        "new_workflow": _shown_new(review.workflow) if review.kind == Review.Kind.NEW else (),
+    }
+
+
+def _is_doubtful(review: Review, differences: list[Difference]) -> bool:
+    looks_like = review.workflow.resembles if review.kind == Review.Kind.NEW else ""
+    return bool(looks_like or warning_of_review(review, differences))
 
 
 def _label(one: base.Button, review: Review) -> str:
@@ -227,14 +259,17 @@ def _label(one: base.Button, review: Review) -> str:
 
 
 def _summary(review: Review, placement: Placement) -> SafeString:
+    differences = differences_of(review, placement)
+    told = _with_code(describe_differences(differences))
     if review.kind == Review.Kind.NEW:
-        return html.paragraphs(
+        told = html.paragraphs(
             html.shortened(show_unseen(review.workflow.description) or "No description.", 120)
         )
-    differences = differences_of(review, placement)
-    suspicious = any(difference.warning for difference in differences)
-    marks = [html.badge(COMMANDING, "danger")] if suspicious else []
-    return html.side_by_side([*marks, _with_code(describe_differences(differences))])
+    return html.side_by_side([*_marks(review, differences), told])
+
+
+def _marks(review: Review, differences: list[Difference]) -> list[SafeString]:
+    return [html.badge(COMMANDING, "danger")] if warning_of_review(review, differences) else []
 
 
 def _read(reviews: QuerySet[Review]) -> list[Review]:
@@ -265,7 +300,8 @@ def _decide_selected(
 ) -> None:
     """Names those, too, that others have decided since the list was shown, and leaves them alone."""
     chosen = _read(reviews)
-    selected = Workflow.objects.filter(pk__in=request.POST.getlist(ACTION_CHECKBOX_NAME))
+    shown = [key for key in request.POST.getlist(ACTION_CHECKBOX_NAME) if f"{OFFER}-{key}" in request.POST]
+    selected = Workflow.objects.filter(pk__in=shown)
     gone = selected.exclude(pk__in=[review.pk for review in chosen]).values_list("tool_name", flat=True)
     decided = decide(request, chosen)
     decided.nothing_held += gone
@@ -342,15 +378,13 @@ def _words(words: list[str], mark: str) -> SafeString:
 
 
 def _shown_new(workflow: Workflow) -> Iterable[tuple[str, Any]]:
-    texts = [workflow.title, workflow.description, workflow.tags, workflow.author, workflow.input_schema]
-    suspicious = ", ".join(find_suspicious(texts))
     return (
         ("Title", show_unseen(workflow.title)),
         (
             "Description",
             html.paragraphs(show_unseen(workflow.description) or "None. A description is required."),
         ),
-        ("May try to command agents", suspicious),
+        ("May try to command agents", workflow.warning),
         ("Can be mistaken for", workflow.resembles),
         ("Input schema", html.pretty_json(workflow.input_schema)),
     )
@@ -381,35 +415,41 @@ def review_badge(workflow: Any) -> SafeString:
 def accept_for_workflows(
     pages: base.CatalogueAdmin, request: HttpRequest, workflows: QuerySet[Workflow]
 ) -> HttpResponse | None:
-    """The page that shows the held changes of these workflows; submitting it accepts them."""
     reviews = Review.objects.awaiting().filter(workflow__in=workflows.order_by().values("pk"))
-    awaiting = reviews.count()
-    if not awaiting:
+    if not reviews.exists():
         messages.warning(request, "None of the selected workflows has a held change.")
         return None
-    held, placement = list(reviews.select_related("workflow__source")[:SHOWN_AT_ONCE]), Placement()
+    return _ask_to_accept(pages, request, workflows, reviews, "Held changes of the selected workflows")
 
-    def accept(_: forms.Form) -> None:
-        _report(request, _accept_seen(request, _read(reviews)), "Accepted")
 
+def _ask_to_accept(
+    pages: base.CatalogueAdmin,
+    request: HttpRequest,
+    selected: QuerySet[Any],
+    reviews: QuerySet[Review],
+    what: str,
+) -> HttpResponse | None:
+    """The page that shows these changes in full, those with warnings first; submitting it accepts them."""
+    awaiting, placement = reviews.count(), Placement()
+    if "post" in request.POST or not awaiting:
+        _decide_selected(request, reviews, _accept_seen, "Accepted")
+        return None
+    rows = reviews.select_related("workflow__source")[:SHOWN_AT_ONCE]
+    held = [(review, differences_of(review, placement)) for review in rows]
+    held.sort(key=lambda one: not _is_doubtful(*one))
     first = f"; this accepts the first {len(held)}" if awaiting > len(held) else ""
-    note = f"Held changes of the selected workflows: {awaiting:,}{first}"
-    shown = (
-        format_html(
-            '<div class="mb-1">{}</div>{}',
-            html.side_by_side(
-                [
-                    html.link(review.workflow.tool_name, "catalogue_review_change", review.pk),
-                    html.badge(review.get_kind_display(), KIND_BADGES[Review.Kind(review.kind)]),
-                ]
-            ),
-            _with_offer(review, placement),
-        )
-        for review in held
-    )
+    note, shown = f"{what}: {awaiting:,}{first}", [_to_accept(*one) for one in held]
     return base.ask_for_selected(
-        pages, request, workflows, forms.Form, "Accept changes", accept, note=note, shown=shown
+        pages, request, selected, forms.Form, "Accept changes", lambda _: None, note=note, shown=shown
     )
+
+
+def _to_accept(review: Review, differences: list[Difference]) -> SafeString:
+    name = html.link(review.workflow.tool_name, "catalogue_review_change", review.pk)
+    kind = html.badge(review.get_kind_display(), KIND_BADGES[Review.Kind(review.kind)])
+    heading = html.side_by_side([name, kind, *_marks(review, differences)])
+    in_full = render_to_string("catalogue/admin/review_differences.html", _in_full(review, differences))
+    return _with_offer(review, format_html('<div class="mb-1">{}</div>{}', heading, in_full))
 
 
 def review_fact(request: HttpRequest, workflow: Workflow) -> tuple[str, Any]:

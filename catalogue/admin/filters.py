@@ -481,6 +481,12 @@ class LookalikeFilter(OptionsFilter):
     options = {"yes": ("can be mistaken for another tool", ~Q(resembles=""))}
 
 
+class WarningFilter(OptionsFilter):
+    title = "texts"
+    parameter_name = "warning"
+    options = {"yes": ("may try to command agents", ~Q(warning=""))}
+
+
 class DescriptionFilter(OptionsFilter):
     title = "description"
     parameter_name = "description"
@@ -517,6 +523,6 @@ class CategoryFilter(ColumnFilter, CountingFilter):
 LIST_FILTERS = (
     VisibilityFilter, ReviewFilter, ("source", SourceFilter), TagFilter, HintFilter,
     ToolsetFilter, CategoryFilter, OverriddenFilter, ChangedFilter, ("enabled", BooleanRadioFilter),
-    AvailabilityFilter, DescriptionFilter, SchemaFilter, LookalikeFilter, LimitFilter, CacheFilter,
-    ("offered_as_prompt", BooleanRadioFilter),
+    AvailabilityFilter, DescriptionFilter, SchemaFilter, LookalikeFilter, WarningFilter, LimitFilter,
+    CacheFilter, ("offered_as_prompt", BooleanRadioFilter),
 )  # fmt: skip

@@ -3,13 +3,15 @@ seal, and an export of all entries."""
 
 import json
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
+from django import forms
 from django.apps import apps
 from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
 from django.db.models import Q, QuerySet
-from django.http import HttpRequest, HttpResponseBase
+from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.urls import NoReverseMatch
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
@@ -35,6 +37,7 @@ from catalogue.audit import matching, send_export
 from catalogue.history import actor_of, recorded_model
 from catalogue.long_lists import SEARCHED
 from catalogue.models import HistoryEntry
+from catalogue.naming import counted
 from catalogue.reverting import RevertRefused, permission_to_revert, revert_change, why_not_revertible
 
 KIND_BADGES = {
@@ -144,13 +147,21 @@ class HistoryEntryAdmin(base.PanelOnlyMixin, base.ButtonsMixin):
         return self.has_view_permission(request)
 
     @admin.action(description="Revert", permissions=["revert"])
-    def revert_selected(self, request: HttpRequest, queryset: QuerySet[HistoryEntry]) -> None:
+    def revert_selected(self, request: HttpRequest, queryset: QuerySet[HistoryEntry]) -> HttpResponse | None:
         """The latest first, so that several changes of one object are reverted in turn."""
         if (count := queryset.count()) > MOST_REVERTED:
             messages.error(
                 request, f"{count:,} are too many: you can revert at most {MOST_REVERTED} at a time."
             )
-            return
+            return None
+        shown = [format_html("{}: {}", self.object_shown(entry), self.what(entry)) for entry in queryset]
+        note, revert = f"{counted(count, 'change')} selected", partial(self._revert_all, request, queryset)
+        return base.ask_for_selected(
+            self, request, queryset, forms.Form, "Revert", revert, note=note, shown=shown
+        )
+
+    def _revert_all(self, request: HttpRequest, queryset: QuerySet[HistoryEntry], _: forms.Form) -> None:
+        count = queryset.count()
         problems = ((entry, self._try_to_revert(request, entry)) for entry in queryset.order_by("-at", "-pk"))
         refused = [f"{entry.object_name}: {problem}" for entry, problem in problems if problem]
         if reverted := count - len(refused):

@@ -232,7 +232,7 @@ class UserAdmin(OwnPermissionsMixin, auth_admin.UserAdmin):  # type: ignore[type
         former = form.initial.get("username")
         super().save_model(request, obj, form, change)
         if change and former != obj.username:
-            rename_in_reservations(f"user:{former}", f"user:{obj.username}")
+            rename_in_reservations(f"user:{obj.pk}", f"user:{obj.username}")
 
     def save_related(self, request: HttpRequest, form: Any, formsets: Any, change: bool) -> None:
         """The form's own groups do not include those of roles."""
@@ -290,7 +290,7 @@ class GroupAdmin(OwnPermissionsMixin, auth_admin.GroupAdmin):
         former = form.initial.get("name")
         super().save_model(request, obj, form, change)
         if change and former != obj.name:
-            rename_in_reservations(f"group:{former}", f"group:{obj.name}")
+            rename_in_reservations(f"group:{obj.pk}", f"group:{obj.name}")
 
     @admin.display(description="kind")
     def kind(self, group: Group) -> SafeString:

@@ -27,7 +27,13 @@ from catalogue.admin.base import (
     ask_if_many,
     column,
 )
-from catalogue.admin.discovery import accept_for_workflows, note_reviews, review_badge, review_fact
+from catalogue.admin.discovery import (
+    COMMANDING,
+    accept_for_workflows,
+    note_reviews,
+    review_badge,
+    review_fact,
+)
 from catalogue.admin.filters import HINT_WORDS, LIST_FILTERS
 from catalogue.admin.form_fields import MONOSPACE, ApprovalRulesField, ArgumentsField, CommasField
 from catalogue.admin.tables import TableMixin
@@ -50,9 +56,9 @@ from catalogue.naming import counted
 from catalogue.portable_schemas import find_refusals, limit_for_tools
 from catalogue.presentation import CURATORS_HINTS
 
-NO_TAGS, SEEN = "-", "seen"
+NO_TAGS, SEEN, WARNED = "-", "seen", "warned"
 USUAL_ALIAS_DAYS = 30
-MOST_SUGGESTED = 500
+MOST_SUGGESTED, MOST_WARNED = 500, 500
 ANSWERS = {True: "yes", False: "no", None: "unknown"}
 
 
@@ -147,11 +153,23 @@ class WorkflowForm(CatalogueForm):
 
     def clean(self) -> dict[str, Any]:
         cleaned: dict[str, Any] = super().clean() or self.cleaned_data
+        self._ask_to_enable(cleaned)
         # What did not change may stay, though the engine's schema has changed since.
         changed = {name: cleaned[name] for name in self.changed_data if name in cleaned}
         for field, told in curation.find_misfits(self.instance.input_schema, changed).items():
             self.add_error(field, told)
         return cleaned
+
+    def _ask_to_enable(self, cleaned: dict[str, Any]) -> None:
+        """Once, which the sent hash notes."""
+        cleaned[SEEN], _, warned = cleaned.get(SEEN, "").partition(" ")
+        is_enabled = "enabled" in self.changed_data and cleaned.get("enabled")
+        if is_enabled and self.instance.warning and not warned:
+            data: Any = self.data
+            self.data = data = data.copy()
+            data[self.add_prefix(SEEN)] = f"{cleaned[SEEN]} {WARNED}"
+            told = f"Its texts may try to command agents: {self.instance.warning}. Save again to enable it."
+            self.add_error("enabled", told)
 
 
 VISIBILITY_BADGES = {
@@ -354,12 +372,16 @@ class WorkflowAdmin(FixedRowsMixin, TableMixin, ToolPagesMixin):
         if request.method != "POST":
             return HttpResponseNotAllowed(["POST"])
         enabled, seen = None, request.POST.get(SEEN, "")
-        if request.POST.get("enabled") == "true":
+        rows, wanted = Workflow.objects.filter(pk=key), request.POST.get("enabled") == "true"
+        # The next click, beside the warning, enables it.
+        asks = wanted and WARNED not in request.POST and rows.exclude(warning="").exists()
+        if not wanted:
+            curation.disable_workflows(rows, by=actor_of(request))
+        elif not asks:
             enabled = curation.enable_as_seen({key: seen}, by=actor_of(request))
-        else:
-            curation.disable_workflows(Workflow.objects.filter(pk=key), by=actor_of(request))
         workflow: Any = get_object_or_404(Workflow.objects.for_lists().select_related("source"), pk=key)
         workflow.explanation, workflow.may_be_switched = explain_exposure(workflow, enabled_filters()), True
+        workflow.asks = asks
         note_reviews([workflow])
         if enabled and enabled.unseen:
             # The rest of the row still shows the old content, so its switch still refers to that.
@@ -410,11 +432,20 @@ class WorkflowAdmin(FixedRowsMixin, TableMixin, ToolPagesMixin):
         def note(count: int) -> str:
             tools = counted(count_switched(keys, enabled=True), "tool")
             selected = counted(len(keys), "selected workflow")
-            return f"Enables {count:,} of {selected}. Newly visible to agents: {tools}."
+            warning = f" Texts of {len(asked):,} may try to command agents:" if asked else ""
+            return f"Enables {count:,} of {selected}. Newly visible to agents: {tools}.{warning}"
 
         hidden = queryset.filter(enabled=False)
-        sent = [(f"{SEEN}-{key}", content_hash) for key, content_hash in seen.items()]
-        return ask_if_many(self, request, hidden, "Enable workflows", enable, note=note, sent=sent)
+        warned = hidden.exclude(warning="").select_related(None).only("tool_name", "warning", "content_hash")
+        asked = [] if "post" in request.POST else list(warned[:MOST_WARNED])
+        # Others with a warning than the page showed stay hidden.
+        unseen = dict.fromkeys(warned.values_list("pk", flat=True), "")
+        seen = unseen | {row.pk: row.content_hash for row in asked} | seen
+        sent = [(f"{SEEN}-{key}", content_hash) for key, content_hash in seen.items() if content_hash]
+        told = [_may_command(row) for row in asked]
+        return ask_if_many(
+            self, request, hidden, "Enable workflows", enable, note=note, shown=told, sent=sent
+        )
 
     def action_checkbox(self, obj: Workflow) -> SafeString:
         """With the content hash of the row, which enabling compares."""
@@ -628,6 +659,7 @@ class WorkflowAdmin(FixedRowsMixin, TableMixin, ToolPagesMixin):
             ],
             "links": [one for offer in self.further_links for one in offer(request, obj)],
             "sections": [section(request, obj) for section in self.further_sections],
+            "warning": obj.warning,
             "schema_problem": obj.schema_problem,
             "argument_problems": obj.argument_problems,
             "rule_problems": obj.approval_rule_problems,
@@ -663,9 +695,16 @@ def _state_badges(workflow: Workflow, explanation: Explanation) -> SafeString:
     if workflow.resembles:
         message = f"Its name or title can be mistaken for {workflow.resembles}."
         badges.append(html.badge("look-alike", "danger", title=message))
+    if workflow.warning:
+        badges.append(html.badge(COMMANDING, "danger", title=workflow.warning))
     if not workflow.shown_description:
         badges.append(html.badge("needs a description", "warning", title="Agents choose by descriptions."))
     return html.side_by_side(badges)
+
+
+def _may_command(workflow: Workflow) -> SafeString:
+    page = html.link(workflow.tool_name, "catalogue_workflow_change", workflow.pk)
+    return format_html('<div style="overflow-wrap: anywhere">{}: {}</div>', page, workflow.warning)
 
 
 def _filter_link(explanation: Explanation) -> str:

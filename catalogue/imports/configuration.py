@@ -26,6 +26,7 @@ from catalogue.configuration import (
     LISTED,
     LISTED_BESIDES,
     MISSING,
+    ROWS,
     RULE_FIELDS,
     SOURCE,
     TOOLSET,
@@ -40,11 +41,13 @@ from catalogue.configuration import (
     describe_toolset,
     name_in_file,
     permissions_of,
+    row_of,
     secrets_of,
 )
 from catalogue.connections import secret_fields
 from catalogue.curation import MOST_FORMER_NAMES, POSITIONS_APART, UnknownWorkflows, write_toolset
 from catalogue.database import in_batches
+from catalogue.drift import warning_of
 from catalogue.features import change_feature, is_enabled_when_new, words_of
 from catalogue.history import (
     Actor,
@@ -60,6 +63,7 @@ from catalogue.models.workflow import describe_alias
 from catalogue.naming import counted, make_tool_name
 from catalogue.product_settings import InvalidSettings, change_settings, live_settings, settings_row
 from catalogue.reconciliation import read_listing
+from catalogue.review import note_layer, note_state
 from catalogue.sources import check_address_is_kept, configure_source, create_source, update_source
 from connectors.definitions import FeatureDefinition, explain, parse_definition
 from connectors.errors import Misconfigured
@@ -155,7 +159,7 @@ NOT_LISTED = (
     "`listed` has it"
 )
 DECIDED = (*WORKFLOW.fields, "enabled", "former_tool_names")
-DECLARED = (*LISTED.values(), *LISTED_BESIDES, "missing_since", "changed_at", "content_hash")
+DECLARED = (*LISTED.values(), *LISTED_BESIDES, "warning", "missing_since", "changed_at", "content_hash")
 UNCHECKED = ["source", "former_tool_names", *DECLARED]  # Columns that are validated elsewhere
 LISTED_PREFIX = "listed "
 Layer = Mapping[str, Any]  # The engine's fields of a workflow, by the model's names
@@ -185,7 +189,8 @@ class Workflows:
         declared = source.kind == DECLARED_HERE
         self.is_declared |= declared
         held = Review.objects.changes().filter(workflow__source=source)
-        offers = dict(held.values_list("workflow__upstream_id", "offer_hash"))
+        read = held.select_related("workflow").only("kind", "offer_hash", "kept_at", "workflow__upstream_id")
+        offers = {review.workflow.upstream_id: review for review in read}
         wanted = [one for one in listed if declared or one not in present or one in offers]
         layers = self._read_layers(source, wanted)
         for upstream_id in dict.fromkeys([*curated, *wanted]):
@@ -248,9 +253,12 @@ class Workflows:
         gone = [row.pk for row in self.removed]
         Workflow.objects.filter(pk__in=gone).update(missing_since=timezone.now())
 
-    def _accept(self, row: Workflow, layer: Layer, offer_hash: str) -> Layer | None:
-        if layer["content_hash"] != offer_hash:
+    def _accept(self, row: Workflow, layer: Layer, review: Review) -> Layer | None:
+        if layer["content_hash"] != review.offer_hash:
             return None
+        review.workflow = row
+        note_layer(row, layer)
+        note_state(review, None)
         self.accepted.append(row)
         return {**layer, MISSING: row.missing_since is not None}
 
@@ -337,6 +345,7 @@ def _take_layer(row: Workflow, layer: Layer) -> None:
     for name, value in layer.items():
         if name != MISSING:
             setattr(row, name, value)
+    row.warning = warning_of(layer)
     row.missing_since = (row.missing_since or now) if layer[MISSING] else None
 
 
@@ -416,7 +425,7 @@ class _Import:
         return self._plan
 
     def _write(self) -> None:
-        for section, write in (
+        sections: tuple[tuple[str, Callable[[], None]], ...] = (
             ("settings", self._write_settings),
             ("groups", self._write_groups),
             ("sources", self._write_sources),
@@ -424,7 +433,9 @@ class _Import:
             ("features", self._write_features),
             ("filters", self._write_filters),
             ("toolsets", self._write_toolsets),
-        ):
+            *((name, partial(self._write_row, name, curated)) for name, curated in ROWS.items()),
+        )
+        for section, write in sections:
             if self._request.sources_only and section not in ("settings", "sources"):
                 continue
             if self._file.has(section) or (section == "workflows" and self._file.has("listed")):
@@ -476,6 +487,17 @@ class _Import:
         after = {name: value for name, value in {**before, **changes}.items() if value is not None}
         if fields := compare(before, after):
             self._note(Verb.CHANGE, "settings", row, ("settings",), name="of the product", fields=fields)
+
+    def _write_row(self, section: str, curated: Curated) -> None:
+        path, row = (section,), row_of(curated.model)
+        before = curated.decided(row)
+        given = self._file.mapping(path, known=curated.names)
+        for name, value in self._file.fields(path, curated, given).items():
+            setattr(row, name, value)
+        if self._is_refused(path, row.full_clean) or not (fields := compare(before, curated.decided(row))):
+            return
+        row.save()
+        self._note(Verb.CHANGE, section, row, path, name="of the product", fields=fields)
 
     # Groups.
 

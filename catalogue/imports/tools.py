@@ -17,14 +17,14 @@ from catalogue.database import in_batches
 from catalogue.drift import describe_differences, find_differences
 from catalogue.exposure import LIGHT, Visibility, enabled_filters, explain_exposure
 from catalogue.history import Actor, record_change
-from catalogue.http_tools import KIND, OUTPUT_SCHEMA, SECRET_OF, authentication_of
+from catalogue.http_tools import KIND, SECRET_OF, authentication_of
 from catalogue.imports.pipeline import ToolFault, ToolsRefused, faults_of, policy_for_new, stored_secrets
 from catalogue.models import DiscoveryRun, Revision, Source, Workflow
 from catalogue.naming import make_tool_name
 from catalogue.reconciliation import Change, Listing, foresee_changes, layer_of, read_listing, reconcile
 from catalogue.schemas import find_schema_problem
 from catalogue.sources import create_source
-from connectors.definitions import WorkflowDefinition
+from connectors.definitions import OUTPUT_SCHEMA, WorkflowDefinition
 from connectors.formats.json import UnreadableJSON, parse_json
 from connectors.formats.json_schema import pointer_of
 from connectors.formats.yaml import UnusableText, read_document

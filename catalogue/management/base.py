@@ -90,6 +90,22 @@ class ImportCommand(CatalogueCommand):
             raise CommandError(f"{self.refused}\n{error}") from None
 
 
+def add_consent_option(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        *("--yes", "--no-input"), action="store_true", dest="consents", help="do what it shows without asking"
+    )
+
+
+def ask_for_consent(question: str, options: dict[str, Any]) -> None:
+    """Raises CommandError unless the person at the terminal agrees, or did so by the option."""
+    if options["consents"]:
+        return
+    if not sys.stdin.isatty():
+        raise CommandError("Nothing was changed. Review what is shown, and repeat the command with --yes.")
+    if input(f"{question} [y/N] ").strip().lower() not in ("y", "yes"):
+        raise CommandError("Nothing was changed.")
+
+
 class WorkflowSelectionCommand(CatalogueCommand):
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--source", required=True, metavar="NAME")

@@ -8,7 +8,8 @@ from django.core.exceptions import ValidationError
 from django.db import connection, models, transaction
 from django.utils import timezone
 
-from catalogue.access import check_form, find_unknown
+from audit.models import Proven
+from catalogue.access import Person, check_form, find_keys
 from catalogue.fields import JSONTextField
 from catalogue.naming import find_name_problem
 
@@ -24,6 +25,8 @@ class Recorded(models.Model):
     as_read: tuple[Sequence[str], Sequence[Any]] | None = None
     """Names and values of the columns as read; None for a row made in this process."""
     related_as_read: dict[str, Any] | None = None
+    changed_besides: dict[str, list[Any]] = {}
+    """`{name: [old, new]}` of what a rule changed that no form edits; its entry in the history has it."""
 
     class Meta:
         abstract = True
@@ -140,7 +143,7 @@ class HistoryQuerySet(models.QuerySet["HistoryEntry"]):
     delete.queryset_only = True  # type: ignore[attr-defined]
 
 
-class HistoryEntry(models.Model):
+class HistoryEntry(Proven):
     """One change of one object by a person, a token or a command; it outlives all of them."""
 
     class Door(models.TextChoices):
@@ -218,7 +221,8 @@ class HistoryEntry(models.Model):
 
 
 class Reservable(Exposing):
-    """By name, so that a deleted user or group does not open the object: an unknown name admits no one."""
+    """Reserved for the users and groups that had these names when they were entered. A name of which no key
+    is known admits no one, so that a deleted user or group does not open the object."""
 
     reserved_for = JSONTextField(
         default=list,
@@ -227,16 +231,31 @@ class Reservable(Exposing):
         help_text="Users and groups that may use it, such as user:ada and group:Finance. Empty: everyone "
         "who may use workflows.",
     )
+    reserved_keys = JSONTextField(
+        default=dict, db_default={}, editable=False, help_text="By name, the key such as user:7, or empty."
+    )
 
     class Meta:
         abstract = True
 
+    def save(self, *args: Any, **kwargs: Any) -> None:
+        fields = kwargs.get("update_fields")
+        if fields is None or "reserved_for" in fields:
+            known = self.reserved_keys
+            new = find_keys(name for name in self.reserved_for if name not in known)
+            self.reserved_keys = {name: known.get(name) or new.get(name, "") for name in self.reserved_for}
+            kwargs |= {} if fields is None else {"update_fields": {*fields, "reserved_keys"}}
+        super().save(*args, **kwargs)
+
+    @property
+    def admitted(self) -> Person:
+        return frozenset(self.reserved_keys.get(name, "") for name in self.reserved_for)
+
     def clean(self) -> None:
         super().clean()
         kept = set(self._stored_reservation())
-        if isinstance(self.reserved_for, list) and (
-            unknown := find_unknown([name for name in self.reserved_for if name not in kept])
-        ):
+        new = set(self.reserved_for) - kept if isinstance(self.reserved_for, list) else set()
+        if unknown := sorted(new - find_keys(new).keys()):
             raise ValidationError({"reserved_for": f"These do not exist: {', '.join(unknown)[:500]}."})
         self.reserved_for = sorted(set(self.reserved_for))
 

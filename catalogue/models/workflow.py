@@ -25,7 +25,7 @@ from catalogue.models.source import Source
 from catalogue.naming import RESERVED, spellings
 from catalogue.presentation import CURATORS_HINTS, MAX_ICON_CHARACTERS, Unusable, check_icon_address
 from catalogue.served_schemas import serve_schema
-from connectors.definitions import MAX_SECONDS
+from connectors.definitions import MAX_SECONDS, OUTPUT_SCHEMA
 from connectors.protocol import WorkflowRef
 
 TOOL_NAME = RegexValidator(
@@ -192,7 +192,13 @@ class Workflow(Exposing):
         max_length=255,
         blank=True,
         editable=False,
-        help_text="What its name or title can be mistaken for: a built-in tool, or one of another source.",
+        help_text="What its name or title can be mistaken for: a built-in tool, or another workflow.",
+    )
+    warning = models.TextField(
+        blank=True,
+        db_default="",
+        editable=False,
+        help_text="Excerpts of the engine's texts that may be instructions to agents.",
     )
     hints = JSONTextField(
         default=dict, editable=False, help_text="The engine's own MCP hints: {readOnlyHint: true, ...}."
@@ -468,6 +474,12 @@ class Workflow(Exposing):
         return shown
 
     @property
+    def declared_output_schema(self) -> dict[str, Any] | None:
+        """Also of results that are not objects, which MCP does not promise."""
+        schema = self.output_schema or self.metadata.get(OUTPUT_SCHEMA)
+        return schema if isinstance(schema, dict) else None
+
+    @property
     def promised_output_schema(self) -> dict[str, Any] | None:
         """What results are validated against; None where the schema only describes them."""
         promises = self.metadata.get("output_is_promised", True) or self.source.config.get(
@@ -547,3 +559,9 @@ class Review(models.Model):
 
     def __str__(self) -> str:
         return str(self.workflow)
+
+    @property
+    def state(self) -> str:
+        """For the history, such as `held 5f1d09c2ab34`."""
+        state = "new" if self.kind == self.Kind.NEW else "turned down" if self.kept_at else "held"
+        return f"{state} {self.offer_hash[:12]}"

@@ -1,6 +1,7 @@
 """The settings that change at run time, and all that curators decide as one file."""
 
 from collections.abc import Mapping
+from functools import cache
 from typing import IO, Any
 
 from django.http import HttpResponse
@@ -24,9 +25,12 @@ from catalogue.audit import record_export
 from catalogue.configuration import (
     FILE_NAME,
     MEDIA_TYPE,
+    ROWS,
     SECTIONS,
     CatalogueFile,
+    Curated,
     export_catalogue,
+    row_of,
     sections_for,
 )
 from catalogue.history import actor_of
@@ -38,7 +42,7 @@ from catalogue.imports.configuration import (
     rights_of,
 )
 from catalogue.models import ProductSettings
-from catalogue.permissions import Access
+from catalogue.permissions import Access, demand_of_staff
 from catalogue.rest.base import (
     NOT_VALID,
     BoundedJSONParser,
@@ -211,8 +215,20 @@ class SettingSerializer(serializers.Serializer[product_settings.LiveSetting]):
     description = serializers.CharField()
 
 
+@cache
+def _serializer_of(curated: Curated) -> type[StrictSerializer]:
+    """Of a model that has one row, which is a section of the configuration file too."""
+    meta = type("Meta", (), {"model": curated.model, "fields": curated.fields})
+    bases = (StrictSerializer, serializers.ModelSerializer)
+    return type(f"{curated.model.__name__}Serializer", bases, {"Meta": meta, "__module__": __name__})
+
+
 class SettingsSerializer(serializers.Serializer[Any]):
     settings = SettingSerializer(many=True)
+
+    def get_fields(self) -> dict[str, Any]:
+        rows = {name: _serializer_of(curated)(required=False) for name, curated in ROWS.items()}
+        return {**super().get_fields(), **rows}
 
 
 def _field(setting: product_settings.LiveSetting) -> serializers.Field[Any, Any, Any, Any]:
@@ -231,6 +247,7 @@ SettingsChangeSerializer = type(
         "__doc__": "The settings to change; null restores the environment's value.",
         "__module__": __name__,
         **{name: _field(setting) for name, setting in product_settings.live_settings().items()},
+        **{name: _serializer_of(curated)(required=False) for name, curated in ROWS.items()},
     },
 )
 
@@ -252,7 +269,7 @@ class SettingsViewSet(ApiViewSet[ProductSettings]):
         responses=SettingsSerializer,
     )
     def retrieve(self, request: Request) -> Response:
-        return Response(_settings())
+        return Response(_settings(request))
 
     @extend_schema(
         operation_id="settings_update",
@@ -262,7 +279,10 @@ class SettingsViewSet(ApiViewSet[ProductSettings]):
         responses=SettingsSerializer,
     )
     def partial_update(self, request: Request) -> Response:
-        body = self.read_body(SettingsChangeSerializer)
+        body = self.read_body(SettingsChangeSerializer, partial=True)
+        rows = {ROWS[name].model: body.pop(name) for name in ROWS if name in body}
+        for model in rows:
+            demand_of_staff(request, f"{model._meta.app_label}.change_{model._meta.model_name}")
         row = product_settings.settings_row()
         token: Any = request.auth
         by = f"user {request.user.get_username()}" if token is None else f"token {token.caller.name}"
@@ -273,8 +293,13 @@ class SettingsViewSet(ApiViewSet[ProductSettings]):
             raise Refusal.invalid(NOT_VALID, problems) from None
         if phrases:
             self.record(f"Changed {'; '.join(phrases)}.", row)
-        return Response(_settings())
+        for model, values in rows.items():
+            changed = model._default_manager.update_or_create(pk=row_of(model).pk, defaults=values)[0]
+            self.record(f"Changed {', '.join(values)}.", changed)
+        return Response(_settings(request))
 
 
-def _settings() -> Any:
-    return SettingsSerializer({"settings": product_settings.live_settings().values()}).data
+def _settings(request: Request) -> Any:
+    shown = ROWS if request.auth is not None else sections_for(request.user, ROWS)
+    rows = {name: row_of(ROWS[name].model) for name in shown}
+    return SettingsSerializer({"settings": product_settings.live_settings().values(), **rows}).data

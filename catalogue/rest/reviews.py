@@ -15,7 +15,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from catalogue.access import Scope
-from catalogue.drift import Difference, describe_differences
+from catalogue.drift import Difference, describe_differences, kinds_held
 from catalogue.exposure import Placement
 from catalogue.history import actor_of
 from catalogue.models import Review, Source, Workflow
@@ -24,12 +24,15 @@ from catalogue.rest import base
 from catalogue.rest.views import ApiViewSet
 from catalogue.review import (
     ACCEPTABLE,
+    KINDS,
     Decided,
     Offers,
     accept_offers,
     differences_of,
+    differing_only_in,
     keep_accepted,
     offers_of,
+    warning_of_review,
 )
 
 TOOL_NAME = "[A-Za-z0-9_.-]+"
@@ -50,11 +53,23 @@ class ReviewSerializer(serializers.Serializer[Review]):
         source="offer_hash", help_text="Identifies the engine's current version. A decision must name it."
     )
     told = serializers.SerializerMethodField(help_text="What changed, in one line; empty for a new workflow.")
+    warning = serializers.SerializerMethodField(
+        help_text="Words by which its new texts, or all of a new workflow, may try to command agents."
+    )
+    differs_in = serializers.SerializerMethodField(
+        help_text="The kinds of the differences that need a decision."
+    )
     held_since = serializers.DateTimeField()
     kept_at = serializers.DateTimeField(allow_null=True, help_text="When it was turned down.")
 
     def get_told(self, review: Review) -> str:
         return describe_differences(self._differences(review))
+
+    def get_warning(self, review: Review) -> str:
+        return warning_of_review(review, self._differences(review))
+
+    def get_differs_in(self, review: Review) -> list[str]:
+        return kinds_held(self._differences(review))
 
     def _differences(self, review: Review) -> list[Difference]:
         return differences_of(review, self.context["placement"])
@@ -67,6 +82,7 @@ class DifferenceSerializer(serializers.Serializer[Any]):
     told = serializers.CharField(
         source="text", help_text="In words, such as: new required argument `password`."
     )
+    kind = serializers.CharField(help_text="Such as `tags` or `argument-added`; `only` filters by it.")
     old = serializers.JSONField(help_text="Null where there was nothing.")
     new = serializers.JSONField()
     harmless = serializers.BooleanField(help_text="The policy `careful` would have let this one through.")
@@ -114,9 +130,7 @@ class DecisionSerializer(base.StrictSerializer):
     source = serializers.CharField(  # type: ignore[assignment]
         required=False, max_length=64, help_text="With `all`: the source's name."
     )
-    all = serializers.BooleanField(
-        default=False, help_text="Everything that awaits review at the source, in its current version."
-    )
+    all = serializers.BooleanField(default=False, help_text="Everything that awaits review at the source.")
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         if attrs["all"] == bool(attrs.get("offers")) or attrs["all"] != bool(attrs.get("source")):
@@ -127,9 +141,15 @@ class DecisionSerializer(base.StrictSerializer):
 
 
 class AcceptanceSerializer(DecisionSerializer):
-    """Several at once, or single fields of several."""
+    """Several at once, or single fields of several, with their reviewed offers; `all` is refused."""
 
     fields = _fields()  # type: ignore[assignment]
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        if attrs["all"]:
+            told = "Nothing is accepted unseen: list the reviews, and give the `offers` that you reviewed."
+            raise serializers.ValidationError({"all": [told]})
+        return super().validate(attrs)
 
 
 class DecidedSerializer(serializers.Serializer[Decided]):
@@ -150,6 +170,11 @@ class DecidedSerializer(serializers.Serializer[Decided]):
 class ReviewFilters(django_filters.FilterSet):  # type: ignore[misc]
     source = django_filters.CharFilter(field_name="workflow__source__name", label="The source's name.")
     kind = django_filters.ChoiceFilter(choices=Review.Kind.choices)
+    only = django_filters.MultipleChoiceFilter(
+        choices=[(kind, kind) for kind in KINDS],
+        method="filter_only",
+        label="Only these kinds of differences need a decision.",
+    )
     kept = base.StrictBooleanFilter(
         field_name="kept_at",
         lookup_expr="isnull",
@@ -157,6 +182,9 @@ class ReviewFilters(django_filters.FilterSet):  # type: ignore[misc]
         label="Turned down; without this parameter only what awaits a decision is listed.",
     )
     ordering = base.StableOrdering(fields=["held_since", ("workflow__tool_name", "workflow")])
+
+    def filter_only(self, reviews: QuerySet[Review], name: str, kinds: list[str]) -> QuerySet[Review]:
+        return differing_only_in(reviews, kinds)
 
 
 Decision = Callable[..., Decided]
@@ -252,7 +280,6 @@ class ReviewViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet
         },
         examples=[
             OpenApiExample("Some", {"offers": {"report_1": "5f1d..."}}, request_only=True),
-            OpenApiExample("All of a source", {"source": "orders", "all": True}, request_only=True),
             OpenApiExample(
                 "New words, not the new schema",
                 {"offers": {"report_1": "5f1d..."}, "fields": ["description"]},
@@ -290,8 +317,6 @@ class ReviewViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet
         decision = self.read_body(body)
         offers, unknown = _offers(decision)
         how: dict[str, Any] = {"fields": decision["fields"]} if "fields" in decision else {}
-        if decision["all"] and decide is accept_offers:
-            how["awaiting"] = offers
         decided = decide(offers, by=actor_of(self.request), **how)
-        decided.nothing_held += [*unknown, *decided.turned_down]
+        decided.nothing_held += unknown
         return Response(DecidedSerializer(decided).data)

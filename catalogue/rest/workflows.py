@@ -89,7 +89,7 @@ class UpstreamSerializer(LayerMixin, serializers.ModelSerializer[Workflow]):
         model = Workflow
         fields: tuple[str, ...] = (
             "id", "name", "description", "category", "version", "author", "tags", "execution_type",
-            "resembles", "first_seen_at", "changed_at", "missing_since",
+            "resembles", "warning", "first_seen_at", "changed_at", "missing_since",
         )  # fmt: skip
         read_only_fields = fields
 
@@ -405,6 +405,14 @@ class ChangedSerializer(serializers.Serializer[Any]):
     changed = serializers.IntegerField(help_text="How many were not in that state before.")
 
 
+class EnabledSerializer(ChangedSerializer):
+    warned = serializers.ListField(
+        child=serializers.CharField(),
+        required=False,
+        help_text="Tool names of those of them with an `upstream.warning`: review their texts.",
+    )
+
+
 class ExposureFilters(django_filters.FilterSet):  # type: ignore[misc]
     source = django_filters.CharFilter(field_name="source__name", label="The source's name.")
     exposed = StrictBooleanFilter(method="filter_exposed", label="Agents see it and may call it.")
@@ -435,6 +443,10 @@ class WorkflowFilters(ExposureFilters):
     cached = ChosenFilter(Workflow.objects.cached, label="Calls may be answered with an earlier result.")
     needs_description = ChosenFilter(
         Workflow.objects.undescribed, label="Has no description, neither the engine's nor a curator's."
+    )
+    warned = ChosenFilter(
+        lambda: Workflow.objects.exclude(warning=""),
+        label="Has texts that may be instructions to agents, as `upstream.warning` says.",
     )
     review = django_filters.ChoiceFilter(
         choices=Review.Kind.choices, method="filter_review", label="Awaits review as this."
@@ -625,9 +637,9 @@ class WorkflowViewSet(TableMixin[Workflow], mixins.RetrieveModelMixin):
     @extend_schema(
         operation_id="workflows_enable_many",
         summary="Enable workflows of a source",
-        description="All or none: an unknown name changes nothing.",
+        description="All or none: an unknown name changes nothing. List them with `warned=true` before.",
         request=SelectionSerializer,
-        responses=CHANGED,
+        responses=CHANGED | {200: EnabledSerializer},
         examples=[
             OpenApiExample("All", {"source": "orders", "all": True}, request_only=True),
             OpenApiExample("Some", {"source": "orders", "names": ["text_statistics"]}, request_only=True),
@@ -635,7 +647,10 @@ class WorkflowViewSet(TableMixin[Workflow], mixins.RetrieveModelMixin):
     )
     @action(detail=False, methods=["post"], url_path="enable", url_name="enable-many")
     def enable_many(self, request: Request) -> Response:
-        return Response({"changed": curation.enable_workflows(self._chosen(), by=actor_of(request))})
+        chosen = self._chosen()
+        warned = list(chosen.filter(enabled=False).exclude(warning="").values_list("tool_name", flat=True))
+        changed = curation.enable_workflows(chosen, by=actor_of(request))
+        return Response({"changed": changed} | ({"warned": warned} if warned else {}))
 
     @extend_schema(
         operation_id="workflows_disable_many",

@@ -105,6 +105,9 @@ class DatabaseWrapper(base.DatabaseWrapper):
         if pool is not None and (outage := _outages.get(pool)) is not None:
             outage.end_or_raise(partial(self.Database.connect, **conn_params))
             _outages.pop(pool, None)
+        elif pool is not None and pool not in _alive_at:
+            # The pool would try for seconds before it says that the server refuses.
+            self.Database.connect(**conn_params).close()
         try:
             return super().get_new_connection(conn_params)
         except PoolTimeout:

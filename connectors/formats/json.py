@@ -30,7 +30,7 @@ MOST_CUTS_TOKENS = 500_000
 """Brackets and strings of a listing that is searched for deep values: about a second."""
 TOKEN = re.compile(STRING.pattern + rb"|[\[\]{}]", re.DOTALL)
 LARGE = 200_000  # Bytes from which the faster parser is worth its checks
-BEYOND_ASCII = re.compile(r"[^\n -~]")
+BEYOND_ASCII = re.compile(r"[^\t\n -~]")
 WITHOUT_SHAPE = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\ufe00-\ufe0e\uffa0\U000e0100-\U000e01ef]"
 )
@@ -88,6 +88,17 @@ def _object_without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         repeated = next(name for name, times in Counter(name for name, _ in pairs).items() if times > 1)
         raise UnreadableJSON(f"An object has the name {json.dumps(repeated[:SHOWN_NAME])} more than once.")
     return made
+
+
+def find_repetition(data: bytes) -> str:
+    """A sentence if an object of the valid JSON has a name twice; else empty."""
+    try:
+        NOTICING.decode(data.decode())
+    except UnreadableJSON as problem:
+        return str(problem)
+    except (ValueError, RecursionError):
+        pass  # Whoever reads it says so.
+    return ""
 
 
 def find_halves(value: Any, place: str = "") -> Iterator[tuple[str, str]]:
@@ -242,6 +253,7 @@ def _finite(digits: str) -> float:
 
 
 ENCODE = json.JSONEncoder(separators=(",", ":")).encode
+NOTICING = json.JSONDecoder(object_pairs_hook=_object_without_repetition)
 DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite)
 
 
@@ -259,7 +271,10 @@ def write_json(value: Any) -> str:
 def readable_json(value: Any) -> str:
     """For people who must see everything: invisible characters and those that change the direction of the
     text are escaped."""
-    text = json.dumps(value, ensure_ascii=False, indent=2)
+    return with_escapes(json.dumps(value, ensure_ascii=False, indent=2))
+
+
+def with_escapes(text: str) -> str:
     return BEYOND_ASCII.sub(lambda one: one[0] if is_visible(one[0]) else json.dumps(one[0])[1:-1], text)
 
 

@@ -40,6 +40,7 @@ SYNTAX = (  # By PyYAML's messages, which may quote the text
     ("did not find expected", "the indentation does not match the lines above"),
 )
 MAX_BYTES = 1_048_576
+FREE_VALUES = 10_000  # With its aliases expanded, a text may have so many, or as many as it has bytes
 SHOWN_KEY = 80
 Path = tuple[str | int, ...]
 WORDS = {
@@ -115,11 +116,11 @@ Node = Scalar | ListNode | Mapping
 """An alias is its anchor's node, so that a short text may stand for very many values."""
 
 
-def compose(content: bytes, *, max_bytes: int, max_depth: int, fast: bool) -> tuple[Node, list[Problem]]:
-    """The text's document, and problems such as unsupported tags. Raises UnusableText. `fast`: by libyaml,
-    whose errors are less specific."""
-    if len(content) > max_bytes:
-        raise _stop(1, f"larger than the maximum of {max_bytes:,} bytes")
+def compose(content: bytes, limits: "Limits", *, fast: bool) -> tuple[Node, list[Problem]]:
+    """The text's document, and problems such as unsupported tags. Raises UnusableText, and TooManyValues if
+    aliases stand for more values than the limit. `fast`: by libyaml, whose errors are less specific."""
+    if len(content) > limits.bytes:
+        raise _stop(1, f"larger than the maximum of {limits.bytes:,} bytes")
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -131,10 +132,18 @@ def compose(content: bytes, *, max_bytes: int, max_depth: int, fast: bool) -> tu
         line = text.count("\n", 0, error.position) + 1
         raise _stop(line, "a control character or an invalid character") from None
     try:
-        composer = _Composer(loader, max_depth)
-        return composer.document(), composer.problems
+        composer = _Composer(loader, limits.depth)
+        root = composer.document()
     finally:
         loader.dispose()
+    # Before they are expanded: reading and checking values costs far more than counting them.
+    if composer.has_aliases:
+        if (weight := _weigh(root, {})) > limits.parts:
+            message = f"more than {limits.parts:,} values, or more than {limits.depth} levels"
+            raise TooManyValues([Problem(1, "", message)])
+        if weight > max(FREE_VALUES, len(content)):
+            raise _stop(1, "its aliases ('*') repeat too much; write out what differs")
+    return root, composer.problems
 
 
 def is_number(text: str) -> bool:
@@ -151,6 +160,7 @@ class _Composer:
         self._loader = loader
         self._max_depth = max_depth
         self._anchors: dict[str, Node] = {}
+        self.has_aliases = False
         self._braces: list[Any] = []
         self._line = 1
 
@@ -184,6 +194,7 @@ class _Composer:
         if isinstance(event, yaml.AliasEvent):
             if event.anchor not in self._anchors:
                 raise _stop(_line_of(event), "'*' refers to an unknown anchor; put the text in quotes")
+            self.has_aliases = True
             return self._anchors[event.anchor]
         if event.tag is not None:
             message = "tags such as '!' are not supported; put the text in quotes"
@@ -261,7 +272,7 @@ def read_document(
     """Read one YAML document. Raises UnusableText for text that is not usable YAML. Problems do not name keys
     below `private`, which may be a misplaced secret. `fast`: by libyaml, whose errors are less
     specific."""
-    root, problems = compose(content, max_bytes=limits.bytes, max_depth=limits.depth, fast=fast)
+    root, problems = compose(content, limits, fast=fast)
     return _Reader(problems, private, limits).document(root)
 
 
@@ -269,18 +280,18 @@ def read_values(content: bytes, *, limits: Limits, object_of: ObjectOf) -> Any:
     """The values of a third party's text, without lines, by libyaml. `object_of` makes objects from pairs,
     also with duplicate keys; `<<` merges; numbers unknown to JSON stay texts. Raises UnusableText, and
     TooManyValues before it reads more than the limit."""
-    root, _ = compose(content, max_bytes=limits.bytes, max_depth=limits.depth, fast=True)
-    if _count(root, {}) > limits.parts:
-        raise TooManyValues([Problem(1, "", f"more than {limits.parts:,} values")])
+    root, _ = compose(content, limits, fast=True)
     return _LenientReader(limits, object_of).document(root).value
 
 
-def _count(node: Node, known: dict[int, int]) -> int:
+def _weigh(node: Node, known: dict[int, int]) -> int:
+    """Values and keys, and each 100 characters of them; an alias counts like what it repeats."""
+    if isinstance(node, Scalar):
+        return 1 + len(node.text) // 100
     if id(node) not in known:
-        # An alias within its own anchor has no end: reading refuses it as too deep.
-        known[id(node)] = 0
-        inner = [] if isinstance(node, Scalar) else node.items if isinstance(node, ListNode) else node.values
-        known[id(node)] = 1 + sum(_count(one, known) for one in inner)
+        # In the order of the text, in which an anchor precedes its aliases: a chain of them is no recursion.
+        inner = node.items if isinstance(node, ListNode) else [one for pair in node.entries for one in pair]
+        known[id(node)] = 1 + sum(_weigh(one, known) for one in inner)
     return known[id(node)]
 
 

@@ -9,7 +9,7 @@ from functools import cached_property, lru_cache
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import quote, unquote
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
 
 from connectors.definitions import MAX_SECONDS
 from connectors.errors import Misconfigured, Rejected
@@ -304,11 +304,12 @@ class ToolConfig(_Declaration):
     timeout_seconds: int | None = Field(default=None, ge=1, le=MAX_SECONDS)
     cache_seconds: int | None = Field(default=None, ge=1, le=MAX_SECONDS)
 
-    @model_validator(mode="after")
-    def _arguments_are_an_object(self) -> Self:
-        if self.input_schema.get("type", "object") != "object":
+    @field_validator("input_schema")
+    @classmethod
+    def _arguments_are_an_object(cls, schema: dict[str, Any]) -> dict[str, Any]:
+        if schema.get("type", "object") != "object":
             raise ValueError('input_schema must be of the type "object"')
-        return self
+        return schema
 
 
 @dataclass(frozen=True, slots=True)

@@ -183,11 +183,13 @@ def _abort(transport: Any) -> None:
 
 
 def _spelt_out(url: httpx2.URL) -> URL:
-    """127.1 becomes the address that resolvers take it for, which aiohttp would not do."""
-    host = url.host
+    """127.1 and 127.0.0.1. become the address that resolvers take them for, which aiohttp would not do."""
+    host = url.host.removesuffix(".")
     with contextlib.suppress(OSError):
-        if host.replace(".", "").isdigit() and (spelt := socket.inet_ntoa(socket.inet_aton(host))) != host:
-            url = url.copy_with(host=spelt)
+        if host.replace(".", "").isdigit():
+            url = url.copy_with(host=socket.inet_ntoa(socket.inet_aton(host)))
+        elif host == "localhost":
+            url = url.copy_with(host=host)
     return URL(f"{url.scheme}://{url.netloc.decode()}{url.raw_path.decode()}", encoded=True)
 
 

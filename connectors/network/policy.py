@@ -232,8 +232,8 @@ class AddressPolicy:
 
 
 def _parsed(address: str) -> IPAddress:
-    """Without its zone. Raises ValueError for a name."""
-    return ip_address(address.partition("%")[0])
+    """Without its zone and the dot of a complete name. Raises ValueError for a name."""
+    return ip_address(address.partition("%")[0].removesuffix("."))
 
 
 ENGINE_ADDRESSES = AddressPolicy()

@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import Field, SecretStr, ValidationError, ValidationInfo, field_validator
 
-from connectors.definitions import Interaction, RejectedDefinition, WorkflowDefinition
+from connectors.definitions import OUTPUT_SCHEMA, Interaction, RejectedDefinition, WorkflowDefinition
 from connectors.errors import Misconfigured
 from connectors.formats import yaml
 from connectors.formats.yaml import MAX_BYTES, Path, Problem, UnusableText, message_of, suggest
@@ -309,7 +309,10 @@ class WorkflowReading:
             "cache_seconds": seconds_cached(declared, self.cache),
             "queries": self._interactions(declared.queries, (*place, "queries")),
             "signals": self._interactions(declared.signals, (*place, "signals")),
-            "metadata": {METADATA_KEY: self._settings(declared, input_schema, place)},
+            "metadata": {
+                METADATA_KEY: self._settings(declared, input_schema, place),
+                **_typed(declared.output),
+            },
         }
         try:
             definition = WorkflowDefinition.model_validate(said)
@@ -333,7 +336,7 @@ class WorkflowReading:
         return _said(title=_title(declared)) | {"type": "object"}
 
     def _output_schema(self, declared: OutputDeclaration | None, place: Path) -> Schema | None:
-        """Only for declared fields: a type's name cannot be validated."""
+        """Only for declared fields, which are a promise. See `_typed` for a type without them."""
         if declared is None or declared.fields is None:
             return None
         fields = (*place, "fields")
@@ -424,6 +427,23 @@ def _title(declared: InputDeclaration | OutputDeclaration) -> str | None:
 
 def _takes_input(declared: InputDeclaration) -> bool:
     return (declared.type or "").lower() != NO_INPUT and bool(declared.type or declared.fields)
+
+
+JSON_TYPES = {
+    **dict.fromkeys(("string", "number", "integer", "boolean", "array", "object")),
+    **dict.fromkeys(("int", "int32", "int64"), "integer"),
+    **dict.fromkeys(("float", "float32", "float64", "double"), "number"),
+    "bool": "boolean", "list": "array", "map": "object", "dict": "object",
+}  # fmt: skip
+
+
+def _typed(output: OutputDeclaration | None) -> dict[str, Schema]:
+    """As metadata, the schema of a result of a known type: results are checked against it, and delivered
+    whether they match or not. Other names are of types that only the workflow knows."""
+    if output is None or output.type is None or output.fields is not None:
+        return {}
+    name = "array" if output.type.startswith("[]") else output.type.lower().partition("[")[0]
+    return {OUTPUT_SCHEMA: {"type": JSON_TYPES[name] or name}} if name in JSON_TYPES else {}
 
 
 def _description(declared: WorkflowDeclaration) -> str:

@@ -18,6 +18,7 @@ from connectors.definitions import (
     explain,
     not_an_object,
     readable,
+    runs_as_script,
 )
 from connectors.errors import InvalidAnswer, NotFound, Rejected, Unsupported
 from connectors.formats.json import TooDeep
@@ -184,4 +185,6 @@ def _template_problem(template: str) -> str:
         parsed = UriTemplate.parse(template, max_length=LONGEST_ADDRESS)
     except InvalidUriTemplate as error:
         return f"its template cannot be used: {error}"[:1000]
+    if runs_as_script(template):
+        return "its addresses are scripts"
     return "" if parsed.variable_names else "its template has no variable"

@@ -1,6 +1,7 @@
 """Requests for input and log messages that a server sends to callers during their calls."""
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -22,6 +23,8 @@ CAPABILITY_OF = {
 PASSED_ON = {"none": (), "elicitation": ("elicitation",), "all": ("elicitation", "sampling", "roots")}
 DECLARED: dict[str, dict[str, Any]] = {"elicitation": {"form": {}, "url": {}}, "sampling": {}, "roots": {}}
 CALL = "workflow-catalogue/call"  # In `_meta` of a server's request: the call on whose stream it came
+PAGE = re.compile(r"https?://([a-z0-9.-]+|\[[0-9a-f:.]+\])(:\d+)?([/?#][!-~]*)?", re.IGNORECASE)
+"""Without a user name, which people could take for the host."""
 FOR_CALLERS = {"tools/call", "prompts/get", "resources/read", "completion/complete"}
 MOST_AT_ONCE = 10
 MOST_BYTES = 100_000  # Of all questions of a round
@@ -113,7 +116,7 @@ class Questions:
         if method != "elicitation/create":
             return True
         mode = str(params.get("mode", "form"))
-        if mode == "url" and not str(params.get("url")).lower().startswith(("https://", "http://")):
+        if mode == "url" and not PAGE.fullmatch(str(params.get("url"))):
             return False
         # An empty capability means forms.
         return mode in (capability or {"form": {}})

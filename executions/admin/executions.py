@@ -265,6 +265,7 @@ CANCEL_MESSAGES = {
     CancelOutcome.REQUESTED: messages.info,
     CancelOutcome.ALREADY_FINISHED: messages.warning,
     CancelOutcome.NOT_SUPPORTED: messages.error,
+    CancelOutcome.REFUSED: messages.error,
 }
 SIGNED_OUT = '<p role="alert" class="mb-6">You are signed out. Reload the page to see the latest state.</p>'
 GONE = '<p role="alert" class="mb-6">The record of this execution has been removed.</p>'

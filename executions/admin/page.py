@@ -37,10 +37,11 @@ from catalogue.admin.rendering import (
 )
 from catalogue.audit import record_export
 from catalogue.history import actor_of
+from catalogue.http_tools import is_http_tool
 from catalogue.long_lists import begin_at
 from catalogue.models import Source, Toolset, Workflow
 from catalogue.naming import counted
-from catalogue.schemas import find_argument_problems
+from catalogue.schemas import find_argument_problems, find_schema_problem
 from connectors.http_tools.tool import HTTPRequestSpec, HTTPResponseSpec
 from executions.models import Execution, ExecutionPayload, State
 from executions.models.execution import ACTIVE, recorded_source_names
@@ -360,16 +361,17 @@ def _progress_bar(execution: Execution) -> SafeString | str:
 def _schema_violations(execution: Execution, payload: ExecutionPayload | None) -> str:
     """How the output violates a schema that is only documentation; the caller received it anyway."""
     workflow = execution.workflow
-    if workflow is None or workflow.output_schema is None or workflow.promised_output_schema is not None:
+    if workflow is None or workflow.promised_output_schema is not None:
+        return ""
+    if (schema := workflow.declared_output_schema) is None or find_schema_problem(schema):
         return ""
     if execution.state != State.COMPLETED or payload is None or payload.output is None or payload.cut:
         return ""
-    if not (problems := find_argument_problems(workflow.output_schema, payload.output)):
+    if not (problems := find_argument_problems(schema, payload.output)):
         return ""
     listed = "\n".join(problem.of("(output)") for problem in problems[:SHOWN_PROBLEMS])
-    return (
-        f"The result was delivered, but it does not match the output schema that the API documents:\n{listed}"
-    )
+    by = "the API documents" if is_http_tool(workflow) else "its definition declares"
+    return f"The result was delivered, but it does not match the output schema that {by}:\n{listed}"
 
 
 def _progress_facts(execution: Execution) -> Facts:

@@ -9,6 +9,7 @@ from django.db import models
 from django.db.models import Q
 from django.utils import timezone
 
+from audit.models import Entry, Proven
 from catalogue.models import Workflow
 
 
@@ -29,7 +30,7 @@ class ApprovalQuerySet(models.QuerySet["Approval"]):
         return self.filter(pk__in=asked.union(decided))
 
 
-class Approval(models.Model):
+class Approval(Proven):
     """Why an execution needs approval, and the outcome; one row for each such call."""
 
     class State(models.TextChoices):
@@ -71,6 +72,7 @@ class Approval(models.Model):
         help_text="The earlier approval that allowed it to run without a new one.",
     )
 
+    may_change = ("expires_at", "asked_by", "standing")  # The last two if they go
     objects = ApprovalQuerySet.as_manager()
 
     class Meta:
@@ -96,7 +98,7 @@ class Approval(models.Model):
         return self.is_waiting and self.execution.is_unanswered
 
 
-class ApprovalDecision(models.Model):
+class ApprovalDecision(Proven):
     """One person's answer."""
 
     class Verdict(models.TextChoices):
@@ -113,6 +115,8 @@ class ApprovalDecision(models.Model):
     )
     at = models.DateTimeField(default=timezone.now)
 
+    may_change = ("user",)  # If it goes
+
     class Meta:
         ordering = ("at", "pk")
         default_permissions = ()
@@ -122,7 +126,7 @@ class ApprovalDecision(models.Model):
         return f"{self.user_name} {self.get_verdict_display()}"
 
 
-class StandingApproval(models.Model):
+class StandingApproval(Proven):
     """Until then, the same caller may repeat the call with the same content."""
 
     binding = models.CharField(max_length=64)
@@ -136,6 +140,8 @@ class StandingApproval(models.Model):
     until = models.DateTimeField()
     revoked_at = models.DateTimeField(null=True)
     revoked_by = models.CharField(max_length=150, blank=True)
+
+    may_change = ("revoked_at", "revoked_by")
 
     class Meta:
         ordering = ("-granted_at", "-pk")
@@ -151,6 +157,13 @@ class StandingApproval(models.Model):
     @staticmethod
     def valid_now() -> Q:
         return Q(revoked_at=None, until__gt=timezone.now())
+
+    @property
+    def was_revoked(self) -> bool:
+        """As the audit has it; also of the row that this one is a copy of."""
+        ours = Q(subject=f"executions.standingapproval:{self.pk}")
+        ours |= Q(details__contains=self.binding, at__gte=self.granted_at)
+        return Entry.objects.filter(ours, event="approval.revoked").exists()
 
     @property
     def is_valid(self) -> bool:

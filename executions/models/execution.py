@@ -4,11 +4,12 @@ reads."""
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import uuid
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Self, TypeVar
 
 from django.conf import settings
@@ -17,6 +18,7 @@ from django.db import connection, models
 from django.db.models import Q
 from django.utils import timezone
 
+from audit.models import ProofField, is_proof, make_proof
 from catalogue import long_lists
 from catalogue.access import Caller
 from catalogue.fields import JSONTextField
@@ -24,6 +26,7 @@ from catalogue.models import Recorded, Workflow
 from connectors.network.redaction import printable
 from connectors.protocol import RunRef
 
+ASKED_BY = "user_id"  # The key in `metadata` of the user that the caller acts for
 SAID_BY = "said_by"  # The name in `metadata` of the administrator who resolved the run by hand
 
 
@@ -352,12 +355,12 @@ class ExecutionRecord(models.Model):
     @property
     def cancel_progress(self) -> CancelProgress | None:
         """None if no cancellation was requested."""
-        if self.cancel_requested_at is None:
-            return None
-        if self.state == State.CANCELLED:
+        if self.state == State.CANCELLED and self.cancel_requested_at is not None:
             return CancelProgress.CONFIRMED
         if self.cancel_refusal:
             return CancelProgress.REFUSED
+        if self.cancel_requested_at is None:
+            return None
         if self.is_final:
             return CancelProgress.TOO_LATE
         return CancelProgress.REQUESTED if self.cancel_sent_at is None else CancelProgress.SENT
@@ -376,6 +379,14 @@ class ExecutionRecord(models.Model):
         if self.state != State.RUNNING or not self.poll_failure:
             return ""
         return f"The last poll did not return the run's state: {self.poll_failure}"
+
+    @property
+    def problems(self) -> list[str]:
+        """Sentences about a run that goes on: why its last poll or its cancellation failed."""
+        found = [self.poll_problem] if self.poll_problem else []
+        if self.cancel_refusal and not self.is_settled:
+            found.append(f"The engine did not cancel the run: {self.cancel_refusal}")
+        return found
 
     @property
     def progress_percent(self) -> float | None:
@@ -603,6 +614,7 @@ class WorkerPresence(models.Model):
     """One row, renewed by workers at each tick, or by the one process that stands in for them."""
 
     ONLY = 1
+    NEVER = datetime(1970, 1, 1, tzinfo=UTC)  # In `seen_at`: a worker is alive, and no tick has reached one
     id = models.PositiveSmallIntegerField(primary_key=True, default=ONLY, editable=False)
     seen_at = models.DateTimeField(default=timezone.now, help_text="When the due work was last done.")
     worker_at = models.DateTimeField(
@@ -642,9 +654,17 @@ class ExecutionPayload(models.Model):
         default=False,
         help_text="The output is large and from the result cache: it is stored with the original run.",
     )
+    began_proof = ProofField(help_text="SHA-256 of the input, then a proof of the call.")
+    ended_proof = ProofField(help_text="SHA-256 of output and content, then a proof of the end.")
 
     def __str__(self) -> str:
         return f"payload of {self.pk}"
+
+    def make_proof(self, name: str) -> str | None:
+        row = vars(self.execution)
+        if name == "began_proof":
+            return prove(parts_of_call(row, self.metadata), self.input)
+        return prove_end(row, vars(self)).get(name)
 
     @classmethod
     def from_db(cls, *args: Any, **options: Any) -> ExecutionPayload:
@@ -672,6 +692,42 @@ class ExecutionPayload(models.Model):
             for name, size in too_large.items()
         ]
         return values | dict.fromkeys(too_large) | {"cut": known + cut}, lines
+
+
+DIGEST = 64  # Characters at the beginning of a proof of a payload
+OF_CALL = (
+    "id", "tool_name", "source_name", "upstream_id", "caller", "caller_name", "door", "toolset",
+    "input_characters", "arguments_hash", "created_at",
+)  # fmt: skip
+OF_END = ("id", "state", "run_id", "error_kind", "output_characters", "cached_at", "finished_at")
+
+
+def parts_of_call(row: Mapping[str, Any], metadata: Mapping[str, Any]) -> list[Any]:
+    return ["call", *map(row.__getitem__, OF_CALL), {**metadata, SAID_BY: ""}]
+
+
+def parts_of_end(row: Mapping[str, Any]) -> list[Any]:
+    return ["end", *map(row.__getitem__, OF_END)]
+
+
+def prove(parts: list[Any], *payload: Any) -> str:
+    digest = digest_of_values(*payload)
+    return digest + make_proof([*parts, digest])
+
+
+def prove_end(row: Mapping[str, Any], payload: Mapping[str, Any]) -> dict[str, str]:
+    """The column of the payload; none before the end."""
+    values = payload.get("output"), payload.get("content")
+    return {"ended_proof": prove(parts_of_end(row), *values)} if row["state"] in FINAL else {}
+
+
+def is_proven(proof: str | None, parts: list[Any]) -> bool:
+    digest, proof = (proof or "")[:DIGEST], (proof or "")[DIGEST:]
+    return is_proof(proof, [*parts, digest])
+
+
+def digest_of_values(*values: Any) -> str:
+    return hashlib.sha256("\n".join(map(_encode, values)).encode()).hexdigest()
 
 
 class InputRequest(models.Model):

@@ -2,7 +2,8 @@
 
 PENDING -> STARTING -> RUNNING -> COMPLETED | FAILED | CANCELLED | TIMED_OUT
               \\-> UNCONFIRMED <-/
-UNAPPROVED -> PENDING | FAILED | CANCELLED | TIMED_OUT
+UNAPPROVED <-> PENDING
+UNAPPROVED -> FAILED | CANCELLED | TIMED_OUT
 
 UNAPPROVED: a person must approve it. PENDING: no engine has it yet. STARTING: one may have it, until its
 answer is recorded. States are never assigned: each verb is one compare-and-set UPDATE, and False means that
@@ -27,6 +28,7 @@ from connectors.network.redaction import printable
 from connectors.protocol import RunSnapshot, Started
 from executions.models.execution import (
     ACTIVE,
+    ASKED_BY,
     EVENT_COLUMNS,
     SAID_BY,
     Aftermath,
@@ -42,6 +44,7 @@ from executions.models.statements import adapt_time, carry_out, insertion, inser
 from executions.models.transitions import (
     MESSAGE_CHARACTERS,
     NO_LEASE,
+    ONE_POLL,
     Event,
     Transitions,
     engine_times,
@@ -80,10 +83,10 @@ class Execution(Transitions):
         """Release the lease; a worker continues at `next_attempt_at`."""
         return self._move(ACTIVE, when=models.Q(lease_holder=holder), **NO_LEASE)
 
-    def begin_start(self) -> bool:
+    def begin_start(self, *, when: models.Q | None = None) -> bool:
         """Only for the lease holder, who alone may contact the engine."""
         ours = models.Q(lease_holder=self.lease_holder, cancel_requested_at=None)
-        return self._move([State.PENDING], when=ours, state=State.STARTING)
+        return self._move([State.PENDING], when=ours & (when or models.Q()), state=State.STARTING)
 
     def postpone_start(
         self,
@@ -228,7 +231,7 @@ class Execution(Transitions):
             **NO_LEASE,
         )
 
-    def lose_run(self, why: str, *, kind: ErrorKind = ErrorKind.CONFIGURATION) -> bool:
+    def lose_run(self, why: str, *, kind: ErrorKind = ErrorKind.CONFIGURATION, polled: bool = False) -> bool:
         """The run may continue at the engine, which can no longer be asked about it."""
         return self._move(
             [State.RUNNING],
@@ -237,6 +240,7 @@ class Execution(Transitions):
             state=State.UNCONFIRMED,
             error_kind=kind,
             error=printable(why),
+            **(ONE_POLL if polled else {}),
             **self._answer(timezone.now()),
             **NO_LEASE,
         )
@@ -254,7 +258,7 @@ class Execution(Transitions):
             not_found=0,
             poll_failure="",
             polled_at=now,
-            polls=RawSQL("polls + 1", []),
+            **ONE_POLL,
             **noted,
             **self.shown_by(snapshot),
         )
@@ -320,7 +324,7 @@ class Execution(Transitions):
             not_found=self.not_found + 1 if not_found else 0,
             poll_failure=printable(why),
             polled_at=timezone.now(),
-            polls=RawSQL("polls + 1", []),
+            **ONE_POLL,
         )
 
     def wait_for_next_poll(self, *, next_attempt_at: datetime, release: bool = False) -> bool:
@@ -384,9 +388,14 @@ class Execution(Transitions):
         )
 
     def fail(
-        self, why: str, *, kind: ErrorKind = ErrorKind.EXECUTION, snapshot: RunSnapshot | None = None
+        self,
+        why: str,
+        *,
+        kind: ErrorKind = ErrorKind.EXECUTION,
+        snapshot: RunSnapshot | None = None,
+        polled: bool = False,
     ) -> bool:
-        return self._finish(State.FAILED, snapshot=snapshot, kind=kind, why=why)
+        return self._finish(State.FAILED, snapshot=snapshot, kind=kind, why=why, polled=polled)
 
     def refuse_start(
         self, why: str, *, kind: ErrorKind, answer: dict[str, Any], aftermath: Aftermath | None
@@ -398,8 +407,9 @@ class Execution(Transitions):
     def cancel(self, why: str, *, snapshot: RunSnapshot | None = None) -> bool:
         return self._finish(State.CANCELLED, snapshot=snapshot, kind=ErrorKind.EXECUTION, why=why)
 
-    def time_out(self, why: str, *, snapshot: RunSnapshot | None = None) -> bool:
-        return self._finish(State.TIMED_OUT, snapshot=snapshot, kind=ErrorKind.TIMEOUT, why=why)
+    def time_out(self, why: str, *, snapshot: RunSnapshot | None = None, polled: bool = False) -> bool:
+        kind = ErrorKind.TIMEOUT
+        return self._finish(State.TIMED_OUT, snapshot=snapshot, kind=kind, why=why, polled=polled)
 
     def finish_as_reported(self, snapshot: RunSnapshot) -> bool:
         return self._finish_as_reported(
@@ -408,6 +418,7 @@ class Execution(Transitions):
             payload={"status_answer": snapshot.raw},
             poll_failure="",
             polled_at=timezone.now(),
+            **ONE_POLL,
         )
 
     def request_cancel(self, by: str) -> bool:
@@ -456,6 +467,11 @@ class Execution(Transitions):
             **self._end(state, kind=kind, why=why, snapshot=None),
         )
 
+    def hold_for_approval(self, why: str, *, approval_hash: str) -> bool:
+        """Out of the queue. Its result is not cached."""
+        out = {"state": State.UNAPPROVED, "admitted_at": None, "cache_key": "", **NO_LEASE}
+        return self._move([State.PENDING], ("unapproved", why), ours=True, approval_hash=approval_hash, **out)
+
     def approve(self, why: str) -> bool:
         """Into the queue; its timeout starts again when it is admitted."""
         now = timezone.now()
@@ -489,6 +505,7 @@ class Execution(Transitions):
             [State.RUNNING],
             ("cancel_sent", "The engine was asked to cancel the run."),
             cancel_sent_at=timezone.now(),
+            cancel_refusal="",
         )
 
     def mark_terminate_sent(self, outcome: str) -> bool:
@@ -500,6 +517,15 @@ class Execution(Transitions):
             [State.RUNNING],
             ("cancel_refused", why),
             cancel_sent_at=timezone.now(),
+            cancel_refusal=printable(why),
+        )
+
+    def mark_not_cancellable(self, why: str) -> bool:
+        """Nothing was sent: the engine cannot cancel runs, or its settings are unusable."""
+        return self._move(
+            ACTIVE,
+            ("not_cancelled", why),
+            when=models.Q(cancel_refusal=""),
             cancel_refusal=printable(why),
         )
 
@@ -605,11 +631,15 @@ def insert_execution(
 ) -> None:
     """The row with its payload, its first events and, if it has ended, its line in the statistics."""
     metadata: dict[str, Any] = {"version": workflow.version, "content_hash": workflow.content_hash}
+    if request.caller.user_id is not None:
+        metadata[ASKED_BY] = request.caller.user_id
     if request.client:
         metadata["client"] = request.client
     elif (here := origin.get()) is not None:
         metadata["client"] = {"address": here.address, "user_agent": here.client[:KEPT_CHARACTERS]}
     stored = ExecutionPayload(execution=execution, input=request.arguments, metadata=metadata, **payload)
+    for name in ("began_proof", "ended_proof"):
+        setattr(stored, name, stored.make_proof(name))
     by_alias = f" by its former name {request.tool_name}" if request.tool_name != workflow.tool_name else ""
     called = ("created", f"{request.caller.name} called {workflow.tool_name}{by_alias}.")
     lines = [(execution.pk, execution.created_at, kind, message) for kind, message in (called, *events)]

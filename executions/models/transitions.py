@@ -22,6 +22,7 @@ from executions.models.execution import (
     ExecutionPayload,
     ExecutionRecord,
     State,
+    prove_end,
     size_of,
 )
 from executions.models.result_cache import keep_result
@@ -40,6 +41,7 @@ from executions.models.usage import end_of, usage_insertion
 
 MESSAGE_CHARACTERS = 500  # Of a progress message
 NO_LEASE: Mapping[str, Any] = {"lease_holder": "", "lease_expires_at": None}
+ONE_POLL: Mapping[str, Any] = {"polls": RawSQL("polls + 1", [])}
 Event = tuple[str, str]  # A line for the timeline: its kind and text
 
 
@@ -116,7 +118,9 @@ class Transitions(ExecutionRecord):
         payload: dict[str, Any] | None = None,
         allowed: Iterable[str] = ACTIVE,
         aftermath: Aftermath | None = None,
+        polled: bool = False,
     ) -> bool:
+        """`polled`: a poll shows the end."""
         told = {} if snapshot is None else {**_result_of(snapshot), "status_answer": snapshot.raw}
         return self._move(
             allowed,
@@ -124,6 +128,7 @@ class Transitions(ExecutionRecord):
             (state.value, why),
             ours=True,
             payload={**told, **(payload or {})},
+            **(ONE_POLL if polled else {}),
             **self._end(state, kind=kind, why=why, snapshot=snapshot),
         )
 
@@ -179,6 +184,7 @@ class Transitions(ExecutionRecord):
         payload, lines = ExecutionPayload.leave_out_too_large(self, sizes, payload)
         is_one = ONE_STATEMENT and when is None
         now = changes.get("finished_at") or timezone.now()
+        payload |= prove_end(vars(self) | changes, payload)
         others = self._statements(payload, [*lines, *events], now, only_if_changed=is_one)
         if is_final:
             others.append(usage_insertion([end_of(self, changes)], only_if_changed=is_one))

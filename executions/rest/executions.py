@@ -129,6 +129,7 @@ CANCEL_CODES = {
     CancelOutcome.REQUESTED: status.HTTP_202_ACCEPTED,
     CancelOutcome.ALREADY_FINISHED: status.HTTP_409_CONFLICT,
     CancelOutcome.NOT_SUPPORTED: status.HTTP_409_CONFLICT,
+    CancelOutcome.REFUSED: status.HTTP_409_CONFLICT,
 }
 IDEMPOTENCY_KEY = OpenApiParameter(
     "Idempotency-Key",
@@ -282,7 +283,7 @@ class ExecutionViewSet(TableMixin[Execution], mixins.RetrieveModelMixin):
             202: OpenApiResponse(CancellationSerializer, "Cancellation was requested; the engine decides."),
             409: OpenApiResponse(
                 NotCancelledSerializer,
-                "`already finished`, or `not supported`: the engine cannot cancel and the run continues.",
+                "`already finished`, or `not supported` or `refused` by the engine: the run continues.",
             ),
         },
     )

@@ -236,7 +236,7 @@ async def _send_its_end(connector: Connector, execution: Execution, capabilities
     """Cancel the run; if it continues, terminate it later."""
     if execution.cancel_sent_at is None:
         if execution.overdue_since is not None or execution.cancel_requested_at is not None:
-            await _send_cancel(connector, execution)
+            await _send_cancel(connector, execution, capabilities)
         return
     terminated_at = _terminated_at(execution, capabilities)
     if terminated_at is not None and terminated_at <= timezone.now():
@@ -285,12 +285,20 @@ async def _send_terminate(connector: Connector, execution: Execution) -> None:
         await run_in_database(execution.mark_terminate_sent, told)
 
 
-async def _send_cancel(connector: Connector, execution: Execution) -> None:
+def cannot_cancel(execution: Execution) -> str:
+    return f"Not supported: the engine behind {execution.source_name} cannot cancel runs."
+
+
+async def _send_cancel(connector: Connector, execution: Execution, capabilities: Capabilities) -> None:
     """Cancel at the engine; a poll shows the outcome. Repeated at the next step if it failed."""
     try:
         await ask(connector.cancel(execution.run), seconds=READ_SECONDS, otherwise=Unreachable)
     except (Rejected, NotFound, Unsupported) as error:
-        await run_in_database(execution.mark_cancel_refused, error.message)
+        answered = error.details.get("status")
+        is_missing = answered in (405, 501) or (answered == 404 and capabilities.status_is_optional)
+        why = f"{cannot_cancel(execution)} {error.message}" if is_missing else error.message
+        log_of(execution).warning("The engine did not cancel the run: {}", why)
+        await run_in_database(execution.mark_cancel_refused, why)
     except ConnectorError as error:
         log_of(execution).bind(recurring=f"{execution.pk} cancel {error.message}").warning(
             "Cancelling at the engine failed, and is tried again: {}", error.message
@@ -342,7 +350,7 @@ def _record_failed_poll(
     elif _cannot_report_runs(execution, error, capabilities):
         _record_unreported(execution, error)
     elif isinstance(error, NotFound) and execution.not_found >= FORGIVEN_NOT_FOUND:
-        execution.fail(f"The engine no longer knows the run: {error.message}")
+        execution.fail(f"The engine no longer knows the run: {error.message}", polled=True)
         log_of(execution).warning("The engine no longer knows the run: {}", error.message)
     else:
         # An engine back from an outage is not polled as rarely as during it.
@@ -379,13 +387,14 @@ def _record_unreported(execution: Execution, error: ConnectorError) -> None:
         f"status of runs ({error.message.removesuffix('.')}). It accepted the start as run "
         f"{execution.run_id}, which may still be running there. Check it there before you start it again."
     )
-    if execution.lose_run(why, kind=ErrorKind.EXECUTION):
+    if execution.lose_run(why, kind=ErrorKind.EXECUTION, polled=True):
         log_of(execution).warning("The engine does not report the status of the run: {}", error.message)
 
 
 def record_timeout(execution: Execution, fate: str, snapshot: RunSnapshot | None = None) -> None:
     why = f"It took longer than its timeout of {execution.timeout_seconds} s {fate}"
-    if execution.time_out(why, snapshot=snapshot):
+    # An execution that has no run id has no run to poll.
+    if execution.time_out(why, snapshot=snapshot, polled=bool(execution.run_id)):
         log_of(execution).warning("Execution timed out: {}", why)
 
 

@@ -36,7 +36,7 @@ from connectors.protocol import (
     ignore_progress,
 )
 from executions import run_callers
-from executions.approvals import why_not_approved
+from executions.approvals import begin_if_approved, lacks_approval
 from executions.models import Aftermath, ErrorKind, Execution
 from executions.refusals import HELD_CHANGE
 from executions.run_callers import ANSWERS, Asker, withdraw
@@ -65,11 +65,9 @@ async def start(execution: Execution) -> None:
     if execution.cancel_requested_at is not None:
         await run_in_database(execution.cancel, "Cancelled before it was started.")
     elif execution.deadline_at <= timezone.now():
-        await run_in_database(record_timeout, execution, "before the engine accepted it.")
+        await run_in_database(_record_too_late, execution)
     elif off := switched_off(execution.known_workflow, execution.door):
         why = f"It was not started: {off}."
-        await run_in_database(execution.fail, why, kind=ErrorKind.CONFIGURATION)
-    elif execution.approval_hash and (why := await run_in_database(why_not_approved, execution)):
         await run_in_database(execution.fail, why, kind=ErrorKind.CONFIGURATION)
     elif (arguments := await run_in_database(_begin, execution)) is not None:
         await send_start(execution, arguments)
@@ -199,18 +197,19 @@ async def _keep(
 
 
 async def _record_failure(execution: Execution, error: ConnectorError, *, unsure: bool) -> None:
-    too_late = _why_too_late(execution, error)
+    again_at, too_late = next_try_after(execution, error), _why_too_late(execution, error)
     attempts_left = execution.attempts < settings.CATALOGUE.retry_attempts
     worth_it = attempts_left and not too_late and isinstance(error, Unreachable | OutcomeUnknown)
     postponed: dict[str, Any] = {
-        "next_attempt_at": next_try_after(execution, error),
+        "next_attempt_at": again_at,
         "why": error.message,
         "answer": error.details,
     }
-    if worth_it and not unsure:
+    # At the deadline there is no other attempt, and the timeout would hide this error.
+    if worth_it and not unsure and again_at < execution.deadline_at:
         await run_in_database(execution.postpone_start, **postponed)
         log_of(execution).warning("Start postponed: {}", error.message)
-    elif worth_it and await _starts_are_idempotent(execution):
+    elif worth_it and unsure and await _starts_are_idempotent(execution):
         await run_in_database(execution.postpone_start, **postponed, unsure=True)
         log_of(execution).warning("Start of unknown outcome, to be repeated: {}", error.message)
     elif unsure and await can_be_looked_up(execution):
@@ -243,8 +242,8 @@ async def _why_not_again(execution: Execution) -> str:
     # With another address, or without idempotent starts when it was sent, it would create a second run.
     if _settings_changed_since(execution):
         return "the source's settings were changed before this could be determined."
-    if execution.approval_hash and await run_in_database(why_not_approved, execution):
-        return "what was approved has since changed."
+    if await run_in_database(lacks_approval, execution):
+        return "it now lacks an approval."
     if not await _starts_are_idempotent(execution):
         return "the start was interrupted before the engine's answer was recorded."
     return "" if execution.looked_up_since is None else "the engine can no longer be asked about it."
@@ -273,11 +272,11 @@ async def _starts_are_idempotent(execution: Execution) -> bool:
 
 
 def _begin(execution: Execution, *, again: bool = False) -> dict[str, Any] | None:
-    """The arguments; None if another process was faster or it was cancelled."""
+    """The arguments; None if another process was faster, it was cancelled or it lacks an approval."""
     if again:
         is_ours = execution.hold(holder=execution.lease_holder, until=timezone.now() + LEASE)
     else:
-        is_ours = execution.begin_start()
+        is_ours = begin_if_approved(execution)
     return input_of(execution) if is_ours else None
 
 
@@ -304,6 +303,12 @@ def _record_started(
             f"The engine runs it as {started.run_id}, but the execution had already been given up.",
         )
         log_of(execution).error("The engine started {} after the execution was given up", started.run_id)
+
+
+def _record_too_late(execution: Execution) -> None:
+    failed = execution.events.filter(kind="start_postponed").values_list("message", flat=True).last()
+    why = f" The last attempt failed: {failed}" if failed else ""
+    record_timeout(execution, f"before the engine accepted it.{why}")
 
 
 def _record_broken_off(execution: Execution) -> None:

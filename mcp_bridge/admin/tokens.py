@@ -437,11 +437,7 @@ def _describe_former_secret(token: AccessToken) -> list[tuple[str, Any]]:
 
 
 def _describe_wait(token: AccessToken) -> str:
-    if token.inline_wait_seconds is not None:
-        return f"{token.inline_wait_seconds} s"
-    if (learned := token.learned_wait_seconds) is None:
-        return "the default"
-    return f"{learned} s, because one of its clients gives up on calls after {token.patience_seconds} s"
+    return "the default" if token.inline_wait_seconds is None else f"{token.inline_wait_seconds} s"
 
 
 def _write_back(token: AccessToken, wanted: dict[str, Any], by: Actor) -> None:

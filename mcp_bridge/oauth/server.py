@@ -1,6 +1,7 @@
 """The rules of the authorization server, which django-oauth-toolkit applies; config.settings names them."""
 
 import asyncio
+import contextlib
 import hashlib
 import re
 import secrets
@@ -10,6 +11,7 @@ from contextvars import ContextVar
 from typing import Any
 from urllib.parse import urlsplit
 
+import httpx2
 from django.conf import settings
 from django.db import transaction
 from loguru import logger
@@ -21,10 +23,10 @@ from oauth2_provider.settings import oauth2_settings
 from oauthlib.oauth2.rfc6749.errors import CustomOAuth2Error, InvalidGrantError
 
 from catalogue.access import Scope
-from connectors.errors import ConnectorError
+from connectors.errors import ConnectorError, Misconfigured
 from connectors.formats.json import UnreadableJSON, is_visible, parse_json
 from connectors.network.client import EngineClient
-from connectors.network.policy import AddressPolicy, AllowedHosts
+from connectors.network.policy import AddressPolicy, AllowedHosts, outbound_proxy, port_of
 from connectors.network.transport import HttpLimits
 from mcp_bridge.oauth.grants import (
     OF_EVERY_USER,
@@ -176,7 +178,7 @@ class DocumentReader:
             return _usual_metadata(asyncio.run(_read_document(client_id))), DOCUMENT_AGE
         except CIMDError as problem:
             unread.set(f"The application is described at {client_id}, which cannot be used: {problem}")
-            logger.warning("{} {}", unread.get(), ADVICE)
+            logger.warning("{} {} {}", unread.get(), problem.__cause__ or "", ADVICE)
             raise
 
 
@@ -186,31 +188,41 @@ async def _read_document(address: str) -> dict[str, Any]:
     if parts.scheme != "https" or not parts.path.strip("/") or "#" in address or "@" in parts.netloc:
         raise CIMDError("a client ID that is an address must be an https address with a path")
     limits = HttpLimits.within(DOCUMENT_SECONDS, max_response_bytes=DOCUMENT_BYTES)
+    opened = AllowedHosts.parse(settings.CATALOGUE.oauth_document_hosts)
+    policy = AddressPolicy(public_only=True, opened=opened)
     try:
         client = EngineClient(
             base_url=f"https://{parts.netloc}",
             limits=limits,
             ca_file=settings.CATALOGUE.oauth_document_ca_file,
-            policy=AddressPolicy(
-                public_only=True, opened=AllowedHosts.parse(settings.CATALOGUE.oauth_document_hosts)
-            ),
+            policy=policy,
         )
         try:
             answer = await client.exchange("GET", address, repeatable=True)
         finally:
             await client.aclose()
     except ConnectorError as error:
-        raise CIMDError(str(error)) from None
+        raise CIMDError(await _reason_for_user(error, policy, address)) from error
     media_type = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
     if answer.status != 200 or not (media_type == "application/json" or media_type.endswith("+json")):
         raise CIMDError(f"{answer.url} returned {answer.status} {media_type!r} instead of a JSON document")
     try:
-        document = parse_json(answer.body)
+        document = parse_json(answer.body, given=True)
     except UnreadableJSON:
         raise CIMDError(f"{answer.url} is not JSON") from None
     if not isinstance(document, dict):
         raise CIMDError(f"{answer.url} is not a JSON object")
     return document
+
+
+async def _reason_for_user(error: ConnectorError, policy: AddressPolicy, address: str) -> str:
+    """Any user can name any host, and learns neither its address nor whether it exists, nor of the proxy."""
+    url = httpx2.URL(address)
+    with contextlib.suppress(Misconfigured, httpx2.ConnectError):
+        await policy.resolve(url.host, port_of(url))
+        if outbound_proxy() is None and not isinstance(error, Misconfigured):
+            return str(error)
+    return "its host cannot be reached at a public address"
 
 
 def _usual_metadata(document: dict[str, Any]) -> dict[str, Any]:

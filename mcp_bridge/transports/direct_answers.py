@@ -43,12 +43,11 @@ from mcp_types import (
 from mcp_types.methods import serialize_server_result, validate_client_request
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
-from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mcp_bridge.bearers import recognise, sent_token
-from mcp_bridge.request_meta import UNNAMED, UNNAMED_MARK, Context, session_marks
+from mcp_bridge.request_meta import Context
 from mcp_bridge.server import CatalogueServer
 from mcp_bridge.tokens import Access, OtherToolset, digest_of
 from mcp_bridge.tool_lists import METHOD, ToolLists, View
@@ -84,7 +83,6 @@ class ListingRequest:
     cursor: str | None
     token_digest: str
     slug: str | None
-    is_unnamed: bool  # The client
     _asked_by: tuple[Access, Access, View | None] | None = field(default=None, repr=False)
 
     @property
@@ -98,14 +96,11 @@ class ListingRequest:
                 access = known.at(self.slug)
             except OtherToolset:
                 return None
-            unlimited = None if access.bounds.person is not None else self._view_of(access)
+            unlimited = None if access.bounds.person is not None else View.at_once(access, self.version)
             self._asked_by = (known, access, unlimited)
         _, access, view = self._asked_by
         # Reservations change without the token.
-        return view or self._view_of(access)
-
-    def _view_of(self, access: Access) -> View | None:
-        return View.at_once(access, self.version, is_unnamed=self.is_unnamed)
+        return view or View.at_once(access, self.version)
 
 
 class DirectAnswer:
@@ -139,7 +134,6 @@ class DirectAnswers:
             cursor=(message.get("params") or {}).get("cursor"),
             token_digest=digest_of(_bearer(scope)),
             slug=scope.get("path_params", {}).get("slug"),
-            is_unnamed=_is_unnamed(scope, message, version),
         )
         if len(body) <= LARGEST_REMEMBERED_BODY:
             self._known[_digest(scope, body)] = request
@@ -148,9 +142,7 @@ class DirectAnswers:
     async def answer(self, request: ListingRequest, access: Access) -> DirectAnswer | None:
         """None for an invalid cursor, which the SDK reports."""
         try:
-            closed_page = await self._lists.closed_page(
-                access, request.version, request.cursor, is_unnamed=request.is_unnamed
-            )
+            closed_page = await self._lists.closed_page(access, request.version, request.cursor)
         except MCPError:
             return None
         return DirectAnswer(request, closed_page)
@@ -242,14 +234,6 @@ def valid_version(scope: Scope, message: dict[str, Any]) -> str | None:
         route = classify_inbound_request(message, headers=headers)
         version = route.protocol_version if isinstance(route, InboundModernRoute) else None
     return version if version is not None and _has_valid_params(message, version) else None
-
-
-def _is_unnamed(scope: Scope, message: dict[str, Any], version: str) -> bool:
-    """Of a valid request: as `request_meta.is_unnamed`."""
-    if version in HANDSHAKE_PROTOCOL_VERSIONS:
-        return UNNAMED_MARK in session_marks(Headers(scope=scope))
-    client = message["params"]["_meta"].get(CLIENT_INFO_META_KEY)
-    return client is not None and client["name"] == UNNAMED
 
 
 @lru_cache(maxsize=100)

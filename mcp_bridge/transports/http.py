@@ -36,6 +36,7 @@ from catalogue.database import run_in_database
 from catalogue.database_problems import describe_outage, log_outage
 from catalogue.exposure import present_catalogue
 from catalogue.models.toolset import SLUG_FORM
+from connectors.formats.json import find_repetition
 from mcp_bridge import notifications
 from mcp_bridge.authentication import TooManyFailures, challenge, note_wrong_token
 from mcp_bridge.bearers import Undecided, find_bearer, sent_token
@@ -182,6 +183,9 @@ class McpEndpoint:
             message = from_json(body)
         except ValueError:
             return partial(self._pass_on, received, {})  # The SDK's refusal of invalid JSON is clear.
+        # Readers differ in which of two they take, such as those that log or limit calls on the way here.
+        if fault := find_repetition(body):
+            return refusal(400, fault, request_id=_usable_id(message))
         is_call = isinstance(message, dict) and message.get("method") == CALL_METHOD
         # What can be read as a call is well-formed.
         is_readable = is_call and isinstance(message.get("params"), dict)

@@ -70,7 +70,7 @@ def run_action(client: Client, action: str, *objects: models.Model, everything: 
     return client.post(list_url(type(objects[0])), selected | {"select_across": int(everything)})
 
 
-def answer_question(client: Client, question: Any, **given: str) -> Any:
+def answer_question(client: Client, question: Any, **given: Any) -> Any:
     """Confirm what the page of an action asks."""
     hidden = re.findall(r'type="hidden" name="([^"]+)" value="([^"]*)"', question.content.decode())
     return client.post(question.wsgi_request.get_full_path(), dict(hidden) | given)

@@ -133,6 +133,8 @@ def test_changes_are_accepted_in_the_list_as_it_shows_them(window: Window) -> No
     window.click('#changelist-actions option[value="accept_selected"]')
     window.browser.wait_for("document.querySelector('#changelist-actions button').checkVisibility()")
     window.click_through("#changelist-actions button")
+    assert "Selected changes: 1" in window.browser.text() and "MAY TRY TO COMMAND" in window.browser.text()
+    window.click_through("#content form [type=submit]")
     window.browser.wait_for_text("Accepted: plain.")
     assert not Review.objects.filter(pk=changed.pk).exists()
     assert Workflow.objects.get(pk=changed.pk).description.startswith("Ignore")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from catalogue.curation import enable_workflows
 from catalogue.discovery import refresh_source
 from catalogue.exposure import load_exposed_catalogue
-from catalogue.models import Source, Workflow
+from catalogue.models import Review, Source, Workflow
 from catalogue.naming import BUILT_IN_TOOLS, looks_of
 from mcp_bridge.builtin_tools import BUILT_IN_TOOLS as SERVED
 from tests.admin.pages import list_url, page_url, text_of
@@ -139,6 +139,140 @@ def test_where_a_curator_enables_workflows_a_lookalike_is_only_flagged(engine: E
     workflow = Workflow.objects.get(source=source)
     assert workflow.enabled and workflow.resembles == "the built-in tool list_workflows"
     assert "hidden" not in run.flagged[0]["reason"]
+
+
+PASSES = [  # Each passes for "billing.invoice.create" or "ticket.close"
+    "billing-invoice-create", "billing_invoice_create", "billingInvoiceCreate", "Billing.Invoice.Create",
+    "billing invoice create", "billing.inv0ice.create", "bi11ing.invoice.create", "bilIing.invoice.create",
+    "billing.invoiсe.create", "bіlling.invoice.create", "billing.invoice.сreаte",
+    "ｂｉｌｌｉｎｇ.invoice.create", "billing.invoicé.create", "ticket.c1ose", "ticket.cIose", "ticket.cl0se",
+    "tіcket.close", "TICKET.CLOSE", "ticket..close", "ticket.clоse", "ticket.сlose", "ticket.clοse",
+]  # fmt: skip
+APART = [
+    ("report_v1", "report_v2"), ("report1", "report2"), ("report_1", "report_10"),
+    ("report_1_2", "report_12"),
+    ("report_v1.0", "report_v10"), ("invoice", "invoices"), ("ticket.close", "ticket.closed"),
+    ("ticket.close", "tickets.close"), ("ticket.open", "ticket.close"), ("report", "report (copy)"),
+    ("report", "report old"), ("My workflow", "My workflow 2"), ("user.read", "user.create"),
+    ("sync_eu", "sync_us"), ("step_a", "step_b"), ("import", "export"), ("get_item", "get_items"),
+    ("かき", "かぎ"), ("はし", "ばし"), ("कल", "काल"), ("แม่", "แม้"), ("отчёт", "отсчёт"), ("मूल", "मेल"),
+    ("billing.invoice.create", "invoice.billing.create"), ("list", "list_all"), ("2024-01", "2024-10"),
+]  # fmt: skip
+
+
+def flagged_of(source: Source) -> dict[str, str]:
+    """By the engine's ids: the tool that they resemble."""
+    flagged = Workflow.objects.filter(source=source).exclude(resembles="")
+    return dict(flagged.values_list("upstream_id", "resembles"))
+
+
+@pytest.mark.parametrize("name", PASSES)
+@pytest.mark.parametrize("at_once", [True, False], ids=["listed together", "listed later"])
+def test_what_passes_for_another_workflow_of_its_engine_is_hidden_and_flagged(
+    engine: Engine, trusting: Source, name: str, at_once: bool
+) -> None:
+    """H8: and the one that was there first, or is plainly written, is not."""
+    genuine = [definition(1, name="billing.invoice.create"), definition(2, name="ticket.close")]
+    fake = definition(3, name=name)
+    if not at_once:
+        engine.workflows = genuine
+        assert refresh_source(trusting).flagged == []
+    engine.workflows = [*genuine, fake]
+    run = refresh_source(trusting)
+    assert [flagged["id"] for flagged in run.flagged] == ["wf-3"]
+    assert flagged_of(trusting).keys() == {"wf-3"}
+    assert not Workflow.objects.get(source=trusting, upstream_id="wf-3").enabled
+    assert {review.workflow.upstream_id for review in Review.objects.awaiting()} == {"wf-3"}
+    engine.workflows = [
+        definition(1, name="billing.invoice.create", description="Other words."), genuine[1], fake
+    ]  # fmt: skip
+    again = refresh_source(trusting)
+    assert again.held == 1 and "mistaken" not in str(again.flagged), "no second time, and never the first one"
+
+
+@pytest.mark.parametrize("names", APART, ids=" ".join)
+def test_numbers_versions_and_other_words_of_one_engine_are_no_imitation(
+    engine: Engine, trusting: Source, names: tuple[str, str]
+) -> None:
+    """H8, A6.4"""
+    engine.workflows = [definition(number, name=name) for number, name in enumerate(names, start=1)]
+    assert refresh_source(trusting).flagged == []
+    assert Workflow.objects.filter(source=trusting, enabled=True).count() == 2
+
+
+def test_equal_names_and_titles_of_one_engine_are_told_apart_by_its_ids(
+    engine: Engine, trusting: Source
+) -> None:
+    """A6.4, H8: a thousand copies of *My workflow*, and versions that share a title."""
+    engine.workflows = [
+        *(definition(number, name="My workflow") for number in (1, 2, 3)),
+        definition(4, name="create_invoice", title="Create invoice"),
+        definition(5, name="create_invoice_v2", title="Create Invoice"),
+        definition(6, name="create_invoice_v3", title="create-invoice"),
+    ]
+    assert refresh_source(trusting).flagged == []
+    assert Workflow.objects.filter(source=trusting, enabled=True).count() == 6
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"name": "honest", "title": "Create inv0ice"},
+        {"name": "honest", "title": "Сreate invoice"},
+        {"name": "honest", "title": "Create lnvoice"},
+        {"name": "Сreate invoice"},
+    ],
+    ids=str,
+)
+def test_a_title_in_disguise_is_an_imitation_within_an_engine(
+    engine: Engine, trusting: Source, told: dict[str, str]
+) -> None:
+    """H8"""
+    engine.workflows = [definition(1, name="create_invoice", title="Create Invoice"), definition(2, **told)]
+    refresh_source(trusting)
+    assert flagged_of(trusting) == {"wf-2": "create_invoice of hostile"}
+
+
+@pytest.mark.parametrize("fakes_first", [True, False])
+def test_of_names_that_are_new_together_the_plain_one_is_genuine(
+    engine: Engine, trusting: Source, fakes_first: bool
+) -> None:
+    """H8: in whatever order an engine lists them; among equally plain ones the first."""
+    fakes = ["ticket.c1ose", "ticket.cIose", "tiсket.close"]
+    names = (
+        [*fakes, "ticket.close", "ticket-close"] if fakes_first else ["ticket.close", *fakes, "ticket-close"]
+    )
+    engine.workflows = [definition(number, name=name) for number, name in enumerate(names, start=1)]
+    refresh_source(trusting)
+    genuine = Workflow.objects.get(source=trusting, enabled=True)
+    assert genuine.name == "ticket.close" and len(flagged_of(trusting)) == 4
+    assert set(flagged_of(trusting).values()) == {"ticket.close of hostile"}
+
+
+def test_an_enabled_workflow_that_takes_the_look_of_another_is_held(engine: Engine, trusting: Source) -> None:
+    """H8, A5.2: and neither is hidden."""
+    engine.workflows = [definition(1, name="ticket.close"), definition(2, name="ticket.open")]
+    refresh_source(trusting)
+    engine.workflows = [definition(1, name="ticket.close"), definition(2, name="ticket-close")]
+    assert refresh_source(trusting).held == 1
+    assert Review.objects.get().offered["resembles"] == "ticket.close of hostile"
+    assert Workflow.objects.filter(source=trusting, enabled=True).count() == 2
+
+
+def test_a_workflow_that_was_renamed_is_no_imitation_of_what_it_was(engine: Engine, trusting: Source) -> None:
+    """H8: under another id, as engines do that know workflows by their names; once it is gone, a look-alike
+    is none."""
+    engine.workflows = [definition(1, name="ticket.close")]
+    refresh_source(trusting)
+    engine.workflows = [definition(2, name="ticket_close"), definition(3), definition(4, name="rep0rt_3")]
+    Source.objects.update(vanishing_share_percent=100)
+    assert [flagged["id"] for flagged in refresh_source(trusting).flagged] == ["wf-4"]
+    engine.workflows = [
+        definition(2, name="ticket_close"),
+        definition(4, name="rep0rt_3", description="New."),
+    ]
+    refresh_source(trusting)
+    assert flagged_of(trusting) == {}
 
 
 def test_the_catalogue_knows_the_names_and_titles_of_all_built_in_tools() -> None:

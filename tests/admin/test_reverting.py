@@ -21,7 +21,7 @@ from catalogue.models.history import HistoryIsKept
 from mcp_bridge.models import AccessToken
 from mcp_bridge.tokens import create_token
 from tests.admin.conftest import StaffWith
-from tests.admin.pages import form_at, list_url, page_url, press, run_action, text_of, told
+from tests.admin.pages import answer_question, form_at, list_url, page_url, press, run_action, text_of, told
 from tests.api.clients import administrator, staff_session
 from tests.factories import make_filter, make_source, make_toolset, make_workflow, make_workflows
 
@@ -215,7 +215,12 @@ def test_what_was_done_to_many_is_reverted_together(admin_client: Client) -> Non
     run_action(admin_client, "enable_selected", workflows[0])
     added = administrator().post("/api/toolsets/", {"slug": "finance"}, format="json")
     assert added.status_code == 201
-    shown = told(run_action(admin_client, "revert_selected", *HistoryEntry.objects.all()))
+    entries = HistoryEntry.objects.all()
+    asked = run_action(admin_client, "revert_selected", *entries)
+    assert "5 changes selected" in (page := text_of(asked)) and "enabled: on → off" in page
+    assert Toolset.objects.exists() and Workflow.objects.filter(enabled=True).count() == 1
+    keys = {"_selected_action": [entry.pk for entry in entries]}
+    shown = told(answer_question(admin_client, asked, **keys))
     assert "Reverted: 5." in shown and not Toolset.objects.exists()
     assert Workflow.objects.filter(enabled=True).count() == 3
 

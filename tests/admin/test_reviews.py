@@ -187,7 +187,6 @@ def test_a_list_says_what_another_curator_has_decided_since(
 LAST_READ = {
     "page": "",
     "list": '"kept_at" FROM',
-    "rest": '"offer_hash" FROM',
     "command": '"offer_hash" FROM',
 }
 """Part of the query that reads what is decided."""
@@ -195,7 +194,7 @@ LAST_READ = {
 
 @pytest.mark.databases("catalogue.review")
 @pytest.mark.django_db(transaction=True)
-@pytest.mark.parametrize("place", ["page", "list", "rest", "command"])
+@pytest.mark.parametrize("place", ["page", "list", "command"])
 def test_what_is_turned_down_while_its_acceptance_is_decided_stays_so(
     admin_client: Client, source: Source, place: str
 ) -> None:
@@ -216,13 +215,10 @@ def test_what_is_turned_down_while_its_acceptance_is_decided_stays_so(
                 if place == "page":
                     return decide(admin_client, review, "accept", review.offer_hash)
                 if place == "list":
-                    return told(admin_client.post(list_url(Review), seen | {"action": "accept_selected"}))
-                if place == "rest":
-                    chosen = {"source": "erp", "all": True}
-                    answer = admin_client.post("/api/reviews/accept/", chosen, "application/json")
-                    return str(answer.json())
+                    sent = seen | {"action": "accept_selected", "post": "yes"}
+                    return told(admin_client.post(list_url(Review), sent))
                 with pytest.raises(CommandError) as refused:
-                    call_command("review_changes", accept=["*"])
+                    call_command("review_changes", accept=["*"], consents=True)
                 return str(refused.value)
         finally:
             is_read.set()
@@ -234,10 +230,7 @@ def test_what_is_turned_down_while_its_acceptance_is_decided_stays_so(
             keep_accepted({review.pk: review.offer_hash}, by=command("review_changes"))
             is_turned_down.set()
             assert is_read.wait(timeout=60)
-        refused = (
-            "'nothing_held': ['report_1']" if place == "rest" else "Turned down in the meantime: report_1."
-        )
-        assert refused in accepted.result(timeout=60)
+        assert "Turned down in the meantime: report_1." in accepted.result(timeout=60)
     assert Workflow.objects.get(pk=review.pk).description == "Makes report 1."
     assert Review.objects.get().kept_at
 
@@ -256,7 +249,7 @@ def test_the_list_of_workflows_leads_to_what_is_held_and_accepts_it_once_it_was_
 
     asked = run_action(admin_client, "accept_selected", *workflows)
     assert "Held changes of the selected workflows: 1" in (shown := text_of(asked))
-    assert "report_1" in shown and "another description" in shown and "report_2" not in shown
+    assert "report_1" in shown and "Another description" in shown and "report_2" not in shown
     change(engine, source, "Yet another.")
     assert "Changed again, so review again: report_1." in confirm(asked)
     assert Review.objects.awaiting().exists()
@@ -368,7 +361,7 @@ def test_the_command_shows_and_decides(
     with pytest.raises(CommandError, match="--field requires --accept"):
         run(capsys, "--keep", some, "--field", "description")
     change(engine, source, "The last one.")
-    assert "Accepted: 1." in run(capsys, "--source", "erp", "--accept", "*")
+    assert "Accepted: 1." in run(capsys, "--source", "erp", "--accept", "*", "--yes")
     assert Workflow.objects.get(upstream_id="wf-1").description == "The last one."
     assert {entry.door for entry in HistoryEntry.of(review.workflow)} == {"command"}
     engine.workflows = []
@@ -392,3 +385,21 @@ def test_the_list_takes_the_same_few_queries_for_any_number(
             assert admin_client.get(list_url(Review)).status_code == 200
         with django_assert_max_num_queries(10):
             assert administrator().get("/api/reviews/?page_size=200").status_code == 200
+
+
+def test_changes_of_one_kind_are_found_and_accepted_together(
+    admin_client: Client, capsys: pytest.CaptureFixture[str], engine: Engine, source: Source
+) -> None:
+    """H1: in the list by a filter, and by the command."""
+    engine.workflows = [engine.workflows[0], definition(2, tags=["new"]), definition(3, tags=["new"])]
+    refresh_source(source)
+    by_kind = text_of(admin_client.get(list_url(Review), {"only": "tags"}))
+    assert "report_2" in by_kind and "report_3" in by_kind and "report_1" not in by_kind
+    assert "report_1" not in text_of(admin_client.get(list_url(Review), {"only": "description"}))
+    assert "[argument-text]" in run(capsys) and "To review: 3." in run(capsys)
+    assert "To review: 2." in run(capsys, "--only", "tags")
+    assert "Accepted: 2." in run(capsys, "--only", "tags", "--accept", "*", "--yes")
+    both = ("--only", "description", "--only", "argument-text")
+    assert "Accepted: 1." in run(capsys, *both, "--accept", "*", "--yes")
+    with pytest.raises(CommandError, match="invalid choice"):
+        run(capsys, "--only", "words")

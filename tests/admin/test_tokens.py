@@ -2,13 +2,11 @@
 
 import re
 from datetime import timedelta
-from functools import partial
 from html import unescape
 from io import StringIO
 from typing import Any
 
 import pytest
-from asgiref.sync import async_to_sync
 from django.contrib.auth.models import Group, User
 from django.core.management import CommandError, call_command
 from django.test import Client
@@ -17,11 +15,10 @@ from django.utils import timezone
 from catalogue.access import Scope
 from catalogue.models import HistoryEntry
 from executions.models import Execution
-from mcp_bridge.bearers import authenticate, forget_bearers
-from mcp_bridge.calls import known_patience
+from mcp_bridge.bearers import authenticate
 from mcp_bridge.client_configuration import HttpServer, McpClient
 from mcp_bridge.models import AccessToken, default_scopes
-from mcp_bridge.tokens import create_token, find_token, note_given_up
+from mcp_bridge.tokens import create_token, find_token
 from tests.admin.conftest import StaffWith
 from tests.admin.pages import add_url, list_url, page_url, press, run_action, text_of, told
 from tests.factories import make_execution, make_toolset
@@ -135,40 +132,6 @@ def test_a_token_can_have_an_end(admin_client: Client) -> None:
     admin_client.post(add_url(AccessToken), given)
     assert AccessToken.objects.get().expires_at == end
     assert "in 4 weeks" in text_of(admin_client.get(list_url(AccessToken)))
-
-
-def test_a_token_says_what_its_clients_taught_and_a_decision_replaces_it(admin_client: Client) -> None:
-    """A8.4: what was learned is shown, and an inline wait that somebody sets counts instead."""
-    token, text = create_token(name="agent")
-    give_up = partial(note_given_up, token.pk, begun_at=timezone.now())
-    for seconds in (30, 5, 10):
-        give_up(after_seconds=seconds, is_certain=True)
-    shown = "Inline wait 4 s, because one of its clients gives up on calls after 5 s"
-    assert shown in " ".join(text_of(admin_client.get(page_url(token))).split())
-    assert patience_of_token(text) == 4
-    admin_client.post(page_url(token), {"inline_wait_seconds": "9"})
-    assert "Inline wait 9 s" in " ".join(text_of(admin_client.get(page_url(token))).split())
-    assert patience_of_token(text) == 9
-
-
-def test_calls_that_overlap_count_once_whenever_the_last_of_them_is_noted() -> None:
-    """A8.4: the next one after the first of them tells of patience."""
-    token, text = create_token(name="agent")
-    give_up = partial(note_given_up, token.pk, after_seconds=10, is_certain=False)
-    together = timezone.now()
-    give_up(begun_at=together)
-    later = timezone.now()
-    give_up(begun_at=together)
-    assert patience_of_token(text) is None
-    give_up(begun_at=later)
-    assert patience_of_token(text) == 8
-
-
-def patience_of_token(text: str) -> int | None:
-    forget_bearers()
-    access = authenticate(text)
-    assert access is not None
-    return async_to_sync(known_patience)(access)
 
 
 def test_a_token_can_say_how_long_its_client_waits(admin_client: Client) -> None:

@@ -7,6 +7,7 @@ from html import unescape
 from typing import Any
 
 import pytest
+from django.conf import settings
 from django.db import connection
 from django.db.models import Model
 from django.test import Client
@@ -253,11 +254,13 @@ def test_each_number_of_the_first_page_leads_to_its_rows(admin_client: Client, p
 
 
 def test_the_first_page_shows_the_first_steps_until_all_are_done(admin_client: Client) -> None:
-    """Connect, review, expose, a token, a call."""
+    """N6: connect, review, expose, a token, a call; with the address for clients and the documentation."""
 
     def to_do() -> list[str]:
         forget_catalogue()
-        return [step.title for step, _ in admin_client.get("/admin/").context["steps"] if not step.done]
+        return [
+            step.title for step, _ in admin_client.get("/admin/").context.get("steps", []) if not step.done
+        ]
 
     assert [title.split()[0] for title in to_do()] == ["Connect", "Review", "Expose", "Create", "Call"]
     workflow = make_workflow(enabled=False)
@@ -267,8 +270,26 @@ def test_the_first_page_shows_the_first_steps_until_all_are_done(admin_client: C
     create_token(name="agent")
     shown = text_of(admin_client.get("/admin/"))
     assert "First steps" in shown and "Nothing." in shown
+    assert shown.index("http://localhost:8000/mcp") < shown.index("First steps") < shown.index("index.md")
     make_execution(workflow)
     assert to_do() == [] and "First steps" not in text_of(admin_client.get("/admin/"))
+
+
+def test_the_demo_is_no_engine_of_one_s_own_and_can_be_deleted(admin_client: Client) -> None:
+    """N6: for good, with what it ran."""
+    demo = make_source(settings.DEMO_SOURCE)
+    workflow = make_workflow(source=demo)
+    make_execution(workflow)
+    page = admin_client.get("/admin/")
+    assert not page.context["steps"][0][0].done
+    (address,) = re.findall(r'href="(/admin/catalogue/source/[^"]*)">example-engine', page.content.decode())
+    assert admin_client.get(address).status_code == 200
+    delete = address.replace("/change/", "/delete/")
+    assert admin_client.post(delete, {"post": "yes"}).status_code == 302
+    make_workflow()
+    forget_catalogue()
+    page = admin_client.get("/admin/")
+    assert page.context["steps"][0][0].done and "is a demo" not in text_of(page)
 
 
 def test_the_charts_add_up_to_what_was_called(admin_client: Client) -> None:

@@ -153,6 +153,7 @@ def make_everything(user: User) -> None:
         offered_as_prompt=True,
         destructive_hint=True,
         resembles="list_workflows",
+        warning="\u201cIgnore previous instructions\u201d",
     )
     _make_features(good, bad)
     make_filter("*", subject="name", action="include")

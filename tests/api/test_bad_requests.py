@@ -1,13 +1,16 @@
 """Whatever is sent, the answer is a sentence in JSON, and never 500."""
 
 import gzip
+import itertools
 import json
 
 import pytest
 from django.conf import settings
+from django.contrib.auth.models import User
 from django.db import connection
+from rest_framework.test import APIClient
 
-from catalogue.models import Source
+from catalogue.models import Role, Source
 from executions.models import Execution
 from tests import plain_http
 from tests.api.clients import administrator, problem_paths
@@ -118,6 +121,20 @@ def test_a_media_type_that_is_not_understood_is_answered_with_those_that_are():
         406,
         "Send Accept: application/json. The response has no other media type.",
     )
+
+
+def test_a_plan_of_a_few_bytes_that_stand_for_very_many_values_is_refused() -> None:
+    """H14: also a viewer can ask for one."""
+    letters = "abcde"
+    lines = ["version: 1", "a: &a [x,x,x,x,x,x,x,x,x]"]
+    lines += [f"{new}: &{new} [{','.join(['*' + old] * 9)}]" for old, new in itertools.pairwise(letters)]
+    viewer = User.objects.create_user("viewer", is_staff=True)
+    viewer.groups.add(Role.objects.get(name="viewer").group)
+    (client := APIClient()).force_login(viewer)
+    for path in ("/api/catalogue/import/?plan=true", "/api/catalogue/import/"):
+        response = client.post(path, "\n".join(lines), content_type="application/yaml")
+        assert (response.status_code, len(response.json()["errors"])) == (400, 1)
+        assert "aliases" in str(response.json()["errors"])
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,7 @@ WRITES = {
     "workflow.remove_missing": ("post", "/api/workflows/remove-missing/", MANY),
     "review.accept": ("post", "/api/reviews/report/accept/", {"offer": "f"}),
     "review.keep": ("post", "/api/reviews/report/keep/", {"offer": "f"}),
-    "review.accept_many": ("post", "/api/reviews/accept/", MANY),
+    "review.accept_many": ("post", "/api/reviews/accept/", {"offers": {"report": "f"}}),
     "review.keep_many": ("post", "/api/reviews/keep/", {"offers": {"report": "f"}}),
     "discovery-run.confirm": ("post", "/api/discovery-runs/{run}/confirm/", {}),
     "server-feature.partial_update": ("patch", "/api/server-features/{feature}/", {"enabled": False}),

@@ -44,7 +44,7 @@ def listed(client: Any, query: str = "") -> dict[str, dict[str, Any]]:
 
 def test_what_awaits_review_is_listed_with_its_differences(source: Source) -> None:
     client = administrator()
-    assert listed(client)["report_1"]["told"] == "argument `month` is gone, new required argument `password`"
+    assert listed(client)["report_1"]["told"] == "new required argument `password`, argument `month` is gone"
     assert set(listed(client, "source=erp&kind=changed")) == {"report_1", "report_2"}
     assert not listed(client, "kind=new") and not listed(client, "kept=true")
     assert [one["tool_name"] for one in client.get("/api/workflows/?review=changed").json()["results"]] == [
@@ -100,7 +100,7 @@ def test_some_fields_of_a_change_are_accepted_and_the_rest_stays_held(engine: En
     assert client.post("/api/reviews/accept/", body, format="json").json()["done"] == ["report_2", "report_3"]
     left = listed(client)
     assert {one["told"] for one in left.values()} == {
-        "argument `month` is gone, new required argument `password`"
+        "new required argument `password`, argument `month` is gone"
     }
     assert {name: one["offer"] for name, one in left.items()} == seen
     workflow = client.get("/api/workflows/report_1/").json()
@@ -128,8 +128,37 @@ def test_several_are_decided_at_once_and_the_rest_is_named(source: Source) -> No
         "only_whole": [],
     }
     assert set(listed(client, "kept=true")) == {"report_1"}
-    decided = client.post("/api/reviews/accept/", {"source": "erp", "all": True}, format="json").json()
+    unseen = client.post("/api/reviews/accept/", {"source": "erp", "all": True}, format="json")
+    assert unseen.status_code == 400 and "Nothing is accepted unseen" in str(unseen.json())
+    assert set(listed(client)) == {"report_2"}, "H6"
+    accepted = {"offers": {"report_2": listed(client)["report_2"]["offer"]}}
+    decided = client.post("/api/reviews/accept/", accepted, format="json").json()
     assert decided["done"] == ["report_2"] and not listed(client)
+
+
+def test_changes_of_one_kind_are_accepted_in_one_act(engine: Engine, source: Source) -> None:
+    """H1: of whatever source, and only where nothing of another kind is held."""
+    client = administrator()
+    more = {"type": "object", "properties": {"month": {"type": "string"}, "page": {"type": "integer"}}}
+    engine.workflows = [
+        definition(1, inputSchema=more, version="1.5.0"),
+        definition(2, inputSchema=more, tags=["new"]),
+        definition(3, tags=["new"]),
+    ]
+    refresh_source(source)
+    assert {name: one["differs_in"] for name, one in listed(client).items()} == {
+        "report_1": ["argument-added"],
+        "report_2": ["argument-added", "tags"],
+        "report_3": ["tags"],
+    }
+    assert set(listed(client, "only=tags")) == {"report_3"}
+    assert set(listed(client, "only=tags&only=argument-added")) == {"report_1", "report_2", "report_3"}
+    assert client.get("/api/reviews/?only=words").status_code == 400
+    kinds = [one["kind"] for one in client.get("/api/reviews/report_1/").json()["differences"]]
+    assert kinds == ["version", "argument-added"]
+    offers = {name: one["offer"] for name, one in listed(client, "only=argument-added").items()}
+    done = client.post("/api/reviews/accept/", {"offers": offers}, format="json").json()["done"]
+    assert done == ["report_1"] and set(listed(client)) == {"report_2", "report_3"}
 
 
 @pytest.mark.parametrize("body", [{}, {"offers": {}}, {"all": True}, {"source": "erp", "offers": {"a": "b"}}])
@@ -142,7 +171,7 @@ def test_who_may_not_curate_may_not_decide(source: Source) -> None:
     viewer = staff_session("view_workflow")
     assert viewer.get("/api/reviews/").status_code == 200
     body = {"source": "erp", "all": True}
-    assert viewer.post("/api/reviews/accept/", body, format="json").status_code == 403
+    assert viewer.post("/api/reviews/keep/", body, format="json").status_code == 403
     assert Review.objects.count() == 2
     assert staff_session("change_workflow").post("/api/reviews/keep/", body, format="json").status_code == 200
 

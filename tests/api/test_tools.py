@@ -250,7 +250,7 @@ def test_every_mistake_is_named_where_it_stands_and_nothing_is_stored(body, star
         (declared(endpoint="https://api.example.com/../x"), "/api/endpoint"),
         (declared(endpoint="http://169.254.169.254/latest"), "/api/endpoint"),
         (declared(input_schema={"type": "object", "properties": {}}), "/api/endpoint"),
-        (declared(input_schema={"type": "array"}), ""),
+        (declared(input_schema={"type": "array"}), "/input_schema"),
         (
             declared(
                 endpoint=API, input_schema={"type": "object", "properties": {"a": {"type": "nonsense"}}}
@@ -413,6 +413,16 @@ def test_a_tool_keeps_its_name_its_source_and_what_is_told_of_it():
     assert sorted(problem_paths(refused)) == ["/exposed", "/id", "/source"]
     renamed = client.put("/api/tools/get_order/", declared("other"))
     assert problem_paths(renamed) == ["/name"]
+
+
+@pytest.mark.parametrize("kind", ["strng", "array", ["object", "null"]])
+def test_every_field_of_a_wrong_form_is_named_at_once(kind: str | list[str]):
+    """C1.4: each at its place, also a schema of arguments that is not an object's."""
+    response = administrator().post(
+        "/tools", declared() | {"description": "", "input_schema": {"type": kind}, "timeout_seconds": 0}
+    )
+
+    assert sorted(problem_paths(response)) == ["/description", "/input_schema", "/timeout_seconds"]
 
 
 def test_a_list_of_results_may_be_declared():

@@ -5,14 +5,20 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+import yaml
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 from loguru import logger
 
+from catalogue.configuration import CatalogueFile, export_catalogue
 from catalogue.discovery import due_sources
-from catalogue.models import ProductSettings, Source
+from catalogue.history import Actor
+from catalogue.imports.configuration import CatalogueImportRequest, import_catalogue
+from catalogue.imports.pipeline import ImportRefused
+from catalogue.models import HistoryEntry, ProductSettings, Source
 from catalogue.product_settings import MAX_AGE_SECONDS, keep_settings, live_settings
+from executions.models import Retention
 from tests.api.clients import administrator, agent, problem_paths, staff_session
 from tests.factories import make_source, make_workflow
 
@@ -174,3 +180,79 @@ def test_who_may_read_and_change_them() -> None:
     reader = staff_session("view_productsettings")
     assert (reader.get(URL).status_code, reader.patch(URL, {}).status_code) == (200, 403)
     assert staff_session("change_productsettings").patch(URL, {"retry_attempts": 0}).status_code == 200
+
+
+# Retention
+
+
+def test_an_administrator_reads_and_changes_how_long_data_is_kept() -> None:
+    """E6, B7: only what is named changes, and the history says by whom."""
+    client = administrator()
+    assert client.get(URL).json()["retention"]["keep_records_days"] == 90
+
+    changed = client.patch(URL, {"retention": {"keep_records_days": None, "keep_events_days": 0}})
+
+    assert changed.status_code == 200
+    kept = Retention.current()
+    assert (kept.keep_records_days, kept.keep_events_days, kept.keep_payloads_days) == (None, 0, 30)
+    assert changed.json()["retention"] == client.get(URL).json()["retention"]
+    rows = client.get("/api/history/").json()["results"]
+    assert "keep_records_days" in str(rows[0])
+
+
+@pytest.mark.parametrize(("name", "value"), [
+    ("keep_records_days", -1), ("keep_events_days", 36_501), ("keep_payloads_days", "long"),
+    ("keep_it_days", 1),
+])  # fmt: skip
+def test_a_retention_that_cannot_be_is_refused_at_its_place_and_changes_nothing(
+    name: str, value: Any
+) -> None:
+    """E6, B4: not even the settings beside it."""
+    response = administrator().patch(
+        URL, {"retry_attempts": 1, "retention": {"keep_statistics_days": 1, name: value}}
+    )
+
+    assert (response.status_code, problem_paths(response)) == (400, [f"/retention/{name}"])
+    assert not Retention.objects.exists() and told("retry_attempts")["origin"] == "default"
+
+
+def test_staff_need_a_permission_of_their_own_for_the_retention() -> None:
+    """E6"""
+    client = staff_session("view_productsettings", "change_productsettings")
+
+    assert "retention" not in client.get(URL).json()
+    assert client.patch(URL, {"retention": {"keep_records_days": 1}}).status_code == 403
+    assert client.patch(URL, {"retry_attempts": 1}).status_code == 200
+    assert not Retention.objects.exists()
+
+
+def test_the_configuration_file_has_the_retention() -> None:
+    """E6: what differs from the defaults; a file that has the section describes all of it."""
+    Retention.objects.create(keep_records_days=None, keep_events_days=7)
+    exported = export_catalogue(["retention"])
+    assert yaml.safe_load(exported)["retention"] == {"keep_records_days": None, "keep_events_days": 7}
+    Retention.objects.update(keep_records_days=5, keep_payloads_days=6)
+
+    plan = import_catalogue(request_of(exported))
+
+    kept = Retention.current()
+    assert (kept.keep_records_days, kept.keep_events_days, kept.keep_payloads_days) == (None, 7, 30)
+    assert [(change.kind, len(change.fields)) for change in plan.changes] == [("retention", 2)]
+    assert not import_catalogue(request_of(exported))
+
+
+@pytest.mark.parametrize("line", ["keep_records_days: soon", "keep_records_days: -1", "keep_it_days: 1"])
+def test_a_retention_that_cannot_be_is_refused_with_its_line(line: str) -> None:
+    """E6"""
+    with pytest.raises(ImportRefused) as refused:
+        import_catalogue(request_of(f"version: 1\nretention:\n  {line}\n"))
+
+    assert "line 3" in str(refused.value) and line.partition(":")[0] in str(refused.value)
+    assert not Retention.objects.exists()
+
+
+ACTOR = Actor(key="user:1", name="Ada", door=HistoryEntry.Door.COMMAND)
+
+
+def request_of(content: str) -> CatalogueImportRequest:
+    return CatalogueImportRequest(file=CatalogueFile.read(content.encode()), by=ACTOR)

@@ -94,16 +94,16 @@ def test_a_changed_description_is_held_and_agents_see_the_accepted_one(
 
 
 @pytest.mark.parametrize(
-    ("policy", "poisoned", "tagged"),
+    ("policy", "poisoned", "released"),
     [(Policy.FOLLOW, True, True), (Policy.CAREFUL, False, True), (Policy.HOLD, False, False)],
 )
 def test_the_policy_of_the_source_decides_what_is_served(
-    engine: Engine, source: Source, served: Workflow, policy: str, *, poisoned: bool, tagged: bool
+    engine: Engine, source: Source, served: Workflow, policy: str, *, poisoned: bool, released: bool
 ) -> None:
     """A4.3, A5.2"""
     Source.objects.update(change_policy=policy)
-    change(engine, source, tags=["finance"])
-    assert load_exposed_catalogue().workflows["report_1"].tags == (["finance"] if tagged else [])
+    change(engine, source, version="1.1.0")
+    assert load_exposed_catalogue().workflows["report_1"].version == ("1.1.0" if released else "1.0.0")
     change(engine, source, description=POISON)
     assert (description_of(served) == POISON) is poisoned
     assert len(awaiting()) == (not poisoned)
@@ -395,7 +395,7 @@ def test_a_thousand_changes_cost_queries_by_the_batch(engine: Engine, source: So
     assert not any("input_schema" in query["sql"] or '"offered"' in query["sql"] for query in captured)
     with CaptureQueriesContext(connection) as captured:
         assert len(accept_offers(awaiting(), by=BY).done) == 600
-    assert len(captured) < 60
+    assert len(captured) < 66
 
 
 # Some fields of a change
@@ -478,10 +478,10 @@ def test_what_a_run_is_started_by_is_accepted_together(
         ("exclude", "new tags, by which agents would no longer see it"),
         ("include", "new tags, by which agents would see it"),
         ("toolset", "new tags, by which it would join the toolset finance"),
-        ("", ""),
+        ("", "new tags"),
     ],
 )
-def test_a_tag_that_would_move_a_tool_is_not_harmless(
+def test_a_tag_that_would_move_a_tool_says_so(
     engine: Engine, source: Source, served: Workflow, action: str, told: str
 ) -> None:
     """A4.2, A5.2: an engine must not choose what its tools are shown to."""
@@ -491,22 +491,54 @@ def test_a_tag_that_would_move_a_tool_is_not_harmless(
         WorkflowFilter.objects.create(action=action, subject="tag", pattern="money")
     before = {slug: list(entry.workflows) for slug, entry in load_exposed_catalogue().toolsets.items()}
     shown = list(load_exposed_catalogue().workflows)
-    run = change(engine, source, tags=["money"])
-    assert run.held == bool(told)
+    assert change(engine, source, tags=["money"]).held == 1
     catalogue = load_exposed_catalogue()
     assert list(catalogue.workflows) == shown
     assert {slug: list(entry.workflows) for slug, entry in catalogue.toolsets.items()} == before
-    assert [describe_differences(differences_of(review)) for review in Review.objects.all()] == [told] * bool(
-        told
-    )
+    assert describe_differences(differences_of(Review.objects.get())) == told
 
 
-def test_tags_that_a_curator_has_replaced_move_nothing(
+def test_a_tag_that_goes_is_harmless_unless_it_moves_a_tool(
     engine: Engine, source: Source, served: Workflow
 ) -> None:
+    """A4.2, H1"""
+    change(engine, source, tags=["money", "urgent"])
+    accept_offers(awaiting(), by=BY)
+    assert change(engine, source, tags=["money"]).updated == 1
+    WorkflowFilter.objects.create(action="include", subject="tag", pattern="money")
+    assert change(engine, source, tags=[]).held == 1
+
+
+def test_tags_that_a_curator_has_replaced_move_nothing_and_are_held(
+    engine: Engine, source: Source, served: Workflow
+) -> None:
+    """H1: without the curator's, agents would see the engine's."""
     WorkflowFilter.objects.create(action="exclude", subject="tag", pattern="money")
     override_workflow(served, tags_override=["ours"])
-    assert change(engine, source, tags=["money"]).updated == 1
+    assert change(engine, source, tags=["money"]).held == 1
+    assert describe_differences(differences_of(Review.objects.get())) == "new tags"
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"argument_overrides": {"month": {"constant": "2026-01"}}},
+        {"approval_rules": [{"argument": "/month", "is": "equal_to", "value": "2026-01"}]},
+    ],
+    ids=lambda settings: next(iter(settings)),
+)
+def test_an_argument_that_goes_is_held_if_a_curator_has_decided_about_it(
+    engine: Engine, source: Source, served: Workflow, settings: dict[str, Any]
+) -> None:
+    """H1: the value is still sent, and calls wait for approval."""
+    year = {"year": {"type": "string"}}
+    without = {"type": "object", "properties": year, "additionalProperties": False}
+    change(engine, source, inputSchema=without | {"properties": year | {"month": {"type": "string"}}})
+    accept_offers(awaiting(), by=BY)
+    override_workflow(served, **settings)
+    assert change(engine, source, inputSchema=without).held == 1
+    Workflow.objects.update(argument_overrides={}, approval_rules=[])
+    assert change(engine, source, inputSchema=without, version="1.1.0").updated == 1
 
 
 # Another policy

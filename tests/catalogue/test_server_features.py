@@ -302,6 +302,48 @@ def test_the_oldest_template_that_matches_keeps_its_addresses() -> None:
 
 
 @pytest.mark.django_db
+def test_a_resource_leaves_the_addresses_of_another_servers_older_template_alone() -> None:
+    """H9; within one server, and for what was there first, the exact address counts."""
+    ours, theirs = make_source("a"), make_source("b")
+    early = make_feature(theirs, "docs://x/early", kind="resource")
+    template = make_feature(ours, "docs://x/{name}", kind="template")
+    own, foreign = (
+        make_feature(ours, "docs://x/own", kind="resource"),
+        make_feature(theirs, "docs://x/readme", kind="resource"),
+    )
+    other = make_feature(theirs, "docs://y/readme", kind="resource")
+    features = [early, template, own, foreign, other]
+    for order in (features, features[::-1]):
+        found = {
+            uri: located.feature
+            for uri in ("docs://x/early", "docs://x/own", "docs://x/readme", "docs://y/readme", "docs://x/z")
+            if (located := find_resource(order, uri)) is not None
+        }
+        assert list(found.values()) == [early, own, template, other, template]
+
+
+def test_a_resource_among_the_addresses_of_another_servers_template_gets_one_of_its_own(
+    source: Source, wire: Wire
+) -> None:
+    make_feature(make_source("other"), "docs://x/{name}", kind="template", enabled=False)
+    wire.templates = {"resourceTemplates": [{"uriTemplate": "docs://z/{name}", "name": "z"}]}
+    names = ("docs://x/readme", "docs://y/readme", "docs://z/readme")
+    wire.resources = {"resources": [{"uri": uri, "name": "r"} for uri in names]}
+    listed(source)
+    served = [one(uri).served_as for uri in names]
+    assert served == ["upstream://wire/docs://x/readme", "docs://y/readme", "docs://z/readme"]
+    listed(source)
+    assert [one(uri).served_as for uri in names] == served
+
+
+@pytest.mark.parametrize("uri", ["javascript:alert(1)", "JAVASCRIPT:x", "vbscript:x", "data:text/html,x"])
+def test_an_address_that_a_client_would_run_is_skipped(source: Source, wire: Wire, uri: str) -> None:
+    wire.resources = {"resources": [{"uri": uri, "name": "r"}]}
+    wire.templates = {"resourceTemplates": [{"uriTemplate": uri + "{x}", "name": "t"}]}
+    assert listed(source).skipped_count == 2
+
+
+@pytest.mark.django_db
 @pytest.mark.parametrize(
     ("template", "uri", "sent"),
     [

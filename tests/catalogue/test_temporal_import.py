@@ -3,19 +3,26 @@
 from collections.abc import Callable
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 from django.core.management import CommandError, call_command
+from django.test import Client
 
 from catalogue.models import Revision, Source, Workflow
 from catalogue.sources import update_source
 from connectors.temporal.declarations import CacheBlock
 from connectors.testing import free_port
 from executions.models import CachePolicy
+from executions.reading import describe_execution
 from executions.result_cache import take_cache_settings
-from tests.factories import make_source, make_workflow
+from mcp_bridge.results import execution_result
+from tests.admin.conftest import admin_client
+from tests.admin.pages import page_url, text_of
+from tests.factories import make_execution, make_source, make_workflow
 
+__all__ = ["admin_client"]
 pytestmark = pytest.mark.django_db
 
 EXAMPLE = Path(__file__).parents[1] / "connectors" / "temporal_files" / "source_document.yaml"
@@ -90,9 +97,50 @@ def test_the_example_of_the_specification_is_imported_as_it_stands():
     assert (chat.upstream_id, chat.tool_name, chat.effective_cache_seconds) == (
         "ChatWorkflow", "ChatWorkflow", 86_400,
     )  # fmt: skip
-    assert chat.metadata == {"temporal": {"task_queue": "chat-queue"}} and not chat.enabled
+    assert chat.metadata["temporal"] == {"task_queue": "chat-queue"} and not chat.enabled
+    assert chat.declared_output_schema == {"type": "string"} and chat.output_schema is None
+    xhr = Workflow.objects.get(name="UpdateXHRWorkflow")
+    assert xhr.declared_output_schema is None, "only its workers know the type RAGResponse"
     assert CachePolicy.current().cleanup_seconds == 3600
     assert source.discovery_runs.get().added == 5
+
+
+@pytest.mark.parametrize(
+    ("declared", "fits", "does_not"),
+    [
+        ("string", "text", 1),
+        ("String", "text", {"a": 1}),
+        ("int64", 3, "3"),
+        ("number", 2.5, "2.5"),
+        ("float64", 2.5, [2.5]),
+        ("bool", True, "true"),
+        ("object", {"a": 1}, "a"),
+        ("map[string]any", {"a": 1}, [1]),
+        ("array", [1], {"0": 1}),
+        ("[]string", ["a"], "a"),
+        ("RAGResponse", {"a": 1}, None),
+    ],
+)
+def test_a_result_of_another_type_than_declared_is_delivered_and_curators_are_told(
+    write: Write, admin_client: Client, declared: str, fits: Any, does_not: Any
+):
+    """E5: as for HTTP tools, whose documents are often wrong about answers."""
+    file = Path(write("A"))
+    content = yaml.safe_load(file.read_text())
+    content["workflows"]["A"]["output"] = {"type": declared, "description": "It."}
+    file.write_text(yaml.safe_dump(content))
+    run(str(file))
+    workflow = Workflow.objects.get()
+
+    def told(output: Any) -> bool:
+        execution = make_execution(workflow, payload={"output": output})
+        result = execution_result(execution, protocol_version="2025-11-25")
+        assert not result.is_error and describe_execution(execution)["output"] == output
+        page = text_of(admin_client.get(page_url(execution)))
+        return "does not match the output schema that its definition declares" in page
+
+    assert not told(fits)
+    assert told(does_not) == (declared != "RAGResponse")
 
 
 def test_the_same_file_once_more_changes_nothing(write: Write):

@@ -62,6 +62,22 @@ def test_the_page_of_settings_shows_each_with_its_default_and_meaning():
         ("CATALOGUE_EXECUTION_TIMEOUT", "0"),
         ("CATALOGUE_DISCOVERY_ENABLED", "perhaps"),
         ("CATALOGUE_PUBLIC_URL", "catalogue.example.com"),
+        ("CATALOGUE_PUBLIC_URL", "ftp://catalogue.example.com"),
+        ("CATALOGUE_PUBLIC_URL", "https://"),
+        ("CATALOGUE_PUBLIC_URL", "https://catalogue.example.com/tools"),
+        ("CATALOGUE_PUBLIC_URL", "https://catalogue.example.com/tools/"),
+        ("CATALOGUE_PUBLIC_URL", "https://catalogue.example.com?a=b"),
+        ("CATALOGUE_PUBLIC_URL", "https://catalogue.example.com/?"),
+        ("CATALOGUE_PUBLIC_URL", "https://catalogue.example.com#top"),
+        ("CATALOGUE_PUBLIC_URL", "https://ada:secret@catalogue.example.com"),
+        ("CATALOGUE_PUBLIC_URL", "https://ada@catalogue.example.com"),
+        ("CATALOGUE_PUBLIC_URL", "https://catalogue.example.com:99999"),
+        ("CATALOGUE_PUBLIC_URL", "https://catalogue.example.com:0"),
+        ("CATALOGUE_PUBLIC_URL", "https://catalogue.example.com:port"),
+        ("CATALOGUE_PUBLIC_URL", "https://catalogue example.com"),
+        ("CATALOGUE_PUBLIC_URL", "https://catalogue.example.com\\tools"),
+        ("CATALOGUE_PUBLIC_URL", "https://*.example.com"),
+        ("CATALOGUE_PUBLIC_URL", "https://[::1"),
         ("CATALOGUE_ALLOWED_HOSTS", "*"),
         ("CATALOGUE_ALLOWED_HOSTS", "example.com,*.example.com"),
         ("CATALOGUE_ALLOWED_HOSTS", "https://example.com"),
@@ -105,6 +121,26 @@ def test_a_malformed_value_is_refused_with_a_sentence_that_names_it(
     assert f"\n  {variable}: " in str(ended.value.code)
 
 
+@pytest.mark.parametrize(
+    ("given", "address"),
+    [
+        ("https://catalogue.example.com/", "https://catalogue.example.com"),
+        ("HTTPS://Catalogue.Example.com", "https://catalogue.example.com"),
+        ("https://catalogue.example.com:443", "https://catalogue.example.com"),
+        ("http://catalogue:80/", "http://catalogue"),
+        ("https://catalogue.example.com:8443", "https://catalogue.example.com:8443"),
+        ("http://[2001:db8::1]:8000", "http://[2001:db8::1]:8000"),
+        ("http://192.0.2.1", "http://192.0.2.1"),
+    ],
+)
+def test_a_public_address_is_taken_as_browsers_write_it(
+    given: str, address: str, monkeypatch: pytest.MonkeyPatch
+):
+    """O5: it is compared with what they send."""
+    monkeypatch.setenv("CATALOGUE_PUBLIC_URL", given)
+    assert read_environment().address == address
+
+
 def test_mistakes_end_the_start_with_a_sentence_for_each():
     """B4: no traceback, nothing started."""
     outcome = start_with(PORT="eighty", LOG_LEVEL="LOUD")
@@ -124,7 +160,10 @@ def test_a_data_folder_that_cannot_be_made_ends_the_start_with_a_sentence():
 def test_a_misspelt_setting_ends_the_start_with_a_suggestion():
     outcome = start_with(CATALOGUE_INLINE_WIAT="3")
     assert outcome.returncode != 0
-    assert "CATALOGUE_INLINE_WIAT: unknown setting; did you mean CATALOGUE_INLINE_WAIT?" in outcome.stderr
+    assert (
+        "CATALOGUE_INLINE_WIAT: unknown setting; did you mean CATALOGUE_INLINE_WAIT?\n"
+        in outcome.stderr + "\n"
+    )
 
 
 def test_hosts_proxies_and_keys_that_make_sense_are_taken(monkeypatch: pytest.MonkeyPatch):

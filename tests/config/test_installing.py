@@ -1,4 +1,4 @@
-"""`scripts/install.py`, `install_node.py` and `stages.py`: what `make install-dev` and `make check` show."""
+"""`scripts/install.py`, `install_node.py` and `stages.py`: what `make install-all` and `make check` show."""
 
 import os
 import re

@@ -1,12 +1,16 @@
 """Log lines say which process they come from."""
 
 import json
+import logging
 import subprocess
 import sys
 
+import psycopg
 import pytest
+from django.db.utils import OperationalError
 
 from config.logging import process_name
+from tests.logs import shown_lines
 from tests.processes import ROOT
 
 
@@ -271,3 +275,29 @@ def test_nobody_elses_words_begin_a_line_of_the_text_format() -> None:
     below = lines[lines.index(entries[5]) + 1 :]
     assert below[0] == "    Traceback (most recent call last):"
     assert below[-2:] == ["    ValueError: broken {braces}", f"    {forged}"]
+
+
+@pytest.mark.parametrize(
+    ("logger", "message", "told"),
+    [
+        (
+            "celery.app.trace",
+            "Task audit.seal_audit[1-2] raised unexpected: OperationalError('server gone')",
+            "Task audit.seal_audit[1-2] cannot be done without the database: server gone",
+        ),
+        (
+            "celery.utils.dispatch.signal",
+            "Signal handler <function begin at 0x7f> raised: OperationalError('server gone')",
+            "Signal handler <function begin at 0x7f> cannot be done without the database: server gone",
+        ),
+    ],
+)
+def test_celery_says_of_an_outage_what_all_else_says(logger: str, message: str, told: str) -> None:
+    """O10: "raised unexpected" and a traceback stood beside it."""
+    gone = OperationalError("server gone\n\tIs it running?")
+    gone.__cause__ = psycopg.OperationalError("server gone")
+    bug = ValueError("of ours")
+    with shown_lines() as lines:
+        for error in (gone, gone, bug):
+            logging.getLogger(logger).error(message, exc_info=error)
+    assert lines == [told, message]

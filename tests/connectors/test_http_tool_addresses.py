@@ -47,6 +47,9 @@ async def told_by(base_url: str, policy: AddressPolicy) -> str:
         "localhost",
         "LOCALHOST",
         "127.1",
+        "127.0.0.1.",
+        "127.1.",
+        "localhost.",
         "127.0.1",
         "2130706433",
         "0x7f000001",
@@ -242,7 +245,11 @@ async def test_a_token_url_is_held_to_the_same_addresses(monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     ("allowed", "opened", "closed"),
     [
-        ("127.0.0.1", ["127.0.0.1", "localhost", "127.1", "[::ffff:127.0.0.1]"], ["127.0.0.2", "[::1]"]),
+        (
+            "127.0.0.1",
+            ["127.0.0.1", "127.0.0.1.", "localhost.", "127.1", "[::ffff:127.0.0.1]"],
+            ["127.0.0.2", "127.0.0.2.", "[::1]"],
+        ),
         ("127.0.0.0/30", ["127.0.0.1", "127.0.0.2"], ["127.0.0.5"]),
         ("localhost", ["localhost", "LocalHost."], ["127.0.0.1", "127.0.0.2"]),
         ("*.local.example", ["a.local.example", "b.c.local.example"], ["local.example", "alocal.example"]),

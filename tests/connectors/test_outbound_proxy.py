@@ -113,7 +113,9 @@ async def test_a_start_whose_answer_the_proxy_lost_may_have_happened() -> None:
     assert len(engine.received) == 1
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "127.1", "localhost"])
+@pytest.mark.parametrize(
+    "host", ["127.0.0.1", "127.1", "localhost", "127.0.0.1.", "127.1.", "2130706433.", "localhost."]
+)
 async def test_this_machine_is_reached_without_the_proxy(host: str) -> None:
     """B4: an engine beside us needs no entry in CATALOGUE_NO_PROXY."""
     async with ScriptedEngine(replies(200, [])) as engine, running_proxy({}) as proxy:

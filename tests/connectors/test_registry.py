@@ -1,5 +1,6 @@
 """Which connector serves which kind of source."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -122,6 +123,36 @@ def test_a_connector_that_cannot_be_used_is_told_with_its_package(
     assert why in problem
     assert kind not in registry.usable_connectors()
     assert caplog_of_ours == [problem]
+
+
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [
+        ("OSError(24, 'Too many open files')", "OSError: [Errno 24] Too many open files"),
+        ("OSError(23, 'Too many open files in system')", "OSError: [Errno 23] Too many open files in system"),
+        ("MemoryError('no memory')", "MemoryError: no memory"),
+        ("ImportError('libengine.so: cannot open shared object file')", "libengine.so: cannot open"),
+        ('RuntimeError("can\'t start new thread")', "can't start new thread"),
+    ],
+)
+def test_a_connector_whose_import_failed_for_a_while_can_be_used_afterwards(
+    site: Path, error: str, why: str, caplog_of_ours: list[str]
+) -> None:
+    """O6: it could not be used until the process was restarted."""
+    fails = site / "fails"
+    fails.touch()
+    code = f"import pathlib\nif pathlib.Path({str(fails)!r}).exists():\n    raise {error}\n"
+    kind = f"ledger_{abs(hash(error))}"
+    (site / f"{kind}.py").write_text(
+        f"import pathlib\n{code}from tests.admin.ledger import LedgerConnector\n"
+    )
+    declare_package(site, "third-party", ledger=f"{kind}:LedgerConnector")
+    for _ in range(2):
+        with pytest.raises(Misconfigured, match=re.escape(why)):
+            registry.connector_class("ledger")
+    fails.unlink()
+    assert registry.connector_class("ledger") is LedgerConnector
+    assert len(caplog_of_ours) == 1
 
 
 @pytest.fixture

@@ -54,7 +54,10 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("documentation")
     shutil.copytree(ROOT / "deploy" / "site", place, dirs_exist_ok=True)
     shutil.copytree(ROOT / "docs", place / "docs")
-    command = [sys.executable, "-m", "zensical", "build", "--strict"]
+    zensical = ROOT / ".cache" / "zensical"
+    script = [sys.executable, "scripts/install.py", str(zensical), "scripts/requirements-site.lock"]
+    subprocess.run(script, cwd=ROOT, stdout=subprocess.DEVNULL, check=True)
+    command = [str(zensical / "bin" / "python"), "-m", "zensical", "build", "--strict"]
     built = subprocess.run(command, cwd=place, env=os.environ, capture_output=True, text=True, check=False)
     assert built.returncode == 0, built.stdout + built.stderr
     return place / "site"

@@ -38,7 +38,7 @@ def rest(product: Product) -> Rest:
 
 @pytest.fixture(scope="session")
 def python_of_2025() -> Path:
-    """The interpreter of an environment with the client as it was; `make install-dev` has made it already."""
+    """The interpreter of an environment with the client as it was; `make install-all` has made it already."""
     environment = ROOT / ".venv-mcp1"
     lock = "tests/e2e/requirements-mcp1.lock"
     install = [sys.executable, "scripts/install.py", str(environment), lock]

@@ -18,7 +18,7 @@ OLDEST_NODE = 22
 
 @pytest.fixture(scope="session")
 def node() -> Path:
-    """A Node.js that is new enough, with the packages installed; `make install-dev` has done that already."""
+    """A Node.js that is new enough, with the packages installed; `make install-all` has done that already."""
     install = [sys.executable, "scripts/install_node.py", str(FOLDER.relative_to(ROOT))]
     outcome = subprocess.run(install, cwd=ROOT, capture_output=True, text=True, check=False)
     if outcome.returncode:

@@ -65,7 +65,7 @@ class Product:
 
     def wait_until_up(self) -> float:
         """Until the banner is there; the seconds that it took."""
-        wait_until(lambda: "Or from another terminal" in self.output or self._ended, START_SECONDS, self.told)
+        wait_until(lambda: "  - Read on: " in self.output or self._ended, START_SECONDS, self.told)
         assert not self._ended, self.output
         return time.monotonic() - self.started_at
 

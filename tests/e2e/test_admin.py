@@ -108,7 +108,7 @@ async def test_wrong_key_shows_the_engines_words_and_keeps_the_last_good_list_un
         finally:
             save_key(settings["api_key"])
         assert unavailable["shown"] == "the last good list"
-        assert REFUSED in unavailable["reason"]
+        assert unavailable["reason"] == "The last listing failed (rejected)."
         assert "The last good list is kept." not in refresh()
         await wait_until_it_works(client)
         await wait_until_nothing_is_unavailable(client)

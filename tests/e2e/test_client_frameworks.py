@@ -53,6 +53,7 @@ def product(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Product]:
         rest.post("/workflows/enable/", source="schemas", all=True)
         of_schemas = {"subject": "source", "syntax": "glob", "pattern": "schemas"}
         rest.post("/toolsets/", slug="portable", portable=True, rules=[of_schemas])
+        rest.post("/toolsets/", slug="hasty", inline_wait_seconds=4, rules=[of_schemas])
         yield product
 
 
@@ -167,31 +168,16 @@ def test_openai_agents_gets_the_results_of_runs_that_are_longer_than_it_waits(
         assert json.loads(later[-1])["output"] == {"received": given}
 
 
-def check_chain(call: dict[str, Any], given: dict[str, Any]) -> None:
-    """That the first answer is a handle, and what it proposes leads to the result without an error."""
-    handle, *others, ended = [call["text"], *call["then"]]
-    assert '"wait_seconds": 4' in handle
-    assert all("next" in json.loads(text) for text in others)
-    assert json.loads(ended)["output"] == {"received": given}
-
-
-def test_openai_agents_at_its_defaults_gets_a_handle_from_its_first_call_on(
-    product: Product, python_of_2025: Path
-) -> None:
-    """A8.4: with a new token and one server object for all calls; it gives up after 5 s, and says nothing."""
-    token, given = product.manage("create_mcp_token", "new"), {"seconds": 20}
-    program = [python_of_2025, SCRIPTS / "openai_agents_client.py"]
-    (call,) = run(product, program, [(LATE_ANSWER.name, given)], token=token)["calls"]
-    check_chain(call, given)
-
-
 def test_the_python_client_of_2025_that_gives_up_after_5_s_gets_a_handle_over_stdio(
     product: Product, python_of_2025: Path
 ) -> None:
-    """A8.4, E8: there is no token to set an inline wait for, or to learn a patience by."""
+    """A8.4, E8: there is no token to set an inline wait for, so a toolset has it."""
     given = {"seconds": 12}
-    server = [sys.executable, "manage.py", "mcp_stdio"]
+    server = [sys.executable, "manage.py", "mcp_stdio", "--toolset", "hasty"]
     program = [python_of_2025, SCRIPTS / "stdio_client.py"]
     variables = environment(product.variables)
     told = run(product, program, [(LATE_ANSWER.name, given)], server=server, environment=variables)
-    check_chain(told["calls"][0], given)
+    handle, *others, ended = [told["calls"][0]["text"], *told["calls"][0]["then"]]
+    assert '"wait_seconds": 4' in handle
+    assert all("next" in json.loads(text) for text in others)
+    assert json.loads(ended)["output"] == {"received": given}

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 
 import psutil
 import pytest
@@ -37,7 +38,7 @@ class FirstStart:
 @pytest.fixture(scope="module")
 def first_start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FirstStart]:
     """`make run` until Ctrl-C, with this environment in the place of .venv, which is not made here."""
-    command = ("make", "--old-file=install", "run", f"BIN={Path(sys.executable).parent}")
+    command = ("make", "--old-file=install", "run", f"BIN={quote(str(Path(sys.executable).parent))}")
     with (
         place_for_one(tmp_path_factory.mktemp("first") / "data", is_empty=True) as place,
         started(place, command) as product,

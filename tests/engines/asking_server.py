@@ -37,7 +37,35 @@ SEAT = {"type": "object", "properties": {"seat": {"type": "string"}}, "required"
 FORM = {"mode": "form", "message": "Which seat?", "requestedSchema": SEAT}
 MEAL = FORM | {"message": "Which meal?"}
 PAGE = {"mode": "url", "message": "Pay here.", "url": "https://pay.example/7", "elicitationId": "7"}
-ASKED = {"book": [FORM], "dine": [FORM, MEAL], "pay": [PAGE]}
+TURNED = "\u202e!ereh yaP \u200b"
+ODD_SEAT = {
+    "type": "object",
+    "properties": {
+        "seat": {"type": "string", "title": TURNED, "enum": [TURNED, "1A"], "description": TURNED}
+    },
+}
+ODD = {"mode": "form", "message": TURNED, "requestedSchema": ODD_SEAT}
+ASKED = {"book": [FORM], "dine": [FORM, MEAL], "pay": [PAGE], "mislead": [ODD]}
+NO_PAGES = (
+    "javascript:alert(1)",
+    " javascript:alert(1)",
+    "java\tscript:alert(1)",
+    "data:text/html,x",
+    "file:///etc/passwd",
+    "ftp://pay.example",
+    "https:///7",
+    "https://",
+    "https:pay.example",
+    "//pay.example",
+    "https://bank.example@evil.example/",
+    "https://pay.example/\u202e",
+    "https://pay.example/\n",
+    "https://p\u0430y.example/",
+    "https://[bad/",
+    "HTTPS",
+    "",
+)
+ASKED |= {f"lure_{number}": [PAGE | {"url": url}] for number, url in enumerate(NO_PAGES)}
 
 
 class AskingServer:

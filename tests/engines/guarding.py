@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -17,6 +18,14 @@ def do_without(reason: str) -> None:
     if os.environ.get("CI") == "true":
         pytest.fail(reason)
     pytest.skip(reason)
+
+
+def install(what: str, *script: str) -> None:
+    """`make install-engines` has done it already where that was possible."""
+    outcome = subprocess.run([sys.executable, *script], cwd=ROOT, capture_output=True, text=True, check=False)
+    if outcome.returncode:
+        told = f"{outcome.stdout}{outcome.stderr}".strip()[-1000:]
+        do_without(f"{what} is missing; install it with: make install-engines\n{told}")
 
 
 @contextmanager

@@ -156,6 +156,15 @@ VERBS = {
     "mark_cancel_refused": Verb(
         lambda e: e.mark_cancel_refused("too late"), (State.RUNNING,), None, "cancel_refused"
     ),
+    "mark_not_cancellable": Verb(
+        lambda e: e.mark_not_cancellable("not supported"), ACTIVE, None, "not_cancelled"
+    ),
+    "hold_for_approval": Verb(
+        lambda e: e.hold_for_approval("Each call needs approval.", approval_hash="0" * 64),
+        (State.PENDING,),
+        State.UNAPPROVED,
+        "unapproved",
+    ),
     "approve": Verb(lambda e: e.approve("anna approved it."), (State.UNAPPROVED,), State.PENDING, "approved"),
     "end_unapproved": Verb(
         lambda e: e.end_unapproved(State.TIMED_OUT, "too late", kind=ErrorKind.TIMEOUT),

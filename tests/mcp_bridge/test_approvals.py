@@ -4,10 +4,12 @@ import asyncio
 import json
 from functools import partial
 from typing import Any
+from urllib.parse import urlsplit
 
 import anyio
 import pytest
 from django.contrib.auth.models import User
+from django.test import Client as Browser
 from django.utils import timezone
 from mcp import Client
 from mcp_types import CallToolResult, ElicitResult
@@ -159,68 +161,70 @@ async def test_the_user_of_a_client_gets_the_page_and_the_same_call_goes_on(
     assert wire_engine.count("start") == 1
 
 
-@pytest.mark.usefixtures("patient", "quick_news")
-@pytest.mark.parametrize("approves", [True, False])
-async def test_the_callers_own_user_decides_in_a_form_where_that_is_allowed(
-    approves: bool, era: str, connect: Connect, guarded: Workflow, hers: str, wire_engine: WireEngine
-) -> None:
-    questions: list[str] = []
-
-    async def ask(context: Any, params: Any) -> ElicitResult:
-        questions.append(params.mode)
-        return ElicitResult(action="accept", content={"approve": approves})
-
-    async def work_on_once_approved() -> None:
-        await until(lambda: Approval.objects.filter(state="approved").exists(), "it is approved")
-        await in_database(admit_queued)()
-        await in_database(advance_due_executions)()
-
-    async with (
-        connect(as_token=hers, mode=era, elicitation_callback=ask) as client,
-        anyio.create_task_group() as tasks,
-    ):
-        if approves:
-            tasks.start_soon(work_on_once_approved)
-        result = await client.call_tool("report", {"amount": 7})
-    assert questions == ["form"]
-    if approves:
-        assert result.structured_content == {"answer": 42}
-    else:
-        assert "Not approved in the client" in text_of(result)
-    state = (await in_database(Execution.objects.get)()).state
-    assert state == (State.COMPLETED if approves else State.FAILED)
-    assert wire_engine.count("start") == approves
-
-
 @pytest.fixture
 def patient(settings: Any) -> None:
     """Longer than the clients of the tests wait: an answer comes of what happens, not of the time."""
     settings.CATALOGUE = settings.CATALOGUE | {"inline_wait": 60}
 
 
+APPROVES = {"action": "accept", "content": {"approve": True}}
+MODES = [{"form": {}}, {"url": {}}, {"form": {}, "url": {}}, {}]
+
+
 @pytest.mark.usefixtures("patient", "quick_news")
-@pytest.mark.parametrize(
-    ("note", "modes", "mode"),
-    [
-        ("x" * 4_000, {"form": {}, "url": {}}, "url"),
-        ("x" * 4_000, {"form": {}}, None),
-        ("pay \u202e005\u202c \u200b\U000e0041", {"form": {}, "url": {}}, "form"),
-    ],
-)
-async def test_a_form_shows_all_that_would_run_or_is_not_shown(
-    mcp_server: Any, hers: str, guarded: Workflow, note: str, modes: dict[str, Any], mode: str | None
+async def test_what_a_client_answers_approves_nothing_without_a_person(
+    era: str, connect: Connect, guarded: Workflow, hers: str, wire_engine: WireEngine
 ) -> None:
-    """Also what cannot be seen, or turns the text around it."""
-    given = {"amount": 7, "note": note}
-    asked = (await call_by_hand(mcp_server, hers, {"elicitation": modes}, arguments=given))["result"]
-    if mode is None:
-        assert "waits for approval until" in str(asked["content"])
-        return
-    question = asked["inputRequests"]["approval"]["params"]
-    assert question["mode"] == mode
-    if mode == "form":
-        _, _, shown = question["message"].partition("\n")
-        assert shown.replace("\n", "").isprintable() and json.loads(shown) == given
+    """H5: also for the token of a user who may approve her own calls."""
+    modes: list[str] = []
+
+    async def ask(context: Any, params: Any) -> ElicitResult:
+        modes.append(params.mode)
+        return ElicitResult(action="accept", content={"approve": True})
+
+    async with connect(as_token=hers, mode=era, elicitation_callback=ask) as client:
+        with anyio.move_on_after(3):
+            await client.call_tool("report", {"amount": 7})
+    await in_database(admit_queued)()
+    await in_database(advance_due_executions)()
+    approval = await in_database(Approval.objects.get)()
+    assert set(modes) == {"url"}
+    assert (approval.state, wire_engine.count("start")) == (Approval.State.WAITING, 0)
+
+
+@pytest.mark.parametrize("declared", MODES)
+async def test_responses_sent_with_a_repeated_call_approve_nothing(
+    declared: dict[str, Any], mcp_server: Any, hers: str, guarded: Workflow, settings: Any
+) -> None:
+    settings.CATALOGUE = settings.CATALOGUE | {"inline_wait": 0.1}
+    capabilities = {"elicitation": declared}
+    responses = {"approval": APPROVES}
+    asked = await call_by_hand(mcp_server, hers, capabilities, inputResponses=responses)
+    approval = await in_database(Approval.objects.get)()
+    is_asked = asked["result"]["resultType"] == "input_required"
+    assert is_asked == ("url" in declared)
+    for state in (asked["result"].get("requestState"), f"{approval.pk}.0"):
+        more = {"requestState": state, "inputResponses": responses}
+        await call_by_hand(mcp_server, hers, capabilities, **more)
+    await in_database(approval.refresh_from_db)()
+    assert approval.state == Approval.State.WAITING
+
+
+async def test_the_user_may_approve_her_own_call_on_its_page_where_that_is_allowed(
+    mcp_server: Any, hers: str, anna: User, guarded: Workflow, wire_engine: WireEngine
+) -> None:
+    asked = (await call_by_hand(mcp_server, hers, URL_ONLY))["result"]
+
+    def approve_in_the_admin() -> int:
+        (browser := Browser()).force_login(anna)
+        page = urlsplit(asked["inputRequests"]["approval"]["params"]["url"]).path
+        assert browser.get(page).status_code == 200
+        return browser.post(page.replace("/change/", "/approve/")).status_code
+
+    assert await in_database(approve_in_the_admin)() == 302
+    await in_database(admit_queued)()
+    await in_database(advance_due_executions)()
+    assert (await in_database(Execution.objects.get)()).state == State.COMPLETED
 
 
 @pytest.mark.usefixtures("quick_news")
@@ -307,21 +311,21 @@ async def test_a_client_that_gives_up_its_call_while_people_decide_leaves_what_i
     assert wire_engine.count("start") == 0
 
 
-async def test_an_answer_counts_in_any_process_and_only_of_the_caller_who_was_asked(
+async def test_an_answer_in_a_message_of_its_own_declines_but_does_not_approve(
     mcp_server: Any, connect: Connect, token: str, hers: str, guarded: Workflow
 ) -> None:
+    """In any process, and only of the caller who was asked."""
     async with connect(as_token=hers, mode="legacy") as client:
         await client.call_tool("report", {"amount": 7})
     approval = await in_database(Approval.objects.get)()
-    said = {"action": "accept", "content": {"approve": True}}
-    body = {"jsonrpc": "2.0", "id": f"approval:{approval.pk}", "result": said}
     states = []
-    for answering in (token, hers):
+    for answering, said in ((hers, APPROVES), (token, {"action": "decline"}), (hers, {"action": "decline"})):
+        body = {"jsonrpc": "2.0", "id": f"approval:{approval.pk}", "result": said}
         response = await in_database(mcp_server.post)(body, token=answering)
         assert (response.status_code, response.content) == (202, b"")
         await in_database(approval.refresh_from_db)()
         states.append(approval.state)
-    assert states == [Approval.State.WAITING, Approval.State.APPROVED]
+    assert states == [Approval.State.WAITING, Approval.State.WAITING, Approval.State.CANCELLED]
 
 
 @pytest.mark.parametrize(
@@ -367,21 +371,21 @@ def test_a_task_that_waits_for_approval_ends_as_it_is_decided(
 
 
 BOTH = {"extensions": {TASKS: {}}, "elicitation": {"form": {}, "url": {}}}
-FORM = {"approval": {"action": "accept", "content": {"approve": True}}}
-NOT_APPROVED = {"approval": {"action": "accept", "content": {"approve": False}}}
+FORM = {"approval": APPROVES}
 
 
 @pytest.mark.parametrize(
-    ("responses", "status", "told"),
+    ("responses", "status"),
     [
-        (FORM, "completed", "42"),
-        (NOT_APPROVED, "completed", "Not approved in the client"),
-        ({"approval": {"action": "decline"}}, "cancelled", "cancelled it before it was approved"),
-        ({"approval": {"action": "cancel"}}, "input_required", ""),
-        ({"approval": {"action": "accept", "content": {"approve": ["yes"]}}}, "completed", "Not approved"),
-        ({"approval": {"action": "shrug"}}, "input_required", ""),
-        ({"approval": [1]}, "input_required", ""),
-        ({"other": FORM["approval"]}, "input_required", ""),
+        (FORM, "input_required"),
+        ({"approval": {"action": "accept", "content": {"approve": False}}}, "input_required"),
+        ({"approval": {"action": "accept", "content": {"approve": ["yes"]}}}, "input_required"),
+        ({"approval": {"action": "accept"}}, "input_required"),
+        ({"approval": {"action": "decline"}}, "cancelled"),
+        ({"approval": {"action": "cancel"}}, "input_required"),
+        ({"approval": {"action": "shrug"}}, "input_required"),
+        ({"approval": [1]}, "input_required"),
+        ({"other": FORM["approval"]}, "input_required"),
     ],
 )
 def test_a_task_asks_the_user_of_a_client_that_takes_questions(
@@ -391,23 +395,21 @@ def test_a_task_asks_the_user_of_a_client_that_takes_questions(
     wire_engine: WireEngine,
     responses: Any,
     status: str,
-    told: str,
 ) -> None:
-    """SEP-2663: `input_required` with the question, and `tasks/update` with what the user said."""
+    """SEP-2663: `input_required` with the question, and `tasks/update` with what the user said (H5)."""
     call = {"name": "report", "arguments": {"amount": 7}, "capabilities": BOTH}
     key = send(mcp_server, hers, "tools/call", **call).json()["result"]["taskId"]
     asked = get_task(mcp_server, hers, key, capabilities=BOTH)
     question = asked["inputRequests"]["approval"]
     assert (asked["status"], question["method"]) == ("input_required", "elicitation/create")
-    assert json.loads(question["params"]["message"].partition("\n")[2]) == {"amount": 7}
+    assert question["params"]["mode"] == "url"
     assert get_task(mcp_server, hers, key)["status"] == "working", "of a client that takes no questions"
     said = send(mcp_server, hers, "tasks/update", taskId=key, inputResponses=responses, capabilities=BOTH)
     assert said.json()["result"]["resultType"] == "complete"
     admit_queued()
     advance_due_executions()
-    ended = get_task(mcp_server, hers, key, capabilities=BOTH)
-    assert ended["status"] == status and told in json.dumps(ended)
-    assert wire_engine.count("start") == (responses is FORM)
+    assert get_task(mcp_server, hers, key, capabilities=BOTH)["status"] == status
+    assert wire_engine.count("start") == 0
 
 
 def test_a_task_asks_the_caller_alone(
@@ -420,6 +422,8 @@ def test_a_task_asks_the_caller_alone(
     assert get_task(mcp_server, others, key, capabilities=BOTH)["status"] == "working"
     for foreign in (token, others):
         send(mcp_server, foreign, "tasks/update", taskId=key, inputResponses=FORM, capabilities=BOTH)
+        declined = {"approval": {"action": "decline"}}
+        send(mcp_server, foreign, "tasks/update", taskId=key, inputResponses=declined, capabilities=BOTH)
     assert Approval.objects.get().state == Approval.State.WAITING
 
 

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from html import unescape
+from threading import Barrier
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -123,6 +124,63 @@ def test_who_has_no_account_here_is_refused_and_nothing_is_kept(settings: Settin
         log_in(**{"sub": "7", "groups": ["platform"]} | claims)
     assert User.objects.count() == 2
     assert not ExternalIdentity.objects.exists()
+
+
+@pytest.mark.parametrize(
+    "sub", ["", " ", "\t", "\u200b", "7\u200b", " 7", "7\n", "7\0", "7" * 256, 7, 0, True, None, [], {}]
+)
+def test_a_subject_that_is_no_text_of_visible_characters_is_nobody(sub: Any) -> None:
+    """H17: several people could share it."""
+    with pytest.raises(LoginRefused):
+        log_in(sub, "platform")
+    assert not User.objects.exists() and not ExternalIdentity.objects.exists()
+
+
+@pytest.mark.parametrize(
+    ("known", "name"),
+    [
+        ("admin", "Admin"), ("admin", "ADMIN"), ("admin", "\u0430dmin"), ("admin", "adm\u0456n"),
+        ("admin", "\uff41dmin"), ("admin", "\u00e1dmin"), ("admin", "\u13aadmin"),
+        ("Ada.Lovelace", "ada.lovelace"), ("ada@example.com", "\u0430da@example.com"),
+        ("ana_1", "ana_l"), ("paul", "pau1"), ("\u0438\u0432\u0430\u043d", "\u0438\u0432a\u043d"),
+    ],
+)  # fmt: skip
+def test_a_first_login_makes_no_account_that_looks_like_another(known: str, name: str) -> None:
+    """H17. The account that there is may belong to somebody else."""
+    User.objects.create_user(known)
+    with pytest.raises(LoginRefused):
+        log_in("8", "platform", name=name)
+    assert [user.username for user in User.objects.all()] == [known]
+    assert not ExternalIdentity.objects.exists()
+
+
+@pytest.mark.parametrize(
+    ("known", "name"),
+    [
+        ("j.doe", "jdoe"), ("a-b", "a.b"), ("anna", "anna2"), ("anna", "hanna"),
+        ("\u0438\u0432\u0430\u043d", "\u0438\u0432\u0430\u043d\u0430"),
+    ],
+)  # fmt: skip
+def test_names_that_differ_visibly_are_accounts_of_their_own(known: str, name: str) -> None:
+    User.objects.create_user(known)
+    assert log_in("8", "platform", name=name).username == name
+
+
+def test_of_two_first_logins_with_names_that_look_alike_one_gets_an_account() -> None:
+    meeting = Barrier(2)
+
+    def log_in_at_once(name: str) -> bool:
+        meeting.wait(10)
+        try:
+            return log_in(name, "platform", name=name).pk > 0
+        except LoginRefused:
+            return False
+        finally:
+            connection.close()
+
+    with ThreadPoolExecutor(2) as threads:
+        assert sorted(threads.map(log_in_at_once, ["admin", "Admin"])) == [False, True]
+    assert User.objects.count() == 1
 
 
 def test_two_first_logins_at_once_make_one_account() -> None:

@@ -1,6 +1,10 @@
 """From a submitted ToolConfig to the request that reaches its API: over REST in, over MCP called."""
 
+import asyncio
+import socket
+import struct
 from collections.abc import Iterator
+from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
@@ -8,14 +12,19 @@ from mcp import MCPError
 
 from catalogue.connections import close_connectors
 from catalogue.exposure import forget_catalogue
+from catalogue.models import Source, Workflow
 from connectors.background import run_in_background_loop
+from connectors.testing import free_port
 from executions.models import Execution, State
 from tests.api.clients import administrator
 from tests.connectors.http_tool_hosts import http_tool_hosts
 from tests.declared_tools import BEARER, TOKEN, declared
 from tests.engines.target_api import Reply, TargetApi, running_target_api
+from tests.executions.engines import in_thread, until
+from tests.executions.steps import only, reach_deadline
 from tests.mcp_bridge.conftest import Connect
 from tests.mcp_bridge.database import in_database
+from tests.mcp_bridge.test_tasks import work_on
 
 
 @pytest.fixture
@@ -215,3 +224,63 @@ async def test_a_call_whose_answer_was_lost_has_completed_once_an_administrator_
     assert status.structured_content is not None
     assert status.structured_content.get("output") == said
     assert len(api.arrived) == 1
+
+
+async def speak_no_tls(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+    writer.close()
+
+
+async def reset(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    options = struct.pack("ii", 1, 0)
+    writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, options)
+    writer.close()
+
+
+UNREACHED = {
+    "refused": ("http://127.0.0.1:{closed}/x", "onnect", "refused"),
+    "unknown host": ("http://nowhere.invalid/x", "nowhere.invalid", ""),
+    "no TLS": ("https://127.0.0.1:{plain}/x", "onnect", "TLS"),
+    "reset": ("http://127.0.0.1:{resetting}/x", "connection", ""),
+}
+
+
+@pytest.mark.parametrize(("method", "timeout_seconds"), [("GET", 2), ("POST", 1)])
+@pytest.mark.parametrize("kind", UNREACHED)
+async def test_a_call_whose_attempts_use_up_its_time_tells_why_they_failed(
+    connect: Connect, kind: str, method: str, timeout_seconds: int
+) -> None:
+    """C5.3, A7.2: what went wrong, rather than that the time is up."""
+    endpoint, *words = UNREACHED[kind]
+    async with AsyncExitStack() as stack:
+        ports = {"closed": free_port()}
+        for name, behave in (("plain", speak_no_tls), ("resetting", reset)):
+            server = await stack.enter_async_context(await asyncio.start_server(behave, "127.0.0.1", 0))
+            ports[name] = server.sockets[0].getsockname()[1]
+        url = endpoint.format(**ports)
+        with http_tool_hosts("127.0.0.1,nowhere.invalid"):
+            await submit(declared("probe", endpoint=url, method=method, timeout_seconds=timeout_seconds))
+            async with connect() as client:
+                result = await client.call_tool("probe", {})
+            await close_connectors()
+    text = result.content[0].text
+    assert result.is_error and all(word in text for word in words), text
+    assert "longer than its timeout" not in text
+
+
+@pytest.mark.databases("executions.runner.start")
+async def test_a_start_that_no_attempt_is_left_for_tells_why_the_last_one_failed(
+    connect: Connect, long_workflow: Workflow
+) -> None:
+    """C5.3, A7.2: a worker that comes late finds the time over."""
+    away = f"http://127.0.0.1:{free_port()}"
+    await in_database(Source.objects.update)(config={"base_url": away})
+    async with connect() as client:
+        handle = (await client.call_tool("report", {})).structured_content
+        await until(lambda: only().attempts, "an attempt has failed")
+        await until(lambda: not only().lease_holder, "a worker could go on")
+        await in_thread(lambda: reach_deadline(only()))
+        await in_thread(work_on)
+        asking = {"execution_id": handle["execution_id"]}
+        shown = (await client.call_tool("get_execution_status", asking)).structured_content
+    assert shown["state"] == "timed_out" and "refused" in shown["error"]

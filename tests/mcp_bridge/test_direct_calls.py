@@ -88,6 +88,50 @@ def test_a_call_that_takes_long_becomes_a_stream_that_proxies_keep_open(
     assert answered["id"] == "call-1" and "is still running" in answered["result"]["content"][0]["text"]
 
 
+TWICE = [
+    '{"name": "report", "arguments": {"n": 1, "n": 2}}',
+    '{"name": "report", "arguments": {"n": 1, "\\u006e": 1}}',
+    '{"name": "report", "name": "other", "arguments": {}}',
+    '{"name": "report", "arguments": {"deep": [{"a": {"b": 1, "b": 1}}]}}',
+    '{"name": "report", "arguments": {"n": 1}, "arguments": {"n": 2}}',
+    f'{{"name": "report", "arguments": {{"n": 1, "n": 2, "long": "{"x" * 250_000}"}}}}',
+    '{"name": "report", "arguments": {}}, "params": {"name": "report"}',
+]
+
+
+@pytest.mark.parametrize("modern", [True, False])
+@pytest.mark.parametrize("params", TWICE)
+def test_a_name_that_a_message_has_twice_is_refused_as_by_rest(
+    params: str, modern: bool, mcp_server: McpServer, token: str, long_workflow: Workflow, wire_engine: Any
+) -> None:
+    """Of which only the last would count, while others on the way here may have read the first."""
+    if modern:
+        meta = json.dumps(message_of("report", {})["params"]["_meta"])
+        params = params.replace("{", f'{{"_meta": {meta}, ', 1)
+    body = f'{{"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": {params}}}'
+    usual = {"accept": "application/json, text/event-stream", "authorization": f"Bearer {token}"}
+    headers = usual | {"content-type": "application/json"} | (headers_of("report") if modern else {})
+    response = plain_http.post(mcp_server.url, headers=headers, content=body.encode(), timeout=20)
+    assert response.status_code == 400 and response.json()["id"] == 7
+    assert "more than once" in response.json()["error"]["message"]
+    assert wire_engine.count("start") == 0
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        '{"jsonrpc": "2.0", "id": 1, "id": 7, "method": "tools/list", "params": {}}',
+        '{"jsonrpc": "2.0", "id": 7, "method": "tools/list", "method": "tools/call", "params": {}}',
+        '{"jsonrpc": "2.0", "id": 7, "method": "ping", "params": {"_meta": {"a": 1, "a": 1}}}',
+    ],
+)
+def test_so_is_one_in_any_other_message(body: str, mcp_server: McpServer, token: str) -> None:
+    usual = {"accept": "application/json, text/event-stream", "authorization": f"Bearer {token}"}
+    headers = usual | {"content-type": "application/json"}
+    response = plain_http.post(mcp_server.url, headers=headers, content=body.encode(), timeout=20)
+    assert (response.status_code, response.json()["id"]) == (400, 7)
+
+
 def test_a_header_that_is_sent_twice_is_refused(mcp_server: McpServer, token: str, long_workflow: Workflow):
     twice = [*headers_of("report").items(), ("mcp-name", "other")]
     usual = {"accept": "application/json, text/event-stream", "authorization": f"Bearer {token}"}

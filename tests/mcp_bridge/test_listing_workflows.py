@@ -20,6 +20,7 @@ from catalogue.models import Source, Toolset
 from mcp_bridge.builtin_tools import BUILT_IN_TOOLS, MOST_LISTED, USUAL_LIMIT, list_for
 from mcp_bridge.calls import ToolCall
 from mcp_bridge.tokens import Access, create_token
+from telemetry import metrics
 from tests.factories import make_source, make_toolset, make_workflow, make_workflows
 from tests.mcp_bridge.conftest import Connect
 from tests.mcp_bridge.database import in_database
@@ -83,7 +84,7 @@ async def test_a_list_is_compact_unless_asked_otherwise(connect: Connect, books:
     close = document["workflows"][0]
     assert close == {
         "name": "close_month",
-        "description": "Closes the ledger of one company for a month...",
+        "description": "Closes the ledger of one company for a month. " * 3 + "Closes the...",
         "tags": ["finance", "Monthly"],
         "input_summary": "dry_run (boolean, optional), month (string, required)",
     }
@@ -174,6 +175,8 @@ async def test_the_log_tells_what_each_list_cost_and_in_which_mode(connect: Conn
         level="INFO",
         filter=lambda record: record["message"] == "Listed workflows",
     )
+    counted = [("compact", "none"), ("standard", "mode"), ("detailed", "detailed")]
+    before = [metrics.lists_of_workflows.labels(*labels)._value.get() for labels in counted]
     try:
         async with connect() as client:
             texts = [
@@ -189,6 +192,8 @@ async def test_the_log_tells_what_each_list_cost_and_in_which_mode(connect: Conn
     ]
     assert [line["characters"] for line in lines] == [len(text) for text in texts]
     assert all(line["caller"].startswith("token:") and line["client"] for line in lines)
+    after = [metrics.lists_of_workflows.labels(*labels)._value.get() for labels in counted]
+    assert [now - then for now, then in zip(after, before, strict=True)] == [1, 1, 1]
 
 
 async def test_a_query_ranks_what_it_finds(connect: Connect, books: None):
@@ -432,10 +437,10 @@ async def test_a_typical_catalogue_is_as_much_smaller_as_promised(connect: Conne
 
 
 def short_definitions() -> list[dict[str, Any]]:
-    """Of which `tools/list` sends some 750 characters each; the usual ones have 1,100."""
+    """Of which `tools/list` sends some 850 characters each, as D assumes; the usual ones have 1,100."""
     whole = realistic_definitions(1_500)
     shown = ("name", "description", "inputSchema")
-    return [told for told in whole if 670 <= len(json.dumps([told[name] for name in shown])) <= 770]
+    return [told for told in whole if 770 <= len(json.dumps([told[name] for name in shown])) <= 890]
 
 
 def long_definitions() -> list[dict[str, Any]]:
@@ -446,8 +451,8 @@ def long_definitions() -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize(
     ("definitions", "sent"),
-    [(short_definitions, (730, 780)), (long_definitions, (1_300, 2_000))],
-    ids=["750 characters in all", "descriptions of 750 characters"],
+    [(short_definitions, (840, 860)), (long_definitions, (1_300, 2_000))],
+    ids=["850 characters in all", "descriptions of 750 characters"],
 )
 async def test_a_list_of_short_or_long_workflows_is_as_much_smaller(
     connect: Connect,

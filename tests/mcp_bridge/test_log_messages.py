@@ -18,6 +18,8 @@ from connectors.testing import free_port
 from connectors.upstream_mcp.run_callers import CALL, CallLogs
 from executions import advancing
 from executions.models import Execution
+from mcp_bridge.models import ClientLogLevel
+from mcp_bridge.tokens import create_token
 from tests.engines.guarding import guarded
 from tests.executions.engines import until, wait_until
 from tests.mcp_bridge.conftest import Connect, McpServer
@@ -83,6 +85,23 @@ async def test_a_client_gets_the_messages_from_the_level_on_that_it_asked_for(
         assert result.content[0].text == "done"
         assert told(heard) == expected
         assert {params.logger for params in heard} == {"narrator"}
+
+
+def test_a_caller_keeps_a_bounded_number_of_levels(mcp_server: McpServer, token: str) -> None:
+    """Each program that it names itself after had a row of its own for a week."""
+    other = create_token(name="other")[1]
+
+    def ask(token: str, agent: str, level: str) -> None:
+        body = {"jsonrpc": "2.0", "id": 1, "method": "logging/setLevel", "params": {"level": level}}
+        answer = mcp_server.post(body, token=token, headers={"user-agent": agent})
+        assert answer.status_code == 200 and '"result":{}' in answer.text, answer.text
+
+    ask(other, "desk", "error")
+    ask(token, "desk", "alert")
+    for number in range(50):
+        ask(token, f"desk/{number}", "debug")
+    levels = list(ClientLogLevel.objects.values_list("level", flat=True))
+    assert sorted(levels) == ["debug"] * 20 + ["error"]
 
 
 @pytest.mark.usefixtures("narrator")

@@ -2,10 +2,9 @@
 
 import asyncio
 import itertools
+import json
 import re
-import time
 from collections.abc import Awaitable, Callable, Iterable
-from types import SimpleNamespace
 from typing import Any
 
 import httpx2
@@ -14,18 +13,14 @@ from django.test import Client as HttpClient
 from django.urls import reverse
 from django.utils import timezone
 from mcp import Client, MCPError
-from pytest_django import Settings
 
-from catalogue.models import Workflow
-from executions import advancing, change_feed
+from catalogue.models import Source, Workflow
+from executions import change_feed
 from executions.models import Execution, State
 from executions.runner.follow import CANCELLATION_GRACE
 from executions.wakeups import waits
-from mcp_bridge import builtin_tools, calls, tasks
-from mcp_bridge.bearers import forget_bearers
-from mcp_bridge.models import AccessToken
+from mcp_bridge import tasks
 from mcp_bridge.tokens import create_token
-from tests import plain_http
 from tests.admin.conftest import admin_client
 from tests.admin.pages import page_url, text_of
 from tests.api.clients import administrator
@@ -33,11 +28,11 @@ from tests.connectors.scripted import Received, replies
 from tests.executions.engines import WireEngine, completed, in_thread, in_turn, receipt, status, until
 from tests.executions.steps import after, let_pass, let_waits_pass, only, reach_deadline, timeline
 from tests.factories import make_toolset
+from tests.logs import shown_lines
 from tests.mcp_bridge.conftest import Connect, McpServer
 from tests.mcp_bridge.database import in_database
 from tests.mcp_bridge.pipes import over_pipes
 from tests.mcp_bridge.tasks_client import TasksExtension, ask, start_task
-from tests.mcp_bridge.test_endpoint import modern
 from tests.mcp_bridge.test_tasks import change, is_free, work_on
 
 __all__ = ["admin_client"]
@@ -223,252 +218,83 @@ async def test_a_client_of_little_patience_gets_its_handle_in_time_and_is_told_t
     await all_at_once(holds, ERAS, (False, True), ("token", "toolset", "both"))
 
 
-@pytest.fixture
-def _unnamed_clients_wait_briefly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calls, "UNNAMED_WAIT_SECONDS", 0.05)
-    monkeypatch.setattr(builtin_tools, "UNNAMED_WAIT_SECONDS", 0.05)
-
-
-UNNAMED = {"client_info": None, "read_timeout_seconds": 5}
-"""As the frameworks on the Python SDK open it that give up soonest."""
+DEFAULT_NAME = {"client_info": None}
+"""What the Python SDK says where its user says nothing."""
 
 
 @pytest.mark.parametrize("era", ERAS)
 @pytest.mark.parametrize("execution_type", ["sync", "async"])
-async def test_a_client_without_a_name_of_its_own_gets_a_handle_from_its_first_call_on(
+async def test_a_client_without_a_name_of_its_own_waits_like_any_other(
     open_client: Connect, long_workflow: Workflow, wire_engine: WireEngine, era: str, execution_type: str
 ):
-    """A8.4: such clients give up after 5 s, some without a word; over stdio no token can learn that."""
+    """A7.1: longer than OpenAI Agents, which has no name either, waits by default."""
     await in_database(change)(inline_wait_seconds=None, execution_type=execution_type)
-    async with open_client(mode=era, **UNNAMED) as client:
-        handle = (await after(4, client.call_tool("report", {}))).structured_content
-        assert handle["next"]["arguments"]["wait_seconds"] == 4
-        await until(is_free, "a worker could go on")
-        asked = handle["next"]["arguments"]
-        waited = (await after(4, client.call_tool("get_execution_status", asked))).structured_content
-        assert waited["next"] == handle["next"]
+    async with open_client(mode=era, **DEFAULT_NAME) as client:
+        call = asyncio.create_task(client.call_tool("report", {}))
+        await until(lambda: waits.patience and wire_engine.count("status"), "the call waits")
+        let_waits_pass(45)
         wire_engine.on_status = replies(200, completed())
-        await in_thread(work_on)
-        ended = (await client.call_tool("get_execution_status", asked)).structured_content
-    assert ended["output"] == {"answer": 42}
+        assert (await call).structured_content == {"answer": 42}
+
+
+@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.parametrize("info", [{}, DEFAULT_NAME], ids=["named", "unnamed"])
+async def test_every_client_gets_its_handle_after_50_seconds(
+    open_client: Connect, long_workflow: Workflow, era: str, info: dict[str, Any]
+):
+    """A7.1, A8.4"""
+    await in_database(change)(inline_wait_seconds=None)
+    async with open_client(mode=era, **info) as client:
+        handle = (await after(50, client.call_tool("report", {}))).structured_content
+    assert handle["next"]["arguments"] == {"execution_id": handle["execution_id"], "wait_seconds": 25}
 
 
 PROMISED = {"output_schema": {"type": "object", "required": ["answer"]}, "execution_type": "sync"}
 
 
 @pytest.mark.parametrize("era", ERAS)
-async def test_a_client_without_a_name_that_validates_results_gets_the_handle_too(
-    open_client: Connect, long_workflow: Workflow, era: str
-):
-    """A8.4: it compares structured content with the output schema that it was shown, which no handle fits."""
-    await in_database(change)(**PROMISED)
-    async with open_client(mode=era, **UNNAMED) as client:
-        assert "report" in [tool.name for tool in (await client.list_tools()).tools]
-        handle = (await after(4, client.call_tool("report", {}))).structured_content
-    assert handle["next"]["arguments"]["execution_id"]
-
-
-@pytest.mark.parametrize("era", ERAS)
 async def test_only_a_client_that_waits_to_the_end_is_shown_an_output_schema(
     connect: Connect, long_workflow: Workflow, era: str
 ):
-    """A8.3"""
+    """A8.3: clients compare results with it, and no handle fits it."""
     await in_database(change)(**PROMISED)
     shown = {}
-    for name in ("long", "token", "lesson", "toolset"):
-        text = await make_known(name)
-        async with connect(mode=era, as_token=text, toolset=name) as client:
-            shown[name] = await find_output_schema(client)
-    async with connect(mode=era, **UNNAMED) as client:
-        shown["unnamed"] = await find_output_schema(client)
-    assert [name for name, schema in shown.items() if schema is not None] == ["long"]
+    for name, of_token, of_toolset in (("none", None, None), ("token", 30, None), ("toolset", None, 30)):
+        _, text = await in_database(create_token)(name=name, inline_wait_seconds=of_token)
+        await in_database(make_toolset)(name, rules=["*"], inline_wait_seconds=of_toolset)
+        for kind, info in (("named", {}), ("unnamed", DEFAULT_NAME)):
+            async with connect(mode=era, as_token=text, toolset=name, **info) as client:
+                (tool,) = [tool for tool in (await client.list_tools()).tools if tool.name == "report"]
+                shown[name, kind] = tool.output_schema is not None
+    assert {key for key, has_schema in shown.items() if has_schema} == {
+        ("none", "named"),
+        ("none", "unnamed"),
+    }
 
 
-async def find_output_schema(client: Client) -> Any:
-    (tool,) = [tool for tool in (await client.list_tools()).tools if tool.name == "report"]
-    return tool.output_schema
-
-
-async def test_a_product_that_waits_less_does_so_for_a_client_without_a_name_too(
-    connect: Connect, long_workflow: Workflow, settings: Settings, monkeypatch: pytest.MonkeyPatch
-):
-    """A8.4"""
-    monkeypatch.setattr(calls, "UNNAMED_WAIT_SECONDS", 3600)
-    settings.CATALOGUE = settings.CATALOGUE | {"inline_wait": 0}
-    await in_database(change)(inline_wait_seconds=None)
-    async with connect(mode="legacy", client_info=None, read_timeout_seconds=30) as client:
-        handle = (await client.call_tool("report", {})).structured_content
-    assert handle["next"]["arguments"]["execution_id"]
-
-
-@pytest.mark.usefixtures("_unnamed_clients_wait_briefly")
-@pytest.mark.parametrize("era", ERAS)
-async def test_a_client_without_a_name_that_survives_a_longer_wait_is_told_to_go_on_with_that(
-    open_client: Connect, long_workflow: Workflow, era: str
-):
-    """A8.3: only a client that has waited reads the answer."""
-    await in_database(change)(inline_wait_seconds=0)
-    async with open_client(mode=era, **UNNAMED) as client:
-        handle = (await client.call_tool("report", {})).structured_content
-        asked = handle["next"]["arguments"] | {"wait_seconds": 0.15}
-        begun = time.monotonic()
-        waited = (await client.call_tool("get_execution_status", asked)).structured_content
-        assert time.monotonic() - begun >= 0.15, "it waits for as long as it was asked to"
-    assert waited["next"]["arguments"]["wait_seconds"] == 0.15
-
-
-async def make_known(name: str) -> str:
-    """A toolset and a token's text, both of that name, of which one may say how long its client waits."""
-    wait = {"inline_wait_seconds": 30}
-    token, text = await in_database(create_token)(name=name, **(wait if name.startswith("token") else {}))
-    await in_database(make_toolset)(name, rules=["*"], **(wait if name.startswith("toolset") else {}))
-    if name.startswith("lesson"):
-        await in_database(AccessToken.objects.filter(pk=token.pk).update)(patience_seconds=30)
-    return str(text)
-
-
-@pytest.mark.usefixtures("_unnamed_clients_wait_briefly")
-async def test_a_client_of_which_more_is_known_than_that_it_has_no_name_waits_for_the_result(
-    connect: Connect, long_workflow: Workflow, wire_engine: WireEngine
-):
-    """A8.3"""
-    await in_database(change)(inline_wait_seconds=None)
-    known = [
-        *((sign, "legacy") for sign in ("progress", "token", "lesson", "name")),
-        *((sign, "2026-07-28") for sign in ("progress", "toolset", "tasks", "name")),
-    ]
-    connected: list[str] = []
-    waited: list[str] = []
-    are_all_connected = asyncio.Event()
-
-    tokens = {name: await make_known(name) for name in map("-".join, known)}
-
-    async def holds(known_by: str, era: str) -> None:
-        name = f"{known_by}-{era}"
-        called = {"progress_callback": hear_progress} if known_by == "progress" else {}
-        options = UNNAMED | {"read_timeout_seconds": 20}
-        if known_by == "name":
-            del options["client_info"]
-        if known_by == "tasks":
-            options["extensions"] = [TasksExtension()]
-        async with connect(mode=era, as_token=tokens[name], toolset=name, **options) as client:
-            connected.append(name)
-            if len(connected) == len(known):
-                are_all_connected.set()
-            await are_all_connected.wait()
-            call = asyncio.create_task(client.call_tool("report", {}, **called))
-            await asyncio.wait({call}, timeout=0.5)
-            assert not call.done(), f"{name}: it is longer than it would wait if nothing were known"
-            waited.append(name)
-            if len(waited) == len(known):
-                wire_engine.on_status = replies(200, completed())
-            assert (await call).structured_content == {"answer": 42}
-
-    async with asyncio.TaskGroup() as group:
-        for sign, era in known:
-            group.create_task(holds(sign, era))
-
-
-def introduce(server: McpServer, token: str, name: Any) -> httpx2.Response:
+def introduce(server: McpServer, token: str, name: Any, **capabilities: Any) -> httpx2.Response:
     params = {
         "protocolVersion": "2025-11-25",
-        "capabilities": {},
+        "capabilities": capabilities,
         "clientInfo": {"name": name, "version": "0.1.0"},
     }
     body = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params}
     return server.post(body, token=token)
 
 
-def test_only_a_client_without_a_name_gets_a_session_id_and_any_that_is_sent_is_taken(
+def test_only_a_client_that_can_be_asked_gets_a_session_id_and_any_that_is_sent_is_taken(
     mcp_server: McpServer, token: str
 ):
     """It tells of the client and opens nothing: no process keeps it, and none asks for it."""
-    ids = [introduce(mcp_server, token, "mcp").headers["mcp-session-id"] for _ in range(2)]
+    ids = [introduce(mcp_server, token, "mcp", roots={}).headers["mcp-session-id"] for _ in range(2)]
     assert ids[0] != ids[1] and all(re.fullmatch(r"[!-~]{20,60}", one) for one in ids)
-    for name in ("agent", "", 1):
+    for name in ("mcp", "agent", "", 1):
         assert "mcp-session-id" not in introduce(mcp_server, token, name).headers
     listing = {"jsonrpc": "2.0", "id": 2, "method": "tools/list"}
-    for sent in (*ids, "unnamed-", "made-up", "x" * 4000):
+    for sent in (*ids, "unnamed-0123", "made-up", "x" * 4000):
         answer = mcp_server.post(listing, token=token, headers={"mcp-session-id": sent})
         assert answer.status_code == 200 and answer.json()["result"]["tools"]
         assert mcp_server.post(listing, headers={"mcp-session-id": sent}).status_code == 401
-
-
-@pytest.fixture
-def _calls_count_as_two_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However busy the machine is."""
-    monkeypatch.setattr(calls, "math", SimpleNamespace(floor=lambda _: 2))
-    monkeypatch.setattr(calls, "USUAL_PATIENCE_STEP", 2)
-
-
-async def patience_seconds() -> int | None:
-    patience: int | None = (await in_database(AccessToken.objects.get)(name="agent")).patience_seconds
-    return patience
-
-
-@pytest.mark.databases("mcp_bridge.tokens")
-@pytest.mark.usefixtures("_calls_count_as_two_seconds")
-async def test_a_client_that_says_that_its_time_was_up_gets_a_handle_from_then_on(
-    connect: Connect, long_workflow: Workflow, wire_engine: WireEngine
-):
-    """A8.4: nothing is lost by the first call, which goes on and is what the second one asks of."""
-    await in_database(change)(inline_wait_seconds=None)
-    async with connect(mode="legacy") as client:
-        await time_out(client, wire_engine, {})
-        await until(lambda: AccessToken.objects.get().patience_seconds, "it is noted")
-        forget_bearers()
-        handle = (await after(1, client.call_tool("report", {}))).structured_content
-    assert handle["execution_id"] == str((await in_database(only)()).pk)
-    assert handle["next"]["arguments"]["wait_seconds"] == 1
-    assert wire_engine.count("start") == 1
-
-
-@pytest.mark.usefixtures("_calls_count_as_two_seconds")
-async def test_a_call_that_a_person_stops_tells_nothing_of_patience(
-    connect: Connect, long_workflow: Workflow, wire_engine: WireEngine
-):
-    await in_database(change)(inline_wait_seconds=None)
-    async with connect(mode="legacy") as client:
-        for _ in range(2):
-            call = asyncio.create_task(client.call_tool("report", {}))
-            await until(lambda: wire_engine.count("status") and waits.patience, "it is under way")
-            call.cancel()
-            await until(lambda: is_abandoned() and not advancing._under_way, "the server knows that")
-    assert await patience_seconds() is None
-
-
-def request_of(token: str, era: str, number: int) -> dict[str, Any]:
-    body, headers = modern("tools/call", name="report", arguments={"n": number})
-    if era == "legacy":
-        body["params"] = {"name": "report", "arguments": {"n": number}}
-        headers = {"mcp-protocol-version": "2025-11-25"}
-    headers |= {"authorization": f"Bearer {token}", "accept": "application/json, text/event-stream"}
-    return {"json": body, "headers": headers}
-
-
-@pytest.mark.usefixtures("_calls_count_as_two_seconds")
-@pytest.mark.parametrize("era", ERAS)
-async def test_connections_that_are_closed_twice_after_the_same_time_tell_of_patience(
-    mcp_server: McpServer, long_workflow: Workflow, wire_engine: WireEngine, token: str, era: str
-):
-    """A8.4: two at once do not, as both end when the network does."""
-    await in_database(change)(inline_wait_seconds=None)
-
-    async def give_up(*numbers: int) -> None:
-        async with plain_http.AsyncClient() as client:
-            requests = [request_of(token, era, number) for number in numbers]
-            called = [asyncio.create_task(client.post(mcp_server.url, **request)) for request in requests]
-            await until(lambda: wire_engine.count("start") == numbers[-1], "they are under way")
-            for call in called:
-                call.cancel()
-            await asyncio.wait(called)
-
-    await give_up(1, 2)
-    noted = lambda: AccessToken.objects.get().gave_up_after == 2  # noqa: E731
-    await until(noted, "one call is noted")
-    assert await patience_seconds() is None
-    await give_up(3)
-    await until(lambda: AccessToken.objects.get().patience_seconds == 2, "so is the next one")
 
 
 async def test_a_workflow_that_nobody_is_to_wait_for_is_not_waited_for_by_patient_clients_either(
@@ -615,6 +441,116 @@ async def test_of_an_engine_that_does_not_tell_how_runs_are_every_door_says_not_
     for told in (shown["error"], rest.json()["error"]["message"], page):
         assert "Status is not supported" in told
     assert "The engine accepted it as" in page and "It ran: mark as completed" in page
+
+
+ENDS = {
+    "failed": ("FAILED", {"pages": 3}),
+    "failed without output": ("FAILED", None),
+    "cancelled": ("CANCELLED", {"pages": 3}),
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("era", ERAS)
+async def test_a_run_that_fails_answers_with_its_input_and_what_output_there_is(
+    connect: Connect, long_workflow: Workflow, wire_engine: WireEngine, era: str, end: str
+):
+    """B3, A2.4: in the answer to the call and in the status, without what curators hide from agents."""
+    state, output = ENDS[end]
+    ended = status(state, output=output, **({"error": "no paper"} if state == "FAILED" else {}))
+    wire_engine.on_start = replies(200, ended | receipt())
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}, "key": {"type": "string"}}}
+    overrides = {"key": {"constant": "secret-of-the-curator"}}
+    await in_database(change)(input_schema=schema, argument_overrides=overrides, inline_wait_seconds=None)
+    async with connect(mode=era) as client:
+        result = await client.call_tool("report", {"n": 1})
+        told = result.structured_content
+        asking = {"execution_id": told["execution_id"]}
+        shown = (await client.call_tool("get_execution_status", asking)).structured_content
+    assert result.is_error and "report" in result.content[0].text
+    assert (told["state"], told["input"], told.get("output")) == (state.lower(), {"n": 1}, output)
+    assert told["error"] and told == shown
+    assert "secret-of-the-curator" not in str(result)
+
+
+async def test_a_failed_run_with_a_promised_output_gives_its_document_as_text(
+    connect: Connect, long_workflow: Workflow, wire_engine: WireEngine
+):
+    """B3, A2.3: the TypeScript SDK compares the structured content of errors with the output schema too."""
+    wire_engine.on_start = replies(200, status("FAILED", error="no paper", output={"pages": 3}) | receipt())
+    await in_database(change)(**PROMISED)
+    async with connect() as client:
+        result = await client.call_tool("report", {"n": "x" * 200_000})
+    assert result.is_error and result.structured_content is None
+    told = json.loads(result.content[1].text)
+    assert (told["output"], "input" in told, told["input_characters"]) == ({"pages": 3}, False, 200_009)
+
+
+REFUSALS = {
+    "404": (replies(404, {"error": "no such path"}), "refused", "Not supported"),
+    "405": (replies(405), "refused", "Not supported"),
+    "501": (replies(501), "refused", "Not supported"),
+    "403": (replies(403, {"error": "not yours"}), "refused", "not yours"),
+    "409": (replies(409, {"error": "too late"}), "refused", "too late"),
+    "422": (replies(422, {"error": "never"}), "refused", "never"),
+    "no path": (None, "not supported", "Not supported"),
+}
+
+
+@pytest.mark.databases("executions.interacting")
+@pytest.mark.parametrize("refusal", REFUSALS)
+async def test_a_cancellation_that_the_engine_refuses_is_refused_at_every_door(
+    connect: Connect, long_workflow: Workflow, wire_engine: WireEngine, refusal: str
+):
+    """A8.5, A7.5: asked again, the answer is the same; the log has it once, and the run goes on."""
+    answer, outcome, why = REFUSALS[refusal]
+    if answer is None:
+        config = long_workflow.source.config | {"cancel_path": ""}
+        await in_database(Source.objects.update)(config=config)
+    else:
+        wire_engine.on_cancel = answer
+    with shown_lines() as logged:
+        async with connect() as client:
+            handle = (await client.call_tool("report", {})).structured_content
+            asking = {"execution_id": handle["execution_id"]}
+            await until(is_free, "a worker could go on")
+            for _ in range(2):
+                told = (await client.call_tool("cancel_execution", asking)).structured_content
+                shown = (await client.call_tool("get_execution_status", asking)).structured_content
+                assert told["outcome"] == outcome and why in told["message"]
+                assert told["execution"] | {"next": handle["next"]} == shown
+                assert (shown["state"], shown["cancel_progress"]) == ("running", "refused")
+                assert why in shown["cancel_refusal"]
+            listed = (await client.call_tool("list_executions", {})).structured_content["executions"]
+    assert wire_engine.count("cancel") == (0 if answer is None else 1)
+    assert listed[0]["cancel_progress"] == "refused"
+    assert [why in line for line in logged if "cancel" in line] == [True] * (2 if answer is None else 1)
+    url = f"/api/executions/{handle['execution_id']}/"
+    rest = await in_thread(lambda: administrator().get(url).json())
+    again = await in_thread(lambda: administrator().post(f"{url}cancel/"))
+    assert (rest["cancel_progress"], why in rest["cancel_refusal"]) == ("refused", True)
+    assert (again.status_code, again.json()["outcome"]) == (409, outcome)
+
+
+@pytest.mark.parametrize("refusal", REFUSALS)
+async def test_a_task_that_the_engine_does_not_cancel_says_why(
+    connect: Connect, long_workflow: Workflow, wire_engine: WireEngine, refusal: str
+):
+    """A8.5: `tasks/cancel` only acknowledges."""
+    answer, _, why = REFUSALS[refusal]
+    if answer is None:
+        config = long_workflow.source.config | {"cancel_path": ""}
+        await in_database(Source.objects.update)(config=config)
+    else:
+        wire_engine.on_cancel = answer
+    async with connect(extensions=[TasksExtension()]) as client:
+        created = await start_task(client.session, "report", {})
+        await until(is_free, "a worker could go on")
+        for _ in range(2):
+            assert (await ask(client.session, "tasks/cancel", created.task_id))["resultType"] == "complete"
+            task = await ask(client.session, "tasks/get", created.task_id)
+            assert task["status"] == "working" and why in task["statusMessage"]
+            assert "requested" not in task["statusMessage"]
 
 
 async def test_a_client_with_tasks_gets_the_result_of_a_run_that_outlasts_its_timeout(

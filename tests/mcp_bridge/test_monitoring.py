@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import os
+import re
 import socket
 import sys
 import threading
@@ -15,6 +16,7 @@ from typing import Any
 
 import pytest
 from celery import current_app
+from django.core.checks import run_checks
 from django.db import OperationalError, connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
@@ -36,6 +38,7 @@ from connectors.testing import free_port
 from executions.local_worker import SILENCE, note_worker, show_life, stand_in
 from executions.models import Execution, WorkerPresence
 from executions.tasks import poll_due_executions
+from mcp_bridge.addresses import warn_once
 from mcp_bridge.tokens import create_token
 from telemetry.metrics import Publication
 from tests import plain_http
@@ -129,6 +132,76 @@ def test_readiness_names_what_is_missing_and_each_check_has_a_reason(
     WorkerPresence.objects.update(worker_at=timezone.now() - SILENCE * 2)
     checks = ready(mcp_server).json()["checks"]
     assert not checks["workers"]["ok"] and "20 s ago" in checks["workers"]["reason"]
+
+
+@pytest.mark.databases("config.monitoring", "executions.local_worker")
+def test_readiness_says_by_how_much_the_clock_of_a_worker_is_wrong(
+    mcp_server: McpServer, heartbeat: Callable[[], None]
+) -> None:
+    """O7: one that is ahead drops all ticks, so that none was ever processed."""
+    heartbeat()
+    checks = ready(mcp_server).json()["checks"]
+    assert checks["workers"]["ok"]
+    assert not checks["beat"]["ok"] and "No tick has been processed yet" in checks["beat"]["reason"]
+
+    WorkerPresence.objects.update(worker_at=timezone.now() + timedelta(hours=1))
+    checks = ready(mcp_server).json()["checks"]
+    for name in ("beat", "workers"):
+        assert not checks[name]["ok"]
+        assert re.search(r"is dated 3(599|600) s ahead .* Compare the clocks", checks[name]["reason"]), name
+
+    # One that is behind gives signs, too, that seem to be old.
+    readiness.forget()
+    for seconds in range(2):
+        behind = timezone.now() - timedelta(hours=1) + timedelta(seconds=seconds)
+        WorkerPresence.objects.update(worker_at=behind, seen_at=behind)
+        readiness.checks.forget()
+        found = readiness.checks()
+    for name in ("beat", "workers"):
+        assert not found[name].ok and re.search(r"3(599|600) s behind", found[name].reason), name
+
+
+@pytest.mark.parametrize(
+    ("public", "sent", "told"),
+    [
+        ("http://catalogue.example.com", "https", "cookies are not Secure"),
+        ("http://catalogue.example.com", "https, http", "cookies are not Secure"),
+        ("https://catalogue.example.com", "http", "clients use http"),
+        ("https://catalogue.example.com", "wss", "no known scheme: no HSTS"),
+        ("https://catalogue.example.com", None, "no known scheme: no HSTS"),
+        ("https://catalogue.example.com", "https", ""),
+        ("http://catalogue.example.com", "http", ""),
+        ("http://catalogue.example.com", None, ""),
+    ],
+)
+@pytest.mark.parametrize("path", ["/mcp", "/admin/login/", "/api/"])
+def test_the_log_says_once_that_a_trusted_proxy_has_another_scheme_than_the_public_address(
+    mcp_server: McpServer, settings: Any, path: str, public: str, sent: str | None, told: str
+) -> None:
+    """O9: cookies were not Secure, and nothing said so."""
+    headers = {} if sent is None else {"x-forwarded-proto": sent}
+    settings.PUBLIC_URL = public
+    for trusted in ("10.0.0.0/8", "127.0.0.0/8, ::1"):
+        settings.CATALOGUE = settings.CATALOGUE | {"trusted_proxies": trusted}
+        warn_once.cache_clear()
+        with shown_lines() as lines:
+            for _ in range(2):
+                plain_http.get(f"{mcp_server.base_url}{path}", headers=headers)
+        noted = [line for line in lines if "trusted proxy" in line]
+        assert len(noted) == bool(told and trusted.startswith("127"))
+        assert all(told in line and public in line for line in noted)
+
+
+def test_a_check_of_the_system_tells_of_an_address_without_https_behind_a_proxy(settings: Any) -> None:
+    """O9"""
+    for trusted, public, ids in (
+        ("10.0.0.1", "http://catalogue.example.com", ["product.W001"]),
+        ("10.0.0.1", "https://catalogue.example.com", []),
+        ("", "http://localhost:8000", []),
+    ):
+        settings.PUBLIC_URL = public
+        settings.CATALOGUE = settings.CATALOGUE | {"trusted_proxies": trusted}
+        assert [one.id for one in run_checks() if one.id.startswith("product.")] == ids
 
 
 def test_readiness_does_not_count_a_tick_that_lies_ahead(

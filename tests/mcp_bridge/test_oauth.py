@@ -18,7 +18,7 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 
 import httpx2
 import pytest
-from django.contrib.auth.models import User
+from django.contrib.auth.models import Group, User
 from django.contrib.sessions.models import Session
 from django.core.cache import cache
 from django.db import connection
@@ -44,6 +44,7 @@ from tests.admin.pages import list_url, page_url, press, run_action, text_of, to
 from tests.connectors.scripted import ScriptedEngine, replies
 from tests.engines.temporal.tls import Authority
 from tests.factories import make_execution, make_toolset, make_workflow, make_workflow_request
+from tests.logs import shown_lines
 from tests.mcp_bridge.conftest import McpServer
 
 pytestmark = pytest.mark.databases(
@@ -252,18 +253,28 @@ def test_no_secret_is_stored(agent: Agent) -> None:
         ({"resource": "https://elsewhere.example/mcp"}, "invalid_target"),
         ({"resource": "http://localhost:8000/api"}, "invalid_target"),
         ({"resource": "http://localhost:8000/mcp/no-such-toolset"}, "invalid_target"),
+        ({"resource": "http://localhost:8000/mcp/closed"}, "invalid_target"),
         ({"resource": ["http://localhost:8000/mcp", "http://localhost:8000/mcp/finance"]}, "invalid_target"),
     ],
 )  # fmt: skip
-def test_a_request_that_asks_for_too_much_goes_back_with_an_error(
-    agent: Agent, changes: dict[str, Any], error: str
+@pytest.mark.parametrize("prompt", [None, "none", "login"])
+def test_a_request_that_asks_for_too_much_leads_to_a_page_and_from_there_back_with_an_error(
+    agent: Agent, changes: dict[str, Any], error: str, prompt: str | None
 ) -> None:
+    """H15: anyone may register an address, so that no link alone leads there."""
     make_toolset("finance")
+    Group.objects.create(name="Finance")
+    make_toolset("closed", reserved_for=["group:Finance"])
     agent.register()
+    asked = agent.address(prompt=prompt, **changes)
+    signed_out = agent.browser.get(asked)
+    assert (signed_out.status_code, signed_out.headers["location"][:14]) == (302, "/oauth/sign-in")
     agent.sign_in("anna")
-    answer = agent.browser.get(agent.address(**changes))
-    assert refused_because(answer) == error
-    assert carried(answer)["iss"] == agent.metadata["issuer"]
+    page = agent.browser.get(asked)
+    assert page.status_code in (400, 401) and "location" not in page.headers
+    [link] = re.findall(rf'href="({REDIRECT}[^"]*)"', page.text)
+    given = {name: values[0] for name, values in parse_qs(urlsplit(html.unescape(link)).query).items()}
+    assert (given["error"], given["iss"], given["state"]) == (error, agent.metadata["issuer"], "s1")
 
 
 @pytest.mark.parametrize(
@@ -373,6 +384,32 @@ def test_a_code_is_good_once_and_its_reuse_ends_what_came_of_it(agent: Agent) ->
     assert agent.refresh().json()["error"] == "invalid_grant"
     assert agent.redeem(code).json()["error"] == "invalid_grant"
     assert agent.refresh(before["refresh_token"]).status_code == 200, "of another sign-in"
+
+
+def test_a_parameter_that_is_sent_twice_is_refused(agent: Agent) -> None:
+    """RFC 6749, 3.1 and 3.2: whichever is sent twice, and whether both are the same."""
+    agent.connect("anna")
+    form = {
+        "grant_type": "refresh_token", "refresh_token": agent.tokens["refresh_token"],
+        "client_id": agent.client_id, "scope": "workflows:read",
+    }  # fmt: skip
+    headers = {"content-type": "application/x-www-form-urlencoded"}
+    for path, sent in (
+        ("/oauth/token", form),
+        ("/oauth/revoke", {"token": "x", "client_id": agent.client_id}),
+    ):
+        for name in sent:
+            for value in (sent[name], "other"):
+                body = urlencode([*sent.items(), (name, value)])
+                answer = agent.browser.post(path, content=body, headers=headers)
+                assert (answer.status_code, answer.json()["error"]) == (400, "invalid_request"), body
+                answer = agent.browser.post(f"{path}?{urlencode({name: value})}", data=sent)
+                assert (answer.status_code, answer.json()["error"]) == (400, "invalid_request"), body
+    for name in ("client_id", "redirect_uri", "state", "scope", "code_challenge"):
+        twice = f"{agent.address()}&{urlencode({name: 'x'})}"
+        answer = agent.browser.get(twice)
+        assert answer.status_code == 400 and "location" not in answer.headers
+    assert agent.refresh().status_code == 200
 
 
 def test_characters_that_no_database_stores_are_refused_as_other_wrong_ones(
@@ -690,7 +727,10 @@ def test_a_registration_that_could_harm_is_refused(agent: Agent, metadata: Any, 
     assert not Application.objects.exists()
 
 
-@pytest.mark.parametrize("body", [b"", b"[]", b"\xff", b"1", b"[" * 5000])
+TWICE = b'{"redirect_uris": ["http://127.0.0.1/a"], "redirect_uris": ["http://127.0.0.1/b"]}'
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b"\xff", b"1", b"[" * 5000, TWICE])
 def test_what_is_no_registration_is_refused(agent: Agent, body: bytes) -> None:
     assert agent.browser.post("/oauth/register", content=body).status_code == 400
 
@@ -809,9 +849,10 @@ def never_answering(vendor: Vendor, _: Settings, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(server, "DOCUMENT_SECONDS", 0.3)
 
 
+UNREACHED = "cannot be reached at a public address"
 UNUSABLE: dict[str, tuple[Change, str]] = {
-    "a private host, by default": (setting(oauth_document_hosts=""), "a loopback address"),
-    "another port of an allowed host": (setting(oauth_document_hosts="127.0.0.1:1"), "a loopback address"),
+    "a private host, by default": (setting(oauth_document_hosts=""), UNREACHED),
+    "another port of an allowed host": (setting(oauth_document_hosts="127.0.0.1:1"), UNREACHED),
     "an unknown authority": (setting(oauth_document_ca_file=""), "certificate verify failed"),
     "a redirect": (answering(302, location="/other.json"), "returned 302"),
     "nothing there": (answering(404), "returned 404"),
@@ -838,6 +879,23 @@ def test_a_description_that_cannot_be_used_signs_nobody_in_and_the_page_says_why
     assert words in html.unescape(page.text)
     if case.startswith(("a private host", "another port")):
         assert not vendor.engine.connections
+
+
+@pytest.mark.parametrize(
+    "host", ["localhost", "no-such-host.invalid", "10.9.8.7", "[::1]", "169.254.169.254", "2130706433"]
+)
+def test_no_user_learns_of_a_host_that_is_not_public(agent: Agent, host: str) -> None:
+    """H16: neither its address nor whether it exists; the log has it."""
+    agent.client_id = f"https://{host}/client.json"
+    agent.sign_in("anna")
+    with shown_lines() as lines:
+        page = agent.browser.get(agent.address())
+    assert page.status_code == 400
+    words = html.unescape(page.text).replace(agent.client_id, "").replace(host, "")
+    assert UNREACHED in words
+    assert not re.search(r"127\.0|::1|10\.9|loopback|private|link-local|resolved|contacted", words)
+    told = "link-local|private|loopback|not contacted|could not be resolved"
+    assert [line for line in lines if re.search(told, line)]
 
 
 @pytest.mark.parametrize("off", ["oauth_enabled", "oauth_registration"])

@@ -78,6 +78,8 @@ def test_a_poisoned_engine_changes_nothing_for_agents_and_leaves_three_things_to
     looked_at = {f"offer-{chosen.pk}": chosen.offer_hash}
     selected = {"action": "accept_selected", "_selected_action": [chosen.pk]}
     admin_client.post(list_url(Review), selected | looked_at)
+    assert served(mcp_server, token) == before, "the page shows it, and asks (H6)"
+    admin_client.post(list_url(Review), selected | looked_at | {"post": "yes"})
     after = served(mcp_server, token)
     assert b'"password"' in after and b"evil.example" not in after
     run_action(admin_client, "accept_selected", Review.objects.get())

@@ -20,6 +20,7 @@ from executions import advancing
 from executions.models import CachedResult, Execution, ExecutionEvent, InputRequest
 from executions.run_callers import Asker, answer
 from mcp_bridge.tokens import create_token
+from tests.engines.asking_server import NO_PAGES, TURNED
 from tests.engines.guarding import guarded
 from tests.executions.engines import until, wait_until
 from tests.factories import make_execution
@@ -120,6 +121,35 @@ async def test_a_page_to_visit_and_a_refusal_are_passed_on(connect: Connect, era
         result = await client.call_tool("pay", {})
     assert json.loads(result.content[0].text) == [["decline", None]]
     assert pages == ["https://pay.example/7"]
+
+
+@pytest.mark.usefixtures("airline")
+async def test_a_user_reads_what_a_tool_hides_in_its_question(connect: Connect, era: str) -> None:
+    """What the answer has to repeat stays as it is."""
+    questions = []
+
+    async def answer(context: Any, params: Any) -> ElicitResult:
+        questions.append(params)
+        return ElicitResult(action="accept", content={"seat": TURNED})
+
+    async with connect(mode=era, elicitation_callback=answer) as client:
+        result = await client.call_tool("mislead", {})
+    (asked,) = questions
+    seat = asked.requested_schema["properties"]["seat"]
+    shown = "\\u202e!ereh yaP \\u200b"
+    assert (asked.message, seat["title"], seat["description"]) == (f"airline asks: {shown}", shown, shown)
+    assert seat["enum"] == [TURNED, "1A"]
+    assert json.loads(result.content[0].text) == [["accept", {"seat": TURNED}]]
+
+
+@pytest.mark.usefixtures("airline")
+async def test_no_user_is_led_to_an_address_that_is_no_page_on_the_web(connect: Connect, era: str) -> None:
+    async def refuse(context: Any, params: Any) -> ElicitResult:
+        raise AssertionError(params)
+
+    async with connect(mode=era, elicitation_callback=refuse) as client:
+        for number in range(len(NO_PAGES)):
+            await client.call_tool(f"lure_{number}", {})
 
 
 @pytest.mark.parametrize("passed_on", ["all", "elicitation"])

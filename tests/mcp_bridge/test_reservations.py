@@ -1,8 +1,10 @@
 """Toolsets and sources that are reserved: what others neither see nor run, at any door."""
 
+from importlib import import_module
 from typing import Any
 
 import pytest
+from django.apps import apps
 from django.contrib.auth.models import Group, Permission, User
 from django.test import Client
 from django.utils import timezone
@@ -32,10 +34,16 @@ from tests.mcp_bridge.database import in_database
 from tests.mcp_bridge.test_endpoint import modern
 from tests.mcp_bridge.test_toolsets import found_by, notice_changes, workflows_of
 
+hold_by_key = import_module("catalogue.migrations.0020_reserved_keys").hold_by_key
 pytestmark = pytest.mark.databases("catalogue.sources", "catalogue.exposure")
 
-ADA: Person = frozenset({"user:ada", "group:Finance"})
-BOB: Person = frozenset({"user:bob"})
+
+def ada_of_finance() -> Person | None:
+    return person_of(make_person("ada", "Finance"))
+
+
+def bob_of_nothing() -> Person | None:
+    return person_of(make_person("bob"))
 
 
 def shown_to(person: Person | None, slug: str | None = None) -> list[str]:
@@ -53,14 +61,14 @@ def make_rooms() -> None:
 
 
 def make_person(name: str, *groups: str, **fields: Any) -> User:
-    user = User.objects.create(username=name, **fields)
+    user, _ = User.objects.update_or_create(username=name, defaults=fields)
     for group in groups:
         user.groups.add(Group.objects.get_or_create(name=group)[0])
     return user
 
 
 def token_of(user: User, *scopes: Scope) -> str:
-    token, text = create_token(name=f"of {user}", scopes=scopes or None)
+    token, text = create_token(name=f"of {user} {AccessToken.objects.count()}", scopes=scopes or None)
     AccessToken.objects.filter(pk=token.pk).update(created_by=user)
     return text
 
@@ -75,40 +83,43 @@ EVERYTHING = ["audit", "pay", "plain", "shared"]
 
 
 def test_a_reservation_hides_workflows_in_its_toolset_and_outside_of_it(finance: None) -> None:
-    for person, expected in ((None, EVERYTHING), (ADA, EVERYTHING), (BOB, ["plain", "shared"])):
+    ada, bob = ada_of_finance(), bob_of_nothing()
+    for person, expected in ((None, EVERYTHING), (ada, EVERYTHING), (bob, ["plain", "shared"])):
         assert shown_to(person) == expected
-    assert shown_to(ADA, "finance") == ["pay", "shared"]
-    assert shown_to(BOB, "finance") == []
-    assert confirmed_catalogue().toolset_within(Bounds("finance", BOB)) is None
-    assert shown_to(frozenset({"user:ada"})) == ["plain", "shared"]
+    assert shown_to(ada, "finance") == ["pay", "shared"]
+    assert shown_to(bob, "finance") == []
+    assert confirmed_catalogue().toolset_within(Bounds("finance", bob)) is None
+    User.objects.get(username="ada").groups.clear()
+    assert shown_to(person_of(User.objects.get(username="ada"))) == ["plain", "shared"]
 
 
 def test_a_reservation_outlives_the_switch_of_its_toolset_and_its_group(finance: None) -> None:
     """What is reserved is not opened by accident."""
+    ada, bob = ada_of_finance(), bob_of_nothing()
     write_toolset(Toolset.objects.get(slug="finance"), enabled=False)
-    assert shown_to(BOB) == ["plain", "shared"]
-    assert shown_to(ADA) == EVERYTHING
+    assert shown_to(bob) == ["plain", "shared"]
+    assert shown_to(ada) == EVERYTHING
     Group.objects.get(name="Finance").delete()
     write_toolset(Toolset.objects.get(slug="finance"), enabled=True, title="Finance")
-    assert shown_to(BOB) == ["plain", "shared"]
+    assert shown_to(bob) == ["plain", "shared"]
     assert Toolset.objects.get(slug="finance").reserved_for == ["group:Finance"]
 
 
 def test_a_change_of_a_reservation_is_a_new_revision(finance: None) -> None:
     before = confirmed_catalogue()
-    User.objects.create(username="bob")
+    bob = bob_of_nothing()
     update_source(Source.objects.get(name="closed"), reserved_for=["user:bob"])
     assert confirmed_catalogue().revision > before.revision
-    assert shown_to(BOB) == ["audit", "plain", "shared"]
+    assert shown_to(bob) == ["audit", "plain", "shared"]
     update_source(Source.objects.get(name="closed"), reserved_for=[])
     write_toolset(Toolset.objects.get(slug="finance"), reserved_for=[])
-    assert shown_to(BOB) == EVERYTHING
-    assert confirmed_catalogue().seen_within(Bounds(None, BOB)) is confirmed_catalogue().workflows
+    assert shown_to(bob) == EVERYTHING
+    assert confirmed_catalogue().seen_within(Bounds(None, bob)) is confirmed_catalogue().workflows
 
 
 def test_persons_with_the_same_bars_share_what_is_made_for_them(finance: None) -> None:
     catalogue = confirmed_catalogue()
-    one, other = (Bounds(None, frozenset({f"user:{name}", "group:Sales"})) for name in ("carl", "dora"))
+    one, other = (Bounds(None, frozenset({f"user:{key}", "group:9999"})) for key in (9998, 9999))
     assert catalogue.seen_within(one) is catalogue.seen_within(other)
     assert catalogue.reservations.relevant_of(one.person) == catalogue.reservations.relevant_of(other.person)
 
@@ -203,7 +214,7 @@ def test_rest_and_words_and_starts_are_bound_as_well(finance: None) -> None:
     assert client.post("/api/executions/", {"tool": "pay"}, format="json").status_code == 404
     asked = {"instructions": "Pay it.", "tool_ids": ["pay"]}
     assert client.post("/workflow", asked, format="json").status_code in (400, 404)
-    bob = Caller(key="user:2", name="bob", person=BOB)
+    bob = Caller(key="user:2", name="bob", person=bob_of_nothing())
     with pytest.raises(StageFailed):
         find_tools(["pay"], caller=bob)
     for may_be_hidden in (False, True):
@@ -248,7 +259,7 @@ def test_a_cached_result_of_another_is_not_given_to_who_may_not_run_the_workflow
             StartRequest(
                 tool_name="pay",
                 arguments={},
-                caller=Caller(key="user:2", name="bob", person=BOB),
+                caller=Caller(key="user:2", name="bob", person=bob_of_nothing()),
                 door=Execution.Door.MCP,
                 may_reattach=True,
             ),
@@ -281,10 +292,97 @@ def test_a_token_allows_no_more_than_its_user_may_now(db: None) -> None:
     assert answers() == [200, 200]
 
 
-def test_a_person_is_named_with_their_groups_and_a_superuser_is_bound_by_nothing(db: None) -> None:
-    assert person_of(make_person("ada", "Finance", "Sales")) == {"user:ada", "group:Finance", "group:Sales"}
+def test_a_person_is_known_with_their_groups_and_a_superuser_is_bound_by_nothing(db: None) -> None:
+    ada = make_person("ada", "Finance", "Sales")
+    groups = {f"group:{group.pk}" for group in Group.objects.filter(name__in=("Finance", "Sales"))}
+    assert person_of(ada) == {f"user:{ada.pk}", *groups}
     assert person_of(make_person("root", is_superuser=True)) is None
-    assert person_of(make_person("gone", is_superuser=True, is_active=False)) == {"user:gone"}
+    gone = make_person("gone", is_superuser=True, is_active=False)
+    assert person_of(gone) == {f"user:{gone.pk}"}
+
+
+# H12: by key, not by name
+
+
+def delete_user() -> None:
+    User.objects.get(username="ada").delete()
+
+
+def delete_users_at_once() -> None:
+    User.objects.filter(username="ada").delete()
+
+
+def rename_user() -> None:
+    User.objects.filter(username="ada").update(username="ada.old")
+
+
+def delete_group() -> None:
+    Group.objects.get(name="Finance").delete()
+
+
+def rename_group() -> None:
+    Group.objects.filter(name="Finance").update(name="Former Finance")
+
+
+def as_a_toolset(name: str) -> None:
+    make_toolset("finance", picked=[make_workflow(name="pay")], reserved_for=[name])
+
+
+def as_a_source(name: str) -> None:
+    make_workflow(make_source("closed", reserved_for=[name]), name="pay")
+
+
+def nothing_more() -> None:
+    pass
+
+
+def save_it_unchanged() -> None:
+    for source in Source.objects.all():
+        update_source(source, reserved_for=source.reserved_for, max_concurrent=3)
+    for toolset in Toolset.objects.all():
+        write_toolset(toolset, reserved_for=toolset.reserved_for, title="Finance")
+
+
+@pytest.mark.parametrize("then", [nothing_more, save_it_unchanged])
+@pytest.mark.parametrize("reserve", [as_a_toolset, as_a_source])
+@pytest.mark.parametrize(
+    ("name", "go"),
+    [
+        ("user:ada", delete_user), ("user:ada", delete_users_at_once), ("user:ada", rename_user),
+        ("group:Finance", delete_group), ("group:Finance", rename_group),
+    ],
+)  # fmt: skip
+def test_another_user_or_group_of_the_same_name_is_not_admitted(
+    name: str, go: Any, reserve: Any, then: Any, mcp_server: McpServer
+) -> None:
+    ada = make_person("ada", "Finance")
+    reserve(name)
+    assert names_of_tools(mcp_server, token_of(ada)) == {"pay"}
+    go()
+    then()
+    notice_changes()
+    forget_bearers()
+    impostor = make_person("ada" if name.startswith("user:") else "other", "Finance")
+    assert names_of_tools(mcp_server, token_of(impostor)) == set()
+    if go in (rename_user, rename_group):
+        assert names_of_tools(mcp_server, token_of(ada)) == {"pay"}
+
+
+def test_the_other_one_is_admitted_once_the_name_is_entered_again(mcp_server: McpServer) -> None:
+    make_person("ada")
+    as_a_toolset("user:ada")
+    delete_user()
+    other = make_person("ada")
+    for names in ([], ["user:ada"]):
+        write_toolset(Toolset.objects.get(), reserved_for=names)
+    notice_changes()
+    assert names_of_tools(mcp_server, token_of(other)) == {"pay"}
+
+
+def names_of_tools(mcp_server: McpServer, token: str) -> set[str]:
+    body, headers = modern("tools/list")
+    tools = mcp_server.post(body, token=token, headers=headers).json()["result"]["tools"]
+    return {tool["name"] for tool in tools} & {"pay"}
 
 
 @pytest.mark.parametrize(
@@ -299,3 +397,15 @@ def test_a_reservation_names_users_and_groups_that_there_are(db: None, wrong: An
         refused = client.patch(address, {"reserved_for": wrong}, format="json")
         assert refused.status_code == 400, refused.content
         assert refused.json()["errors"][0]["path"].startswith("/reserved_for")
+
+
+def test_reservations_from_before_are_held_by_the_keys_of_who_has_the_names(db: None) -> None:
+    ada = make_person("ada", "Finance")
+    group = ada.groups.get()
+    names = ["group:Finance", "group:Gone", "user:ada"]
+    make_toolset("finance")
+    Toolset.objects.update(reserved_for=names, reserved_keys={})
+    Source.objects.bulk_create([Source(name="closed", kind="simplified", reserved_for=names)])
+    hold_by_key(apps, None)
+    held = {"group:Finance": f"group:{group.pk}", "group:Gone": "", "user:ada": f"user:{ada.pk}"}
+    assert Toolset.objects.get().reserved_keys == Source.objects.get().reserved_keys == held

@@ -16,7 +16,7 @@ from catalogue.discovery import refresh_source
 from catalogue.exposure import current_catalogue, forget_catalogue
 from catalogue.features import switch_features
 from catalogue.history import command
-from catalogue.models import ServerFeature, Source, Workflow
+from catalogue.models import Revision, ServerFeature, Source, Workflow
 from connectors.testing import free_port
 from mcp_bridge.prompts import offered_prompts
 from mcp_bridge.resources import what_shows
@@ -201,6 +201,23 @@ async def test_two_servers_with_the_same_names_are_told_apart(
     assert (rules.uri, rules.text) == ("upstream://annex/library://rules", "No shouting.")
     assert (book.uri, book.text) == ("upstream://annex/library://books/1", "Moby-Dick")
     assert number.completion.values == ["1"]
+
+
+async def test_a_server_cannot_answer_at_an_address_of_anothers_template(
+    connect: Connect, exposed: Source, library_server: str, era: str
+) -> None:
+    """H9: whatever it is served as."""
+
+    def take_over() -> None:
+        expose(connect_source("annex", library_server))
+        taken = ServerFeature.objects.filter(source__name="annex", upstream_id="library://rules")
+        taken.update(served_as="library://books/1")
+        Revision.bump()
+
+    await in_database(take_over)()
+    async with connect(mode=era) as client:
+        (book,) = (await client.read_resource("library://books/1")).contents
+    assert (book.uri, book.text) == ("library://books/1", "Moby-Dick")
 
 
 async def test_who_may_not_call_tools_sees_no_prompts_and_resources(

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
@@ -10,22 +11,23 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
+from catalogue.models import Workflow
 from config.celery import app
 from executions.models import Execution, Retention
 from executions.retention import prune
-from orchestration import records
+from orchestration import language_model, records
 from orchestration.models import Failure, Stage, StageState, WorkflowRequest
 from orchestration.pipeline import answer_request
 from orchestration.records import RequestInput
 from orchestration.tasks import end_interrupted_requests
 from tests.api.clients import administrator, agent, problem_paths, staff_session
-from tests.engines.model_answers import proposes
+from tests.engines.model_answers import USAGE, fails, proposes
 from tests.engines.model_server import ModelServer
 from tests.engines.target_api import Reply, TargetApi
-from tests.executions.engines import in_thread, until
-from tests.executions.steps import ALICE, disconnect
+from tests.executions.engines import in_thread, until, wait_until
+from tests.executions.steps import ALICE, disconnect, is_nothing_under_way
 from tests.factories import make_execution, make_workflow_request, stage_entry
-from tests.orchestration.shop import ORDER, ask, asking, only, shop, store
+from tests.orchestration.shop import ORDER, ask, asking, only, shop, states, store
 
 __all__ = ["shop"]
 
@@ -459,3 +461,118 @@ def test_a_request_outlives_the_record_of_its_run() -> None:
     shown = administrator().get(f"{URL}{request.pk}/").json()
 
     assert (shown["execution_id"], shown["answer"]["raw_response"]) == (None, None)
+
+
+# Formatting, of a run that ended after its request was answered
+
+
+@pytest.fixture
+def answered(model_server: ModelServer, shop: TargetApi) -> WorkflowRequest:
+    """A request for text, answered while its run, which has ended since, went on."""
+    store(shop)
+    shop.tell("GET", "/orders/A-7", Reply(200, ORDER, held=True))
+    Workflow.objects.update(inline_wait_seconds=0)
+    model_server.script(READ_A7)
+    assert ask(tool_ids=["get_order"], format_response=True).status_code == 202
+    shop.released.set()
+    wait_until(lambda: Execution.objects.get().is_settled, "the run is over")
+    return only()
+
+
+def settled_answer() -> dict[str, Any]:
+    wait_until(lambda: not only().is_running and is_nothing_under_way(), "the request has ended")
+    return administrator().get(f"{URL}{only().pk}/").json()["answer"]
+
+
+@pytest.mark.parametrize("door", ["worker", "read", "list"])
+def test_a_run_that_ends_after_the_answer_is_formatted_once(
+    model_server: ModelServer, answered: WorkflowRequest, door: str
+) -> None:
+    """C6.1, C7.5: whoever notices it first begins, and the others leave it alone."""
+    model_server.script(model_server.slow("It is on its way."))
+    notice = {
+        "worker": end_interrupted_requests,
+        "read": lambda: administrator().get(f"{URL}{answered.pk}/"),
+        "list": lambda: administrator().get(URL),
+    }[door]
+    with ThreadPoolExecutor(4) as pool:
+        for outcome in [pool.submit(notice) for _ in range(8)]:
+            outcome.result()
+    model_server.wait_until_asked_slowly()
+    notice()
+    shown = administrator().get(f"{URL}{answered.pk}/").json()["answer"]
+    assert (shown["status"], states(shown)["response_formatting"]) == ("running", "running")
+    model_server.release()
+
+    answer = settled_answer()
+
+    assert (answer["status"], answer["formatted_response"]) == ("success", "It is on its way.")
+    assert answer["raw_response"]["body"] == ORDER and answer["warnings"] == []
+    assert set(states(answer).values()) == {"done"}
+    assert len(model_server.asked) == 2
+    assert answer["usage"]["completion_tokens"] == 2 * USAGE["completion_tokens"]
+
+
+def test_formatting_that_a_killed_process_began_is_done_by_another(
+    model_server: ModelServer, answered: WorkflowRequest
+) -> None:
+    """C6.1, C8.4: once its time is over, and the killed one can no longer write."""
+    within = timedelta(seconds=-1)
+    killed = WorkflowRequest.objects.get()
+    assert killed.begin_stage(Stage.RESPONSE_FORMATTING, within=within, execution_id=answered.pk)
+    model_server.script("It is on its way.")
+
+    end_interrupted_requests()
+
+    answer = settled_answer()
+    assert (answer["status"], answer["formatted_response"]) == ("success", "It is on its way.")
+    assert [entry["stage"] for entry in answer["stages"]] == list(Stage)
+    assert not killed.succeed(formatted_response="Late.")
+    assert only().formatted_response == "It is on its way."
+
+
+def test_formatting_that_fails_after_the_answer_gives_the_raw_response_and_a_warning(
+    model_server: ModelServer, answered: WorkflowRequest
+) -> None:
+    """C8.4"""
+    model_server.script(fails(500))
+
+    end_interrupted_requests()
+
+    answer = settled_answer()
+    assert (answer["status"], answer["formatted_response"]) == ("success", None)
+    assert answer["raw_response"]["body"] == ORDER and len(answer["warnings"]) == 1
+    assert states(answer)["response_formatting"] == "failed"
+
+
+@pytest.mark.parametrize("is_begun", [False, True])
+def test_formatting_is_given_up_some_time_after_the_run(
+    model_server: ModelServer, answered: WorkflowRequest, is_begun: bool
+) -> None:
+    """C8.4: a request does not wait for ever."""
+    if is_begun:
+        within = timedelta(seconds=-1)
+        answered.begin_stage(Stage.RESPONSE_FORMATTING, within=within, execution_id=answered.pk)
+    long_ago = timezone.now() - records.FORMATTED_WITHIN
+    Execution.objects.update(finished_at=long_ago)
+
+    end_interrupted_requests()
+
+    answer = settled_answer()
+    assert (answer["status"], answer["formatted_response"]) == ("success", None)
+    assert answer["warnings"] == [records.NOT_IN_WORDS]
+    assert len(model_server.asked) == 1
+
+
+def test_formatting_waits_while_the_model_has_no_free_place(
+    model_server: ModelServer, answered: WorkflowRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(language_model, "_places", threading.BoundedSemaphore(1))
+    model_server.script("It is on its way.")
+    with language_model._places:
+        end_interrupted_requests()
+        wait_until(is_nothing_under_way, "it was tried")
+        assert only().awaits_run
+    end_interrupted_requests()
+
+    assert settled_answer()["formatted_response"] == "It is on its way."

@@ -1,18 +1,23 @@
 """What the first start adds, what later ones leave alone, and what the banner says."""
 
 import json
+import os
 import re
 import shlex
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from django.conf import settings
 from django.contrib.auth import authenticate
 
 from catalogue.exposure import load_exposed_catalogue
 from catalogue.models import Source, Workflow
+from config.environment import COMMAND
 from config.management.commands.quickstart import (
-    SOURCE_NAME,
+    ELSEWHERE,
     ExampleEngine,
     Welcome,
     banner,
@@ -23,8 +28,8 @@ from config.management.commands.quickstart import (
 )
 from mcp_bridge.models import AccessToken
 from tests.factories import make_workflow
+from tests.processes import ROOT, free_port
 from tests.processes import ExampleEngine as RunningEngine
-from tests.processes import free_port
 
 NOBODY_THERE = ExampleEngine(port=9, api_key="a-key-that-nobody-asks-for")
 WELCOME = Welcome(address="http://localhost:8000", password="first-password", token="wfc_token", tools=8)
@@ -68,7 +73,7 @@ def test_later_start_leaves_a_source_alone_that_was_pointed_elsewhere() -> None:
 @pytest.mark.django_db
 def test_later_start_does_not_bring_back_a_source_that_was_deleted() -> None:
     connect_engine(NOBODY_THERE, before=NOBODY_THERE, first=False)
-    assert not Source.objects.filter(name=SOURCE_NAME).exists()
+    assert not Source.objects.filter(name=settings.DEMO_SOURCE).exists()
 
 
 @pytest.mark.django_db
@@ -111,16 +116,61 @@ def test_tools_are_counted_as_agents_see_them() -> None:
     assert len(load_exposed_catalogue().workflows) == 1
 
 
-def test_banner_shows_client_configurations_that_can_be_pasted() -> None:
-    (block,) = re.findall(r"^{$.*?^}$", banner(WELCOME), re.MULTILINE | re.DOTALL)
-    server = json.loads(block)["mcpServers"]["workflow-catalogue"]
-    assert server["url"] == "http://localhost:8000/mcp"
-    assert server["headers"] == {"Authorization": "Bearer wfc_token"}
-    (line,) = re.findall(r"^claude mcp add .*$", banner(WELCOME), re.MULTILINE)
+def test_banner_shows_what_to_do_next_with_lines_that_can_be_pasted() -> None:
+    """The addresses come first: a call, a client, an engine of one's own, the demo and the documentation."""
+    shown = banner(WELCOME)
+    lines = shown.splitlines()
+    assert lines.index("  MCP     http://localhost:8000/mcp") < 6 and len(lines) <= 24
+    (line,) = re.findall(r"^claude mcp add .*$", shown, re.MULTILINE)
     assert shlex.split(line)[-3:] == [
         *("http://localhost:8000/mcp", "--header", "Authorization: Bearer wfc_token"),
     ]
-    assert "manage.py client_config [--stdio]" in banner(WELCOME)
+    (call,) = [shlex.split(line) for line in lines if "call_tool" in line]
+    assert json.loads(call[-1]) == {"text": "Hello, catalogue."}
+    assert "add_source" in shown and f"{settings.DEMO_SOURCE} is a demo" in shown
+    (index,) = re.findall(r"/.*index\.md$", shown, re.MULTILINE)
+    assert Path(index).is_file()
+
+
+@pytest.mark.parametrize(
+    ("variables", "address"),
+    [
+        ({"PORT": "8650"}, "http://localhost:8650/mcp"),
+        (
+            {"PORT": "8650", "CATALOGUE_PUBLIC_URL": "https://tools.example.com"},
+            "https://tools.example.com/mcp",
+        ),
+        ({"CATALOGUE_SETTINGS_DIR": "."}, "http://localhost:8651/mcp"),
+        ({}, "http://localhost:8000/mcp"),
+    ],
+)
+def test_commands_of_the_banner_are_about_this_installation(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, variables: dict[str, str], address: str
+) -> None:
+    """N3: in another terminal, in another folder, and with what its shell does not have."""
+    folder = tmp_path / "My data (ü)"
+    folder.mkdir()
+    (folder / "PORT").write_text("8651")
+    monkeypatch.chdir(folder)
+    for name in (*ELSEWHERE, "DATABASE_URL", "CELERY_BROKER_URL"):
+        monkeypatch.delenv(name, raising=False)
+    elsewhere = dict(os.environ)
+    for name, value in (variables | {"CATALOGUE_DATA_DIR": "data"}).items():
+        monkeypatch.setenv(name, value)
+
+    (line,) = [line for line in banner(replace(WELCOME, token=None)).splitlines() if "client_config" in line]
+
+    command = line.partition(" [")[0].replace(COMMAND, shlex.join([sys.executable, str(ROOT / "manage.py")]))
+    told = subprocess.run(
+        f"{command} --client claude-code",
+        shell=True,
+        env=elsewhere,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert address in told.stdout.split(), told.stderr
+    assert (folder / "data" / "catalogue.sqlite3").exists()
 
 
 def test_banner_shows_the_password_once_and_then_how_to_set_another() -> None:

@@ -1,29 +1,42 @@
+import json
 from argparse import ArgumentParser
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from functools import partial
 from typing import Any
 
 from django.core.management.base import CommandError
+from django.db.models import QuerySet
 
+from catalogue.drift import READ_BY_AGENTS
 from catalogue.exposure import Placement
 from catalogue.history import command
-from catalogue.management.base import CatalogueCommand, source_named
+from catalogue.management.base import CatalogueCommand, add_consent_option, ask_for_consent, source_named
 from catalogue.models import DiscoveryRun, Review, Source, Workflow
 from catalogue.review import (
     ACCEPTABLE,
+    KINDS,
     Decided,
     Offers,
     ReviewRefused,
     accept_offers,
     confirm_listing,
     differences_of,
+    differing_only_in,
     keep_accepted,
     offers_of,
+    warning_of_review,
 )
 
 BY = command("review_changes")
 SHOWN_OFFER = 12
 EVERYTHING = "*"
+
+
+def _awaiting(source: Source | None, kinds: Collection[str] | None) -> QuerySet[Review]:
+    awaiting: QuerySet[Review] = Review.objects.awaiting()
+    if source is not None:
+        awaiting = awaiting.filter(workflow__source=source)
+    return differing_only_in(awaiting, kinds) if kinds else awaiting
 
 
 class Command(CatalogueCommand):
@@ -36,11 +49,18 @@ class Command(CatalogueCommand):
         decision = "tool names as shown, each with its offer, such as report_1:5f1d09c2ab34; "
         parser.add_argument("--source", metavar="NAME", help="only what this source changed")
         parser.add_argument(
+            "--only",
+            action="append",
+            choices=KINDS,
+            metavar="KIND",
+            help="only changes of which just this kind needs a decision, such as tags; may be repeated",
+        )
+        parser.add_argument(
             "--accept",
             nargs="+",
             default=[],
             metavar="NAME:OFFER",
-            help=f"{decision}* accepts everything, of the source if one is named",
+            help=f"{decision}* accepts everything that --source and --only leave, after it was shown",
         )
         parser.add_argument(
             "--field",
@@ -64,11 +84,11 @@ class Command(CatalogueCommand):
             help="with --source: the workflows that its held listing has lost are gone",
         )
 
+        add_consent_option(parser)
+
     def handle(self, *args: Any, **options: Any) -> None:
         source = None if options["source"] is None else source_named(options["source"])
-        awaiting = Review.objects.awaiting()
-        if source is not None:
-            awaiting = awaiting.filter(workflow__source=source)
+        awaiting = _awaiting(source, options["only"])
         if options["confirm_listing"]:
             self._confirm(source)
         if not (options["accept"] or options["keep"]):
@@ -78,6 +98,9 @@ class Command(CatalogueCommand):
         if options["fields"] and not options["accept"]:
             raise CommandError("--field requires --accept: --keep applies to whole workflows.")
         known = offers_of(awaiting)
+        if EVERYTHING in options["accept"] and known:
+            self._show(awaiting, source, in_full=True)
+            ask_for_consent(f"Accept {len(known):,}?", options)
         accept = partial(accept_offers, fields=options["fields"], awaiting=known)
         refused = [
             self._report(decide(_seen(options[name], known), by=BY), done)
@@ -87,21 +110,36 @@ class Command(CatalogueCommand):
         if message := " ".join(filter(None, refused)):
             raise CommandError(message)
 
-    def _show(self, awaiting: Any, source: Source | None) -> None:
+    def _show(self, awaiting: Any, source: Source | None, *, in_full: bool = False) -> None:
+        """Those with warnings first."""
         held = DiscoveryRun.objects.held().for_lists().select_related("source")
         for run in held if source is None else held.filter(source=source):
             self.stdout.write(f"{run.source}: {run.error}")
         reviews = awaiting.select_related("workflow__source").order_by("workflow__tool_name")
         placement = Placement()
-        for review in reviews.iterator():
+        told = ((review, differences_of(review, placement)) for review in reviews.iterator())
+        for review, differences in sorted(told, key=lambda one: not warning_of_review(*one)):
             offer = review.offer_hash[:SHOWN_OFFER]
             self.stdout.write(
                 f"{review.workflow.tool_name}:{offer} ({review.kind}, {review.workflow.source})"
             )
-            for difference in differences_of(review, placement):
+            for difference in differences:
                 warning = difference.warning and f"; may try to command agents: {difference.warning}"
-                self.stdout.write(f"  {difference.field}: {difference.text}{warning}")
+                kind = f" [{difference.kind}]" if difference.kind != difference.field else ""
+                self.stdout.write(f"  {difference.field}: {difference.text}{kind}{warning}")
+                for sign, value in (("-", difference.old), ("+", difference.new)) if in_full else ():
+                    self.stdout.write(f"    {sign} {json.dumps(value, ensure_ascii=False)}")
+            if review.kind == Review.Kind.NEW:
+                self._show_new(review.workflow, in_full=in_full)
         self.stdout.write(f"To review: {awaiting.count()}.")
+
+    def _show_new(self, workflow: Workflow, *, in_full: bool) -> None:
+        found = {"may try to command agents": workflow.warning, "can be mistaken for": workflow.resembles}
+        for told, value in found.items():
+            if value:
+                self.stdout.write(f"  {told}: {value}")
+        for field in READ_BY_AGENTS if in_full else ():
+            self.stdout.write(f"  {field}: {json.dumps(getattr(workflow, field), ensure_ascii=False)}")
 
     def _report(self, decided: Decided, done: str) -> str:
         self.stdout.write(f"{done}: {len(decided.done)}.")

@@ -1,6 +1,7 @@
+from argparse import ArgumentParser
 from typing import Any
 
-from audit.sealing import head, seal
+from audit.sealing import adopt, head, seal
 from catalogue.management.base import CatalogueCommand
 
 
@@ -10,5 +11,13 @@ class Command(CatalogueCommand):
         "to store elsewhere."
     )
 
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument(
+            "--adopt",
+            action="store_true",
+            help="seal what has no proof too, such as what an older version wrote, and record what it is",
+        )
+
     def handle(self, *args: Any, **options: Any) -> None:
-        self.stdout.write(f"Sealed {seal()} entries. Head: {head() or 'none yet'}")
+        sealed = adopt(by="manage.py seal_audit") if options["adopt"] else seal()
+        self.stdout.write(f"Sealed {sealed} entries. Head: {head() or 'none yet'}")

@@ -1,4 +1,4 @@
-"""`manage.py quickstart`, the command of `make run` and of `uvx workflow-catalogue quickstart`."""
+"""`manage.py quickstart`, the command of `make run` and of `workflow-catalogue quickstart`."""
 
 import errno
 import fcntl
@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
+from shlex import quote
 from threading import Lock, Thread
 from typing import Any
 
@@ -28,6 +29,7 @@ from django.db import OperationalError, connections
 from loguru import logger
 
 from catalogue.database import bring_up_to_date
+from catalogue.database_problems import describe_problem
 from catalogue.discovery import RefreshRefused, refresh_source
 from catalogue.exposure import load_exposed_catalogue
 from catalogue.management.base import CatalogueCommand
@@ -45,15 +47,11 @@ HOST = "127.0.0.1"
 USUAL_ENGINE_PORT = 8090
 TAKEN = "is in use, perhaps by another quickstart or a web process"
 STOP_SECONDS = 9.5  # supervisord needs less: it kills programs that do not stop
-SOURCE_NAME = "example-engine"
 TOKEN_NAME = "quickstart"  # noqa: S105 - what it is called
 ADMIN_NAME = "admin"
-_EXAMPLE_CALL = {
-    "jsonrpc": "2.0",
-    "id": 1,
-    "method": "tools/call",
-    "params": {"name": "text_statistics", "arguments": {"text": "Hello, catalogue."}},
-}
+_EXAMPLE_CALL = """call_tool text_statistics '{"text": "Hello, catalogue."}'"""
+ELSEWHERE = ("CATALOGUE_SETTINGS_DIR", "CATALOGUE_DATA_DIR", "CATALOGUE_PUBLIC_URL", "PORT")
+"""Variables without which a command in another terminal would have to do with another installation."""
 START_SECONDS = 60.0
 PROBE_SECONDS = 0.05
 
@@ -165,7 +163,7 @@ class Supervisor:
         self.process = subprocess.Popen(
             _supervisord_command(),
             cwd=BASE_DIR,
-            env=os.environ | variables | {"PYTHONUNBUFFERED": "1", "QUICKSTART_PYTHON": sys.executable},
+            env=os.environ | variables | {"PYTHONUNBUFFERED": "1"},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -233,7 +231,7 @@ def is_first_start() -> bool:
 
 def connect_engine(engine: ExampleEngine, *, before: ExampleEngine | None, first: bool) -> None:
     """Add the example engine at the first start; later only update its address."""
-    source = Source.objects.filter(name=SOURCE_NAME).first()
+    source = Source.objects.filter(name=settings.DEMO_SOURCE).first()
     if source is None and first:
         _add_source(engine)
     elif source and before and source.config.get("base_url") == before.base_url:
@@ -253,44 +251,44 @@ def quickstart_token(data_dir: Path, *, first: bool) -> str | None:
     return token if usable and known is not None and token.startswith(known.prefix) else None
 
 
+def in_another_terminal(words: str) -> str:
+    """The command line that runs these words with the data, and at the address, of this process."""
+    given = {name: value for name in ELSEWHERE if (value := os.environ.get(name))}
+    folders = {name: str(Path(value).absolute()) for name, value in given.items() if name.endswith("_DIR")}
+    return " ".join(
+        [*(f"{name}={quote(value)}" for name, value in (given | folders).items()), COMMAND, words]
+    )
+
+
 def banner(welcome: Welcome) -> str:
-    url = f"{welcome.address}/mcp"
-    token = welcome.token or TOKEN_HERE
-    server = HttpServer(token=token)
-    shown_token = welcome.token or f"create one: {COMMAND} create_mcp_token NAME"
-    tools = counted(welcome.tools, "workflow")
     if welcome.password:
         login = f"{ADMIN_NAME} / {welcome.password}   (shown only once: write it down)"
     else:
-        login = f"{ADMIN_NAME} / unchanged; forgotten? {COMMAND} changepassword {ADMIN_NAME}"
+        login = f"{ADMIN_NAME} / unchanged; forgotten? {in_another_terminal(f'changepassword {ADMIN_NAME}')}"
+    tools = counted(welcome.tools, "workflow")
     return "\n".join(
         [
             "",
             "=" * 78,
             f"  Workflow Catalogue is up, with {tools} as tools. Ctrl-C stops it.",
             "",
+            f"  MCP     {welcome.address}/mcp",
+            f"  Token   {welcome.token or in_another_terminal('create_mcp_token NAME')}",
             f"  Admin   {welcome.address}/admin/",
             f"  Login   {login}",
             f"  REST    {welcome.address}/api/",
-            f"  MCP     {url}",
-            f"  Token   {shown_token}",
             "",
-            "  Claude Code:",
+            "  What to do next:",
             "",
-            server.configure(McpClient.CLAUDE_CODE),
-            "",
-            "  Most other MCP clients:",
-            "",
-            server.configure(McpClient.GENERIC),
-            "",
-            "  For VS Code, Cursor and Claude Desktop, for signing in without a token, or over stdio:",
-            f"  {COMMAND} client_config [--stdio]",
-            "",
-            "  Or from another terminal:",
-            "",
-            f"curl -s {url} -H 'Authorization: Bearer {token}' \\",
-            "  -H 'Content-Type: application/json' -H 'Accept: application/json, text/event-stream' \\",
-            f"  -d '{json.dumps(_EXAMPLE_CALL)}'",
+            "  - Call a tool, in another terminal:",
+            in_another_terminal(_EXAMPLE_CALL),
+            "  - Connect a client to the MCP address. Claude Code:",
+            HttpServer(token=welcome.token or TOKEN_HERE).configure(McpClient.CLAUDE_CODE),
+            "    Other clients, signing in without a token, and stdio:",
+            in_another_terminal("client_config [--stdio | --token TOKEN]"),
+            "  - Connect an engine of your own: in the admin under Sources, or with add_source.",
+            f"    {settings.DEMO_SOURCE} is a demo. If you delete it under Sources, it does not come back.",
+            f"  - Read on: {BASE_DIR / 'docs' / 'index.md'}",
             "=" * 78,
             "",
         ]
@@ -299,7 +297,7 @@ def banner(welcome: Welcome) -> str:
 
 def _add_source(engine: ExampleEngine) -> None:
     source = create_source(
-        name=SOURCE_NAME,
+        name=settings.DEMO_SOURCE,
         kind="simplified",
         config={"base_url": engine.base_url, "idempotency_header": "Idempotency-Key"},
         credentials={"api_key": engine.api_key},
@@ -348,7 +346,7 @@ def migrate() -> None:
     try:
         bring_up_to_date(partial(print, flush=True))
     except OperationalError as error:
-        raise CommandError(f"The database cannot be used: {error}") from None
+        raise CommandError(describe_problem(error)) from None
 
 
 def wait_for(supervisor: Supervisor, url: str, what: str) -> None:
@@ -367,6 +365,8 @@ def wait_for(supervisor: Supervisor, url: str, what: str) -> None:
 def _variables(data_dir: Path, port: int, engine: ExampleEngine) -> dict[str, str]:
     return {
         "CATALOGUE_DATA_DIR": str(data_dir),
+        "QUICKSTART_PYTHON": quote(sys.executable),
+        "QUICKSTART_DATA_DIR": quote(str(data_dir)),
         "PORT": str(port),
         "QUICKSTART_ENGINE_PORT": str(engine.port),
         "EXAMPLE_ENGINE_API_KEY": engine.api_key,
@@ -388,7 +388,8 @@ class Command(CatalogueCommand):
     help = (
         "Run the web server, the worker, its schedule and an example engine until Ctrl-C. The "
         "first start also creates the database, an admin and a token, and connects the example "
-        "engine."
+        "engine. The web server listens on port 8000, or on the port in the environment variable PORT: "
+        f"PORT=8001 {COMMAND} quickstart"
     )
     makes_database = False
 

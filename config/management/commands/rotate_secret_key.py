@@ -6,7 +6,7 @@ from django.conf import settings
 from django.core.management.base import CommandError, CommandParser
 
 from audit.models import Kind, record
-from audit.sealing import seal
+from audit.sealing import renew_proofs, seal
 from catalogue.management.base import CatalogueCommand
 from catalogue.naming import counted
 from catalogue.sources import reencrypt_credentials
@@ -55,6 +55,7 @@ class Command(CatalogueCommand):
         done, unreadable = reencrypt_credentials()
         told = {"actor": "command", "actor_name": "manage.py rotate_secret_key", "door": "command"}
         record(Kind.SETTING, "secret_key.rotated", **told, reencrypted=done, unreadable=len(unreadable))
+        renew_proofs()
         # A seal with the present key covers everything that the former key has sealed.
         seal()
         self.stdout.write(f"Encrypted {counted(done, 'stored secret')} with the current SECRET_KEY.")

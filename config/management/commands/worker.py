@@ -1,3 +1,4 @@
+import sys
 import warnings
 from typing import Any
 
@@ -22,7 +23,11 @@ class Command(CatalogueCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         # Root in a container knows.
         warnings.filterwarnings("ignore", "You're running the worker with superuser privileges")
-        # Celery's messages among workers; the database has everything that they need to know of each other.
-        quiet = ["--without-gossip", "--without-mingle", "--without-heartbeat"]
-        count = str(options["concurrency"])
-        app.worker_main(["--quiet", "worker", "--pool", "threads", "--concurrency", count, *quiet])
+        # Celery's command line would load modules of 10 MB. Workers need no messages among each other: the
+        # database has everything that they need to know.
+        quiet: dict[str, Any] = dict.fromkeys(
+            ("quiet", "without_gossip", "without_mingle", "without_heartbeat"), True
+        )
+        worker = app.Worker(pool_cls="threads", concurrency=options["concurrency"], **quiet)
+        worker.start()
+        sys.exit(worker.exitcode)

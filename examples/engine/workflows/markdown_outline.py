@@ -63,8 +63,8 @@ WORKFLOW = Workflow(
         "Outlines a Markdown document: the tree of its headings, how many words each section has, and every "
         "link. Use it to build a table of contents, find sections that are too long or collect links for "
         "checking. Understands # headings and underlined ones, inline links, images, link definitions and "
-        "<https://…> links; fenced code is left out. Returns the headings as a tree, the links with their "
-        "line and the number of words."
+        "addresses in angle brackets; fenced code is left out. Returns the headings as a tree, the links "
+        "with their line and the number of words."
     ),
     category="Text",
     execution_type=ExecutionType.ASYNC,

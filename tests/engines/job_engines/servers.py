@@ -7,7 +7,6 @@ import shutil
 import signal
 import sqlite3
 import subprocess
-import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -26,7 +25,7 @@ from connectors.http_job.engine import HttpJobConfig
 from connectors.protocol import RunRef
 from connectors.testing import free_port
 from tests import plain_http
-from tests.engines.guarding import do_without, guarded
+from tests.engines.guarding import guarded, install
 from tests.processes import PROBE_SECONDS, ROOT
 
 STARTUP_SECONDS = 180.0
@@ -98,12 +97,7 @@ class JobEngineServer(ABC):
                     one.send_signal(number)
 
     def install(self) -> None:
-        """`make install-dev` has done it already where that was possible."""
-        install = [sys.executable, "scripts/install.py", str(self.environment), self.lock]
-        outcome = subprocess.run(install, cwd=ROOT, capture_output=True, text=True, check=False)
-        if outcome.returncode:
-            told = f"{outcome.stdout}{outcome.stderr}".strip()[-1000:]
-            do_without(f"{self.preset} is missing; install it with: make install-dev\n{told}")
+        install(self.preset, "scripts/install.py", str(self.environment), self.lock)
 
     def _run(self, log: str, program: str, *arguments: str) -> None:
         command = (str(self.environment / "bin" / program), *arguments)

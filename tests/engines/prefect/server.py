@@ -6,7 +6,6 @@ import shutil
 import signal
 import sqlite3
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
@@ -23,7 +22,7 @@ from connectors.prefect.connector import PrefectConfig, PrefectConnector
 from connectors.protocol import RunRef
 from connectors.testing import free_port
 from tests import plain_http
-from tests.engines.guarding import do_without, guarded
+from tests.engines.guarding import guarded, install
 from tests.processes import PROBE_SECONDS, ROOT
 
 ENVIRONMENT = ROOT / ".venv-prefect"
@@ -185,7 +184,7 @@ def running_prefect(directory: Path) -> Iterator[PrefectServer]:
 
 @pytest.fixture(scope="session")
 def prefect_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrefectServer]:
-    _install()
+    install("Prefect", "scripts/install.py", str(ENVIRONMENT), LOCK)
     with running_prefect(tmp_path_factory.mktemp("prefect")) as server:
         yield server
 
@@ -199,15 +198,6 @@ def prefect(prefect_server: PrefectServer) -> Iterator[PrefectServer]:
     prefect_server.send_signal(signal.SIGCONT)
     yield prefect_server
     prefect_server.send_signal(signal.SIGSTOP)
-
-
-def _install() -> None:
-    """`make install-dev` has done it already where that was possible."""
-    install = [sys.executable, "scripts/install.py", str(ENVIRONMENT), LOCK]
-    outcome = subprocess.run(install, cwd=ROOT, capture_output=True, text=True, check=False)
-    if outcome.returncode:
-        told = f"{outcome.stdout}{outcome.stderr}".strip()[-1000:]
-        do_without(f"Prefect is missing; install it with: make install-dev\n{told}")
 
 
 def _empty_database() -> Path:

