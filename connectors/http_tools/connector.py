@@ -535,6 +535,7 @@ def read_body(answer: Answer, redactor: Redactor) -> Received:
         return Received(body=redactor.text(_decoded(answer.body, charset or _encoding_of(answer.body))))
     if media_type:
         return _binary(answer, media_type, redactor)
+    # The header does not say what it is.
     if not (read := _json_body(answer.body, "utf-8", redactor)).objection:
         return read
     try:

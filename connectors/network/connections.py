@@ -253,6 +253,7 @@ class _Connector(aiohttp.TCPConnector):
             keepalive_timeout=IDLE_SECONDS,
         )
         self._policy, self._check = policy, lru_cache(maxsize=100)(policy.check)
+        # For a minute, a name that the proxy resolves need not be looked up here again.
         self._checked_for_proxy: TTLCache[tuple[str, int], bool] = TTLCache(100, 60.0)
         self._being_sent = being_sent
         self._used: WeakSet[ResponseHandler] = WeakSet()

@@ -377,7 +377,9 @@ def field_schema(declared: FieldDeclaration, *, place: Path, note: Note) -> Sche
 
 
 def _is_required(declared: FieldDeclaration) -> bool:
-    return "default" not in declared.model_fields_set if declared.required is None else declared.required
+    if declared.required is not None:
+        return declared.required
+    return "default" not in declared.model_fields_set
 
 
 def _properties(properties: dict[str, FieldDeclaration], place: Path, note: Note) -> Schema:
