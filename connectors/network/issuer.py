@@ -235,9 +235,16 @@ class Issuer:
     async def _fetch_metadata(self) -> dict[str, Any]:
         """Of both kinds, because many servers name `userinfo_endpoint` and `end_session_endpoint` only in
         the metadata of OpenID Connect."""
+        # RFC 8414, 3.1 and 5, and OpenID Connect Discovery, 4.1.
+        parts = urlsplit(self.url)
+        origin, path = f"{parts.scheme}://{parts.netloc}", parts.path.rstrip("/")
+        oauth = [f"{origin}/.well-known/oauth-authorization-server{path}"]
+        openid = [f"{origin}/.well-known/openid-configuration{path}"]
+        if path:
+            openid.append(f"{origin}{path}/.well-known/openid-configuration")
         found: dict[str, Any] = {}
         problem: ConnectorError | None = None
-        for urls in _metadata_urls(self.url):
+        for urls in (oauth, openid):
             for url in urls:
                 try:
                     found = self._checked(await self._client(url).request_json("GET", url)) | found
@@ -277,17 +284,6 @@ class Issuer:
             secrets = [self._secret] if self._secret else []
             self._clients[origin] = EngineClient(base_url=origin, secrets=secrets, limits=LIMITS)
         return self._clients[origin]
-
-
-def _metadata_urls(issuer: str) -> list[list[str]]:
-    """By kind, the addresses to try: RFC 8414, 3.1 and 5, and OpenID Connect Discovery, 4.1."""
-    parts = urlsplit(issuer)
-    origin, path = f"{parts.scheme}://{parts.netloc}", parts.path.rstrip("/")
-    oauth = f"{origin}/.well-known/oauth-authorization-server{path}"
-    openid = [f"{origin}/.well-known/openid-configuration{path}"]
-    if path:
-        openid.append(f"{origin}{path}/.well-known/openid-configuration")
-    return [[oauth], openid]
 
 
 def _header(text: str) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from connectors.definitions import (
     runs_as_script,
 )
 from connectors.errors import InvalidAnswer, NotFound, Rejected, Unsupported
-from connectors.formats.json import TooDeep
+from connectors.formats.json import TooDeep, as_object
 from connectors.protocol import Completion, GivenInput, RunCaller
 from connectors.simplified import walk_listing
 from connectors.upstream_mcp.run_callers import Questions
@@ -94,11 +94,10 @@ class ServerFeatures:
         if given:
             params["context"] = {"arguments": dict(given)}
         answer = await self._session.request("completion/complete", params)
-        found = answer.get("completion")
-        values = found.get("values") if isinstance(found, dict) else None
-        if not isinstance(found, dict) or not isinstance(values, list):
+        found = as_object(answer.get("completion"))
+        values, total = found.get("values"), found.get("total")
+        if not isinstance(values, list):
             raise InvalidAnswer("The server's answer to completion/complete has no array of values.")
-        total = found.get("total")
         return Completion(
             values=[value for value in values if isinstance(value, str)],
             total=total if isinstance(total, int) and total >= 0 else None,
