@@ -17,7 +17,6 @@ Finish = TypeVar("Finish", bound=Callable[[], Coroutine[Any, Any, None]])
 # The largest assumed difference of clocks. Times further ahead are from a clock that was or is wrong.
 CLOCKS_APART = timedelta(seconds=60)
 CLOSING_SECONDS = 2.0
-LONGEST_REST_SECONDS = 0.5
 process_ends = threading.Event()  # Set when a worker must end
 
 
@@ -32,9 +31,9 @@ class WorkTime:
         return process_ends.is_set() or (self._until is not None and time.monotonic() >= self._until)
 
     def rest_after(self, begun: float) -> None:
-        """For as long as a step has taken that began at this time of the monotonic clock, so that others get
-        their turn."""
-        process_ends.wait(min(time.monotonic() - begun, LONGEST_REST_SECONDS))
+        """For as long as a step has taken that began at this time of the monotonic clock, half a second at
+        most, so that others get their turn."""
+        process_ends.wait(min(time.monotonic() - begun, 0.5))
 
 
 @cache

@@ -28,8 +28,6 @@ OUTPUT_SCHEMA = "output_schema"  # Metadata key for the schema of a result that 
 OPTIONAL_TEXTS = ("category", "version", "executionType", "execution_type", "author", "tags")
 TOO_DEEP = "nested too deep to be read"
 LONGEST_ADDRESS = 500
-LONGEST_MIME_TYPE = 255
-MOST_ARGUMENTS = 100
 ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,40}:[!-~]+")
 UNSAFE = re.compile(r'[<>"\\^`{|}]')  # Not allowed in URIs (RFC 3986), which clients therefore refuse
 SKIPPED = re.compile(r"[\x00-\x20\x7f-\x9f]+")  # By browsers, in addresses
@@ -183,8 +181,8 @@ class FeatureDefinition(BaseModel):
     name: Text = Field(min_length=1, max_length=255)
     title: OptionalText = ""
     description: Text = Field(default="", max_length=5_000)
-    mime_type: str = Field(default="", max_length=LONGEST_MIME_TYPE, pattern="^[ -~]*$")
-    arguments: list[PromptArgument] = Field(default_factory=list, max_length=MOST_ARGUMENTS)
+    mime_type: str = Field(default="", max_length=255, pattern="^[ -~]*$")
+    arguments: list[PromptArgument] = Field(default_factory=list, max_length=100)
 
 
 def runs_as_script(uri: str) -> bool:

@@ -1,7 +1,7 @@
 """Settings that several connectors share, and metadata of fields for forms and scripts."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -35,18 +35,12 @@ def hint(
     file: bool = False,
 ) -> dict[str, JsonValue]:
     """A field's `json_schema_extra`; see `Hints`."""
-    listed: dict[str, Any] = {
+    listed = {
         name: [values] if isinstance(values, str) else list(values)
         for name, values in (only_if or {}).items()
     }
-    said: dict[str, JsonValue] = {
-        "address": address,
-        "group": group,
-        "multiline": multiline,
-        "only_if": listed,
-        "file": file,
-    }
-    return {name: value for name, value in said.items() if value}
+    said = Hints(address=address, group=group, multiline=multiline, only_if=listed, file=file)
+    return {name: value for name, value in asdict(said).items() if value}
 
 
 def hints_of(info: FieldInfo) -> Hints:

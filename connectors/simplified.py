@@ -1,7 +1,7 @@
 """The simplified workflow API over HTTP: list, start, status, and optionally cancel and look up by key."""
 
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import aclosing, contextmanager
+from contextlib import aclosing, contextmanager, suppress
 from datetime import UTC, datetime
 from string import Formatter
 from typing import Annotated, Any, ClassVar
@@ -33,13 +33,10 @@ from connectors.protocol import (
 from connectors.settings import SourceConfig, hint
 
 WORKFLOWS_PATH = "/api/v1/service/workflows"
-USUAL_KEY_HEADER = "Idempotency-Key"
 RUN_PATH = WORKFLOWS_PATH + "/{workflow_id}/runs/{run_id}"
 FORMATS = hint(group="Paths and formats")
 STARTS = hint(group="Idempotency of starts")
-NO_SUCH_OPERATION = (405, 501)
 MAX_PAGES = 1_000
-MAX_ITEMS = 10_000
 MOST_WORKFLOWS = 50_000
 NEXT_KEYS = ("next", "next_cursor", "nextCursor")
 MORE_KEYS = (
@@ -48,7 +45,6 @@ MORE_KEYS = (
 )
 """They announce more items without a link or cursor that this connector can follow."""
 TOTAL_KEYS = ("total", "total_count", "totalCount", "total_items", "totalItems")
-ABOUT_TOTALS = ' If its total also counts workflows that it does not list, set "Ignore the listing\'s total".'
 STATES = {
     "RUNNING": RunState.RUNNING,
     "COMPLETED": RunState.COMPLETED,
@@ -61,9 +57,6 @@ NO_REASON = {
     RunState.FAILED: "The workflow failed and the engine gave no reason.",
     RunState.CANCELLED: "The workflow was cancelled at the engine.",
 }
-RUN_KEYS = ("runs", "run")
-RUN_ID_KEYS = ("run_id", "runId", "id")
-KEY_KEYS = ("idempotency_key", "idempotencyKey", "key")
 
 
 def _path(required: str = "", *, optional: bool = False) -> AfterValidator:
@@ -283,7 +276,7 @@ class SimplifiedConnector:
     ) -> Started:
         header = self._config.idempotency_header
         if not header and self._config.run_lookup_path:
-            header = self._config.key_header or USUAL_KEY_HEADER
+            header = self._config.key_header or "Idempotency-Key"
         answer = await self._client.request_json(
             "POST",
             fill_path(self._config.start_path, workflow_id=workflow.id),
@@ -328,7 +321,8 @@ class SimplifiedConnector:
             self._config.list_keys,
             before,
             checks_total=not self._config.ignores_total,
-            advice=ABOUT_TOTALS,
+            advice=" If its total also counts workflows that it does not list, set "
+            '"Ignore the listing\'s total".',
         )
         if not link or "://" in link or link.startswith(("/", "?")):
             return items, link and self._client.follow(link, found_at=target)
@@ -341,7 +335,7 @@ def _unsupported_if_not_implemented() -> Iterator[None]:
     try:
         yield
     except ConnectorError as error:
-        if error.details.get("status") in NO_SUCH_OPERATION:
+        if error.details.get("status") in (405, 501):
             raise Unsupported(error.message, details=error.details) from None
         raise
 
@@ -356,7 +350,7 @@ async def walk_listing(
     *,
     listing: str,
     of: str,
-    most: int = MAX_ITEMS,
+    most: int = 10_000,
 ) -> AsyncGenerator[tuple[int, Any]]:
     """The items of all pages with their positions. Raises InvalidAnswer for an endless listing. `fetch_page`
     gets a page and the number of items before it, and returns its items and the next page, empty on the last.
@@ -446,9 +440,8 @@ def _json_type(value: Any) -> str:
 
 
 def _next_of(envelope: Any) -> str:
-    if not isinstance(envelope, dict):
-        return ""
-    link = next((envelope[key] for key in NEXT_KEYS if envelope.get(key)), "")
+    given = as_object(envelope)
+    link = next((given[key] for key in NEXT_KEYS if given.get(key)), "")
     if isinstance(link, bool) or not isinstance(link, str | int):
         raise InvalidAnswer(f"The listing's link to the next page is {_json_type(link)}, not a string.")
     return str(link)
@@ -456,12 +449,10 @@ def _next_of(envelope: Any) -> str:
 
 def _more_of(envelope: Any) -> str:
     """The key that announces more items; empty without one."""
-    if not isinstance(envelope, dict):
-        return ""
-    if said := next((key for key in MORE_KEYS if envelope.get(key)), ""):
+    given = as_object(envelope)
+    if said := next((key for key in MORE_KEYS if given.get(key)), ""):
         return said
-    links = {key: envelope[key] for key in ("links", "_links") if isinstance(envelope.get(key), dict)}
-    return next((f"{key}.next" for key, inner in links.items() if inner.get("next")), "")
+    return next((f"{key}.next" for key in ("links", "_links") if as_object(given.get(key)).get("next")), "")
 
 
 def read_started(answer: Any) -> Started:
@@ -483,12 +474,12 @@ def read_started(answer: Any) -> Started:
 
 
 def _started(run_id: str, answer: dict[str, Any]) -> Started:
-    return Started(
-        run_id=run_id,
-        correlation_id=identifier(answer.get("correlation_id")),
-        snapshot=snapshot_beside(answer),
-        raw=answer,
-    )
+    snapshot = None
+    # If its status is unreadable, `poll` can ask again.
+    with suppress(InvalidAnswer):
+        snapshot = read_snapshot(answer) if "status" in answer else None
+    correlation_id = identifier(answer.get("correlation_id"))
+    return Started(run_id=run_id, correlation_id=correlation_id, snapshot=snapshot, raw=answer)
 
 
 def identifier(value: Any) -> str:
@@ -498,41 +489,30 @@ def identifier(value: Any) -> str:
     return text if len(text) <= LONGEST_ID and text.isprintable() else ""
 
 
-def snapshot_beside(answer: dict[str, Any]) -> RunSnapshot | None:
-    """The status in a start's answer; None if unreadable, since `poll` can ask again."""
-    try:
-        return read_snapshot(answer) if "status" in answer else None
-    except InvalidAnswer:
-        return None
-
-
 def read_snapshot(answer: Any) -> RunSnapshot:
     """Raises InvalidAnswer for an unknown status."""
     if not isinstance(answer, dict):
         raise InvalidAnswer(f"The engine's answer to the status request is {_json_type(answer)}.")
-    state = _state_of(answer.get("status"))
-    return RunSnapshot(
-        state=state,
-        output=answer.get("output"),
-        error=_error_of(answer, state),
-        progress=read_percent(answer.get("progress")),
-        progress_message=_text(answer.get("progress_message")),
-        created_at=_time(answer.get("create_time")),
-        started_at=_time(answer.get("start_time")),
-        updated_at=_time(answer.get("update_time")),
-        finished_at=_time(answer.get("end_time")),
-        raw=answer,
-    )
-
-
-def _state_of(status: Any) -> RunState:
+    status = answer.get("status")
     if not isinstance(status, str):
         raise InvalidAnswer(f"The run's status is {_json_type(status)}, not a string.")
     state = STATES.get(status.strip().upper())
     if state is None:
         shown = printable(shorten(status, 50))
         raise InvalidAnswer(f"The run has the status {shown!r}, which this connector does not know.")
-    return state
+    said = answer.get("progress_message")
+    return RunSnapshot(
+        state=state,
+        output=answer.get("output"),
+        error=_error_of(answer, state),
+        progress=read_percent(answer.get("progress")),
+        progress_message=shorten(printable(said), LINE_LIMIT) if isinstance(said, str) else "",
+        created_at=_time(answer.get("create_time")),
+        started_at=_time(answer.get("start_time")),
+        updated_at=_time(answer.get("update_time")),
+        finished_at=_time(answer.get("end_time")),
+        raw=answer,
+    )
 
 
 def _time(milliseconds: Any) -> datetime | None:
@@ -543,10 +523,6 @@ def _time(milliseconds: Any) -> datetime | None:
         return datetime.fromtimestamp(milliseconds / 1000, UTC)
     except (ValueError, OverflowError, OSError):
         return None
-
-
-def _text(value: Any) -> str:
-    return shorten(printable(value), LINE_LIMIT) if isinstance(value, str) else ""
 
 
 def _error_of(answer: dict[str, Any], state: RunState) -> str:
@@ -568,28 +544,26 @@ def read_found_run(answer: Any, keys: list[str], *, workflow_id: str, key: str) 
     """The engine's run for the key, or None. Raises InvalidAnswer for an ambiguous answer, since a wrong None
     starts a second run."""
     if isinstance(answer, dict) and run_id_of(answer, workflow_id):
-        runs = [answer]
+        runs: list[Any] = [answer]
     elif isinstance(answer, dict) and isinstance(answer.get("run"), dict):
         runs = [answer["run"]]
     else:
-        runs, _ = find_items(answer, [*RUN_KEYS, *keys])
+        runs, _ = find_items(answer, ["runs", "run", *keys])
+    if not runs:
+        return None
     if len(runs) > 1:
         raise InvalidAnswer(f"The engine returned {len(runs)} runs for the key {key}: it seems to ignore it.")
-    return _read_run(runs[0], workflow_id=workflow_id, key=key) if runs else None
-
-
-def _read_run(run: Any, *, workflow_id: str, key: str) -> Started:
+    run = runs[0]
     if not isinstance(run, dict) or not (run_id := run_id_of(run, workflow_id)):
         raise InvalidAnswer(f"The engine returned a run without an id for the key; it is {shape_of(run)}.")
-    if others := {run[name] for name in KEY_KEYS if isinstance(run.get(name), str)} - {key}:
+    named = (run.get(name) for name in ("idempotency_key", "idempotencyKey", "key"))
+    if others := {name for name in named if isinstance(name, str)} - {key}:
         raise InvalidAnswer(f"For the key {key}, the engine returned a run with the key {min(others)[:100]}.")
     return _started(run_id, run)
 
 
 def run_id_of(run: dict[str, Any], workflow_id: str) -> str:
     """`workflow_id` is the run's id in the answer to a start, and the workflow's in a status."""
-    named = next(filter(None, (identifier(run.get(name)) for name in RUN_ID_KEYS)), "")
-    if named:
-        return named
+    named = (identifier(run.get(name)) for name in ("run_id", "runId", "id"))
     receipt = identifier(run.get("workflow_id"))
-    return "" if receipt == workflow_id else receipt
+    return next(filter(None, named), "" if receipt == workflow_id else receipt)

@@ -37,7 +37,6 @@ REQUEST_SCHEMA = {
 }
 TOKEN = re.compile(r'"(?:[^"\\]++|\\.)*+"?|[{}]', re.DOTALL)
 """Possessive, so that an unclosed string is scanned only once."""
-SHOWN_NAME = 100
 
 
 class Proposal(BaseModel):
@@ -61,7 +60,12 @@ def read_proposal(text: str) -> Proposal:
     try:
         return Proposal.model_validate(written)
     except ValidationError as error:
-        raise UnreadableProposal(_sentence(error)) from None
+        # Without values, which may be long.
+        problems = error.errors(include_url=False, include_input=False, include_context=False)
+        listed = [f'"{".".join(map(str, problem["loc"]))}": {problem["msg"]}' for problem in problems]
+        raise UnreadableProposal(
+            "The proposal does not have the requested shape. " + "; ".join(listed[:MOST_PROBLEMS])
+        ) from None
 
 
 def proposal_schema(tool_names: list[str], *, has_endpoints: bool = True) -> dict[str, Any]:
@@ -95,21 +99,20 @@ def _with_plain_members(found: dict[str, Any]) -> dict[str, Any]:
     """Normalises unambiguous deviations."""
     # The name in function calling, which many models are trained for.
     arguments = found.get("arguments", found.get("parameters"))
+    if isinstance(arguments, str):
+        # Function calling may write them as text.
+        try:
+            written = arguments.encode("utf-8", "replace")
+            arguments = parse_json(written) if arguments.strip() else None
+        except UnreadableJSON as error:
+            raise UnreadableProposal(f'"arguments" is text that is not a JSON object. {error}') from None
     reason = found.get("reason")
     return {
         "tool": found["tool"] or None,
         "reason": shorten(reason, LONGEST_REASON) if isinstance(reason, str) else reason or "",
-        "arguments": _parsed(arguments) if isinstance(arguments, str) else arguments,
+        "arguments": arguments,
         "http_request": _request(found.get("http_request")),
     }
-
-
-def _parsed(arguments: str) -> Any:
-    """Function calling may write them as text."""
-    try:
-        return parse_json(arguments.encode("utf-8", "replace")) if arguments.strip() else None
-    except UnreadableJSON as error:
-        raise UnreadableProposal(f'"arguments" is text that is not a JSON object. {error}') from None
 
 
 def _request(given: Any) -> Any:
@@ -128,13 +131,6 @@ def _query_value(value: Any) -> Any:
     """Objects as JSON: how they are sent depends on the tool."""
     items = value if isinstance(value, list) else [value]
     return write_json(value) if any(isinstance(item, dict | list) for item in items) else value
-
-
-def _sentence(error: ValidationError) -> str:
-    """Without values, which may be long."""
-    problems = error.errors(include_url=False, include_input=False, include_context=False)
-    listed = [f'"{".".join(map(str, problem["loc"]))}": {problem["msg"]}' for problem in problems]
-    return "The proposal does not have the requested shape. " + "; ".join(listed[:MOST_PROBLEMS])
 
 
 def objects_in(text: str) -> Iterator[dict[str, Any]]:
@@ -179,31 +175,21 @@ class ProposalRefused(Exception):
 def check_proposal(proposal: Proposal, tools: Mapping[str, Workflow]) -> Approved:
     """`tools`: the allowed ones, by tool name. Raises ProposalRefused."""
     if (workflow := tools.get(proposal.tool or "")) is None:
-        named = f"{proposal.tool[:SHOWN_NAME]!r} is" if proposal.tool else "No tool was named, and that is"
+        named = f"{proposal.tool[:100]!r} is" if proposal.tool else "No tool was named, and that is"
         raise ProposalRefused(f"{named} none of the tools of this request: {', '.join(tools)}.")
-    if is_http_tool(workflow):
-        return _check_http(proposal, workflow)
-    if proposal.http_request is not None:
+    tool = _HttpTool(workflow) if is_http_tool(workflow) else None
+    if tool is None and proposal.http_request is not None:
         raise ProposalRefused(f"{workflow.tool_name} is not an HTTP tool: leave out http_request.")
-    arguments = _checked(workflow, proposal.arguments or {})
-    return Approved(workflow=workflow, arguments=arguments, http_spec=None, reason=proposal.reason)
-
-
-def _check_http(proposal: Proposal, workflow: Workflow) -> Approved:
-    tool = _HttpTool(workflow)
-    arguments = _checked(workflow, proposal.arguments or {})
-    http_spec = tool.build(arguments)
-    if proposal.http_request is not None:
-        tool.compare(proposal.http_request, arguments)
-    return Approved(workflow=workflow, arguments=arguments, http_spec=http_spec, reason=proposal.reason)
-
-
-def _checked(workflow: Workflow, arguments: dict[str, Any]) -> dict[str, Any]:
-    checked = check_arguments(workflow.offered_input_schema, arguments)
+    checked = check_arguments(workflow.offered_input_schema, proposal.arguments or {})
     if checked.problems:
         listed = "; ".join(map(str, checked.problems))
         raise ProposalRefused(f"The arguments for {workflow.tool_name} are not valid: {listed}.")
-    return checked.arguments
+    arguments, http_spec = checked.arguments, None
+    if tool is not None:
+        http_spec = tool.build(arguments)
+        if proposal.http_request is not None:
+            tool.compare(proposal.http_request, arguments)
+    return Approved(workflow=workflow, arguments=arguments, http_spec=http_spec, reason=proposal.reason)
 
 
 class _HttpTool:

@@ -33,23 +33,18 @@ class AtMost(Sampler):
         trace_state: TraceState | None = None,
     ) -> SamplingResult:
         before = get_current_span(parent_context).get_span_context().trace_state
-        if self._takes_one():
-            return SamplingResult(Decision.RECORD_AND_SAMPLE, attributes, before)
-        return SamplingResult(Decision.DROP, trace_state=before)
-
-    def is_used_up(self) -> bool:
-        """Whether it would not record a trace that begins now."""
-        return self._left + (time.monotonic() - self._at) * self._per_second < 1
-
-    def _takes_one(self) -> bool:
         with self._lock:
             now = time.monotonic()
             self._left = min(self._left + (now - self._at) * self._per_second, self._most)
             self._at = now
             if self._left < 1:
-                return False
+                return SamplingResult(Decision.DROP, trace_state=before)
             self._left -= 1
-            return True
+        return SamplingResult(Decision.RECORD_AND_SAMPLE, attributes, before)
+
+    def is_used_up(self) -> bool:
+        """Whether it would not record a trace that begins now."""
+        return self._left + (time.monotonic() - self._at) * self._per_second < 1
 
     def get_description(self) -> str:
         return f"AtMost({self._per_second:g} a second)"

@@ -23,11 +23,9 @@ if TYPE_CHECKING:  # Imported where spans are exported
 
     from telemetry.sampling import AtMost
 
-REQUEST_ID_HEADER = "x-request-id"
 REQUEST_ID = re.compile(r"[A-Za-z0-9._:+/=-]{1,64}")
 TRACEPARENT = "traceparent"
 SERVICE = "workflow-catalogue"
-FLUSH_MILLISECONDS = 2_000
 
 request_id: ContextVar[str] = ContextVar("request_id", default="")
 """Empty without a request, such as in scheduled work."""
@@ -124,7 +122,7 @@ def outgoing_headers() -> dict[str, str]:
     """For requests to engines. Without `tracestate`, which may hold data of the client's vendor."""
     headers = {}
     if identity := request_id.get():
-        headers[REQUEST_ID_HEADER] = identity
+        headers["x-request-id"] = identity
     if (parent := current_traceparent()) is not None:
         headers[TRACEPARENT] = parent
     return headers
@@ -319,4 +317,4 @@ def export_spans(*, process: str, version: str, traces_per_second: float) -> Non
 def finish_spans() -> None:
     """Send the remaining spans before the process ends."""
     for exporting in _exporting:
-        exporting.provider.force_flush(FLUSH_MILLISECONDS)
+        exporting.provider.force_flush(2_000)  # Milliseconds

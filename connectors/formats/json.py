@@ -21,13 +21,10 @@ ESCAPE = re.compile(rb"\\.", re.DOTALL)
 LONE_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 HALF = re.compile("[\ud800-\udfff]")
 NO_CHARACTER = "half of a surrogate pair, which is not a character"
-BRACKETS = b"[]{}"
-NOT_BRACKETS = bytes(byte for byte in range(256) if byte not in BRACKETS)
+NOT_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
 STEP = [1 if byte in b"[{" else -1 for byte in range(256)]
 MAX_DEPTH = 100
 LISTING_DEPTH = 250  # Above the limit of one schema, so that a deep one does not fail the listing
-MOST_CUTS_TOKENS = 500_000
-"""Brackets and strings of a listing that is searched for deep values: about a second."""
 TOKEN = re.compile(STRING.pattern + rb"|[\[\]{}]", re.DOTALL)
 LARGE = 200_000  # Bytes from which the faster parser is worth its checks
 BEYOND_ASCII = re.compile(r"[^\t\n -~]")
@@ -167,8 +164,9 @@ def parse_listing(data: bytes, *, max_depth: int) -> Any:
     try:
         return parse_json(data, max_depth=max_depth)
     except UnreadableJSON:
+        # Brackets and strings: a search for deep values in so many takes about a second.
         tokens = (data.count(b"[") + data.count(b"{")) * 2 + data.count(b'"') // 2
-        if tokens > MOST_CUTS_TOKENS or not (cut := _without_deep_values(data, max_depth)):
+        if tokens > 500_000 or not (cut := _without_deep_values(data, max_depth)):
             raise
     mark, shallow = cut
     listing = _marked(parse_json(shallow, max_depth=max_depth), mark)

@@ -10,7 +10,6 @@ import jsonschema_rs
 
 LINEAR = jsonschema_rs.RegexOptions(size_limit=1024 * 1024, dfa_size_limit=4 * 1024 * 1024)
 """For patterns of untrusted schemas: the engine whose time is linear, with bounded memory."""
-BAD_ESCAPE = re.compile(r"~(?![01])")
 INDEX = re.compile(r"0|[1-9][0-9]{0,8}")
 DEEPEST = 20  # References followed one after the other
 MAX_LOOKED_AT = 200  # Subschemas inspected for the types of one
@@ -24,7 +23,6 @@ JSON_TYPES = {
     type(None): "null",
 }
 NESTED = frozenset({"array", "object"})
-LEADING_TO_ITEMS = ("$ref", "items", "anyOf", "oneOf", "allOf")
 Types = frozenset[str]  # Names of JSON types; empty: any
 Follow = Callable[[Any, str], tuple[Any, str]]
 """Takes a schema and its pointer; returns the target of its references, and its pointer."""
@@ -37,7 +35,7 @@ def steps_of(pointer: str) -> tuple[str, ...]:
         return ()
     if not pointer.startswith("/"):
         raise ValueError('A JSON Pointer begins with "/", such as "/payment/amount".')
-    if BAD_ESCAPE.search(pointer):
+    if re.search(r"~(?![01])", pointer):
         raise ValueError('In a JSON Pointer "~" is written "~0", and "/" within a name "~1".')
     if "~" not in pointer:
         return tuple(pointer[1:].split("/"))
@@ -91,7 +89,7 @@ def types_of(schema: Any, follow: Follow, pointer: str = "") -> Types:
 
 
 def item_types_of(schema: Any, follow: Follow, pointer: str = "") -> Types:
-    if type(schema) is dict and schema.keys().isdisjoint(LEADING_TO_ITEMS):
+    if type(schema) is dict and schema.keys().isdisjoint(("$ref", "items", "anyOf", "oneOf", "allOf")):
         return frozenset()
     return _Types(follow).of_items(schema, pointer) - {"null"}
 

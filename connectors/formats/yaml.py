@@ -39,7 +39,6 @@ SYNTAX = (  # By PyYAML's messages, which may quote the text
     ("did not find expected ',' or '}'", "expected ',' or '}'"),
     ("did not find expected", "the indentation does not match the lines above"),
 )
-STREAM_END = "'<stream end>'"
 MAX_BYTES = 1_048_576
 FREE_VALUES = 10_000  # With its aliases expanded, a text may have so many, or as many as it has bytes
 SHOWN_KEY = 80
@@ -234,7 +233,7 @@ def _line_of(event: Any) -> int:
 
 def _syntax_error(error: yaml.MarkedYAMLError, braces: Sequence[Any]) -> UnusableText:
     problem = error.problem or ""
-    if braces and problem.endswith(STREAM_END):
+    if braces and problem.endswith("'<stream end>'"):
         brace = "[" if isinstance(braces[-1], yaml.SequenceStartEvent) else "{"
         return _stop(_line_of(braces[-1]), f"a '{brace}' here is never closed")
     known = (ours for theirs, ours in SYNTAX if problem.startswith(theirs))
@@ -461,19 +460,15 @@ _BlockDumper.add_representer(str, _represent_text)
 def message_of(one: Any, *, other_names: dict[str, str] | None = None) -> str:
     """One of pydantic's errors as a clause. `other_names`: other names of choices that people use."""
     if one["type"] == "literal_error":
-        return _choices(one, other_names or {})
+        expected, given = one["ctx"]["expected"], one.get("input")
+        known = [word.strip("'") for word in expected.replace(" or ", ", ").split(", ")]
+        word = (other_names or {}).get(given, given) if isinstance(given, str) else ""
+        suggested = suggest(word, known) if word else ""
+        return f"must be {expected}" + (f"; did you mean {suggested}?" if suggested else "")
     if words := WORDS.get(one["type"]):
         return words.format(**one.get("ctx", {}))
     message: str = one["msg"].removeprefix("Value error, ")
     return message[:1].lower() + message[1:]
-
-
-def _choices(one: Any, other_names: dict[str, str]) -> str:
-    expected = one["ctx"]["expected"]
-    known = [word.strip("'") for word in expected.replace(" or ", ", ").split(", ")]
-    given = one.get("input")
-    suggested = suggest(other_names.get(given, given), known) if isinstance(given, str) else ""
-    return f"must be {expected}" + (f"; did you mean {suggested}?" if suggested else "")
 
 
 def unknown_key(key: str, known: list[str]) -> str:

@@ -308,27 +308,21 @@ def operation_of(tool: ToolConfig, *, base_url: str) -> HttpOperation:
         idempotency_header=tool.api.idempotency_header,
         anonymous=tool.api.anonymous,
         output_is_promised=tool.output_is_promised,
-        required=_never_null(tool, arguments),
+        # Required arguments with a schema that allows null, in places that cannot express it.
+        required=[
+            name
+            for name in tool.input_schema.get("required", [])
+            if name in arguments
+            and (tool.api.body_format != "json" or arguments[name].place != "body")
+            and not arguments[name].as_json
+            and (isinstance(schema := properties[name], bool) or "null" in schema.get("type", "null"))
+        ],
         path_defaults={
             name: properties[name]["default"]
             for name, place in arguments.items()
             if place.place == "path" and "default" in properties[name]
         },
     )
-
-
-def _never_null(tool: ToolConfig, arguments: dict[str, ArgumentPlace]) -> list[str]:
-    """Required arguments with a schema that allows null, in places that cannot express it."""
-    required, properties = tool.input_schema.get("required", []), tool.input_schema.get("properties", {})
-    is_form = tool.api.body_format != "json"
-    return [
-        name
-        for name in required
-        if name in arguments
-        and (is_form or arguments[name].place != "body")
-        and not arguments[name].as_json
-        and (isinstance(schema := properties[name], bool) or "null" in schema.get("type", "null"))
-    ]
 
 
 def definition_of(tool: ToolConfig, *, base_url: str) -> WorkflowDefinition:

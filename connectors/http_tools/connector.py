@@ -71,13 +71,8 @@ OAUTH = {"authentication": "oauth_client_credentials"}
 KEY = {"authentication": "api_key"}
 BASIC = {"authentication": "basic"}
 EXTRA = hint(group="Extra keys and headers")
-MOST_EXTRA_HEADERS = 20
 UNAUTHORIZED = 401
-MOST_HEADERS = 60
-FOR_NAMES_AND_MAIL = ("idna", "punycode", "utf-7")  # Encodings
-KEPT_OPERATIONS = 256
 LONGEST_HEADER = 1_000
-NEVER_SHOWN = frozenset({"set-cookie", "set-cookie2"})
 XML_ENCODING = re.compile(rb"<\?xml[^>]{1,100}?encoding\s*=\s*[\"']([A-Za-z0-9._-]{1,40})[\"']")
 TEXT_TYPES = frozenset(
     {"application/xml", "application/javascript", "application/x-www-form-urlencoded", "image/svg+xml"}
@@ -88,12 +83,7 @@ COMPLAINT_LIMIT = 1_000  # Characters: enough for a message about each of severa
 LARGEST_BODY = 64_000  # Bytes; of a larger body only the message is shown
 MESSAGE_KEYS = ("error", "message", "detail", "msg", "reason", "exception_message")
 """For texts only: a list or title with such a name may describe an argument of that name."""
-ENVELOPES = ("error", "detail")
-GATEWAY_GAVE_UP = frozenset({408, 502, 504})  # The server behind the gateway may still carry the request out
 REFUSED_CREDENTIALS = frozenset({401, 403})
-MOVED_AFTERWARDS = frozenset({300, 301, 302, 303})
-"""Usual responses to a processed form; after 307 and 308, the request is not yet processed."""
-SAME_WHEN_REPEATED = frozenset({"PUT", "DELETE"})  # RFC 9110, 9.2.2
 
 
 def _checked_headers(headers: dict[str, str]) -> dict[str, str]:
@@ -194,7 +184,7 @@ class HttpConfig(SourceConfig):
     extra_key_3: settings.HeaderSecret = _extra_key(3)
     extra_headers: Annotated[dict[str, str], AfterValidator(_checked_headers)] = Field(
         default={},
-        max_length=MOST_EXTRA_HEADERS,
+        max_length=20,
         title="Extra headers",
         description="Headers of every request whose values are not secret, such as "
         "Notion-Version=2022-06-28. They are stored, shown and exported in plain text.",
@@ -280,16 +270,14 @@ def _objection_to_place(key: Key, taken: set[tuple[str, str]]) -> str:
     if not key.name:
         place = "parameter" if key.where == "query" else key.where
         return f"The {place} that carries the key must have a name. Enter it, or remove the key."
-    if _is_taken(key, taken):
-        return f"Another credential or extra header of this source is sent in {key.name} already."
-    return ""
-
-
-def _is_taken(key: Key, taken: set[tuple[str, str]]) -> bool:
     all_cookies = ("header", COOKIE.lower())
     if key.place == all_cookies:
-        return any(place == all_cookies or place[0] == "cookie" for place in taken)
-    return key.place in taken or (key.where == "cookie" and all_cookies in taken)
+        is_taken = any(place == all_cookies or place[0] == "cookie" for place in taken)
+    else:
+        is_taken = key.place in taken or (key.where == "cookie" and all_cookies in taken)
+    if is_taken:
+        return f"Another credential or extra header of this source is sent in {key.name} already."
+    return ""
 
 
 def basic_word(username: str, password: SecretStr) -> str:
@@ -328,7 +316,8 @@ class Authorization:
             )
         if self._oauth is None:
             return self._fixed
-        return _joined(_bearer(await self._oauth.token()), self._fixed)
+        headers = {**_bearer(await self._oauth.token()), **self._fixed.headers}
+        return Credentials(headers=headers, query=self._fixed.query)
 
     def forget(self, refused: Credentials) -> None:
         """Request another token for the next call, if these are a token."""
@@ -371,7 +360,7 @@ def _fixed_credentials(config: HttpConfig) -> Credentials:
     headers: dict[str, str] = {}
     match config.authentication:
         case "bearer":
-            headers |= _bearer(config.token.get_secret_value()).headers
+            headers |= _bearer(config.token.get_secret_value())
         case "basic":
             headers["authorization"] = f"Basic {basic_word(config.username, config.password)}"
     keys = [(*key.place, key.secret.get_secret_value()) for key in config.keys]
@@ -382,12 +371,8 @@ def _fixed_credentials(config: HttpConfig) -> Credentials:
     return Credentials(headers=headers, query=query) if headers or query else NO_CREDENTIALS
 
 
-def _joined(one: Credentials, other: Credentials) -> Credentials:
-    return Credentials(headers={**one.headers, **other.headers}, query=(*one.query, *other.query))
-
-
-def _bearer(token: str) -> Credentials:
-    return Credentials(headers={"authorization": f"Bearer {token}"})
+def _bearer(token: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {token}"}
 
 
 class HttpConnector:
@@ -404,7 +389,7 @@ class HttpConnector:
         self._config = config
         policy = http_tool_addresses()
         self._authorization = Authorization(config, policy=policy)
-        self._operations: FIFOCache[int, tuple[dict[str, Any], HttpOperation]] = FIFOCache(KEPT_OPERATIONS)
+        self._operations: FIFOCache[int, tuple[dict[str, Any], HttpOperation]] = FIFOCache(256)
         self._client = EngineClient.of(
             config, base_url=config.base_url, secrets=config.secrets, policy=policy
         )
@@ -548,7 +533,15 @@ def read_body(answer: Answer, redactor: Redactor) -> Received:
         return _json_body(answer.body, charset or "utf-8", redactor)
     if media_type.startswith("text/") or media_type in TEXT_TYPES or media_type.endswith("+xml"):
         return Received(body=redactor.text(_decoded(answer.body, charset or _encoding_of(answer.body))))
-    return _binary(answer, media_type, redactor) if media_type else _guessed(answer, redactor)
+    if media_type:
+        return _binary(answer, media_type, redactor)
+    # The header does not say what it is.
+    if not (read := _json_body(answer.body, "utf-8", redactor)).objection:
+        return read
+    try:
+        return Received(body=redactor.text(answer.body.decode("utf-8")))
+    except UnicodeDecodeError:
+        return _binary(answer, "application/octet-stream", redactor)
 
 
 def _json_body(body: bytes, charset: str, redactor: Redactor) -> Received:
@@ -557,15 +550,6 @@ def _json_body(body: bytes, charset: str, redactor: Redactor) -> Received:
         return Received(body=redactor.answer(parse_json(text), text))
     except UnreadableJSON as error:
         return Received(body=redactor.text(_decoded(body, charset)), objection=str(error))
-
-
-def _guessed(answer: Answer, redactor: Redactor) -> Received:
-    if not (read := _json_body(answer.body, "utf-8", redactor)).objection:
-        return read
-    try:
-        return Received(body=redactor.text(answer.body.decode("utf-8")))
-    except UnicodeDecodeError:
-        return _binary(answer, "application/octet-stream", redactor)
 
 
 def _binary(answer: Answer, media_type: str, redactor: Redactor) -> Received:
@@ -595,7 +579,7 @@ def _known_encoding(name: str) -> str:
         b"\xff ".decode(found, "replace")
     except (LookupError, ValueError):
         return "utf-8"
-    return "utf-8" if found in FOR_NAMES_AND_MAIL else found
+    return "utf-8" if found in ("idna", "punycode", "utf-7") else found  # For names and mail
 
 
 def _encoding_of(text: bytes) -> str:
@@ -614,14 +598,6 @@ def _encoding_of(text: bytes) -> str:
 
 def _decoded(body: bytes, charset: str) -> str:
     return body.decode(charset, "replace").removeprefix("\ufeff")
-
-
-def _shown_headers(answer: Answer, redactor: Redactor) -> dict[str, str]:
-    names = list(answer.headers)[:MOST_HEADERS]
-    values = [MASK if name in NEVER_SHOWN else str(answer.headers[name]) for name in names]
-    masked = redactor.texts([*names, *values])
-    cut = [text if len(text) <= LONGEST_HEADER else shorten(text, LONGEST_HEADER) for text in masked]
-    return dict(zip(cut[: len(names)], cut[len(names) :], strict=True))
 
 
 def complaint_of(status: int, body: bytes, redactor: Redactor) -> str:
@@ -674,7 +650,7 @@ def _split_message(value: Any) -> tuple[str, Any]:
         said = value.get(key)
         if isinstance(said, str) and said:
             return said, _without_empty({**value, key: None})
-        if isinstance(said, dict) and key in ENVELOPES:
+        if isinstance(said, dict) and key in ("error", "detail"):
             message, rest = _split_message(said)
             if message:
                 return message, _without_empty({**value, key: rest})
@@ -699,6 +675,8 @@ class Call:
         if error := self._to_be_tried_again(received):
             raise error
         failure = self._failure(received)
+        if failure and self.answer.carried_out:
+            failure = f"{_unended(failure)}. The request itself was carried out."
         return RunSnapshot(
             state=RunState.FAILED if failure else RunState.COMPLETED,
             output=None if failure else _output(self.operation, received),
@@ -718,7 +696,8 @@ class Call:
         wait = retry_after(self.answer.headers) if status in (429, 503) else None
         if status == 429 or (status == 503 and wait is not None):
             return Unreachable(self._line(), retry_after=wait, details=self._raw(received))
-        if status in GATEWAY_GAVE_UP and not self.operation.is_safe:
+        # A gateway has given up; the server behind it may still carry the request out.
+        if status in (408, 502, 504) and not self.operation.is_safe:
             reason = f"{_unended(self._line())}. The API may have carried it out."
             return OutcomeUnknown(reason, details=self._raw(received))
         return None
@@ -731,23 +710,17 @@ class Call:
         status = self.answer.status
         if self.answer.carried_out or 200 <= status < 300:
             return True
-        is_open = status >= 500 or status in MOVED_AFTERWARDS
-        return is_open and self.operation.method not in SAME_WHEN_REPEATED
+        # Usual responses to a processed form; after 307 and 308, the request is not yet processed.
+        is_open = status >= 500 or status in (300, 301, 302, 303)
+        return is_open and self.operation.method not in ("PUT", "DELETE")  # RFC 9110, 9.2.2
 
     def _failure(self, received: Received) -> str:
         """Empty: success."""
-        failure = self._status_failure(received)
-        if failure and self.answer.carried_out:
-            return f"{_unended(failure)}. The request itself was carried out."
-        return failure
-
-    def _status_failure(self, received: Received) -> str:
         status = self.answer.status
         if self.answer.not_followed:
             return f"{self._place()}: {self.answer.not_followed}"
         if status in REFUSED_CREDENTIALS:
-            advice = "Check the source's credentials and their permissions."
-            return f"{_unended(self._line())}. {advice}"
+            return f"{_unended(self._line())}. Check the source's credentials and their permissions."
         if not 200 <= status < 300:
             return self._line()
         if received.objection:
@@ -757,15 +730,16 @@ class Call:
 
     def _line(self, *, words: bool = True) -> str:
         """`GET /orders/7: the API answered 404 Not Found: no such order`."""
-        line = f"{self._place()}: the API answered {status_line(self.answer.status)}"
-        said = self._words() if words else ""
-        return f"{line}: {said}" if said and not is_phrase(said, self.answer.status) else line
-
-    def _words(self) -> str:
-        """The API's message, redacted before it is cut so that no half of a secret remains."""
-        if 400 <= self.answer.status < 500:
-            return complaint_of(self.answer.status, self.answer.body, self.redactor)
-        return shorten(words_of(self.answer.body, self.redactor), WORDS_LIMIT)
+        status, body = self.answer.status, self.answer.body
+        line = f"{self._place()}: the API answered {status_line(status)}"
+        if not words:
+            return line
+        # Redacted before it is cut, so that no half of a secret remains.
+        if 400 <= status < 500:
+            said = complaint_of(status, body, self.redactor)
+        else:
+            said = shorten(words_of(body, self.redactor), WORDS_LIMIT)
+        return f"{line}: {said}" if said and not is_phrase(said, status) else line
 
     def _place(self) -> str:
         path = "/" + self.spec.url.split("/", 3)[3] if self.spec.url.count("/") > 2 else "/"
@@ -773,9 +747,15 @@ class Call:
 
     def _raw(self, received: Received) -> dict[str, Any]:
         # For the record: bounded and without secrets.
+        headers = self.answer.headers
+        names = list(headers)[:60]
+        never_shown = ("set-cookie", "set-cookie2")
+        values = [MASK if name in never_shown else str(headers[name]) for name in names]
+        masked = self.redactor.texts([*names, *values])
+        cut = [text if len(text) <= LONGEST_HEADER else shorten(text, LONGEST_HEADER) for text in masked]
         response = HTTPResponseSpec(
             status_code=self.answer.status,
-            headers=_shown_headers(self.answer, self.redactor),
+            headers=dict(zip(cut[: len(names)], cut[len(names) :], strict=True)),
             body=received.body,
             execution_time_ms=round(self.answer.seconds * 1000, 3),
         )

@@ -34,8 +34,6 @@ from connectors.network.redaction import printable, shorten
 MAX_FILE_BYTES = 20_000_000
 DATA_URI = re.compile(r"data:(?P<type>[^;,]*)(?P<parameters>(?:;[^;,]*)*),(?P<data>.*)", re.DOTALL)
 MEDIA_TYPE = re.compile(r"[A-Za-z0-9!#$&^_.+-]+/[A-Za-z0-9!#$&^_.+-]+(?:; ?[A-Za-z0-9-]+=[A-Za-z0-9_.-]+)*")
-HOST_AND_PORT = re.compile(r"(?:\[[^\[\]]*\]|[^:\[\]]*)(?::[0-9]*)?")
-LONGEST_FILE_NAME = 200
 BINARY = "application/octet-stream"
 TEXT = "text/plain; charset=utf-8"
 JSON = "application/json"
@@ -48,7 +46,6 @@ MEDIA_TYPES: dict[BodyFormat, str] = {
 }
 SEPARATORS = {",": "a comma", "|": "a vertical bar", " ": "a space"}
 Pair = tuple[str, str]
-LONGEST_PART = 80
 MOST_PARTS = 5
 Part = tuple[str, str]  # A place in a request and the name there; in a JSON body a pointer
 
@@ -258,12 +255,9 @@ def _body(operation: HttpOperation, arguments: dict[str, Any]) -> dict[str, Any]
             fields[place.name] = _query_value(argument, place, value) if as_text else value
     if "" in fields:
         return {"body": fields[""]}
-    has_fields = bool(fields) or any(place.name for _, place in placed)
-    return {"body": _nested(fields)} if has_fields else {}
-
-
-def _nested(fields: dict[str, Any]) -> dict[str, Any]:
-    """`{"/payment/amount": 5}` as `{"payment": {"amount": 5}}`."""
+    if not fields and not any(place.name for _, place in placed):
+        return {}
+    # `{"/payment/amount": 5}` as `{"payment": {"amount": 5}}`.
     body: dict[str, Any] = {}
     for pointer, value in fields.items():
         *outer, last = steps_of(pointer)
@@ -271,7 +265,7 @@ def _nested(fields: dict[str, Any]) -> dict[str, Any]:
         for step in outer:
             inner = inner.setdefault(step, {})
         inner[last] = value
-    return body
+    return {"body": body}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -338,7 +332,7 @@ def _named(content: bytes, media_type: str, name: str, field: str) -> File:
     if not MEDIA_TYPE.fullmatch(media_type):
         raise Rejected(f"The media type of {field} is not valid. Nothing was sent.")
     # Only the last part: directories are those of the client's machine.
-    plain = re.split(r"[/\\]", name)[-1][:LONGEST_FILE_NAME].strip()
+    plain = re.split(r"[/\\]", name)[-1][:200].strip()
     if not plain.strip("."):
         plain = field + (mimetypes.guess_extension(media_type.partition(";")[0]) or ".bin")
     return File(content=content, media_type=media_type, name=plain)
@@ -347,23 +341,17 @@ def _named(content: bytes, media_type: str, name: str, field: str) -> File:
 def _multipart_parts(name: str, value: Any, place: ArgumentPlace | None) -> Iterator[bytes]:
     if place is not None and place.as_json:
         yield _part(name, str(value).encode("utf-8", "replace"), media_type=JSON)
-    elif isinstance(value, list):
-        for item in value:
-            yield from _parts_of_item(name, item, place)
-    else:
-        yield from _parts_of_item(name, value, place)
-
-
-def _parts_of_item(name: str, value: Any, place: ArgumentPlace | None) -> Iterator[bytes]:
-    if place is not None and place.file:
-        if not isinstance(value, str):
-            raise NoText("is a file, so it must be text or a data: URI")
-        file = read_file(value, field=name, media_type=place.media_type)
-        yield _part(name, file.content, media_type=file.media_type, filename=file.name)
-    elif isinstance(value, dict | list):
-        yield _part(name, written_json(value).encode(), media_type=JSON)
-    else:
-        yield _part(name, text_of(scalar_of(value)).encode("utf-8", "replace"))
+        return
+    for item in value if isinstance(value, list) else [value]:
+        if place is not None and place.file:
+            if not isinstance(item, str):
+                raise NoText("is a file, so it must be text or a data: URI")
+            file = read_file(item, field=name, media_type=place.media_type)
+            yield _part(name, file.content, media_type=file.media_type, filename=file.name)
+        elif isinstance(item, dict | list):
+            yield _part(name, written_json(item).encode(), media_type=JSON)
+        else:
+            yield _part(name, text_of(scalar_of(item)).encode("utf-8", "replace"))
 
 
 def _part(name: str, content: bytes, *, media_type: str = "", filename: str = "") -> bytes:
@@ -408,7 +396,10 @@ def content_of(operation: HttpOperation, spec: HTTPRequestSpec) -> tuple[bytes |
     if "body" not in spec.model_fields_set:
         return None, ""
     if operation.body_format == "raw":
-        file = _raw_body(operation, spec.body)
+        argument, place = operation.by_place["body"][0]
+        if not isinstance(spec.body, str):
+            raise Rejected(f"The value of {argument} must be text or a data: URI. Nothing was sent.")
+        file = read_file(spec.body, field=argument, media_type=place.media_type)
         return _within_limit(file.content), file.media_type
     media_type = MEDIA_TYPES[operation.body_format]
     match operation.body_format:
@@ -418,13 +409,6 @@ def content_of(operation: HttpOperation, spec: HTTPRequestSpec) -> tuple[bytes |
             content, boundary = write_multipart(operation, spec.body)
             return content, f"{media_type}; boundary={boundary}"
     return written_json(spec.body).encode(), media_type
-
-
-def _raw_body(operation: HttpOperation, body: Any) -> File:
-    argument, place = operation.by_place["body"][0]
-    if not isinstance(body, str):
-        raise Rejected(f"The value of {argument} must be text or a data: URI. Nothing was sent.")
-    return read_file(body, field=argument, media_type=place.media_type)
 
 
 def form_pairs(body: Any) -> list[Pair]:
@@ -482,9 +466,12 @@ def _parts_of(spec: HTTPRequestSpec, built: HTTPRequestSpec, operation: HttpOper
         raise ValueError("the request has no valid URL.") from None
     # httpx2 also accepts `[::1]8080`, `[::1] 8080` and `: 8080`, which other readers take for another host.
     authority = re.split("[/?#]", spec.url.partition("//")[2], maxsplit=1)[0]
-    if not HOST_AND_PORT.fullmatch(authority.rpartition("@")[2]):
+    if not re.fullmatch(r"(?:\[[^\[\]]*\]|[^:\[\]]*)(?::[0-9]*)?", authority.rpartition("@")[2]):
         raise ValueError("the request has no valid URL.")
-    found = [(("method", ""), spec.method), (("address", ""), _address(url))]
+    # Decoded once; user name and fragment count, as no tool's address has them.
+    path = unquote(url.raw_path.decode("ascii").partition("?")[0], errors="strict")
+    address = (url.scheme, url.userinfo.decode(), url.host, str(port_of(url)), path, url.fragment)
+    found = [(("method", ""), spec.method), (("address", ""), " ".join(address))]
     in_url = parse_qsl(url.query.decode("ascii"), keep_blank_values=True)
     for pairs in (in_url, query_of(spec)):
         found += [(("query", name), text) for name, text in _query_parts(pairs, operation)]
@@ -495,12 +482,6 @@ def _parts_of(spec: HTTPRequestSpec, built: HTTPRequestSpec, operation: HttpOper
         if parts.setdefault(part, text) != text:
             raise ValueError(f"the request contains {_list_parts([part])} twice.")
     return parts
-
-
-def _address(url: httpx2.URL) -> str:
-    """Decoded once; user name and fragment count, as no tool's address has them."""
-    path = unquote(url.raw_path.decode("ascii").partition("?")[0], errors="strict")
-    return " ".join((url.scheme, url.userinfo.decode(), url.host, str(port_of(url)), path, url.fragment))
 
 
 def _query_parts(pairs: Iterable[Pair], operation: HttpOperation) -> Iterable[Pair]:
@@ -541,17 +522,15 @@ def _header_parts(
 def _is_usual(name: str, value: str, operation: HttpOperation, built: HTTPRequestSpec) -> bool:
     if name == "accept":
         return media_types_in(value) <= media_types_in(f"{ACCEPT},*/*")
-    return name == "content-type" and media_types_in(value) <= media_types_in(
-        _media_type_of(operation, built)
-    )
-
-
-def _media_type_of(operation: HttpOperation, built: HTTPRequestSpec) -> str:
-    if operation.body_format != "raw":
-        return MEDIA_TYPES[operation.body_format]
-    # The tool or the file says it.
-    media_type = content_of(operation, built)[1]
-    return headers_of(operation, built, key="", content_type=media_type).get("content-type", "")
+    if name != "content-type":
+        return False
+    if operation.body_format == "raw":
+        # The tool or the file says it.
+        headers = headers_of(operation, built, key="", content_type=content_of(operation, built)[1])
+        usual = headers.get("content-type", "")
+    else:
+        usual = MEDIA_TYPES[operation.body_format]
+    return media_types_in(value) <= media_types_in(usual)
 
 
 def _body_parts(body: Any, built: Any, operation: HttpOperation) -> Iterable[tuple[str, str]]:
@@ -582,8 +561,6 @@ def _leaves(value: Any, pointer: str) -> Iterable[tuple[str, str]]:
 
 def _list_parts(parts: Sequence[Part]) -> str:
     """`query admin, body /price and 3 more`: names, never values."""
-    shown = sorted(
-        shorten(printable(" ".join(filter(None, part))).replace("\n", " "), LONGEST_PART) for part in parts
-    )
+    shown = sorted(shorten(printable(" ".join(filter(None, part))).replace("\n", " "), 80) for part in parts)
     rest = len(shown) - MOST_PARTS
     return "the " + ", ".join(shown[:MOST_PARTS]) + (f" and {rest} more" if rest > 0 else "")

@@ -23,10 +23,7 @@ Method = Literal["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"]
 SAFE_METHODS = frozenset({"GET", "HEAD"})  # They change nothing, so they may be repeated
 Scalar = str | int | float | bool
 PARAMETER = re.compile(r"\{([^{}/]+)\}")
-LITERAL = re.compile(r"(?:[A-Za-z0-9\-._~!$&'()*+,;=:@/]|%[0-9A-Fa-f]{2})*")
-NOT_ASCII = re.compile(r"[^\x00-\x7f\ud800-\udfff]+")
 SEPARATORS = re.compile(r"[/\\]")
-MOST_DECODINGS = 5  # Each server of a chain may decode a path again
 Place = Literal["path", "query", "header", "cookie", "body"]
 KeyPlace = Literal["header", "query", "cookie"]
 BodyFormat = Literal["json", "form", "multipart", "raw"]
@@ -77,7 +74,8 @@ def parameters_in(path: str) -> list[str]:
 def ascii_path(path: str) -> str:
     """Letters of other scripts are percent-encoded as in a URI (RFC 3987); parameters keep their names."""
     parts = PARAMETER.split(path)  # Every second one is a parameter's name
-    parts[::2] = [NOT_ASCII.sub(lambda found: quote(found[0]), text) for text in parts[::2]]
+    not_ascii = r"[^\x00-\x7f\ud800-\udfff]+"
+    parts[::2] = [re.sub(not_ascii, lambda found: quote(found[0]), text) for text in parts[::2]]
     return "".join(f"{{{part}}}" if position % 2 else part for position, part in enumerate(parts))
 
 
@@ -89,7 +87,7 @@ def objections_to(path: str) -> list[str]:
     found = []
     if "{" in literals or "}" in literals:
         found.append("A path parameter must be a name in braces, such as {order_id}.")
-    elif not LITERAL.fullmatch(literals):
+    elif not re.fullmatch(r"(?:[A-Za-z0-9\-._~!$&'()*+,;=:@/]|%[0-9A-Fa-f]{2})*", literals):
         found.append("The path contains characters that must be percent-encoded.")
     if "}{" in path:
         found.append("Two path parameters must not follow each other directly.")
@@ -131,7 +129,7 @@ def path_value_objection(value: str, *, slashes: bool) -> str:
     if not value:
         return "is empty"
     decoded = value
-    for _ in range(MOST_DECODINGS):
+    for _ in range(5):  # Each server of a chain may decode a path again
         if decoded != decoded.encode("utf-8", "replace").decode():
             return "contains half of a surrogate pair"
         if any(ord(char) < 32 or ord(char) == 127 for char in decoded):

@@ -21,9 +21,8 @@ from connectors.network.transport import Exchange, HttpLimits, HttpSender, tls_c
 
 MOST_REDIRECTS = 5
 REDIRECTS = (301, 302, 303, 307, 308)
-SAFE_METHODS = ("GET", "HEAD")
-HARMLESS_HEADERS = ("accept", "accept-encoding", "accept-language", "user-agent")
-USER_INFORMATION = re.compile(r"//[^/]*@")
+USER_AGENT = "workflow-catalogue"
+REFUSAL_BYTES = 64_000
 
 
 class NotFollowed(Exception):
@@ -60,7 +59,10 @@ async def follow_chain(
             further = _next_hop(hop, exchange)
             exchange = await send(further)
         except (NotFollowed, Misconfigured) as refusal:
-            points = f"The response {exchange.status} points to {_shown(exchange)}"
+            # Redacted before it is cut; without user name and query.
+            place = printable(exchange.redactor.text(exchange.location).partition("?")[0])
+            shown = shorten(re.sub(r"//[^/]*@", "//", place), 200)
+            points = f"The response {exchange.status} points to {shown}"
             return RedirectChain(exchange, hop.carried_out, f"{points}, which was not followed: {refusal}")
         hop = further
     return RedirectChain(exchange, hop.carried_out)
@@ -77,9 +79,10 @@ def _next_hop(hop: Hop, exchange: Exchange) -> Hop:
         spellings = (location, unquote(location), unquote_plus(location), unquote(unquote(location)))
         if any(exchange.redactor.text(spelling) != spelling for spelling in spellings):
             raise NotFollowed("it would send the source's credentials to another address.")
-        harmless = {name: value for name, value in hop.headers.items() if name in HARMLESS_HEADERS}
-        moved = replace(moved, at_origin=False, headers=harmless)
-    return moved if hop.method in SAFE_METHODS else _unsafe_hop(moved, exchange.status)
+        harmless = ("accept", "accept-encoding", "accept-language", "user-agent")
+        headers = {name: value for name, value in hop.headers.items() if name in harmless}
+        moved = replace(moved, at_origin=False, headers=headers)
+    return moved if hop.method in ("GET", "HEAD") else _unsafe_hop(moved, exchange.status)
 
 
 def _unsafe_hop(moved: Hop, status: int) -> Hop:
@@ -110,16 +113,6 @@ def _target(hop: Hop, location: str) -> httpx2.URL:
 
 def _origin(url: httpx2.URL) -> tuple[str, str, int]:
     return url.scheme, url.host, port_of(url)
-
-
-def _shown(exchange: Exchange) -> str:
-    """Redacted before it is cut; without user name and query."""
-    place = exchange.redactor.text(exchange.location).partition("?")[0]
-    return shorten(USER_INFORMATION.sub("//", printable(place)), 200)
-
-
-USER_AGENT = "workflow-catalogue"
-REFUSAL_BYTES = 64_000
 
 
 def fill_path(path: str, /, **ids: str) -> str:
@@ -282,16 +275,11 @@ class EngineClient:
         chain = RedirectChain(await send(first))
         if follow_redirects and chain.last.status in REDIRECTS:
             chain = await follow_chain(first, chain.last, send)
-        took = time.perf_counter() - started
-        self._refuse_unreadable(chain.last)
+        took, last = time.perf_counter() - started, chain.last
+        self._refuse_unreadable(last)
+        body = bytes(last.body)
         return Answer(
-            chain.last.status,
-            chain.last.headers,
-            bytes(chain.last.body),
-            took,
-            chain.last.place,
-            chain.carried_out,
-            chain.not_followed,
+            last.status, last.headers, body, took, last.place, chain.carried_out, chain.not_followed
         )
 
     async def send(self, method: str, target: str, *, content: bytes, headers: Mapping[str, str]) -> int:
@@ -325,15 +313,9 @@ class EngineClient:
         masked in errors. With `repeatable=False` failures after which the engine may have acted are
         OutcomeUnknown. Objects of a listing that are nested too deep become TooDeep."""
         parse = parse_listing if is_listing else parse_json
-        content_type, sent = encode_body(body, form)
-        exchange = await self._succeed(
-            method,
-            target,
-            content=sent,
-            headers={**(headers or {}), **content_type},
-            redactor=self.redactor.also(secrets) if secrets else self.redactor,
-            repeatable=repeatable,
-        )
+        redactor = self.redactor.also(secrets) if secrets else self.redactor
+        exchange = Exchange(method, self._url(target), repeatable, redactor)
+        await self._succeed(exchange, body, form, headers)
         content = bytes(exchange.body)
         try:
             return self.redactor.answer(parse(content, max_depth=max_depth), content)
@@ -353,15 +335,8 @@ class EngineClient:
     ) -> tuple[httpx2.Headers, str]:
         """Like `request_json`, with the headers and the text of a 2xx answer, without our secrets. A redirect
         is not followed: it may say that the request was carried out."""
-        content_type, sent = encode_body(body, form)
-        exchange = await self._succeed(
-            method,
-            target,
-            content=sent,
-            headers={**(headers or {}), **content_type},
-            repeatable=repeatable,
-            redirect_is_success=redirect_is_success,
-        )
+        exchange = Exchange(method, self._url(target), repeatable, self.redactor)
+        await self._succeed(exchange, body, form, headers, redirect_is_success=redirect_is_success)
         return exchange.headers, self.redactor.text(bytes(exchange.body).decode("utf-8", "replace"))
 
     def follow(self, link: str, *, found_at: str) -> str:
@@ -382,18 +357,17 @@ class EngineClient:
 
     async def _succeed(
         self,
-        method: str,
-        target: str,
+        exchange: Exchange,
+        body: Any,
+        form: Mapping[str, str] | None,
+        headers: Mapping[str, str] | None,
         *,
-        content: bytes | None = None,
-        headers: Mapping[str, str] | None = None,
-        redactor: Redactor | None = None,
-        repeatable: bool = True,
         redirect_is_success: bool = False,
-    ) -> Exchange:
-        exchange = await self._sender.carry_out(
-            Exchange(method, self._url(target), repeatable, redactor or self.redactor),
-            headers=self._headers | check_values(headers or {}),
+    ) -> None:
+        content_type, content = encode_body(body, form)
+        await self._sender.carry_out(
+            exchange,
+            headers=self._headers | check_values({**(headers or {}), **content_type}),
             content=content,
             until=asyncio.get_running_loop().time() + self._limits.total_seconds,
             seconds=self._limits.total_seconds,
@@ -402,7 +376,6 @@ class EngineClient:
         if exchange.refused and not (redirect_is_success and exchange.status in (302, 303)):
             raise exchange.refusal()
         self._refuse_unreadable(exchange)
-        return exchange
 
     def _hop(
         self, hop: Hop, *, credentials: Credentials, repeatable: bool, until: float, seconds: float

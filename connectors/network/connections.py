@@ -29,10 +29,7 @@ from connectors.network.redaction import remember_credentials
 IDLE_SECONDS = 4.0  # Common servers close idle connections after 5 s; a start must never meet that
 MOST_HEADER_BYTES = 65_536  # Of one header; aiohttp's own limit is below what gateways send
 MOST_HEADERS = 1_000
-CHECKED_SECONDS = 60.0  # For how long a name that the proxy resolves need not be looked up here
 LARGE_BYTES = 65_536  # A larger body is written in parts, between which the event loop goes on
-RESOLVED_WITHIN = 0.9  # Of the time to connect, so that an error can say that the name is to blame
-FROM_CALLER = ("accept", "accept-encoding", "content-type", "user-agent")  # Not aiohttp's own
 CLOSED = "the connections to the engine were closed before the request was sent"
 FAILURES = (aiohttp.ClientError, HttpProcessingError, OSError)
 
@@ -58,7 +55,8 @@ class Connections:
             _Connector,
             policy,
             tls=tls,
-            resolve_seconds=connect_seconds * RESOLVED_WITHIN,
+            # A part of the time, so that an error can say that the name is to blame.
+            resolve_seconds=connect_seconds * 0.9,
             being_sent=being_sent,
         )
         self._direct = _session(connector(reached=policy))
@@ -119,7 +117,7 @@ def _session(connector: "_Connector", proxy: OutboundProxy | None = None) -> aio
     return aiohttp.ClientSession(
         connector=connector,
         cookie_jar=aiohttp.DummyCookieJar(),
-        skip_auto_headers=FROM_CALLER,
+        skip_auto_headers=("accept", "accept-encoding", "content-type", "user-agent"),  # The caller's
         auto_decompress=False,
         max_line_size=MOST_HEADER_BYTES,
         max_field_size=MOST_HEADER_BYTES,
@@ -255,7 +253,8 @@ class _Connector(aiohttp.TCPConnector):
             keepalive_timeout=IDLE_SECONDS,
         )
         self._policy, self._check = policy, lru_cache(maxsize=100)(policy.check)
-        self._checked_for_proxy: TTLCache[tuple[str, int], bool] = TTLCache(100, CHECKED_SECONDS)
+        # For a minute, a name that the proxy resolves need not be looked up here again.
+        self._checked_for_proxy: TTLCache[tuple[str, int], bool] = TTLCache(100, 60.0)
         self._being_sent = being_sent
         self._used: WeakSet[ResponseHandler] = WeakSet()
 

@@ -4,7 +4,7 @@ import asyncio
 import hmac
 import time
 from base64 import b64encode
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 from urllib.parse import quote, urlsplit
@@ -26,16 +26,14 @@ PAUSE_SECONDS = 2.0  # After a failure, before the server is asked again
 REFETCH_SECONDS = 10.0  # The shortest time between two reads for an unknown key
 LEEWAY_SECONDS = 10  # Between the clocks
 LONGEST_TOKEN = 16_384
-MOST_KEYS = 50
 KEY_TYPES = {
     **dict.fromkeys(("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"), "RSA"),
     **dict.fromkeys(("ES256", "ES384", "ES512"), "EC"),
     "EdDSA": "OKP",
 }
 """By algorithm; all others are refused: `none`, and HMAC, for which a public key would be the secret."""
-REQUIRED = ("iss", "sub", "aud", "exp")
 JWT_OPTIONS: Any = {
-    "require": list(REQUIRED),
+    "require": ["iss", "sub", "aud", "exp"],
     "enforce_minimum_key_length": True,
     "verify_aud": False,  # Done by `_check_audience`, which can accept more than a list
 }
@@ -61,23 +59,19 @@ class _Remembered(Generic[Value]):
         async with self._lock:
             is_pausing = self._failure and self._now() - self._tried_at < PAUSE_SECONDS
             if self._age() >= seconds and not is_pausing:
-                await self._renew()
+                self._tried_at = self._now()
+                try:
+                    self._value = await self._fetch()
+                    self._read_at, self._failure = self._now(), ""
+                except ConnectorError as error:
+                    self._failure = error.message
+                    logger.warning("An authorization server cannot be asked: {}", error.message)
             if self._value is not None and self._age() < (kept if self._failure else seconds):
                 return self._value
             raise Unreachable(self._failure, retry_after=PAUSE_SECONDS)
 
     def _age(self) -> float:
         return self._now() - self._read_at
-
-    async def _renew(self) -> None:
-        self._tried_at = self._now()
-        try:
-            value = await self._fetch()
-        except ConnectorError as error:
-            self._failure = error.message
-            logger.warning("An authorization server cannot be asked: {}", error.message)
-        else:
-            self._value, self._read_at, self._failure = value, self._now(), ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,8 +125,9 @@ class Issuer:
     ) -> dict[str, Any]:
         """The claims of a JWT by RFC 9068. `types`: what its `typ` may be. Raises TokenRefused."""
         header = _header(text)
-        if _short_type(header) not in {one.lower() for one in types}:
-            raise TokenRefused(f"its type is {_short_type(header) or 'not given'}")
+        kind = str(header.get("typ", ""))[:50].lower().removeprefix("application/")
+        if kind not in {one.lower() for one in types}:
+            raise TokenRefused(f"its type is {kind or 'not given'}")
         claims = await self._verify(text, header)
         _check_audience(claims, audience)
         return claims
@@ -154,14 +149,18 @@ class Issuer:
         if not text or len(text) > LONGEST_TOKEN or not (text.isascii() and text.isprintable()):
             raise TokenRefused("it is not a token")
         url = self._introspection_url or await self.endpoint("introspection_endpoint")
-        form = {"token": text, "token_type_hint": "access_token"}
-        claims = await self._post(url, form)
+        claims = await self._post(url, {"token": text, "token_type_hint": "access_token"})
         if claims.get("active") is not True:
             raise TokenRefused("the authorization server does not know it as active")
         if str(claims.get("token_type", "Bearer")).lower() != "bearer":
             raise TokenRefused("it is not a bearer token")
         # The server has checked the times, but its answer must not contradict them.
-        _check_time(claims)
+        now = time.time()
+        ends, begins = claims.get("exp", now), claims.get("nbf", now)
+        if not isinstance(ends, int | float) or not isinstance(begins, int | float):
+            raise TokenRefused("its times are not numbers")
+        if ends <= now - LEEWAY_SECONDS or begins > now + LEEWAY_SECONDS:
+            raise TokenRefused("it has expired or is not valid yet")
         if claims.get("iss", self.url) != self.url:
             raise TokenRefused("another server issued it")
         if not isinstance(claims.get("sub"), str) or not claims["sub"]:
@@ -236,9 +235,16 @@ class Issuer:
     async def _fetch_metadata(self) -> dict[str, Any]:
         """Of both kinds, because many servers name `userinfo_endpoint` and `end_session_endpoint` only in
         the metadata of OpenID Connect."""
+        # RFC 8414, 3.1 and 5, and OpenID Connect Discovery, 4.1.
+        parts = urlsplit(self.url)
+        origin, path = f"{parts.scheme}://{parts.netloc}", parts.path.rstrip("/")
+        oauth = [f"{origin}/.well-known/oauth-authorization-server{path}"]
+        openid = [f"{origin}/.well-known/openid-configuration{path}"]
+        if path:
+            openid.append(f"{origin}{path}/.well-known/openid-configuration")
         found: dict[str, Any] = {}
         problem: ConnectorError | None = None
-        for urls in _metadata_urls(self.url):
+        for urls in (oauth, openid):
             for url in urls:
                 try:
                     found = self._checked(await self._client(url).request_json("GET", url)) | found
@@ -261,7 +267,15 @@ class Issuer:
         found = _object(await self._client(url).request_json("GET", url)).get("keys")
         if not isinstance(found, list):
             raise InvalidAnswer(f"{url} returned no keys.")
-        return list(_usable_keys(found[:MOST_KEYS]))
+        # Public keys for signatures; symmetric keys must not be published, so they are ignored.
+        return [
+            _Key(jwk.get("kid"), jwk["kty"], jwk.get("alg"), jwk)
+            for jwk in found[:50]
+            if isinstance(jwk, dict)
+            and jwk.get("kty") in KEY_TYPES.values()
+            and jwk.get("use", "sig") == "sig"
+            and jwk.get("alg", "RS256") in KEY_TYPES
+        ]
 
     def _client(self, url: str) -> EngineClient:
         parts = urlsplit(url)
@@ -270,26 +284,6 @@ class Issuer:
             secrets = [self._secret] if self._secret else []
             self._clients[origin] = EngineClient(base_url=origin, secrets=secrets, limits=LIMITS)
         return self._clients[origin]
-
-
-def _metadata_urls(issuer: str) -> list[list[str]]:
-    """By kind, the addresses to try: RFC 8414, 3.1 and 5, and OpenID Connect Discovery, 4.1."""
-    parts = urlsplit(issuer)
-    origin, path = f"{parts.scheme}://{parts.netloc}", parts.path.rstrip("/")
-    oauth = f"{origin}/.well-known/oauth-authorization-server{path}"
-    openid = [f"{origin}/.well-known/openid-configuration{path}"]
-    if path:
-        openid.append(f"{origin}{path}/.well-known/openid-configuration")
-    return [[oauth], openid]
-
-
-def _usable_keys(found: Iterable[Any]) -> Iterator[_Key]:
-    """Public keys for signatures; symmetric keys must not be published, so they are ignored."""
-    for jwk in found:
-        if not isinstance(jwk, dict) or jwk.get("kty") not in KEY_TYPES.values():
-            continue
-        if jwk.get("use", "sig") == "sig" and jwk.get("alg", "RS256") in KEY_TYPES:
-            yield _Key(jwk.get("kid"), jwk["kty"], jwk.get("alg"), jwk)
 
 
 def _header(text: str) -> dict[str, Any]:
@@ -302,19 +296,6 @@ def _header(text: str) -> dict[str, Any]:
     if header.get("alg") not in KEY_TYPES:
         raise TokenRefused("its algorithm is not accepted")
     return header
-
-
-def _short_type(header: Mapping[str, Any]) -> str:
-    return str(header.get("typ", ""))[:50].lower().removeprefix("application/")
-
-
-def _check_time(claims: Mapping[str, Any]) -> None:
-    now = time.time()
-    ends, begins = claims.get("exp", now), claims.get("nbf", now)
-    if not isinstance(ends, int | float) or not isinstance(begins, int | float):
-        raise TokenRefused("its times are not numbers")
-    if ends <= now - LEEWAY_SECONDS or begins > now + LEEWAY_SECONDS:
-        raise TokenRefused("it has expired or is not valid yet")
 
 
 def _audiences(claims: Mapping[str, Any]) -> list[str]:

@@ -15,11 +15,6 @@ from connectors.network.client import EngineClient
 from connectors.network.policy import ENGINE_ADDRESSES, AddressPolicy
 from connectors.network.transport import HttpLimits
 
-LARGEST_ANSWER = 100_000
-ASSUMED_LIFETIME_SECONDS = 300.0  # Without expires_in
-RENEWED_AFTER = 0.8  # Share of the lifetime after which a valid token is renewed
-SHORTEST_PAUSE_SECONDS = 5.0  # Between attempts to renew a valid token
-
 
 class ClientCredentials:
     """One client at one token URL. Make one per engine and event loop, close it with `aclose`. Neither errors
@@ -45,7 +40,7 @@ class ClientCredentials:
         self._client = EngineClient(
             base_url=url,
             secrets=[client_secret.get_secret_value()],
-            limits=replace(limits or HttpLimits(), max_response_bytes=LARGEST_ANSWER),
+            limits=replace(limits or HttpLimits(), max_response_bytes=100_000),
             ca_file=ca_file,
             policy=policy,
         )
@@ -90,15 +85,20 @@ class ClientCredentials:
         await self._client.aclose()
 
     async def _renew(self) -> None:
+        form = {
+            "grant_type": "client_credentials",
+            "client_id": self._client_id,
+            "client_secret": self._client_secret.get_secret_value(),
+            **{name: value for name, value in self._wanted.items() if value},
+        }
         try:
-            answer = await self._client.request_json("POST", self._url, form=self._form)
-            token, seconds = _read(answer)
+            token, seconds = _read(await self._client.request_json("POST", self._url, form=form))
         except ConnectorError as error:
             if self._now() < self._expires_at:
                 logger.warning(
                     "The access token was not renewed, so the old one is still used: {}", error.message
                 )
-                self._renew_at = min(self._now() + SHORTEST_PAUSE_SECONDS, self._expires_at)
+                self._renew_at = min(self._now() + 5.0, self._expires_at)
                 return
             kind = Misconfigured if isinstance(error, NotFound) else type(error)
             message = f"No access token from the OAuth token URL: {error.message}"
@@ -107,15 +107,8 @@ class ClientCredentials:
             raise renamed from None
         self._token = token
         self._expires_at = self._now() + seconds
-        self._renew_at = self._now() + seconds * RENEWED_AFTER
-
-    @property
-    def _form(self) -> dict[str, str]:
-        return {
-            "grant_type": "client_credentials",
-            "client_id": self._client_id,
-            "client_secret": self._client_secret.get_secret_value(),
-        } | {name: value for name, value in self._wanted.items() if value}
+        # Before it expires, so that calls need not wait.
+        self._renew_at = self._now() + seconds * 0.8
 
 
 def _read(answer: Any) -> tuple[str, float]:
@@ -126,5 +119,5 @@ def _read(answer: Any) -> tuple[str, float]:
     if isinstance(seconds, str) and seconds.isascii() and seconds.isdigit():
         seconds = int(seconds)
     if not is_number(seconds) or seconds <= 0:
-        return token, ASSUMED_LIFETIME_SECONDS
+        return token, 300.0  # The server does not say how long the token is valid
     return token, float(seconds)

@@ -144,11 +144,9 @@ def _parse(entry: str) -> AllowedHost:
     host, port = match["host"], match["port"]
     if port and not 1 <= int(port) <= 65535:
         raise ValueError(f"the port of {entry!r} must be from 1 to 65535")
-    number = int(port) if port else None
     network = _network(host.strip("[]"), entry)
-    return (
-        AllowedHost(network=network, port=number) if network else AllowedHost(_name(host, entry), port=number)
-    )
+    name = "" if network else _name(host, entry)
+    return AllowedHost(name, network, int(port) if port else None)
 
 
 def _network(host: str, entry: str) -> IPNetwork | None:
@@ -274,11 +272,8 @@ def _url_objection(url: httpx2.URL, *, may_have_query: bool) -> str:
     if url.userinfo:
         return "The URL must not contain a user name or password; use the credentials' own fields."
     if url.fragment or (url.query and not may_have_query):
-        return (
-            "The URL must end before any '#'."
-            if may_have_query
-            else "The URL must end before any '?' or '#'."
-        )
+        ends = "'#'" if may_have_query else "'?' or '#'"
+        return f"The URL must end before any {ends}."
     return ""
 
 

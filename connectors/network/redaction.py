@@ -18,7 +18,6 @@ WORD_KEYS = (
 )
 ERROR_LIMIT = 4_000  # Characters of an error; the raw answer is complete
 LINE_LIMIT = 500
-SEARCHED_BYTES = 65_536  # Of a text, of which much less is shown
 TAG = re.compile(r"<[^<>]*>")
 
 
@@ -130,11 +129,6 @@ def _words_by_field(value: Any) -> str:
     return "; ".join(f"{name}: {words}" for name, words in said if words)
 
 
-def _whole(value: Any) -> str:
-    """An error of an unknown shape, if it has any text."""
-    return printable(json.dumps(value, ensure_ascii=False)) if _has_text(value) else ""
-
-
 def _has_text(value: Any) -> bool:
     match value:
         case str():
@@ -151,9 +145,12 @@ def words_of(body: bytes, redactor: Redactor) -> str:
     before anything is cut off or taken out, so that no part of one remains."""
     try:
         value = parse_json(body)
-        return redactor.text(words_in(value) or _words_by_field(value) or _whole(value))
+        words = words_in(value) or _words_by_field(value)
+        if not words and _has_text(value):
+            words = printable(json.dumps(value, ensure_ascii=False))  # An error of an unknown shape
+        return redactor.text(words)
     except UnreadableJSON:
-        text = redactor.text(body[:SEARCHED_BYTES].decode("utf-8", "replace"))
+        text = redactor.text(body[:65_536].decode("utf-8", "replace"))  # Much less is shown
         return " ".join(printable(TAG.sub(" ", text[:ERROR_LIMIT])).split())
 
 

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import cache, cached_property, lru_cache, partial
 from http.client import responses
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import httpx2
 from loguru import logger
@@ -38,8 +38,6 @@ if TYPE_CHECKING:
 
 WORDS_LIMIT = 500  # Characters of an engine's message in an error
 RETRY_AFTER_LIMIT = 3600.0
-UNPACKED = ("gzip", "x-gzip", "deflate")
-GZIP_OR_ZLIB = zlib.MAX_WBITS | 32
 FRAMING = ("connection", "content-length", "host", "transfer-encoding")  # Set by aiohttp
 TRANSPORT_ERRORS = (httpx2.TransportError, OSError)
 PHRASES = {  # Those of RFC 9110 first, which Python has from 3.13 on, then those of before
@@ -47,10 +45,6 @@ PHRASES = {  # Those of RFC 9110 first, which Python has from 3.13 on, then thos
     414: ("URI Too Long", "Request-URI Too Long"),
     416: ("Range Not Satisfiable", "Requested Range Not Satisfiable"),
     422: ("Unprocessable Content", "Unprocessable Entity"),
-}
-CERTIFICATE_ADVICE = {  # By OpenSSL's X509_V_ERR codes
-    9: "; compare the clocks of both machines",
-    10: "; renew it on that server",
 }
 
 
@@ -93,13 +87,7 @@ class HttpLimits:
         return cls.within(config.request_timeout_seconds, max_response_bytes=config.max_response_bytes)
 
 
-class BeingSent(Protocol):
-    """A request that learns of its first byte on the wire."""
-
-    sent: bool
-
-
-being_sent: ContextVar[BeingSent | None] = ContextVar("being_sent", default=None)
+being_sent: ContextVar["Exchange | None"] = ContextVar("being_sent", default=None)
 """The request of this task: only its stream knows whether it was sent before a deadline passed."""
 
 
@@ -248,7 +236,12 @@ class Exchange:
         who = "proxy" if status == 407 else "engine"
         message = f"{self}: the {who} answered {line}"
         if 300 <= status < 400:
-            return self._redirect()
+            # Not followed: credentials are for the configured address only.
+            place = shorten(self._header("location").partition("?")[0], 200) or "nowhere"
+            reason = f"the engine answered {status} and points to {place}, which is not followed"
+            if status in (301, 307, 308):
+                return Misconfigured(f"{self}: {reason}. Correct the base URL or the path.")
+            return self.unusable(f"{reason}.")
         if status in (401, 403):
             refused = f"{self}: the engine rejected the credentials ({line})"
             return Rejected(refused, details=details, needs_operator=True)
@@ -261,15 +254,6 @@ class Exchange:
             return Rejected(message, details=details)
         kind = Unreachable if self.repeatable else OutcomeUnknown
         return kind(message, details=details)
-
-    def _redirect(self) -> ConnectorError:
-        """Not followed: credentials are for the configured address only."""
-        target = self._header("location").partition("?")[0]
-        place = shorten(target, 200) or "nowhere"
-        reason = f"the engine answered {self.status} and points to {place}, which is not followed"
-        if self.status in (301, 307, 308):
-            return Misconfigured(f"{self}: {reason}. Correct the base URL or the path.")
-        return self.unusable(f"{reason}.")
 
     def _header(self, name: str) -> str:
         """Redacted before it is cut."""
@@ -325,7 +309,9 @@ def _tls_reason(error: ssl.SSLError) -> str:
     """Without the words that aiohttp and OpenSSL put around it."""
     error = getattr(error, "certificate_error", getattr(error, "os_error", error))
     if isinstance(error, ssl.SSLCertVerificationError):
-        advice = CERTIFICATE_ADVICE.get(error.verify_code, "")
+        # By OpenSSL's X509_V_ERR codes.
+        advices = {9: "; compare the clocks of both machines", 10: "; renew it on that server"}
+        advice = advices.get(error.verify_code, "")
         return f"certificate verify failed: {error.verify_message.rstrip('.')}{advice}"
     return f"TLS failed: {error.reason.replace('_', ' ').lower()}" if error.reason else str(error)
 
@@ -426,7 +412,8 @@ class HttpSender:
     async def _read(self, response: AsyncIterable[bytes], exchange: Exchange, limit: int) -> None:
         """At most `limit` bytes and what makes it known that there are more. What some servers send
         compressed, though nobody asked for it, is unpacked; if it cannot be, it is left out."""
-        inflate = zlib.decompressobj(GZIP_OR_ZLIB) if exchange.encoding in UNPACKED else None
+        is_packed = exchange.encoding in ("gzip", "x-gzip", "deflate")
+        inflate = zlib.decompressobj(zlib.MAX_WBITS | 32) if is_packed else None  # gzip or zlib
         is_empty = True
         async for part in response:
             is_empty = False

@@ -56,22 +56,15 @@ from connectors.settings import FieldProblem, SourceConfig, hint
 
 RESULTS = hint(group="Results and logs")
 MOST_ROWS = 200
-BUSY_RETRIES = 4
-FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.25, 2.0
-"""Between retries of 503, Prefect's answer while its database is busy; its own clients retry as well."""
+FIRST_PAUSE_SECONDS = 0.25
 INFO, ERROR = 20, 40
 MAX_WORKFLOWS = 10_000
-LOGS_ARRIVE_WITHIN = timedelta(seconds=10)
-PAUSES_FOR_LOGS = (0.2, 0.4, 0.8, 1.6)
-"""In seconds."""
+PAUSES_FOR_LOGS = (0.2, 0.4, 0.8, 1.6)  # In seconds
 TAG = "workflow-catalogue"
 Answer = TypeVar("Answer")
 MARK = "__prefect_kind"
 OF_PREFECT = ("position", "block_type_slug", "block_schema_references", "secret_fields", "prefect_kind")
 """Keywords of Prefect's forms, which do not constrain arguments."""
-SUBSCHEMAS = ("items", "additionalProperties", "not", "contains", "if", "then", "else")
-LISTS_OF_SUBSCHEMAS = ("anyOf", "oneOf", "allOf", "prefixItems")
-MAPS_OF_SUBSCHEMAS = ("properties", "definitions", "$defs", "patternProperties")
 
 
 class PrefectConfig(SourceConfig):
@@ -292,7 +285,16 @@ class PrefectConnector:
 
     async def _ended(self, run_id: str, flow_run: dict[str, Any], seen: RunSnapshot) -> RunSnapshot:
         logs = await self._logs_of_ended(run_id, seen)
-        raw = seen.raw | {"logs": kept_lines(logs)}
+        oldest_first = [
+            {
+                "time": str(entry.get("timestamp")),
+                "level": entry.get("level"),
+                "message": shorten(message_in(entry), 2_000),
+            }
+            for entry in reversed(logs)
+            if read_time(entry.get("timestamp"))
+        ]
+        raw = seen.raw | {"logs": oldest_first}
         if seen.state is RunState.COMPLETED:
             return replace(seen, output=await self._result(run_id, flow_run), raw=raw)
         logged = last_error(logs) if seen.state is RunState.FAILED else ""
@@ -320,7 +322,8 @@ class PrefectConnector:
         logs = await self._last_logs(run_id, lines=lines)
         # By Prefect's clock, which may differ from ours by as much.
         age = None if seen.finished_at is None else abs(datetime.now(UTC) - seen.finished_at)
-        has_just_failed = seen.state is RunState.FAILED and age is not None and age < LOGS_ARRIVE_WITHIN
+        is_new = age is not None and age < timedelta(seconds=10)
+        has_just_failed = seen.state is RunState.FAILED and is_new
         for pause in PAUSES_FOR_LOGS if lines and has_just_failed else ():
             if len(logs) == lines or any(LAST_LINE in message_in(entry) for entry in logs):
                 break
@@ -362,23 +365,21 @@ class PrefectConnector:
         return answer
 
     async def _ask(self, method: str, path: str, body: Any = None, *, repeatable: bool = True) -> Any:
-        """Asks again while the database is busy. Even a start is safe to repeat, because it has a key."""
-        for repeated in range(BUSY_RETRIES):
+        """Asks up to four times again after 503, the answer while the database is busy; Prefect's own clients
+        do so as well. Even a start is safe to repeat, because it has a key."""
+        repeated = 0
+        while True:
             try:
-                return await self._ask_once(method, path, body, repeatable=repeatable)
+                return await self._client.request_json(
+                    method, path, body=body, repeatable=repeatable, max_depth=LISTING_DEPTH, is_listing=True
+                )
             except (Unreachable, OutcomeUnknown) as error:
                 # If the server says when to retry, the caller waits until then.
                 says_when = getattr(error, "retry_after", None) is not None
-                if error.details.get("status") != 503 or says_when:
+                if repeated == 4 or error.details.get("status") != 503 or says_when:
                     raise
-            pause = backoff_seconds(repeated, first=FIRST_PAUSE_SECONDS, longest=LONGEST_PAUSE_SECONDS)
-            await asyncio.sleep(spread(pause))
-        return await self._ask_once(method, path, body, repeatable=repeatable)
-
-    async def _ask_once(self, method: str, path: str, body: Any, *, repeatable: bool) -> Any:
-        return await self._client.request_json(
-            method, path, body=body, repeatable=repeatable, max_depth=LISTING_DEPTH, is_listing=True
-        )
+            await asyncio.sleep(spread(backoff_seconds(repeated, first=FIRST_PAUSE_SECONDS, longest=2.0)))
+            repeated += 1
 
 
 def _id(text: str, what: str) -> str:
@@ -443,11 +444,14 @@ def read_deployment(
     if not isinstance(raw, dict) or isinstance(raw, TooDeep):
         return parse_definition(raw, position=position)
     flow = flow_names.get(str(raw.get("flow_id")), "")
-    name = name_of(raw, flow_names)
+    name, description = name_of(raw, flow_names), raw.get("description")
+    # Prefect stores "None" for a flow without a description.
+    if not isinstance(description, str) or description.strip() in ("", "None"):
+        description = f"Runs the Prefect deployment {name}, which does not say what it does."
     definition = {
         "id": raw.get("id"),
         "name": name,
-        "description": _description(raw, name),
+        "description": description,
         "version": raw.get("version"),
         "tags": usable_tags(raw.get("tags")),
         "inputSchema": input_schema(raw),
@@ -468,14 +472,6 @@ def name_of(raw: dict[str, Any], flow_names: dict[str, str]) -> Any:
     return f"{flow}/{deployment}" if flow and isinstance(deployment, str) else deployment
 
 
-def _description(raw: dict[str, Any], name: Any) -> str:
-    """Prefect stores "None" for a flow without a description."""
-    description = raw.get("description")
-    if isinstance(description, str) and description.strip() not in ("", "None"):
-        return description
-    return f"Runs the Prefect deployment {name}, which does not say what it does."
-
-
 def input_schema(raw: dict[str, Any]) -> Any:
     """The parameters' schema, with the deployment's values as defaults. None if there is none; an unusable
     schema stays as it is, for the catalogue to report."""
@@ -485,21 +481,17 @@ def input_schema(raw: dict[str, Any]) -> Any:
     schema = _cleaned(given)
     properties = schema.get("properties")
     if schema.get("type") == "object" and isinstance(properties, dict):
-        _set_defaults(schema, properties, raw.get("parameters"))
+        values = as_object(raw.get("parameters"))
+        for name in values.keys() & properties.keys():
+            if isinstance(properties[name], dict) and not is_evaluated(values[name]):
+                properties[name]["default"] = values[name]
+        if isinstance(required := schema.get("required"), list):
+            schema["required"] = [name for name in required if name not in values]
+            if not schema["required"]:
+                del schema["required"]
         # Prefect accepts unknown parameters, and then fails the run.
         schema.setdefault("additionalProperties", False)
     return schema
-
-
-def _set_defaults(schema: dict[str, Any], properties: dict[str, Any], values: Any) -> None:
-    values = as_object(values)
-    for name in values.keys() & properties.keys():
-        if isinstance(properties[name], dict) and not is_evaluated(values[name]):
-            properties[name]["default"] = values[name]
-    if isinstance(required := schema.get("required"), list):
-        schema["required"] = [name for name in required if name not in values]
-        if not schema["required"]:
-            del schema["required"]
 
 
 def _cleaned(schema: Any) -> Any:
@@ -513,15 +505,15 @@ def _cleaned(schema: Any) -> Any:
 
 def _parts(schema: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     for key, value in schema.items():
-        if key in MAPS_OF_SUBSCHEMAS and isinstance(value, dict):
+        if key in ("properties", "definitions", "$defs", "patternProperties") and isinstance(value, dict):
             parts = {name: _cleaned(part) for name, part in value.items()}
             for name, part in parts.items():
                 if isinstance(part, dict) and _plain(part.get("title")) == _plain(name):
                     del part["title"]
             yield key, parts
-        elif key in LISTS_OF_SUBSCHEMAS and isinstance(value, list):
+        elif key in ("anyOf", "oneOf", "allOf", "prefixItems") and isinstance(value, list):
             yield key, [_cleaned(part) for part in value]
-        elif key in SUBSCHEMAS:
+        elif key in ("items", "additionalProperties", "not", "contains", "if", "then", "else"):
             yield key, _cleaned(value)
         elif key == "$ref" and isinstance(value, str):
             yield key, value.replace("#/definitions/", "#/$defs/", 1)
@@ -554,12 +546,7 @@ SCHEDULED_FOR_A_REASON = {
     "AwaitingConcurrencySlot": "Waiting for a concurrency slot",
     "Resuming": "Resumed, waiting for a worker",
 }
-BOTH_NAMES = 2
-FENCED = re.compile(r"\s*```(?:json)?[ \t]*\n(.*)\n[ \t]*```\s*", re.DOTALL)
-MESSAGE_LIMIT = 2_000
 LAST_LINE = "Finished in state "
-STATE_MESSAGES = ("Traceback (most recent call last)", LAST_LINE)
-"""Log lines in which Prefect repeats a run's end."""
 EXAMPLE = '{"tags": {"all_": ["nightly"]}}'
 
 
@@ -690,9 +677,9 @@ def _of_workflow(name: str) -> dict[str, Any]:
     try:
         return {"deployments": {"id": {"any_": [str(UUID(name))]}}}
     except ValueError:
-        parts = name.split("/")
-    if len(parts) == BOTH_NAMES and all(parts):
-        return {"flows": {"name": {"any_": parts[:1]}}, "deployments": {"name": {"any_": parts[1:]}}}
+        match name.split("/"):
+            case [flow, deployment] if flow and deployment:
+                return {"flows": {"name": {"any_": [flow]}}, "deployments": {"name": {"any_": [deployment]}}}
     return {"deployments": {"flow_or_deployment_name": {"like_": name}}}
 
 
@@ -713,7 +700,7 @@ def read_result(data: Any) -> Any:
     """An artifact's data; JSON text, also in a code block, is parsed."""
     if not isinstance(data, str):
         return data
-    block = FENCED.fullmatch(data)
+    block = re.fullmatch(r"\s*```(?:json)?[ \t]*\n(.*)\n[ \t]*```\s*", data, re.DOTALL)
     try:
         return parse_json((block[1] if block else data).encode("utf-8", "replace"))
     except UnreadableJSON:
@@ -721,23 +708,11 @@ def read_result(data: Any) -> Any:
 
 
 def last_error(logs: list[dict[str, Any]]) -> str:
-    """The last error line of the flow, or empty."""
+    """The last error line of the flow, or empty. Lines in which Prefect repeats a run's end do not count."""
     for entry in logs:
         level, message = entry.get("level"), entry.get("message")
         is_error = isinstance(level, int) and level >= ERROR
-        if is_error and isinstance(message, str) and not any(words in message for words in STATE_MESSAGES):
+        repeats_the_end = ("Traceback (most recent call last)", LAST_LINE)
+        if is_error and isinstance(message, str) and not any(words in message for words in repeats_the_end):
             return first_line(message)
     return ""
-
-
-def kept_lines(logs: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """For the record, oldest first."""
-    return [
-        {
-            "time": str(entry.get("timestamp")),
-            "level": entry.get("level"),
-            "message": shorten(message_in(entry), MESSAGE_LIMIT),
-        }
-        for entry in reversed(logs)
-        if read_time(entry.get("timestamp"))
-    ]

@@ -23,7 +23,15 @@ from connectors.errors import (
     Unreachable,
     Unsupported,
 )
-from connectors.formats.json import LISTING_DEPTH, UnreadableJSON, is_number, parse_json, read_time, read_uuid
+from connectors.formats.json import (
+    LISTING_DEPTH,
+    UnreadableJSON,
+    as_object,
+    is_number,
+    parse_json,
+    read_time,
+    read_uuid,
+)
 from connectors.network.client import Answer, EngineClient, encode_body, fill_path
 from connectors.network.policy import normalise_base_url
 from connectors.network.redaction import first_line, printable, shorten, shorten_error, words_of
@@ -50,11 +58,7 @@ from connectors.settings import SourceConfig, hint
 RUNS = hint(group="Runs")
 MOST_WORKFLOWS = 10_000
 MOST_ROWS = 200
-WORDS_LIMIT = 500
-OUTPUT = "/restate/invocation/{id}/output"
-ATTACH = "/restate/invocation/{id}/attach"
 ID = re.compile(r"inv_[0-9A-Za-z]{1,100}")
-BEGINNING_OF_ID = re.compile(r"(?:inv_?)?[0-9A-Za-z]{0,100}")
 CODE = re.compile(r"\[(\d{3})[^\]]*\] ?")
 """Before the message of a failure, as in "[422] No such order" and "[500 Internal] ..."."""
 COLUMNS = (
@@ -142,24 +146,13 @@ def quoted(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-def query_by_key(workflow: WorkflowRef, key: UUID) -> str:
-    service, _, handler = workflow.id.partition("/")
-    column = "target_service_key" if type_of(workflow) == WORKFLOW else "idempotency_key"
-    conditions = [
-        f"target_service_name = {quoted(service)}",
-        f"target_handler_name = {quoted(handler)}",
-        f"{column} = {quoted(str(key))}",
-    ]
-    return f"{COLUMNS} where {' and '.join(conditions)} limit 2"
-
-
 def query_listed(wanted: RunFilter, *, size: int, offset: int) -> str:
     if wanted.engine_query:
         raise Rejected("Runs of Restate cannot be filtered by an additional condition.")
     conditions = [f"({CONDITIONS[state]})" for state in sorted(wanted.states)]
     conditions = [f"({' or '.join(conditions)})"] if conditions else []
     if wanted.run:
-        if not BEGINNING_OF_ID.fullmatch(wanted.run):
+        if not re.fullmatch(r"(?:inv_?)?[0-9A-Za-z]{0,100}", wanted.run):
             raise Rejected("An invocation id must begin with inv_ and contain only letters and digits.")
         conditions.append(f"starts_with(id, {quoted(wanted.run)})")
     names = ("target_service_name", "target_handler_name")
@@ -219,17 +212,6 @@ def progress_of(row: dict[str, Any], failure: Any) -> str:
         words += f" at {due.astimezone(UTC):%H:%M:%S} UTC"
     line = first_line(CODE.sub("", failure, count=1)) if isinstance(failure, str) else ""
     return f"{words}: {line}" if line else f"{words}."
-
-
-def failure_in(event: Any) -> str:
-    """The reason of a pause in a journal event, or empty."""
-    try:
-        read = parse_json(event.encode("utf-8", "replace")) if isinstance(event, str) else None
-    except UnreadableJSON:
-        return ""
-    last = read.get("last_failure") if isinstance(read, dict) else None
-    message = last.get("error_message") if isinstance(last, dict) else None
-    return message if isinstance(message, str) else ""
 
 
 def read_listed(row: dict[str, Any]) -> ListedRun:
@@ -341,7 +323,12 @@ class RestateConnector:
     async def find_run(
         self, workflow: WorkflowRef, arguments: dict[str, Any], *, key: UUID
     ) -> Started | None:
-        rows = await self._rows(query_by_key(workflow, key))
+        service, _, handler = workflow.id.partition("/")
+        column = "target_service_key" if type_of(workflow) == WORKFLOW else "idempotency_key"
+        rows = await self._rows(
+            f"{COLUMNS} where target_service_name = {quoted(service)} "
+            f"and target_handler_name = {quoted(handler)} and {column} = {quoted(str(key))} limit 2"
+        )
         if len(rows) > 1:
             raise InvalidAnswer(f"Restate has several invocations for the key {key}.")
         return Started(run_id=_id_in(rows[0]), raw=rows[0]) if rows else None
@@ -356,7 +343,7 @@ class RestateConnector:
         return seen
 
     async def wait(self, run: RunRef, *, seconds: float) -> RunSnapshot:
-        path = fill_path(ATTACH, id=checked_id(run.run_id))
+        path = fill_path("/restate/invocation/{id}/attach", id=checked_id(run.run_id))
         try:
             async with asyncio.timeout(seconds):
                 await self._waiting.exchange("GET", path, repeatable=True)
@@ -427,14 +414,15 @@ class RestateConnector:
         pauses = f"id = {quoted(checked_id(_id_in(row)))} and event_type = 'Paused'"
         try:
             events = await self._rows(f"{EVENTS} where {pauses} order by appended_at desc limit 1")
-        except ConnectorError as error:
-            logger.debug("Restate did not say why an invocation is paused: {}", error.message)
-            events = []
-        reason = failure_in(events[0].get("event_json")) if events else ""
-        return progress_of(row, reason)
+            event = events[0].get("event_json") if events else None
+            read = parse_json(event.encode("utf-8", "replace")) if isinstance(event, str) else None
+        except (ConnectorError, UnreadableJSON) as error:
+            logger.debug("Restate did not say why an invocation is paused: {}", error)
+            read = None
+        return progress_of(row, as_object(as_object(read).get("last_failure")).get("error_message"))
 
     async def _output(self, run_id: str) -> Any:
-        path = fill_path(OUTPUT, id=run_id)
+        path = fill_path("/restate/invocation/{id}/output", id=run_id)
         try:
             answer = await self._ingress.exchange("GET", path, repeatable=True)
         except InvalidAnswer as error:
@@ -491,10 +479,8 @@ class RestateConnector:
 
     def _refusal(self, answer: Answer, *, repeatable: bool) -> ConnectorError:
         """A handler can fail with any status; a header shows that the failure is the handler's."""
-        words = shorten(words_of(answer.body, self._ingress.redactor), WORDS_LIMIT)
-        message = (
-            f"Restate answered {answer.status}: {words}" if words else f"Restate answered {answer.status}."
-        )
+        words = shorten(words_of(answer.body, self._ingress.redactor), 500)
+        message = f"Restate answered {answer.status}" + (f": {words}" if words else ".")
         details = {"status": answer.status, "answer": words}
         if answer.headers.get("x-restate-error-source") == "invocation":
             return Rejected(f"The handler refused: {words}", details=details)

@@ -13,18 +13,12 @@ from connectors.network.client import fill_path
 from connectors.protocol import WorkflowRef
 
 SERVICE, OBJECT, WORKFLOW = "Service", "VirtualObject", "Workflow"
-MAIN = "Workflow"
-"""The type of the handler that is a workflow's run; its other handlers are shared."""
-DEFINITIONS = ("$defs", "definitions")
-"""References into them must stay valid."""
+DEFINITIONS = ("$defs", "definitions")  # References into them must stay valid
 DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?) *([a-zµ]+)")
 """A part of a duration in Restate, such as "1h 30m"."""
 SECONDS = {"d": 86_400.0, "h": 3_600.0, "m": 60.0, "s": 1.0, "ms": 0.001, "us": 0.0, "µs": 0.0, "ns": 0.0}
-LONGER = 604_800.0  # Of any other unit: weeks, months, years
-SHORTEST_RETENTION_SECONDS = 600.0
-"""The time in which a start without an answer is looked up."""
-LABEL = "workflow-catalogue"
-"""In the metadata of a workflow's shared handler: "query" or "signal"."""
+SHORTEST_RETENTION_SECONDS = 600.0  # The time in which a start without an answer is looked up
+LABEL = "workflow-catalogue"  # In the metadata of a workflow's shared handler: "query" or "signal"
 Takes = Literal["nothing", "fields", "value"]
 """No body; a body with the arguments as fields; the argument `input` as the body."""
 
@@ -54,7 +48,8 @@ def _listed(services: list[Any]) -> Iterator[tuple[Any, Any]]:
 
 
 def _is_shared(service: dict[str, Any], handler: dict[str, Any]) -> bool:
-    return service.get("ty") == WORKFLOW and handler.get("ty") != MAIN
+    # The handler that is a workflow's run has the type of its service.
+    return service.get("ty") == WORKFLOW and handler.get("ty") != WORKFLOW
 
 
 def _read_handler(
@@ -69,11 +64,12 @@ def _read_handler(
     takes, schema = _arguments(handler, besides=("key",) if kind == OBJECT else ())
     shared = _shared_handlers(service) if kind == WORKFLOW else []
     retention = _retention_seconds(service, handler)
+    texts = (handler.get("documentation"), service.get("documentation"))
+    documented = (text for text in texts if isinstance(text, str) and text.strip())
     raw = {
         "id": target,
         "name": target,
-        "description": _words(handler, service)
-        or f"Runs {target} at Restate, which does not say what it does.",
+        "description": next(documented, f"Runs {target} at Restate, which does not say what it does."),
         "inputSchema": _with_key(schema, str(name)) if kind == OBJECT else schema,
         "outputSchema": handler.get("output_json_schema"),
         "queries": [_interaction(one) for one in shared if _is_query(one)],
@@ -115,17 +111,13 @@ def _retention_seconds(service: dict[str, Any], handler: dict[str, Any]) -> floa
     name = _retention_name(service)
     written = handler.get(name, service.get(name))
     parts = DURATION.findall(written) if isinstance(written, str) else []
-    return sum(float(number) * SECONDS.get(unit, LONGER) for number, unit in parts) if parts else inf
+    # Other units are weeks, months and years.
+    return sum(float(number) * SECONDS.get(unit, 604_800.0) for number, unit in parts) if parts else inf
 
 
 def _takes_json(handler: dict[str, Any]) -> bool:
     described = str(handler.get("input_description") or "").lower()
     return not described or "json" in described or "*" in described or described == "none"
-
-
-def _words(handler: dict[str, Any], service: dict[str, Any]) -> str:
-    given = (handler.get("documentation"), service.get("documentation"))
-    return next((words for words in given if isinstance(words, str) and words.strip()), "")
 
 
 def _labels(of: dict[str, Any]) -> dict[str, Any]:

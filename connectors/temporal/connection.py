@@ -40,8 +40,6 @@ from connectors.temporal.settings import ServiceSettings
 
 Answer = TypeVar("Answer")
 IDENTITY = "workflow-catalogue"
-ANSWER_MARGIN_SECONDS = 1.0  # Beyond the SDK's time limit, before a request is abandoned
-WORDS_LIMIT = 500
 REFUSED_CREDENTIALS = (RPCStatusCode.UNAUTHENTICATED, RPCStatusCode.PERMISSION_DENIED)
 REFUSED_REQUEST = (
     RPCStatusCode.INVALID_ARGUMENT,
@@ -50,10 +48,6 @@ REFUSED_REQUEST = (
     RPCStatusCode.ALREADY_EXISTS,
 )
 BUSY = RPCStatusCode.RESOURCE_EXHAUSTED
-NEVER_SENT = ("ConnectError", "tcp connect error", "dns error")
-TOO_LARGE = "larger than max"
-UNREADABLE = "failed to decode Protobuf message"
-
 NO_CONNECTION = (  # Reasons by the SDK's messages, the most specific first
     (r"Connection refused", "connection refused"),
     (r"dns error", "the name could not be resolved"),
@@ -69,12 +63,7 @@ REFUSED_CERTIFICATE = re.compile(
     r"CertificateRequired|BadCertificate|CertificateUnknown|UnknownCA|HandshakeFailure|AccessDenied"
     r"|CertificateExpired|CertificateRevoked|DecryptError"
 )
-REFUSED_AT_FIRST = re.compile(
-    r"code: (?:Unauthenticated|PermissionDenied)|status: '?(?:Unauthenticated|Permis)"
-)
-SAID = re.compile(r'message: "((?:[^"\\]|\\.)*)"')
 CLOSED = re.compile(r"BrokenPipe|UnexpectedEof|ConnectionReset|ConnectionAborted|connection closed")
-KEY_OF_ANOTHER = "KeyMismatch"
 
 
 class Connection:
@@ -113,7 +102,8 @@ class Connection:
         default: twice the limit of one. With `repeatable=False`, an error after which the service may have
         acted is OutcomeUnknown."""
         client, token = await self._connected()
-        limit = (seconds or 2 * self._config.timeout_seconds) + ANSWER_MARGIN_SECONDS
+        # One second beyond the SDK's own time limit.
+        limit = (seconds or 2 * self._config.timeout_seconds) + 1.0
         try:
             return await self._carry_out(call(client), limit, repeatable=repeatable)
         except _TokenRefused:
@@ -278,15 +268,16 @@ def refusal(error: RPCError, *, repeatable: bool) -> ConnectorError:
         is_of_namespace = any(detail.Is(NamespaceNotFoundFailure.DESCRIPTOR) for detail in details)
         kind = Misconfigured if is_of_namespace else NotFound
         return kind(f"Temporal: {words}")
-    if error.status in REFUSED_REQUEST or (error.status == BUSY and TOO_LARGE in error.message):
+    if error.status in REFUSED_REQUEST or (error.status == BUSY and "larger than max" in error.message):
         return Rejected(f"Temporal refused the request: {words}")
     if error.status == RPCStatusCode.UNIMPLEMENTED:
         return Unsupported(f"This Temporal service cannot do that: {words}")
     if error.status == BUSY:
         return Unreachable(f"Temporal is busy: {words}")
-    if UNREADABLE in words and repeatable:
+    if "failed to decode Protobuf message" in words and repeatable:
         return InvalidAnswer(f"Temporal's answer cannot be read: {words}")
-    return unanswered(words, repeatable=repeatable, was_sent=not any(word in words for word in NEVER_SENT))
+    was_sent = not re.search("ConnectError|tcp connect error|dns error", words)
+    return unanswered(words, repeatable=repeatable, was_sent=was_sent)
 
 
 def unanswered(reason: str, *, repeatable: bool, was_sent: bool = True) -> ConnectorError:
@@ -296,16 +287,15 @@ def unanswered(reason: str, *, repeatable: bool, was_sent: bool = True) -> Conne
 
 
 def no_connection(message: str, *, address: str, tls: bool) -> ConnectorError:
-    if KEY_OF_ANOTHER in message:
+    if "KeyMismatch" in message:
         return Misconfigured("The client key file holds the key of another certificate.")
-    if REFUSED_AT_FIRST.search(message):
-        said = SAID.search(message)
-        return Rejected(
-            f"Temporal rejected the credentials: {_words(said[1] if said else message)}", needs_operator=True
-        )
+    if re.search(r"code: (?:Unauthenticated|PermissionDenied)|status: '?(?:Unauthenticated|Permis)", message):
+        said = re.search(r'message: "((?:[^"\\]|\\.)*)"', message)
+        words = _words(said[1] if said else message)
+        return Rejected(f"Temporal rejected the credentials: {words}", needs_operator=True)
     if found := REFUSED_CERTIFICATE.search(message):
         return Rejected(f"Temporal refused the client certificate, or requires one ({found[0]}).")
-    reason = next((words for pattern, words in NO_CONNECTION if re.search(pattern, message)), "")
+    reason = next((meaning for pattern, meaning in NO_CONNECTION if re.search(pattern, message)), "")
     if not reason and CLOSED.search(message):
         reason = f"it closed the connection; it may require {'a client certificate' if tls else 'TLS'}"
     reason = reason or _words(message)
@@ -313,4 +303,4 @@ def no_connection(message: str, *, address: str, tls: bool) -> ConnectorError:
 
 
 def _words(text: str) -> str:
-    return shorten(" ".join(printable(text).split()), WORDS_LIMIT) or "it gave no reason"
+    return shorten(" ".join(printable(text).split()), 500) or "it gave no reason"

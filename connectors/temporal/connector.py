@@ -37,9 +37,6 @@ from connectors.temporal.settings import settings_of
 if TYPE_CHECKING:
     from connectors.temporal.service import TemporalService
 
-MOST_QUEUES_CHECKED = 20
-SECONDS_BETWEEN_LOOKS = 2.0
-
 
 class TemporalConnector:
     """Workflows of a Temporal namespace, declared in YAML."""
@@ -51,7 +48,7 @@ class TemporalConnector:
     def __init__(self, config: TemporalConfig) -> None:
         self._config = config
         self._made: TemporalService | None = None
-        self._watch: FileWatch | None = None
+        self._watch: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
         return f"TemporalConnector({self._config.host_port}, {self._config.namespace})"
@@ -130,11 +127,12 @@ class TemporalConnector:
         return await (await self._service()).list_runs(wanted, page_size=page_size, cursor=cursor)
 
     def on_listing_changed(self, listener: Callable[[], None]) -> None:
-        self._watch = FileWatch(self._file, listener)
+        seen = state_of_file(self._file)
+        self._watch = asyncio.get_running_loop().create_task(_watch_file(self._file, seen, listener))
 
     async def aclose(self) -> None:
         if self._watch is not None:
-            self._watch.end()
+            self._watch.cancel()
         if self._made is not None:
             await self._made.aclose()
 
@@ -158,24 +156,15 @@ class TemporalConnector:
             return []
         settings = [settings_of(workflow.metadata) for workflow in declared.workflows]
         queues = sorted({one.task_queue or self._config.default_task_queue for one in settings} - {""})
-        asked = queues[:MOST_QUEUES_CHECKED]
+        asked = queues[:20]
         heard = await asyncio.gather(*(service.pollers.listen(queue) for queue in asked))
         return [queue for queue, listened in zip(asked, heard, strict=True) if not listened]
 
 
-class FileWatch:
-    def __init__(self, path: str, listener: Callable[[], None]) -> None:
-        self._path = path
-        self._listener = listener
-        self._task = asyncio.get_running_loop().create_task(self._watch(state_of_file(path)))
-
-    def end(self) -> None:
-        self._task.cancel()
-
-    async def _watch(self, seen: tuple[int, ...]) -> None:
-        while True:
-            await asyncio.sleep(SECONDS_BETWEEN_LOOKS)
-            state = await asyncio.to_thread(state_of_file, self._path)
-            if state != seen:
-                seen = state
-                self._listener()
+async def _watch_file(path: str, seen: tuple[int, ...], listener: Callable[[], None]) -> None:
+    while True:
+        await asyncio.sleep(2.0)
+        state = await asyncio.to_thread(state_of_file, path)
+        if state != seen:
+            seen = state
+            listener()

@@ -29,7 +29,6 @@ SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.
 PART = r"(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:ns|us|µs|μs|ms|s|m|h)"
 WHOLE = re.compile(rf"\+?(?:{PART})+\Z")
 PARTS = re.compile(r"([0-9.]+)([a-zµμ]+)")
-LONGEST_DURATION = 64
 EXPECTED = "must be a duration such as 5s, 100ms or 1h30m"
 WITH_SECRETS: Path = ("temporal", "auth")
 OTHER_NAMES = {
@@ -52,7 +51,6 @@ OTHER_NAMES = {
 }
 ReusePolicy = Literal["AllowDuplicate", "AllowDuplicateFailedOnly", "RejectDuplicate"]
 ConflictPolicy = Literal["Fail", "UseExisting", "TerminateExisting"]
-POLICIES = (*get_args(ReusePolicy), *get_args(ConflictPolicy))
 
 
 def read_duration(text: object) -> float:
@@ -61,7 +59,7 @@ def read_duration(text: object) -> float:
         return 0.0
     if not isinstance(text, str):
         raise ValueError(EXPECTED)
-    if len(text) > LONGEST_DURATION or not WHOLE.match(text):
+    if len(text) > 64 or not WHOLE.match(text):
         days = re.fullmatch(r"([0-9]{1,4})d", text)
         raise ValueError(EXPECTED + (f"; the longest unit is h: {int(days[1]) * 24}h" if days else ""))
     return sum(float(number) * SECONDS[unit] for number, unit in PARTS.findall(text))
@@ -98,7 +96,8 @@ def _policy(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     letters = value.replace("_", "").lower()
-    return next((name for name in POLICIES if name.lower() == letters), value)
+    known = (*get_args(ReusePolicy), *get_args(ConflictPolicy))
+    return next((name for name in known if name.lower() == letters), value)
 
 
 def _description_only(value: Any) -> Any:
@@ -305,20 +304,13 @@ def problems_of(error: ValidationError, document: Document) -> list[Problem]:
     for one in error.errors(include_url=False):
         place = tuple(one["loc"])
         if one["type"] == "extra_forbidden":
-            problems.append(_unknown_key(place, document))
+            # In the block with secrets, an unknown key may be a misplaced secret.
+            shown = WITH_SECRETS if place[:2] == WITH_SECRETS else place
+            message = unknown_key(str(place[-1]), keys_at(place[:-1]))
         else:
-            problems.append(
-                Problem(document.line_of(place), name_of(place), message_of(one, other_names=OTHER_NAMES))
-            )
+            shown, message = place, message_of(one, other_names=OTHER_NAMES)
+        problems.append(Problem(document.line_of(place), name_of(shown), message))
     return problems
-
-
-def _unknown_key(place: Path, document: Document) -> Problem:
-    *outer, key = place
-    # In the block with secrets, an unknown key may be a misplaced secret.
-    shown = WITH_SECRETS if place[:2] == WITH_SECRETS else place
-    message = unknown_key(str(key), keys_at(tuple(outer)))
-    return Problem(document.line_of(place), name_of(shown), message)
 
 
 Note = Callable[[Path, str], None]
@@ -332,7 +324,6 @@ KEYWORDS = {
     "object": {"properties", "additionalProperties"},
 }
 EVERYWHERE = {"type", "title", "description", "required", "nullable", "default", "enum", "examples"}
-COPIED = ("title", "description", "default", "enum", "examples")
 BOUNDS = (
     ("minimum", "maximum"),
     ("minimum", "exclusiveMaximum"),
@@ -362,10 +353,14 @@ def object_schema(fields: Fields, *, title: str | None, place: Path, note: Note)
 
 def field_schema(declared: FieldDeclaration, *, place: Path, note: Note) -> Schema:
     """Without `required`, which belongs to the parent object."""
-    said = _stated(declared)
+    # By the file's keys, without empty values except a default.
+    stated = {name: getattr(declared, name) for name in declared.model_fields_set}
+    keys = keys_of(FieldDeclaration)
+    said = {keys[name]: value for name, value in stated.items() if value is not None or name == "default"}
     schema: Schema = {"type": [declared.type, "null"] if declared.nullable else declared.type}
     schema = {} if declared.type == "any" else schema
-    schema |= {name: said[name] for name in COPIED if name in said}
+    copied = ("title", "description", "default", "enum", "examples")
+    schema |= {name: said[name] for name in copied if name in said}
     known = EVERYWHERE.union(*KEYWORDS.values()) if declared.type == "any" else KEYWORDS[declared.type]
     for name in said.keys() - EVERYWHERE:
         if name not in known:
@@ -379,13 +374,6 @@ def field_schema(declared: FieldDeclaration, *, place: Path, note: Note) -> Sche
     _check_bounds(schema, place, note)
     _check_values(schema, place, note)
     return schema
-
-
-def _stated(declared: FieldDeclaration) -> dict[str, Any]:
-    """By the file's keys, without empty ones except a default."""
-    values = {name: getattr(declared, name) for name in declared.model_fields_set}
-    keys = keys_of(FieldDeclaration)
-    return {keys[name]: value for name, value in values.items() if value is not None or name == "default"}
 
 
 def _is_required(declared: FieldDeclaration) -> bool:
@@ -418,7 +406,8 @@ def _check_values(schema: Schema, place: Path, note: Note) -> None:
         return
     bare = {name: value for name, value in schema.items() if name not in ("default", "examples")}
     try:
-        choices = jsonschema_rs.validator_for(_without(bare, "enum"), pattern_options=LINEAR, offline=True)
+        any_of_the_type = {name: value for name, value in bare.items() if name != "enum"}
+        choices = jsonschema_rs.validator_for(any_of_the_type, pattern_options=LINEAR, offline=True)
         validator = jsonschema_rs.validator_for(bare, pattern_options=LINEAR, offline=True)
     except (jsonschema_rs.ValidationError, ValueError):
         # Types have been checked already: only the pattern can be unusable.
@@ -432,7 +421,3 @@ def _check_values(schema: Schema, place: Path, note: Note) -> None:
     for at, value, fits in given:
         if not fits.is_valid(value):
             note(at, "is not valid for the field")
-
-
-def _without(schema: Schema, name: str) -> Schema:
-    return {key: value for key, value in schema.items() if key != name}

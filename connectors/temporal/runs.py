@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from cachetools import LRUCache, TTLCache
+from cachetools import TTLCache
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.timestamp_pb2 import Timestamp
 from temporalio.api.common.v1 import Payload, WorkflowExecution
@@ -38,16 +38,13 @@ from connectors.network.redaction import printable, shorten, shorten_error
 from connectors.protocol import ListedRun, RunFilter, RunPage, RunSnapshot, RunState
 from connectors.temporal.connection import Connection
 
-RUN_ID_LIMIT = 255
 RUN_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
-WORKFLOW_ID_LIMIT = RUN_ID_LIMIT - 37
+WORKFLOW_ID_LIMIT = 255 - 37  # A slash and a run id follow it
 MOST_HOPS = 1_000
-REMEMBERED = 10_000
 TIME_IS_UP = (RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.CANCELLED)
 ENCODING = "encoding"
 MEMO_KEY = "catalogue_execution_id"
 JSON_ENCODINGS = ("json/plain", "json/protobuf")
-NOTHING = "binary/null"
 ENDS = frozenset(
     f"workflow_execution_{end}_event_attributes"
     for end in ("completed", "failed", "timed_out", "canceled", "terminated", "continued_as_new")
@@ -63,26 +60,16 @@ STATES = {
     Status.WORKFLOW_EXECUTION_STATUS_CANCELED: (RunState.CANCELLED, "Canceled"),
     Status.WORKFLOW_EXECUTION_STATUS_TERMINATED: (RunState.CANCELLED, "Terminated"),
 }
-UNKNOWN = (RunState.RUNNING, "Unknown")
 QUOTED = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|`[^`]*`""")
-QUOTES = frozenset("'\"`")
-DETAIL_BYTES = 2_000
-MOST_ENTRIES = 50
 CURSOR_DIGEST_BYTES = 8
 OTHER_CURSOR = "The cursor does not belong to this list; start without one."
 GOES_ON = (Status.WORKFLOW_EXECUTION_STATUS_RUNNING, Status.WORKFLOW_EXECUTION_STATUS_PAUSED)
 DETAILS_BYTES = 100_000
 MESSAGE_LIMIT = 500
 PROGRESS_BYTES = 10_000
-QUERY_SECONDS = 2.0  # A query needs a worker, which may be busy
 PERCENT_KEYS = ("progress", "percent", "percentage", "progress_percent")
-DONE_KEYS = ("completed", "current", "done", "processed")
 MESSAGE_KEYS = ("message", "progress_message", "status", "step", "stage", "description")
 REMEMBERED_SECONDS = 5.0
-SEEN_WITHIN = timedelta(seconds=75)
-"""Workers poll at least every 60 s; the service lists them for 5 min after a poll."""
-MOST_QUEUES = 1_000
-DETAILS_LIMIT = 300
 LONGEST_CHAIN = 20
 FAILURE_BYTES = 100_000
 TIMEOUTS = {
@@ -192,20 +179,6 @@ def continued_as(event: HistoryEvent) -> str:
     return str(getattr(attributes_of(event), "new_execution_run_id", ""))
 
 
-class LatestRuns:
-    """The latest known run of each chain, so that chains need not be followed from the start."""
-
-    def __init__(self) -> None:
-        self._known: LRUCache[TemporalRun, str] = LRUCache(REMEMBERED)
-
-    def of(self, run: TemporalRun) -> str:
-        return self._known.get(run, run.first_run_id)
-
-    def note(self, run: TemporalRun, run_id: str) -> None:
-        if run_id != run.first_run_id:
-            self._known[run] = run_id
-
-
 def moment(stamp: Timestamp) -> datetime | None:
     return stamp.ToDatetime(UTC) if stamp.seconds > 0 else None
 
@@ -221,8 +194,8 @@ def payload_of(value: Any) -> Payload:
 
 def value_of(payload: Payload, *, limit: int, bytes_in_all: int | None = None) -> Any:
     """The JSON value; for an unreadable or too large one, an object with the reason."""
-    encoding = payload.metadata.get(ENCODING, b"").decode("ascii", "replace") or "none"
-    if encoding == NOTHING:
+    encoding = _encoding_of(payload)
+    if encoding == "binary/null":
         return None
     if (bytes_in_all or len(payload.data)) > limit:
         why = f"is larger than the limit of {limit:,} bytes"
@@ -243,8 +216,8 @@ def values_of(payloads: Sequence[Payload], *, limit: int) -> Any:
     return values[0] if len(values) == 1 else values or None
 
 
-def is_readable(payload: Payload) -> bool:
-    return payload.metadata.get(ENCODING, b"").decode("ascii", "replace") in JSON_ENCODINGS
+def _encoding_of(payload: Payload) -> str:
+    return payload.metadata.get(ENCODING, b"").decode("ascii", "replace") or "none"
 
 
 def quoted(text: str) -> str:
@@ -317,26 +290,13 @@ def _closed(query: str) -> str:
         depth += (character == "(") - (character == ")")
         if depth < 0:
             break
-    if depth or QUOTES.intersection(outside):
+    if depth or any(quote in outside for quote in "'\"`"):
         raise Rejected("The condition has an unbalanced bracket or quote.")
     return query
 
 
 def _listed(info: WorkflowExecutionInfo) -> ListedRun:
-    state, label = STATES.get(info.status, UNKNOWN)
-    return ListedRun(
-        run_id=str(run_of(info)),
-        workflow=info.type.name,
-        state=state,
-        told_state=label,
-        key=read_uuid(memo_key(info)),
-        started_at=moment(info.start_time),
-        finished_at=moment(info.close_time),
-        details=_details(info),
-    )
-
-
-def _details(info: WorkflowExecutionInfo) -> dict[str, Any]:
+    state, label = STATES.get(info.status, (RunState.RUNNING, "Unknown"))
     details = {
         "workflow_id": info.execution.workflow_id,
         "run_id": info.execution.run_id,
@@ -346,12 +306,20 @@ def _details(info: WorkflowExecutionInfo) -> dict[str, Any]:
         "memo": _values(info.memo.fields.items()),
         "search_attributes": _values(info.search_attributes.indexed_fields.items()),
     }
-    return {name: value for name, value in details.items() if value}
+    return ListedRun(
+        run_id=str(run_of(info)),
+        workflow=info.type.name,
+        state=state,
+        told_state=label,
+        key=read_uuid(memo_key(info)),
+        started_at=moment(info.start_time),
+        finished_at=moment(info.close_time),
+        details={name: value for name, value in details.items() if value},
+    )
 
 
 def _values(payloads: Iterable[tuple[str, Payload]]) -> dict[str, Any]:
-    entries = sorted(payloads)[:MOST_ENTRIES]
-    return {name: value_of(payload, limit=DETAIL_BYTES) for name, payload in entries}
+    return {name: value_of(payload, limit=2_000) for name, payload in sorted(payloads)[:50]}
 
 
 def _read_cursor(cursor: str, condition: str) -> bytes:
@@ -380,7 +348,7 @@ class Pollers:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._found: TTLCache[str, bool] = TTLCache(MOST_QUEUES, REMEMBERED_SECONDS)
+        self._found: TTLCache[str, bool] = TTLCache(1_000, REMEMBERED_SECONDS)
 
     async def listen(self, task_queue: str) -> bool:
         if (found := self._found.get(task_queue)) is not None:
@@ -390,7 +358,8 @@ class Pollers:
             task_queue=TaskQueue(name=task_queue),
             task_queue_type=enums.TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW,
         )
-        oldest = datetime.now(UTC) - SEEN_WITHIN
+        # Workers poll at least every 60 s; the service lists them for 5 min after a poll.
+        oldest = datetime.now(UTC) - timedelta(seconds=75)
         answer = await self._connection.read(lambda service: service.describe_task_queue, request)
         listens = any(poller.last_access_time.ToDatetime(UTC) >= oldest for poller in answer.pollers)
         self._found[task_queue] = listens
@@ -447,9 +416,8 @@ def _timed_out(answer: DescribeWorkflowExecutionResponse, retry_state: int) -> s
         if limit.seconds > 0
     ]
     limit = f" of {min(limits):g} s" if limits else ""
-    again = (
-        ", in all attempts" if retry_state == enums.RetryState.RETRY_STATE_MAXIMUM_ATTEMPTS_REACHED else ""
-    )
+    has_retried = retry_state == enums.RetryState.RETRY_STATE_MAXIMUM_ATTEMPTS_REACHED
+    again = ", in all attempts" if has_retried else ""
     return f"Temporal ended the workflow: it took longer than its timeout{limit}{again}."
 
 
@@ -513,8 +481,8 @@ async def _ask(connection: Connection, answer: DescribeWorkflowExecutionResponse
         query=WorkflowQuery(query_type=query),
         query_reject_condition=enums.QueryRejectCondition.QUERY_REJECT_CONDITION_NONE,
     )
-    limit = min(connection.rpc_timeout.total_seconds(), QUERY_SECONDS)
-    # The SDK's handle would retry a query that a busy worker did not answer.
+    # A query needs a worker, which may be busy. The SDK's handle would then retry it.
+    limit = min(connection.rpc_timeout.total_seconds(), 2.0)
     reply = await connection.ask(
         lambda client: client.workflow_service.query_workflow(
             request, retry=False, timeout=timedelta(seconds=limit)
@@ -545,14 +513,15 @@ def _read(values: list[Any]) -> Progress:
     for value in values:
         if percent is None:
             percent = _percent(value)
-        message = message or _message_in(value)
+        texts = [value.get(key) for key in MESSAGE_KEYS] if isinstance(value, dict) else [value]
+        message = message or next((text for text in texts if isinstance(text, str)), "")
     return Progress(percent, shorten(printable(message), MESSAGE_LIMIT))
 
 
 def _percent(value: Any) -> float | None:
     if isinstance(value, dict):
         if is_number(value.get("total")) and value["total"] > 0:
-            done = _first(value, (*DONE_KEYS, *PERCENT_KEYS))
+            done = _first(value, ("completed", "current", "done", "processed", *PERCENT_KEYS))
             return None if done is None else read_percent(100 * done / value["total"])
         value = _first(value, PERCENT_KEYS)
     return read_percent(value)
@@ -560,12 +529,6 @@ def _percent(value: Any) -> float | None:
 
 def _first(value: dict[str, Any], keys: tuple[str, ...]) -> float | None:
     return next((float(value[key]) for key in keys if is_number(value.get(key))), None)
-
-
-def _message_in(value: Any) -> str:
-    if isinstance(value, dict):
-        value = next((value[key] for key in MESSAGE_KEYS if isinstance(value.get(key), str)), "")
-    return value if isinstance(value, str) else ""
 
 
 def no_worker_on(task_queue: str) -> str:
@@ -636,7 +599,7 @@ def _message(link: Failure) -> str:
 def _bracketed(details: Sequence[Payload]) -> str:
     if not details:
         return ""
-    if not all(map(is_readable, details)):
+    if not all(_encoding_of(payload) in JSON_ENCODINGS for payload in details):
         return "(with details that are not JSON)"
     values = values_of(details, limit=FAILURE_BYTES)
-    return f"(details: {shorten(json.dumps(values, ensure_ascii=False), DETAILS_LIMIT)})"
+    return f"(details: {shorten(json.dumps(values, ensure_ascii=False), 300)})"

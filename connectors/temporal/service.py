@@ -6,6 +6,7 @@ from string import Formatter
 from typing import Any
 from uuid import UUID
 
+from cachetools import LRUCache
 from temporalio.api.common.v1 import Memo, Payloads, WorkflowType
 from temporalio.api.enums.v1 import WorkflowIdConflictPolicy, WorkflowIdReusePolicy
 from temporalio.api.taskqueue.v1 import TaskQueue
@@ -52,10 +53,6 @@ CONFLICT = {
 RUNS_PER_PAGE = 500
 MOST_PAGES = 20
 SHORTEST_WAIT_SECONDS = 0.05
-REASON_LIMIT = 1_000
-CANCELLED = "Cancelled in the workflow catalogue."
-TERMINATED = "It did not follow its cancellation in time."
-NO_POLLER = "no poller seen"  # Part of the service's error when a task queue has had no worker for a while
 
 
 class TemporalService:
@@ -65,7 +62,8 @@ class TemporalService:
         self._config = config
         self.connection = Connection(config)
         self.pollers = Pollers(self.connection)
-        self._latest = runs.LatestRuns()
+        # The latest known run of each chain, so that chains need not be followed from the start.
+        self._latest: LRUCache[TemporalRun, str] = LRUCache(10_000)
 
     def __repr__(self) -> str:
         return f"TemporalService({self._config.host_port}, {self._config.namespace})"
@@ -151,7 +149,8 @@ class TemporalService:
         named = runs.parse_run(run.run_id)
         answer = await runs.describe(self.connection, named)
         execution = answer.workflow_execution_info.execution
-        self._latest.note(named, execution.run_id)
+        if execution.run_id != named.first_run_id:
+            self._latest[named] = execution.run_id
         if answer.workflow_execution_info.status not in GOES_ON:
             event = await runs.close_event(self.connection, execution.workflow_id, execution.run_id)
             # The run may have continued as new between the two answers.
@@ -165,12 +164,11 @@ class TemporalService:
         named = runs.parse_run(run.run_id)
         give_up_at = time.monotonic() + seconds
         while (left := give_up_at - time.monotonic()) > SHORTEST_WAIT_SECONDS:
-            event = await runs.close_event(
-                self.connection, named.workflow_id, self._latest.of(named), wait_seconds=left
-            )
+            latest = self._latest.get(named, named.first_run_id)
+            event = await runs.close_event(self.connection, named.workflow_id, latest, wait_seconds=left)
             if event is None or not (next_run := runs.continued_as(event)):
                 break
-            self._latest.note(named, next_run)
+            self._latest[named] = next_run
         return await self.poll(run)
 
     async def cancel(self, run: RunRef) -> None:
@@ -178,15 +176,18 @@ class TemporalService:
         # The service accepts the cancellation of a run that has ended, and ignores it.
         _refuse_ended(await runs.describe(connection, named), "cancelled")
         await connection.ask(
-            lambda client: _handle(client, named).cancel(reason=CANCELLED, rpc_timeout=connection.rpc_timeout)
+            lambda client: _handle(client, named).cancel(
+                reason="Cancelled in the workflow catalogue.", rpc_timeout=connection.rpc_timeout
+            )
         )
 
     async def terminate(self, run: RunRef) -> None:
         connection, named = self.connection, runs.parse_run(run.run_id)
-        timeout = connection.rpc_timeout
         try:
             await connection.ask(
-                lambda client: _handle(client, named).terminate(reason=TERMINATED, rpc_timeout=timeout)
+                lambda client: _handle(client, named).terminate(
+                    reason="It did not follow its cancellation in time.", rpc_timeout=connection.rpc_timeout
+                )
             )
         except NotFound:
             # The service gives the same answer for a run that has ended.
@@ -210,13 +211,14 @@ class TemporalService:
             except WorkflowQueryFailedError as error:
                 # The message comes from the workflow's own code.
                 words = " ".join(printable(error.message).split())
-                refusal: ConnectorError = Rejected(f"The run did not answer: {shorten(words, REASON_LIMIT)}")
+                refusal: ConnectorError = Rejected(f"The run did not answer: {shorten(words, 1_000)}")
             except RPCError as error:
                 if error.status in runs.TIME_IS_UP:
                     refusal = Unreachable(
                         f"No worker on the task queue {task_queue} answered in time: busy, or gone."
                     )
-                elif error.status == RPCStatusCode.FAILED_PRECONDITION and NO_POLLER in error.message:
+                elif error.status == RPCStatusCode.FAILED_PRECONDITION and "no poller seen" in error.message:
+                    # The task queue has had no worker for a while.
                     refusal = Unreachable(no_worker_on(task_queue))
                 else:
                     raise

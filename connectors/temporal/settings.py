@@ -20,7 +20,6 @@ from connectors.errors import Misconfigured
 from connectors.network.policy import address_objection
 from connectors.settings import TRUST, FieldProblem, SourceConfig, hint
 
-USUAL_PORT = 7233
 TLS = hint(group="TLS")
 OAUTH = hint(group="OAuth")
 REQUESTS = hint(group="Requests and retries")
@@ -37,7 +36,14 @@ def normalise_host_port(text: str) -> str:
         raise ValueError(
             "Enter host:port, such as temporal.example.com:7233, without https:// and without a path."
         )
-    host, port = _split(text)
+    if text.startswith("["):
+        host, _, port = text[1:].partition("]")
+        port = port.removeprefix(":")
+    elif text.count(":") > 1:  # An IPv6 address without a port
+        host, port = text, ""
+    else:
+        host, _, port = text.partition(":")
+    port = port or "7233"
     if not host or not (host.isascii() and host.isprintable()) or " " in host:
         raise ValueError("The address has no host. Enter host:port, such as localhost:7233.")
     if not (port.isascii() and port.isdigit() and 1 <= int(port) <= 65535):
@@ -45,16 +51,6 @@ def normalise_host_port(text: str) -> str:
     if objection := address_objection(host):
         raise ValueError(f"The address is {host}, {objection}.")
     return f"[{host}]:{int(port)}" if ":" in host else f"{host}:{int(port)}"
-
-
-def _split(text: str) -> tuple[str, str]:
-    if text.startswith("["):
-        host, _, rest = text[1:].partition("]")
-        return host, rest.removeprefix(":") or str(USUAL_PORT)
-    if text.count(":") > 1:
-        return text, str(USUAL_PORT)
-    host, _, port = text.partition(":")
-    return host, port or str(USUAL_PORT)
 
 
 class ServiceSettings(SourceConfig):

@@ -4,7 +4,7 @@ import asyncio
 import inspect
 import json
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing
 from typing import Any
 from uuid import uuid4
@@ -44,7 +44,6 @@ from connectors.testing.harness import (
     until_ended,
 )
 
-TRIES = 3
 METHODS_BY_CAPABILITY = {
     "can_find_runs": "find_run",
     "can_wait": "wait",
@@ -479,14 +478,14 @@ class ConnectorContract:
         self, harness: EngineHarness
     ) -> None:
         """A7.2, B6: a success that cannot be read may have started a run."""
-        async with aclosing(bad_answers(harness)) as answers:
+        async with aclosing(harness.connectors_with_garbage()) as answers:
             async for name, connector in answers:
                 answer = await ask(name, start, connector, harness.completing)
                 assert isinstance(answer, OutcomeUnknown), f"start, answered with {name}: {answer!r}"
 
     async def test_a_status_that_is_garbage_is_an_invalid_answer(self, harness: EngineHarness) -> None:
         """B6: an unreadable answer is neither a state nor a Python error."""
-        async with aclosing(bad_answers(harness)) as answers:
+        async with aclosing(harness.connectors_with_garbage()) as answers:
             async for name, connector in answers:
                 capabilities = capabilities_of(connector, harness.lasting)
                 run = unknown_run(harness, harness.lasting)
@@ -499,7 +498,7 @@ class ConnectorContract:
 
     async def test_a_listing_that_is_garbage_is_no_empty_listing(self, harness: EngineHarness) -> None:
         """A1.4, B6: otherwise, every workflow of the source would disappear."""
-        async with aclosing(bad_answers(harness)) as answers:
+        async with aclosing(harness.connectors_with_garbage()) as answers:
             async for name, connector in answers:
                 if not connector.capabilities.lists_workflows:
                     return
@@ -514,7 +513,7 @@ class ConnectorContract:
         self, harness: EngineHarness
     ) -> None:
         """B9: an engine with an unusable answer is unhealthy, with a message."""
-        async with aclosing(bad_answers(harness)) as answers:
+        async with aclosing(harness.connectors_with_garbage()) as answers:
             async for name, connector in answers:
                 health = await ask(name, connector.check)
                 assert isinstance(health, Health), f"check, answered with {name}: {health!r}"
@@ -525,7 +524,7 @@ class ConnectorContract:
         self, harness: EngineHarness
     ) -> None:
         """A7.2, B6: the caller would act on either answer."""
-        async with aclosing(bad_answers(harness)) as answers:
+        async with aclosing(harness.connectors_with_garbage()) as answers:
             async for name, connector in answers:
                 if not capabilities_of(connector, harness.completing).can_find_runs:
                     return
@@ -536,7 +535,7 @@ class ConnectorContract:
 
     async def test_a_list_of_runs_that_is_garbage_is_no_empty_list(self, harness: EngineHarness) -> None:
         """B6, E10: an operator would look for the runs elsewhere."""
-        async with aclosing(bad_answers(harness)) as answers:
+        async with aclosing(harness.connectors_with_garbage()) as answers:
             async for name, connector in answers:
                 if not connector.capabilities.can_list_runs:
                     return
@@ -548,7 +547,7 @@ class ConnectorContract:
         self, harness: EngineHarness
     ) -> None:
         """A7.5, B6: a signal that may have been delivered is not sent again."""
-        async with aclosing(bad_answers(harness)) as answers:
+        async with aclosing(harness.connectors_with_garbage()) as answers:
             async for name, connector in answers:
                 capabilities = capabilities_of(connector, harness.lasting)
                 run = unknown_run(harness, harness.lasting)
@@ -614,15 +613,6 @@ class ConnectorContract:
         assert not [secret for secret in harness.secrets if secret in "\n".join(shown)]
 
 
-async def bad_answers(harness: EngineHarness) -> AsyncGenerator[tuple[str, Connector]]:
-    """Yields nothing if the harness has no garbage."""
-    if not harness.garbage:
-        return
-    async with aclosing(harness.connectors_with_garbage()) as answers:
-        async for name, connector in answers:
-            yield name, connector
-
-
 async def ask(name: str, method: Callable[..., Awaitable[Any]], *given: Any, **named: Any) -> Any:
     """The method's result or ConnectorError; any other error fails the test. These connectors have short time
     limits, so a busy machine may need several tries."""
@@ -630,7 +620,7 @@ async def ask(name: str, method: Callable[..., Awaitable[Any]], *given: Any, **n
     while True:
         tried += 1
         answer = await answer_or_error(method(*given, **named), to=f"{method.__name__}, answered with {name}")
-        if name == BROKEN_OFF or tried == TRIES or not isinstance(answer, Unreachable):
+        if name == BROKEN_OFF or tried == 3 or not isinstance(answer, Unreachable):
             return answer
 
 

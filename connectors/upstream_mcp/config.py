@@ -12,7 +12,6 @@ from connectors.simplified import HttpWord, KeyHeader, SimplifiedConfig
 HTTP = {"transport": "http"}
 STDIO = {"transport": "stdio"}
 OAUTH = hint(group="OAuth", only_if=HTTP)
-MAX_TOOL_NAME = 255
 LISTS = {"offer": ["both", "workflows"]}
 LISTED_GROUP = "Workflows that a tool lists"
 LISTED = hint(group=LISTED_GROUP, only_if=LISTS)
@@ -29,7 +28,7 @@ def _variables(lines: list[str]) -> list[str]:
 def _tool(default: str, *, title: str, description: str) -> str:
     name: str = Field(
         default=default,
-        max_length=MAX_TOOL_NAME,
+        max_length=255,
         title=title,
         description=description,
         json_schema_extra=LISTED,
@@ -170,11 +169,8 @@ class McpConfig(SourceConfig):
         "retried.",
         json_schema_extra=LISTED,
     )
-    min_poll_seconds: float = Field(
+    min_poll_seconds: settings.MinPollSeconds = Field(
         default=1.0,
-        ge=1.0,
-        le=3600,
-        title="Minimum polling interval (s)",
         description="The minimum time between two requests for the status of a listed workflow's run.",
         json_schema_extra=LISTED,
     )

@@ -11,11 +11,7 @@ from uuid import UUID
 
 from pydantic import BaseModel
 
-from connectors.definitions import (
-    RejectedDefinition,
-    WorkflowDefinition,
-    parse_definition,
-)
+from connectors.definitions import RejectedDefinition, WorkflowDefinition, parse_definition
 from connectors.errors import InvalidAnswer, NotFound, OutcomeUnknown, Rejected, Unsupported
 from connectors.formats.json import LISTING_DEPTH, UnreadableJSON, parse_json, parse_listing
 from connectors.network.redaction import Redactor, printable, shorten, words_in
@@ -58,13 +54,11 @@ from connectors.upstream_mcp.tools import (
 )
 
 Found = AsyncGenerator[WorkflowDefinition | RejectedDefinition]
-PROGRESS_CHARACTERS = 500
 MOST_ROUNDS = 20  # Of questions in one call
 PAUSE_SECONDS = 1.0  # Before a round without questions
 PREFIX = "workflow:"  # Of listed workflows' ids; tools' ids are their names, which contain no colon
 LONGEST_ID = 255
 LISTED = {"offered_as": "workflow"}
-LISTING_KEYS = ["workflows", "items", "data", "results", "result"]
 WORDS_LIMIT = 500
 UNKNOWN = {"not_found", "notfound", "404"}  # Lower-case error codes for an unknown workflow or run
 
@@ -175,19 +169,14 @@ class McpConnector(ServerFeatures):
         def on_progress(progress: float, total: float | None, message: str | None) -> None:
             percent = min(max(100.0 * progress / total, 0.0), 100.0) if total and total > 0 else None
             words = message or ("" if percent is not None else f"{progress:g}")
-            shown = shorten(printable(self._redactor.text(words)), PROGRESS_CHARACTERS)
+            shown = shorten(printable(self._redactor.text(words)), WORDS_LIMIT)
             report(RunSnapshot(state=RunState.RUNNING, progress=percent, progress_message=shown))
 
         params, headers = prepare_call(workflow, arguments, await self._session.era())
         began = datetime.now(UTC)
         given: dict[str, Any] = {}
         for _ in range(MOST_ROUNDS):
-            answer = await self._call(
-                params | given,
-                headers=headers,
-                on_progress=on_progress,
-                caller=caller,
-            )
+            answer = await self._call(params | given, headers=headers, on_progress=on_progress, caller=caller)
             if answer.get("resultType") != "input_required":
                 break
             responses = await self._questions.answer_all(answer.get("inputRequests") or {}, caller)
@@ -329,7 +318,15 @@ class ListedWorkflows:
         items = walk_listing(self._page, listing="The list of workflows", of="workflows")
         async with aclosing(items):
             async for position, item in items:
-                yield _as_ours(parse_definition(item, position=position), position)
+                theirs = parse_definition(item, position=position)
+                if isinstance(theirs, RejectedDefinition):
+                    yield theirs
+                elif len(ours := PREFIX + theirs.id) > LONGEST_ID:
+                    reason = f"id: longer than {LONGEST_ID - len(PREFIX)} characters"
+                    yield RejectedDefinition(position=position, id=theirs.id, name=theirs.name, reason=reason)
+                else:
+                    metadata = theirs.metadata | {METADATA_KEY: LISTED}
+                    yield theirs.model_copy(update={"id": ours, "metadata": metadata})
 
     async def start(self, workflow: WorkflowRef, arguments: dict[str, Any], *, key: UUID) -> Started:
         return await self._runner.start(_as_theirs(workflow), arguments, key=key)
@@ -346,19 +343,8 @@ class ListedWorkflows:
     async def _page(self, cursor: str, before: int) -> tuple[list[Any], str]:
         tool = self._config.list_tool
         result = await self._call(tool, {"cursor": cursor} if cursor else {}, repeatable=True)
-        return read_listing(read_answer(result, tool=tool), LISTING_KEYS, before)
-
-
-def _as_ours(
-    item: WorkflowDefinition | RejectedDefinition, position: int
-) -> WorkflowDefinition | RejectedDefinition:
-    if isinstance(item, RejectedDefinition):
-        return item
-    ours = PREFIX + item.id
-    if len(ours) > LONGEST_ID:
-        reason = f"id: longer than {LONGEST_ID - len(PREFIX)} characters"
-        return RejectedDefinition(position=position, id=item.id, name=item.name, reason=reason)
-    return item.model_copy(update={"id": ours, "metadata": item.metadata | {METADATA_KEY: LISTED}})
+        keys = ["workflows", "items", "data", "results", "result"]
+        return read_listing(read_answer(result, tool=tool), keys, before)
 
 
 def _as_theirs(workflow: WorkflowRef) -> WorkflowRef:
@@ -386,9 +372,14 @@ class RunsByTools:
             wanted["idempotency_key"] = str(key)
         result = await self._call(tool, wanted, repeatable=False)
         try:
-            return _read_started(read_answer(result, tool=tool), workflow.id)
+            answer = read_answer(result, tool=tool)
         except InvalidAnswer as error:
             raise OutcomeUnknown(error.message) from None
+        if not isinstance(answer, dict):
+            return read_started(answer)
+        # If a tool names the run `run_id`, `workflow_id` is the workflow's own id.
+        named = answer | {"workflow_id": run_id_of(answer, workflow.id)}
+        return replace(read_started(named), raw=answer)
 
     async def poll(self, run: RunRef) -> RunSnapshot:
         tool = self._config.status_tool
@@ -405,14 +396,6 @@ class RunsByTools:
         """The session belongs to the connector."""
 
 
-def _read_started(answer: Any, workflow_id: str) -> Started:
-    """If a tool names the run `run_id`, `workflow_id` is the workflow's own id."""
-    if not isinstance(answer, dict):
-        return read_started(answer)
-    named = answer | {"workflow_id": run_id_of(answer, workflow_id)}
-    return replace(read_started(named), raw=answer)
-
-
 def _named(run: RunRef) -> dict[str, Any]:
     return {"workflow_id": run.workflow.id, "run_id": run.run_id}
 
@@ -420,7 +403,14 @@ def _named(run: RunRef) -> dict[str, Any]:
 def read_answer(result: dict[str, Any], *, tool: str) -> Any:
     """A result's data. Raises Rejected or NotFound for an error, InvalidAnswer for a result without data."""
     if result.get("isError"):
-        raise _refusal(result, tool)
+        texts = _texts(result)
+        said: Any = result.get("structuredContent")
+        if said is None and len(texts) == 1:
+            with suppress(UnreadableJSON):
+                said = parse_json(texts[0].encode("utf-8", "replace"))
+        words = words_in(said) or printable(" ".join(texts)) or "it gave no reason"
+        refused = NotFound if _is_unknown(said) else Rejected
+        raise refused(f"The tool {tool} answered with an error: {shorten(words, WORDS_LIMIT)}")
     if (structured := result.get("structuredContent")) is not None:
         # Some SDKs wrap a function's return value in `result`.
         is_wrapped = isinstance(structured, dict) and list(structured) == ["result"]
@@ -434,17 +424,6 @@ def read_answer(result: dict[str, Any], *, tool: str) -> Any:
     if not answers:
         raise InvalidAnswer(f"The tool {tool} answered with neither structured content nor text.")
     return answers[0] if len(answers) == 1 else answers
-
-
-def _refusal(result: dict[str, Any], tool: str) -> Rejected | NotFound:
-    texts = _texts(result)
-    said: Any = result.get("structuredContent")
-    if said is None and len(texts) == 1:
-        with suppress(UnreadableJSON):
-            said = parse_json(texts[0].encode("utf-8", "replace"))
-    words = words_in(said) or printable(" ".join(texts)) or "it gave no reason"
-    refused = NotFound if _is_unknown(said) else Rejected
-    return refused(f"The tool {tool} answered with an error: {shorten(words, WORDS_LIMIT)}")
 
 
 def _is_unknown(said: Any) -> bool:

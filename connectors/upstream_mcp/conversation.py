@@ -33,30 +33,18 @@ from connectors.network.client import USER_AGENT
 from connectors.network.redaction import Redactor, printable, shorten
 from connectors.network.transport import WORDS_LIMIT
 from connectors.protocol import LOG_LEVELS, RunCaller, covers_level
-from connectors.upstream_mcp.run_callers import (
-    CAPABILITY_OF,
-    FOR_CALLERS,
-    LOG_MESSAGE,
-    CallLogs,
-    Questions,
-)
+from connectors.upstream_mcp.run_callers import CAPABILITY_OF, FOR_CALLERS, LOG_MESSAGE, CallLogs, Questions
 
 ENVELOPE = "io.modelcontextprotocol/"
 TASKS_EXTENSION = "io.modelcontextprotocol/tasks"
 CLIENT_INFO = {"name": USER_AGENT, "version": "1"}
-OUR_CAPABILITIES: dict[str, Any] = {"extensions": {TASKS_EXTENSION: {}}}
-DISCOVER_SECONDS = 10.0
 MAX_DEPTH = 150  # Above the limit of one schema, so that a deep one does not fail the listing
 LOGGED_CHARACTERS = 1_000
-LEVEL_SECONDS = 5.0  # To set the log level; the call begins anyway
-CREDENTIALS_REFUSED = (401, 403)  # Used by servers of both eras
 CLOSED = "Connection closed"
-LOST_CONNECTION = (CLOSED, "SSE stream", "read stream")
 UNREADABLE = "Failed to parse"  # The prefix of the SDK's messages; servers use the same codes
 LISTS = frozenset({"tools/list", "prompts/list", "resources/list", "resources/templates/list"})
 LIST_CHANGED = frozenset(f"notifications/{name}/list_changed" for name in ("tools", "prompts", "resources"))
 OnProgress = Callable[[float, float | None, str | None], None]
-MOST_UNREAD = 1_000  # Failures that are kept for requests whose callers have left
 
 
 class TransportFailure(Protocol):
@@ -79,7 +67,7 @@ class TransportFailures:
     def write(self, failure: TransportFailure, *, request_id: int | str | None = None) -> bytes:
         key = uuid4().hex
         self._passed[key] = failure
-        if len(self._passed) > MOST_UNREAD:
+        if len(self._passed) > 1_000:  # Callers have left without reading theirs
             del self._passed[next(iter(self._passed))]
         error = {"code": mcp_types.INTERNAL_ERROR, "message": "failure", "data": key}
         return json.dumps({"jsonrpc": "2.0", "id": request_id, "error": error}).encode()
@@ -138,11 +126,10 @@ class Conversation:
 
     async def agree(self, remembered: Era | None, *, seconds: float) -> Era:
         """Agree on a protocol version, the newest first."""
+        modern = None
         if remembered is None or remembered.is_modern:
-            modern = await self._discover(min(seconds, DISCOVER_SECONDS))
-            self.era = modern or await self._initialize(seconds)
-        else:
-            self.era = await self._initialize(seconds)
+            modern = await self._discover(min(seconds, 10.0))
+        self.era = modern or await self._initialize(seconds)
         return self.era
 
     async def request(
@@ -230,7 +217,8 @@ class Conversation:
     def _meaning(self, method: str, error: MCPError, *, repeatable: bool) -> Exception:
         if (failure := self._failures.read(error.data)) is not None:
             return SessionLost() if failure.session_is_gone else failure.error(repeatable=repeatable)
-        if error.code == mcp_types.CONNECTION_CLOSED and error.message.startswith(LOST_CONNECTION):
+        lost = (CLOSED, "SSE stream", "read stream")
+        if error.code == mcp_types.CONNECTION_CLOSED and error.message.startswith(lost):
             if error.message == CLOSED:
                 # Later requests need another conversation.
                 self.ended.set()
@@ -265,11 +253,8 @@ class Conversation:
             parse = parse_listing if method in LISTS else parse_json
             checked = self._redactor.answer(parse(body, max_depth=MAX_DEPTH), body)
         except (UnreadableJSON, ValueError, RecursionError) as error:
-            reason = (
-                str(error)
-                if isinstance(error, UnreadableJSON)
-                else "It contains a number that JSON does not allow."
-            )
+            is_explained = isinstance(error, UnreadableJSON)
+            reason = str(error) if is_explained else "It contains a number that JSON does not allow."
             failure = self._unusable(f"{method}: the answer cannot be used. {reason}", repeatable)
         else:
             if isinstance(checked, dict):
@@ -310,10 +295,9 @@ class Conversation:
                 return
             self._level = level  # Also if the server refuses, so that it is not asked at each call
             headers = {inbound.MCP_PROTOCOL_VERSION_HEADER: self.era.version}
+            # The call begins anyway.
             with contextlib.suppress(ConnectorError):
-                await self._send(
-                    "logging/setLevel", {"level": level}, {"headers": headers}, silence=LEVEL_SECONDS
-                )
+                await self._send("logging/setLevel", {"level": level}, {"headers": headers}, silence=5.0)
 
     async def _on_notify(
         self, context: DispatchContext[TransportContext], method: str, params: Mapping[str, Any] | None
@@ -332,7 +316,8 @@ class Conversation:
         try:
             answer = await self._send("server/discover", params, options, silence=seconds)
         except (Rejected, Unsupported, NotFound, InvalidAnswer, Misconfigured, SessionLost) as error:
-            if isinstance(error, Rejected) and error.details.get("status") in CREDENTIALS_REFUSED:
+            # Servers of both eras refuse credentials so.
+            if isinstance(error, Rejected) and error.details.get("status") in (401, 403):
                 raise
             return None
         except Unreachable as error:
@@ -373,7 +358,7 @@ def _envelope(version: str, offered: Mapping[str, Any] | None = None) -> dict[st
     return {
         f"{ENVELOPE}protocolVersion": version,
         f"{ENVELOPE}clientInfo": CLIENT_INFO,
-        f"{ENVELOPE}clientCapabilities": {**OUR_CAPABILITIES, **(offered or {})},
+        f"{ENVELOPE}clientCapabilities": {"extensions": {TASKS_EXTENSION: {}}, **(offered or {})},
     }
 
 

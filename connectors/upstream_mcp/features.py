@@ -21,22 +21,17 @@ from connectors.definitions import (
     runs_as_script,
 )
 from connectors.errors import InvalidAnswer, NotFound, Rejected, Unsupported
-from connectors.formats.json import TooDeep
+from connectors.formats.json import TooDeep, as_object
 from connectors.protocol import Completion, GivenInput, RunCaller
 from connectors.simplified import walk_listing
 from connectors.upstream_mcp.run_callers import Questions
 from connectors.upstream_mcp.session import McpSession
 
-ID_KEYS: Mapping[FeatureKind, str] = {
-    FeatureKind.PROMPT: "name",
-    FeatureKind.RESOURCE: "uri",
-    FeatureKind.TEMPLATE: "uriTemplate",
-}
 MOST_LISTED = 1_000  # Of each kind
-LISTS = {  # The capability, the method and the key of its answer
-    FeatureKind.PROMPT: ("prompts", "prompts/list", "prompts"),
-    FeatureKind.RESOURCE: ("resources", "resources/list", "resources"),
-    FeatureKind.TEMPLATE: ("resources", "resources/templates/list", "resourceTemplates"),
+LISTS = {  # The capability, the method, the key of its answer, and that of an entry's identifier
+    FeatureKind.PROMPT: ("prompts", "prompts/list", "prompts", "name"),
+    FeatureKind.RESOURCE: ("resources", "resources/list", "resources", "uri"),
+    FeatureKind.TEMPLATE: ("resources", "resources/templates/list", "resourceTemplates", "uriTemplate"),
 }
 RESOURCE_NOT_FOUND = -32002  # Of handshake versions; later ones use -32602
 
@@ -50,16 +45,15 @@ class ServerFeatures:
     async def list_features(self) -> AsyncGenerator[FeatureDefinition | RejectedDefinition]:
         """The first MOST_LISTED of each kind; a rejected entry reports that there are more."""
         capabilities = (await self._session.era()).capabilities
-        for kind, (capability, method, key) in LISTS.items():
-            if capability in capabilities:
+        for kind in LISTS:
+            if LISTS[kind][0] in capabilities:
                 # A server with resources need not know of templates.
                 with suppress(Unsupported):
-                    async for item in self._list_kind(kind, method, key):
+                    async for item in self._list_kind(kind):
                         yield item
 
-    async def _list_kind(
-        self, kind: FeatureKind, method: str, key: str
-    ) -> AsyncGenerator[FeatureDefinition | RejectedDefinition]:
+    async def _list_kind(self, kind: FeatureKind) -> AsyncGenerator[FeatureDefinition | RejectedDefinition]:
+        _, method, key, _ = LISTS[kind]
         listed = walk_listing(
             lambda cursor, _: self._session.page(method, key, cursor),
             listing=f"The server's answer to {method}",
@@ -93,20 +87,17 @@ class ServerFeatures:
         """Empty if the server does not support completion."""
         if "completions" not in (await self._session.era()).capabilities:
             return Completion()
-        reference = (
-            {"type": "ref/prompt", "name": identifier}
-            if kind is FeatureKind.PROMPT
-            else {"type": "ref/resource", "uri": identifier}
-        )
+        reference = {"type": "ref/resource", "uri": identifier}
+        if kind is FeatureKind.PROMPT:
+            reference = {"type": "ref/prompt", "name": identifier}
         params: dict[str, Any] = {"ref": reference, "argument": {"name": argument, "value": typed}}
         if given:
             params["context"] = {"arguments": dict(given)}
         answer = await self._session.request("completion/complete", params)
-        found = answer.get("completion")
-        values = found.get("values") if isinstance(found, dict) else None
-        if not isinstance(found, dict) or not isinstance(values, list):
+        found = as_object(answer.get("completion"))
+        values, total = found.get("values"), found.get("total")
+        if not isinstance(values, list):
             raise InvalidAnswer("The server's answer to completion/complete has no array of values.")
-        total = found.get("total")
         return Completion(
             values=[value for value in values if isinstance(value, str)],
             total=total if isinstance(total, int) and total >= 0 else None,
@@ -149,7 +140,7 @@ def _parse(raw: Any, kind: FeatureKind, *, position: int) -> FeatureDefinition |
     if not isinstance(raw, dict):
         return not_an_object(raw, position=position)
     given = {key: value for key, value in raw.items() if value is not None}
-    identifier, name = given.get(ID_KEYS[kind]), given.get("name")
+    identifier, name = given.get(LISTS[kind][3]), given.get("name")
     if isinstance(raw, TooDeep):
         reason = TOO_DEEP
     else:

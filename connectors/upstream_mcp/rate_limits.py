@@ -9,13 +9,7 @@ from typing import Any
 
 from loguru import logger
 
-from connectors.formats.json import (
-    TooDeep,
-    UnreadableJSON,
-    is_nested_deeper,
-    parse_listing,
-    parse_top_level,
-)
+from connectors.formats.json import TooDeep, UnreadableJSON, is_nested_deeper, parse_listing, parse_top_level
 
 NOTIFICATIONS_AT_ONCE, NOTIFICATIONS_PER_SECOND = 500, 50
 """Per stream; more are dropped unread. Progress is reported about once a second anyway."""
@@ -23,7 +17,6 @@ MESSAGES_AT_ONCE, MESSAGES_PER_SECOND = 5_000, 1_000  # Per stream; one more end
 NOTIFICATION = re.compile(rb'"method"\s*:\s*"notifications/')
 ANSWER = re.compile(rb'"(result|error)"\s*:')
 END_OF_EVENT = re.compile(rb"\r\n\r\n|\n\n|\r\r")
-LONGEST_END = 4
 MAX_DEPTH = 150  # The SDK's parser stops at 200
 CUT = "workflow-catalogue/cut"  # Marks a tool that lost the parts that are nested too deep
 
@@ -115,7 +108,7 @@ class Events:
         self._gate = FloodGate()
 
     def feed(self, chunk: bytes) -> bytes:
-        searched_to = max(0, len(self.rest) - LONGEST_END)
+        searched_to = max(0, len(self.rest) - 4)  # An end may have begun in the chunk before
         self.rest += chunk
         admitted, begin = bytearray(), 0
         while found := END_OF_EVENT.search(self.rest, max(begin, searched_to)):

@@ -28,12 +28,10 @@ PAGE = re.compile(r"https?://([a-z0-9.-]+|\[[0-9a-f:.]+\])(:\d+)?([/?#][!-~]*)?"
 FOR_CALLERS = {"tools/call", "prompts/get", "resources/read", "completion/complete"}
 MOST_AT_ONCE = 10
 MOST_BYTES = 100_000  # Of all questions of a round
-NOT_ASKED: dict[str, Any] = {"action": "cancel"}  # Of an elicitation that no user has seen
 CANNOT_ANSWER = "The tool asks for input during the call, which its caller's client cannot provide."
 LOG_MESSAGE = "notifications/message"
 MESSAGES_AT_ONCE, MESSAGES_PER_SECOND = 100, 20  # Passed on to one call; more are dropped
 LONGEST_DATA = 5_000  # Characters of JSON
-LONGEST_LOGGER = 200
 
 
 def _call_id_in(params: Mapping[str, Any]) -> str:
@@ -77,7 +75,7 @@ class Questions:
         is_too_large = len(json.dumps(params)) > MOST_BYTES
         if caller is None or is_too_large or not self._can_answer(caller, method, params):
             if method == "elicitation/create":
-                return NOT_ASKED
+                return {"action": "cancel"}  # No user has seen it
             raise MCPError(METHOD_NOT_FOUND, f"The client of this caller does not support {method[:100]}.")
         asked = {name: value for name, value in params.items() if name != "_meta"}
         result = (await caller.ask({"0": {"method": method, "params": asked}}))["0"]
@@ -160,7 +158,7 @@ class CallLogs:
         data, logger = params.get("data"), params.get("logger")
         if len(text := json.dumps(data, ensure_ascii=False)) > LONGEST_DATA:
             data = shorten(data if isinstance(data, str) else text, LONGEST_DATA)
-        name = shorten(printable(logger), LONGEST_LOGGER) if isinstance(logger, str) else ""
+        name = shorten(printable(logger), 200) if isinstance(logger, str) else ""
         caller.log(LogMessage(level=params["level"], data=data, logger=name))
 
     def _find(self, params: Mapping[str, Any], *, take: bool = False) -> RunCaller | None:

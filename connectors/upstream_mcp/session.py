@@ -29,13 +29,10 @@ from connectors.upstream_mcp.run_callers import Questions
 from telemetry.traces import begin_apart
 
 CLOSING_SECONDS = 10.0
-LAST_WORDS_SECONDS = 1.0
 FIRST_PAUSE_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 300.0
 REFUSED = 100  # Failures that lead to the longest pause
 OpenTransport = Callable[[], Transport]
-FIRST_BACKOFF_SECONDS = 0.5
-LONGEST_BACKOFF_SECONDS = 60.0
 LONG_ENOUGH_SECONDS = 30.0
 FREE_ATTEMPTS = 2
 
@@ -97,7 +94,7 @@ class McpSession:
                     )
                 except (Unreachable, OutcomeUnknown) as error:
                     if owned.task is not None and owned.conversation.ended.is_set():
-                        await asyncio.wait({owned.task}, timeout=LAST_WORDS_SECONDS)
+                        await asyncio.wait({owned.task}, timeout=1.0)
                         error.message += self._explain()
                     raise
                 except SessionLost:
@@ -155,9 +152,14 @@ class McpSession:
 
     @asynccontextmanager
     async def _conversation(self) -> AsyncGenerator["_Owned"]:
+        """Raises Unreachable during a backoff."""
         owned = self._current
         if owned is None or owned.is_over:
-            owned = self._current = self._begin()
+            if self._closed:
+                raise Unreachable("The connection to the MCP server was closed.")
+            self._backoff.check()
+            owned = self._current = _Owned()
+            owned.task = asyncio.create_task(self._own(owned))
         owned.users += 1
         try:
             await asyncio.shield(owned.ready)
@@ -166,15 +168,6 @@ class McpSession:
             owned.users -= 1
             if owned in self._retired and not owned.users:
                 owned.end.set()
-
-    def _begin(self) -> "_Owned":
-        """Raises Unreachable during a backoff."""
-        if self._closed:
-            raise Unreachable("The connection to the MCP server was closed.")
-        self._backoff.check()
-        owned = _Owned()
-        owned.task = asyncio.create_task(self._own(owned))
-        return owned
 
     def retire(self) -> None:
         """Use another conversation for later requests; pending ones still get their answers."""
@@ -310,8 +303,5 @@ class Backoff:
             return
         self._in_a_row += 1
         if self._in_a_row > FREE_ATTEMPTS:
-            self._not_before = time.monotonic() + backoff_seconds(
-                self._in_a_row - FREE_ATTEMPTS - 1,
-                first=FIRST_BACKOFF_SECONDS,
-                longest=LONGEST_BACKOFF_SECONDS,
-            )
+            pause = backoff_seconds(self._in_a_row - FREE_ATTEMPTS - 1, first=0.5, longest=60.0)
+            self._not_before = time.monotonic() + pause

@@ -34,8 +34,6 @@ ID_AT_START = re.compile(rb'\A\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?' + ID +
 ID_AT_END = re.compile(ID + rb"\}\s*\Z")
 EXIT_SECONDS = 2.0  # After its input closes, and again after SIGTERM
 STDERR_SECONDS = 0.5
-LOGGED_CHARACTERS = 500
-LOGGED_LINES_A_MINUTE = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +171,7 @@ async def _read_stderr(
     lines, logged, since = _Lines(CHUNK_BYTES), 0, time.monotonic()
 
     def readable(line: bytes) -> str:
-        return shorten(printable(redactor.text(line.decode("utf-8", "replace"))), LOGGED_CHARACTERS)
+        return shorten(printable(redactor.text(line.decode("utf-8", "replace"))), 500)
 
     while chunk := await process.stderr.read(CHUNK_BYTES):
         if time.monotonic() - since > 60:
@@ -182,7 +180,7 @@ async def _read_stderr(
         for line in lines.feed(chunk):
             if isinstance(line, bytes) and line.strip():
                 last = line
-                if logged < LOGGED_LINES_A_MINUTE:
+                if logged < 100:  # A minute
                     logged += 1
                     logger.debug("MCP server {}: {}", process.pid, readable(line))
         if last:

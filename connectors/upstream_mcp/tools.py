@@ -17,8 +17,6 @@ from connectors.upstream_mcp.conversation import TASKS_EXTENSION, Era
 from connectors.upstream_mcp.rate_limits import CUT
 from connectors.upstream_mcp.session import McpSession
 
-KEPT_MILLISECONDS = 86_400_000  # A task's requested lifetime, for fetching its result
-INPUT_SECONDS = 5.0  # For the request for input, its refusal and the task's next state
 INVALID_PARAMS = -32602
 STATES = {
     "working": RunState.RUNNING,
@@ -48,7 +46,7 @@ def prepare_call(
     for key in ("requests", "tools", "call"):
         calls = calls.get(key) if isinstance(calls, dict) else None
     if not era.is_modern and calls is not None and needed.get("task") is True:
-        parameters["task"] = {"ttl": KEPT_MILLISECONDS}
+        parameters["task"] = {"ttl": 86_400_000}  # Milliseconds in which its result can be fetched
     headers = {tuple(path): token for path, token in needed.get("headers", [])}
     return parameters, mcp_param_headers(headers, arguments)
 
@@ -154,7 +152,8 @@ class ServerTasks:
             failed = replace(snapshot, state=RunState.FAILED, error=NEEDS_INPUT, progress_message="")
             return replace(failed, depends_on_arguments=False)
         try:
-            answer = await self._ask("tasks/result", task_id, seconds=INPUT_SECONDS)
+            # In this time, input is requested and refused, and the task has its next state.
+            answer = await self._ask("tasks/result", task_id, seconds=5.0)
         except (Unreachable, Rejected):
             return replace(snapshot, progress_message=NEEDS_INPUT)
         return read_result(answer)
@@ -224,13 +223,15 @@ def read_result(answer: dict[str, Any]) -> RunSnapshot:
     described = ", ".join(f"{count} {kind}" for kind, count in kinds)
     has_structure = "structuredContent" in answer
     output = answer["structuredContent"] if has_structure else text or described
+    as_text = output if isinstance(output, str) else json.dumps(output, ensure_ascii=False)
+    repeats_output = has_structure and blocks == [{"type": "text", "text": as_text}]
     failed = answer.get("isError") is True
     return RunSnapshot(
         state=RunState.FAILED if failed else RunState.COMPLETED,
         output=output if has_structure or not failed else None,
         error=(shorten_error(text) or NO_REASON) if failed else "",
         # Without structured content the blocks are the result, and the output repeats their text.
-        content=blocks if failed or not has_structure or blocks != _as_text(output) else None,
+        content=None if repeats_output and not failed else blocks,
         # The output and the content hold the rest.
         raw={key: value for key, value in answer.items() if key not in ("content", "structuredContent")}
         | {"contentTypes": [block["type"] for block in blocks]},
@@ -246,8 +247,3 @@ def _problem_of(blocks: Any) -> str:
         if block["type"] == "text" and not isinstance(block.get("text"), str):
             return "its content has a text block without text"
     return ""
-
-
-def _as_text(output: Any) -> list[dict[str, Any]]:
-    text = output if isinstance(output, str) else json.dumps(output, ensure_ascii=False)
-    return [{"type": "text", "text": text}]
