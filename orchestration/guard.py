@@ -181,29 +181,18 @@ def check_proposal(proposal: Proposal, tools: Mapping[str, Workflow]) -> Approve
     if (workflow := tools.get(proposal.tool or "")) is None:
         named = f"{proposal.tool[:SHOWN_NAME]!r} is" if proposal.tool else "No tool was named, and that is"
         raise ProposalRefused(f"{named} none of the tools of this request: {', '.join(tools)}.")
-    if is_http_tool(workflow):
-        return _check_http(proposal, workflow)
-    if proposal.http_request is not None:
+    tool, written = _HttpTool(workflow) if is_http_tool(workflow) else None, proposal.http_request
+    if tool is None and written is not None:
         raise ProposalRefused(f"{workflow.tool_name} is not an HTTP tool: leave out http_request.")
-    arguments = _checked(workflow, proposal.arguments or {})
-    return Approved(workflow=workflow, arguments=arguments, http_spec=None, reason=proposal.reason)
-
-
-def _check_http(proposal: Proposal, workflow: Workflow) -> Approved:
-    tool = _HttpTool(workflow)
-    arguments = _checked(workflow, proposal.arguments or {})
-    http_spec = tool.build(arguments)
-    if proposal.http_request is not None:
-        tool.compare(proposal.http_request, arguments)
-    return Approved(workflow=workflow, arguments=arguments, http_spec=http_spec, reason=proposal.reason)
-
-
-def _checked(workflow: Workflow, arguments: dict[str, Any]) -> dict[str, Any]:
-    checked = check_arguments(workflow.offered_input_schema, arguments)
+    checked = check_arguments(workflow.offered_input_schema, proposal.arguments or {})
     if checked.problems:
         listed = "; ".join(map(str, checked.problems))
         raise ProposalRefused(f"The arguments for {workflow.tool_name} are not valid: {listed}.")
-    return checked.arguments
+    arguments = checked.arguments
+    http_spec = None if tool is None else tool.build(arguments)
+    if tool is not None and written is not None:
+        tool.compare(written, arguments)
+    return Approved(workflow=workflow, arguments=arguments, http_spec=http_spec, reason=proposal.reason)
 
 
 class _HttpTool:

@@ -31,7 +31,6 @@ from telemetry import metrics
 SchemaFormat = Literal["json_schema", "object_schema", "json_object", "text"]
 FORMATS: tuple[SchemaFormat, ...] = ("json_schema", "object_schema", "json_object", "text")
 """The strictest first. `object_schema` is for older servers of llama.cpp."""
-LimitName = Literal["max_tokens", "max_completion_tokens", ""]
 
 ABOUT_FORMAT = re.compile(
     r"response_?format|json_?schema|json_?object|structured|grammar|guided", re.IGNORECASE
@@ -162,16 +161,13 @@ def _parse(body: bytes) -> _Completion:
     try:
         return _Completion.model_validate(value)
     except ValidationError:
-        raise _no_completion(value) from None
-
-
-def _no_completion(value: Any) -> ModelError:
-    """Some servers report errors with a success status."""
-    words = shorten(words_in(value.get("error")), LONGEST_WORDS) if isinstance(value, dict) else ""
-    if words:
-        return ModelError(f"The model server reports an error: {words}", problem=ModelProblem.REFUSED)
-    sentence = "The model server's answer has no choices. Check OPENAI_BASE_URL, or try again."
-    return ModelError(sentence, problem=ModelProblem.EMPTY)
+        # Some servers report errors with a success status.
+        words = shorten(words_in(value.get("error")), LONGEST_WORDS) if isinstance(value, dict) else ""
+        problem, sentence = ModelProblem.REFUSED, f"The model server reports an error: {words}"
+        if not words:
+            problem = ModelProblem.EMPTY
+            sentence = "The model server's answer has no choices. Check OPENAI_BASE_URL, or try again."
+        raise ModelError(sentence, problem=problem) from None
 
 
 def _failure(choice: _Choice, text: str, answer_tokens: int) -> tuple[ModelProblem, str] | None:
@@ -195,7 +191,7 @@ def _failure(choice: _Choice, text: str, answer_tokens: int) -> tuple[ModelProbl
 class Dialect:
     format: SchemaFormat = "json_schema"
     temperature: bool = True
-    limit: LimitName = "max_tokens"
+    limit: Literal["max_tokens", "max_completion_tokens", ""] = "max_tokens"
     """Newer servers refuse `max_tokens`; older ones ignore its successor silently."""
 
     def parameters(self, schema: dict[str, Any] | None, *, answer_tokens: int) -> dict[str, Any]:
@@ -461,7 +457,9 @@ class _Question:
             answer = await self._attempt(dialect)
             if 200 <= answer.status < 300:
                 break
-            if (plainer := self._fallbacks(dialect, answer)) is not None:
+            words = words_of_refusal(answer.body, self.wanted)
+            plainer = dialect.fallback_for(answer.status, words, asks_for_json=self.schema is not None)
+            if plainer is not None:
                 # A refusal that names no parameter may be transient: try once more before falling back.
                 if plainer.is_named or asked_the_same_again:
                     dialect = plainer.dialect
@@ -494,10 +492,6 @@ class _Question:
             cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
             return _Answer(NOT_CONNECTED, failure=transport.failure_reason(cause, self.wanted.limits))
         return _Answer(raw.status_code, raw.content)
-
-    def _fallbacks(self, dialect: Dialect, answer: _Answer) -> Fallback | None:
-        words = words_of_refusal(answer.body, self.wanted)
-        return dialect.fallback_for(answer.status, words, asks_for_json=self.schema is not None)
 
     async def _wait_or_give_up(self, answer: _Answer, repeated: int) -> None:
         """Raises ModelError if a retry is of no use or too late."""

@@ -329,7 +329,7 @@ def describe_page(request: HttpRequest, execution: Execution) -> dict[str, Any]:
             *_metadata_facts(payload),
         ],
         "events": _timeline(execution),
-        "timeline_note": _removed(execution.events_pruned_at) if execution.events_pruned_at else "",
+        "timeline_note": removal_note(execution.events_pruned_at) if execution.events_pruned_at else "",
         "payloads": _shown_payloads(execution, payload),
     }
 
@@ -520,13 +520,13 @@ def _timeline(execution: Execution) -> dict[str, Any]:
     return table(("When", "What", "Details"), rows)
 
 
-def _removed(moment: Any) -> SafeString:
+def removal_note(moment: Any) -> SafeString:
     return format_html("Removed by the retention policy: {}.", exactly(moment))
 
 
 def _shown_payloads(execution: Execution, payload: ExecutionPayload | None) -> list[Titled]:
     if execution.payload_pruned_at is not None:
-        return [("Input, output and responses", _removed(execution.payload_pruned_at))]
+        return [("Input, output and responses", removal_note(execution.payload_pruned_at))]
     if payload is None:
         return []
     cut = {entry["payload"]: entry["bytes"] for entry in payload.cut}
