@@ -26,7 +26,7 @@ from uuid import UUID
 from django.conf import settings
 from django.contrib.auth import get_user_model
 from django.db import connection, transaction
-from django.db.models import BooleanField, Q
+from django.db.models import BooleanField, Q, QuerySet
 from django.db.models.expressions import RawSQL
 from django.urls import reverse
 from django.utils import timezone
@@ -353,13 +353,8 @@ def _outdate(approval: Approval, execution: Execution) -> bool:
 
 def _close(approval: Approval, execution: Execution, how: Approval.State, outcome: str) -> None:
     # What somebody else changed stays unproven.
-    proof = None if approval.is_proven else approval.proof or ""
-    approval.state, approval.outcome, approval.decided_at, approval.proof = (
-        how,
-        outcome,
-        timezone.now(),
-        proof,
-    )
+    approval.proof = None if approval.is_proven else approval.proof or ""
+    approval.state, approval.outcome, approval.decided_at = how, outcome, timezone.now()
     approval.save(update_fields=["state", "outcome", "decided_at", "proof"])
     _announce(approval, execution, ApprovalNotice.Kind.DECIDED)
 
@@ -411,7 +406,7 @@ def cancel_unapproved(execution: Execution, *, by: str) -> bool:
 def end_expired() -> int:
     """Returns how many were ended."""
     due = Approval.objects.waiting().filter(expires_at__lte=timezone.now())
-    return _sweep(list(due.order_by("expires_at").values_list("pk", flat=True)[:SWEPT_AT_ONCE]), _expire)
+    return _sweep(due.order_by("expires_at"), _expire)
 
 
 def end_outdated() -> int:
@@ -421,16 +416,15 @@ def end_outdated() -> int:
     known = Workflow.objects.select_related("source").in_bulk([key for key, _ in pairs if key])
     contents = {key: content_of(workflow) for key, workflow in known.items()}
     outdated = {(key, content) for key, content in pairs if contents.get(key) != content}
-    ended = 0
-    for key, content in outdated:
-        theirs = waiting.filter(execution__workflow=key, content=content)
-        ended += _sweep(list(theirs.values_list("pk", flat=True)[:SWEPT_AT_ONCE]), _outdate)
-    return ended
+    return sum(
+        _sweep(waiting.filter(execution__workflow=key, content=content), _outdate)
+        for key, content in outdated
+    )
 
 
-def _sweep(keys: Iterable[Any], end: Callable[[Approval, Execution], bool]) -> int:
+def _sweep(due: QuerySet[Approval], end: Callable[[Approval, Execution], bool]) -> int:
     ended = 0
-    for key in keys:
+    for key in list(due.values_list("pk", flat=True)[:SWEPT_AT_ONCE]):
         with transaction.atomic():
             # The next sweep checks one that is being decided at this moment.
             locked = Approval.objects.select_for_update(skip_locked=True, of=("self",)).filter(pk=key).first()
@@ -474,8 +468,7 @@ def begin_if_approved(execution: Execution) -> bool:
 
 def lacks_approval(execution: Execution) -> bool:
     """Whether a start that may have been sent must not be repeated."""
-    is_there = _refresh_workflow(execution) is not None
-    return not is_there or bool(_find_fault(execution, execution.known_workflow))
+    return _refresh_workflow(execution) is None or bool(_find_fault(execution, execution.known_workflow))
 
 
 RULES = """
@@ -535,8 +528,8 @@ def _find_fault(execution: Execution, workflow: Workflow) -> str | Need | None:
 def _ask_again(execution: Execution, workflow: Workflow, need: Need) -> None:
     binding = bind(workflow, execution.payload.input, execution.caller)
     if execution.hold_for_approval(" ".join(need.reasons), approval_hash=binding.digest):
-        users = get_user_model().objects.filter(pk=execution.payload.metadata.get(ASKED_BY))
-        request_approval(execution, need, binding, users.values_list("pk", flat=True).first())
+        user = get_user_model().objects.filter(pk=execution.payload.metadata.get(ASKED_BY)).first()
+        request_approval(execution, need, binding, None if user is None else user.pk)
 
 
 def describe_wait(execution: Execution) -> str:

@@ -185,14 +185,9 @@ def why_not_now(execution: Execution, kind: InteractionKind) -> str:
     """Why the execution's state rules it out; empty if it does not."""
     if execution.state == State.UNCONFIRMED:
         return "It is not known whether it is running; an administrator must find out."
-    if not execution.run_id:
-        return _why_no_run(execution)
-    if kind == InteractionKind.SIGNAL and execution.is_settled:
-        return f"It is {execution.get_state_display()} and no longer accepts signals."
-    return ""
-
-
-def _why_no_run(execution: Execution) -> str:
+    if execution.run_id:
+        is_too_late = kind == InteractionKind.SIGNAL and execution.is_settled
+        return f"It is {execution.get_state_display()} and no longer accepts signals." if is_too_late else ""
     if execution.is_queued:
         return "It waits in the queue and has not been started; try again when it runs."
     if execution.is_unapproved:

@@ -50,20 +50,17 @@ MINUTE = timedelta(seconds=60)
 def admit(tight: queue.Limits, place: queue.Place, caller: Caller) -> bool:
     """In the transaction that records it: True: admitted, False: queued. Raises Busy."""
     queue.lock_admissions()
-    if queue.has_room(tight) and _nobody_was_first(tight):
+    has_room = queue.has_room(tight)
+    if has_room and Execution.objects.queued().exists():
+        # They get a slot that has just become free before this one.
+        _, is_more = queue.admit_batch()
+        has_room = not is_more and queue.has_room(tight)
+    if has_room:
         remembered.take(place)
         return True
     _check_queue(caller)
     queue.expected.add(tight)
     return False
-
-
-def _nobody_was_first(tight: queue.Limits) -> bool:
-    """Queued executions get a slot that has just become free before this one."""
-    if not Execution.objects.queued().exists():
-        return True
-    _, is_more = queue.admit_batch()
-    return not is_more and queue.has_room(tight)
 
 
 class _Remembered:

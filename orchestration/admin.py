@@ -73,6 +73,7 @@ STATE_BADGES = {
 }
 NARROWEST = 0.5  # Percent, to keep short stages visible
 TRY_IT = "admin:orchestration_workflowrequest_try_it"
+PROGRESS = "admin:orchestration_workflowrequest_progress"
 NO_MODEL = (
     "No language model is configured, so requests cannot be answered. Set OPENAI_MODEL to the model's "
     "name, OPENAI_API_KEY, and OPENAI_BASE_URL for a server other than OpenAI's; then restart the product."
@@ -401,10 +402,7 @@ class TryItMixin(ButtonsMixin):
             "input_classes": " ".join(widgets.BASE_INPUT_CLASSES),
             "checkbox_classes": " ".join(widgets.CHECKBOX_CLASSES),
             "problems": problems,
-            "progress": reverse(
-                "admin:orchestration_workflowrequest_progress",
-                args=[uuid.uuid4() if record is None else record.pk],
-            ),
+            "progress": reverse(PROGRESS, args=[uuid.uuid4() if record is None else record.pk]),
             "no_model": "" if settings.CATALOGUE.openai_model else NO_MODEL,
             "may_run": may_run(request),
             **({} if record is None else describe_request(request, record)),

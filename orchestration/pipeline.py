@@ -290,7 +290,7 @@ class Pipeline:
             selection.rounds, ", once its first proposal was sent back"
         )
         message, spec = f"{self._tool}{how}", approved.http_spec
-        found = {
+        found: dict[str, Any] = {
             "selected_tool": self._tool,
             "reason": approved.reason,
             "arguments": approved.arguments,

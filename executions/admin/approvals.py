@@ -77,7 +77,6 @@ STATE_BADGES = {
     Approval.State.OUTDATED: "",
 }
 CALLER_GONE = "The caller left without an answer. An approved call runs all the same."
-UNITS = {"1": "minutes", "60": "hours", "1440": "days"}
 
 
 class TimeForm(forms.Form):
@@ -90,7 +89,7 @@ class TimeForm(forms.Form):
     )
     unit = forms.ChoiceField(
         label="Unit",
-        choices=list(UNITS.items()),
+        choices=[("1", "minutes"), ("60", "hours"), ("1440", "days")],
         widget=UnfoldAdminSelectWidget(attrs={"aria-label": "Unit"}),
     )
 
@@ -205,9 +204,7 @@ class ApprovalAdmin(PanelOnlyMixin, DecisionsMixin):
         is_open = obj.is_waiting and obj.expires_at > timezone.now() and _may_decide(request)
         return {
             "headline": [
-                side_by_side(
-                    [badge(obj.get_state_display(), STATE_BADGES[Approval.State(obj.state)]), *_gone(obj)]
-                ),
+                side_by_side([self.state_shown(obj), *_gone(obj)]),
                 paragraphs(obj.outcome or obj.reason),
             ],
             "facts": _facts(request, obj, execution, payload),
@@ -237,9 +234,8 @@ class ApprovalAdmin(PanelOnlyMixin, DecisionsMixin):
         if request.method != "POST":
             return HttpResponseNotAllowed(["POST"])
         answer = HttpResponseRedirect(reverse("admin:executions_approval_change", args=[key]))
-        form: forms.Form = {"approve_for": TimeForm, "refuse": RefusalForm}.get(name, forms.Form)(
-            request.POST
-        )
+        kind = {"approve_for": TimeForm, "refuse": RefusalForm}.get(name, forms.Form)
+        form: forms.Form = kind(request.POST)
         if not form.is_valid():
             for field, problems in form.errors.items():
                 label = form.fields[field].label
@@ -325,10 +321,7 @@ def _shown_past(past: Past) -> dict[str, Any]:
         [ago(run.created_at), state_badge(run), run.caller_name or run.caller, duration(run.duration_ms)]
         for run in past.last
     ]
-    return {
-        "told": told,
-        "table": table(("When", "State", "Caller", "Took"), rows),
-    }
+    return {"told": told, "table": table(("When", "State", "Caller", "Took"), rows)}
 
 
 class StandingFilter(OptionsFilter):
@@ -389,9 +382,5 @@ class StandingApprovalAdmin(DecisionsMixin):
 
     def panel(self, request: HttpRequest, obj: StandingApproval) -> dict[str, Any]:
         state = badge("valid", "success") if obj.is_valid else badge("ended")
-        return {
-            "headline": [
-                side_by_side([state, f"{counted(obj.used_by.count(), 'call')} used this approval."])
-            ],
-            "facts": [],
-        }
+        used = f"{counted(obj.used_by.count(), 'call')} used this approval."
+        return {"headline": [side_by_side([state, used])], "facts": []}

@@ -111,7 +111,10 @@ class WaitingPlaces:
     @contextmanager
     def one_for(self, caller: str) -> Iterator[bool]:
         """Returns whether there was a place, which is held for the block."""
-        has_place = self._take(caller)
+        with self._turn:
+            has_place = self._taken.total() < MOST and self._taken[caller] < MOST_OF_ONE
+            if has_place:
+                self._taken[caller] += 1
         try:
             yield has_place
         finally:
@@ -120,13 +123,6 @@ class WaitingPlaces:
                     self._taken[caller] -= 1
                     if not self._taken[caller]:
                         del self._taken[caller]
-
-    def _take(self, caller: str) -> bool:
-        with self._turn:
-            has_place = self._taken.total() < MOST and self._taken[caller] < MOST_OF_ONE
-            if has_place:
-                self._taken[caller] += 1
-        return has_place
 
 
 waiting_places = WaitingPlaces()
