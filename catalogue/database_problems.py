@@ -32,6 +32,7 @@ PROBLEMS = (  # In the words of SQLite, PostgreSQL and libpq; what they mean, an
     ("too many|connection slots", "the server has no connection left", "See its max_connections."),
     ("starting up|shutting down", "the server is starting or stopping", "Try again in a moment."),
     ("disk is full", "the disk is full", "Make space on the disk."),
+    ("disk I/O", "the disk is full or broken", "Look for space on it, and for errors in the system's log."),
     ("readonly", "it is read-only", "Make the file and its folder writable for this user."),
 )
 

@@ -2,7 +2,7 @@
 BEGIN TRANSACTION;
 CREATE TABLE "audit_entry" ("id" integer NOT NULL PRIMARY KEY AUTOINCREMENT, "at" datetime NOT NULL, "kind" varchar(10) NOT NULL, "event" varchar(40) NOT NULL, "actor" varchar(255) NOT NULL, "actor_name" varchar(255) NOT NULL, "address" varchar(100) NOT NULL, "client" varchar(255) NOT NULL, "door" varchar(20) NOT NULL, "subject" varchar(255) NOT NULL, "subject_name" varchar(255) NOT NULL, "outcome" varchar(20) NOT NULL, "details" text NOT NULL, "key" varchar(80) NULL, "segment" bigint unsigned NULL CHECK ("segment" >= 0), "proof" varchar(150) NULL, CONSTRAINT "one_audit_entry_per_record" UNIQUE ("key"));
 CREATE TABLE "audit_progress" ("id" smallint unsigned NOT NULL PRIMARY KEY CHECK ("id" >= 0), "gathered" text NOT NULL, "rechecked_at" datetime NULL, CONSTRAINT "one_audit_progress" CHECK ("id" = 1));
-INSERT INTO "audit_progress" VALUES(1,'{"call": "{now}", "began": "{now}", "history": "{now}"}','{now}');
+INSERT INTO "audit_progress" VALUES(1,'{"call": "{now}", "began": "{now}"}',NULL);
 CREATE TABLE "audit_segment" ("number" bigint unsigned NOT NULL PRIMARY KEY CHECK ("number" >= 0), "kind" varchar(10) NOT NULL, "sealed_at" datetime NOT NULL, "newest_at" datetime NOT NULL, "entries" integer unsigned NOT NULL CHECK ("entries" >= 0), "root" varchar(64) NOT NULL, "previous" varchar(64) NOT NULL, "digest" varchar(64) NOT NULL, "seal" varchar(64) NOT NULL, "seal_key" varchar(16) NOT NULL, "leaves" text NOT NULL, "pruned_at" datetime NULL);
 CREATE TABLE "auth_group" ("id" integer NOT NULL PRIMARY KEY AUTOINCREMENT, "name" varchar(150) NOT NULL UNIQUE);
 INSERT INTO "auth_group" VALUES(1,'Viewer');

@@ -438,11 +438,11 @@ def revoke_standing(key: int, *, by: str) -> bool:
     """The next call needs a new approval. False if it was already revoked or has expired."""
     valid = StandingApproval.objects.filter(StandingApproval.valid_now(), pk=key)
     with transaction.atomic():
-        binding = valid.values_list("binding", flat=True).first()
+        marks = [standing.mark for standing in valid]
         if not valid.update(revoked_at=timezone.now(), revoked_by=by[:150]):
             return False
         told = {"subject": f"executions.standingapproval:{key}", "outcome": "revoked"}
-        record(Kind.APPROVAL, "approval.revoked", actor_name=by, **told, binding=binding)
+        record(Kind.APPROVAL, "approval.revoked", actor_name=by, **told, of=marks)
     return True
 
 

@@ -13,9 +13,14 @@ def adopt(apps, schema_editor):
 
 
 def adopt_once(app_config, **_):
+    from audit.models import Entry
     from audit.sealing import renew_proofs, seal
+    from catalogue.models import HistoryEntry
+    from executions.models import Execution
 
-    if app_config.label == "executions" and post_migrate.disconnect(dispatch_uid=NAME):
+    if app_config.label != "executions" or not post_migrate.disconnect(dispatch_uid=NAME):
+        return
+    if any(model.objects.exists() for model in (Entry, HistoryEntry, Execution)):
         renew_proofs(adopts=True)
         seal(adopts=True)
 

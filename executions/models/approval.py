@@ -9,7 +9,7 @@ from django.db import models
 from django.db.models import Q
 from django.utils import timezone
 
-from audit.models import Entry, Proven
+from audit.models import Entry, Proven, as_text
 from catalogue.models import Workflow
 
 
@@ -159,10 +159,14 @@ class StandingApproval(Proven):
         return Q(revoked_at=None, until__gt=timezone.now())
 
     @property
+    def mark(self) -> str:
+        """The same for a copy."""
+        return f"{self.binding} {as_text(self.granted_at)}"
+
+    @property
     def was_revoked(self) -> bool:
         """As the audit has it; also of the row that this one is a copy of."""
-        ours = Q(subject=f"executions.standingapproval:{self.pk}")
-        ours |= Q(details__contains=self.binding, at__gte=self.granted_at)
+        ours = Q(subject=f"executions.standingapproval:{self.pk}") | Q(details__contains=self.mark)
         return Entry.objects.filter(ours, event="approval.revoked").exists()
 
     @property

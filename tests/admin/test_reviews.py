@@ -398,8 +398,8 @@ def test_changes_of_one_kind_are_found_and_accepted_together(
     assert "report_1" not in text_of(admin_client.get(list_url(Review), {"only": "description"}))
     assert "[argument-text]" in run(capsys) and "To review: 3." in run(capsys)
     assert "To review: 2." in run(capsys, "--only", "tags")
-    assert "Accepted: 2." in run(capsys, "--only", "tags", "--accept", "*")
+    assert "Accepted: 2." in run(capsys, "--only", "tags", "--accept", "*", "--yes")
     both = ("--only", "description", "--only", "argument-text")
-    assert "Accepted: 1." in run(capsys, *both, "--accept", "*")
+    assert "Accepted: 1." in run(capsys, *both, "--accept", "*", "--yes")
     with pytest.raises(CommandError, match="invalid choice"):
         run(capsys, "--only", "words")

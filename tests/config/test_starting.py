@@ -192,6 +192,7 @@ def test_a_process_whose_database_server_is_away_says_so_at_its_start(
     ("words", "cause"),
     [
         ("database or disk is full", "the disk is full"),
+        ("disk I/O error", "the disk is full or broken"),
         ("attempt to write a readonly database", "it is read-only"),
         ("file is not a database", "file is not a database"),
     ],
