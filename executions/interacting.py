@@ -16,7 +16,7 @@ from catalogue.connections import connector_for
 from catalogue.database import run_in_database
 from catalogue.interactions import DeclaredInteraction, InteractionKind, interactions_of
 from catalogue.naming import find_similar_names
-from catalogue.schemas import ArgumentProblem, CheckedArguments, check_arguments
+from catalogue.schemas import ArgumentProblem, check_arguments
 from connectors.errors import ConnectorError, InvalidAnswer, Misconfigured, OutcomeUnknown, Unreachable
 from connectors.protocol import Capabilities
 from executions.advancing import advance_and_release, begin, hold_and_read
@@ -163,7 +163,12 @@ async def _admit(
         raise UnknownInteraction(execution, kind, name, list(declared))
     if why_not := why_not_now(execution, kind):
         raise NotNow(why_not)
-    checked = _check(wanted, arguments)
+    try:
+        json.dumps(arguments, allow_nan=False)
+    except ValueError:
+        problem = ArgumentProblem("", "JSON has no infinite numbers and no NaN")
+        raise UnfitArguments(wanted, [problem]) from None
+    checked = check_arguments(wanted.schema, arguments)
     if checked.problems:
         raise UnfitArguments(wanted, checked.problems)
     return execution, checked.arguments
@@ -197,15 +202,6 @@ def why_not_now(execution: Execution, kind: InteractionKind) -> str:
     if execution.cached_at is not None:
         return "It was answered from the result cache, without a run."
     return f"It is {execution.get_state_display()} and never ran."
-
-
-def _check(wanted: DeclaredInteraction, arguments: dict[str, Any]) -> CheckedArguments:
-    try:
-        json.dumps(arguments, allow_nan=False)
-    except ValueError:
-        problem = ArgumentProblem("", "JSON has no infinite numbers and no NaN")
-        return CheckedArguments(arguments, [problem])
-    return check_arguments(wanted.schema, arguments)
 
 
 def _check_answer(value: Any) -> None:

@@ -380,12 +380,6 @@ def _record_with_approval(
     joins = request.may_reattach and workflow.reattach and not request.idempotency_key
     if joins and (waiting := approvals.find_waiting(binding, request.caller)) is not None:
         return waiting
-    return _record_unapproved(request, workflow, digest, need, binding)
-
-
-def _record_unapproved(
-    request: StartRequest, workflow: Workflow, digest: str, need: approvals.Need, binding: approvals.Binding
-) -> Execution:
     with transaction.atomic():
         approvals.check_room(request.caller)
         execution = new_execution(

@@ -120,13 +120,11 @@ def describe_input(record: WorkflowRequest) -> list[Titled]:
         return [("", removal_note(record.payload_pruned_at))]
     names = [str(name) for name in record.tool_ids]
     more = f"and {len(names) - SHOWN_TOOLS:,} more" if len(names) > SHOWN_TOOLS else ""
+    tools = rendering.side_by_side([*map(rendering.chip, names[:SHOWN_TOOLS]), more])
     texts = [
         ("", rendering.text_block(record.instructions)),
         ("How to phrase the answer", _as_text(record.format_instructions)),
-        (
-            "Tools that the model may use",
-            rendering.side_by_side([*map(rendering.chip, names[:SHOWN_TOOLS]), more]),
-        ),
+        ("Tools that the model may use", tools),
     ]
     return [(title, shown) for title, shown in texts if shown]
 

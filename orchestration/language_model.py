@@ -283,8 +283,12 @@ class ModelSettings:
             raise _not_configured(
                 "OPENAI_API_KEY cannot be used: it must consist of printable ASCII characters."
             )
+        try:
+            base_url = normalise_base_url(configured.openai_base_url)
+        except ValueError as error:
+            raise _not_configured(f"OPENAI_BASE_URL cannot be used. {error}") from None
         return cls(
-            base_url=_base_url(configured.openai_base_url),
+            base_url=base_url,
             api_key=SecretStr(key),
             model=model,
             seconds=configured.model_timeout,
@@ -394,13 +398,6 @@ class _BoundedBody(httpx2.AsyncByteStream):
 
     async def aclose(self) -> None:
         await self._received.aclose()
-
-
-def _base_url(text: str) -> str:
-    try:
-        return normalise_base_url(text)
-    except ValueError as error:
-        raise _not_configured(f"OPENAI_BASE_URL cannot be used. {error}") from None
 
 
 def _not_configured(sentence: str) -> ModelError:
@@ -513,7 +510,9 @@ class _Question:
             sentence = f"The model server cannot be reached: {answer.failure}. Check OPENAI_BASE_URL."
             return ModelError(sentence, problem=ModelProblem.UNREACHABLE)
         if answer.status == 429 or answer.wait is not None:
-            return busy(answer.wait)
+            wait = None if answer.wait is None else max(1, round(answer.wait))
+            sentence = f"The model server is busy. Try again {'later' if wait is None else f'in {wait} s'}."
+            return ModelError(sentence, problem=ModelProblem.BUSY, retry_after=wait)
         return refusal(answer.status, answer.body, self.wanted)
 
 
@@ -529,13 +528,6 @@ def refusal(status: int, body: bytes, wanted: ModelSettings) -> ModelError:
     problem, sentence = _meaning(status, words, wanted) if has_quota else (ModelProblem.UNUSABLE, USED_UP)
     quoted = f" It says: {words}" if words and status not in (401, 403) else ""
     return ModelError(sentence + quoted, problem=problem)
-
-
-def busy(seconds: float | None) -> ModelError:
-    wait = None if seconds is None else max(1, round(seconds))
-    when = "later" if wait is None else f"in {wait} s"
-    sentence = f"The model server is busy. Try again {when}."
-    return ModelError(sentence, problem=ModelProblem.BUSY, retry_after=wait)
 
 
 def _meaning(status: int, words: str, wanted: ModelSettings) -> tuple[ModelProblem, str]:

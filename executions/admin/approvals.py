@@ -202,6 +202,10 @@ class ApprovalAdmin(PanelOnlyMixin, DecisionsMixin):
         execution = Execution.objects.select_related("workflow__source").get(pk=obj.pk)
         payload = ExecutionPayload.objects.filter(pk=obj.pk).first()
         is_open = obj.is_waiting and obj.expires_at > timezone.now() and _may_decide(request)
+        decisions = [
+            [ago(one.at), one.user_name, _answer(one.verdict, one.minutes), paragraphs(one.words)]
+            for one in obj.decisions.all()
+        ]
         return {
             "headline": [
                 side_by_side([self.state_shown(obj), *_gone(obj)]),
@@ -212,13 +216,7 @@ class ApprovalAdmin(PanelOnlyMixin, DecisionsMixin):
             if payload is None or payload.input is None
             else pretty_json(payload.input, uncut=True),
             "past": _shown_past(read_past(execution)),
-            "decisions": table(
-                ("When", "Who", "Answer", "Words"),
-                [
-                    [ago(one.at), one.user_name, _answer(one.verdict, one.minutes), paragraphs(one.words)]
-                    for one in obj.decisions.all()
-                ],
-            ),
+            "decisions": table(("When", "Who", "Answer", "Words"), decisions),
             "is_open": is_open,
             "is_gone": execution.is_unanswered,
             "is_own": is_own_call(obj, execution, request.user),
@@ -281,6 +279,8 @@ def _facts(
     caller = show_caller(request, key=execution.caller, name=execution.caller_name)
     waits = show_wait(execution) or "the caller can ask for the result"
     standing = approval.standing
+    earlier = "" if standing is None else link(standing, "executions_standingapproval_change", standing.pk)
+    record = link_if_allowed(request, "its record", "executions_execution_change", execution.pk)
     return [
         ("Workflow", workflow),
         ("Source", execution.source_name),
@@ -294,19 +294,8 @@ def _facts(
         ("Requested", exactly(approval.requested_at)),
         ("Expires" if approval.is_waiting else "Would have expired", exactly(approval.expires_at)),
         ("Decided", exactly(approval.decided_at) if approval.decided_at else ""),
-        (
-            "Earlier approval",
-            "" if standing is None else link(standing, "executions_standingapproval_change", standing.pk),
-        ),
-        (
-            "Execution",
-            side_by_side(
-                [
-                    state_badge(execution),
-                    str(link_if_allowed(request, "its record", "executions_execution_change", execution.pk)),
-                ]
-            ),
-        ),
+        ("Earlier approval", earlier),
+        ("Execution", side_by_side([state_badge(execution), str(record)])),
     ]
 
 

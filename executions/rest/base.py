@@ -295,18 +295,15 @@ class ResolveSerializer(StrictSerializer):
     )
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        problems: dict[str, str] = {}
         if attrs["run_id"] and not attrs["ran"]:
-            raise serializers.ValidationError(
-                {"run_id": "Omit the run id for an execution that did not run."}
-            )
-        if attrs["output"] is not None and not attrs["ran"]:
-            raise serializers.ValidationError(
-                {"output": "Omit the output for an execution that did not run."}
-            )
-        if attrs["output"] is not None and attrs["run_id"]:
-            raise serializers.ValidationError(
-                {"output": "Omit the output: the engine has the output of this run."}
-            )
+            problems["run_id"] = "Omit the run id for an execution that did not run."
+        elif attrs["output"] is not None and not attrs["ran"]:
+            problems["output"] = "Omit the output for an execution that did not run."
+        elif attrs["output"] is not None and attrs["run_id"]:
+            problems["output"] = "Omit the output: the engine has the output of this run."
+        if problems:
+            raise serializers.ValidationError(problems)
         return attrs
 
 
