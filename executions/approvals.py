@@ -138,10 +138,8 @@ def _hash(parts: Any) -> str:
 def find_standing(binding: Binding, need: Need) -> StandingApproval | None:
     """One that as many people gave as are needed now."""
     valid = StandingApproval.objects.filter(StandingApproval.valid_now(), binding=binding.digest)
-    for standing in valid.filter(approvers__gte=need.approvers).order_by("-until"):
-        if standing.is_proven and not standing.was_revoked:
-            return standing
-    return None
+    given = valid.filter(approvers__gte=need.approvers).order_by("-until")
+    return next((one for one in given if one.is_proven and not one.was_revoked), None)
 
 
 def find_waiting(binding: Binding, caller: Caller) -> Execution | None:

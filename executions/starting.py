@@ -239,10 +239,9 @@ def _answer_or_find(
 
 
 def _answer_or_record(request: StartRequest, workflow: Workflow, digest: str, holder: str) -> Execution:
-    if workflow.may_need_approval:
-        need = approvals.find_need(workflow, request.arguments)
-        if need is not None:
-            return _record_with_approval(request, workflow, digest, holder, need)
+    need = approvals.find_need(workflow, request.arguments) if workflow.may_need_approval else None
+    if need is not None:
+        return _record_with_approval(request, workflow, digest, holder, need)
     is_cached = workflow.effective_cache_seconds is not None
     if is_cached and (answered := answer_from_cache(request, workflow, digest=digest)) is not None:
         return answered
