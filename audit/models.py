@@ -74,6 +74,13 @@ class Proven(models.Model):
     def is_proven(self) -> bool:
         return is_proof(self.proof or "", self._proven())
 
+    def save_proven(self, **changes: Any) -> None:
+        """Change columns that the proof covers. What somebody else changed stays unproven."""
+        proof = None if self.is_proven else self.proof or ""
+        for name, value in {**changes, "proof": proof}.items():
+            setattr(self, name, value)
+        self.save(update_fields=[*changes, "proof"])
+
     def _proven(self) -> dict[str, Any]:
         """The database has not given the number yet when the proof is made."""
         left_out = {"id", "proof", *self.may_change}

@@ -215,7 +215,7 @@ def decide(
         approval, execution = _lock(key)
         if approval.is_waiting and _refresh_workflow(execution) is not None:
             need = find_need(execution.known_workflow, execution.payload.input)
-            _change(approval, approvers_needed=1 if need is None else need.approvers)
+            approval.save_proven(approvers_needed=1 if need is None else need.approvers)
         if (refusal := _why_not_now(approval, execution, user, verdict)) is None:
             _take(approval, execution, user, verdict, words, minutes)
     # After the commit, which records the end of a call that is too late.
@@ -349,16 +349,8 @@ def _outdate(approval: Approval, execution: Execution) -> bool:
 
 
 def _close(approval: Approval, execution: Execution, how: Approval.State, outcome: str) -> None:
-    _change(approval, state=how, outcome=outcome, decided_at=timezone.now())
+    approval.save_proven(state=how, outcome=outcome, decided_at=timezone.now())
     _announce(approval, execution, ApprovalNotice.Kind.DECIDED)
-
-
-def _change(approval: Approval, **changes: Any) -> None:
-    # What somebody else changed stays unproven.
-    changes["proof"] = None if approval.is_proven else approval.proof or ""
-    for name, value in changes.items():
-        setattr(approval, name, value)
-    approval.save(update_fields=list(changes))
 
 
 def _announce(approval: Approval, execution: Execution, kind: ApprovalNotice.Kind) -> None:

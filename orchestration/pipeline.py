@@ -412,9 +412,11 @@ def settle_requests() -> None:
     """End requests whose run has ended, and begin to format the responses of some. Called by the schedule
     and before each read, so that a status is not behind its run."""
     records.settle_with_runs()
-    unformatted = records.unformatted().select_related(*records.WITH_RUN).order_by("created_at")
-    for request in unformatted[:FORMATTED_AT_ONCE]:
-        start_in_background_loop(_begin_late(request))
+    unformatted = records.unformatted().order_by("created_at")
+    # By key first: a list, which calls this, must not read the long texts of records.
+    for key in unformatted.values_list("pk", flat=True)[:FORMATTED_AT_ONCE]:
+        for request in unformatted.select_related(*records.WITH_RUN).filter(pk=key):
+            start_in_background_loop(_begin_late(request))
 
 
 async def _begin_late(request: WorkflowRequest) -> None:

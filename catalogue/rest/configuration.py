@@ -294,7 +294,10 @@ class SettingsViewSet(ApiViewSet[ProductSettings]):
         if phrases:
             self.record(f"Changed {'; '.join(phrases)}.", row)
         for model, values in rows.items():
-            changed = model._default_manager.update_or_create(pk=row_of(model).pk, defaults=values)[0]
+            changed = row_of(model)
+            for name, value in values.items():
+                setattr(changed, name, value)
+            changed.save()
             self.record(f"Changed {', '.join(values)}.", changed)
         return Response(_settings(request))
 

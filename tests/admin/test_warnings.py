@@ -142,7 +142,7 @@ def test_words_mark_and_do_not_hide_where_new_workflows_are_enabled(engine: Engi
 def test_an_upgrade_marks_what_was_listed_before(poisoned: Workflow) -> None:
     """H7"""
     Workflow.objects.update(warning="")
-    import_module("catalogue.migrations.0002_workflow_warning").mark_known(apps, None)
+    import_module("catalogue.migrations.0021_workflow_warning").mark_known(apps, None)
     marked = Workflow.objects.exclude(warning="").get()
     assert (marked.pk, marked.warning) == (poisoned.pk, poisoned.warning)
 

@@ -22,7 +22,7 @@ from catalogue.curation import override_workflow
 from catalogue.history import command, record_change
 from catalogue.models import HistoryEntry, Workflow
 from catalogue.product_settings import change_settings, remembered, settings_row
-from executions.approvals import decide, revoke_standing, why_not_approved
+from executions.approvals import decide, lacks_approval, revoke_standing
 from executions.models import Approval, Execution, Retention, StandingApproval
 from executions.starting import create_execution
 from tests.audit.opened import opened_audit
@@ -472,9 +472,9 @@ def test_a_copy_of_a_period_that_was_revoked_allows_no_call(
 
 def test_a_forged_approval_starts_nothing(approvals: list[Execution], people: list[User]) -> None:
     approved, _, waiting, *_ = approvals
-    assert why_not_approved(approved) == ""
+    assert not lacks_approval(approved)
     sql(f"{APPROVAL} state = 'approved' WHERE state = 'waiting'")
-    assert "not started" in why_not_approved(waiting)
+    assert lacks_approval(waiting)
 
 
 def test_a_forged_decision_does_not_count(approvals: list[Execution], people: list[User]) -> None:
@@ -496,9 +496,9 @@ def test_an_approval_that_was_changed_while_it_waited_starts_nothing(
 ) -> None:
     """Nor does the product vouch for it as it is decided."""
     waiting = approvals[2]
-    sql(f"{APPROVAL} approvers_needed = 1 WHERE state = 'waiting'")
+    sql(f"{APPROVAL} reason = '' WHERE state = 'waiting'")
     decide(waiting.pk, user=people[1], verdict="approve")
-    assert "not started" in why_not_approved(Execution.objects.get(pk=waiting.pk))
+    assert lacks_approval(Execution.objects.get(pk=waiting.pk))
     assert verified()
 
 
@@ -526,9 +526,9 @@ def test_all_that_happens_holds_also_with_another_key(
     call_command("rotate_secret_key", stdout=StringIO())
     settings.SECRET_KEY_FALLBACKS = []
     assert verified() == ""
-    assert why_not_approved(approved) == ""
+    assert not lacks_approval(approved)
     decide(waiting.pk, user=people[1], verdict="approve")
-    assert why_not_approved(Execution.objects.get(pk=waiting.pk)) == ""
+    assert not lacks_approval(Execution.objects.get(pk=waiting.pk))
     assert ask(1).state == "pending", "the approval for a period is still valid"
     for user in people:
         user.delete()
