@@ -67,21 +67,17 @@ async def advance(execution: Execution, *, waited_for: bool = False) -> None:
     """Do the next step; with `waited_for`, poll as often as the engine allows."""
     step = "poll" if execution.state == State.RUNNING else "start"
     with traces.step(f"{step} {execution.tool_name}", execution=execution.pk):
-        await _advance(execution, waited_for=waited_for)
-
-
-async def _advance(execution: Execution, *, waited_for: bool) -> None:
-    try:
-        if execution.workflow is None:
-            await run_in_database(_record_deleted_workflow, execution)
-        elif execution.state == State.PENDING:
-            await start(execution)
-        elif execution.state == State.STARTING:
-            await start_again(execution)
-        elif execution.state == State.RUNNING:
-            await follow(execution, waited_for=waited_for)
-    except Exception:  # noqa: BLE001 - it is logged
-        await record_bug(execution)
+        try:
+            if execution.workflow is None:
+                await run_in_database(_record_deleted_workflow, execution)
+            elif execution.state == State.PENDING:
+                await start(execution)
+            elif execution.state == State.STARTING:
+                await start_again(execution)
+            elif execution.state == State.RUNNING:
+                await follow(execution, waited_for=waited_for)
+        except Exception:  # noqa: BLE001 - it is logged
+            await record_bug(execution)
 
 
 async def advance_and_release(execution: Execution, *, waited_for: bool = False) -> None:

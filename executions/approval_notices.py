@@ -115,15 +115,11 @@ def _send(notice: ApprovalNotice) -> bool:
     notice.save(update_fields=["sent_at", "error"])
     if notice.attempts > 1:
         _log_of(notice, "sent").warning("{} was sent at attempt {:,}", notice, notice.attempts)
-        _repeat_soon(notice.channel)
+        # The server works again. Not those that another worker may be sending.
+        now = timezone.now()
+        unsent = ApprovalNotice.objects.filter(channel=notice.channel, sent_at=None, given_up_at=None)
+        unsent.filter(next_attempt_at__gt=now + CLAIMED).update(next_attempt_at=now)
     return True
-
-
-def _repeat_soon(channel: str) -> None:
-    """The server works again. Not those that another worker may be sending."""
-    now = timezone.now()
-    unsent = ApprovalNotice.objects.filter(channel=channel, sent_at=None, given_up_at=None)
-    unsent.filter(next_attempt_at__gt=now + CLAIMED).update(next_attempt_at=now)
 
 
 def _log_of(notice: ApprovalNotice, problem: str) -> Any:

@@ -26,7 +26,7 @@ from uuid import UUID
 from django.conf import settings
 from django.contrib.auth import get_user_model
 from django.db import connection, transaction
-from django.db.models import BooleanField, Q
+from django.db.models import BooleanField, Q, QuerySet
 from django.db.models.expressions import RawSQL
 from django.urls import reverse
 from django.utils import timezone
@@ -138,10 +138,8 @@ def _hash(parts: Any) -> str:
 def find_standing(binding: Binding, need: Need) -> StandingApproval | None:
     """One that as many people gave as are needed now."""
     valid = StandingApproval.objects.filter(StandingApproval.valid_now(), binding=binding.digest)
-    for standing in valid.filter(approvers__gte=need.approvers).order_by("-until"):
-        if standing.is_proven and not standing.was_revoked:
-            return standing
-    return None
+    given = valid.filter(approvers__gte=need.approvers).order_by("-until")
+    return next((one for one in given if one.is_proven and not one.was_revoked), None)
 
 
 def find_waiting(binding: Binding, caller: Caller) -> Execution | None:
@@ -402,7 +400,7 @@ def cancel_unapproved(execution: Execution, *, by: str) -> bool:
 def end_expired() -> int:
     """Returns how many were ended."""
     due = Approval.objects.waiting().filter(expires_at__lte=timezone.now())
-    return _sweep(list(due.order_by("expires_at").values_list("pk", flat=True)[:SWEPT_AT_ONCE]), _expire)
+    return _sweep(due.order_by("expires_at"), _expire)
 
 
 def end_outdated() -> int:
@@ -412,16 +410,15 @@ def end_outdated() -> int:
     known = Workflow.objects.select_related("source").in_bulk([key for key, _ in pairs if key])
     contents = {key: content_of(workflow) for key, workflow in known.items()}
     outdated = {(key, content) for key, content in pairs if contents.get(key) != content}
-    ended = 0
-    for key, content in outdated:
-        theirs = waiting.filter(execution__workflow=key, content=content)
-        ended += _sweep(list(theirs.values_list("pk", flat=True)[:SWEPT_AT_ONCE]), _outdate)
-    return ended
+    return sum(
+        _sweep(waiting.filter(execution__workflow=key, content=content), _outdate)
+        for key, content in outdated
+    )
 
 
-def _sweep(keys: Iterable[Any], end: Callable[[Approval, Execution], bool]) -> int:
+def _sweep(due: QuerySet[Approval], end: Callable[[Approval, Execution], bool]) -> int:
     ended = 0
-    for key in keys:
+    for key in list(due.values_list("pk", flat=True)[:SWEPT_AT_ONCE]):
         with transaction.atomic():
             # The next sweep checks one that is being decided at this moment.
             locked = Approval.objects.select_for_update(skip_locked=True, of=("self",)).filter(pk=key).first()
@@ -465,8 +462,7 @@ def begin_if_approved(execution: Execution) -> bool:
 
 def lacks_approval(execution: Execution) -> bool:
     """Whether a start that may have been sent must not be repeated."""
-    is_there = _refresh_workflow(execution) is not None
-    return not is_there or bool(_find_fault(execution, execution.known_workflow))
+    return _refresh_workflow(execution) is None or bool(_find_fault(execution, execution.known_workflow))
 
 
 RULES = """
@@ -526,8 +522,8 @@ def _find_fault(execution: Execution, workflow: Workflow) -> str | Need | None:
 def _ask_again(execution: Execution, workflow: Workflow, need: Need) -> None:
     binding = bind(workflow, execution.payload.input, execution.caller)
     if execution.hold_for_approval(" ".join(need.reasons), approval_hash=binding.digest):
-        users = get_user_model().objects.filter(pk=execution.payload.metadata.get(ASKED_BY))
-        request_approval(execution, need, binding, users.values_list("pk", flat=True).first())
+        user = get_user_model().objects.filter(pk=execution.payload.metadata.get(ASKED_BY)).first()
+        request_approval(execution, need, binding, None if user is None else user.pk)
 
 
 def describe_wait(execution: Execution) -> str:

@@ -216,24 +216,17 @@ def _usage(period: Period) -> dict[str, Any]:
         "tool_tables": [
             (title, table(("Tool", "Calls", "Failed", "Median", "95th percentile"), shown))
             for title, shown in (
-                ("Slowest tools", _rows(_top(tools, lambda use: use.figures.p95_ms or 0), period)),
-                (
-                    "Tools with the most failures",
-                    _rows(_top(tools, lambda use: use.figures.failures), period),
-                ),
+                ("Slowest tools", _top(tools, period, lambda use: use.figures.p95_ms or 0)),
+                ("Tools with the most failures", _top(tools, period, lambda use: use.figures.failures)),
             )
             if shown
         ],
     }
 
 
-def _top(tools: Iterable[Use], number: Callable[[Use], int]) -> list[Use]:
-    counted = [use for use in tools if number(use)]
-    return sorted(counted, key=lambda use: (-number(use), use.name))[:SHOWN_TOOLS]
-
-
-def _rows(tools: Iterable[Use], period: Period) -> list[list[Any]]:
-    return [[use.name, *shown_figures(use.figures, period, query_of(Subject.TOOL, use))[:4]] for use in tools]
+def _top(tools: Iterable[Use], period: Period, number: Callable[[Use], int]) -> list[list[Any]]:
+    top = sorted(filter(number, tools), key=lambda use: (-number(use), use.name))[:SHOWN_TOOLS]
+    return [[use.name, *shown_figures(use.figures, period, query_of(Subject.TOOL, use))[:4]] for use in top]
 
 
 def _usage_cards(period: Period, outcomes: dict[str, int]) -> list[Card]:

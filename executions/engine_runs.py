@@ -111,13 +111,10 @@ class Traces:
     key: str  # Sent with the start; empty if the engine did not get one, or that is not known
 
 
-NO_WORKFLOW = Traces(run_may_be_named=False, run_may_be_missing=True, key="")
-
-
 async def find_traces(execution: Execution) -> Traces:
     """Does not contact the engine. Raises EngineSilent if the source's settings cannot be used."""
     if execution.workflow is None:
-        return NO_WORKFLOW
+        return Traces(run_may_be_named=False, run_may_be_missing=True, key="")
     try:
         async with connector_of(execution) as connector:
             capabilities = capabilities_of(connector, execution)

@@ -64,7 +64,14 @@ def take_delivery(source_name: str, headers: Mapping[str, str], body: bytes) -> 
         if source is None:
             raise NotProven("No source has this name.")
         end = _read(source, delivery)
-        _count(source)
+        rate = Rate(
+            key=f"webhook:{source.pk}",
+            per_minute=DELIVERIES_PER_MINUTE,
+            at_once=DELIVERIES_AT_ONCE,
+            whose=f"the webhook of {source.name}",
+        )
+        if (seconds := seconds_until_free(rate)) > 0:
+            raise TooMany(math.ceil(seconds))
         if isinstance(end, InvalidAnswer):
             raise Unreadable(end.message)
     except Refused as refused:
@@ -87,17 +94,6 @@ def _note(source: Source, name: str, at: datetime, **more: str) -> None:
     noted = getattr(source, name)
     if noted is None or noted < at - NOTED_EVERY:
         Source.objects.filter(pk=source.pk).update(**{name: at, **more})
-
-
-def _count(source: Source) -> None:
-    rate = Rate(
-        key=f"webhook:{source.pk}",
-        per_minute=DELIVERIES_PER_MINUTE,
-        at_once=DELIVERIES_AT_ONCE,
-        whose=f"the webhook of {source.name}",
-    )
-    if (seconds := seconds_until_free(rate)) > 0:
-        raise TooMany(math.ceil(seconds))
 
 
 def _read(source: Source, delivery: Delivery) -> ReportedEnd | InvalidAnswer | None:

@@ -16,7 +16,7 @@ from catalogue.connections import connector_for
 from catalogue.database import run_in_database
 from catalogue.interactions import DeclaredInteraction, InteractionKind, interactions_of
 from catalogue.naming import find_similar_names
-from catalogue.schemas import ArgumentProblem, CheckedArguments, check_arguments
+from catalogue.schemas import ArgumentProblem, check_arguments
 from connectors.errors import ConnectorError, InvalidAnswer, Misconfigured, OutcomeUnknown, Unreachable
 from connectors.protocol import Capabilities
 from executions.advancing import advance_and_release, begin, hold_and_read
@@ -163,7 +163,12 @@ async def _admit(
         raise UnknownInteraction(execution, kind, name, list(declared))
     if why_not := why_not_now(execution, kind):
         raise NotNow(why_not)
-    checked = _check(wanted, arguments)
+    try:
+        json.dumps(arguments, allow_nan=False)
+    except ValueError:
+        problem = ArgumentProblem("", "JSON has no infinite numbers and no NaN")
+        raise UnfitArguments(wanted, [problem]) from None
+    checked = check_arguments(wanted.schema, arguments)
     if checked.problems:
         raise UnfitArguments(wanted, checked.problems)
     return execution, checked.arguments
@@ -185,14 +190,9 @@ def why_not_now(execution: Execution, kind: InteractionKind) -> str:
     """Why the execution's state rules it out; empty if it does not."""
     if execution.state == State.UNCONFIRMED:
         return "It is not known whether it is running; an administrator must find out."
-    if not execution.run_id:
-        return _why_no_run(execution)
-    if kind == InteractionKind.SIGNAL and execution.is_settled:
-        return f"It is {execution.get_state_display()} and no longer accepts signals."
-    return ""
-
-
-def _why_no_run(execution: Execution) -> str:
+    if execution.run_id:
+        is_too_late = kind == InteractionKind.SIGNAL and execution.is_settled
+        return f"It is {execution.get_state_display()} and no longer accepts signals." if is_too_late else ""
     if execution.is_queued:
         return "It waits in the queue and has not been started; try again when it runs."
     if execution.is_unapproved:
@@ -202,15 +202,6 @@ def _why_no_run(execution: Execution) -> str:
     if execution.cached_at is not None:
         return "It was answered from the result cache, without a run."
     return f"It is {execution.get_state_display()} and never ran."
-
-
-def _check(wanted: DeclaredInteraction, arguments: dict[str, Any]) -> CheckedArguments:
-    try:
-        json.dumps(arguments, allow_nan=False)
-    except ValueError:
-        problem = ArgumentProblem("", "JSON has no infinite numbers and no NaN")
-        return CheckedArguments(arguments, [problem])
-    return check_arguments(wanted.schema, arguments)
 
 
 def _check_answer(value: Any) -> None:

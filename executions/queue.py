@@ -273,7 +273,12 @@ def _read_queue() -> list[Waiting]:
     """The executions that may be admitted, in order. Without joins, which make SQLite read all history."""
     in_time = Execution.objects.queued().filter(deadline_at__gt=timezone.now())
     rows = list(in_time.values_list("pk", "caller", "workflow", "door"))
-    workflows = _read_workflows({workflow for _, _, workflow, _ in rows})
+    columns = (
+        "enabled", "missing_since", "max_concurrent",
+        "source__name", "source__enabled", "source__max_concurrent",
+    )  # fmt: skip
+    read = Workflow.objects.select_related("source").only(*columns)
+    workflows = read.in_bulk({workflow for _, _, workflow, _ in rows})
     kinds = {(caller, workflow, door) for _, caller, workflow, door in rows}
     places = {
         (caller, workflow, door): Place.of(workflows[workflow], caller)
@@ -285,14 +290,6 @@ def _read_queue() -> list[Waiting]:
         for key, caller, workflow, door in rows
         if (caller, workflow, door) in places
     ]
-
-
-def _read_workflows(keys: Iterable[Any]) -> dict[Any, Workflow]:
-    columns = (
-        "enabled", "missing_since", "max_concurrent",
-        "source__name", "source__enabled", "source__max_concurrent",
-    )  # fmt: skip
-    return Workflow.objects.select_related("source").only(*columns).in_bulk(keys)
 
 
 def _end_unstartable() -> None:

@@ -13,7 +13,7 @@ addition.
 import math
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from datetime import timedelta
 
 from django.conf import settings
@@ -56,31 +56,17 @@ def rates_of(workflow: Workflow | None, caller: Caller) -> Iterator[Rate]:
     """The narrowest first, so that a caller beyond its own rate does not use up shared ones."""
     yield from caller.rates
     usual = settings.CATALOGUE
-    toolset = None if caller.toolset is None else current_catalogue().toolsets.get(caller.toolset)
-    found: Iterable[Rate | None] = (
-        rate_of(
-            f"caller:{caller.counted_as}", usual.calls_per_minute, usual.calls_at_once, whose="each caller"
-        ),
-        None
-        if toolset is None
-        else rate_of(
-            f"toolset:{toolset.toolset.pk}",
-            toolset.toolset.calls_per_minute,
-            toolset.toolset.calls_at_once,
-            whose=f"the toolset {caller.toolset}",
-        ),
-        None
-        if workflow is None
-        else rate_of(
-            f"tool:{workflow.pk}",
-            *(
-                (workflow.calls_per_minute, workflow.calls_at_once)
-                if workflow.calls_per_minute
-                else (usual.tool_calls_per_minute, usual.tool_calls_at_once)
-            ),
-            whose=workflow.tool_name,
-        ),
-    )
+    most: tuple[int | None, int | None] = (usual.calls_per_minute, usual.calls_at_once)
+    found = [rate_of(f"caller:{caller.counted_as}", *most, whose="each caller")]
+    shown = None if caller.toolset is None else current_catalogue().toolsets.get(caller.toolset)
+    if shown is not None:
+        most = (shown.toolset.calls_per_minute, shown.toolset.calls_at_once)
+        found.append(rate_of(f"toolset:{shown.toolset.pk}", *most, whose=f"the toolset {caller.toolset}"))
+    if workflow is not None:
+        most = (usual.tool_calls_per_minute, usual.tool_calls_at_once)
+        if workflow.calls_per_minute:
+            most = (workflow.calls_per_minute, workflow.calls_at_once)
+        found.append(rate_of(f"tool:{workflow.pk}", *most, whose=workflow.tool_name))
     yield from (rate for rate in found if rate is not None)
 
 

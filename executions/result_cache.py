@@ -43,7 +43,9 @@ class _Gone(Exception):
 
 def answer_from_cache(request: StartRequest, workflow: Workflow, *, digest: str) -> Execution | None:
     """A completed execution from a cached result, or None. Hits do not count towards the limits."""
-    if request.fresh or (found := _find_usable(workflow, digest)) is None:
+    found = None if request.fresh else CachedResult.find(cache_key(workflow, digest))
+    # By the present setting: a shortened time applies to results that are already cached.
+    if found is None or not found.answers(timezone.now(), seconds=workflow.effective_cache_seconds or 0):
         return None
     try:
         execution = _record_hit(request, workflow, digest, found)
@@ -52,14 +54,6 @@ def answer_from_cache(request: StartRequest, workflow: Workflow, *, digest: str)
     bound = logger.bind(execution=execution.pk, tool=request.tool_name, caller=request.caller.key)
     after_commit(lambda: bound.info("Answered from the result cache"))
     return execution
-
-
-def _find_usable(workflow: Workflow, digest: str) -> CachedResult | None:
-    found = CachedResult.find(cache_key(workflow, digest))
-    # By the present setting: a shortened time applies to results that are already cached.
-    if found is None or not found.answers(timezone.now(), seconds=workflow.effective_cache_seconds or 0):
-        return None
-    return found
 
 
 # On SQLite, what several calls record is one transaction: nothing changes in it that `found` was read in.
@@ -201,9 +195,12 @@ WHERE = "an administrator changes it under Result cache"
 
 def take_cache_settings(block: "CacheBlock", *, apply: bool) -> list[str]:
     """Apply the settings that are still the defaults. Returns notes on changes and differences."""
-    policy, notes, wanted = CachePolicy.current(), [], _wanted(block)
-    for name, value in wanted.items():
-        if (note := _settle(policy, name, value)) is not None:
+    policy, notes = CachePolicy.current(), []
+    for name, key, wanted in (
+        ("max_bytes", "maxCacheSize", block.max_cache_size),
+        ("cleanup_seconds", "cleanupInterval", block.cleanup_interval),
+    ):
+        if wanted is not None and (note := _settle(policy, name, key, math.ceil(wanted))) is not None:
             notes.append(note)
     if apply and notes:
         policy.save()
@@ -214,17 +211,7 @@ def take_cache_settings(block: "CacheBlock", *, apply: bool) -> list[str]:
     return notes
 
 
-def _wanted(block: "CacheBlock") -> dict[str, tuple[str, int]]:
-    wanted = {}
-    if block.max_cache_size is not None:
-        wanted["max_bytes"] = ("maxCacheSize", block.max_cache_size)
-    if block.cleanup_interval is not None:
-        wanted["cleanup_seconds"] = ("cleanupInterval", math.ceil(block.cleanup_interval))
-    return wanted
-
-
-def _settle(policy: CachePolicy, name: str, wanted: tuple[str, int]) -> str | None:
-    key, value = wanted
+def _settle(policy: CachePolicy, name: str, key: str, value: int) -> str | None:
     field: Any = CachePolicy._meta.get_field(name)
     unit, present = ("bytes" if name == "max_bytes" else "s"), getattr(policy, name)
     if value == present:

@@ -175,8 +175,7 @@ def _prune_timelines(ended_before: datetime) -> int:
 
 @transaction.atomic
 def _prune_discovery_runs(ended_before: datetime) -> int:
-    keys = take_batch(DiscoveryRun.objects.filter(finished_at__lt=ended_before))
-    if keys:
+    if keys := take_batch(DiscoveryRun.objects.filter(finished_at__lt=ended_before)):
         DiscoveryRun.objects.filter(pk__in=keys).delete()
     return len(keys)
 

@@ -50,20 +50,17 @@ MINUTE = timedelta(seconds=60)
 def admit(tight: queue.Limits, place: queue.Place, caller: Caller) -> bool:
     """In the transaction that records it: True: admitted, False: queued. Raises Busy."""
     queue.lock_admissions()
-    if queue.has_room(tight) and _nobody_was_first(tight):
+    has_room = queue.has_room(tight)
+    if has_room and Execution.objects.queued().exists():
+        # They get a slot that has just become free before this one.
+        _, is_more = queue.admit_batch()
+        has_room = not is_more and queue.has_room(tight)
+    if has_room:
         remembered.take(place)
         return True
     _check_queue(caller)
     queue.expected.add(tight)
     return False
-
-
-def _nobody_was_first(tight: queue.Limits) -> bool:
-    """Queued executions get a slot that has just become free before this one."""
-    if not Execution.objects.queued().exists():
-        return True
-    _, is_more = queue.admit_batch()
-    return not is_more and queue.has_room(tight)
 
 
 class _Remembered:
@@ -242,10 +239,9 @@ def _answer_or_find(
 
 
 def _answer_or_record(request: StartRequest, workflow: Workflow, digest: str, holder: str) -> Execution:
-    if workflow.may_need_approval:
-        need = approvals.find_need(workflow, request.arguments)
-        if need is not None:
-            return _record_with_approval(request, workflow, digest, holder, need)
+    need = approvals.find_need(workflow, request.arguments) if workflow.may_need_approval else None
+    if need is not None:
+        return _record_with_approval(request, workflow, digest, holder, need)
     is_cached = workflow.effective_cache_seconds is not None
     if is_cached and (answered := answer_from_cache(request, workflow, digest=digest)) is not None:
         return answered
@@ -383,12 +379,6 @@ def _record_with_approval(
     joins = request.may_reattach and workflow.reattach and not request.idempotency_key
     if joins and (waiting := approvals.find_waiting(binding, request.caller)) is not None:
         return waiting
-    return _record_unapproved(request, workflow, digest, need, binding)
-
-
-def _record_unapproved(
-    request: StartRequest, workflow: Workflow, digest: str, need: approvals.Need, binding: approvals.Binding
-) -> Execution:
     with transaction.atomic():
         approvals.check_room(request.caller)
         execution = new_execution(

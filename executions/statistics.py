@@ -430,7 +430,11 @@ def _recount_hour(hour: datetime) -> bool:
     if _same(counted, _ended_in(hour)):
         return False
     with transaction.atomic():
-        _lock_out_writers()
+        if connection.vendor == "postgresql":
+            # Until the transaction ends; transactions that are writing finish first.
+            with connection.cursor() as cursor:
+                table = connection.ops.quote_name(HourlyUsage._meta.db_table)
+                cursor.execute(f"LOCK TABLE {table} IN EXCLUSIVE MODE")
         ended = _ended_in(hour)
         # After reading them: it shows a removal before that.
         removed_until = StatisticsState.objects.values_list("removed_until", flat=True).first()
@@ -441,14 +445,6 @@ def _recount_hour(hour: datetime) -> bool:
         for rows in in_batches(_in_order(ended), FOLDED_AT_ONCE):
             usage.add_usage(rows)
     return True
-
-
-def _lock_out_writers() -> None:
-    """Until the transaction ends; transactions that are writing finish first."""
-    if connection.vendor == "postgresql":
-        with connection.cursor() as cursor:
-            table = connection.ops.quote_name(HourlyUsage._meta.db_table)
-            cursor.execute(f"LOCK TABLE {table} IN EXCLUSIVE MODE")
 
 
 def _ended_in(hour: datetime) -> dict[usage.Key, usage.Sums]:

@@ -16,8 +16,6 @@ from executions.wakeups import POLL_TASK
 _note_worker = at_most_every(RENEWAL_SECONDS, note_worker)
 # Seldom: workers whose clocks differ would list sources in turn.
 _correct_sources = at_most_every(300.0, discovery.correct_times)
-NOTICE_SECONDS = 20.0
-PRUNING_SECONDS = 20.0  # It occupies a thread of the worker
 
 
 @shared_task(name=POLL_TASK)
@@ -37,7 +35,7 @@ def correct_times() -> None:
 
 @shared_task(name="executions.prune_executions")
 def prune_executions() -> None:
-    retention.prune(seconds=PRUNING_SECONDS)
+    retention.prune(seconds=20.0)  # It occupies a thread of the worker.
 
 
 @shared_task(name="executions.tend_approvals")
@@ -48,7 +46,7 @@ def tend_approvals() -> None:
 
 @shared_task(name="executions.send_approval_notices")
 def send_approval_notices() -> None:
-    approval_notices.send_due(seconds=NOTICE_SECONDS)
+    approval_notices.send_due(seconds=20.0)
 
 
 @shared_task(name="executions.clean_result_cache")

@@ -156,7 +156,9 @@ class _Follower:
     async def _run(self) -> None:
         created: Execution | None = None  # If there is something to follow
         try:
-            recorded = await record_prepared(self._prepare)
+            recorded = await record_prepared(
+                lambda: partial(self._create, prepare_execution(self._request, self._holder))
+            )
             created = recorded if self._begin(recorded) else None
         except Exception as error:  # noqa: BLE001 - raised in `wait`
             self._note_failure(error)
@@ -213,9 +215,6 @@ class _Follower:
     def _outage(self) -> DatabaseOutage:
         assert self._execution is not None, "there is nothing to follow before it is created"
         return DatabaseOutage("Following the execution", execution=self._execution.pk)
-
-    def _prepare(self) -> Callable[[], Execution]:
-        return partial(self._create, prepare_execution(self._request, self._holder))
 
     def _create(self, write: Callable[[], Execution]) -> Execution:
         execution = write()

@@ -16,8 +16,7 @@ from loguru import logger
 
 from executions.models import Execution, State
 
-_Waiting = tuple[asyncio.AbstractEventLoop, asyncio.Event]
-_Places = dict[uuid.UUID, Counter[_Waiting]]
+_Places = dict[uuid.UUID, Counter[tuple[asyncio.AbstractEventLoop, asyncio.Event]]]
 _waiting: _Places = {}
 _looking_on: _Places = {}
 _changing = threading.Lock()  # A process has several event loops, each in its own thread

@@ -44,6 +44,7 @@ from connectors.http_tools.tool import HTTPRequestSpec, HTTPResponseSpec
 from executions.admin.page import (
     CreatedFilter,
     caller_of,
+    removal_note,
     show_content,
     show_request,
     show_response,
@@ -71,9 +72,8 @@ STATE_BADGES = {
     StageState.SKIPPED: "",
 }
 NARROWEST = 0.5  # Percent, to keep short stages visible
-MAY_TRY = "orchestration.add_workflowrequest"
-PROGRESS = "admin:orchestration_workflowrequest_progress"
 TRY_IT = "admin:orchestration_workflowrequest_try_it"
+PROGRESS = "admin:orchestration_workflowrequest_progress"
 NO_MODEL = (
     "No language model is configured, so requests cannot be answered. Set OPENAI_MODEL to the model's "
     "name, OPENAI_API_KEY, and OPENAI_BASE_URL for a server other than OpenAI's; then restart the product."
@@ -108,7 +108,7 @@ def describe_request(request: HttpRequest, record: WorkflowRequest) -> dict[str,
     return {
         "record": record,
         "headline": _headline(record),
-        "facts": [*_origin_facts(record), *_choice_facts(record), *_model_facts(record)],
+        "facts": _facts(record),
         "stages": [_line(record, Stage(stage), known.get(stage, {}), end) for stage in Stage.values],
         "send_form": SendForm(initial={"id": uuid.uuid4()}, auto_id=False) if can_be_sent else None,
         "cards": [(title, shown) for title, shown in _cards(request, record) if shown],
@@ -117,23 +117,14 @@ def describe_request(request: HttpRequest, record: WorkflowRequest) -> dict[str,
 
 def describe_input(record: WorkflowRequest) -> list[Titled]:
     if record.payload_pruned_at is not None:
-        return [
-            (
-                "",
-                format_html(
-                    "Removed by the retention policy: {}.", rendering.exactly(record.payload_pruned_at)
-                ),
-            )
-        ]
+        return [("", removal_note(record.payload_pruned_at))]
     names = [str(name) for name in record.tool_ids]
     more = f"and {len(names) - SHOWN_TOOLS:,} more" if len(names) > SHOWN_TOOLS else ""
+    tools = rendering.side_by_side([*map(rendering.chip, names[:SHOWN_TOOLS]), more])
     texts = [
         ("", rendering.text_block(record.instructions)),
         ("How to phrase the answer", _as_text(record.format_instructions)),
-        (
-            "Tools that the model may use",
-            rendering.side_by_side([*map(rendering.chip, names[:SHOWN_TOOLS]), more]),
-        ),
+        ("Tools that the model may use", tools),
     ]
     return [(title, shown) for title, shown in texts if shown]
 
@@ -150,29 +141,22 @@ def _headline(record: WorkflowRequest) -> list[Any]:
     return [outcome_badge(record), error, *map(rendering.paragraphs, record.warnings)]
 
 
-def _origin_facts(record: WorkflowRequest) -> Facts:
-    return [
-        ("Asked", rendering.exactly(record.created_at)),
-        ("By", f"{record.caller_name} ({record.caller})"),
-        ("Toolset", record.toolset),
-        ("Took", rendering.duration(None if record.seconds is None else round(record.seconds * 1000))),
-        ("Answer in words", "requested" if record.format_response else "not requested"),
-    ]
-
-
-def _choice_facts(record: WorkflowRequest) -> Facts:
+def _facts(record: WorkflowRequest) -> Facts:
     tool: Any = record.selected_tool
     if (workflow := current_catalogue().workflows.get(tool)) is not None:
         tool = rendering.link(tool, "catalogue_workflow_change", workflow.pk)
     execution: Any = ""
     if record.execution_id is not None:
         execution = rendering.link(record.execution_id, "executions_execution_change", record.execution_id)
-    return [("Chosen tool", tool), ("Execution", execution)]
-
-
-def _model_facts(record: WorkflowRequest) -> Facts:
     tokens = f"{record.prompt_tokens:,} read, {record.completion_tokens:,} written"
     return [
+        ("Asked", rendering.exactly(record.created_at)),
+        ("By", f"{record.caller_name} ({record.caller})"),
+        ("Toolset", record.toolset),
+        ("Took", rendering.duration(None if record.seconds is None else round(record.seconds * 1000))),
+        ("Answer in words", "requested" if record.format_response else "not requested"),
+        ("Chosen tool", tool),
+        ("Execution", execution),
         ("Model", record.model),
         ("Tokens", tokens if record.prompt_tokens or record.completion_tokens else ""),
         ("Request id", str(record.pk)),
@@ -368,7 +352,7 @@ class TryItMixin(ButtonsMixin):
         ]
 
     def has_try_it_permission(self, request: HttpRequest) -> bool:
-        return request.user.has_perm(MAY_TRY)
+        return request.user.has_perm("orchestration.add_workflowrequest")
 
     @action(description="Try a request", url_path="try", icon="chat", permissions=["try_it"])  # type: ignore[untyped-decorator]
     def try_it(self, request: HttpRequest) -> HttpResponse:

@@ -31,7 +31,6 @@ from telemetry import metrics
 SchemaFormat = Literal["json_schema", "object_schema", "json_object", "text"]
 FORMATS: tuple[SchemaFormat, ...] = ("json_schema", "object_schema", "json_object", "text")
 """The strictest first. `object_schema` is for older servers of llama.cpp."""
-LimitName = Literal["max_tokens", "max_completion_tokens", ""]
 
 ABOUT_FORMAT = re.compile(
     r"response_?format|json_?schema|json_?object|structured|grammar|guided", re.IGNORECASE
@@ -162,16 +161,13 @@ def _parse(body: bytes) -> _Completion:
     try:
         return _Completion.model_validate(value)
     except ValidationError:
-        raise _no_completion(value) from None
-
-
-def _no_completion(value: Any) -> ModelError:
-    """Some servers report errors with a success status."""
-    words = shorten(words_in(value.get("error")), LONGEST_WORDS) if isinstance(value, dict) else ""
-    if words:
-        return ModelError(f"The model server reports an error: {words}", problem=ModelProblem.REFUSED)
-    sentence = "The model server's answer has no choices. Check OPENAI_BASE_URL, or try again."
-    return ModelError(sentence, problem=ModelProblem.EMPTY)
+        # Some servers report errors with a success status.
+        words = shorten(words_in(value.get("error")), LONGEST_WORDS) if isinstance(value, dict) else ""
+        problem, sentence = ModelProblem.REFUSED, f"The model server reports an error: {words}"
+        if not words:
+            problem = ModelProblem.EMPTY
+            sentence = "The model server's answer has no choices. Check OPENAI_BASE_URL, or try again."
+        raise ModelError(sentence, problem=problem) from None
 
 
 def _failure(choice: _Choice, text: str, answer_tokens: int) -> tuple[ModelProblem, str] | None:
@@ -195,7 +191,7 @@ def _failure(choice: _Choice, text: str, answer_tokens: int) -> tuple[ModelProbl
 class Dialect:
     format: SchemaFormat = "json_schema"
     temperature: bool = True
-    limit: LimitName = "max_tokens"
+    limit: Literal["max_tokens", "max_completion_tokens", ""] = "max_tokens"
     """Newer servers refuse `max_tokens`; older ones ignore its successor silently."""
 
     def parameters(self, schema: dict[str, Any] | None, *, answer_tokens: int) -> dict[str, Any]:
@@ -287,8 +283,12 @@ class ModelSettings:
             raise _not_configured(
                 "OPENAI_API_KEY cannot be used: it must consist of printable ASCII characters."
             )
+        try:
+            base_url = normalise_base_url(configured.openai_base_url)
+        except ValueError as error:
+            raise _not_configured(f"OPENAI_BASE_URL cannot be used. {error}") from None
         return cls(
-            base_url=_base_url(configured.openai_base_url),
+            base_url=base_url,
             api_key=SecretStr(key),
             model=model,
             seconds=configured.model_timeout,
@@ -400,13 +400,6 @@ class _BoundedBody(httpx2.AsyncByteStream):
         await self._received.aclose()
 
 
-def _base_url(text: str) -> str:
-    try:
-        return normalise_base_url(text)
-    except ValueError as error:
-        raise _not_configured(f"OPENAI_BASE_URL cannot be used. {error}") from None
-
-
 def _not_configured(sentence: str) -> ModelError:
     return ModelError(sentence, problem=ModelProblem.NOT_CONFIGURED)
 
@@ -461,7 +454,9 @@ class _Question:
             answer = await self._attempt(dialect)
             if 200 <= answer.status < 300:
                 break
-            if (plainer := self._fallbacks(dialect, answer)) is not None:
+            words = words_of_refusal(answer.body, self.wanted)
+            plainer = dialect.fallback_for(answer.status, words, asks_for_json=self.schema is not None)
+            if plainer is not None:
                 # A refusal that names no parameter may be transient: try once more before falling back.
                 if plainer.is_named or asked_the_same_again:
                     dialect = plainer.dialect
@@ -495,10 +490,6 @@ class _Question:
             return _Answer(NOT_CONNECTED, failure=transport.failure_reason(cause, self.wanted.limits))
         return _Answer(raw.status_code, raw.content)
 
-    def _fallbacks(self, dialect: Dialect, answer: _Answer) -> Fallback | None:
-        words = words_of_refusal(answer.body, self.wanted)
-        return dialect.fallback_for(answer.status, words, asks_for_json=self.schema is not None)
-
     async def _wait_or_give_up(self, answer: _Answer, repeated: int) -> None:
         """Raises ModelError if a retry is of no use or too late."""
         status = answer.status
@@ -519,7 +510,9 @@ class _Question:
             sentence = f"The model server cannot be reached: {answer.failure}. Check OPENAI_BASE_URL."
             return ModelError(sentence, problem=ModelProblem.UNREACHABLE)
         if answer.status == 429 or answer.wait is not None:
-            return busy(answer.wait)
+            wait = None if answer.wait is None else max(1, round(answer.wait))
+            sentence = f"The model server is busy. Try again {'later' if wait is None else f'in {wait} s'}."
+            return ModelError(sentence, problem=ModelProblem.BUSY, retry_after=wait)
         return refusal(answer.status, answer.body, self.wanted)
 
 
@@ -535,13 +528,6 @@ def refusal(status: int, body: bytes, wanted: ModelSettings) -> ModelError:
     problem, sentence = _meaning(status, words, wanted) if has_quota else (ModelProblem.UNUSABLE, USED_UP)
     quoted = f" It says: {words}" if words and status not in (401, 403) else ""
     return ModelError(sentence + quoted, problem=problem)
-
-
-def busy(seconds: float | None) -> ModelError:
-    wait = None if seconds is None else max(1, round(seconds))
-    when = "later" if wait is None else f"in {wait} s"
-    sentence = f"The model server is busy. Try again {when}."
-    return ModelError(sentence, problem=ModelProblem.BUSY, retry_after=wait)
 
 
 def _meaning(status: int, words: str, wanted: ModelSettings) -> tuple[ModelProblem, str]:

@@ -226,14 +226,7 @@ class Pipeline:
     @classmethod
     def of_record(cls, request: WorkflowRequest) -> "Pipeline":
         caller = Caller(key=request.caller, name=request.caller_name, toolset=request.toolset or None)
-        asked = RequestInput(
-            id=request.pk,
-            user_instructions=request.instructions,
-            tool_ids=request.tool_ids,
-            caller=caller,
-            format_response=request.format_response,
-            response_format_instructions=request.format_instructions,
-        )
+        asked = RequestInput(user_instructions=request.instructions, tool_ids=request.tool_ids, caller=caller)
         pipeline = cls(asked)
         pipeline.request, pipeline._tool = request, request.selected_tool
         pipeline._warnings = list(request.warnings)
@@ -291,13 +284,18 @@ class Pipeline:
         approved = selection.approved
         if selection.rounds:
             approved = approve_anew(approved, caller=self._asked.caller)
-            selection = replace(selection, approved=approved)
         self._warnings += selection.warnings
         self._tool = approved.workflow.tool_name
         how = {0: ", as the dry run showed it", 1: ""}.get(
             selection.rounds, ", once its first proposal was sent back"
         )
-        message, found = f"{self._tool}{how}", _found_by(selection)
+        message, spec = f"{self._tool}{how}", approved.http_spec
+        found: dict[str, Any] = {
+            "selected_tool": self._tool,
+            "reason": approved.reason,
+            "arguments": approved.arguments,
+            "http_spec": None if spec is None else spec.model_dump(mode="json"),
+        }
         if self._asked.dry_run:
             self._succeed(message, **found)
         else:
@@ -327,9 +325,17 @@ class Pipeline:
     async def _put_into_words(self, raw: dict[str, Any], *, may_wait: bool = False) -> None:
         """A failure here does not fail the request (C8.4). `may_wait`: for the model's next free place."""
         state, text, message = StageState.DONE, "", ""
+        wanted, phrased = self.request.instructions, self.request.format_instructions
         try:
-            text, warnings = await format_answer(raw, self._asked, model=self._model)
-            self._warnings += warnings
+            reply = await format_response(
+                raw, instructions=wanted, format_instructions=phrased, ask=self._model.ask
+            )
+            text, removed = remove_foreign_addresses(reply.text, given=(raw, wanted, phrased))
+            if removed:
+                what = "An address was" if removed == 1 else f"{removed} addresses were"
+                self._warnings.append(
+                    f"{what} removed from formatted_response because the response does not contain it."
+                )
         except StageFailed as error:
             if may_wait and error.failure == Failure.BUSY:
                 await run_in_database(self.request.await_run, self.request.pk)
@@ -341,9 +347,8 @@ class Pipeline:
 
     def _begin_formatting(self, execution: Execution) -> dict[str, Any]:
         """Returns the response to format."""
-        self._begin(
-            Stage.RESPONSE_FORMATTING, questions=1, message=execution.state_label, execution=execution
-        )
+        message = execution.state_label
+        self._begin(Stage.RESPONSE_FORMATTING, questions=1, message=message, execution=execution)
         return records.raw_response_of(execution, of_http_tool=self.request.http_spec is not None)
 
     def _begin(
@@ -387,17 +392,6 @@ class Pipeline:
         expected = isinstance(error, StageFailed) and error.failure != Failure.INTERRUPTED
         level = "WARNING" if expected else "ERROR"
         self._bound().opt(exception=error).log(level, "A natural-language request failed: {}", error)
-
-
-def _found_by(selection: Selection) -> dict[str, Any]:
-    approved = selection.approved
-    spec = approved.http_spec
-    return {
-        "selected_tool": approved.workflow.tool_name,
-        "reason": approved.reason,
-        "arguments": approved.arguments,
-        "http_spec": None if spec is None else spec.model_dump(mode="json"),
-    }
 
 
 async def answer_request(asked: RequestInput) -> RequestOutcome:
@@ -510,7 +504,8 @@ async def format_response(
     system, user = prompt_about("")
     taken = tokens_for(len(system["content"])) + tokens_for(len(user["content"]))
     left = max(settings.CATALOGUE.model_context_tokens - taken, FEWEST_TOKENS)
-    reply = await ask(prompt_about(cut_to_tokens(_as_text(raw), left)))
+    text = raw if isinstance(raw, str) else json.dumps(raw, ensure_ascii=False, separators=(",", ":"))
+    reply = await ask(prompt_about(cut_to_tokens(text, left)))
     return replace(reply, text=shorten(reply.text, LONGEST_TEXT))
 
 
@@ -523,30 +518,6 @@ def cut_to_tokens(text: str, tokens: int) -> str:
     kept = max(most - len(note), 0)
     beginning = round(kept * SHARE_OF_BEGINNING)
     return text[:beginning] + note + text[len(text) - (kept - beginning) :]
-
-
-def _as_text(raw: Any) -> str:
-    return raw if isinstance(raw, str) else json.dumps(raw, ensure_ascii=False, separators=(",", ":"))
-
-
-async def format_answer(
-    raw_response: dict[str, Any], asked: RequestInput, *, model: MeteredModel
-) -> tuple[str, list[str]]:
-    """Text and warnings. Raises StageFailed."""
-    reply = await format_response(
-        raw_response,
-        instructions=asked.user_instructions,
-        format_instructions=asked.response_format_instructions,
-        ask=model.ask,
-    )
-    given = (raw_response, asked.user_instructions, asked.response_format_instructions)
-    text, removed = remove_foreign_addresses(reply.text, given=given)
-    return text, [_warning(removed)] if removed else []
-
-
-def _warning(removed: int) -> str:
-    what = "An address was" if removed == 1 else f"{removed} addresses were"
-    return f"{what} removed from formatted_response because the response does not contain it."
 
 
 REMOVED = "[address removed]"

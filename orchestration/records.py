@@ -85,17 +85,17 @@ class RequestOutcome:
 
     @property
     def warnings(self) -> list[str]:
-        return [*self.request.warnings, *([self._how_to_read_the_rest()] if self.goes_on else [])]
-
-    def _how_to_read_the_rest(self) -> str:
+        if not self.goes_on:
+            return [*self.request.warnings]
         execution = self.request.execution
         state = "" if execution is None else f" ({execution.state_label})"
-        return (
+        how_to_read_the_rest = (
             f"The run continues{state}, and the request ends when the run does: GET "
             f"/api/workflow-requests/{self.request.pk}/ then has the answer"
             f"{', with formatted_response' if self.request.format_response else ''}, and GET "
             f"/api/executions/{self.request.execution_id}/ the state of the run."
         )
+        return [*self.request.warnings, how_to_read_the_rest]
 
 
 class RequestRefused(Exception):

@@ -400,7 +400,10 @@ class WorkflowViewSet(ApiViewSet[WorkflowRequest]):
             demand_of_staff(request, MAY_RUN)
         with base.waiting_places.one_for(asked.caller.key) as has_place:
             if not has_place:
-                raise _too_many_wait()
+                why = "Too many requests are waiting for answers. Nothing was done."
+                busy = Refusal(status.HTTP_503_SERVICE_UNAVAILABLE, why)
+                busy.wait = RETRY_AFTER_SECONDS
+                raise busy
             try:
                 answered = run_without_connection(answer_request(asked))
             except records.RequestRefused as refused:
@@ -429,11 +432,3 @@ def _headers(
     if answered.retry_after is not None:
         headers["Retry-After"] = str(answered.retry_after)
     return headers
-
-
-def _too_many_wait() -> Refusal:
-    refusal = Refusal(
-        status.HTTP_503_SERVICE_UNAVAILABLE, "Too many requests are waiting for answers. Nothing was done."
-    )
-    refusal.wait = RETRY_AFTER_SECONDS
-    return refusal

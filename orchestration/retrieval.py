@@ -1,7 +1,7 @@
 """The first stage: the tools of a request (C1), and their description for the model (C3)."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import chain, zip_longest
@@ -115,29 +115,30 @@ def describe_likeliest(ranked: Sequence[Workflow], *, tokens: int) -> ToolContex
 
 def _entries(workflows: Sequence[Workflow], depth: _Depth, tokens: int) -> dict[str, str]:
     """By tool name, up to the first that does not fit."""
+    entries = ((workflow.tool_name, _entry(workflow, depth)) for workflow in workflows)
+    return _as_many_as_fit(entries, BETWEEN, tokens)
+
+
+def _as_many_as_fit(named: Iterable[tuple[str, str]], between: str, tokens: int) -> dict[str, str]:
     left = tokens * CHARACTERS_PER_TOKEN
-    entries: dict[str, str] = {}
-    for workflow in workflows:
-        entry = _entry(workflow, depth)
-        left -= len(entry) + len(BETWEEN)
+    fitting: dict[str, str] = {}
+    for name, text in named:
+        left -= len(text) + len(between)
         if left < 0:
             break
-        entries[workflow.tool_name] = entry
-    return entries
+        fitting[name] = text
+    return fitting
 
 
 def name_tools(ranked: Sequence[Workflow], *, tokens: int) -> dict[str, str]:
     """A line with name and title of each, by tool name, as many as fit."""
-    left = tokens * CHARACTERS_PER_TOKEN
-    lines: dict[str, str] = {}
-    for workflow in ranked:
+
+    def line_of(workflow: Workflow) -> str:
         title = "" if workflow.title == workflow.tool_name else one_line(workflow.title, LONGEST_SHOWN_TITLE)
-        line = f"{workflow.tool_name} ({title})" if title else workflow.tool_name
-        left -= len(line) + 1
-        if left < 0:
-            break
-        lines[workflow.tool_name] = line
-    return lines
+        return f"{workflow.tool_name} ({title})" if title else workflow.tool_name
+
+    lines = ((workflow.tool_name, line_of(workflow)) for workflow in ranked)
+    return _as_many_as_fit(lines, "\n", tokens)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -249,7 +250,8 @@ def _lines(place: Place, prefix: str, depth: int, detail: Detail, says_required:
 
 def _line(path: str, given: Input, detail: Detail, need: str) -> str:
     stated = _stated(given.place)
-    facts = [given.type, need, _values(stated), _default(given), *_limits(stated)]
+    default = "" if given.default is None else f"default {_as_json(given.default)}"
+    facts = [given.type, need, _values(stated), default, *_limits(stated)]
     line = f"- {path} ({', '.join(filter(None, facts))})"
     description = one_line(given.description, detail.description) if detail.description else ""
     return f"{line}: {description}" if description else line
@@ -282,10 +284,6 @@ def _values(stated: dict[str, Any]) -> str:
         return ""
     more = f" and {len(values) - MOST_VALUES} more" if len(values) > MOST_VALUES else ""
     return f"one of {' | '.join(map(_as_json, values[:MOST_VALUES]))}{more}"
-
-
-def _default(given: Input) -> str:
-    return "" if given.default is None else f"default {_as_json(given.default)}"
 
 
 def _as_json(value: Any) -> str:

@@ -77,7 +77,6 @@ STATE_BADGES = {
     Approval.State.OUTDATED: "",
 }
 CALLER_GONE = "The caller left without an answer. An approved call runs all the same."
-UNITS = {"1": "minutes", "60": "hours", "1440": "days"}
 
 
 class TimeForm(forms.Form):
@@ -90,7 +89,7 @@ class TimeForm(forms.Form):
     )
     unit = forms.ChoiceField(
         label="Unit",
-        choices=list(UNITS.items()),
+        choices=[("1", "minutes"), ("60", "hours"), ("1440", "days")],
         widget=UnfoldAdminSelectWidget(attrs={"aria-label": "Unit"}),
     )
 
@@ -203,11 +202,13 @@ class ApprovalAdmin(PanelOnlyMixin, DecisionsMixin):
         execution = Execution.objects.select_related("workflow__source").get(pk=obj.pk)
         payload = ExecutionPayload.objects.filter(pk=obj.pk).first()
         is_open = obj.is_waiting and obj.expires_at > timezone.now() and _may_decide(request)
+        decisions = [
+            [ago(one.at), one.user_name, _answer(one.verdict, one.minutes), paragraphs(one.words)]
+            for one in obj.decisions.all()
+        ]
         return {
             "headline": [
-                side_by_side(
-                    [badge(obj.get_state_display(), STATE_BADGES[Approval.State(obj.state)]), *_gone(obj)]
-                ),
+                side_by_side([self.state_shown(obj), *_gone(obj)]),
                 paragraphs(obj.outcome or obj.reason),
             ],
             "facts": _facts(request, obj, execution, payload),
@@ -215,13 +216,7 @@ class ApprovalAdmin(PanelOnlyMixin, DecisionsMixin):
             if payload is None or payload.input is None
             else pretty_json(payload.input, uncut=True),
             "past": _shown_past(read_past(execution)),
-            "decisions": table(
-                ("When", "Who", "Answer", "Words"),
-                [
-                    [ago(one.at), one.user_name, _answer(one.verdict, one.minutes), paragraphs(one.words)]
-                    for one in obj.decisions.all()
-                ],
-            ),
+            "decisions": table(("When", "Who", "Answer", "Words"), decisions),
             "is_open": is_open,
             "is_gone": execution.is_unanswered,
             "is_own": is_own_call(obj, execution, request.user),
@@ -237,9 +232,8 @@ class ApprovalAdmin(PanelOnlyMixin, DecisionsMixin):
         if request.method != "POST":
             return HttpResponseNotAllowed(["POST"])
         answer = HttpResponseRedirect(reverse("admin:executions_approval_change", args=[key]))
-        form: forms.Form = {"approve_for": TimeForm, "refuse": RefusalForm}.get(name, forms.Form)(
-            request.POST
-        )
+        kind = {"approve_for": TimeForm, "refuse": RefusalForm}.get(name, forms.Form)
+        form: forms.Form = kind(request.POST)
         if not form.is_valid():
             for field, problems in form.errors.items():
                 label = form.fields[field].label
@@ -285,6 +279,8 @@ def _facts(
     caller = show_caller(request, key=execution.caller, name=execution.caller_name)
     waits = show_wait(execution) or "the caller can ask for the result"
     standing = approval.standing
+    earlier = "" if standing is None else link(standing, "executions_standingapproval_change", standing.pk)
+    record = link_if_allowed(request, "its record", "executions_execution_change", execution.pk)
     return [
         ("Workflow", workflow),
         ("Source", execution.source_name),
@@ -298,19 +294,8 @@ def _facts(
         ("Requested", exactly(approval.requested_at)),
         ("Expires" if approval.is_waiting else "Would have expired", exactly(approval.expires_at)),
         ("Decided", exactly(approval.decided_at) if approval.decided_at else ""),
-        (
-            "Earlier approval",
-            "" if standing is None else link(standing, "executions_standingapproval_change", standing.pk),
-        ),
-        (
-            "Execution",
-            side_by_side(
-                [
-                    state_badge(execution),
-                    str(link_if_allowed(request, "its record", "executions_execution_change", execution.pk)),
-                ]
-            ),
-        ),
+        ("Earlier approval", earlier),
+        ("Execution", side_by_side([state_badge(execution), str(record)])),
     ]
 
 
@@ -325,10 +310,7 @@ def _shown_past(past: Past) -> dict[str, Any]:
         [ago(run.created_at), state_badge(run), run.caller_name or run.caller, duration(run.duration_ms)]
         for run in past.last
     ]
-    return {
-        "told": told,
-        "table": table(("When", "State", "Caller", "Took"), rows),
-    }
+    return {"told": told, "table": table(("When", "State", "Caller", "Took"), rows)}
 
 
 class StandingFilter(OptionsFilter):
@@ -389,9 +371,5 @@ class StandingApprovalAdmin(DecisionsMixin):
 
     def panel(self, request: HttpRequest, obj: StandingApproval) -> dict[str, Any]:
         state = badge("valid", "success") if obj.is_valid else badge("ended")
-        return {
-            "headline": [
-                side_by_side([state, f"{counted(obj.used_by.count(), 'call')} used this approval."])
-            ],
-            "facts": [],
-        }
+        used = f"{counted(obj.used_by.count(), 'call')} used this approval."
+        return {"headline": [side_by_side([state, used])], "facts": []}

@@ -197,10 +197,6 @@ def _shown(one: DeclaredInteraction, form: InteractionForm) -> dict[str, Any]:
     }
 
 
-# For unusable source settings: naming a run then shows why it cannot be looked up.
-UNREACHABLE = engine_runs.Traces(run_may_be_named=True, run_may_be_missing=False, key="")
-
-
 class RunIdForm(forms.Form):
     run_id = forms.CharField(
         label="Run id at the engine",
@@ -218,21 +214,18 @@ class OutputForm(forms.Form):
 
 
 def describe_resolution(execution: Execution) -> dict[str, Any]:
-    traces = _traces_of(execution)
+    # Loads all rows first: the connectors' loop cannot query.
+    at_hand = Execution.objects.select_related("workflow__source").get(pk=execution.pk)
+    try:
+        traces = run_without_connection(engine_runs.find_traces(at_hand))
+    except engine_runs.EngineSilent:
+        # The source's settings are unusable: naming a run then shows why it cannot be looked up.
+        traces = engine_runs.Traces(run_may_be_named=True, run_may_be_missing=False, key="")
     return {
         "key": traces.key,
         "run_id_form": RunIdForm() if traces.run_may_be_named else None,
         "output_form": OutputForm() if traces.run_may_be_missing else None,
     }
-
-
-def _traces_of(execution: Execution) -> engine_runs.Traces:
-    # Loads all rows first: the connectors' loop cannot query.
-    at_hand = Execution.objects.select_related("workflow__source").get(pk=execution.pk)
-    try:
-        return run_without_connection(engine_runs.find_traces(at_hand))
-    except engine_runs.EngineSilent:
-        return UNREACHABLE
 
 
 def resolve_as_said(request: HttpRequest, execution_id: str, *, ran: bool) -> tuple[Execution, str]:
@@ -244,20 +237,15 @@ def resolve_as_said(request: HttpRequest, execution_id: str, *, ran: bool) -> tu
     if run_id or "output" not in request.POST:
         started = engine_runs.resolve_as_started(execution_id, run_id, caller=caller)
         return run_without_connection(started), f"Resolved: the engine runs it as {run_id}."
-    output = _read_output(request.POST["output"])
-    resolving_it = engine_runs.resolve_as_ran(execution_id, output, caller=caller)
-    known = "its output is not known" if output is None else "with the output that you gave"
-    return run_without_connection(resolving_it), f"Resolved: it ran, {known}."
-
-
-def _read_output(written: str) -> Any:
-    if not written.strip():
-        return None
+    written = request.POST["output"]
     try:
-        return parse_json(written.encode(errors="replace"), given=True)
+        output = parse_json(written.encode(errors="replace"), given=True) if written.strip() else None
     except UnreadableJSON as error:
         why = f"The output is not valid JSON. Nothing was changed. {error}"
         raise engine_runs.ResolutionRefused(why) from None
+    resolving_it = engine_runs.resolve_as_ran(execution_id, output, caller=caller)
+    known = "its output is not known" if output is None else "with the output that you gave"
+    return run_without_connection(resolving_it), f"Resolved: it ran, {known}."
 
 
 CANCEL_MESSAGES = {
@@ -444,6 +432,8 @@ def show_engine_runs(request: HttpRequest, key: int) -> HttpResponse:
     source = get_object_or_404(Source, pk=key)
     form = RunFilterForm(request.GET)
     page, problem = _read(source, form) if form.is_valid() else (None, "")
+    asked = request.GET.copy()
+    asked["cursor"] = "" if page is None else page.next_cursor
     context = admin.site.each_context(request) | {
         "title": f"Runs at the engine: {source.name}",
         "source": source,
@@ -451,7 +441,7 @@ def show_engine_runs(request: HttpRequest, key: int) -> HttpResponse:
         "problem": problem,
         "runs": None if page is None else table(HEADERS, map(_row, page.runs)),
         "is_later_page": form.is_bound and bool(form["cursor"].value()),
-        "next_page": _address_of_next(request, page),
+        "next_page": f"?{asked.urlencode()}" if asked["cursor"] else "",
     }
     return TemplateResponse(request, "executions/admin/engine_runs.html", context)
 
@@ -462,14 +452,6 @@ def _read(source: Source, form: RunFilterForm) -> tuple[EngineRunPage | None, st
         return run_without_connection(reading), ""
     except ConnectorError as error:
         return None, error.message
-
-
-def _address_of_next(request: HttpRequest, page: EngineRunPage | None) -> str:
-    if page is None or not page.next_cursor:
-        return ""
-    asked = request.GET.copy()
-    asked["cursor"] = page.next_cursor
-    return f"?{asked.urlencode()}"
 
 
 def _row(run: EngineRun) -> list[Any]:

@@ -1,7 +1,6 @@
 import base64
 import json
 import uuid
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,9 +67,6 @@ PAYLOADS = (
     ("status_answer", "The engine's last status"),
 )
 RAW = ("start_answer", "status_answer")
-SHOWN_EVENTS = 500
-SHOWN_HASH = 12
-SHOWN_PROBLEMS = 10
 Facts = list[tuple[str, Any]]
 Titled = tuple[str, Any]
 PICTURES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})  # SVG may contain scripts
@@ -188,18 +184,14 @@ class Shown:
 
 
 def show_content(blocks: list[Any], *, whole: str = "") -> SafeString:
-    shown = list(_show_in_turn(blocks[:SHOWN_BLOCKS]))
+    shown, characters, size = list[Shown](), SHOWN_CHARACTERS, SHOWN_BYTES
+    for block in blocks[:SHOWN_BLOCKS]:
+        one = _show(block if isinstance(block, dict) else {"type": "?", "value": block}, characters, size)
+        characters -= len(one.text)
+        size -= len(one.picture) + len(one.sound)
+        shown.append(one)
     left = len(blocks) - len(shown)
     return render_to_string("executions/admin/content.html", {"blocks": shown, "left": left, "whole": whole})
-
-
-def _show_in_turn(blocks: list[Any]) -> Iterator[Shown]:
-    characters, size = SHOWN_CHARACTERS, SHOWN_BYTES
-    for block in blocks:
-        shown = _show(block if isinstance(block, dict) else {"type": "?", "value": block}, characters, size)
-        characters -= len(shown.text)
-        size -= len(shown.picture) + len(shown.sound)
-        yield shown
 
 
 def _show(block: dict[str, Any], characters: int, size: int) -> Shown:
@@ -311,9 +303,8 @@ def state_badge(execution: Execution) -> SafeString:
     shown = badge(state.label, STATE_BADGES[state])
     if execution.cached_at is None:
         return shown
-    return side_by_side(
-        [shown, badge("cached", "info", title="Answered from the result cache, without a run.")]
-    )
+    cached = badge("cached", "info", title="Answered from the result cache, without a run.")
+    return side_by_side([shown, cached])
 
 
 def describe_page(request: HttpRequest, execution: Execution) -> dict[str, Any]:
@@ -329,7 +320,7 @@ def describe_page(request: HttpRequest, execution: Execution) -> dict[str, Any]:
             *_metadata_facts(payload),
         ],
         "events": _timeline(execution),
-        "timeline_note": _removed(execution.events_pruned_at) if execution.events_pruned_at else "",
+        "timeline_note": removal_note(execution.events_pruned_at) if execution.events_pruned_at else "",
         "payloads": _shown_payloads(execution, payload),
     }
 
@@ -369,7 +360,7 @@ def _schema_violations(execution: Execution, payload: ExecutionPayload | None) -
         return ""
     if not (problems := find_argument_problems(schema, payload.output)):
         return ""
-    listed = "\n".join(problem.of("(output)") for problem in problems[:SHOWN_PROBLEMS])
+    listed = "\n".join(problem.of("(output)") for problem in problems[:10])
     by = "the API documents" if is_http_tool(workflow) else "its definition declares"
     return f"The result was delivered, but it does not match the output schema that {by}:\n{listed}"
 
@@ -424,16 +415,14 @@ def _next_step(execution: Execution) -> str:
 
 def _time_facts(execution: Execution) -> Facts:
     created, admitted = execution.created_at, execution.admitted_at
+    # Its approval sets the deadline anew.
+    has_none = execution.is_settled or execution.is_unapproved
     return [
         ("Created", exactly(created)),
         ("Left the queue", exactly(admitted) if admitted != created else ""),
         ("Accepted by the engine", exactly(execution.started_at)),
         ("Finished", exactly(execution.ended_at)),
-        # Its approval sets the deadline anew.
-        (
-            "Times out at",
-            DASH if execution.is_settled or execution.is_unapproved else exactly(execution.deadline_at),
-        ),
+        ("Times out at", DASH if has_none else exactly(execution.deadline_at)),
         ("Timeout", f"{execution.timeout_seconds} s"),
     ]
 
@@ -502,8 +491,7 @@ def _metadata_facts(payload: ExecutionPayload | None) -> Facts:
         ("Workflow version", known.get("version")),
         (
             "Workflow content",
-            content_hash
-            and format_html('<span title="{}">{}</span>', content_hash, chip(content_hash[:SHOWN_HASH])),
+            content_hash and format_html('<span title="{}">{}</span>', content_hash, chip(content_hash[:12])),
         ),
         ("Client", shown),
     ]
@@ -511,7 +499,7 @@ def _metadata_facts(payload: ExecutionPayload | None) -> Facts:
 
 def _timeline(execution: Execution) -> dict[str, Any]:
     rows = []
-    for event in execution.events.all()[:SHOWN_EVENTS]:
+    for event in execution.events.all()[:500]:
         message = event.message
         if message == execution.error and "\n" in message:
             # The page shows the whole error above; its last line says what happened.
@@ -520,13 +508,13 @@ def _timeline(execution: Execution) -> dict[str, Any]:
     return table(("When", "What", "Details"), rows)
 
 
-def _removed(moment: Any) -> SafeString:
+def removal_note(moment: Any) -> SafeString:
     return format_html("Removed by the retention policy: {}.", exactly(moment))
 
 
 def _shown_payloads(execution: Execution, payload: ExecutionPayload | None) -> list[Titled]:
     if execution.payload_pruned_at is not None:
-        return [("Input, output and responses", _removed(execution.payload_pruned_at))]
+        return [("Input, output and responses", removal_note(execution.payload_pruned_at))]
     if payload is None:
         return []
     cut = {entry["payload"]: entry["bytes"] for entry in payload.cut}

@@ -289,7 +289,6 @@ def _line(**attrs: str) -> forms.Widget:
 
 
 MAY_RUN = "executions.add_execution"
-MAY_RUN_HIDDEN = "catalogue.change_workflow"
 RUN = "admin:executions_run"
 SHOWN_RUNS = 10
 
@@ -377,7 +376,7 @@ def _start(
         door=Execution.Door.ADMIN,
         idempotency_key=f"form-{key or form.cleaned_data['key']}",
         fresh=form.cleaned_data.get("fresh", False),
-        may_be_hidden=request.user.has_perm(MAY_RUN_HIDDEN),
+        may_be_hidden=request.user.has_perm("catalogue.change_workflow"),
     )
     try:
         execution = create_execution(wanted)

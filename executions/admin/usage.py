@@ -29,7 +29,6 @@ from executions.models import HourlyUsage
 from executions.models.usage import FAILURES
 
 MAY_LOOK = "executions.view_execution"
-MAY_DISABLE = "catalogue.change_workflow"
 PAGE = "admin:executions_usage"
 UNCALLED_PAGE = "admin:executions_uncalled"
 EXECUTIONS = "executions_execution_changelist"
@@ -227,7 +226,7 @@ def show_uncalled(request: HttpRequest) -> HttpResponse:
         raise PermissionDenied
     days = next((days for days in UNCALLED_DAYS if request.GET.get("days") == str(days)), 30)
     uncalled = statistics.uncalled_workflows(days=days).select_related("source").order_by("tool_name")
-    may_disable = request.user.has_perm(MAY_DISABLE)
+    may_disable = request.user.has_perm("catalogue.change_workflow")
     if request.method == "POST":
         if not may_disable:
             raise PermissionDenied

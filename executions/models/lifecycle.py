@@ -71,11 +71,8 @@ class Execution(Transitions):
     def hold(self, *, holder: str, until: datetime) -> bool:
         """Take or renew the lease: only its `holder` contacts the engine. Not for queued executions."""
         now = timezone.now()
-        free = (
-            models.Q(lease_expires_at=None)
-            | models.Q(lease_expires_at__lt=now)
-            | models.Q(lease_holder=holder)
-        )
+        free = models.Q(lease_expires_at=None) | models.Q(lease_expires_at__lt=now)
+        free |= models.Q(lease_holder=holder)
         queued = models.Q(state=State.PENDING, admitted_at=None)
         return self._move(ACTIVE, when=free & ~queued, lease_holder=holder, lease_expires_at=until)
 
@@ -175,9 +172,7 @@ class Execution(Transitions):
     ) -> bool:
         """An unconfirmed start did happen; a timeout that has passed restarts. `started`: a late answer."""
         now = timezone.now()
-        deadline = (
-            self.deadline_at if self.deadline_at > now else now + timedelta(seconds=self.timeout_seconds)
-        )
+        restarted = now + timedelta(seconds=self.timeout_seconds)
         return self._move(
             [State.UNCONFIRMED],
             ("confirmed", f"{by}: the engine runs it as {run_id}."),
@@ -186,7 +181,7 @@ class Execution(Transitions):
             run_id=run_id,
             correlation_id="" if started is None else started.correlation_id,
             started_at=now,
-            deadline_at=deadline,
+            deadline_at=self.deadline_at if self.deadline_at > now else restarted,
             overdue_since=None,
             next_attempt_at=next_attempt_at,
             attempts=0,
@@ -404,11 +399,12 @@ class Execution(Transitions):
         payload = {"start_answer": answer} if answer else {}
         return self._finish(State.FAILED, kind=kind, why=why, payload=payload, aftermath=aftermath)
 
-    def cancel(self, why: str, *, snapshot: RunSnapshot | None = None) -> bool:
-        return self._finish(State.CANCELLED, snapshot=snapshot, kind=ErrorKind.EXECUTION, why=why)
+    def cancel(self, why: str) -> bool:
+        return self._finish(State.CANCELLED, kind=ErrorKind.EXECUTION, why=why)
 
-    def time_out(self, why: str, *, snapshot: RunSnapshot | None = None, polled: bool = False) -> bool:
-        kind = ErrorKind.TIMEOUT
+    def time_out(self, why: str, *, snapshot: RunSnapshot | None = None) -> bool:
+        # An execution that has no run id has no run to poll.
+        kind, polled = ErrorKind.TIMEOUT, bool(self.run_id)
         return self._finish(State.TIMED_OUT, snapshot=snapshot, kind=kind, why=why, polled=polled)
 
     def finish_as_reported(self, snapshot: RunSnapshot) -> bool:

@@ -111,7 +111,10 @@ class WaitingPlaces:
     @contextmanager
     def one_for(self, caller: str) -> Iterator[bool]:
         """Returns whether there was a place, which is held for the block."""
-        has_place = self._take(caller)
+        with self._turn:
+            has_place = self._taken.total() < MOST and self._taken[caller] < MOST_OF_ONE
+            if has_place:
+                self._taken[caller] += 1
         try:
             yield has_place
         finally:
@@ -120,13 +123,6 @@ class WaitingPlaces:
                     self._taken[caller] -= 1
                     if not self._taken[caller]:
                         del self._taken[caller]
-
-    def _take(self, caller: str) -> bool:
-        with self._turn:
-            has_place = self._taken.total() < MOST and self._taken[caller] < MOST_OF_ONE
-            if has_place:
-                self._taken[caller] += 1
-        return has_place
 
 
 waiting_places = WaitingPlaces()
@@ -299,18 +295,15 @@ class ResolveSerializer(StrictSerializer):
     )
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        problems: dict[str, str] = {}
         if attrs["run_id"] and not attrs["ran"]:
-            raise serializers.ValidationError(
-                {"run_id": "Omit the run id for an execution that did not run."}
-            )
-        if attrs["output"] is not None and not attrs["ran"]:
-            raise serializers.ValidationError(
-                {"output": "Omit the output for an execution that did not run."}
-            )
-        if attrs["output"] is not None and attrs["run_id"]:
-            raise serializers.ValidationError(
-                {"output": "Omit the output: the engine has the output of this run."}
-            )
+            problems["run_id"] = "Omit the run id for an execution that did not run."
+        elif attrs["output"] is not None and not attrs["ran"]:
+            problems["output"] = "Omit the output for an execution that did not run."
+        elif attrs["output"] is not None and attrs["run_id"]:
+            problems["output"] = "Omit the output: the engine has the output of this run."
+        if problems:
+            raise serializers.ValidationError(problems)
         return attrs
 
 

@@ -98,30 +98,25 @@ class AnswerSerializer(serializers.Serializer[Any]):
     answer = AnyJSONField(source="value", help_text="The run's answer.")
 
 
+INTERACTION_CODES: dict[type[Exception], int] = {
+    interacting.EngineUnavailable: status.HTTP_503_SERVICE_UNAVAILABLE,
+    interacting.SignalUncertain: status.HTTP_504_GATEWAY_TIMEOUT,
+}
+
+
 def _interact(talk: Coroutine[Any, Any, Result]) -> Result:
     try:
         return run_without_connection(talk)
     except UnknownExecution as error:
         raise NotFound(str(error)) from None
+    except interacting.UnknownInteraction as error:
+        raise Refusal.invalid(str(error), [Problem("/name", str(error))]) from None
+    except interacting.UnfitArguments as error:
+        problems = [Problem(f"/arguments{problem.path}", problem.message) for problem in error.problems]
+        raise Refusal.invalid(str(error), problems) from None
     except interacting.InteractionRefused as error:
-        raise _interaction_refusal(error) from None
-
-
-def _interaction_refusal(error: interacting.InteractionRefused) -> Refusal:
-    message = str(error)
-    match error:
-        case interacting.UnknownInteraction():
-            problems = [Problem("/name", message)]
-            return Refusal.invalid(message, problems)
-        case interacting.UnfitArguments():
-            problems = [Problem(f"/arguments{problem.path}", problem.message) for problem in error.problems]
-            return Refusal.invalid(message, problems)
-        case interacting.EngineUnavailable():
-            return Refusal(status.HTTP_503_SERVICE_UNAVAILABLE, message, kind="execution")
-        case interacting.SignalUncertain():
-            return Refusal(status.HTTP_504_GATEWAY_TIMEOUT, message, kind="execution")
-        case _:
-            return Refusal(status.HTTP_409_CONFLICT, message, kind="execution")
+        code = INTERACTION_CODES.get(type(error), status.HTTP_409_CONFLICT)
+        raise Refusal(code, str(error), kind="execution") from None
 
 
 CANCEL_CODES = {
@@ -337,8 +332,12 @@ class ExecutionViewSet(TableMixin[Execution], mixins.RetrieveModelMixin):
             resolved = _resolve(pk, asked, caller=base.caller_of(request))
         except UnknownExecution as error:
             raise NotFound(str(error)) from None
+        except engine_runs.UnknownRun as error:
+            raise Refusal.invalid(str(error), [Problem("/run_id", str(error))]) from None
+        except engine_runs.EngineSilent as error:
+            raise Refusal(status.HTTP_503_SERVICE_UNAVAILABLE, str(error), kind="execution") from None
         except engine_runs.ResolutionRefused as error:
-            raise _not_resolved(error) from None
+            raise Refusal(status.HTTP_409_CONFLICT, str(error), kind="execution") from None
         return Response(ExecutionDetailSerializer(self.get_queryset().get(pk=resolved.pk)).data)
 
     @extend_schema(
@@ -398,17 +397,6 @@ def _resolve(execution_id: str, said: dict[str, Any], *, caller: Caller) -> Exec
             engine_runs.resolve_as_started(execution_id, said["run_id"], caller=caller)
         )
     return run_without_connection(engine_runs.resolve_as_ran(execution_id, said["output"], caller=caller))
-
-
-def _not_resolved(error: engine_runs.ResolutionRefused) -> Refusal:
-    match error:
-        case engine_runs.UnknownRun():
-            problems = [Problem("/run_id", str(error))]
-            return Refusal.invalid(str(error), problems)
-        case engine_runs.EngineSilent():
-            return Refusal(status.HTTP_503_SERVICE_UNAVAILABLE, str(error), kind="execution")
-        case _:
-            return Refusal(status.HTTP_409_CONFLICT, str(error), kind="execution")
 
 
 def _start_refusal(error: StartRefused) -> Refusal:
@@ -527,8 +515,12 @@ class EngineRunViewSet(ApiViewSet[Execution]):
             page = run_without_connection(
                 list_engine_runs(found, asked.run_filter, page_size=size, cursor=cursor)
             )
+        except Rejected as error:
+            raise Refusal.invalid(error.message) from None
+        except Unsupported as error:
+            raise Refusal(status.HTTP_409_CONFLICT, error.message, kind="execution") from None
         except ConnectorError as error:
-            raise _refusal(error) from None
+            raise Refusal(status.HTTP_503_SERVICE_UNAVAILABLE, error.message, kind="execution") from None
         return Response(EngineRunPageSerializer(page).data)
 
 
@@ -539,13 +531,3 @@ def _without_blanks(parameters: QueryDict) -> QueryDict:
         if any(values):
             filled.setlist(name, [value for value in values if value])
     return filled
-
-
-def _refusal(error: ConnectorError) -> Refusal:
-    match error:
-        case Rejected():
-            return Refusal.invalid(error.message)
-        case Unsupported():
-            return Refusal(status.HTTP_409_CONFLICT, error.message, kind="execution")
-        case _:
-            return Refusal(status.HTTP_503_SERVICE_UNAVAILABLE, error.message, kind="execution")

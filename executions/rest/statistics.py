@@ -130,21 +130,16 @@ class StatisticsViewSet(ApiViewSet[HourlyUsage]):
         asked.is_valid()
         chosen: dict[str, Any] = asked.cleaned_data
         start = chosen["ended_after"] or Period.DAY.start()
-        _refuse_too_long(start, chosen["ended_before"] or timezone.now(), chosen["bucket"])
+        longest = LONGEST[chosen["bucket"]]
+        if (chosen["ended_before"] or timezone.now()) - start > longest + HOUR:
+            why = f"The period is too long: request at most {longest.days} days, or use another bucket."
+            raise Refusal.invalid(why, [Problem("?ended_after", why)])
         found = sorted(
             _rows(rows, hour_of(start), chosen["bucket"], chosen["group_by"]),
             key=lambda row: (row["time"] or start, -row["calls"], *(row[one] or "" for one in Subject)),
         )
         page = self.paginate_queryset(found)
         return self.get_paginated_response(self.get_serializer(page, many=True).data)
-
-
-def _refuse_too_long(start: datetime, end: datetime, bucket: str) -> None:
-    longest = LONGEST[bucket]
-    if end - start > longest + HOUR:
-        message = f"The period is too long: request at most {longest.days} days, or use another bucket."
-        problems = [Problem("?ended_after", message)]
-        raise Refusal.invalid(message, problems)
 
 
 def _rows(

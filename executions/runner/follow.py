@@ -369,15 +369,12 @@ def _cannot_report_runs(execution: Execution, error: ConnectorError, capabilitie
     is_doubtful = isinstance(error, Unsupported) or (
         isinstance(error, NotFound) and capabilities.status_is_optional
     )
-    return is_doubtful and execution.not_found >= FORGIVEN_NOT_FOUND and not _has_reported_runs(execution)
-
-
-def _has_reported_runs(execution: Execution) -> bool:
-    if execution.polls > execution.attempts:
-        return True
+    has_reported = execution.polls > execution.attempts
+    if not is_doubtful or execution.not_found < FORGIVEN_NOT_FOUND or has_reported:
+        return False
     source = execution.known_workflow.source
     others = Execution.objects.filter(workflow__source=source, created_at__gt=source.configured_at)
-    return others.filter(polled_at__isnull=False, poll_failure="").exclude(pk=execution.pk).exists()
+    return not others.filter(polled_at__isnull=False, poll_failure="").exclude(pk=execution.pk).exists()
 
 
 def _record_unreported(execution: Execution, error: ConnectorError) -> None:
@@ -393,8 +390,7 @@ def _record_unreported(execution: Execution, error: ConnectorError) -> None:
 
 def record_timeout(execution: Execution, fate: str, snapshot: RunSnapshot | None = None) -> None:
     why = f"It took longer than its timeout of {execution.timeout_seconds} s {fate}"
-    # An execution that has no run id has no run to poll.
-    if execution.time_out(why, snapshot=snapshot, polled=bool(execution.run_id)):
+    if execution.time_out(why, snapshot=snapshot):
         log_of(execution).warning("Execution timed out: {}", why)
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+from collections import deque
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -200,11 +201,7 @@ async def _record_failure(execution: Execution, error: ConnectorError, *, unsure
     again_at, too_late = next_try_after(execution, error), _why_too_late(execution, error)
     attempts_left = execution.attempts < settings.CATALOGUE.retry_attempts
     worth_it = attempts_left and not too_late and isinstance(error, Unreachable | OutcomeUnknown)
-    postponed: dict[str, Any] = {
-        "next_attempt_at": again_at,
-        "why": error.message,
-        "answer": error.details,
-    }
+    postponed: dict[str, Any] = {"next_attempt_at": again_at, "why": error.message, "answer": error.details}
     # At the deadline there is no other attempt, and the timeout would hide this error.
     if worth_it and not unsure and again_at < execution.deadline_at:
         await run_in_database(execution.postpone_start, **postponed)
@@ -356,18 +353,6 @@ class BrokenOff(Exception):
     """The run was cancelled at the engine, and its answer is not awaited."""
 
 
-class _Heard:
-    def __init__(self) -> None:
-        self._latest: RunSnapshot | None = None
-
-    def report(self, snapshot: RunSnapshot) -> None:
-        self._latest = snapshot
-
-    def take(self) -> RunSnapshot | None:
-        latest, self._latest = self._latest, None
-        return latest
-
-
 async def await_start(
     execution: Execution,
     start: Callable[[ReportProgress, Asker], Coroutine[Any, Any, Started]],
@@ -377,9 +362,9 @@ async def await_start(
 
     A cancel request in this process takes effect immediately, in another one at the next read of the record.
     """
-    heard, stirred = _Heard(), asyncio.Event()
+    heard, stirred = deque[RunSnapshot](maxlen=1), asyncio.Event()  # The latest progress
     asker = Asker(stirred)
-    task = asyncio.create_task(start(heard.report, asker))
+    task = asyncio.create_task(start(heard.append, asker))
     task.add_done_callback(lambda _: stirred.set())
     try:
         with woken_by(execution.pk, stirred, looks_on=True):
@@ -398,9 +383,9 @@ async def await_start(
 
 
 async def _is_to_end(
-    execution: Execution, heard: _Heard, asker: Asker, on_progress: Callable[[], None] | None
+    execution: Execution, heard: deque[RunSnapshot], asker: Asker, on_progress: Callable[[], None] | None
 ) -> bool:
-    snapshot = heard.take()
+    snapshot = heard.pop() if heard else None
     try:
         execution.cancel_requested_at, asks = await run_in_database(_look, execution, snapshot, asker)
     except (OperationalError, InterfaceError) as error:
