@@ -31,7 +31,7 @@ from executions.refusals import InvalidArguments, StartRefused, UnknownTool
 from executions.result_cache import clear_results
 from executions.starting import exposed_workflow
 from mcp_bridge import content
-from mcp_bridge.calls import ProgressNotifications, ToolCall, in_words, run_workflow, wait_set_for
+from mcp_bridge.calls import ToolCall, in_words, run_workflow, wait_set_for
 from mcp_bridge.content import NoSuchPart
 from mcp_bridge.portability import find_portable_view, portable_view
 from mcp_bridge.request_meta import page_bounds, read_cursor
@@ -313,7 +313,7 @@ async def _get_execution_status(call: ToolCall, arguments: Arguments) -> CallToo
         arguments["execution_id"],
         caller=call.access.caller,
         seconds=asked if set_wait is None else min(asked, set_wait),
-        on_progress=ProgressNotifications(call.report).tell if call.report else None,
+        on_progress=call.progress.tell if call.progress else None,
     )
     return await run_in_database(_status, execution, arguments, call.protocol_version, set_wait)
 
