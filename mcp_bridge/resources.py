@@ -3,6 +3,7 @@
 import base64
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -209,10 +210,21 @@ def _read_result(reading: Reading) -> Found:
 
 
 def _find_execution(reading: Reading, *, find: Callable[..., Execution] = find_execution) -> Execution:
+    text = reading.variables["id"]
     try:
-        return find(_id(reading), caller=reading.access.caller)
+        if execution_key(text.lower()) is None:
+            raise UnknownExecution(text)
+        return find(text, caller=reading.access.caller)
     except UnknownExecution as error:
         raise UnknownResource(str(error)) from None
+
+
+def execution_key(text: str) -> uuid.UUID | None:
+    """Only of the canonical form, as clients compare ids."""
+    with suppress(ValueError):
+        key = uuid.UUID(text)
+        return key if str(key) == text else None
+    return None
 
 
 def _take_part(text: str, offset: int) -> content.Part:
@@ -236,18 +248,6 @@ def _check_has_result(execution: Execution) -> None:
         )
     if problem := content.why_no_output(execution):
         raise UnknownResource(problem)
-
-
-def _id(reading: Reading) -> str:
-    """Raises UnknownExecution."""
-    text = reading.variables["id"]
-    try:
-        is_ours = str(uuid.UUID(text)) == text.lower()
-    except ValueError:
-        is_ours = False
-    if not is_ours:
-        raise UnknownExecution(text)
-    return text
 
 
 def _suggest_newest(access: Access, typed: str, *, state: str = "") -> Iterable[str]:
@@ -474,19 +474,13 @@ def _of_servers(
 def _list(access: Access, cursor: str | None) -> types.ListResourcesResult:
     shown = listed_resources(current_catalogue(), access.bounds, scopes=access.scopes)
     listed = list(shown.items())
-    positions = [_position(uri, described) for uri, described in listed]
+    positions = [
+        "0" if one is None else f"1{one.tool_name}" if isinstance(one, Workflow) else f"2{uri}"
+        for uri, one in listed
+    ]
     begin, end, following = page_bounds(positions, cursor, settings.CATALOGUE.page_size)
     resources = [_resource(uri, described) for uri, described in listed[begin:end]]
     return types.ListResourcesResult(resources=resources, next_cursor=following, ttl_ms=list_ttl_ms())
-
-
-def _position(uri: str, described: Workflow | ServerFeature | None) -> str:
-    match described:
-        case None:
-            return "0"
-        case Workflow():
-            return f"1{described.tool_name}"
-    return f"2{uri}"
 
 
 def _list_templates(access: Access, cursor: str | None) -> types.ListResourceTemplatesResult:
