@@ -41,12 +41,7 @@ from catalogue.naming import latin_looks
 from connectors.formats.json import UnreadableJSON, parse_json
 from mcp_bridge.addresses import address_of
 from mcp_bridge.admin.tokens import SignInForm
-from mcp_bridge.authentication import (
-    CLIENT_DOCUMENTS,
-    REGISTRATIONS,
-    TooManyFailures,
-    count_attempt,
-)
+from mcp_bridge.authentication import CLIENT_DOCUMENTS, REGISTRATIONS, TooManyFailures, count_attempt
 from mcp_bridge.models import AllowedApplication
 from mcp_bridge.oauth import grants, server
 

@@ -128,11 +128,12 @@ class DirectAnswers:
     def read(self, scope: Scope, body: bytes, message: dict[str, Any]) -> ListingRequest | None:
         if message.get("method") != METHOD or (version := valid_version(scope, message)) is None:
             return None
+        sent = next(value for name, value in scope["headers"] if name == b"authorization")
         request = ListingRequest(
             id=message["id"],
             version=version,
             cursor=(message.get("params") or {}).get("cursor"),
-            token_digest=digest_of(_bearer(scope)),
+            token_digest=digest_of(sent_token(sent.decode("latin-1")) or ""),
             slug=scope.get("path_params", {}).get("slug"),
         )
         if len(body) <= LARGEST_REMEMBERED_BODY:
@@ -212,11 +213,6 @@ def _digest(scope: Scope, body: bytes) -> bytes:
     """Of all that makes a request well-formed; keeps no secret."""
     parts = [b"%d" % len(body), body, scope["path"].encode(), *chain.from_iterable(scope["headers"])]
     return hashlib.sha256(b"\0".join(parts)).digest()
-
-
-def _bearer(scope: Scope) -> str:
-    value: bytes = next(value for name, value in scope["headers"] if name == b"authorization")
-    return sent_token(value.decode("latin-1")) or ""
 
 
 def valid_version(scope: Scope, message: dict[str, Any]) -> str | None:
