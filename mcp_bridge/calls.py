@@ -59,8 +59,6 @@ Client = tuple[Any, ...]  # Distinguishes a client from others of the same calle
 class ProgressNotifications:
     """Values that always increase, as MCP requires. Every poll sends one, so that clients keep waiting."""
 
-    SMALLEST_STEP = 0.001
-
     def __init__(self, report: Report) -> None:
         self._report = report
         self.last = 0.0
@@ -68,7 +66,7 @@ class ProgressNotifications:
     async def tell(self, execution: Execution) -> None:
         percent = 100.0 if execution.succeeded else execution.progress
         known = percent is not None
-        step = self.SMALLEST_STEP if known else 1.0
+        step = 0.001 if known else 1.0
         self.last = max(percent or 0.0, self.last + step)
         message = execution.progress_message or execution.state_label
         await self._report(self.last, 100.0 if known and self.last <= 100.0 else None, message)
@@ -127,7 +125,9 @@ async def _run(
     portable = None if call.access.caller.toolset is None else await find_portable_view(call.access)
     name = tool_name if portable is None else portable.meant_name(tool_name)
     schema = None if portable is None else portable.schema_of(name)
-    call, began = replace(call, set_wait=await wait_set_for(call.access)), time.monotonic()
+    if (set_wait := await wait_set_for(call.access)) is not None:
+        call = replace(call, set_wait=set_wait)
+    began = time.monotonic()
     try:
         request = StartRequest(
             tool_name=name,

@@ -256,8 +256,7 @@ class View:
 
     @classmethod
     def of(cls, access: Access, version: str, catalogue: ExposedCatalogue) -> "View":
-        person = catalogue.reservations.relevant_of(access.bounds.person)
-        return cls._made(access, version, person)
+        return cls._made(access, version, catalogue.reservations.relevant_of(access.bounds.person))
 
     @classmethod
     def at_once(cls, access: Access, version: str) -> "View | None":
