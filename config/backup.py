@@ -206,7 +206,9 @@ def _unpack(source: Path, folder: Path) -> tuple[Manifest, list[str]]:
             for name in [MANIFEST, DATABASE, *found]:
                 _write_member(archive, members[name], folder / name)
         manifest = TypeAdapter(Manifest).validate_json((folder / MANIFEST).read_bytes())
-        _check_key(folder / KEY)
+        key = _read(folder / KEY)
+        if key is not None and not (key.isascii() and key.split()):
+            raise ValueError(f"{KEY} contains no key")  # No process would start with it
         with closing(sqlite3.connect(folder / DATABASE)) as database:
             verdict = database.execute("PRAGMA integrity_check").fetchone()[0]
     except (tarfile.TarError, KeyError, ValueError, TypeError, sqlite3.DatabaseError, EOFError) as error:
@@ -251,15 +253,6 @@ def _write_member(archive: tarfile.TarFile, member: tarfile.TarInfo, target: Pat
     with os.fdopen(os.open(target, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
         while part := content.read(1024 * 1024):
             file.write(part)
-
-
-def _check_key(key: Path) -> None:
-    """Raises ValueError for one with which no process would start."""
-    if not key.exists():
-        return
-    content = key.read_bytes()
-    if not content.isascii() or not content.split():
-        raise ValueError(f"{KEY} contains no key")
 
 
 def _reason(error: Exception) -> str:

@@ -15,14 +15,7 @@ from urllib.parse import urlsplit
 
 import dj_database_url
 from annotated_types import Ge, Gt, Le
-from pydantic import (
-    Field,
-    SecretStr,
-    ValidationError,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)
+from pydantic import Field, SecretStr, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict, SettingsError
 
 from connectors.formats.lists import split_list
@@ -63,9 +56,19 @@ def _default_data_dir() -> Path:
     return user_data_path("workflow-catalogue", appauthor=False)
 
 
-def _variable(default: Any, description: str, *, variable: str = "", live: str = "", **bounds: Any) -> Any:
-    """`variable`: a name that does not follow from the field's. `live`: the heading under which it can be
-    changed while the product runs."""
+def _variable(
+    default: Any,
+    description: str,
+    *,
+    within: tuple[float, float] | None = None,
+    variable: str = "",
+    live: str = "",
+    **bounds: Any,
+) -> Any:
+    """`within`: the least and the greatest value. `variable`: a name that does not follow from the field's.
+    `live`: the heading under which it can be changed while the product runs."""
+    if within is not None:
+        bounds = {"ge": within[0], "le": within[1]}
     extra: Any = {GROUP: live} if live else None
     alias = variable or None
     return Field(
@@ -73,16 +76,14 @@ def _variable(default: Any, description: str, *, variable: str = "", live: str =
     )
 
 
-def _variable_of(field: str) -> str:
-    """`list_ttl` is `CATALOGUE_LIST_TTL`."""
-    return PREFIX + field.upper()
-
-
 class Environment(BaseSettings):
     """Read once, by `config.settings`; no other module reads `os.environ`."""
 
     model_config = SettingsConfigDict(
-        case_sensitive=True, frozen=True, env_ignore_empty=True, alias_generator=_variable_of
+        case_sensitive=True,
+        frozen=True,
+        env_ignore_empty=True,
+        alias_generator=lambda field: PREFIX + field.upper(),  # `list_ttl` is `CATALOGUE_LIST_TTL`
     )
 
     data_dir: Path = _variable(
@@ -104,8 +105,7 @@ class Environment(BaseSettings):
         20,
         "Maximum number of PostgreSQL connections per process; docs/sizing.md says how many "
         "the server must allow.",
-        ge=2,
-        le=1_000,
+        within=(2, 1_000),
     )
     celery_broker_url: SecretStr = _variable(
         SecretStr("filesystem://"),
@@ -123,7 +123,7 @@ class Environment(BaseSettings):
         "docs/security.md says when you need them.",
         variable="SECRET_KEY_FALLBACKS",
     )
-    port: int = _variable(8000, "Port of the web server.", ge=1, le=65535, variable="PORT")
+    port: int = _variable(8000, "Port of the web server.", within=(1, 65535), variable="PORT")
     public_url: str = _variable(
         "", "Address that people and clients use, without a path. Default: `http://localhost:PORT`."
     )
@@ -219,8 +219,7 @@ class Environment(BaseSettings):
         100,
         "Number of tools that have their own series in the metrics, oldest first; all others "
         "share one series.",
-        ge=0,
-        le=10_000,
+        within=(0, 10_000),
     )
     otlp_endpoint: str = _variable(
         "",
@@ -238,8 +237,7 @@ class Environment(BaseSettings):
         20.0,
         "Number of new traces that each process records a second; 0 = all. Traces that clients begin are "
         "recorded if the clients say so.",
-        ge=0,
-        le=100_000,
+        within=(0, 100_000),
     )
     traces_sampler: str = _variable(
         "",
@@ -259,114 +257,99 @@ class Environment(BaseSettings):
     discovery_interval: int = _variable(
         300,
         "Seconds between two listings of a source. 0 = only manual refreshes.",
-        ge=0,
-        le=604_800,
+        within=(0, 604_800),
         live="Discovery and starts",
     )
     retry_attempts: int = _variable(
         3,
         "How often a failed listing, or a start that certainly did not happen, is soon retried.",
-        ge=0,
-        le=10,
+        within=(0, 10),
         live="Discovery and starts",
     )
     execution_timeout: int = _variable(
         300,
         "Seconds after which a run is cancelled, unless its workflow sets a timeout.",
-        ge=1,
-        le=2_592_000,
+        within=(1, 2_592_000),
         live="Runs",
     )
     inline_wait: float = _variable(
         50.0,
         "Seconds that a `tools/call` waits for its result before it returns a handle.",
-        ge=0,
-        le=3600,
+        within=(0, 3600),
         live="Runs",
     )
     inline_result_characters: int = _variable(
         100_000,
         "Maximum characters of a result that an MCP response contains in full; a longer result "
         "is shortened to its beginning and a link.",
-        ge=4_000,
-        le=100_000_000,
+        within=(4_000, 100_000_000),
     )
     inline_content_bytes: int = _variable(
         4 * 1024 * 1024,
         "Maximum bytes of images, audio and files that an MCP response contains; the rest is "
         "replaced by links.",
-        ge=4_096,
-        le=1024 * 1024 * 1024,
+        within=(4_096, 1024 * 1024 * 1024),
     )
     max_concurrent_executions: int = _variable(
         1000,
         "Maximum number of concurrent runs of all sources; further calls wait in the queue. 0 = no limit.",
-        ge=0,
-        le=1_000_000,
+        within=(0, 1_000_000),
         live="Limits",
     )
     max_concurrent_per_caller: int = _variable(
         200,
         "Maximum number of concurrent runs of one token or user. 0 = no limit.",
-        ge=0,
-        le=1_000_000,
+        within=(0, 1_000_000),
         live="Limits",
     )
     max_queued_executions: int = _variable(
         1000,
         'Maximum number of calls in the queue; further calls are answered with "busy, try again in N s".',
-        ge=0,
-        le=100_000,
+        within=(0, 100_000),
         live="Limits",
     )
     max_queued_per_caller: int = _variable(
-        500, "Maximum number of calls of one token or user in the queue.", ge=0, le=100_000, live="Limits"
+        500, "Maximum number of calls of one token or user in the queue.", within=(0, 100_000), live="Limits"
     )
     calls_per_minute: int = _variable(
         0,
         "Workflow calls per minute of one caller, counting all tokens of a user together. 0 = no limit.",
-        ge=0,
-        le=1_000_000,
+        within=(0, 1_000_000),
         live="Limits",
     )
     calls_at_once: int = _variable(
         0,
         "Calls of one caller that may follow each other without a pause. 0 = ten seconds' worth.",
-        ge=0,
-        le=1_000_000,
+        within=(0, 1_000_000),
         live="Limits",
     )
     tool_calls_per_minute: int = _variable(
         0,
         "Calls per minute of one workflow by all callers together, unless the workflow sets "
         "its own limit. 0 = no limit.",
-        ge=0,
-        le=1_000_000,
+        within=(0, 1_000_000),
         live="Limits",
     )
     tool_calls_at_once: int = _variable(
         0,
         "Calls of one workflow that may follow each other without a pause. 0 = ten seconds' worth.",
-        ge=0,
-        le=1_000_000,
+        within=(0, 1_000_000),
         live="Limits",
     )
     token_days: int = _variable(
-        90, "Default lifetime of a new access token, in days.", ge=1, le=36_500, live="Access tokens"
+        90, "Default lifetime of a new access token, in days.", within=(1, 36_500), live="Access tokens"
     )
     max_token_days: int = _variable(
         0,
         "Maximum lifetime of an access token, in days, except for users who may create tokens "
         "that never expire. 0 = no limit.",
-        ge=0,
-        le=36_500,
+        within=(0, 36_500),
         live="Access tokens",
     )
     max_unapproved_per_caller: int = _variable(
         1000,
         "Maximum number of calls of one token or user that wait for approval.",
-        ge=1,
-        le=100_000,
+        within=(1, 100_000),
         live="Limits",
     )
     approval_hours: float = _variable(
@@ -392,7 +375,7 @@ class Environment(BaseSettings):
         "`CATALOGUE_APPROVAL_WEBHOOK_URL` is set.",
     )
     email_host: str = _variable("", "Mail server (SMTP). If empty, no e-mail is sent.", variable="EMAIL_HOST")
-    email_port: int = _variable(587, "Port of the mail server.", ge=1, le=65535, variable="EMAIL_PORT")
+    email_port: int = _variable(587, "Port of the mail server.", within=(1, 65535), variable="EMAIL_PORT")
     email_host_user: str = _variable(
         "", "User name for the mail server, if it requires one.", variable="EMAIL_HOST_USER"
     )
@@ -414,37 +397,32 @@ class Environment(BaseSettings):
         3600.0,
         "Seconds after a lost connection in which an identical call of the same caller joins "
         "the run in progress.",
-        ge=0,
-        le=604_800,
+        within=(0, 604_800),
         live="Runs",
     )
     reattach_result_seconds: float = _variable(
         120.0,
         "Seconds after the end of that run in which such a call gets its result instead of "
         "starting another run.",
-        ge=0,
-        le=604_800,
+        within=(0, 604_800),
         live="Runs",
     )
     status_check_interval: float = _variable(
         5.0,
         "Seconds between two polls of a new run for which no request waits, until previous "
         "runs of its workflow suggest a better interval.",
-        ge=1,
-        le=3600,
+        within=(1, 3600),
         live="Runs",
     )
     max_request_bytes: int = _variable(
         4 * 1024 * 1024,
         "Maximum size in bytes of a request body that MCP and REST accept.",
-        ge=1024,
-        le=1024 * 1024 * 1024,
+        within=(1024, 1024 * 1024 * 1024),
     )
     max_payload_bytes: int = _variable(
         10 * 1024 * 1024,
         "Maximum size in bytes of an input, output or raw engine response that a record stores in full.",
-        ge=1024,
-        le=1024 * 1024 * 1024,
+        within=(1024, 1024 * 1024 * 1024),
     )
     stdio_commands: Annotated[dict[str, StdioCommand], NoDecode] = _variable(
         {},
@@ -488,31 +466,27 @@ class Environment(BaseSettings):
     model_retries: int = _variable(
         2,
         "How often a request to the model is retried when the model is busy or cannot be reached.",
-        ge=0,
-        le=10,
+        within=(0, 10),
         live="Language model",
     )
     model_context_tokens: int = _variable(
         16_000,
         "Maximum length of a prompt, in estimated tokens. If the tools do not fit, the model "
         "first chooses which to describe.",
-        ge=1_000,
-        le=10_000_000,
+        within=(1_000, 10_000_000),
     )
     model_answer_tokens: int = _variable(
-        2_000, "Maximum length of a response of the model, in tokens.", ge=100, le=1_000_000
+        2_000, "Maximum length of a response of the model, in tokens.", within=(100, 1_000_000)
     )
     page_size: int = _variable(
         1000,
         "Number of tools, resources or prompts per page of MCP lists; many clients read only the first page.",
-        ge=1,
-        le=100_000,
+        within=(1, 100_000),
     )
     list_ttl: float = _variable(
         10.0,
         "Seconds that MCP clients may cache a list; subscribers are notified of changes.",
-        ge=0,
-        le=86_400,
+        within=(0, 86_400),
     )
 
     oauth_enabled: bool = _variable(
@@ -540,34 +514,30 @@ class Environment(BaseSettings):
     oauth_token_seconds: int = _variable(
         3600,
         "Lifetime in seconds of an application's access token. Applications renew it themselves.",
-        ge=60,
-        le=86_400,
+        within=(60, 86_400),
     )
     oauth_refresh_days: int = _variable(
-        30, "Days without use after which a user must sign an application in again.", ge=1, le=365
+        30, "Days without use after which a user must sign an application in again.", within=(1, 365)
     )
     audit_call_days: int = _variable(
-        400, "Days that the audit keeps calls. 0 = forever.", ge=0, le=36_500, live="Audit"
+        400, "Days that the audit keeps calls. 0 = forever.", within=(0, 36_500), live="Audit"
     )
     audit_sign_in_days: int = _variable(
         400,
         "Days that the audit keeps sign-ins, sign-outs and failed sign-ins. 0 = forever.",
-        ge=0,
-        le=36_500,
+        within=(0, 36_500),
         live="Audit",
     )
     audit_access_days: int = _variable(
         1100,
         "Days that the audit keeps entries about tokens, users, roles and approvals. 0 = forever.",
-        ge=0,
-        le=36_500,
+        within=(0, 36_500),
         live="Audit",
     )
     audit_change_days: int = _variable(
         1100,
         "Days that the audit keeps entries about curation, settings, imports and exports. 0 = forever.",
-        ge=0,
-        le=36_500,
+        within=(0, 36_500),
         live="Audit",
     )
     secrets_dir: str = _variable(
@@ -817,7 +787,7 @@ def read_environment() -> Environment:
     except ValidationError as error:
         for item in error.errors():
             named = item["loc"][0] if item["loc"] else ""
-            said = _plain(item["msg"])
+            said = item["msg"].removeprefix("Value error, ")
             problems.append(_sentence(str(named), said, item["input"]) if named else said)
     except (OSError, SettingsError):
         problems.extend(_unreadable(Path(folder or "")))
@@ -857,10 +827,6 @@ def _sentence(name: str, complaint: str, value: Any) -> str:
     is_secret = name in secret or "@" in str(value) or name.endswith("_WEBHOOK_URL")
     shown = "a hidden value" if is_secret else repr(value)
     return f"{name}: {complaint} (got {shown})"
-
-
-def _plain(complaint: str) -> str:
-    return complaint.removeprefix("Value error, ")
 
 
 class Overrides(Protocol):

@@ -1,6 +1,6 @@
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -130,33 +130,28 @@ def checking_password() -> Iterator[None]:
 
 def note_wrong_token(text: str, *, address: str) -> None:
     """Raises TooManyFailures. Not for valid tokens: many clients may share one address."""
-
-    def tell() -> None:
+    with _counted(TOKENS, address):
         why = describe_wrong_bearer(text)
         logger.warning("Refused an access token from {}: {}.", address, why)
         record(Kind.TOKEN, "token.refused", outcome="refused", address=address, why=why)
 
-    _count_and_tell(TOKENS, address, tell)
-
 
 def note_wrong_delivery(source: str, why: str, *, address: str) -> None:
     """Of a webhook. Raises TooManyFailures. Not for genuine ones."""
-
-    def tell() -> None:
+    with _counted(DELIVERIES, address):
         logger.warning("Refused a delivery to the webhook {!r} from {}: {}", source, address, why)
         told = {"outcome": "refused", "subject_name": source, "address": address, "why": why}
         record(Kind.TOKEN, "delivery.refused", **told)
 
-    _count_and_tell(DELIVERIES, address, tell)
 
-
-def _count_and_tell(limit: Limit, address: str, tell: Callable[[], None]) -> None:
-    """Count one failure, and log it up to the limit. Raises TooManyFailures beyond it."""
+@contextmanager
+def _counted(limit: Limit, address: str) -> Iterator[None]:
+    """Count one failure, which is logged within, up to the limit. Raises TooManyFailures beyond it."""
     key = _key(limit, neighbourhood(address))
     if (seconds := _paused.get(key, 0) - time.monotonic()) > 0:
         raise TooManyFailures(int(seconds) + 1)
     seconds = _count(key, limit)
-    tell()
+    yield
     if seconds:
         logger.warning("Too many of these: those of the next {} seconds are not logged.", seconds)
         if len(_paused) >= REMEMBERED_CALLERS:

@@ -21,17 +21,12 @@ from catalogue.search import WorkflowQuery, select_workflows
 from executions.change_feed import watch_until_settled
 from executions.interacting import InteractionRefused, cancel_execution, query_execution, signal_execution
 from executions.models import Execution, State
-from executions.reading import (
-    MOST_AT_A_TIME,
-    UnknownExecution,
-    list_own_executions,
-    summarise_execution,
-)
+from executions.reading import MOST_AT_A_TIME, UnknownExecution, list_own_executions, summarise_execution
 from executions.refusals import InvalidArguments, StartRefused, UnknownTool
 from executions.result_cache import clear_results
 from executions.starting import exposed_workflow
 from mcp_bridge import content
-from mcp_bridge.calls import ProgressNotifications, ToolCall, in_words, run_workflow, wait_set_for
+from mcp_bridge.calls import ToolCall, in_words, run_workflow, wait_set_for
 from mcp_bridge.content import NoSuchPart
 from mcp_bridge.portability import find_portable_view, portable_view
 from mcp_bridge.request_meta import page_bounds, read_cursor
@@ -151,9 +146,7 @@ async def _list_workflows(call: ToolCall, arguments: Arguments) -> CallToolResul
 def list_for(call: ToolCall, arguments: Arguments) -> dict[str, Any]:
     catalogue, bounds = current_catalogue(), call.access.bounds
     wish = WorkflowQuery(
-        tags=arguments.get("tags", []),
-        source=arguments.get("source", ""),
-        query=arguments.get("query", ""),
+        tags=arguments.get("tags", []), source=arguments.get("source", ""), query=arguments.get("query", "")
     )
     selection = select_workflows(catalogue, wish, bounds)
     begin, end, following = _page(selection.workflows, wish, arguments)
@@ -293,10 +286,7 @@ WORKFLOW_TOOLS = (
         scope=Scope.RUN,
         properties={
             "name": NAME,
-            "arguments": {
-                "type": "object",
-                "description": "The workflow's arguments, by its input schema.",
-            },
+            "arguments": {"type": "object", "description": "The workflow's arguments, by its input schema."},
         },
         required=("name",),
         names_workflow="name",
@@ -313,7 +303,7 @@ async def _get_execution_status(call: ToolCall, arguments: Arguments) -> CallToo
         arguments["execution_id"],
         caller=call.access.caller,
         seconds=asked if set_wait is None else min(asked, set_wait),
-        on_progress=ProgressNotifications(call.report).tell if call.report else None,
+        on_progress=call.progress.tell if call.progress else None,
     )
     return await run_in_database(_status, execution, arguments, call.protocol_version, set_wait)
 
@@ -321,7 +311,7 @@ async def _get_execution_status(call: ToolCall, arguments: Arguments) -> CallToo
 def _status(
     execution: Execution, arguments: Arguments, protocol_version: str, set_wait: int | None
 ) -> CallToolResult:
-    """The document, then the binary blocks of the result."""
+    """The document, then the binary blocks of the result. Raises NoSuchPart."""
     blocks: list[content.Block] = []
     if execution.state in (State.COMPLETED, State.FAILED):
         blocks = content.blocks_of(execution)
@@ -329,7 +319,8 @@ def _status(
         if number >= len(blocks):
             raise NoSuchPart(f"The result has {counted(len(blocks), 'content block')}, numbered from 0.")
         blocks = [blocks[int(number)]]
-        document = _describe_block(execution, blocks[0], int(arguments.get("output_offset", 0)))
+        part = content.take_part(blocks[0].words, offset=int(arguments.get("output_offset", 0)))
+        document = _describe_part(execution, part, content_block=blocks[0].number)
     elif execution.state == State.COMPLETED and (offset := arguments.get("output_offset")) is not None:
         blocks, document = [], _part_of_output(execution, int(offset))
     else:
@@ -355,40 +346,29 @@ def _describe_execution(execution: Execution, set_wait: int | None) -> dict[str,
     return described if execution.is_settled else described | next_step(execution, set_wait=set_wait)
 
 
-def _describe_block(execution: Execution, block: content.Block, offset: int) -> dict[str, Any]:
-    """Raises NoSuchPart."""
-    part = content.take_part(block.words, offset=offset)
-    document = _describe_part(execution, part) | {"content_block": block.number}
-    if part.next_offset is None:
-        return document
-    return document | _asking_for(content.rest_of_block(execution, block.number, part.next_offset))
-
-
 def _part_of_output(execution: Execution, offset: int) -> dict[str, Any]:
     """Raises NoSuchPart."""
     if problem := content.why_no_output(execution):
         raise NoSuchPart(problem)
     text, _ = result_text(execution)
-    part = content.take_part(text, offset=offset)
-    document = _describe_part(execution, part)
-    return document if part.next_offset is None else document | _rest(execution, part.next_offset)
+    return _describe_part(execution, content.take_part(text, offset=offset))
 
 
-def _describe_part(execution: Execution, part: content.Part) -> dict[str, Any]:
-    return {
+def _describe_part(execution: Execution, part: content.Part, **block: int) -> dict[str, Any]:
+    """`block`: the number of a content block, as `content_block`."""
+    document = {
         "execution_id": str(execution.pk),
         "state": execution.state,
         "output_part": part.text,
         "output_offset": part.offset,
         "output_characters": part.total,
+        **block,
     }
+    return document if part.next_offset is None else document | _rest(execution, part.next_offset, **block)
 
 
-def _rest(execution: Execution, offset: int) -> dict[str, Any]:
-    return _asking_for({"execution_id": str(execution.pk), "output_offset": offset})
-
-
-def _asking_for(arguments: dict[str, Any]) -> dict[str, Any]:
+def _rest(execution: Execution, offset: int, **block: int) -> dict[str, Any]:
+    arguments = {"execution_id": str(execution.pk), **block, "output_offset": offset}
     # Programs follow `next` until a run has ended, so this has another name.
     return {"rest": {"tool": "get_execution_status", "arguments": arguments}}
 

@@ -3,7 +3,7 @@ import uuid
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -52,8 +52,24 @@ from mcp_bridge.tasks import describe_task
 from mcp_bridge.tokens import Access
 
 MOST_RENDERED_AT_ONCE = 10_000  # Characters of a result; rendering more would block other requests
-Report = Callable[[float, float | None, str | None], Awaitable[None]]
+Report = Callable[[float, float | None, str | None], Awaitable[None]]  # Value, total, message
 Client = tuple[Any, ...]  # Distinguishes a client from others of the same caller, as far as possible
+
+
+class ProgressNotifications:
+    """Values that always increase, as MCP requires. Every poll sends one, so that clients keep waiting."""
+
+    def __init__(self, report: Report) -> None:
+        self._report = report
+        self.last = 0.0
+
+    async def tell(self, execution: Execution) -> None:
+        percent = 100.0 if execution.succeeded else execution.progress
+        known = percent is not None
+        step = 0.001 if known else 1.0
+        self.last = max(percent or 0.0, self.last + step)
+        message = execution.progress_message or execution.state_label
+        await self._report(self.last, 100.0 if known and self.last <= 100.0 else None, message)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,8 +81,9 @@ class ToolCall:
     fresh: bool = False
     client: dict[str, Any] = field(default_factory=dict)  # See `describe_client`
     takes_tasks: bool = False
-    report: Report | None = None  # Sends progress (value, total, message); None: the client asked for none
+    progress: ProgressNotifications | None = None  # None: the client asked for none
     stays_for_progress: bool = False  # Whether progress keeps the client waiting for as long as a run takes
+    set_wait: int | None = None  # See `wait_set_for`; `run_workflow` looks it up
     log: ClientLog | None = None  # None: the client gets no log messages
     elicits: Callable[[], frozenset[str]] = frozenset  # See `elicitation_modes`; few calls need to know
     ask: Ask | None = None  # With a handshake; without one, the answer to the call asks
@@ -105,11 +122,12 @@ async def _run_with_log(
 async def _run(
     call: ToolCall, execution_id: uuid.UUID, tool_name: str, arguments: dict[str, Any]
 ) -> ToolAnswer:
-    progress = ProgressNotifications(call.report) if call.report else None
     portable = None if call.access.caller.toolset is None else await find_portable_view(call.access)
     name = tool_name if portable is None else portable.meant_name(tool_name)
     schema = None if portable is None else portable.schema_of(name)
-    set_wait, began = await wait_set_for(call.access), time.monotonic()
+    if (set_wait := await wait_set_for(call.access)) is not None:
+        call = replace(call, set_wait=set_wait)
+    began = time.monotonic()
     try:
         request = StartRequest(
             tool_name=name,
@@ -123,12 +141,12 @@ async def _run(
             id=execution_id,
         )
         if call.continues:
-            return await continue_call(call, request, set_wait)
+            return await continue_call(call, request)
         execution = await start_and_wait(
             request,
-            patient=call.stays_for_progress and not call.takes_tasks,
-            set_wait=set_wait,
-            on_progress=progress.tell if progress else None,
+            patient=call.stays_for_progress,
+            set_wait=call.set_wait,
+            on_progress=call.progress.tell if call.progress else None,
         )
     except UnknownTool:
         if portable is None:
@@ -143,33 +161,23 @@ async def _run(
         is_ours = execution.pk == execution_id or not call.idempotency_key
         by_policy = while_people_decide(execution, caller=call.access.caller)
         async with by_policy if is_ours else nullcontext():
-            execution = await _wait_for_people(execution, call, set_wait, progress, began)
-    return await _finish(execution, call, set_wait, name, progress)
+            execution = await _wait_for_people(execution, call, began)
+    return await _finish(execution, call, name)
 
 
-async def _finish(
-    execution: Execution,
-    call: ToolCall,
-    set_wait: int | None,
-    name: str,
-    progress: "ProgressNotifications | None",
-) -> ToolAnswer:
+async def _finish(execution: Execution, call: ToolCall, name: str) -> ToolAnswer:
     missing = {} if execution.raised is None else _capabilities_missing(execution, call)
     if missing and call.protocol_version in MODERN_PROTOCOL_VERSIONS:
         data = {"requiredCapabilities": missing}
         raise MCPError(MISSING_REQUIRED_CLIENT_CAPABILITY, execution.error, data=data)
-    if progress is not None and not progress.last:
-        await progress.tell(execution)
+    if call.progress is not None and not call.progress.last:
+        await call.progress.tell(execution)
     if _is_at_hand(execution, name):
-        return _render(execution, call, set_wait, name)
-    return await run_in_database(_render, execution, call, set_wait, name)
+        return _render(execution, call, name)
+    return await run_in_database(_render, execution, call, name)
 
 
-async def _give_answers(execution: Execution, call: ToolCall) -> None:
-    await run_in_database(answer, execution, as_sent(call.responses))
-
-
-async def continue_call(call: ToolCall, request: StartRequest, set_wait: int | None) -> ToolAnswer:
+async def continue_call(call: ToolCall, request: StartRequest) -> ToolAnswer:
     """Continue a call after its user was asked; starts nothing. Raises OtherCall."""
     execution_id, _, question = call.continues.partition(ROUND)
     try:
@@ -181,85 +189,50 @@ async def continue_call(call: ToolCall, request: StartRequest, set_wait: int | N
     if execution.is_unapproved:
         await take_response(execution, call.responses.get(APPROVAL), call.access)
     elif question == str(execution.input_request):
-        await _give_answers(execution, call)
+        await run_in_database(answer, execution, as_sent(call.responses))
     if not execution.is_asking:
         async with while_people_decide(execution, caller=call.access.caller):
-            execution = await _watch(execution, call, set_wait)
-    return await run_in_database(_render, execution, call, set_wait, request.tool_name)
+            execution = await _watch(execution, call, reports=False)
+    return await run_in_database(_render, execution, call, request.tool_name)
 
 
-async def _wait_for_people(
-    execution: Execution,
-    call: ToolCall,
-    set_wait: int | None,
-    progress: "ProgressNotifications | None",
-    began: float,
-) -> Execution:
+async def _wait_for_people(execution: Execution, call: ToolCall, began: float) -> Execution:
     if call.ask is not None and execution.is_unapproved:
-        execution = await _ask_and_wait(execution, call, set_wait, progress)
-    if execution.is_asking:
-        execution = await _ask_for_run(execution, call, set_wait, progress, began)
-    return execution
+        question = await run_in_database(question_about, execution, call.elicits())
+        if question is not None:
+            wait = partial(_watch, execution, call)
+            await ask_while_waiting(execution, question, call.access, ask=call.ask, wait=wait)
+            execution = await run_in_database(find_execution, str(execution.pk), caller=call.access.caller)
+    return await _ask_for_run(execution, call, began) if execution.is_asking else execution
 
 
-async def _ask_and_wait(
-    execution: Execution, call: ToolCall, set_wait: int | None, progress: "ProgressNotifications | None"
-) -> Execution:
-    assert call.ask is not None, "asked only where the client can be"
-    question = await run_in_database(question_about, execution, call.elicits())
-    if question is None:
-        return execution
-    await ask_while_waiting(
-        execution,
-        question,
-        call.access,
-        ask=call.ask,
-        wait=partial(_watch, execution, call, set_wait, progress),
-    )
-    return await run_in_database(find_execution, str(execution.pk), caller=call.access.caller)
-
-
-async def _ask_for_run(
-    execution: Execution,
-    call: ToolCall,
-    set_wait: int | None,
-    progress: "ProgressNotifications | None",
-    began: float,
-) -> Execution:
+async def _ask_for_run(execution: Execution, call: ToolCall, began: float) -> Execution:
     """Ask one question after the other until it is settled or the time of the call is up; clients without a
     handshake may have sent answers with the call."""
     asked = None
     if call.ask is None and call.responses:
-        await _give_answers(execution, call)
-        if not execution.is_asking:
-            execution = await _watch(execution, call, set_wait, progress, began=began)
-        return execution
+        await run_in_database(answer, execution, as_sent(call.responses))
+        return execution if execution.is_asking else await _watch(execution, call, began=began)
     while call.ask is not None and execution.is_asking and execution.input_request != asked:
         asked = execution.input_request
         requests = await run_in_database(questions_of, execution)
-        waiting = partial(_watch, execution, call, set_wait, progress, began=began)
+        waiting = partial(_watch, execution, call, began=began)
         execution = await ask_for_run(execution, requests, ask=call.ask, wait=waiting)
     return execution
 
 
 async def _watch(
-    execution: Execution,
-    call: ToolCall,
-    set_wait: int | None,
-    progress: "ProgressNotifications | None" = None,
-    *,
-    began: float | None = None,
+    execution: Execution, call: ToolCall, *, began: float | None = None, reports: bool = True
 ) -> Execution:
     """For as long as a call waits; `began`: when its time started, if it has."""
-    stays = call.stays_for_progress and not call.takes_tasks
-    seconds = inline_wait(execution, patient=stays, set_wait=set_wait)
+    seconds = inline_wait(execution, patient=call.stays_for_progress, set_wait=call.set_wait)
     if seconds is None:
         seconds = execution.timeout_seconds + GRACE_SECONDS
     return await watch_until_settled(
         str(execution.pk),
         caller=call.access.caller,
         seconds=seconds - (0 if began is None else time.monotonic() - began),
-        on_progress=progress.tell if progress else None,
+        on_progress=call.progress.tell if call.progress and reports else None,
         unless_asks=True,
     )
 
@@ -292,7 +265,7 @@ async def wait_set_for(access: Access) -> int | None:
     return None if entry is None else entry.toolset.inline_wait_seconds
 
 
-def _render(execution: Execution, call: ToolCall, set_wait: int | None, called: str) -> ToolAnswer:
+def _render(execution: Execution, call: ToolCall, called: str) -> ToolAnswer:
     """A run that continues is a task for clients that support tasks: better for them than a long wait."""
     is_settled = execution.is_settled
     if not is_settled and call.ask is None and (asked := _questions_to_client(execution, call)):
@@ -311,10 +284,11 @@ def _render(execution: Execution, call: ToolCall, set_wait: int | None, called: 
     ):
         task = {"resultType": "task", **describe_task(execution, protocol_version=call.protocol_version)}
         return task | {"_meta": {RENAMED_TO: present}} if present else task
-    is_for_a_terminal = call.door == Execution.Door.COMMAND
-    version = call.protocol_version
     result = execution_result(
-        execution, protocol_version=version, may_be_large=is_for_a_terminal, set_wait=set_wait
+        execution,
+        protocol_version=call.protocol_version,
+        may_be_large=call.door == Execution.Door.COMMAND,  # A terminal
+        set_wait=call.set_wait,
     )
     if present:
         note = f"({called} is now called {present}; the former name will stop working.)"
@@ -339,24 +313,6 @@ def _name_instead_of(called: str, access: Access) -> str:
         return ""
     portable = portable_view(catalogue, access.bounds)
     return workflow.tool_name if portable is None else portable.shown_name(workflow.tool_name)
-
-
-class ProgressNotifications:
-    """Values that always increase, as MCP requires. Every poll sends one, so that clients keep waiting."""
-
-    SMALLEST_STEP = 0.001
-
-    def __init__(self, report: Report) -> None:
-        self._report = report
-        self.last = 0.0
-
-    async def tell(self, execution: Execution) -> None:
-        percent = 100.0 if execution.succeeded else execution.progress
-        known = percent is not None
-        step = self.SMALLEST_STEP if known else 1.0
-        self.last = max(percent or 0.0, self.last + step)
-        message = execution.progress_message or execution.state_label
-        await self._report(self.last, 100.0 if known and self.last <= 100.0 else None, message)
 
 
 class OpenCalls:

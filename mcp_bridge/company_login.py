@@ -79,9 +79,7 @@ def _in_words(problem: Exception) -> str:
 def _issuer() -> Issuer:
     known = settings.CATALOGUE
     return issuer_at(
-        known.login_issuer,
-        client_id=known.login_client_id,
-        client_secret=known.login_client_secret,
+        known.login_issuer, client_id=known.login_client_id, client_secret=known.login_client_secret
     )
 
 
@@ -242,17 +240,16 @@ class EndLogin(_Settings, OIDCAuthenticationCallbackView):  # type: ignore[misc]
         known = settings.CATALOGUE
         if not known.login_issuer:
             raise Http404
-        again = f"Login with {known.login_name} was not completed. Try again."
         this_login = request.session.get(STATES, {}).get(request.GET.get("state", ""), {})
         if NEXT in this_login:
             request.session[NEXT_PAGE] = this_login[NEXT]
         # The request's error text is not shown: any page can link here with one.
         if "error" in request.GET or request.GET.get("iss", known.login_issuer) != known.login_issuer:
-            return _refuse(request, again, request.session.get(NEXT_PAGE))
+            return self.login_failure()
         try:
             answer: HttpResponse = super().get(request)
         except SuspiciousOperation:
-            return _refuse(request, again, request.session.get(NEXT_PAGE))
+            return self.login_failure()
         return answer
 
     def login_success(self) -> HttpResponse:

@@ -1,6 +1,7 @@
 """The pages where users sign in to an application, and see and revoke their consents; the addresses of the
 authorization server."""
 
+from collections.abc import Callable
 from functools import wraps
 from typing import Any, NoReturn
 from urllib.parse import urlencode, urlsplit
@@ -40,12 +41,7 @@ from catalogue.naming import latin_looks
 from connectors.formats.json import UnreadableJSON, parse_json
 from mcp_bridge.addresses import address_of
 from mcp_bridge.admin.tokens import SignInForm
-from mcp_bridge.authentication import (
-    CLIENT_DOCUMENTS,
-    REGISTRATIONS,
-    TooManyFailures,
-    count_attempt,
-)
+from mcp_bridge.authentication import CLIENT_DOCUMENTS, REGISTRATIONS, TooManyFailures, count_attempt
 from mcp_bridge.models import AllowedApplication
 from mcp_bridge.oauth import grants, server
 
@@ -53,7 +49,6 @@ app_name = "oauth2_provider"  # Django-oauth-toolkit looks for its addresses und
 NAMED_TOOLS = 8
 LARGEST_REGISTRATION = 16 * 1024  # Bytes
 SIGN_IN = reverse_lazy(f"{app_name}:sign-in")
-LOCAL_HOSTS = {"127.0.0.1", "::1", "localhost"}
 
 
 class AnyUserSignInForm(SignInForm):
@@ -147,27 +142,22 @@ class _Asked:
         self.application = Application.objects.get(client_id=self.credentials["client_id"])
         self.redirect: str = self.credentials["redirect_uri"]
         if self.credentials.get("code_challenge_method") != "S256":
-            self._refuse(InvalidRequestError(description="PKCE with S256 is required.", state=self._state))
+            self._refuse(InvalidRequestError(description="PKCE with S256 is required."))
         try:
             self.resource = server.canonical_resource(request.GET.getlist("resource"))
             self.slug = grants.slug_of(self.resource)
         except ValueError:
-            self._refuse(_foreign_resource(self._state))
+            self._refuse(_foreign_resource())
         bounds = Bounds(self.slug, person_of(user))
         # One that is reserved for others does not exist for this user.
         if self.slug is not None and current_catalogue().toolset_within(bounds) is None:
-            self._refuse(_foreign_resource(self._state))
+            self._refuse(_foreign_resource())
         grantable = grants.scopes_of(user, toolset=self.slug)
         self.scopes = [scope for scope in scopes if scope in grantable]
         if not self.scopes:
             wanted = f"This user may not grant {' '.join(scopes)}."
-            self._refuse(InvalidScopeError(description=wanted, state=self._state))
+            self._refuse(InvalidScopeError(description=wanted))
         self.credentials["resource"] = [self.resource]
-
-    @property
-    def _state(self) -> str | None:
-        state: str | None = self.credentials.get("state")
-        return state
 
     def allow(self) -> None:
         granted = ", ".join(self.scopes)
@@ -179,6 +169,7 @@ class _Asked:
         logger.info("{!r} allowed the application {!r}: {}{}.", username, name, granted, where)
 
     def _refuse(self, error: Any) -> NoReturn:
+        error.state = self.credentials.get("state")
         raise OAuthToolkitError(error=error, redirect_uri=self.redirect)
 
     @property
@@ -204,18 +195,18 @@ class _Asked:
             "toolset": None if self.slug is None else catalogue.toolsets[self.slug].toolset,
             "may_run": Scope.RUN in self.scopes or Scope.ADMIN in self.scopes,
             "extra": [Scope(scope).label for scope in self.scopes if scope not in grants.OF_EVERY_USER],
-            "returns_here": parts.hostname in LOCAL_HOSTS and parts.scheme == "http",
+            "returns_here": parts.hostname in server.LOOPBACK and parts.scheme == "http",
             "target": self.origin,
             "described_by": urlsplit(self.application.client_id).hostname if by_document else "",
         }
 
 
-def _foreign_resource(state: str | None) -> CustomOAuth2Error:
+def _foreign_resource() -> CustomOAuth2Error:
     description = (
         "Access tokens of this server are valid for its MCP addresses, and each token for exactly one of "
         "them."
     )
-    return CustomOAuth2Error(error="invalid_target", description=description, state=state)
+    return CustomOAuth2Error(error="invalid_target", description=description)
 
 
 def _bound_reading(request: HttpRequest) -> None:
@@ -301,20 +292,22 @@ def revoke(request: HttpRequest, key: int) -> HttpResponseBase:
     return HttpResponseRedirect(reverse(f"{app_name}:applications"))
 
 
-def _if_enabled(view: Any) -> Any:
+View = Callable[..., HttpResponseBase]
+
+
+def _if_enabled(view: View) -> View:
     """Keeps the view's exemption from CSRF tokens: requests of clients have no cookie."""
 
     @wraps(view)
     def answer(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
         if not settings.CATALOGUE.oauth_enabled:
             raise Http404
-        response: HttpResponseBase = view(request, *args, **kwargs)
-        return response
+        return view(request, *args, **kwargs)
 
     return answer
 
 
-def _well_formed(view: Any) -> Any:
+def _well_formed(view: View) -> View:
     """PostgreSQL cannot store U+0000, and no client has a reason to send it. RFC 6749, 3.1 and 3.2, forbids
     repeated parameters; RFC 8707 allows those of `resource`."""
 
@@ -324,8 +317,7 @@ def _well_formed(view: Any) -> Any:
         once = [name for name, values in forms for _ in values if name != "resource"]
         if len(set(once)) < len(once) or any("\0" in value for _, values in forms for value in values):
             return JsonResponse({"error": "invalid_request"}, status=400)
-        response: HttpResponseBase = view(request, *args, **kwargs)
-        return response
+        return view(request, *args, **kwargs)
 
     return answer
 
@@ -335,13 +327,13 @@ def _registration_refused(error: str, description: str, *, status: int = 400, wa
     return JsonResponse({"error": error, "error_description": description}, status=status, headers=headers)
 
 
-def _read_metadata(request: HttpRequest) -> HttpResponseBase:
+@_if_enabled
+def metadata(request: HttpRequest) -> HttpResponseBase:
     response: HttpResponseBase = views.OAuthServerMetadataView.as_view()(request)
     del response["Access-Control-Allow-Origin"]  # `CrossOrigin` sets it, and two would invalidate each other
     return response
 
 
-metadata = _if_enabled(_read_metadata)
 urlpatterns = [
     path(".well-known/oauth-authorization-server", metadata, name="oauth-server-metadata"),
     path(".well-known/openid-configuration", metadata),  # Some clients look here

@@ -126,11 +126,11 @@ def what_was_cut(execution: Execution) -> str:
     return f"Too large to store, and therefore missing here: its {' and its '.join(lost)}." if lost else ""
 
 
+@dataclass(eq=False)
 class Block:
-    def __init__(self, raw: dict[str, Any], *, number: int, address: str) -> None:
-        self.raw = raw
-        self.number = number
-        self.address = address
+    raw: dict[str, Any]
+    number: int
+    address: str
 
     @property
     def kind(self) -> str:

@@ -72,7 +72,7 @@ async def ask_while_waiting(
     *,
     ask: Ask,
     wait: Callable[[], Awaitable[Execution]],
-) -> Execution:
+) -> None:
     """Ends with `wait`, or once the user dismisses the question."""
     request_id, request = f"{APPROVAL}:{execution.pk}", {"method": ELICIT, "params": question}
     take = partial(_take, request_id, execution, access)
@@ -80,13 +80,12 @@ async def ask_while_waiting(
         _asked[request_id].append(tasks.cancel_scope)
         try:
             tasks.start_soon(_ask, ask, request_id, request, take)
-            execution = await wait()
+            await wait()
             tasks.cancel_scope.cancel()
         finally:
             _asked[request_id].remove(tasks.cancel_scope)
             if not _asked[request_id]:
                 del _asked[request_id]
-    return execution
 
 
 def requests_of(execution: Execution, modes: frozenset[str]) -> Requests:

@@ -63,9 +63,7 @@ class AccessToken(Recorded):
         max_length=12, editable=False, help_text="The first characters of the token, to recognise it."
     )
     purpose = models.CharField(
-        max_length=500,
-        blank=True,
-        help_text="What the token is for and where it is stored.",
+        max_length=500, blank=True, help_text="What the token is for and where it is stored."
     )
     owner = models.ForeignKey(
         settings.AUTH_USER_MODEL,
@@ -181,9 +179,6 @@ class AccessToken(Recorded):
         granted = frozenset(Scope.values if Scope.ADMIN in self.scopes else self.scopes)
         user = self.owner or self.created_by
         return granted if user is None else granted & scopes_of(user)
-
-    def allows(self, scope: Scope) -> bool:
-        return scope in self.granted
 
     @property
     def state(self) -> "TokenState":

@@ -38,9 +38,15 @@ SCOPES: Mapping[subscriptions.ServerEvent, tuple[Scope, ...]] = {
     subscriptions.ResourcesListChanged(): (Scope.READ, Scope.RUN),
 }
 """Any of them suffices; without them the list is always empty."""
+LISTS: Mapping[str, subscriptions.ServerEvent] = {  # By the field of a subscription
+    "tools_list_changed": subscriptions.ToolsListChanged(),
+    "prompts_list_changed": subscriptions.PromptsListChanged(),
+    "resources_list_changed": subscriptions.ResourcesListChanged(),
+}
 STATE, *RESULTS = resources.EXECUTION_RESOURCES
 
 Found = tuple[resources.ResourceKind, resources.Reading]
+Seen = tuple[View, subscriptions.ServerEvent]
 Addresses = Mapping[uuid.UUID, Collection[str]]  # As the listener wrote them, by execution
 SETTLING_SECONDS = exposure.MAX_AGE_SECONDS + STALE_SECONDS  # After this, every process serves the new lists
 MOST_STREAMS = 20  # Per caller and process
@@ -82,7 +88,7 @@ def admit_interests(
     """Without what does not exist or is invisible to the caller."""
     readings = list(_find_resources(access, addresses))
     states, results = _addresses_of([STATE], readings), _addresses_of(RESULTS, readings)
-    keys = [key for text in dict.fromkeys(tasks) if (key := _execution_key(text)) is not None]
+    keys = [key for text in dict.fromkeys(tasks) if (key := resources.execution_key(text)) is not None]
     visible: set[uuid.UUID] = set()
     if (wanted := {*states, *results, *keys}) and (access.allows(Scope.READ) or access.allows(Scope.RUN)):
         rows = Execution.objects.visible_to(access.caller).filter(pk__in=wanted)
@@ -117,17 +123,9 @@ def _readable_of_catalogue(readings: Iterable[Found]) -> Iterator[str]:
 def _addresses_of(wanted: Collection[resources.ResourceKind], readings: Iterable[Found]) -> Addresses:
     found: defaultdict[uuid.UUID, list[str]] = defaultdict(list)
     for kind, reading in readings:
-        if kind in wanted and (key := _execution_key(reading.variables["id"].lower())) is not None:
+        if kind in wanted and (key := resources.execution_key(reading.variables["id"].lower())) is not None:
             found[key].append(reading.uri)
     return found
-
-
-def _execution_key(text: str) -> uuid.UUID | None:
-    """Only of the canonical form, as clients compare ids."""
-    with contextlib.suppress(ValueError):
-        key = uuid.UUID(text)
-        return key if str(key) == text else None
-    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,18 +134,12 @@ class ListSnapshot:
     seen: Mapping[subscriptions.ServerEvent, Any]  # By event: a value that changes with what is served
 
 
-@dataclass(slots=True)
-class _AtRevision:
-    catalogue: exposure.ExposedCatalogue
-    seen: dict[tuple[View, subscriptions.ServerEvent], Any] = field(default_factory=dict)
-
-
 class ListSnapshots:
     """Shared by the listeners of one server; each view is read once per revision."""
 
     def __init__(self, tool_lists: ToolLists) -> None:
         self._tool_lists = tool_lists
-        self._remembered: _AtRevision | None = None
+        self._remembered: tuple[exposure.ExposedCatalogue | None, dict[Seen, Any]] = (None, {})
         self._turn = asyncio.Lock()
 
     async def look(
@@ -165,23 +157,23 @@ class ListSnapshots:
     def _known(
         self, access: Access, version: str, events: Collection[subscriptions.ServerEvent]
     ) -> ListSnapshot | None:
-        remembered = self._remembered
-        if remembered is None or remembered.catalogue is not exposure.fresh_catalogue():
+        catalogue, seen = self._remembered
+        if catalogue is None or catalogue is not exposure.fresh_catalogue():
             return None
-        view = View.of(access, version, remembered.catalogue)
-        if any((view, event) not in remembered.seen for event in events):
+        view = View.of(access, version, catalogue)
+        if any((view, event) not in seen for event in events):
             return None
-        return ListSnapshot(remembered.catalogue, {event: remembered.seen[view, event] for event in events})
+        return ListSnapshot(catalogue, {event: seen[view, event] for event in events})
 
     def _look(
         self, access: Access, version: str, events: Collection[subscriptions.ServerEvent]
     ) -> ListSnapshot:
         catalogue = exposure.current_catalogue()
         view = View.of(access, version, catalogue)
-        if self._remembered is None or self._remembered.catalogue is not catalogue:
-            self._remembered = _AtRevision(catalogue)
+        if self._remembered[0] is not catalogue:
+            self._remembered = (catalogue, {})
         seen = {event: self._see(event, access, view, catalogue) for event in events}
-        self._remembered.seen |= {(view, event): what for event, what in seen.items()}
+        self._remembered[1].update({(view, event): what for event, what in seen.items()})
         return ListSnapshot(catalogue, seen)
 
     def _see(
@@ -437,7 +429,7 @@ class Subscriptions:
                 interests = await run_in_database(
                     admit_interests,
                     access,
-                    lists=_wanted_lists(requested),
+                    lists=[event for name, event in LISTS.items() if getattr(requested, name)],
                     addresses=uris,
                     tasks=tasks,
                 )
@@ -484,23 +476,11 @@ class _Listener:
 def _honoured(interests: Interests, uris: list[str]) -> types.SubscriptionFilter:
     """Omits what is not honoured instead of setting it to false."""
     addresses = interests.addresses
-    extra: dict[str, Any] = {"taskIds": [str(key) for key in interests.tasks]} if interests.tasks else {}
-    return types.SubscriptionFilter(
-        tools_list_changed=subscriptions.ToolsListChanged() in interests.events or None,
-        prompts_list_changed=subscriptions.PromptsListChanged() in interests.events or None,
-        resources_list_changed=subscriptions.ResourcesListChanged() in interests.events or None,
-        resource_subscriptions=[uri for uri in uris if uri in addresses] or None,
-        **extra,
-    )
-
-
-def _wanted_lists(requested: types.SubscriptionFilter) -> list[subscriptions.ServerEvent]:
-    wanted: dict[subscriptions.ServerEvent, bool | None] = {
-        subscriptions.ToolsListChanged(): requested.tools_list_changed,
-        subscriptions.PromptsListChanged(): requested.prompts_list_changed,
-        subscriptions.ResourcesListChanged(): requested.resources_list_changed,
-    }
-    return [event for event, is_wanted in wanted.items() if is_wanted]
+    honoured: dict[str, Any] = {name: True for name, event in LISTS.items() if event in interests.events}
+    if interests.tasks:
+        honoured["taskIds"] = [str(key) for key in interests.tasks]
+    subscribed = [uri for uri in uris if uri in addresses]
+    return types.SubscriptionFilter(resource_subscriptions=subscribed or None, **honoured)
 
 
 def _wanted_tasks(context: Context, requested: types.SubscriptionFilter) -> list[str]:

@@ -119,9 +119,7 @@ def _list(access: Access, cursor: str | None) -> types.ListPromptsResult:
     begin, end, following = page_bounds(names, cursor, settings.CATALOGUE.page_size)
     page = [offered[name] for name in names[begin:end]]
     return types.ListPromptsResult(
-        prompts=list_prompts(page, catalogue),
-        next_cursor=following,
-        ttl_ms=list_ttl_ms(),
+        prompts=list_prompts(page, catalogue), next_cursor=following, ttl_ms=list_ttl_ms()
     )
 
 

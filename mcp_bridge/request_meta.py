@@ -1,7 +1,6 @@
 """Metadata of MCP requests: `_meta` keys, client capabilities, cursors."""
 
 import base64
-import binascii
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -61,7 +60,7 @@ def takes_tasks(context: Context) -> bool:
 
 def elicitation_modes(context: Context) -> frozenset[str]:
     """ "form", "url" or both: how the client can ask its user."""
-    if context.request is not None and context.protocol_version not in MODERN_PROTOCOL_VERSIONS:
+    if context.request is not None and not is_modern(context):
         return session_marks(context.request.headers) & set(ELICITATION_MODES)
     capabilities = context.session.client_capabilities
     if capabilities is None or (asks := capabilities.elicitation) is None:
@@ -75,7 +74,7 @@ def answers_of(context: Context) -> dict[str, Any]:
     """The client's capabilities for answering a server's questions."""
     modes = elicitation_modes(context)
     answers: dict[str, Any] = {"elicitation": {mode: {} for mode in sorted(modes)}} if modes else {}
-    if context.request is not None and context.protocol_version not in MODERN_PROTOCOL_VERSIONS:
+    if context.request is not None and not is_modern(context):
         return answers | {name: {} for name in session_marks(context.request.headers) & set(OTHER_ANSWERS)}
     for name in OTHER_ANSWERS:
         if (offered := getattr(context.session.client_capabilities, name, None)) is not None:
@@ -120,13 +119,9 @@ def describe_client(context: Context) -> dict[str, Any]:
         described["address"] = peer = context.request.client.host if context.request.client else ""
         if forwarded := context.request.headers.get("x-forwarded-for", ""):
             described["address"] = client_address(peer, forwarded)
-    texts: dict[str, Any] = {}
-    for name, text in described.items():
-        if text:
-            texts[name] = text[:KEPT_CHARACTERS]
-    if answers := answers_of(context):
-        texts[ANSWERS] = answers
-    return texts
+    texts: dict[str, Any] = {name: text[:KEPT_CHARACTERS] for name, text in described.items() if text}
+    answers = answers_of(context)
+    return texts | {ANSWERS: answers} if answers else texts
 
 
 def make_cursor(last: str) -> str:
@@ -140,10 +135,10 @@ def read_cursor(cursor: str) -> str:
             raise ValueError
         padded = cursor + "=" * (-len(cursor) % 4)
         last = base64.b64decode(padded.encode("ascii"), altchars=b"-_", validate=True).decode()
-    except (ValueError, binascii.Error):
+        if make_cursor(last) != cursor:
+            raise ValueError
+    except ValueError:
         raise MCPError(INVALID_PARAMS, "Unknown cursor: send the nextCursor of the page before.") from None
-    if make_cursor(last) != cursor:
-        raise MCPError(INVALID_PARAMS, "Unknown cursor: send the nextCursor of the page before.")
     return last
 
 

@@ -3,6 +3,7 @@
 import base64
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -204,15 +205,26 @@ def _read_result(reading: Reading) -> Found:
     if part.is_whole:
         contents: list[Contents] = list(reading.holds(part.text, mime_type=mime_type).contents)
     else:
-        contents = [*_part_contents(reading, part, address=partial(content.result_address, execution))]
+        contents = _part_contents(reading, part, partial(content.result_address, execution))
     return Found(contents if offset else [*contents, *binary_contents(execution)])
 
 
 def _find_execution(reading: Reading, *, find: Callable[..., Execution] = find_execution) -> Execution:
+    text = reading.variables["id"]
     try:
-        return find(_id(reading), caller=reading.access.caller)
+        if execution_key(text.lower()) is None:
+            raise UnknownExecution(text)
+        return find(text, caller=reading.access.caller)
     except UnknownExecution as error:
         raise UnknownResource(str(error)) from None
+
+
+def execution_key(text: str) -> uuid.UUID | None:
+    """Only of the canonical form, as clients compare ids."""
+    with suppress(ValueError):
+        key = uuid.UUID(text)
+        return key if str(key) == text else None
+    return None
 
 
 def _take_part(text: str, offset: int) -> content.Part:
@@ -238,18 +250,6 @@ def _check_has_result(execution: Execution) -> None:
         raise UnknownResource(problem)
 
 
-def _id(reading: Reading) -> str:
-    """Raises UnknownExecution."""
-    text = reading.variables["id"]
-    try:
-        is_ours = str(uuid.UUID(text)) == text.lower()
-    except ValueError:
-        is_ours = False
-    if not is_ours:
-        raise UnknownExecution(text)
-    return text
-
-
 def _suggest_newest(access: Access, typed: str, *, state: str = "") -> Iterable[str]:
     page = list_own_executions(access.caller, state=state, limit=SUGGESTED)
     return [str(execution.pk) for execution in page.rows]
@@ -264,14 +264,14 @@ def _read_block(reading: Reading) -> Found:
         return content.content_address(execution, block.number, offset=offset)
 
     if block.data is not None:
-        return Found([*_binary_contents(reading, block.data, offset, block.mime_type or BINARY, address)])
+        return Found(_binary_contents(reading, block.data, offset, block.mime_type or BINARY, address))
     text, mime_type = block.text, block.mime_type or TEXT
     if text is None:
         text, mime_type = content.write_output(block.raw), JSON
     part = _take_part(text, offset)
     if part.is_whole:
         return reading.holds(part.text, mime_type=mime_type)
-    return Found([*_part_contents(reading, part, address=address)])
+    return Found(_part_contents(reading, part, address))
 
 
 def binary_contents(execution: Execution) -> Iterator[Contents]:
@@ -284,28 +284,22 @@ def binary_contents(execution: Execution) -> Iterator[Contents]:
             yield types.TextResourceContents(uri=block.address, mime_type=TEXT, text=block.words)
 
 
-def _part_contents(
-    reading: Reading, part: content.Part, *, address: Callable[..., str]
-) -> Iterator[types.TextResourceContents]:
-    """A part of a text and the next address, which `address` creates from an offset."""
-    following = None if part.next_offset is None else address(offset=part.next_offset)
-    meta = _meta_of("characters", part.offset, part.total, following)
-    yield types.TextResourceContents(uri=reading.uri, mime_type=TEXT, text=part.text, _meta=meta)
-    yield from _lead_on("Characters", part.offset, part.end, part.total, following)
-
-
-def _meta_of(unit: str, offset: int, total: int, following: str | None) -> dict[str, Any]:
-    meta: dict[str, Any] = {f"{META}offset": offset, f"{META}{unit}": total}
-    return meta if following is None else meta | {f"{META}next": following}
+def _part_contents(reading: Reading, part: content.Part, address: Callable[..., str]) -> list[Contents]:
+    meta, note = _lead_on("characters", part.offset, part.end, part.total, address)
+    return [types.TextResourceContents(uri=reading.uri, mime_type=TEXT, text=part.text, _meta=meta), *note]
 
 
 def _lead_on(
-    units: str, offset: int, end: int, total: int, following: str | None
-) -> Iterator[types.TextResourceContents]:
-    """A sentence for models, which do not see `_meta`; nothing after the last part."""
-    if following is not None:
-        note = f"{units} {offset + 1:,} to {end:,} of {total:,}. The next part is {following}"
-        yield types.TextResourceContents(uri=following, mime_type=TEXT, text=note)
+    units: str, offset: int, end: int, total: int, address: Callable[..., str]
+) -> tuple[dict[str, Any], list[Contents]]:
+    """`_meta` of a part, and a sentence for models, which do not see it. Both have the next address, which
+    `address` creates from an offset, unless the part is the last."""
+    meta: dict[str, Any] = {f"{META}offset": offset, f"{META}{units}": total}
+    if end >= total:
+        return meta, []
+    following = meta[f"{META}next"] = address(offset=end)
+    note = f"{units.capitalize()} {offset + 1:,} to {end:,} of {total:,}. The next part is {following}"
+    return meta, [types.TextResourceContents(uri=following, mime_type=TEXT, text=note)]
 
 
 def read_offset(reading: Reading) -> int:
@@ -314,17 +308,15 @@ def read_offset(reading: Reading) -> int:
 
 def _binary_contents(
     reading: Reading, data: bytes, offset: int, mime_type: str, address: Callable[..., str]
-) -> Iterator[Contents]:
+) -> list[Contents]:
     if offset and offset >= len(data):
         raise UnknownResource(f"The offset {offset:,} is past the end: the block has {len(data):,} bytes.")
     end = min(offset + settings.CATALOGUE.inline_content_bytes, len(data))
     if offset == 0 and end == len(data):
-        yield _blob(reading.uri, data, mime_type)
-        return
-    following = address(offset=end) if end < len(data) else None
+        return [_blob(reading.uri, data, mime_type)]
+    meta, note = _lead_on("bytes", offset, end, len(data), address)
     # A part of a picture cannot be shown.
-    yield _blob(reading.uri, data[offset:end], BINARY, meta=_meta_of("bytes", offset, len(data), following))
-    yield from _lead_on("Bytes", offset, end, len(data), following)
+    return [_blob(reading.uri, data[offset:end], BINARY, meta=meta), *note]
 
 
 def _blob(
@@ -474,19 +466,13 @@ def _of_servers(
 def _list(access: Access, cursor: str | None) -> types.ListResourcesResult:
     shown = listed_resources(current_catalogue(), access.bounds, scopes=access.scopes)
     listed = list(shown.items())
-    positions = [_position(uri, described) for uri, described in listed]
+    positions = [
+        "0" if one is None else f"1{one.tool_name}" if isinstance(one, Workflow) else f"2{uri}"
+        for uri, one in listed
+    ]
     begin, end, following = page_bounds(positions, cursor, settings.CATALOGUE.page_size)
     resources = [_resource(uri, described) for uri, described in listed[begin:end]]
     return types.ListResourcesResult(resources=resources, next_cursor=following, ttl_ms=list_ttl_ms())
-
-
-def _position(uri: str, described: Workflow | ServerFeature | None) -> str:
-    match described:
-        case None:
-            return "0"
-        case Workflow():
-            return f"1{described.tool_name}"
-    return f"2{uri}"
 
 
 def _list_templates(access: Access, cursor: str | None) -> types.ListResourceTemplatesResult:

@@ -7,12 +7,7 @@ from django.core.exceptions import ValidationError
 from django.db import transaction
 from django.db.models import Prefetch, QuerySet
 from django.utils import timezone
-from drf_spectacular.utils import (
-    OpenApiExample,
-    extend_schema,
-    extend_schema_field,
-    extend_schema_view,
-)
+from drf_spectacular.utils import OpenApiExample, extend_schema, extend_schema_field, extend_schema_view
 from rest_framework import mixins, serializers, status
 from rest_framework.decorators import action
 from rest_framework.exceptions import PermissionDenied
@@ -144,8 +139,7 @@ class ToolsetChangeSerializer(base.StrictSerializer):
     described_by = Toolset
 
     slug = serializers.CharField(
-        max_length=64,
-        help_text="The last part of its address. Changing it breaks the clients that use it.",
+        max_length=64, help_text="The last part of its address. Changing it breaks the clients that use it."
     )
     title = serializers.CharField(max_length=255, allow_blank=True, help_text="Human-readable name.")
     description = serializers.CharField(
@@ -166,7 +160,7 @@ class ToolsetChangeSerializer(base.StrictSerializer):
     inline_wait_seconds = inline_wait_field()
     reserved_for = base.ReservedForField()
     calls_per_minute = base.rate_field(
-        "Calls per minute of its workflows by all its clients together. If null, it has no limit of its own.",
+        "Calls per minute of its workflows by all its clients together. If null, it has no limit of its own."
     )
     calls_at_once = base.at_once_field()
     approval_required = serializers.BooleanField()
@@ -278,10 +272,7 @@ class ToolsetViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSe
     @extend_schema(
         summary="Delete a toolset",
         description="Its address stops working immediately. The workflows are not affected.",
-        responses={
-            204: None,
-            409: base.as_problem("Tokens are bound to the toolset. Nothing was changed."),
-        },
+        responses={204: None, 409: base.as_problem("Tokens are bound to the toolset. Nothing was changed.")},
     )
     @transaction.atomic
     def destroy(self, request: Request, slug: str) -> Response:
@@ -493,11 +484,7 @@ class TokenViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet[
         examples=[
             OpenApiExample(
                 "For an agent, at most one call a second",
-                {
-                    "name": "agent of billing",
-                    "purpose": "Answers customers.",
-                    "calls_per_minute": 60,
-                },
+                {"name": "agent of billing", "purpose": "Answers customers.", "calls_per_minute": 60},
                 request_only=True,
             )
         ],
@@ -505,10 +492,7 @@ class TokenViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet[
     @transaction.atomic
     def create(self, request: Request) -> Response:
         given = self.read_body(NewTokenSerializer)
-        if "owner" in given:
-            given |= self._owner(given)
-        else:
-            given["owner"] = self._maker()
+        given["owner"] = self._owner(given["owner"]) if "owner" in given else self._maker()
         expires_at = self._expiry(given.pop("expires_at", Expiry.USUAL))
         token, text = create_token(**given, expires_at=expires_at, created_by=self._maker())
         self.record("Added.", token)
@@ -525,7 +509,7 @@ class TokenViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet[
         token = self.get_object()
         given = self.read_body(TokenChangeSerializer)
         if "owner" in given:
-            given |= self._owner(given)
+            given["owner"] = self._owner(given["owner"])
             check_new_owner(token, given["owner"], chosen_by=self._maker())
         write_fields(token, given)
         self.record(changed_fields(given), token)
@@ -599,13 +583,11 @@ class TokenViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet[
             return cast("User", self.request.user)
         return None if auth.caller.user_id is None else User.objects.get(pk=auth.caller.user_id)
 
-    def _owner(self, given: dict[str, Any]) -> dict[str, User | None]:
-        if (username := given["owner"]) is None:
-            return {"owner": None}
-        owner = User.objects.filter(username=username).first()
-        if owner is None:
+    def _owner(self, username: str | None) -> User | None:
+        owner = None if username is None else User.objects.filter(username=username).first()
+        if owner is None and username is not None:
             raise ValidationError({"owner": f"There is no user {username}."})
-        return {"owner": owner}
+        return owner
 
     def _expiry(self, wanted: datetime | Expiry | None) -> datetime | Expiry | None:
         """Limited by the expiry of the calling token."""

@@ -119,7 +119,10 @@ def _output_result(execution: Execution, protocol_version: str, may_be_large: bo
     elif fits:
         shown = [TextContent(text=text)]
     else:
-        shown = [TextContent(text=_beginning(execution, text)), *_links(execution, text, protocol_version)]
+        rest = {"execution_id": str(execution.pk), "output_offset": content.BEGINNING}
+        address = content.result_address(execution)
+        beginning = content.beginning_of("The output", text, rest=rest, address=address)
+        shown = [TextContent(text=beginning), *_links(execution, text, protocol_version)]
     if missing := content.what_was_cut(execution):
         shown.append(TextContent(text=f"{missing} {_reference(execution)}"))
     if words := _broken_promise(execution):
@@ -156,12 +159,6 @@ def _broken_promise(execution: Execution) -> str:
         return "The run completed, but the output that its schema promises is unknown."
     broken = "\n".join(f"- {problem.of('(output)')}" for problem in problems)
     return f"The run completed, but its output violates the engine's own output schema:\n{broken}"
-
-
-def _beginning(execution: Execution, text: str) -> str:
-    rest = {"execution_id": str(execution.pk), "output_offset": content.BEGINNING}
-    address = content.result_address(execution)
-    return content.beginning_of("The output", text, rest=rest, address=address)
 
 
 def _links(execution: Execution, text: str, protocol_version: str) -> list[ResourceLink]:

@@ -2,8 +2,7 @@ import asyncio
 import contextlib
 import json
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import AsyncIterator
 from functools import cache, partial
 from typing import Any
 
@@ -34,7 +33,7 @@ from executions.refusals import UnknownTool
 from executions.wakeups import stands_in_for_workers
 from mcp_bridge import request_meta
 from mcp_bridge.builtin_tools import call_tool, describe_missing_scope, missing_scope
-from mcp_bridge.calls import OpenCalls, ToolCall, in_words
+from mcp_bridge.calls import OpenCalls, ProgressNotifications, ToolCall, in_words
 from mcp_bridge.completions import complete
 from mcp_bridge.elicitation import Ask, Question
 from mcp_bridge.log_messages import ClientLog, client_key, find_level, keep_level
@@ -82,7 +81,7 @@ class CatalogueServer(Server[None]):
             types.CompleteRequestParams,
             lambda context, params: complete(params, bridge.access_of(context)),
         )
-        Instructions(bridge.access_of).register(self)
+        self.middleware.append(bridge.instruct)
         self.add_request_handler("logging/setLevel", types.SetLevelRequestParams, bridge.set_level)
 
     def get_capabilities(
@@ -293,8 +292,19 @@ class _Bridge:
         access: Access = context.request.scope["state"]["access"]
         return access
 
+    def instruct(self, ctx: Context, call_next: CallNext) -> Any:
+        """Middleware: instructions are written for each caller, where the SDK has one text for all. Not a
+        coroutine, which would cost all other methods a hop."""
+        return self._with_instructions(ctx, call_next) if ctx.method in WITH_INSTRUCTIONS else call_next(ctx)
+
+    async def _with_instructions(self, ctx: Context, call_next: CallNext) -> HandlerResult:
+        result = await call_next(ctx)
+        if not isinstance(result, dict):
+            return result
+        return {**result, "instructions": await instructions_for(self.access_of(ctx))}
+
     def _call(self, context: Context, params: types.CallToolRequestParams) -> ToolCall:
-        modern = is_modern(context)
+        modern, gets_tasks = is_modern(context), takes_tasks(context)
         reports = context.meta is not None and context.meta.get("progress_token") is not None
         return ToolCall(
             access=self.access_of(context),
@@ -302,10 +312,10 @@ class _Bridge:
             idempotency_key=request_meta.idempotency_key(context),
             fresh=request_meta.wants_fresh(context),
             client=request_meta.describe_client(context),
-            takes_tasks=takes_tasks(context),
-            report=context.session.report_progress if reports else None,
+            takes_tasks=gets_tasks,
+            progress=ProgressNotifications(context.session.report_progress) if reports else None,
             log=ClientLog.of_request(context) if modern else self._log_for(context),
-            stays_for_progress=reports and modern,
+            stays_for_progress=reports and modern and not gets_tasks,
             elicits=partial(request_meta.elicitation_modes, context),
             ask=None if modern else _way_to_ask(context),
             continues=params.request_state or "",
@@ -407,23 +417,3 @@ def _about_outage(outage: Outage) -> str:
     return (
         f"Source {outage.source} cannot be reached{since}: {json.dumps(reason, ensure_ascii=False)}. {shown}"
     )
-
-
-@dataclass(frozen=True)
-class Instructions:
-    """Written for each caller; the SDK has one text for all."""
-
-    access_of: Callable[[Context], Access]
-
-    def register(self, server: Server[None]) -> None:
-        server.middleware.append(self._answer)
-
-    def _answer(self, ctx: Context, call_next: CallNext) -> Any:
-        """Not a coroutine, which would cost all other methods a hop."""
-        return self._add_to(call_next(ctx), ctx) if ctx.method in WITH_INSTRUCTIONS else call_next(ctx)
-
-    async def _add_to(self, answer: Awaitable[HandlerResult], ctx: Context) -> HandlerResult:
-        result = await answer
-        if not isinstance(result, dict):
-            return result
-        return {**result, "instructions": await instructions_for(self.access_of(ctx))}

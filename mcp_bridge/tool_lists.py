@@ -11,7 +11,7 @@ from functools import cache, partial
 from typing import Any, TypeVar
 from weakref import WeakSet
 
-from cachetools import FIFOCache
+from cachetools import FIFOCache, cached
 from django.conf import settings
 from loguru import logger
 from mcp_types import (
@@ -55,6 +55,7 @@ forget_left_out = _logged_at.clear
 METHOD = "tools/list"
 STALE_SECONDS = 0.9 - MAX_AGE_SECONDS  # While the next list is made; agents see changes within 1 s
 MOST_VIEWS = 64
+MOST_COSTS = 10_000
 _all_lists: "WeakSet[ToolLists]" = WeakSet()
 
 
@@ -255,8 +256,7 @@ class View:
 
     @classmethod
     def of(cls, access: Access, version: str, catalogue: ExposedCatalogue) -> "View":
-        person = catalogue.reservations.relevant_of(access.bounds.person)
-        return cls._made(access, version, person)
+        return cls._made(access, version, catalogue.reservations.relevant_of(access.bounds.person))
 
     @classmethod
     def at_once(cls, access: Access, version: str) -> "View | None":
@@ -367,8 +367,7 @@ class ToolLists:
 
     async def closed_page(self, access: Access, version: str, cursor: str | None) -> bytes:
         view = View.at_once(access, version)
-        known = None if view is None else self._lists.get(view)
-        page = known.known_page(cursor) if known is not None and self._is_usable(known) else None
+        page = None if view is None else self.recall(view, cursor)
         if page is None:
             page = await run_in_database(self._make_page, access, version, cursor)
         return page
@@ -511,18 +510,21 @@ class ToolsetCost:
         return f"{self.compared}; {remedy}"
 
 
+# By the revision, which every change of a toolset or its workflows increments.
+_costs: FIFOCache[tuple[int, int | None], ToolsetCost] = FIFOCache(MOST_COSTS)
+_costs_turn = threading.Lock()
+forget_costs = _costs.clear
+
+
+@cached(_costs, lambda catalogue: (catalogue.revision, None), _costs_turn)
 def cost_of_catalogue(catalogue: ExposedCatalogue) -> ToolsetCost:
-    everything = catalogue.workflows
-    return _remembered.cost(
-        catalogue, None, lambda: _weigh(everything, catalogue, mode=Toolset.Mode.FULL, budget=None)
-    )
+    return _weigh(catalogue.workflows, catalogue, mode=Toolset.Mode.FULL, budget=None)
 
 
+@cached(_costs, lambda toolset, catalogue: (catalogue.revision, toolset.pk), _costs_turn)
 def cost_of_toolset(toolset: Toolset, catalogue: ExposedCatalogue) -> ToolsetCost:
     """A disabled toolset counts as enabled, which queries rules and picks unless prefetched."""
-    return _remembered.cost(
-        catalogue, toolset.pk, lambda: cost_of_proposal(toolset, shown_by(toolset, catalogue), catalogue)
-    )
+    return cost_of_proposal(toolset, shown_by(toolset, catalogue), catalogue)
 
 
 def cost_of_proposal(toolset: Toolset, workflows: Workflows, catalogue: ExposedCatalogue) -> ToolsetCost:
@@ -575,30 +577,6 @@ def _size_of(tool: Tool) -> int:
     return len(serialise_tool(tool, LATEST_PROTOCOL_VERSION).decode())
 
 
-class _Remembered:
-    """Costs at one revision, which every change of a toolset or its workflows increments."""
-
-    _known: tuple[int | None, dict[int | None, ToolsetCost]] = (None, {})
-
-    def cost(
-        self, catalogue: ExposedCatalogue, key: int | None, weigh: Callable[[], ToolsetCost]
-    ) -> ToolsetCost:
-        if self._known[0] != catalogue.revision:
-            self._known = (catalogue.revision, {})
-        costs = self._known[1]
-        # Weighing may query the database: two threads that do it find the same.
-        if key not in costs:
-            costs[key] = weigh()
-        return costs[key]
-
-    def forget(self) -> None:
-        self._known = (None, {})
-
-
-_remembered = _Remembered()
-forget_costs = _remembered.forget
-
-
 class BudgetWatch:
     """Logs once per process when a toolset goes over its budget."""
 
@@ -606,10 +584,9 @@ class BudgetWatch:
         self._over: set[int] = set()
 
     def look(self, catalogue: ExposedCatalogue) -> None:
-        entries: Iterable[Toolset] = (entry.toolset for entry in catalogue.toolsets.values())
-        budgeted = [toolset for toolset in entries if toolset.token_budget is not None]
-        over = {toolset: cost_of_toolset(toolset, catalogue) for toolset in budgeted}
-        over = {toolset: cost for toolset, cost in over.items() if cost.is_over_budget}
+        toolsets: Iterable[Toolset] = (entry.toolset for entry in catalogue.toolsets.values())
+        costs = {one: cost_of_toolset(one, catalogue) for one in toolsets if one.token_budget is not None}
+        over = {toolset: cost for toolset, cost in costs.items() if cost.is_over_budget}
         for toolset, cost in over.items():
             if toolset.pk not in self._over:
                 logger.warning("Toolset {} is over its token budget: {}", toolset.slug, cost.warning)

@@ -79,20 +79,13 @@ class OwnedForm(AccessTokenModelForm):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._offer_owners()
-
-    def _offer_owners(self) -> None:
-        """Offers other users only to those who may choose them."""
         owner = cast("forms.ModelChoiceField[User] | None", self.fields.get("owner"))
-        if owner is None:
-            return
-        if self.maker is None or not self.maker.has_perm(ASSIGN):
-            del self.fields["owner"]
-            return
-        owner.queryset = User.objects.filter(Q(is_active=True) | Q(pk=self.instance.owner_id)).order_by(
-            "username"
-        )
-        owner.initial = self.maker.pk
+        # Only those who may choose other users see the field.
+        if owner is not None and self.maker is not None and self.maker.has_perm(ASSIGN):
+            users = User.objects.filter(Q(is_active=True) | Q(pk=self.instance.owner_id))
+            owner.queryset, owner.initial = users.order_by("username"), self.maker.pk
+        else:
+            self.fields.pop("owner", None)
 
 
 class AccessTokenForm(OwnedForm):
@@ -393,7 +386,7 @@ class AccessTokenAdmin(ButtonsMixin):
                 ("Without effect", _describe_withheld(obj)),
                 ("Toolset", self.toolset_shown(obj) if obj.toolset else "none: all exposed workflows"),
                 ("Address", resource_url(None if obj.toolset is None else obj.toolset.slug)),
-                ("Inline wait", _describe_wait(obj)),
+                ("Inline wait", f"{obj.inline_wait_seconds} s" if obj.inline_wait_seconds else "the default"),
                 ("Calls", calls_allowed or "limited as for every caller"),
                 ("Created", rendering.exactly(obj.created_at)),
                 ("Created by", obj.created_by or rendering.DASH),
@@ -434,10 +427,6 @@ def _describe_former_secret(token: AccessToken) -> list[tuple[str, Any]]:
         ("Former secret", f"{token.former_prefix}…, until {rendering.exactly(token.former_ends_at)}"),
         ("Former secret last used", rendering.exactly(used) if used else "never"),
     ]
-
-
-def _describe_wait(token: AccessToken) -> str:
-    return "the default" if token.inline_wait_seconds is None else f"{token.inline_wait_seconds} s"
 
 
 def _write_back(token: AccessToken, wanted: dict[str, Any], by: Actor) -> None:

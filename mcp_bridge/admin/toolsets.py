@@ -86,11 +86,7 @@ class RulesInline(RuleInline):
     def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return self._may(request, *(["change"] if obj is not None and obj.pk else ["add", "change"]))
 
-    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return self.has_add_permission(request, obj)
-
-    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return self.has_add_permission(request, obj)
+    has_change_permission = has_delete_permission = has_add_permission
 
     @staticmethod
     def _may(request: HttpRequest, *verbs: str) -> bool:

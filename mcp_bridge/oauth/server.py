@@ -104,7 +104,10 @@ class Validator(OAuth2Validator):  # type: ignore[misc]
         # oauthlib keeps only the last of repeated parameters.
         sent = getattr(request, "decoded_body", None) or []
         resources = [value for name, value in sent if name == "resource" and value]
-        request.resource = _canonical(resources, request)
+        try:
+            request.resource = [canonical_resource(resources)] if resources else []
+        except ValueError:
+            raise _invalid_target(request) from None
         with transaction.atomic():
             used = getattr(request, "refresh_token_instance", None)
             if used is not None and _is_used_up(used, request):
@@ -146,13 +149,6 @@ def canonical_resource(resources: Iterable[str]) -> str:
     if len(found) > 1:
         raise ValueError("more than one")
     return found.pop()
-
-
-def _canonical(resources: list[str], request: Any) -> list[str]:
-    try:
-        return [canonical_resource(resources)] if resources else []
-    except ValueError:
-        raise _invalid_target(request) from None
 
 
 def _invalid_target(request: Any) -> CustomOAuth2Error:

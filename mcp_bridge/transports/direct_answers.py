@@ -128,11 +128,12 @@ class DirectAnswers:
     def read(self, scope: Scope, body: bytes, message: dict[str, Any]) -> ListingRequest | None:
         if message.get("method") != METHOD or (version := valid_version(scope, message)) is None:
             return None
+        sent = next(value for name, value in scope["headers"] if name == b"authorization")
         request = ListingRequest(
             id=message["id"],
             version=version,
             cursor=(message.get("params") or {}).get("cursor"),
-            token_digest=digest_of(_bearer(scope)),
+            token_digest=digest_of(sent_token(sent.decode("latin-1")) or ""),
             slug=scope.get("path_params", {}).get("slug"),
         )
         if len(body) <= LARGEST_REMEMBERED_BODY:
@@ -214,14 +215,11 @@ def _digest(scope: Scope, body: bytes) -> bytes:
     return hashlib.sha256(b"\0".join(parts)).digest()
 
 
-def _bearer(scope: Scope) -> str:
-    value: bytes = next(value for name, value in scope["headers"] if name == b"authorization")
-    return sent_token(value.decode("latin-1")) or ""
-
-
 def valid_version(scope: Scope, message: dict[str, Any]) -> str | None:
     """The protocol version of a request that passes the SDK's checks."""
-    if message.keys() - MEMBERS or message.get("jsonrpc") != "2.0" or not _is_usual(message.get("id")):
+    key = message.get("id")
+    is_usual = type(key) is str or (type(key) is int and abs(key) <= LARGEST_ID)
+    if message.keys() - MEMBERS or message.get("jsonrpc") != "2.0" or not is_usual:
         return None
     pairs = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]
     headers = dict(reversed(pairs))  # The first of several, as in the SDK.
@@ -239,10 +237,6 @@ def valid_version(scope: Scope, message: dict[str, Any]) -> str | None:
 @lru_cache(maxsize=100)
 def _accepts_answers(header: str) -> bool:
     return {kind.partition(";")[0].strip() for kind in header.split(",")}.issuperset(ACCEPTED)
-
-
-def _is_usual(request_id: Any) -> bool:
-    return type(request_id) is str or (type(request_id) is int and abs(request_id) <= LARGEST_ID)
 
 
 def _has_valid_params(message: dict[str, Any], version: str) -> bool:

@@ -160,11 +160,10 @@ class McpEndpoint:
         """`first`: what has been received of a body."""
         if first is None:
             return self._streams if scope["method"] == "GET" else METHOD_NOT_ALLOWED
-        if first["type"] != "http.request" or first.get("more_body"):
-            return partial(self._answer_in_parts, first)
-        if len(first.get("body", b"")) > self._largest_body:
-            return partial(self._answer_in_parts, first)
-        return self._answer_to(scope, first)
+        is_whole = first["type"] == "http.request" and not first.get("more_body")
+        if is_whole and len(first.get("body", b"")) <= self._largest_body:
+            return self._answer_to(scope, first)
+        return partial(self._answer_in_parts, first)
 
     def _answer_in_parts(self, first: Message, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         return self._limited(scope, with_first(first, receive), send)
@@ -197,12 +196,9 @@ class McpEndpoint:
             return _missing_scope(message, access, scope) or call or pass_on
         if is_answer(message):
             return partial(_after, take_answer(message, access), Response(status_code=202))
-        request = self.direct_answers.read(scope, body, message)
-        return (
-            pass_on
-            if request is None
-            else partial(_after, self.direct_answers.answer(request, access), pass_on)
-        )
+        if (request := self.direct_answers.read(scope, body, message)) is None:
+            return pass_on
+        return partial(_after, self.direct_answers.answer(request, access), pass_on)
 
     async def _pass_on(
         self, received: Message, message: dict[str, Any], scope: Scope, receive: Receive, send: Send
@@ -234,18 +230,16 @@ async def admit_reader(scope: Scope) -> Response | None:
     try:
         known = await _access_or_refusal(scope, None)
     except Undecided as problem:
-        return JSONResponse(
-            {"detail": str(problem)}, status_code=503, headers={"Retry-After": str(problem.seconds)}
-        )
+        wait = {"Retry-After": str(problem.seconds)}
+        return JSONResponse({"detail": str(problem)}, status_code=503, headers=wait)
     except DatabaseProblem as problem:
         return JSONResponse({"detail": _explain(problem)}, status_code=503, headers={"Retry-After": "5"})
     if isinstance(known, Response):
         return known
     if known.allows(AccessScope.VIEW) and known.toolset is None:
         return None
-    return JSONResponse(
-        {"detail": f"This requires a token with the scope {AccessScope.VIEW}."}, status_code=403
-    )
+    lack = f"This requires a token with the scope {AccessScope.VIEW}."
+    return JSONResponse({"detail": lack}, status_code=403)
 
 
 async def protected_resource_metadata(scope: Scope, receive: Receive, send: Send) -> None:

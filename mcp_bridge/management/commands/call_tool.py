@@ -11,7 +11,7 @@ from connectors.background import run_in_background_loop
 from executions.models import Execution
 from executions.refusals import StartRefused
 from mcp_bridge.builtin_tools import call_tool
-from mcp_bridge.calls import ToolCall, in_words
+from mcp_bridge.calls import ProgressNotifications, ToolCall, in_words
 from mcp_bridge.content import describe, is_note, text_of
 from mcp_bridge.management import add_toolset_option, local_access
 from mcp_bridge.tokens import Access
@@ -78,7 +78,7 @@ async def _call(name: str, arguments: dict[str, Any], access: Access, report: An
         access=access,
         protocol_version=LATEST_PROTOCOL_VERSION,
         door=Execution.Door.COMMAND,
-        report=report,
+        progress=ProgressNotifications(report),
         stays_for_progress=True,
     )
     answer = await call_tool(call, name, arguments)
