@@ -195,11 +195,6 @@ def permissions_of(permissions: Iterable[Permission]) -> dict[str, Permission]:
     return {f"{one.content_type.app_label}.{one.codename}": one for one in permissions}
 
 
-def _settings() -> dict[str, Any]:
-    row = ProductSettings.objects.filter(pk=ProductSettings.ONLY).first()
-    return dict(sorted(row.overrides.items())) if row else {}
-
-
 def describe_source(source: Source) -> dict[str, Any]:
     described = {"kind": source.kind, "config": dict(sorted(source.config.items()))}
     return described | {"secrets": secrets_of(source)} | SOURCE.decided(source)
@@ -290,7 +285,9 @@ def _in_order(rows: Any, name: str) -> list[Any]:
 
 
 _WRITERS: dict[str, Callable[[], Any]] = {
-    "settings": _settings,
+    "settings": lambda: {
+        name: value for row in ProductSettings.objects.all() for name, value in sorted(row.overrides.items())
+    },
     "groups": lambda: {
         group.name: sorted(permissions_of(group.permissions.all()))
         for group in Group.objects.filter(role=None)

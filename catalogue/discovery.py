@@ -178,27 +178,15 @@ def _list_and_reconcile(source: Source, run: DiscoveryRun) -> str:
         reconcile(source, read_listing(answer.workflows), run)
         skipped = f", {run.skipped_count} skipped" if run.skipped_count and run.found else ""
         told = f"Workflows listed: {run.found}{skipped}.{_why_empty(run)}"
-        return told + _reconcile_features(source, answer, run)
+        # A failure to list prompts and resources does not affect the listing of tools.
+        if answer.features is not None:
+            told += reconcile_features(source, read_features(answer.features), run)
+        elif answer.features_problem:
+            told += f" Its prompts and resources could not be listed: {answer.features_problem} {KEPT}"
+        return told
     if not answer.ok:
         raise ConnectorError(answer.message)
     return f"Its workflows are declared in the catalogue. {answer.message}"
-
-
-def _reconcile_features(source: Source, listing: "_Listing", run: DiscoveryRun) -> str:
-    """A failure to list prompts and resources does not affect the listing of tools."""
-    if listing.features is not None:
-        return reconcile_features(source, read_features(listing.features), run)
-    if not listing.features_problem:
-        return ""
-    return f" Its prompts and resources could not be listed: {listing.features_problem} {KEPT}"
-
-
-def _missing_warning(source: Source) -> str:
-    """A warning about enabled workflows that are missing; empty if there are none."""
-    gone = source.workflows.filter(enabled=True).exclude(missing_since=None).count()
-    if not gone:
-        return ""
-    return f" Warning: {counted(gone, 'enabled workflow is', 'enabled workflows are')} no longer listed."
 
 
 def _why_empty(run: DiscoveryRun) -> str:
@@ -276,11 +264,15 @@ async def _list_features(
 
 def _record_success(source: Source, run: DiscoveryRun, summary: str) -> None:
     run.finish(outcome=DiscoveryRun.Outcome.SUCCEEDED)
+    message = summary
+    if hidden := source.workflows.filter(enabled=True).exclude(missing_since=None).count():
+        what_is = counted(hidden, "enabled workflow is", "enabled workflows are")
+        message += f" Warning: {what_is} no longer listed."
     now = timezone.now()
     interval = source.effective_refresh_interval
     _held(source).update(
         health_state=Source.HealthState.OK,
-        health_message=summary + _missing_warning(source),
+        health_message=message,
         health_error=None,
         failing_since=None,
         failures=0,

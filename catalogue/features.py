@@ -55,7 +55,16 @@ def reconcile_features(source: Source, listing: FeatureListing, run: DiscoveryRu
     for key, definition in listing.definitions.items():
         said = words_of(definition)
         if (feature := known.pop(key, None)) is None:
-            new.append(_new_feature(current, definition, said, names))
+            new.append(
+                ServerFeature(
+                    source=current,
+                    kind=definition.kind.value,
+                    upstream_id=definition.id,
+                    served_as=names.make(definition),
+                    definition=said,
+                    enabled=is_enabled_when_new(current),
+                )
+            )
         elif _update(feature, said, current, run):
             changed.append(feature)
     gone = [feature for feature in known.values() if feature.missing_since is None]
@@ -109,19 +118,6 @@ def _update(feature: ServerFeature, said: dict[str, Any], source: Source, run: D
     return was != [getattr(feature, name) for name in DEFINED]
 
 
-def _new_feature(
-    source: Source, definition: FeatureDefinition, said: dict[str, Any], names: "_Names"
-) -> ServerFeature:
-    return ServerFeature(
-        source=source,
-        kind=definition.kind.value,
-        upstream_id=definition.id,
-        served_as=names.make(definition),
-        definition=said,
-        enabled=is_enabled_when_new(source),
-    )
-
-
 def is_enabled_when_new(source: Source) -> bool:
     return source.new_workflows == Source.NewWorkflows.EXPOSED
 
@@ -151,13 +147,13 @@ class _Names:
             made = make_tool_name(
                 name=made, upstream_id=made, source_name=source, taken=taken, without_name="prompt"
             )
-        elif made in taken or scheme_of(made) in OWN_SCHEMES or self._is_of_another(definition):
-            made = prefix_of(self._source) + made
+        else:
+            is_resource = definition.kind is FeatureKind.RESOURCE
+            is_of_another = is_resource and definition.id.startswith(tuple(self._spaces))
+            if made in taken or scheme_of(made) in OWN_SCHEMES or is_of_another:
+                made = prefix_of(self._source) + made
         taken.add(made)
         return made
-
-    def _is_of_another(self, definition: FeatureDefinition) -> bool:
-        return definition.kind is FeatureKind.RESOURCE and definition.id.startswith(tuple(self._spaces))
 
 
 @transaction.atomic

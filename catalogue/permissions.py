@@ -33,6 +33,11 @@ class Access:
     also: frozenset[str] = frozenset()  # Further permissions of a token; the view requires them of staff
 
 
+def admin_access(permission: str, *actions: str) -> dict[str, Access]:
+    """The same for several actions, by action."""
+    return dict.fromkeys(actions, Access(Scope.ADMIN, permission))
+
+
 class InsufficientScope(PermissionDenied):
     def __init__(self, scope: Scope) -> None:
         super().__init__(

@@ -51,7 +51,6 @@ COMPARED_FIELDS = (
     "source", "upstream_id", "name", "tool_name", "argument_overrides", "enabled", "resembles",
     "warning", "content_hash", "changed_at", "missing_since",
 )  # fmt: skip
-REVIEW_FIELDS = ("kind", "offer_hash", "offered", "held_since", "kept_at")
 FEWEST_GUARDED = 5  # Fewer missing workflows need no confirmation, unless all are missing
 
 
@@ -248,20 +247,14 @@ def _apply(
         _review_new(current, changes)
     _look_for_dangers(looks, listing, changes, hide=by_itself)
     replaced = [] if by is None else [*changes.updated, *changes.returned]
-    before = _rows_as_stored(current, replaced)
+    stored = current.workflows.only("upstream_id", "tool_name", *LAYER_FIELDS).order_by()
+    before: dict[str, Workflow] = {}  # By the engine's ids
+    for batch in in_batches([workflow.upstream_id for workflow in replaced], BATCH):
+        before |= {row.upstream_id: row for row in stored.filter(upstream_id__in=batch)}
     _write(current, changes)
     if by is not None:
         _record(by, changes, before)
     return changes
-
-
-def _rows_as_stored(source: Source, replacing: list[Workflow]) -> dict[str, Workflow]:
-    """By the engine's ids."""
-    read = source.workflows.only("upstream_id", "tool_name", *LAYER_FIELDS).order_by()
-    ids, rows = [workflow.upstream_id for workflow in replacing], dict[str, Workflow]()
-    for batch in in_batches(ids, BATCH):
-        rows |= {row.upstream_id: row for row in read.filter(upstream_id__in=batch)}
-    return rows
 
 
 def _record(by: Actor, changes: _Changes, before: Mapping[str, Workflow]) -> None:
@@ -321,12 +314,11 @@ def _compare(
 
 def _keep_unreadable(known: dict[str, Workflow], listing: Listing) -> None:
     """A workflow whose object cannot be read is not missing."""
-    for upstream_id in [upstream_id for upstream_id in listing.unreadable if upstream_id in known]:
-        if (workflow := known[upstream_id]).missing_since is None:
+    for upstream_id, reason in listing.unreadable.items():
+        workflow = known.get(upstream_id)
+        if workflow is not None and workflow.missing_since is None:
             del known[upstream_id]
-            message = (
-                f"It is kept unchanged, because its object cannot be read: {listing.unreadable[upstream_id]}"
-            )
+            message = f"It is kept unchanged, because its object cannot be read: {reason}"
             listing.flag(upstream_id, workflow.name, message)
 
 
@@ -446,8 +438,11 @@ class _Lookalikes:
             # Within its source, only a new text can be an imitation.
             is_new = (workflow.upstream_id, own) not in {(one.own_id, one.text) for one in alike}
             for one in alike:
-                is_other = one.own_id is None or (is_new and _passes(own, workflow, one))
-                if one.name != workflow.name and is_other:
+                # Names are identifiers; titles that differ in case and separators are equal.
+                plain, other_plain = (SEPARATORS.sub("", text).casefold() for text in (own, one.text))
+                is_name = (own, one.text) == (workflow.name, one.name)
+                passes = one.own_id != workflow.upstream_id and (is_name or plain != other_plain)
+                if one.name != workflow.name and (one.own_id is None or (is_new and passes)):
                     return one.described
         return ""
 
@@ -458,13 +453,6 @@ def _know(
     for text in dict.fromkeys(texts):
         for look in looks_of(text):
             known[look].append(_Known(text, name, described, own_id))
-
-
-def _passes(text: str, workflow: Workflow, other: _Known) -> bool:
-    """Within a source. Names are identifiers; titles that differ in case and separators are equal."""
-    plain, other_plain = (SEPARATORS.sub("", one).casefold() for one in (text, other.text))
-    is_name = (text, other.text) == (workflow.name, other.name)
-    return other.own_id != workflow.upstream_id and (is_name or plain != other_plain)
 
 
 def _compare_one(
@@ -562,7 +550,10 @@ def judge_offer(workflow: Workflow, offered: Mapping[str, Any], placement: Place
     """By the policy `careful`; exposing, hiding, moving between toolsets and breaking a curator's settings
     are never harmless."""
     by_metadata = starts_by_metadata(workflow.source.kind)
-    misfits = _breaks_settings(workflow, offered["input_schema"])
+    schema = offered["input_schema"]
+    values = find_override_problems(schema, workflow.argument_overrides).keys()
+    rules = {*find_rule_problems(schema, workflow.approval_rules)}
+    misfits = values - workflow.argument_problems.keys() or rules - {*workflow.approval_rule_problems}
     differences = [
         replace(one, harmless=False) if misfits and one.field == "input_schema" else one
         for one in find_differences(layer_of(workflow), offered, starts_by_metadata=by_metadata)
@@ -581,13 +572,6 @@ def judge_offer(workflow: Workflow, offered: Mapping[str, Any], placement: Place
         replace(one, harmless=False, text=f"{one.text}, by which {moved}") if one.field in CHOSEN_BY else one
         for one in differences
     ]
-
-
-def _breaks_settings(workflow: Workflow, schema: dict[str, Any]) -> bool:
-    """Whether a curator's arguments or rules for approval fit the accepted schema, and not this one."""
-    values = find_override_problems(schema, workflow.argument_overrides).keys()
-    rules = {*find_rule_problems(schema, workflow.approval_rules)}
-    return bool(values - workflow.argument_problems.keys() or rules - {*workflow.approval_rule_problems})
 
 
 def serve_layers(layers: Iterable[tuple[Workflow, Mapping[str, Any]]]) -> None:
@@ -666,7 +650,18 @@ def _review_new(source: Source, changes: _Changes) -> None:
 
 def _write(source: Source, changes: _Changes) -> None:
     if changes.show:
-        _write_workflows(source, changes)
+        # One upsert: `bulk_update` writes a CASE for each field and row, and takes six times as long.
+        Workflow.objects.bulk_create(
+            [*changes.new, *changes.updated, *changes.returned],
+            update_conflicts=True,
+            unique_fields=("source", "upstream_id"),
+            update_fields=UPSTREAM_FIELDS,
+            batch_size=BATCH,
+        )
+        for hidden in in_batches(changes.hidden, BATCH):
+            Workflow.objects.filter(source=source, upstream_id__in=hidden).update(enabled=False)
+        _set_missing(changes.missing, since=timezone.now())
+        _set_missing(changes.returned_as_accepted, since=None)
         Revision.bump()
     for batch in in_batches(changes.settled, BATCH):
         Review.objects.filter(pk__in=batch).delete()
@@ -678,24 +673,9 @@ def _write(source: Source, changes: _Changes) -> None:
         changes.reviews,
         update_conflicts=True,
         unique_fields=("workflow",),
-        update_fields=REVIEW_FIELDS,
+        update_fields=("kind", "offer_hash", "offered", "held_since", "kept_at"),
         batch_size=BATCH,
     )
-
-
-def _write_workflows(source: Source, changes: _Changes) -> None:
-    # One upsert: `bulk_update` writes a CASE for each field and row, and takes six times as long.
-    Workflow.objects.bulk_create(
-        [*changes.new, *changes.updated, *changes.returned],
-        update_conflicts=True,
-        unique_fields=("source", "upstream_id"),
-        update_fields=UPSTREAM_FIELDS,
-        batch_size=BATCH,
-    )
-    for hidden in in_batches(changes.hidden, BATCH):
-        Workflow.objects.filter(source=source, upstream_id__in=hidden).update(enabled=False)
-    _set_missing(changes.missing, since=timezone.now())
-    _set_missing(changes.returned_as_accepted, since=None)
 
 
 def _set_missing(workflows: list[Workflow], *, since: datetime | None) -> None:

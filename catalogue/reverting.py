@@ -144,10 +144,7 @@ def _old_values(model: type[models.Model], entry: HistoryEntry) -> dict[str, Any
     }
 
 
-Reverter = Callable[[Any, dict[str, Any], history.Actor], None]
-
-
-def _write(row: Any, wanted: dict[str, Any], by: history.Actor) -> None:
+def _write(row: Any, wanted: dict[str, Any], by: history.Actor) -> Any:
     history.write_fields(row, wanted)
 
 
@@ -172,19 +169,12 @@ def _write_source(source: Source, wanted: dict[str, Any], by: history.Actor) -> 
         history.write_fields(source, others)
 
 
-def _write_toolset(toolset: Toolset, wanted: dict[str, Any], by: history.Actor) -> None:
-    write_toolset(toolset, **wanted)
-
-
-def _write_settings(row: ProductSettings, wanted: dict[str, Any], by: history.Actor) -> None:
-    change_settings(wanted, by=by.name)
-
-
-reverters: dict[type[models.Model], Reverter] = {  # Not written field by field; rooms above add theirs
+reverters: dict[type[models.Model], Callable[[Any, dict[str, Any], history.Actor], Any]] = {
+    # Not written field by field; rooms above add theirs
     Workflow: _write_workflow,
     Source: _write_source,
-    Toolset: _write_toolset,
-    ProductSettings: _write_settings,
+    Toolset: lambda toolset, wanted, by: write_toolset(toolset, **wanted),
+    ProductSettings: lambda row, wanted, by: change_settings(wanted, by=by.name),
 }
 
 

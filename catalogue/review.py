@@ -61,18 +61,13 @@ class Decided:
 
     def refusal(self) -> str:
         """Empty if everything was decided."""
-        sentences = []
-        if self.changed_again:
-            sentences.append(f"Changed again, so review again: {listed(self.changed_again, NAMED)}.")
-        if self.nothing_held:
-            sentences.append(f"No longer held: {listed(self.nothing_held, NAMED)}.")
-        if self.turned_down:
-            sentences.append(f"Turned down in the meantime: {listed(self.turned_down, NAMED)}.")
-        if self.only_whole:
-            sentences.append(
-                f"New workflows can only be accepted as a whole: {listed(self.only_whole, NAMED)}."
-            )
-        return " ".join(sentences)
+        refused = {
+            "Changed again, so review again": self.changed_again,
+            "No longer held": self.nothing_held,
+            "Turned down in the meantime": self.turned_down,
+            "New workflows can only be accepted as a whole": self.only_whole,
+        }
+        return " ".join(f"{why}: {listed(names, NAMED)}." for why, names in refused.items() if names)
 
 
 def differences_of(review: Review, placement: Placement | None = None) -> list[Difference]:

@@ -86,19 +86,14 @@ def keep_roles() -> None:
     present = {f"{app}.{codename}": key for app, codename, key in rows}
     for name in Name:
         role = Role.objects.select_related("group").filter(name=name).first()
-        group = _new_group(name) if role is None else role.group
-        wanted = {present[one] for one in PERMISSIONS[name] if one in present}
+        if role is None:
+            free = name.label
+            while Group.objects.filter(name=free).exists():
+                free = f"{free} (role)"
+            role = Role.objects.create(name=name, group=Group.objects.create(name=free))
+        group, wanted = role.group, {present[one] for one in PERMISSIONS[name] if one in present}
         if wanted != set(group.permissions.values_list("pk", flat=True)):
             group.permissions.set(wanted)
-
-
-def _new_group(name: Role.Name) -> Group:
-    free = name.label
-    while Group.objects.filter(name=free).exists():
-        free = f"{free} (role)"
-    group = Group.objects.create(name=free)
-    Role.objects.create(name=name, group=group)
-    return group
 
 
 def role_of(user: User) -> Role | None:

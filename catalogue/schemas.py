@@ -190,7 +190,11 @@ class _Compiled:
             raise TooDeep
         Searches.begin()
         if self.validator.is_valid(arguments):
-            _refuse_halves(arguments)
+            try:
+                to_json(arguments)
+            except ValueError:
+                # A half character raises, in a text that no rule of the schema has the validator read.
+                json.dumps(arguments, ensure_ascii=False).encode()
             return _Errors([])
         recursive, expanded = self.demand.recursive, self.demand.expanded
         if expanded * max(parts, recursive**depth) <= AFFORDABLE:
@@ -203,14 +207,6 @@ class _Compiled:
         except jsonschema_rs.ValidationError as error:
             return [error]
         return []
-
-
-def _refuse_halves(arguments: Any) -> None:
-    """Raises UnicodeEncodeError for a text that no rule of the schema has the validator read."""
-    try:
-        to_json(arguments)
-    except ValueError:
-        json.dumps(arguments, ensure_ascii=False).encode()
 
 
 class _Nulls:

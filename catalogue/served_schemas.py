@@ -222,7 +222,7 @@ def _is_open(schema: Any) -> bool:
 
 def describe_inputs(schema: dict[str, Any] | None) -> dict[str, dict[str, Any]]:
     """`{name: {type, description, required, default}}`, by name; `default` is None where there is none."""
-    found = _find_inputs(schema)
+    found = inputs_at(Place(schema, schema)) if isinstance(schema, dict) else Inputs()
     return {
         name: {
             "type": one.type,
@@ -236,10 +236,9 @@ def describe_inputs(schema: dict[str, Any] | None) -> dict[str, dict[str, Any]]:
 
 def describe_outputs(schema: dict[str, Any] | None) -> dict[str, dict[str, Any]]:
     """`{name: {type, description}}`, by name; empty without an output schema."""
-    found = _find_inputs(schema)
     return {
-        name: {"type": one.type, "description": one.description}
-        for name, one in sorted(found.properties.items())
+        name: {"type": one["type"], "description": one["description"]}
+        for name, one in describe_inputs(schema).items()
     }
 
 
@@ -255,10 +254,6 @@ def required_first(names: Iterable[str], required: Collection[str], schema: Mapp
     properties = schema.get("properties")
     order = {name: number for number, name in enumerate(properties if isinstance(properties, dict) else ())}
     return sorted(names, key=lambda name: (name not in required, order.get(name, len(order))))
-
-
-def _find_inputs(schema: dict[str, Any] | None) -> Inputs:
-    return inputs_at(Place(schema, schema)) if isinstance(schema, dict) else Inputs()
 
 
 def _inputs_at(place: Place, known: dict[int, Inputs]) -> Inputs:

@@ -62,19 +62,13 @@ def _columns(serializer: Any, rows: list[Any]) -> Iterator[tuple[str, list[Any]]
             yield name, spread(map_repeated(_cell, found), values)
 
 
-def _cell(value: Any) -> Any:
-    return _harmless(_as_text(value))
-
-
-def _as_text(cell: Any) -> Any:
-    """`true` and `false`, lists of texts with commas, and other values of several parts as JSON."""
+def _cell(cell: Any) -> Any:
+    """`true` and `false`, lists of texts with commas, and other values of several parts as JSON; no text is
+    a formula."""
     if isinstance(cell, list) and all(isinstance(one, str) for one in cell):
-        return ", ".join(cell)
-    return write_as_json(cell) if isinstance(cell, bool | list | dict) else cell
-
-
-def _harmless(cell: Any) -> Any:
-    """No formula."""
+        cell = ", ".join(cell)
+    elif isinstance(cell, bool | list | dict):
+        cell = write_as_json(cell)
     if not isinstance(cell, str):
         return cell
     # Most cells have no separator: the search for one takes a tenth of the time.

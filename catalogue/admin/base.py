@@ -53,7 +53,10 @@ SHOWN_CHANGES, SHOWN_VALUE = 4, 50
 
 def describe_changes(entry: HistoryEntry) -> list[str]:
     """`title: empty → Report`, a line for each of the first fields."""
-    lines = [f"{label}: {_in_short(old, new)}" for label, old, new in changes_in_full(entry)]
+    lines = []
+    for label, *values in changes_in_full(entry):
+        old, new = (" ".join(value.split()) for value in values)
+        lines.append(f"{label}: {' → '.join(cut_to_difference(old, new, shown=SHOWN_VALUE))}")
     more = len(lines) - SHOWN_CHANGES
     return lines[:SHOWN_CHANGES] + ([f"and {more} more"] if more > 0 else [])
 
@@ -71,11 +74,6 @@ def changes_in_full(entry: HistoryEntry) -> list[tuple[str, str, str]]:
         for name, (old, new) in entry.changes.items()
     )
     return [(label, old, new) for label, old, new in in_full if old != new]
-
-
-def _in_short(old: str, new: str) -> str:
-    one, other = (" ".join(value.split()) for value in (old, new))
-    return " → ".join(cut_to_difference(one, other, shown=SHOWN_VALUE))
 
 
 HISTORY_PAGE = 100
@@ -520,22 +518,18 @@ class ButtonsMixin(CatalogueAdmin):
     def render_change_form(
         self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any
     ) -> HttpResponse:
-        if (obj := self._stored(request, context.get("original"))) is not None:
+        obj = context.get("original")
+        if obj is not None and request.method == "POST":
+            # A refused form has written its values to its own object.
+            obj = self.get_object(request, str(obj.pk)) or obj
+        if obj is not None:
             context |= {"original": obj, "subtitle": str(obj), "buttons": self.get_buttons(request, obj)}
             context |= {"show_history": self._has_history(obj)} | self.panel(request, obj)
         return super().render_change_form(request, context, *args, **kwargs)
 
-    def _stored(self, request: HttpRequest, obj: Any) -> Any:
-        """The stored object; a refused form has written its values to its own."""
-        if obj is None or request.method != "POST":
-            return obj
-        return self.get_object(request, str(obj.pk)) or obj
-
     def _has_history(self, obj: Any) -> bool:
         """Records that are never edited have a history only after a button was pressed."""
-        if not isinstance(self, ReadOnlyMixin):
-            return True
-        return HistoryEntry.of(obj).exists()
+        return not isinstance(self, ReadOnlyMixin) or HistoryEntry.of(obj).exists()
 
     def panel(self, request: HttpRequest, obj: Any) -> dict[str, Any]:
         return {}
@@ -609,3 +603,25 @@ def ask_if_many(
         return None
     told: dict[str, Any] = {"note": note(count), "shown": shown or None, "sent": sent}
     return ask_for_selected(pages, request, affected, forms.Form, title, lambda _: apply(), **told)
+
+
+def change_if_sure(
+    pages: CatalogueAdmin,
+    request: HttpRequest,
+    affected: QuerySet[Any],
+    title: str,
+    change: Callable[[], int],
+    *,
+    done: str,
+    note: str,
+    noun: tuple[str, ...] = ("workflow",),
+) -> HttpResponse | None:
+    """`done` has a place for the number of changed rows, and `note` one for the affected ones."""
+    return ask_if_many(
+        pages,
+        request,
+        affected,
+        title,
+        lambda: messages.success(request, done.format(change())),
+        note=lambda count: note.format(counted(count, *noun)),
+    )

@@ -1,7 +1,6 @@
 """Discovery runs, and the reviews and confirmations that they wait for."""
 
 import json
-from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from difflib import SequenceMatcher
 from typing import Any, ClassVar
@@ -143,7 +142,12 @@ class ReviewAdmin(base.PanelOnlyMixin, base.ButtonsMixin):
 
     @admin.display(description="the engine's current version")
     def told(self, review: Any) -> SafeString:
-        return _with_offer(review, _summary(review, review.placement))
+        differences = differences_of(review, review.placement)
+        summary = _with_code(describe_differences(differences))
+        if review.kind == Review.Kind.NEW:
+            described = show_unseen(review.workflow.description) or "No description."
+            summary = html.paragraphs(html.shortened(described, 120))
+        return _with_offer(review, html.side_by_side([*_marks(review, differences), summary]))
 
     @admin.action(description="Accept: agents see the engine's current version…", permissions=["decide"])
     def accept_selected(self, request: HttpRequest, queryset: QuerySet[Review]) -> HttpResponse | None:
@@ -151,15 +155,18 @@ class ReviewAdmin(base.PanelOnlyMixin, base.ButtonsMixin):
 
     @admin.action(description="Keep the accepted version", permissions=["decide"])
     def keep_selected(self, request: HttpRequest, queryset: QuerySet[Review]) -> None:
-        _decide_selected(request, queryset, _keep_seen, "Kept")
+        _decide_selected(request, queryset, keeps=True)
 
     # The page of one
 
     def get_buttons(self, request: HttpRequest, obj: Review) -> list[base.Button]:
         variants = {"keep" if _is_doubtful(obj, differences_of(obj)) else "accept": "primary"}
+        labels = {"accept": "Accept the change", "keep": "Keep the accepted version"}
+        if obj.kind == Review.Kind.NEW:
+            labels = {"accept": "Accept and enable", "keep": "Leave hidden"}
         return [
             replace(
-                one, values=_shown(obj), label=_label(one, obj), variant=variants.get(one.name, "default")
+                one, values=_shown(obj), label=labels[one.name], variant=variants.get(one.name, "default")
             )
             for one in super().get_buttons(request, obj)
             if one.name != "keep" or obj.kept_at is None
@@ -200,9 +207,8 @@ class ReviewAdmin(base.PanelOnlyMixin, base.ButtonsMixin):
         workflow, is_new = obj.workflow, obj.kind == Review.Kind.NEW
         differences = differences_of(obj)
         served = "Agents do not see it yet." if is_new else "Agents see the accepted version."
-        kind = html.badge(obj.get_kind_display(), KIND_BADGES[Review.Kind(obj.kind)])
         return {
-            "headline": [html.side_by_side([kind, served])],
+            "headline": [html.side_by_side([self.kind_shown(obj), served])],
             "facts": [
                 ("Workflow", html.link(workflow.tool_name, "catalogue_workflow_change", workflow.pk)),
                 ("Source", html.link(workflow.source, "catalogue_source_change", workflow.source_id)),
@@ -241,10 +247,18 @@ def _with_offer(review: Review, shown: SafeString) -> SafeString:
 
 
 def _in_full(review: Review, differences: list[Difference]) -> dict[str, Any]:
-    return {
-        "shown_differences": [_ShownDifference(one) for one in differences],
-        "new_workflow": _shown_new(review.workflow) if review.kind == Review.Kind.NEW else (),
-    }
+    shown: dict[str, Any] = {"shown_differences": [_ShownDifference(one) for one in differences]}
+    if review.kind == Review.Kind.NEW:
+        workflow = review.workflow
+        description = show_unseen(workflow.description) or "None. A description is required."
+        shown["new_workflow"] = (
+            ("Title", show_unseen(workflow.title)),
+            ("Description", html.paragraphs(description)),
+            ("May try to command agents", workflow.warning),
+            ("Can be mistaken for", workflow.resembles),
+            ("Input schema", html.pretty_json(workflow.input_schema)),
+        )
+    return shown
 
 
 def _is_doubtful(review: Review, differences: list[Difference]) -> bool:
@@ -252,60 +266,26 @@ def _is_doubtful(review: Review, differences: list[Difference]) -> bool:
     return bool(looks_like or warning_of_review(review, differences))
 
 
-def _label(one: base.Button, review: Review) -> str:
-    if review.kind == Review.Kind.NEW:
-        return {"accept": "Accept and enable", "keep": "Leave hidden"}[one.name]
-    return {"accept": "Accept the change", "keep": "Keep the accepted version"}[one.name]
-
-
-def _summary(review: Review, placement: Placement) -> SafeString:
-    differences = differences_of(review, placement)
-    told = _with_code(describe_differences(differences))
-    if review.kind == Review.Kind.NEW:
-        told = html.paragraphs(
-            html.shortened(show_unseen(review.workflow.description) or "No description.", 120)
-        )
-    return html.side_by_side([*_marks(review, differences), told])
-
-
 def _marks(review: Review, differences: list[Difference]) -> list[SafeString]:
     return [html.badge(COMMANDING, "danger")] if warning_of_review(review, differences) else []
 
 
-def _read(reviews: QuerySet[Review]) -> list[Review]:
-    return list(reviews.select_related(None).only("kept_at"))
-
-
-def _accept_seen(request: HttpRequest, reviews: Sequence[Review]) -> Decided:
-    awaiting = {review.pk for review in reviews if review.kept_at is None}
-    return accept_offers(_seen(request, reviews), by=actor_of(request), awaiting=awaiting)
-
-
-def _keep_seen(request: HttpRequest, reviews: Sequence[Review]) -> Decided:
-    return keep_accepted(_seen(request, reviews), by=actor_of(request))
-
-
-def _seen(request: HttpRequest, reviews: Sequence[Review]) -> dict[int, str]:
-    seen = {one.pk: offer for one in reviews if (offer := request.POST.get(f"{OFFER}-{one.pk}"))}
-    if unseen := len(reviews) - len(seen):
-        messages.warning(request, f"Skipped because the page did not show them: {unseen}.")
-    return seen
-
-
-def _decide_selected(
-    request: HttpRequest,
-    reviews: QuerySet[Review],
-    decide: Callable[[HttpRequest, Sequence[Review]], Decided],
-    done: str,
-) -> None:
+def _decide_selected(request: HttpRequest, reviews: QuerySet[Review], *, keeps: bool) -> None:
     """Names those, too, that others have decided since the list was shown, and leaves them alone."""
-    chosen = _read(reviews)
+    chosen = list(reviews.select_related(None).only("kept_at"))
     shown = [key for key in request.POST.getlist(ACTION_CHECKBOX_NAME) if f"{OFFER}-{key}" in request.POST]
     selected = Workflow.objects.filter(pk__in=shown)
     gone = selected.exclude(pk__in=[review.pk for review in chosen]).values_list("tool_name", flat=True)
-    decided = decide(request, chosen)
+    seen = {one.pk: offer for one in chosen if (offer := request.POST.get(f"{OFFER}-{one.pk}"))}
+    if unseen := len(chosen) - len(seen):
+        messages.warning(request, f"Skipped because the page did not show them: {unseen}.")
+    if keeps:
+        decided = keep_accepted(seen, by=actor_of(request))
+    else:
+        awaiting = {review.pk for review in chosen if review.kept_at is None}
+        decided = accept_offers(seen, by=actor_of(request), awaiting=awaiting)
     decided.nothing_held += gone
-    _report(request, decided, done)
+    _report(request, decided, "Kept" if keeps else "Accepted")
 
 
 def _report(request: HttpRequest, decided: Decided, done: str) -> None:
@@ -377,23 +357,7 @@ def _words(words: list[str], mark: str) -> SafeString:
     return format_html('<{} class="{} rounded-default px-0.5">{}</{}>', mark, MARKS[mark], text, mark)
 
 
-def _shown_new(workflow: Workflow) -> Iterable[tuple[str, Any]]:
-    return (
-        ("Title", show_unseen(workflow.title)),
-        (
-            "Description",
-            html.paragraphs(show_unseen(workflow.description) or "None. A description is required."),
-        ),
-        ("May try to command agents", workflow.warning),
-        ("Can be mistaken for", workflow.resembles),
-        ("Input schema", html.pretty_json(workflow.input_schema)),
-    )
-
-
 # In the list and on the pages of workflows and sources
-
-
-REVIEW_WORDS = {Review.Kind.CHANGED: "change to review", Review.Kind.NEW: "new, to review"}
 
 
 def note_reviews(workflows: list[Any]) -> None:
@@ -408,8 +372,9 @@ def review_badge(workflow: Any) -> SafeString:
     if workflow.awaited_review is None:
         return mark_safe("")
     kind = Review.Kind(workflow.awaited_review)
+    told = "new, to review" if kind == Review.Kind.NEW else "change to review"
     page = reverse("admin:catalogue_review_change", args=[workflow.pk])
-    return html.badge(REVIEW_WORDS[kind], KIND_BADGES[kind], href=page)
+    return html.badge(told, KIND_BADGES[kind], href=page)
 
 
 def accept_for_workflows(
@@ -432,24 +397,22 @@ def _ask_to_accept(
     """The page that shows these changes in full, those with warnings first; submitting it accepts them."""
     awaiting, placement = reviews.count(), Placement()
     if "post" in request.POST or not awaiting:
-        _decide_selected(request, reviews, _accept_seen, "Accepted")
+        _decide_selected(request, reviews, keeps=False)
         return None
     rows = reviews.select_related("workflow__source")[:SHOWN_AT_ONCE]
     held = [(review, differences_of(review, placement)) for review in rows]
     held.sort(key=lambda one: not _is_doubtful(*one))
     first = f"; this accepts the first {len(held)}" if awaiting > len(held) else ""
-    note, shown = f"{what}: {awaiting:,}{first}", [_to_accept(*one) for one in held]
+    note, shown = f"{what}: {awaiting:,}{first}", []
+    for review, differences in held:
+        name = html.link(review.workflow.tool_name, "catalogue_review_change", review.pk)
+        kind = html.badge(review.get_kind_display(), KIND_BADGES[Review.Kind(review.kind)])
+        heading = html.side_by_side([name, kind, *_marks(review, differences)])
+        in_full = render_to_string("catalogue/admin/review_differences.html", _in_full(review, differences))
+        shown.append(_with_offer(review, format_html('<div class="mb-1">{}</div>{}', heading, in_full)))
     return base.ask_for_selected(
         pages, request, selected, forms.Form, "Accept changes", lambda _: None, note=note, shown=shown
     )
-
-
-def _to_accept(review: Review, differences: list[Difference]) -> SafeString:
-    name = html.link(review.workflow.tool_name, "catalogue_review_change", review.pk)
-    kind = html.badge(review.get_kind_display(), KIND_BADGES[Review.Kind(review.kind)])
-    heading = html.side_by_side([name, kind, *_marks(review, differences)])
-    in_full = render_to_string("catalogue/admin/review_differences.html", _in_full(review, differences))
-    return _with_offer(review, format_html('<div class="mb-1">{}</div>{}', heading, in_full))
 
 
 def review_fact(request: HttpRequest, workflow: Workflow) -> tuple[str, Any]:
@@ -485,7 +448,6 @@ OUTCOME_BADGES = {
     DiscoveryRun.Outcome.HELD: "warning",
 }
 COUNTS = ("added", "updated", "unchanged", "returned", "missing", "held")
-CHECKED = "The API was reached; its tools are declared in the catalogue"
 HELD = "Agents still see the workflows below. Confirm the listing if they were removed for good."
 NAMED = {
     "missing": "Missing from the engine's list",
@@ -501,7 +463,7 @@ def describe_counts(run: DiscoveryRun) -> str:
     """`8 workflows found: 2 added, 6 unchanged; 1 skipped, 1 with its schema replaced`."""
     changes = ", ".join(f"{getattr(run, name)} {name}" for name in COUNTS if getattr(run, name))
     if run.source.kind == KIND:
-        return changes or CHECKED
+        return changes or "The API was reached; its tools are declared in the catalogue"
     skipped = f"; {run.skipped_count} skipped" if run.skipped_count else ""
     return f"{counted(run.found, 'workflow')} found{': ' if changes else ''}{changes}{skipped}"
 

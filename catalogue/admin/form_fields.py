@@ -143,7 +143,6 @@ class SecretTextarea(widgets.UnfoldAdminTextareaWidget):  # type: ignore[misc]
 SETTING = "setting_"  # Prefix of these fields' names, so that none clashes with a field of the model
 ONLY_IF = "data-only-if"  # The attribute that tells source_form.js when a field matters
 SHORT, LONG = 4, 12  # Lines of a text area
-YES_NO = [(True, "yes"), (False, "no")]
 Maker = Callable[[Setting, dict[str, Any]], forms.Field]
 
 
@@ -221,7 +220,7 @@ def _choices_of(kind: Any) -> list[tuple[Any, str]]:
 
 def _choice(choices: list[tuple[Any, str]], common: dict[str, Any]) -> forms.Field:
     decided = common["required"] or common["initial"] is not None
-    return ChoiceField(choices=choices if decided else [("", DEFAULT_CHOICE), *choices], **common)
+    return ChoiceField(choices=choices if decided else [("", "(default)"), *choices], **common)
 
 
 def text_area(lines: int, **attributes: str) -> forms.Widget:
@@ -243,7 +242,6 @@ def _number(field: type[forms.IntegerField], widget: type[forms.Widget]) -> Make
     return make
 
 
-DEFAULT_CHOICE = "(default)"
 SYNTAX_HINTS = {"lines": "One per line.", "pairs": "One name=value per line.", "json": "As JSON."}
 MAKERS: dict[str, Maker] = {
     "line": lambda _, common: forms.CharField(**common, widget=widgets.UnfoldAdminTextInputWidget()),
@@ -256,7 +254,7 @@ MAKERS: dict[str, Maker] = {
         **common, widget=SecretTextarea(attrs={"rows": SHORT, **MONOSPACE})
     ),
     "switch": lambda _, common: forms.BooleanField(**common, widget=widgets.UnfoldBooleanSwitchWidget()),
-    "yes, no or neither": lambda _, common: _choice(YES_NO, common),
+    "yes, no or neither": lambda _, common: _choice([(True, "yes"), (False, "no")], common),
     "whole number": _number(forms.IntegerField, widgets.UnfoldAdminIntegerFieldWidget),
     "number": _number(forms.FloatField, widgets.UnfoldAdminDecimalFieldWidget),
     "choice": lambda setting, common: _choice(_choices_of(setting.type), common),

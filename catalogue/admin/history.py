@@ -3,7 +3,6 @@ seal, and an export of all entries."""
 
 import json
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 from django import forms
@@ -154,21 +153,22 @@ class HistoryEntryAdmin(base.PanelOnlyMixin, base.ButtonsMixin):
                 request, f"{count:,} are too many: you can revert at most {MOST_REVERTED} at a time."
             )
             return None
+
+        def revert(_: forms.Form) -> None:
+            latest = queryset.order_by("-at", "-pk")
+            problems = ((entry, self._try_to_revert(request, entry)) for entry in latest)
+            refused = [f"{entry.object_name}: {problem}" for entry, problem in problems if problem]
+            if reverted := count - len(refused):
+                messages.success(request, f"Reverted: {reverted}.")
+            if refused:
+                more = f" And {len(refused) - SHOWN_REFUSALS} more." if len(refused) > SHOWN_REFUSALS else ""
+                messages.warning(request, f"Not reverted: {' '.join(refused[:SHOWN_REFUSALS])}{more}")
+
         shown = [format_html("{}: {}", self.object_shown(entry), self.what(entry)) for entry in queryset]
-        note, revert = f"{counted(count, 'change')} selected", partial(self._revert_all, request, queryset)
+        note = f"{counted(count, 'change')} selected"
         return base.ask_for_selected(
             self, request, queryset, forms.Form, "Revert", revert, note=note, shown=shown
         )
-
-    def _revert_all(self, request: HttpRequest, queryset: QuerySet[HistoryEntry], _: forms.Form) -> None:
-        count = queryset.count()
-        problems = ((entry, self._try_to_revert(request, entry)) for entry in queryset.order_by("-at", "-pk"))
-        refused = [f"{entry.object_name}: {problem}" for entry, problem in problems if problem]
-        if reverted := count - len(refused):
-            messages.success(request, f"Reverted: {reverted}.")
-        if refused:
-            more = f" And {len(refused) - SHOWN_REFUSALS} more." if len(refused) > SHOWN_REFUSALS else ""
-            messages.warning(request, f"Not reverted: {' '.join(refused[:SHOWN_REFUSALS])}{more}")
 
     def _try_to_revert(self, request: HttpRequest, entry: HistoryEntry) -> str:
         """Why it cannot be reverted; empty after a revert."""

@@ -449,10 +449,10 @@ class OpenApiImportPage(SourceImportPage):
         updated = [tool.stored for tool in plan.tools if tool.stored.differences]
         updated.sort(key=lambda one: not one.warning)
         unshown = len(updated) - SHOWN_UPDATES
-        differences = (
-            [wrapped(one.tool_id), side_by_side([*_warning(one.warning), one.differences])]
-            for one in updated[:SHOWN_UPDATES]
-        )
+        differences = []
+        for one in updated[:SHOWN_UPDATES]:
+            warning = [badge(COMMANDING, "danger"), f"{one.warning}:"] if one.warning else []
+            differences.append([wrapped(one.tool_id), side_by_side([*warning, one.differences])])
         return {
             "counts": self.counts(plan),
             "tokens": f"{plan.tokens:,}",
@@ -467,10 +467,6 @@ class OpenApiImportPage(SourceImportPage):
         }
 
 
-def _warning(words: str) -> list[str]:
-    return [badge(COMMANDING, "danger"), f"{words}:"] if words else []
-
-
 # Configuration as code
 
 
@@ -478,7 +474,6 @@ AS_CODE = "catalogue_productsettings_as_code"
 SHOWN_CHANGES = 500
 SHOWN_FIELDS = 6  # Per object; objects with more are collapsed
 VERB_BADGES = {Verb.ADD: "success", Verb.CHANGE: "info", Verb.REMOVE: "danger"}
-CHANGED_MEANWHILE = "Something changed since you saw the plan. This is what the import would change now."
 
 
 def _most_bytes() -> int:
@@ -589,7 +584,8 @@ class ConfigurationPage(ImportPage):
         try:
             return super().import_planned(content, asked)
         except PlanChanged:
-            messages.warning(self.request, CHANGED_MEANWHILE)
+            told = "Something changed since you saw the plan. This is what the import would change now."
+            messages.warning(self.request, told)
             return self.show_plan(self.form_of(asked), content, asked)
 
     def page(self, form: ImportForm, *, plan: Plan | None = None, **options: Any) -> HttpResponse:

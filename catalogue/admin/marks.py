@@ -121,7 +121,12 @@ class MarkedForm(Form):
         _ = self.changed_data  # Cached now, while the kept fields do not count as changed
         for field in kept:
             field.disabled, field.bound_data = False, lambda data, initial: initial  # type: ignore[method-assign]
-        self._tell()
+        if self._is_gone:
+            self.cleaned_data[DELETION_FIELD_NAME] = True
+            self.fields[DELETION_FIELD_NAME].bound_data = lambda *_: True  # type: ignore[method-assign]
+        else:
+            for clash in self.clashing:
+                self.add_error(clash.name, f"It was changed in the meantime, and is now: {_describe(clash)}")
         self._report_secrets()
 
     def _changes(self, field: forms.BoundField, value: Any) -> bool:
@@ -133,14 +138,6 @@ class MarkedForm(Form):
         """A row that others deleted."""
         is_row = DELETION_FIELD_NAME in self.fields and not self.empty_permitted
         return is_row and self.instance._state.adding
-
-    def _tell(self) -> None:
-        if self._is_gone:
-            self.cleaned_data[DELETION_FIELD_NAME] = True
-            self.fields[DELETION_FIELD_NAME].bound_data = lambda *_: True  # type: ignore[method-assign]
-        else:
-            for field in self.clashing:
-                self.add_error(field.name, f"It was changed in the meantime, and is now: {_describe(field)}")
 
     def _report_secrets(self) -> None:
         """Uses the history, for all secrets together, because marks contain nothing about secrets."""

@@ -1,4 +1,5 @@
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from django.contrib import admin, messages
@@ -16,13 +17,12 @@ from catalogue.admin.base import (
     CatalogueForm,
     FixedRowsMixin,
     OptionsFilter,
-    ask_if_many,
     button,
+    change_if_sure,
     column,
 )
 from catalogue.history import actor_of
 from catalogue.models import ServerFeature
-from catalogue.naming import counted
 
 OFFER = "offer"
 STATES = {
@@ -121,16 +121,10 @@ class ServerFeatureAdmin(FixedRowsMixin, ButtonsMixin):
     def _switch(
         self, request: HttpRequest, queryset: QuerySet[ServerFeature], done: str, told: str, *, enabled: bool
     ) -> HttpResponse | None:
-        def switch() -> None:
-            count = features.switch_features(queryset, enabled=enabled, by=actor_of(request))
-            messages.success(request, done.format(count))
-
-        def note(count: int) -> str:
-            return told.format(counted(count, *NOUNS))
-
         affected = queryset.filter(enabled=not enabled)
+        switch = partial(features.switch_features, queryset, enabled=enabled, by=actor_of(request))
         title = f"{'Enable' if enabled else 'Disable'} prompts and resources"
-        return ask_if_many(self, request, affected, title, switch, note=note)
+        return change_if_sure(self, request, affected, title, switch, done=done, note=told, noun=NOUNS)
 
     def get_buttons(self, request: HttpRequest, obj: ServerFeature) -> list[Button]:
         if obj.offered is None:

@@ -1,7 +1,6 @@
 """Pages beyond the lists: the search over all of them, 403, 404, 500 and 503, and the product's settings."""
 
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 from django import forms
@@ -31,32 +30,23 @@ from telemetry.traces import request_id
 
 FOUND = 20
 search_without_cache()
-SEARCHED = {Workflow: "account_tree", Source: "hub", Toolset: "widgets"}  # By Ctrl-K, with symbols
+# By Ctrl-K, with symbols
+SEARCHED: dict[Any, str] = {Workflow: "account_tree", Source: "hub", Toolset: "widgets"}
 
 
 def search_everything(request: HttpRequest, term: str) -> list[SearchResult]:
-    return [result for model, icon in SEARCHED.items() for result in _search(request, model, term, icon)]
-
-
-def _search(request: HttpRequest, model: Any, term: str, icon: str) -> Iterator[SearchResult]:
-    pages = admin.site.get_model_admin(model)
-    if not pages.has_view_permission(request):
-        return
-    found, _ = pages.get_search_results(request, pages.get_queryset(request), term)
-    name = f"{model._meta.app_label}_{model._meta.model_name}"
-    for obj in found[:FOUND]:
-        yield SearchResult(
-            title=str(obj),
-            description=_described(obj),
-            link=reverse(f"admin:{name}_change", args=[obj.pk]),
-            icon=icon,
-        )
-
-
-def _described(obj: Any) -> str:
-    if isinstance(obj, Workflow):
-        return f"workflow of {obj.source}: {obj.title}"
-    return str(obj._meta.verbose_name)
+    results = []
+    for model, icon in SEARCHED.items():
+        pages = admin.site.get_model_admin(model)
+        if not pages.has_view_permission(request):
+            continue
+        found, _ = pages.get_search_results(request, pages.get_queryset(request), term)
+        for obj in found[:FOUND]:
+            is_workflow = isinstance(obj, Workflow)
+            told = f"workflow of {obj.source}: {obj.title}" if is_workflow else str(model._meta.verbose_name)
+            link = reverse(f"admin:catalogue_{model._meta.model_name}_change", args=[obj.pk])
+            results.append(SearchResult(title=str(obj), description=told, link=link, icon=icon))
+    return results
 
 
 def page_refused(request: HttpRequest, exception: Exception) -> HttpResponse:
@@ -104,12 +94,9 @@ def _say(request: HttpRequest, title: str, message: str, *, status: int) -> Http
     return TemplateResponse(request, "catalogue/admin/not_shown.html", context, status=status).render()
 
 
-ON_OR_OFF = {True: "on", False: "off"}
-
-
 def _shown(value: Any) -> str:
     if isinstance(value, bool):
-        return ON_OR_OFF[value]
+        return "on" if value else "off"
     return f"{value:,}" if isinstance(value, int) else f"{value:,.15g}"
 
 

@@ -1,6 +1,7 @@
 import json
 import re
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, ClassVar, cast
 
 from django import forms
@@ -20,23 +21,25 @@ from unfold.decorators import action
 from unfold.widgets import UnfoldBooleanWidget
 
 from catalogue.admin import rendering as html
-from catalogue.admin.base import ButtonsMixin, CatalogueForm, ask_if_many, button, column
+from catalogue.admin.base import ButtonsMixin, CatalogueForm, button, change_if_sure, column
 from catalogue.admin.discovery import RUN_HEADERS, describe_counts, held_listing_fact, reviews_fact, run_row
 from catalogue.admin.form_fields import ONLY_IF, SETTING, ReservedForField, setting_field
 from catalogue.admin.imports import OpenApiImportPage, TemporalImportPage, import_fact
 from catalogue.admin.tools import tools_fact
-from catalogue.connections import EMPTY, Setting, find_setting_problems, settings_of, summary_of
+from catalogue.connections import (
+    EMPTY,
+    Setting,
+    engine_kind,
+    find_setting_problems,
+    settings_of,
+    summary_of,
+)
 from catalogue.discovery import RefreshRefused, make_due, refresh_source
 from catalogue.history import actor_of, record_change
+from catalogue.imports.pipeline import stored_secrets
 from catalogue.models import DiscoveryRun, ServerFeature, Source, Workflow
 from catalogue.naming import counted
-from catalogue.secrets import (
-    CredentialsUnreadable,
-    EntriesLost,
-    is_reference,
-    seal_entries,
-    unseal_entries,
-)
+from catalogue.secrets import EntriesLost, is_reference, seal_entries, unseal_entries
 from catalogue.sources import (
     UPDATABLE,
     check_address_is_kept,
@@ -72,7 +75,7 @@ class SourceForm(CatalogueForm):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._stored = stored_credentials(self.instance)
+        self._stored = stored_secrets(self.instance)
         self._kept, self._lost = dict[str, str](), False
         try:
             self._kept = unseal_entries(self.data.get(KEPT_ENTRIES, ""), form=self.sealed_for)
@@ -82,18 +85,16 @@ class SourceForm(CatalogueForm):
             field = self.fields.get(SETTING + name)
             if field is None:
                 continue
-            if setting.secret:
-                self._mark_stored(name, field)
-            elif name in self.instance.config:
-                self.initial[SETTING + name] = self.instance.config[name]
-
-    def _mark_stored(self, name: str, field: forms.Field) -> None:
-        if self._stored.get(name):
-            _mark_as_known(field, f"{_stored_as(self._stored[name])}; {KEEP}")
-        else:
-            self.fields.pop(FORGET + name, None)
-        if name in self._kept:
-            _mark_as_known(field, ENTERED)
+            if not setting.secret:
+                if name in self.instance.config:
+                    self.initial[SETTING + name] = self.instance.config[name]
+                continue
+            if self._stored.get(name):
+                _mark_as_known(field, f"{_stored_as(self._stored[name])}; {KEEP}")
+            else:
+                self.fields.pop(FORGET + name, None)
+            if name in self._kept:
+                _mark_as_known(field, ENTERED)
 
     def is_valid(self) -> bool:
         """False for a form that is only tested."""
@@ -115,7 +116,11 @@ class SourceForm(CatalogueForm):
                 self.add_error(field, ValidationError(problems))
         if not self.setting_errors:
             self._check_address()
-            self._check_connector()
+            try:
+                # Well-formed settings may still be unusable, such as a missing file.
+                check_settings(self.candidate())
+            except ValidationError as error:
+                self.add_error(None, error.messages)
         self._keep_entries()
         return cleaned
 
@@ -159,13 +164,6 @@ class SourceForm(CatalogueForm):
                 check_address_is_kept(self.instance, self.config)
         except ValidationError as error:
             self.add_error(SETTING + kept[0], error.messages)
-
-    def _check_connector(self) -> None:
-        """Well-formed settings may still be unusable, such as a missing file."""
-        try:
-            check_settings(self.candidate())
-        except ValidationError as error:
-            self.add_error(None, error.messages)
 
     def candidate(self) -> Source:
         candidate = Source(name=self.cleaned_data.get("name", ""), kind=self.kind, config=self.config)
@@ -235,7 +233,13 @@ def source_form(kind: str, *, sealed_for: str) -> type[SourceForm]:
     for name, setting in settings.items():
         field = fields[SETTING + name] = setting_field(setting, settings)
         if setting.secret and not setting.required:
-            fields[FORGET + name] = _forget_field(setting, field)
+            conditions = {name: value for name, value in field.widget.attrs.items() if name == ONLY_IF}
+            fields[FORGET + name] = forms.BooleanField(
+                required=False,
+                label=f"Forget {setting.title}",
+                help_text="Delete the stored value.",
+                widget=UnfoldBooleanWidget(attrs=conditions),
+            )
     return cast(type[SourceForm], cast(Any, type(SourceForm))("SourceForm", (SourceForm,), fields))
 
 
@@ -246,28 +250,10 @@ def _mark_as_known(field: forms.Field, placeholder: str) -> None:
     field.help_text = mark_safe(WITHOUT_ONE.sub("", str(field.help_text)))  # noqa: S308 - escaped
 
 
-def _forget_field(setting: Setting, asking: forms.Field) -> forms.Field:
-    conditions = {name: value for name, value in asking.widget.attrs.items() if name == ONLY_IF}
-    return forms.BooleanField(
-        required=False,
-        label=f"Forget {setting.title}",
-        help_text="Delete the stored value.",
-        widget=UnfoldBooleanWidget(attrs=conditions),
-    )
-
-
 def known_settings(kind: str) -> dict[str, Setting]:
     try:
         return settings_of(kind)
     except Misconfigured:
-        return {}
-
-
-def stored_credentials(source: Source) -> dict[str, str]:
-    """Empty after a change of SECRET_KEY, when they must be entered again."""
-    try:
-        return source.credentials
-    except CredentialsUnreadable:
         return {}
 
 
@@ -277,7 +263,7 @@ def _stored_as(value: str) -> str:
 
 
 def shown_settings(source: Source) -> list[tuple[str, str]]:
-    stored = stored_credentials(source)
+    stored = stored_secrets(source)
     rows = []
     for name, setting in known_settings(source.kind).items():
         state = (_stored_as(stored[name]) if stored.get(name) else "not stored") if setting.secret else ""
@@ -285,15 +271,13 @@ def shown_settings(source: Source) -> list[tuple[str, str]]:
     return rows
 
 
-OWN_FIELDS = ("name", "enabled")
 DISCOVERY_FIELDS = ("new_workflows", "change_policy", "vanishing_share_percent", "refresh_interval")
 LIMIT_FIELDS = ("max_concurrent", "reserved_for")
-ANOTHER_KIND = SafeString('<a href="?" class="underline">Another kind</a>')
 
 
 def fieldsets_to_fill_in(kind: str, source: Source | None) -> list[Any]:
     lines: dict[str, list[Any]] = {"": []}
-    stored = stored_credentials(source) if source else {}
+    stored = stored_secrets(source)
     filled_in = set(stored) | {name for name, value in (source.config if source else {}).items() if value}
     shown = {setting.hints.group for name, setting in known_settings(kind).items() if name in filled_in}
     for setting in known_settings(kind).values():
@@ -302,7 +286,8 @@ def fieldsets_to_fill_in(kind: str, source: Source | None) -> list[Any]:
         lines.setdefault(setting.hints.group, []).append(line)
     introduction = ""
     if source is None and known_settings(kind):
-        others = ANOTHER_KIND if len(connector_kinds()) > 1 else ""
+        link = SafeString('<a href="?" class="underline">Another kind</a>')
+        others = link if len(connector_kinds()) > 1 else ""
         introduction = format_html("{} {}", summary_of(connector_class(kind)), others)
     return [
         (None, {"fields": ["name", "kind_label" if source else "kind", "enabled", KEPT_ENTRIES]}),
@@ -429,7 +414,8 @@ class SourceAdmin(ButtonsMixin):
 
     def get_fieldsets(self, request: HttpRequest, obj: Source | None = None) -> Any:
         if obj is not None and not self.has_change_permission(request, obj):
-            return [(None, {"fields": [*OWN_FIELDS, *DISCOVERY_FIELDS, *LIMIT_FIELDS, "settings_shown"]})]
+            fields = ["name", "enabled", *DISCOVERY_FIELDS, *LIMIT_FIELDS, "settings_shown"]
+            return [(None, {"fields": fields})]
         return fieldsets_to_fill_in(obj.kind if obj else self._kind_to_add(request), obj)
 
     def formfield_for_dbfield(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
@@ -563,16 +549,10 @@ class SourceAdmin(ButtonsMixin):
     def _switch(
         self, request: HttpRequest, queryset: QuerySet[Source], told: str, *, enabled: bool
     ) -> HttpResponse | None:
-        def switch() -> None:
-            count = switch_sources(queryset, enabled=enabled, by=actor_of(request))
-            messages.success(request, f"{'Enabled' if enabled else 'Disabled'}: {count:,}.")
-
-        def note(count: int) -> str:
-            return told.format(counted(count, "source"))
-
-        affected = queryset.filter(enabled=not enabled)
-        title = f"{'Enable' if enabled else 'Disable'} sources"
-        return ask_if_many(self, request, affected, title, switch, note=note)
+        affected, verb = queryset.filter(enabled=not enabled), "Enable" if enabled else "Disable"
+        switch = partial(switch_sources, queryset, enabled=enabled, by=actor_of(request))
+        words: dict[str, Any] = {"done": f"{verb}d: {{:,}}.", "note": told, "noun": ("source",)}
+        return change_if_sure(self, request, affected, f"{verb} sources", switch, **words)
 
     def panel(self, request: HttpRequest, obj: Source) -> dict[str, Any]:
         runs = obj.discovery_runs.for_lists()[:RECENT_RUNS]
@@ -594,7 +574,7 @@ class SourceAdmin(ButtonsMixin):
                 query=f"?source__id__exact={obj.pk}",
                 otherwise="",
             ),
-            "kind_problem": _problem_of(obj.kind),
+            "kind_problem": engine_kind(obj.kind).problem,
         }
 
 
@@ -643,11 +623,3 @@ def _test_settings(form: SourceForm) -> dict[str, Any]:
     seconds = health.latency_seconds
     took = "" if seconds is None else f" ({html.duration(round(seconds * 1000))})"
     return {"ok": health.ok, "told": [f"{health.message}{took}"]}
-
-
-def _problem_of(kind: str) -> str:
-    try:
-        connector_class(kind)
-    except Misconfigured as error:
-        return error.message
-    return ""

@@ -261,8 +261,7 @@ class ToolPagesMixin(ButtonsMixin):
             else:
                 change = stored.tools[0]
                 messages.success(request, f"{change.tool_id}: {change.change}. {change.note}".strip())
-                workflow = Workflow.objects.get(tool_name=change.tool_id)
-                return _to_workflow(workflow)
+                return _to_workflow(Workflow.objects.get(tool_name=change.tool_id))
         return self._page(request, form, title="Add HTTP tool")
 
     def has_add_tool_permission(self, request: HttpRequest) -> bool:

@@ -97,7 +97,12 @@ class OwnPermissionsMixin(CatalogueAdmin):
             # Roles have a choice of their own.
             field.queryset = field.queryset.filter(role=None)
         if not request.user.is_superuser:
-            field.queryset = _within(field.queryset, roles.permissions_of(request.user))
+            own = roles.permissions_of(request.user).values("pk")
+            if field.queryset.model is Group:
+                others = Permission.objects.exclude(pk__in=own)
+                field.queryset = field.queryset.exclude(permissions__in=others)
+            else:
+                field.queryset = field.queryset.filter(pk__in=own)
         return _of_permissions(db_field, field)
 
 
@@ -305,14 +310,6 @@ class GroupAdmin(OwnPermissionsMixin, auth_admin.GroupAdmin):
 
 def _is_role(group: Group | None) -> bool:
     return group is not None and hasattr(group, "role")
-
-
-def _within(offered: QuerySet[Any], permissions: QuerySet[Permission]) -> QuerySet[Any]:
-    """Permissions among these, or groups without others."""
-    others = Permission.objects.exclude(pk__in=permissions.values("pk"))
-    if offered.model is Group:
-        return offered.exclude(permissions__in=others)
-    return offered.filter(pk__in=permissions.values("pk"))
 
 
 def _of_permissions(db_field: Any, field: Any) -> Any:

@@ -1,5 +1,6 @@
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 from typing import Any, ClassVar
 
 from django import forms
@@ -25,6 +26,7 @@ from catalogue.admin.base import (
     Link,
     ask_for_selected,
     ask_if_many,
+    change_if_sure,
     column,
 )
 from catalogue.admin.discovery import (
@@ -442,7 +444,14 @@ class WorkflowAdmin(FixedRowsMixin, TableMixin, ToolPagesMixin):
         unseen = dict.fromkeys(warned.values_list("pk", flat=True), "")
         seen = unseen | {row.pk: row.content_hash for row in asked} | seen
         sent = [(f"{SEEN}-{key}", content_hash) for key, content_hash in seen.items() if content_hash]
-        told = [_may_command(row) for row in asked]
+        told = [
+            format_html(
+                '<div style="overflow-wrap: anywhere">{}: {}</div>',
+                html.link(row.tool_name, "catalogue_workflow_change", row.pk),
+                row.warning,
+            )
+            for row in asked
+        ]
         return ask_if_many(
             self, request, hidden, "Enable workflows", enable, note=note, shown=told, sent=sent
         )
@@ -479,25 +488,15 @@ class WorkflowAdmin(FixedRowsMixin, TableMixin, ToolPagesMixin):
     def mark_selected_read_only(
         self, request: HttpRequest, queryset: QuerySet[Workflow]
     ) -> HttpResponse | None:
-        def mark() -> None:
-            marked = curation.mark_read_only(queryset, by=actor_of(request))
-            messages.success(request, f"Marked as read-only: {marked:,}.")
-
-        def note(count: int) -> str:
-            return f"Clients may call {counted(count, 'workflow')} without asking."
-
-        return ask_if_many(self, request, queryset, "Mark as read-only", mark, note=note)
+        mark = partial(curation.mark_read_only, queryset, by=actor_of(request))
+        done, note = "Marked as read-only: {:,}.", "Clients may call {} without asking."
+        return change_if_sure(self, request, queryset, "Mark as read-only", mark, done=done, note=note)
 
     @admin.action(description="Restore the engine's hints", permissions=["change"])
     def clear_selected_hints(self, request: HttpRequest, queryset: QuerySet[Workflow]) -> HttpResponse | None:
-        def clear() -> None:
-            cleared = curation.clear_hints(queryset, by=actor_of(request))
-            messages.success(request, f"Restored the engine's hints: {cleared:,}.")
-
-        def note(count: int) -> str:
-            return f"Your hints of {counted(count, 'workflow')} are removed."
-
-        return ask_if_many(self, request, queryset, "Restore hints", clear, note=note)
+        clear = partial(curation.clear_hints, queryset, by=actor_of(request))
+        done, note = "Restored the engine's hints: {:,}.", "Your hints of {} are removed."
+        return change_if_sure(self, request, queryset, "Restore hints", clear, done=done, note=note)
 
     @admin.action(description="Add tags…", permissions=["change"])
     def tag_selected(self, request: HttpRequest, queryset: QuerySet[Workflow]) -> HttpResponse | None:
@@ -602,7 +601,15 @@ class WorkflowAdmin(FixedRowsMixin, TableMixin, ToolPagesMixin):
 
     @admin.display(description="arguments")
     def told_arguments(self, workflow: Workflow) -> SafeString:
-        return html.paragraphs("\n".join(_override_lines(workflow)))
+        lines = []
+        for name, override in workflow.argument_overrides.items():
+            if "constant" in override:
+                lines.append(f"{name}: always {json.dumps(override['constant'])}, hidden from agents")
+            if "default" in override:
+                lines.append(f"{name}: {json.dumps(override['default'])} if agents omit it")
+            if "description" in override:
+                lines.append(f"{name}: {override['description']}")
+        return html.paragraphs("\n".join(lines))
 
     @admin.display(description="or depending on arguments")
     def told_rules(self, workflow: Workflow) -> SafeString:
@@ -702,11 +709,6 @@ def _state_badges(workflow: Workflow, explanation: Explanation) -> SafeString:
     return html.side_by_side(badges)
 
 
-def _may_command(workflow: Workflow) -> SafeString:
-    page = html.link(workflow.tool_name, "catalogue_workflow_change", workflow.pk)
-    return format_html('<div style="overflow-wrap: anywhere">{}: {}</div>', page, workflow.warning)
-
-
 def _filter_link(explanation: Explanation) -> str:
     rule = explanation.deciding_filter
     if rule is not None:
@@ -714,16 +716,6 @@ def _filter_link(explanation: Explanation) -> str:
     if explanation.visibility == Visibility.FILTERED:
         return "no filter includes it"
     return ""
-
-
-def _override_lines(workflow: Workflow) -> Iterator[str]:
-    for name, override in workflow.argument_overrides.items():
-        if "constant" in override:
-            yield f"{name}: always {json.dumps(override['constant'])}, hidden from agents"
-        if "default" in override:
-            yield f"{name}: {json.dumps(override['default'])} if agents omit it"
-        if "description" in override:
-            yield f"{name}: {override['description']}"
 
 
 def _hint_words(hints: dict[str, bool]) -> list[str]:

@@ -237,9 +237,7 @@ def _store_found(
         not_chosen=found.not_chosen,
         characters=characters,
         notes=[
-            *_notes(document, target, found),
-            *stored.notes,
-            *_size_notes(characters, exposes=request.expose),
+            *_notes(document, target, found, stored, tokens=tokens_for(characters) if request.expose else 0)
         ],
         dry_run=request.dry_run,
     )
@@ -289,26 +287,26 @@ def _move_refused(found: ReadTools, refusal: ToolsRefused) -> None:
     found.tools = [tool for position, tool in enumerate(found.tools) if position not in reasons]
 
 
-def _notes(document: Document, target: TargetApi, found: ReadTools) -> Iterator[str]:
+def _notes(
+    document: Document, target: TargetApi, found: ReadTools, stored: StoredTools, *, tokens: int
+) -> Iterator[str]:
+    """`tokens`: what agents read more in `tools/list`."""
     if note := note_on_servers(document, target.base_url):
         yield note
     if target.lacking:
         yield f"Calls fail until source {target.name} has: {target.lacking}."
     for name in found.idle:
         yield f"No operation has {quoted(name)}: neither as its id or path nor as a tag."
-
-
-def _size_notes(characters: int, *, exposes: bool) -> Iterator[str]:
-    if exposes and tokens_for(characters) > LARGE_LIST:
+    yield from stored.notes
+    if tokens > LARGE_LIST:
         yield (
-            f"In tools/list they take about {tokens_for(characters):,} tokens, more than agents should read "
-            "with every conversation. Make a toolset with the mode compact, in which agents look for tools, "
-            "and bind its token to the agent; or choose fewer operations (docs/toolsets.md)."
+            f"In tools/list they take about {tokens:,} tokens, more than agents should read with every "
+            "conversation. Make a toolset with the mode compact, in which agents look for tools, and bind "
+            "its token to the agent; or choose fewer operations (docs/toolsets.md)."
         )
 
 
 QUOTED = re.compile(r'"[^"]*"')
-WITHOUT_TAG = "without a tag"
 CHANGES = (Change.REMOVED, Change.UPDATED, Change.RETURNED, Change.ADDED)
 
 
@@ -330,7 +328,7 @@ def tools_by_tag(outcome: OpenApiImport) -> dict[str, list[str]]:
     """The tools' ids by the first tag of their operations, in the document's order."""
     groups: dict[str, list[str]] = {}
     for tool in outcome.tools:
-        groups.setdefault(tool.tags[0] if tool.tags else WITHOUT_TAG, []).append(tool.stored.tool_id)
+        groups.setdefault(tool.tags[0] if tool.tags else "without a tag", []).append(tool.stored.tool_id)
     return groups
 
 

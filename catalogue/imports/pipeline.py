@@ -88,6 +88,10 @@ class ToolFault:
     path: str = ""  # JSON Pointer into the ToolConfig; without a position into the submission
     message: str
 
+    def __str__(self) -> str:
+        place = "" if self.position is None else f"tool {self.position}"
+        return ": ".join(filter(None, [f"{place} {self.path}".strip(), self.message]))
+
 
 class ToolsRefused(Exception):
     """Nothing was stored."""
@@ -95,7 +99,7 @@ class ToolsRefused(Exception):
     def __init__(self, problems: Iterable[ToolFault]) -> None:
         ordered = sorted(problems, key=lambda fault: -1 if fault.position is None else fault.position)
         self.problems = list(dict.fromkeys(ordered))
-        super().__init__("; ".join(_in_words(problem) for problem in self.problems))
+        super().__init__("; ".join(map(str, self.problems)))
 
 
 def faults_of(invalid: InvalidTool, position: int) -> list[ToolFault]:
@@ -103,8 +107,3 @@ def faults_of(invalid: InvalidTool, position: int) -> list[ToolFault]:
         ToolFault(position=position, path=problem.path, message=problem.message)
         for problem in invalid.problems
     ]
-
-
-def _in_words(fault: ToolFault) -> str:
-    place = "" if fault.position is None else f"tool {fault.position}"
-    return ": ".join(filter(None, [f"{place} {fault.path}".strip(), fault.message]))

@@ -35,11 +35,6 @@ from connectors.temporal.declarations import CacheBlock
 
 KIND = "temporal"
 USUAL_NAME = "temporal"
-SEEN_LATER = "Agents see the added workflows once a curator enables them."
-SEEN_LATER_AS_BEFORE = (
-    "Agents see the added workflows once a curator enables them: only a new source can enable them at once, "
-    "and this one hides new workflows."
-)
 OWN_SETTINGS = ("definitions", "definitions_file")
 
 
@@ -140,7 +135,9 @@ def _prepare(request: TemporalImportRequest) -> _Prepared:
         notes=[*(f"{one['id']}: {one['reason']}" for one in listing.flagged), *_take_cache(declared)],
     )
     if outcome.count(Change.ADDED) and policy == Source.NewWorkflows.HIDDEN:
-        outcome.notes.append(SEEN_LATER_AS_BEFORE if request.expose else SEEN_LATER)
+        why = ": only a new source can enable them at once, and this one hides new workflows"
+        later = "Agents see the added workflows once a curator enables them"
+        outcome.notes.append(f"{later}{why if request.expose else ''}.")
     return _Prepared(
         source=source,
         declared=declared,

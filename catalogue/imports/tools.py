@@ -146,9 +146,6 @@ class TargetSource:
     positions: list[int] = field(default_factory=list)  # Indexes of its tools in the submission
 
 
-Identity = tuple[tuple[str, str], ...]
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SubmittedTool:
     position: int
@@ -184,17 +181,6 @@ def find_targets(
     that already has a tool of its name comes first. Its secrets are those of the source, or left out. Locks
     the rows of sources and writes nothing."""
     sources = list(Source.objects.select_for_update().filter(kind=KIND).order_by("name"))
-    placed, faults = _read_connections(tools)
-    places = _NamedTarget(source, sources) if source is not None else _TargetsByAddress(sources, placed)
-    for one in placed:
-        try:
-            places.take(one)
-        except _NoTarget as error:
-            faults.append(error.fault)
-    return places.targets, faults
-
-
-def _read_connections(tools: Sequence[ToolConfig]) -> tuple[list[SubmittedTool], list[ToolFault]]:
     placed: list[SubmittedTool] = []
     faults: list[ToolFault] = []
     for position, tool in enumerate(tools):
@@ -202,7 +188,13 @@ def _read_connections(tools: Sequence[ToolConfig]) -> tuple[list[SubmittedTool],
             placed.append(SubmittedTool(position=position, tool=tool, connection=connection_of(tool)))
         except InvalidTool as invalid:
             faults += faults_of(invalid, position)
-    return placed, faults
+    places = _NamedTarget(source, sources) if source is not None else _TargetsByAddress(sources, placed)
+    for one in placed:
+        try:
+            places.take(one)
+        except _NoTarget as error:
+            faults.append(error.fault)
+    return places.targets, faults
 
 
 class _TargetsByAddress:
@@ -331,7 +323,7 @@ def authenticates_alike(source: Source, submitted: SubmittedTool) -> bool:
     return identity(authentication_of(source.config)) == identity(submitted.authentication)
 
 
-def identity(authentication: Authentication) -> Identity:
+def identity(authentication: Authentication) -> tuple[tuple[str, str], ...]:
     """The authentication without its secret."""
     claims = authentication.model_dump(by_alias=True, exclude={SECRET_OF.get(authentication.type, "")})
     if claims.get("in") == "header":
@@ -431,14 +423,15 @@ class SourceUpdate:
         listing = read_listing(definitions.values())
         # The author can fix a declaration, so nothing of it is replaced or left out silently.
         faults += [
-            ToolFault(position=position_of[problem["id"]], path="/input_schema", message=problem["reason"])
-            for problem in (*listing.skipped, *listing.flagged)
+            ToolFault(position=position_of[one["id"]], path="/input_schema", message=one["reason"])
+            for one in (*listing.skipped, *listing.flagged)
         ]
-        faults += [
-            fault
-            for name, tool in definitions.items()
-            for fault in _output_faults(listing, tool, position_of[name])
-        ]
+        for name, tool in definitions.items():
+            layer = listing.layers.get(name)
+            if tool.output_schema is not None and layer is not None and layer["output_schema"] is None:
+                # It is not valid JSON Schema: an error here, though not for engines.
+                problem = _unusable_output(find_schema_problem(tool.output_schema))
+                faults += faults_of(InvalidTool([problem]), position_of[name])
         return cls(target, listing, position_of)
 
     def carry_out(self, stored: StoredTools, *, expose: bool, prune: bool, by: Actor | None) -> None:
@@ -472,8 +465,8 @@ class SourceUpdate:
         target = self.target
         config = {"base_url": target.base_url} | target.settings
         problems = find_setting_problems(KIND, config | target.secrets)
-        if faults := list(self._faults(problems)):
-            raise ToolsRefused(faults)
+        if problems:
+            raise ToolsRefused(self._faults(problems, otherwise="/api/authentication"))
         try:
             source = create_source(
                 name=target.name,
@@ -483,7 +476,7 @@ class SourceUpdate:
                 new_workflows=policy_for_new(expose=expose),
             )
         except ValidationError as error:
-            raise ToolsRefused(self._settings_faults(error)) from None
+            raise ToolsRefused(self._faults(error.message_dict, otherwise="/api/endpoint")) from None
         stored.new_sources.append(source.name)
         if by is not None:
             record_change(by, [source], "Added with its first tool.")
@@ -495,21 +488,15 @@ class SourceUpdate:
             )
         return source
 
-    def _faults(self, problems: dict[str, list[str]]) -> Iterator[ToolFault]:
-        """Faults in a new source's settings, reported at the first tool that brings them."""
+    def _faults(self, problems: dict[str, list[str]], *, otherwise: str) -> Iterator[ToolFault]:
+        """Faults in a new source's name or settings, these reported at the first tool that brings them."""
         for setting, messages in problems.items():
-            path = SETTING_PLACES.get(setting, "/api/authentication")
-            for message in messages:
-                yield ToolFault(position=self.target.positions[0], path=path, message=message)
-
-    def _settings_faults(self, error: ValidationError) -> Iterator[ToolFault]:
-        """Faults in a new source's name, or in its address."""
-        for setting, messages in error.message_dict.items():
+            path = SETTING_PLACES.get(setting, otherwise)
             for message in messages:
                 if setting == "name":
                     yield ToolFault(path="/source", message=message)
                 else:
-                    yield ToolFault(position=self.target.positions[0], path="/api/endpoint", message=message)
+                    yield ToolFault(position=self.target.positions[0], path=path, message=message)
 
     def _tell(
         self,
@@ -553,15 +540,6 @@ def _definition_of(tool: ToolConfig, *, base_url: str) -> WorkflowDefinition:
     # MCP promises objects only; the metadata keep the schema of any other result.
     metadata = definition.metadata | {OUTPUT_SCHEMA: schema}
     return definition.model_copy(update={"output_schema": None, "metadata": metadata})
-
-
-def _output_faults(listing: Listing, tool: WorkflowDefinition, position: int) -> list[ToolFault]:
-    """An output schema that is not valid JSON Schema: an error here, though not for engines."""
-    layer = listing.layers.get(tool.id)
-    if tool.output_schema is None or layer is None or layer["output_schema"] is not None:
-        return []
-    problem = _unusable_output(find_schema_problem(tool.output_schema))
-    return faults_of(InvalidTool([problem]), position)
 
 
 def _unusable_output(problem: str) -> ToolProblem:

@@ -91,18 +91,15 @@ class ServerFeature(Exposing):
             case FeatureKind.RESOURCE:
                 problem = self._address_problem()
             case FeatureKind.TEMPLATE:
-                problem = self._template_problem()
+                # Addresses are matched with it, so only the prefix can differ.
+                own, prefixed = self.upstream_id, prefix_of(self.source) + self.upstream_id
+                usable = [prefixed] if scheme_of(own) in OWN_SCHEMES else [own, prefixed]
+                problem = "" if self.served_as in usable else f"This must be {' or '.join(usable)}."
         others = ServerFeature.objects.filter(kind=self.kind, served_as=self.served_as).exclude(pk=self.pk)
         if not problem and (other := others.select_related("source").first()) is not None:
             problem = f"Another one, of the source {other.source}, already has this."
         if problem:
             raise ValidationError({"served_as": problem})
-
-    def _template_problem(self) -> str:
-        """Addresses are matched with it, so only the prefix can differ."""
-        prefixed = prefix_of(self.source) + self.upstream_id
-        usable = [prefixed] if scheme_of(self.upstream_id) in OWN_SCHEMES else [self.upstream_id, prefixed]
-        return "" if self.served_as in usable else f"This must be {' or '.join(usable)}."
 
     def _address_problem(self) -> str:
         if problem := address_problem(self.served_as):

@@ -396,8 +396,11 @@ class Workflow(Exposing):
             problems["argument_overrides"] = problem
         if problem := approval_rules.check_form(self.approval_rules):
             problems["approval_rules"] = problem
-        if problem := _icon_problem(self.icon_override):
-            problems["icon_override"] = problem
+        try:
+            if self.icon_override:
+                check_icon_address(self.icon_override)
+        except Unusable as unusable:
+            problems["icon_override"] = f"This cannot be shown: {unusable}"
         return problems
 
     @property
@@ -500,15 +503,6 @@ class Workflow(Exposing):
 
 def describe_alias(name: str, until: datetime) -> str:
     return f"Until {until:%Y-%m-%d %H:%M} UTC calls by this name still run {name}."
-
-
-def _icon_problem(address: str) -> str:
-    try:
-        if address:
-            check_icon_address(address)
-    except Unusable as problem:
-        return f"This cannot be shown: {problem}"
-    return ""
 
 
 class ReviewQuerySet(models.QuerySet["Review"]):

@@ -146,7 +146,11 @@ def answer_with_problem(error: Exception, context: dict[str, Any]) -> Response:
         body = problem_body(code, describe_outage(error, method=request.method))
         return Response(body, code, headers={"Retry-After": "5"})
     if answer is None:
-        return _answer_bug(error, context)
+        logger.opt(exception=error).error("A request to {} failed", request.path)
+        # As Django does for uncaught exceptions, so that receivers of its signal hear of it.
+        got_request_exception.send(sender=None, request=request)
+        failed = status.HTTP_500_INTERNAL_SERVER_ERROR
+        return Response(problem_body(failed, "An internal error. The server's log has the details."), failed)
     answer.data = _body(expected, answer.status_code)
     if isinstance(error, InsufficientScope):
         answer["WWW-Authenticate"] = request.successful_authenticator.refuse_scope(
@@ -210,14 +214,6 @@ def _usual_kind(code: int) -> str:
     if code == status.HTTP_504_GATEWAY_TIMEOUT:
         return "timeout"
     return "execution" if code == status.HTTP_429_TOO_MANY_REQUESTS or code >= 500 else "validation"
-
-
-def _answer_bug(error: Exception, context: dict[str, Any]) -> Response:
-    logger.opt(exception=error).error("A request to {} failed", context["request"].path)
-    # As Django does for uncaught exceptions, so that receivers of its signal hear of it.
-    got_request_exception.send(sender=None, request=context["request"])
-    code = status.HTTP_500_INTERNAL_SERVER_ERROR
-    return Response(problem_body(code, "An internal error. The server's log has the details."), code)
 
 
 SHOWN_NAME = 100
@@ -290,7 +286,6 @@ class StrictSerializer(serializers.Serializer[Any]):
         return problems | {name: [NOT_BOOLEAN] for name in vague}
 
 
-EMPTY_CHOICE = "Give a value, or omit the parameter."
 REFUSED = "The list cannot be filtered like this. `errors` has each invalid parameter."
 BOOLEANS = {"": None, "true": True, "1": True, "false": False, "0": False}
 FIELDS = "fields"
@@ -503,10 +498,11 @@ class StrictFilterBackend(DjangoFilterBackend):  # type: ignore[misc]
             known += getattr(one, "further_parameters", ())
         several = [name for name, one in filters.items() if isinstance(one, MultipleChoiceFilter)]
         choices = [name for name, one in filters.items() if isinstance(one, ChoiceFilter)]
+        empty = [name for name in choices if "" in given.getlist(name)]
         problems = [
             *_misused(request, known, several=[FIELDS, *several]),
             *_bad_page_size(request),
-            *(Problem(f"?{name}", EMPTY_CHOICE) for name in choices if "" in given.getlist(name)),
+            *(Problem(f"?{name}", "Give a value, or omit the parameter.") for name in empty),
             *_bad_values(filterset),
         ]
         if problems:

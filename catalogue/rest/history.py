@@ -2,7 +2,6 @@
 
 import json
 from base64 import b64decode
-from collections.abc import Iterable
 from typing import Any
 
 import django_filters  # type: ignore[import-untyped]
@@ -30,7 +29,7 @@ from catalogue.audit import MEDIA_TYPE, matching, send_export
 from catalogue.history import actor_of
 from catalogue.long_lists import SEARCHED, search_newest, with_keys
 from catalogue.models import HistoryEntry
-from catalogue.permissions import Access, demand_of_staff, permissions_behind
+from catalogue.permissions import admin_access, demand_of_staff, permissions_behind
 from catalogue.rest import base
 from catalogue.rest.base import LongPages, Refusal, StableOrdering, as_problem
 from catalogue.rest.views import ApiViewSet
@@ -93,11 +92,7 @@ class HistoryViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSe
     pagination_class = LongPages
     newest_by = "at"
     lookup_value_regex = "[0-9]{1,18}"
-    access = {
-        "list": Access(Scope.ADMIN, "catalogue.view_historyentry"),
-        "retrieve": Access(Scope.ADMIN, "catalogue.view_historyentry"),
-        "revert": Access(Scope.ADMIN, "catalogue.view_historyentry"),
-    }
+    access = admin_access("catalogue.view_historyentry", "list", "retrieve", "revert")
 
     def get_queryset(self) -> QuerySet[HistoryEntry]:
         return HistoryEntry.objects.order_by("-at", "-pk")
@@ -238,12 +233,7 @@ class AuditViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet[
     pagination_class = AuditPages
     further_parameters = (CURSOR,)
     lookup_value_regex = "[0-9]{1,18}"
-    access = {
-        "list": Access(Scope.ADMIN, "audit.view_entry"),
-        "retrieve": Access(Scope.ADMIN, "audit.view_entry"),
-        "chain": Access(Scope.ADMIN, "audit.view_entry"),
-        "export": Access(Scope.ADMIN, "audit.view_entry"),
-    }
+    access = admin_access("audit.view_entry", "list", "retrieve", "chain", "export")
 
     def get_queryset(self) -> QuerySet[Entry]:
         return Entry.objects.order_by("-at", "-pk")
@@ -273,17 +263,11 @@ class AuditViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet[
         base.check_parameters(request, KIND, SINCE, UNTIL)
         bounds = {name: request.query_params.get(name, "") for name in ("since", "until")}
         moments = {name: _read_moment(name, text) for name, text in bounds.items()}
-        return send_export(
-            actor_of(request), kinds=_read_kinds(request.query_params.getlist("kind")), **moments
-        )
-
-
-def _read_kinds(given: Iterable[str]) -> list[str]:
-    kinds = list(given)
-    if any(kind not in Kind.values for kind in kinds):
-        problem = base.Problem("?kind", f"The kinds are {', '.join(Kind.values)}.")
-        raise Refusal.invalid(base.REFUSED, [problem])
-    return kinds
+        kinds = request.query_params.getlist("kind")
+        if any(kind not in Kind.values for kind in kinds):
+            problem = base.Problem("?kind", f"The kinds are {', '.join(Kind.values)}.")
+            raise Refusal.invalid(base.REFUSED, [problem])
+        return send_export(actor_of(request), kinds=kinds, **moments)
 
 
 def _read_moment(name: str, text: str) -> Any:

@@ -14,12 +14,11 @@ from rest_framework.decorators import action
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from catalogue.access import Scope
 from catalogue.drift import Difference, describe_differences, kinds_held
 from catalogue.exposure import Placement
 from catalogue.history import actor_of
 from catalogue.models import Review, Source, Workflow
-from catalogue.permissions import Access
+from catalogue.permissions import admin_access
 from catalogue.rest import base
 from catalogue.rest.views import ApiViewSet
 from catalogue.review import (
@@ -204,6 +203,10 @@ def _offers(decision: dict[str, Any]) -> tuple[Offers, list[str]]:
 
 
 REFUSED = base.as_problem("The engine changed it again, or no change is held.")
+DECIDED = {
+    200: DecidedSerializer,
+    404: base.as_problem("There is no such source; nothing was changed."),
+}
 
 
 @extend_schema_view(
@@ -225,12 +228,8 @@ class ReviewViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet
     lookup_url_kwarg = "workflow"
     lookup_value_regex = TOOL_NAME
     access = {
-        "list": Access(Scope.ADMIN, "catalogue.view_workflow"),
-        "retrieve": Access(Scope.ADMIN, "catalogue.view_workflow"),
-        "accept": Access(Scope.ADMIN, "catalogue.change_workflow"),
-        "keep": Access(Scope.ADMIN, "catalogue.change_workflow"),
-        "accept_many": Access(Scope.ADMIN, "catalogue.change_workflow"),
-        "keep_many": Access(Scope.ADMIN, "catalogue.change_workflow"),
+        **admin_access("catalogue.view_workflow", "list", "retrieve"),
+        **admin_access("catalogue.change_workflow", "accept", "keep", "accept_many", "keep_many"),
     }
 
     def get_queryset(self) -> QuerySet[Review]:
@@ -274,10 +273,7 @@ class ReviewViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet
         description="Offers that changed since the review are left alone and named. With `fields` the "
         "rest of each change stays held.",
         request=AcceptanceSerializer,
-        responses={
-            200: DecidedSerializer,
-            404: base.as_problem("There is no such source; nothing was changed."),
-        },
+        responses=DECIDED,
         examples=[
             OpenApiExample("Some", {"offers": {"report_1": "5f1d..."}}, request_only=True),
             OpenApiExample(
@@ -296,10 +292,7 @@ class ReviewViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet
         summary="Keep the accepted versions of several",
         description="Offers that changed since the review are left alone and named.",
         request=DecisionSerializer,
-        responses={
-            200: DecidedSerializer,
-            404: base.as_problem("There is no such source; nothing was changed."),
-        },
+        responses=DECIDED,
     )
     @action(detail=False, methods=["post"], url_path="keep", url_name="keep-many")
     def keep_many(self, request: Request) -> Response:

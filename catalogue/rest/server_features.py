@@ -9,12 +9,11 @@ from rest_framework.decorators import action
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from catalogue.access import Scope
 from catalogue.features import accept_change, change_feature
 from catalogue.history import actor_of, changed_fields
 from catalogue.models import ServerFeature
 from catalogue.models.server_feature import LONGEST_SERVED
-from catalogue.permissions import Access
+from catalogue.permissions import admin_access
 from catalogue.rest import base
 from catalogue.rest.views import ApiViewSet
 
@@ -92,10 +91,8 @@ class ServerFeatureViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, Api
     filterset_class = ServerFeatureFilters
     lookup_value_regex = "[0-9]{1,18}"
     access = {
-        "list": Access(Scope.ADMIN, "catalogue.view_serverfeature"),
-        "retrieve": Access(Scope.ADMIN, "catalogue.view_serverfeature"),
-        "partial_update": Access(Scope.ADMIN, "catalogue.change_serverfeature"),
-        "accept": Access(Scope.ADMIN, "catalogue.change_serverfeature"),
+        **admin_access("catalogue.view_serverfeature", "list", "retrieve"),
+        **admin_access("catalogue.change_serverfeature", "partial_update", "accept"),
     }
 
     def get_queryset(self) -> QuerySet[ServerFeature]:

@@ -24,7 +24,7 @@ from catalogue.connections import engine_kind
 from catalogue.discovery import RefreshRefused, refresh_source
 from catalogue.history import actor_of, changed_fields
 from catalogue.models import DiscoveryRun, Source
-from catalogue.permissions import Access
+from catalogue.permissions import Access, admin_access
 from catalogue.rest.base import (
     HIGHEST_LIMIT,
     RESERVED_FOR,
@@ -140,9 +140,8 @@ class DiscoveryRunViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiV
     newest_by = "started_at"
     lookup_value_regex = "[0-9]{1,18}"
     access = {
-        "list": Access(Scope.ADMIN, "catalogue.view_discoveryrun"),
-        "retrieve": Access(Scope.ADMIN, "catalogue.view_discoveryrun"),
-        "confirm": Access(Scope.ADMIN, "catalogue.change_source"),
+        **admin_access("catalogue.view_discoveryrun", "list", "retrieve"),
+        **admin_access("catalogue.change_source", "confirm"),
     }
 
     def get_queryset(self) -> QuerySet[DiscoveryRun]:
@@ -321,12 +320,10 @@ class SourceViewSet(
     lookup_field = "name"
     lookup_value_regex = NAME
     access = {
-        "list": Access(Scope.ADMIN, "catalogue.view_source"),
-        "retrieve": Access(Scope.ADMIN, "catalogue.view_source"),
-        "create": Access(Scope.ADMIN, "catalogue.add_source"),
-        "partial_update": Access(Scope.ADMIN, "catalogue.change_source"),
-        "destroy": Access(Scope.ADMIN, "catalogue.delete_source"),
-        "check": Access(Scope.ADMIN, "catalogue.change_source"),
+        **admin_access("catalogue.view_source", "list", "retrieve"),
+        **admin_access("catalogue.add_source", "create"),
+        **admin_access("catalogue.change_source", "partial_update", "check"),
+        **admin_access("catalogue.delete_source", "destroy"),
         "refresh": Access(
             Scope.ADMIN, "catalogue.change_source", other_permission="catalogue.refresh_source"
         ),
@@ -460,9 +457,8 @@ class ConnectorViewSet(ApiViewSet[Source]):
     lookup_field = "kind"
     lookup_value_regex = "[^/]+"
     access = {
-        "list": Access(Scope.ADMIN, "catalogue.view_source"),
-        "retrieve": Access(Scope.ADMIN, "catalogue.view_source"),
-        "check": Access(Scope.ADMIN, "catalogue.add_source"),
+        **admin_access("catalogue.view_source", "list", "retrieve"),
+        **admin_access("catalogue.add_source", "check"),
     }
 
     @extend_schema(

@@ -22,7 +22,7 @@ from catalogue.imports.tools import (
     store_tools,
 )
 from catalogue.models import Workflow, WorkflowFilter
-from catalogue.permissions import Access
+from catalogue.permissions import Access, admin_access
 from catalogue.reconciliation import Change
 from catalogue.rest.base import FIELDS, Problem, Refusal, as_problem, wanted_fields
 from catalogue.rest.views import ApiViewSet
@@ -86,9 +86,7 @@ class ToolViewSet(ApiViewSet[Workflow]):
     access = {
         "list": Access(Scope.READ, "catalogue.view_workflow"),
         "retrieve": Access(Scope.READ, "catalogue.view_workflow"),
-        "create": Access(Scope.ADMIN, "catalogue.change_source"),
-        "update": Access(Scope.ADMIN, "catalogue.change_source"),
-        "destroy": Access(Scope.ADMIN, "catalogue.change_source"),
+        **admin_access("catalogue.change_source", "create", "update", "destroy"),
     }
 
     def get_queryset(self) -> QuerySet[Workflow]:

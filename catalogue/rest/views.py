@@ -34,11 +34,10 @@ from catalogue.rest.base import FIELDS, FIELDS_DESCRIPTION, Refusal, keep_fields
 
 NAME = "[A-Za-z0-9_.-]+"
 UNCHECKED = frozenset({"If-Match", "If-Unmodified-Since"})  # Who sends one relies on it
-VARIES_WITH = ("Accept", "Authorization", "Cookie")
 
 
 def _tag(request: Request, response: HttpResponse) -> HttpResponseBase:
-    patch_vary_headers(response, VARIES_WITH)
+    patch_vary_headers(response, ("Accept", "Authorization", "Cookie"))
     token: Any = request.auth
     who = request.user.pk if token is None else token.caller.key
     content = f"{who} {response.get('Content-Type')} ".encode() + response.content
@@ -149,7 +148,6 @@ class ApiRoot(APIView):
         return Response({name: reverse(route, request=request) + "/" for name, route in ROUTES.items()})
 
 
-PROBLEM = {"$ref": "#/components/schemas/Problem"}
 DONE = "Done."
 ANSWERS = {
     "400": "The request is not valid; nothing was changed.",
@@ -173,7 +171,9 @@ def describe_errors(result: dict[str, Any], **_: Any) -> dict[str, Any]:
             for answer in operation["responses"].values():
                 answer["description"] = answer["description"] or DONE
             for code in _codes(path, operation):
-                operation["responses"].setdefault(code, _answer(ANSWERS[code]))
+                content = {"application/json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
+                described = {"description": ANSWERS[code], "content": content}
+                operation["responses"].setdefault(code, described)
             operation["responses"] = dict(sorted(operation["responses"].items()))
     return result
 
@@ -240,10 +240,6 @@ def _codes(path: str, operation: dict[str, Any]) -> list[str]:
     if "requestBody" in operation:
         codes += ["411", "413", "415"]
     return codes
-
-
-def _answer(description: str) -> dict[str, Any]:
-    return {"description": description, "content": {"application/json": {"schema": PROBLEM}}}
 
 
 class ApiDocs(LoginRequiredMixin, TemplateView):

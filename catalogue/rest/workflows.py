@@ -29,7 +29,7 @@ from catalogue.history import actor_of, changed_fields
 from catalogue.long_lists import KeyPaginator
 from catalogue.models import Review, Source, Workflow, WorkflowFilter
 from catalogue.models.workflow import WorkflowQuerySet
-from catalogue.permissions import Access, bounds_of, is_administrator
+from catalogue.permissions import Access, admin_access, bounds_of, is_administrator
 from catalogue.presentation import CURATORS_HINTS, MAX_ICON_CHARACTERS
 from catalogue.rest.base import (
     HIGHEST_LIMIT,
@@ -538,12 +538,8 @@ class WorkflowViewSet(TableMixin[Workflow], mixins.RetrieveModelMixin):
     access = {
         "list": Access(Scope.READ, "catalogue.view_workflow"),
         "retrieve": Access(Scope.READ, "catalogue.view_workflow"),
-        "partial_update": Access(Scope.ADMIN, "catalogue.change_workflow"),
-        "enable": Access(Scope.ADMIN, "catalogue.change_workflow"),
-        "disable": Access(Scope.ADMIN, "catalogue.change_workflow"),
-        "enable_many": Access(Scope.ADMIN, "catalogue.change_workflow"),
-        "disable_many": Access(Scope.ADMIN, "catalogue.change_workflow"),
-        "remove_missing": Access(Scope.ADMIN, "catalogue.change_workflow"),
+        **admin_access("catalogue.change_workflow", "partial_update", "enable", "disable"),
+        **admin_access("catalogue.change_workflow", "enable_many", "disable_many", "remove_missing"),
     }
 
     def get_queryset(self) -> QuerySet[Workflow]:

@@ -81,22 +81,10 @@ class Command(ImportCommand):
 
 
 def _add_selection(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "--only",
-        nargs="+",
-        action="extend",
-        default=[],
-        metavar="PATTERN",
-        help='operations by id, path or both, such as "issues/*", "/repos/*" or "GET /repos/*"',
-    )
-    parser.add_argument(
-        "--tag",
-        nargs="+",
-        action="extend",
-        default=[],
-        metavar="TAG",
-        help="operations with one of these tags",
-    )
+    only = 'operations by id, path or both, such as "issues/*", "/repos/*" or "GET /repos/*"'
+    tag = "operations with one of these tags"
+    for option, what, told in (("--only", "PATTERN", only), ("--tag", "TAG", tag)):
+        parser.add_argument(option, nargs="+", action="extend", default=[], metavar=what, help=told)
     parser.add_argument(
         "--deprecated", action="store_true", help="also operations that the document calls deprecated"
     )

@@ -55,16 +55,13 @@ class Command(CatalogueCommand):
 
     def _write(self, folder: Path, name: str) -> None:
         folder.mkdir(parents=True)
+        words = [word.capitalize() for word in name.split("_") if word]
         for template, place in PLACES.items():
             text = (TEMPLATE / f"{template}.txt").read_text(encoding="utf-8")
+            # The template is for an engine called Lathe.
+            text = text.replace('label = "Lathe"', f'label = "{" ".join(words)}"')
+            text = text.replace("lathe-connector", f"{name.replace('_', '-')}-connector")
+            text = text.replace("Lathe", "".join(words)).replace("lathe", name)
             target = folder / place.format(name=name)
             target.parent.mkdir(exist_ok=True)
-            target.write_text(_named(text, name), encoding="utf-8")
-
-
-def _named(text: str, name: str) -> str:
-    """The template is for an engine called Lathe."""
-    words = [word.capitalize() for word in name.split("_") if word]
-    text = text.replace('label = "Lathe"', f'label = "{" ".join(words)}"')
-    text = text.replace("lathe-connector", f"{name.replace('_', '-')}-connector")
-    return text.replace("Lathe", "".join(words)).replace("lathe", name)
+            target.write_text(text, encoding="utf-8")

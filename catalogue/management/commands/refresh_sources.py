@@ -19,7 +19,12 @@ class Command(CatalogueCommand):
         parser.add_argument("names", nargs="*", metavar="NAME")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        sources = _sources(options["names"])
+        names = options["names"]
+        chosen = Source.objects.filter(name__in=names) if names else Source.objects.filter(enabled=True)
+        found = {source.name: source for source in chosen}
+        if unknown := [name for name in names if name not in found]:
+            raise CommandError(f"No such source: {', '.join(unknown)}")
+        sources = [found[name] for name in names or found]
         if not sources:
             self.stdout.write("No source is enabled.")
         failed = [source.name for source in sources if not self._refresh(source)]
@@ -33,7 +38,13 @@ class Command(CatalogueCommand):
             self.stderr.write(str(error))
             return False
         if run.outcome != DiscoveryRun.Outcome.SUCCEEDED:
-            self.stderr.write(f"{source.name}: {_what_holds(source, run)}")
+            told = run.error if run.error.endswith((".", "!", "?")) else f"{run.error}."
+            # Declared tools and sources that never answered have no last good list; a held listing says it
+            # itself.
+            has_list = source.kind != KIND and source.last_refreshed_at is not None
+            if has_list and run.outcome != DiscoveryRun.Outcome.HELD:
+                told = f"{told} The last good list stays."
+            self.stderr.write(f"{source.name}: {told}")
             return False
         self._report(source, run)
         return True
@@ -60,20 +71,3 @@ class Command(CatalogueCommand):
             )
         for flagged in run.flagged:
             self.stdout.write(f"  flagged {flagged['id']} {flagged['name']!r}: {flagged['reason']}")
-
-
-def _what_holds(source: Source, run: DiscoveryRun) -> str:
-    error = run.error if run.error.endswith((".", "!", "?")) else f"{run.error}."
-    # Declared tools and sources that never answered have no last good list; a held listing says it itself.
-    if source.kind == KIND or source.last_refreshed_at is None or run.outcome == DiscoveryRun.Outcome.HELD:
-        return error
-    return f"{error} The last good list stays."
-
-
-def _sources(names: list[str]) -> list[Source]:
-    if not names:
-        return list(Source.objects.filter(enabled=True))
-    found = {source.name: source for source in Source.objects.filter(name__in=names)}
-    if unknown := [name for name in names if name not in found]:
-        raise CommandError(f"No such source: {', '.join(unknown)}")
-    return [found[name] for name in names]

@@ -165,7 +165,12 @@ def _seen(given: Iterable[str], known: Offers) -> Offers:
     """The full offer hash by workflow key; an offer that matches none stays as given."""
     if EVERYTHING in given:
         return known
-    named = dict(_split(one) for one in given)
+    named: dict[str, str] = {}
+    for one in given:
+        name, _, offer = one.partition(":")
+        if len(offer) < SHOWN_OFFER:
+            raise CommandError(f"{one}: name the offer that you reviewed, such as {name}:5f1d09c2ab34.")
+        named[name] = offer
     keys = dict(Workflow.objects.filter(tool_name__in=named).values_list("tool_name", "pk"))
     if unknown := sorted(named.keys() - keys.keys()):
         raise CommandError(f"No such workflow: {', '.join(unknown)}")
@@ -174,10 +179,3 @@ def _seen(given: Iterable[str], known: Offers) -> Offers:
         keys[name]: whole[keys[name]] if whole[keys[name]].startswith(offer) else offer
         for name, offer in named.items()
     }
-
-
-def _split(given: str) -> tuple[str, str]:
-    name, _, offer = given.partition(":")
-    if len(offer) < SHOWN_OFFER:
-        raise CommandError(f"{given}: name the offer that you reviewed, such as {name}:5f1d09c2ab34.")
-    return name, offer
