@@ -219,6 +219,7 @@ def _make_approvals(workflow: Workflow, user: Any) -> None:
             caller="token:1",
             caller_name="an agent",
             granted_by="admin",
+            approvers=1,
             until=now + timedelta(hours=1 if is_open else -1),
         )
 
