@@ -107,7 +107,9 @@ class _Portion:
                     self._is_booking = False
                     if booked:
                         self._size, self._left, self._ends_at = booked, booked - 1, now + TERM_SECONDS
-                if seconds:
+                if seconds and self._left:  # Of what another thread has booked meanwhile
+                    self._left, seconds = self._left - 1, 0.0
+                elif seconds:
                     self._refused_until = now + seconds
         return seconds
 
@@ -135,9 +137,9 @@ def book_calls(rate: Rate, number: int) -> tuple[int, float]:
             if free.update(booked_until=Greatest(F("booked_until"), now) + calls * each):
                 return calls, 0.0
         booked_until = row.values_list("booked_until", flat=True).first()
-        if booked_until is not None:
+        if booked_until is not None and booked_until > horizon - each:
             break
-        # Another process may create it at the same moment.
+        # Another thread or process may create it at the same moment, also since the update above.
         RateBucket.objects.bulk_create([RateBucket(key=rate.key, booked_until=now)], ignore_conflicts=True)
         old = RateBucket.objects.filter(booked_until__lt=now - KEPT)
         RateBucket.objects.filter(pk__in=list(old.values_list("pk", flat=True)[:PURGED_AT_ONCE])).delete()

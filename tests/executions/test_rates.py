@@ -173,6 +173,20 @@ def test_threads_that_book_the_last_calls_at_once_get_no_more_than_there_are() -
     assert sum(got) == 5
 
 
+def test_a_row_that_another_process_makes_meanwhile_refuses_no_call(clock: Any) -> None:
+    """The race: this process finds no row to update, and then the other's."""
+    rate, made = limited(6_000, 1_000), []
+
+    def make_row(execute: Any, sql: str, *rest: Any) -> Any:
+        found = execute(sql, *rest)
+        if sql.startswith("UPDATE") and not made:
+            made.append(RateBucket.objects.create(key=rate.key, booked_until=int(clock.now * 1_000_000)))
+        return found
+
+    with connection.execute_wrapper(make_row):
+        assert book_calls(rate, 1) == (1, 0.0)
+
+
 HAMMER = """
 import sys, time
 import django
