@@ -5,7 +5,7 @@ import re
 
 from django.conf import settings
 from django.db import connection
-from django.db.utils import DatabaseError, InterfaceError, OperationalError
+from django.db.utils import DatabaseError, IntegrityError, InterfaceError, OperationalError
 from loguru import logger
 
 from telemetry import metrics
@@ -13,6 +13,7 @@ from telemetry import metrics
 EXHAUSTED = "Busy: all of this process's connections to its database are in use. Try again in a few seconds."
 NO_DATABASE = "The catalogue's database is unavailable at present: try again in a few seconds."
 NOT_READY = "The catalogue is not ready: its administrator has yet to finish its installation or update."
+TAKEN = "Another request used the same name or key at the same moment. Look at the list, and try again."
 LOOK_FIRST = "It is not known whether this request changed or started anything. Check before you repeat it."
 MORE_CONNECTIONS = (
     "All connections of this process are in use: look for slow or blocked queries in pg_stat_activity, raise "
@@ -57,6 +58,12 @@ def is_not_migrated(error: BaseException | None) -> bool:
     sqlstate, reason = getattr(error.__cause__, "sqlstate", ""), str(error)
     begins, contains = ("no such table", "no such column"), "has no column named"  # Of SQLite
     return sqlstate in UNDEFINED or reason.startswith(begins) or contains in reason
+
+
+def is_taken(error: BaseException | None) -> bool:
+    """Whether another transaction made a row with the same name or key first."""
+    unique = str(error).startswith("UNIQUE constraint") or getattr(error.__cause__, "sqlstate", "") == "23505"
+    return isinstance(error, IntegrityError) and unique
 
 
 def is_exhausted(error: BaseException | None) -> bool:

@@ -24,7 +24,7 @@ from catalogue.admin.imports import AS_CODE, ConfigurationPage, download_export
 from catalogue.admin.marks import marked
 from catalogue.admin.rendering import side_by_side
 from catalogue.compat import search_without_cache
-from catalogue.database_problems import count_outage, describe_outage, is_unusable
+from catalogue.database_problems import TAKEN, count_outage, describe_outage, is_taken, is_unusable
 from catalogue.models import ProductSettings, Source, Toolset, Workflow
 from telemetry.traces import request_id
 
@@ -68,6 +68,8 @@ def page_failed(request: HttpRequest) -> HttpResponse:
     if is_unusable(error := sys.exception()):
         count_outage(error)
         title, message, status = "No database", describe_outage(error, method=request.method), 503
+    elif is_taken(error):
+        title, message, status = "Already taken", TAKEN, 409
     else:
         title, message, status = "Internal error", "The server's log has the details.", 500
     if (identity := request_id.get()) and status == 500:

@@ -703,7 +703,7 @@ def _state_badges(workflow: Workflow, explanation: Explanation) -> SafeString:
         message = f"Its name or title can be mistaken for {workflow.resembles}."
         badges.append(html.badge("look-alike", "danger", title=message))
     if workflow.warning:
-        badges.append(html.badge(COMMANDING, "danger", title=workflow.warning))
+        badges.append(html.badge("suspicious text", "danger", title=f"It {COMMANDING}: {workflow.warning}"))
     if not workflow.shown_description:
         badges.append(html.badge("needs a description", "warning", title="Agents choose by descriptions."))
     return html.side_by_side(badges)

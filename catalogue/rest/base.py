@@ -40,7 +40,7 @@ from rest_framework.serializers import as_serializer_error
 from rest_framework.utils.urls import remove_query_param, replace_query_param
 
 from catalogue.access import MOST_NAMES
-from catalogue.database_problems import describe_outage, is_unusable, log_outage
+from catalogue.database_problems import TAKEN, describe_outage, is_taken, is_unusable, log_outage
 from catalogue.long_lists import (
     COUNTED,
     MOST_FOUND,
@@ -131,7 +131,8 @@ def as_problem(why: str) -> OpenApiResponse:
 
 
 def answer_with_problem(error: Exception, context: dict[str, Any]) -> Response:
-    """Returns 503 if the database cannot be queried, and 500 for any other unexpected exception."""
+    """Returns 503 if the database cannot be queried, 409 if another request was faster, and 500 for any other
+    unexpected exception."""
     from rest_framework.views import exception_handler
 
     request = context["request"]
@@ -145,6 +146,9 @@ def answer_with_problem(error: Exception, context: dict[str, Any]) -> Response:
         code = status.HTTP_503_SERVICE_UNAVAILABLE
         body = problem_body(code, describe_outage(error, method=request.method))
         return Response(body, code, headers={"Retry-After": "5"})
+    if answer is None and is_taken(error):
+        taken = status.HTTP_409_CONFLICT
+        return Response(problem_body(taken, TAKEN), taken)
     if answer is None:
         logger.opt(exception=error).error("A request to {} failed", request.path)
         # As Django does for uncaught exceptions, so that receivers of its signal hear of it.

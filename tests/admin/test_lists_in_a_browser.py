@@ -13,6 +13,7 @@ from django.test import Client
 import config.urls  # noqa: F401 - it registers the pages
 from audit.models import Entry
 from catalogue.models import ProductSettings, Review, Toolset, Workflow
+from catalogue.reconciliation import layer_of
 from executions.models import CachePolicy, Execution, Retention
 from tests.admin.pages import list_url, page_url
 from tests.admin.window import Window, in_parts, make_everything
@@ -77,6 +78,9 @@ def test_every_filter_of_every_list_narrows_it_and_opens_it_again(
     """A4.2, B8: a value of each is chosen and the one before opened, and the address and the rows follow."""
     admin_user = User.objects.get()
     make_everything(admin_user)
+    retagged = make_workflow(name="retagged")
+    offered = layer_of(retagged) | {"tags": ["new"], "content_hash": "e" * 64}
+    Review.objects.create(workflow=retagged, kind=Review.Kind.CHANGED, offer_hash="e" * 64, offered=offered)
     client.force_login(admin_user)
     for model in lists:
         with subtests.test(names(model)):

@@ -3,7 +3,7 @@
 import pytest
 from django.db import OperationalError, connection
 
-from catalogue.database_problems import NOT_READY
+from catalogue.database_problems import NOT_READY, TAKEN
 from config.environment import MIGRATE_FIRST
 from config.urls import api
 from tests.api.clients import administrator, agent, staff_session
@@ -82,3 +82,31 @@ def test_before_the_database_is_migrated_the_answer_is_503_without_details():
     assert answer.json() == {"detail": NOT_READY, "kind": "execution"}
     (line,) = lines
     assert "not_made_yet" in line and line.endswith(f". {MIGRATE_FIRST}")
+
+
+@pytest.mark.databases("catalogue.database_problems")
+@pytest.mark.parametrize(
+    ("address", "table", "body"),
+    [
+        ("tokens", "mcp_bridge_accesstoken", {"name": "twin"}),
+        ("toolsets", "catalogue_toolset", {"slug": "twin"}),
+        (
+            "sources",
+            "catalogue_source",
+            {"name": "twin", "kind": "simplified", "config": {"base_url": "http://localhost:9"}},
+        ),
+    ],
+)
+def test_of_two_requests_that_use_a_name_at_once_the_second_is_told(address, table, body):
+    """It was an internal error, where both had found the name free."""
+    inserted = []
+
+    def insert_twice(execute, sql, params, many, context):
+        if sql.startswith(f'INSERT INTO "{table}"') and not inserted:
+            inserted.append(execute(sql, params, many, context))
+        return execute(sql, params, many, context)
+
+    client = administrator()
+    with connection.execute_wrapper(insert_twice):
+        answer = client.post(f"/api/{address}/", body)
+    assert inserted and (answer.status_code, answer.json()["detail"]) == (409, TAKEN)

@@ -335,7 +335,7 @@ def test_a_database_without_space_names_its_disk(data: Path) -> None:
     fill += "cursor.execute('PRAGMA max_page_count=1'); "
     fill += "cursor.execute('CREATE TABLE t AS SELECT zeroblob(9000000)')"
     told = manage(data, "shell", "--verbosity=0", "-c", fill, fails=True)
-    assert f"Make space on the disk of {data / 'catalogue.sqlite3'}." in told and "migrate" not in told
+    assert f"the disk is full ({data / 'catalogue.sqlite3'})" in told and "migrate" not in told
 
 
 def test_a_folder_without_data_is_not_backed_up(tmp_path: Path) -> None:
