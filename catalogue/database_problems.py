@@ -62,8 +62,9 @@ def is_not_migrated(error: BaseException | None) -> bool:
 
 def is_taken(error: BaseException | None) -> bool:
     """Whether another transaction made a row with the same name or key first."""
-    unique = str(error).startswith("UNIQUE constraint") or getattr(error.__cause__, "sqlstate", "") == "23505"
-    return isinstance(error, IntegrityError) and unique
+    if not isinstance(error, IntegrityError):
+        return False
+    return str(error).startswith("UNIQUE constraint") or getattr(error.__cause__, "sqlstate", "") == "23505"
 
 
 def is_exhausted(error: BaseException | None) -> bool:
