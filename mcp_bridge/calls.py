@@ -44,7 +44,7 @@ from mcp_bridge.elicitation import (
     requests_of,
     take_response,
 )
-from mcp_bridge.log_messages import ClientLog
+from mcp_bridge.log_messages import ClientLog, client_key
 from mcp_bridge.portability import find_portable_view, portable_view
 from mcp_bridge.request_meta import NOTE, RENAMED_TO, Context, as_sent, is_modern
 from mcp_bridge.results import ToolAnswer, execution_result, text_result
@@ -53,7 +53,6 @@ from mcp_bridge.tokens import Access
 
 MOST_RENDERED_AT_ONCE = 10_000  # Characters of a result; rendering more would block other requests
 Report = Callable[[float, float | None, str | None], Awaitable[None]]  # Value, total, message
-Client = tuple[Any, ...]  # Distinguishes a client from others of the same caller, as far as possible
 
 
 class ProgressNotifications:
@@ -317,7 +316,8 @@ def _name_instead_of(called: str, access: Access) -> str:
 
 class OpenCalls:
     def __init__(self) -> None:
-        self._calls: defaultdict[tuple[Client, RequestId], list[anyio.CancelScope]] = defaultdict(list)
+        self._calls: defaultdict[tuple[str, RequestId], list[anyio.CancelScope]] = defaultdict(list)
+        self._ambiguous: set[tuple[str, RequestId]] = set()  # Ids of several calls, until all have ended
 
     @contextmanager
     def interruptible(self, context: Context, access: Access) -> Iterator[None]:
@@ -326,15 +326,18 @@ class OpenCalls:
         if context.request is None or context.request_id is None or is_modern(context):
             yield
             return
-        key, scope = (_client_of(context, access), context.request_id), anyio.CancelScope()
+        key, scope = (client_key(context, access), context.request_id), anyio.CancelScope()
         with scope:
             self._calls[key].append(scope)
+            if len(self._calls[key]) > 1:
+                self._ambiguous.add(key)
             try:
                 yield
             finally:
                 self._calls[key].remove(scope)
                 if not self._calls[key]:
                     del self._calls[key]
+                    self._ambiguous.discard(key)
         if scope.cancelled_caught:
             raise MCPError(REQUEST_CANCELLED, "Request cancelled")
 
@@ -342,13 +345,7 @@ class OpenCalls:
         """End the call of that id; none if it may be one of several."""
         if context.request is None or params.request_id is None:
             return
-        meant = self._calls.get((_client_of(context, access), params.request_id), [])
-        if len(meant) == 1:
-            meant[0].cancel()
-
-
-def _client_of(context: Context, access: Access) -> Client:
-    """Request ids alone are small numbers, which two clients with one token both use."""
-    request: Any = context.request
-    address = request.client.host if request.client else ""
-    return access.caller.key, address, request.headers.get("user-agent", "")
+        # Request ids are small numbers, which two clients with one token both use.
+        key = client_key(context, access), params.request_id
+        if key in self._calls and key not in self._ambiguous:
+            self._calls[key][0].cancel()

@@ -123,6 +123,27 @@ async def test_of_two_clients_with_one_token_only_the_one_that_gave_up_loses_its
         assert (await kept).structured_content == {"answer": 42}
 
 
+async def test_a_call_is_kept_when_another_client_gives_up_the_call_that_had_the_same_number(
+    connect: Connect, long_workflow: Workflow, wire_engine: WireEngine
+):
+    """The connection may close before the notification arrives, so that only one call is left."""
+    await in_database(change)(inline_wait_seconds=None)
+    async with connect(mode="legacy") as late, connect(mode="legacy") as other:
+        async with connect(mode="legacy") as one:
+            given_up = asyncio.create_task(one.call_tool("report", {"n": 1}))
+            kept = asyncio.create_task(other.call_tool("report", {"n": 2}))
+            await until(
+                lambda: wire_engine.count("start") == 2 and wire_engine.count("status"), "both are under way"
+            )
+            given_up.cancel()
+            await asyncio.wait({given_up})
+        for request_id in range(10):
+            await late.session._dispatcher.notify("notifications/cancelled", {"requestId": request_id})
+        assert (await late.list_tools()).tools, "the notifications have arrived"
+        wire_engine.on_status = replies(200, completed())
+        assert (await kept).structured_content == {"answer": 42}
+
+
 async def test_a_call_of_another_token_cannot_be_given_up(
     connect: Connect, long_workflow: Workflow, wire_engine: WireEngine
 ):
