@@ -50,7 +50,7 @@ from executions.admin.page import (
     show_response,
     state_badge,
 )
-from executions.dashboard import WINDOW, Card, address, further_cards
+from executions.dashboard import CARDS, WINDOW, Card, address
 from executions.models import Execution, ExecutionPayload
 from orchestration import records
 from orchestration.models import Stage, StageState, WorkflowRequest
@@ -577,4 +577,4 @@ def _requests() -> Card:
     )
 
 
-further_cards["orchestration.view_workflowrequest"] = (_requests,)
+CARDS["orchestration.view_workflowrequest"] = _requests

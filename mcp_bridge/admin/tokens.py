@@ -40,7 +40,7 @@ from catalogue.naming import counted
 from catalogue.permissions import grantable_scopes, tell_missing
 from catalogue.reverting import RevertRefused, reverters
 from executions.admin.page import caller_pages
-from executions.dashboard import Need, Step, address, addresses, further_needs, further_steps
+from executions.dashboard import NEEDS, Need, Step, address, addresses, further_steps
 from mcp_bridge import authentication
 from mcp_bridge.addresses import address_of
 from mcp_bridge.client_configuration import HttpServer, configurations_of
@@ -453,23 +453,23 @@ def _make_a_token() -> Step:
 further_steps.append(_make_a_token)
 
 
-def _token_needs() -> Need:
-    return Need(
-        number=AccessToken.objects.expiring().count(),
-        words="Access tokens that expire within 7 days: rotate them before their clients are locked out",
-        url=address("admin:mcp_bridge_accesstoken_changelist", usable="soon"),
-    )
+def _token_needs() -> list[Need]:
+    return [
+        Need(
+            number=AccessToken.objects.expiring().count(),
+            words="Access tokens that expire within 7 days: rotate them before their clients are locked out",
+            url=address("admin:mcp_bridge_accesstoken_changelist", usable="soon"),
+        ),
+        Need(
+            number=AccessToken.objects.stopped().count(),
+            words="Access tokens that stopped with their owner's account: revoke them or assign another "
+            "owner",
+            url=address("admin:mcp_bridge_accesstoken_changelist", usable="orphaned"),
+        ),
+    ]
 
 
-def _stopped_tokens() -> Need:
-    return Need(
-        number=AccessToken.objects.stopped().count(),
-        words="Access tokens that stopped with their owner's account: revoke them or assign another owner",
-        url=address("admin:mcp_bridge_accesstoken_changelist", usable="orphaned"),
-    )
-
-
-further_needs["mcp_bridge.view_accesstoken"] = (_token_needs, _stopped_tokens)
+NEEDS["mcp_bridge.view_accesstoken"] = _token_needs
 addresses.append(resource_url)
 
 
