@@ -30,8 +30,8 @@ from catalogue.admin.base import (
     CatalogueForm,
     Link,
     OptionsFilter,
-    ask_if_many,
     button,
+    change_if_sure,
     column,
 )
 from catalogue.exposure import current_catalogue
@@ -320,17 +320,15 @@ class AccessTokenAdmin(ButtonsMixin):
     def revoke_selected(self, request: HttpRequest, queryset: QuerySet[AccessToken]) -> HttpResponse | None:
         chosen = queryset.filter(revoked_at=None)
 
-        def revoke() -> None:
+        def revoke() -> int:
             tokens = list(chosen)
             for token in tokens:
                 token.revoke()
             record_change(actor_of(request), tokens, "Revoked.")
-            messages.success(request, f"Revoked: {len(tokens):,}.")
+            return len(tokens)
 
-        def note(count: int) -> str:
-            return f"The clients of {counted(count, 'token')} are locked out."
-
-        return ask_if_many(self, request, chosen, "Revoke tokens", revoke, note=note)
+        said = {"done": "Revoked: {:,}.", "note": "The clients of {} are locked out."}
+        return change_if_sure(self, request, chosen, "Revoke tokens", revoke, **said, noun=("token",))
 
     @admin.display(description="token")
     def start(self, token: AccessToken) -> str:
