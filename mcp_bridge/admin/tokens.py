@@ -330,9 +330,7 @@ class AccessTokenAdmin(ButtonsMixin):
         said = {"done": "Revoked: {:,}.", "note": "The clients of {} are locked out."}
         return change_if_sure(self, request, chosen, "Revoke tokens", revoke, **said, noun=("token",))
 
-    @admin.display(description="token")
-    def start(self, token: AccessToken) -> str:
-        return f"{token.prefix}…"
+    start = column("token", "prefix", lambda prefix: f"{prefix}…", sorts=False)
 
     @admin.display(description="scopes")
     def scopes_shown(self, token: AccessToken) -> SafeString:
@@ -358,10 +356,7 @@ class AccessTokenAdmin(ButtonsMixin):
     def owner_shown(self, token: AccessToken) -> str:
         return rendering.DASH if token.owner is None else str(token.owner)
 
-    @admin.display(description="expires", ordering="expires_at")
-    def expires(self, token: AccessToken) -> str:
-        return rendering.ago(token.expires_at) if token.expires_at else "never"
-
+    expires = column("expires", "expires_at", lambda at: rendering.ago(at) if at else "never")
     last_used = column("last used", "last_used_at")
     created = column("created", "created_at")
 

@@ -13,7 +13,7 @@ from django.utils.safestring import SafeString
 from unfold import widgets
 from unfold.contrib.filters.admin import BooleanRadioFilter, ChoicesDropdownFilter
 
-from catalogue.admin.base import ButtonsMixin, CatalogueChangeList, OptionsFilter
+from catalogue.admin.base import ButtonsMixin, CatalogueChangeList, OptionsFilter, column
 from catalogue.admin.form_fields import ReservedForField
 from catalogue.admin.rendering import Group, badge, breakable, chip, cut_short, group_of, link, side_by_side
 from catalogue.compat import formsets_of
@@ -175,17 +175,9 @@ class ToolsetAdmin(ButtonsMixin):
         whole = {"whole_url": resource_url(), "whole": tool_lists.cost_of_catalogue(confirmed_catalogue())}
         return super().changelist_view(request, (extra_context or {}) | whole)
 
-    @admin.display(description="address")
-    def address(self, toolset: Toolset) -> SafeString:
-        return chip(breakable(resource_url(toolset.slug)))
-
-    @admin.display(description="mode", ordering="mode")
-    def mode_shown(self, toolset: Toolset) -> str:
-        return toolset.mode
-
-    @admin.display(description="workflows")
-    def workflows(self, toolset: Any) -> int:
-        return len(toolset.shown)
+    address = column("address", "slug", lambda slug: chip(breakable(resource_url(slug))), sorts=False)
+    mode_shown = column("mode", "mode", str)
+    workflows = column("workflows", "shown", len, sorts=False)
 
     @admin.display(description="tokens of its list")
     def tokens_of_list(self, toolset: Any) -> SafeString:
