@@ -172,7 +172,7 @@ crashpoints: install-dev  ## End a call at each of its statements, commits and r
 mutants: install-dev  ## Would the tests notice a fault? Try a sample of faults; ARGS="--help" lists the options.
 	@$(BIN)/python -m scripts.mutants --jobs $(JOBS) $(ARGS)
 
-figures: install-dev  ## How the code is cut; ARGS="--against HEAD~10" compares, ARGS="--calls" runs requests too.
+figures: install-dev  ## How the code is cut; ARGS="--against HEAD~10" compares.
 	@$(BIN)/python scripts/figures.py $(ARGS)
 
 map: install-dev  ## Draw in CONTRIBUTING.md which room imports which.

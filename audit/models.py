@@ -17,6 +17,7 @@ from django.contrib.auth import get_user_model
 from django.contrib.auth.signals import user_logged_in, user_logged_out, user_login_failed
 from django.core.signing import BadSignature, Signer
 from django.db import models
+from django.dispatch import receiver
 from django.utils import timezone
 
 from connectors.formats.json import as_object
@@ -369,15 +370,7 @@ def clean(text: str, length: int = NAME_LENGTH) -> str:
     return " ".join(printable(text).split())[:length]
 
 
-def follow_sign_ins() -> None:
-    for signal, receiver in (
-        (user_logged_in, _note_sign_in),
-        (user_logged_out, _note_sign_out),
-        (user_login_failed, _note_failure),
-    ):
-        signal.connect(receiver, dispatch_uid=f"audit.{receiver.__name__}")
-
-
+@receiver(user_logged_in)
 def _note_sign_in(user: Any, **_: Any) -> None:
     named = {"actor": f"user:{user.pk}", "actor_name": user.get_username()}
     record(
@@ -385,11 +378,13 @@ def _note_sign_in(user: Any, **_: Any) -> None:
     )
 
 
+@receiver(user_logged_out)
 def _note_sign_out(user: Any, **_: Any) -> None:
     if user is not None:  # None for visitors who never signed in
         record(Kind.SIGN_IN, "sign_in.ended", actor=f"user:{user.pk}", actor_name=user.get_username())
 
 
+@receiver(user_login_failed)
 def _note_failure(credentials: dict[str, Any], **_: Any) -> None:
     """Only names of existing accounts are recorded: other input may be a password."""
     users = get_user_model()

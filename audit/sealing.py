@@ -29,7 +29,6 @@ from audit.models import TOLD, Entry, Kind, Progress, Segment, digest_of, record
 from connectors.background import CLOCKS_APART, WorkTime
 
 BATCH = 200  # Entries at a time: SQLite has one writer
-VERIFIED_AT_A_TIME = 100  # Segments
 MOST_PROBLEMS = 1_000
 LATE = timedelta(minutes=2)  # How long after the time that it wrote a transaction may commit
 RECHECKED_EVERY, RECHECKED = timedelta(hours=1), timedelta(days=1)
@@ -340,7 +339,7 @@ def verify(*, known_head: str = "") -> Report:
     keys, is_covered = _known_keys(), True
     known_number, _, known_digest = known_head.partition(":")
     is_found = not known_head
-    for segment in _segments():
+    for segment in _in_pages(Segment.objects.all(), "number"):
         report.segments += 1
         if segment.number != report.segments:
             report.note(f"segment {report.segments} is missing", segment=report.segments)
@@ -365,14 +364,6 @@ def verify(*, known_head: str = "") -> Report:
     for check in checks:
         check(report)
     return report
-
-
-def _segments() -> Iterator[Segment]:
-    """Does not use a server-side cursor, which would block the server's clean-up meanwhile."""
-    last = 0
-    while page := list(Segment.objects.filter(number__gt=last).order_by("number")[:VERIFIED_AT_A_TIME]):
-        yield from page
-        last = page[-1].number
 
 
 def _verify_segment(segment: Segment, keys: dict[str, str], report: Report) -> None:
@@ -517,7 +508,7 @@ def adopt(*, by: str) -> int:
 
 # The audit as JSON lines, which are self-contained: all digests derive from them.
 
-AT_A_TIME = 500
+AT_A_TIME = 100
 
 
 def export_lines(
@@ -525,21 +516,18 @@ def export_lines(
 ) -> Iterator[str]:
     """One JSON object per line. Segments are complete: only those without entries within the bounds are
     omitted."""
-    last = 0
-    while page := list(Segment.objects.filter(number__gt=last).order_by("number")[:AT_A_TIME]):
-        for segment in page:
-            yield from _lines_of(segment, kinds, since, until)
-        last = page[-1].number
-    yield from _unsealed_lines(_bounds(kinds, since, until))
+    for segment in _in_pages(Segment.objects.all(), "number"):
+        yield from _lines_of(segment, kinds, since, until)
+    for entry in _in_pages(Entry.objects.filter(segment=None, **_bounds(kinds, since, until)), "pk"):
+        yield _line({"type": "entry", "segment": None, **entry.content()})
 
 
-def _unsealed_lines(bounds: dict[str, Any]) -> Iterator[str]:
+def _in_pages(rows: QuerySet[Any], number: str) -> Iterator[Any]:
+    """Does not use a server-side cursor, which would block the server's clean-up meanwhile."""
     last = 0
-    unsealed = Entry.objects.filter(segment=None, **bounds).order_by("pk")
-    while page := list(unsealed.filter(pk__gt=last)[:AT_A_TIME]):
-        for entry in page:
-            yield _line({"type": "entry", "segment": None, **entry.content()})
-        last = page[-1].pk
+    while page := list(rows.filter(**{f"{number}__gt": last}).order_by(number)[:AT_A_TIME]):
+        yield from page
+        last = getattr(page[-1], number)
 
 
 def _lines_of(

@@ -327,9 +327,8 @@ class ThreadHandler(ASGIHandler):
             async with self._doorkeeper.turn(scope):
                 await self._answer(scope, receive, send)
         except NoTurn as crowd:
-            response = _problem(429, "Too many people are signing in at the moment. Try again later.")
-            response["Retry-After"] = str(crowd.seconds)
-            await self.send_response(response, send)
+            words = "Too many people are signing in at the moment. Try again later."
+            await self.send_response(_problem(429, words, retry_after=crowd.seconds), send)
         except _NoPlace:
             metrics.database_refusals.labels("busy").inc()
             logger.bind(recurring="busy").warning(
@@ -337,7 +336,11 @@ class ThreadHandler(ASGIHandler):
                 "that lasts, run more web processes",
                 *(scope["method"], scope["path"], REQUESTS_AT_ONCE, PLACE_SECONDS),
             )
-            await self.send_response(_busy(), send)
+            words = (
+                f"Busy: this process answers {REQUESTS_AT_ONCE} requests at a time, and others are before "
+                f"this one. Nothing was done; try again in {BUSY_SECONDS} s."
+            )
+            await self.send_response(_problem(503, words, retry_after=BUSY_SECONDS), send)
 
     async def _answer(self, scope: dict[str, Any], receive: Callable[[], Awaitable[Any]], send: Any) -> None:
         try:
@@ -356,8 +359,8 @@ class ThreadHandler(ASGIHandler):
                     503,
                     "This server is shutting down. Executions in progress are recorded. Send "
                     "the request again.",
+                    retry_after=5,
                 )
-                response["Retry-After"] = "5"
             if response.status_code in WRONG_TOKEN and (
                 scope["path"].startswith(WEBHOOKS)
                 or any(name == b"authorization" for name, _ in scope["headers"])
@@ -468,21 +471,12 @@ async def _wait_for_disconnect(receive: Callable[[], Awaitable[Any]]) -> None:
         pass
 
 
-def _problem(status: int, words: str) -> HttpResponse:
+def _problem(status: int, words: str, *, retry_after: int | None = None) -> HttpResponse:
     """In REST's format, because most large bodies are for REST."""
     from catalogue.rest.base import problem_body
 
-    return JsonResponse(problem_body(status, words), status=status)
-
-
-def _busy() -> HttpResponse:
-    words = (
-        f"Busy: this process answers {REQUESTS_AT_ONCE} requests at a time, and others are before this one. "
-        f"Nothing was done; try again in {BUSY_SECONDS} s."
-    )
-    response = _problem(503, words)
-    response["Retry-After"] = str(BUSY_SECONDS)
-    return response
+    headers = None if retry_after is None else {"Retry-After": str(retry_after)}
+    return JsonResponse(problem_body(status, words), status=status, headers=headers)
 
 
 class SecurityHeaders:

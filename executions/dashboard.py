@@ -65,8 +65,6 @@ class Step:
     permission: str
 
 
-further_cards: dict[str, tuple[Callable[[], Card], ...]] = {}  # By permission; the packages above add theirs
-further_needs: dict[str, tuple[Callable[[], Need], ...]] = {}  # Likewise; a need of 0 is not shown
 further_steps: list[Callable[[], Step]] = []  # Between exposing a workflow and the first call
 addresses: list[Callable[[], str]] = []  # Where clients connect
 
@@ -77,7 +75,6 @@ def add_dashboard(request: HttpRequest, context: dict[str, Any]) -> dict[str, An
     period = Period(chosen) if chosen in list(Period) else Period.DAY
     tables = {"catalogue.view_source": _failing_sources, "executions.view_execution": _latest_executions}
     needs = [need for permission, make in NEEDS.items() if allowed(permission) for need in make()]
-    needs += _made(further_needs, request)
     usage = _usage(period) if allowed("executions.view_execution") else {}
     return (
         context
@@ -85,20 +82,15 @@ def add_dashboard(request: HttpRequest, context: dict[str, Any]) -> dict[str, An
         | _first_steps(request)
         | {
             "needs": [need for need in needs if need.number],
-            "may_see_needs": any(map(allowed, (*NEEDS, *further_needs))),
+            "may_see_needs": any(map(allowed, NEEDS)),
             "addresses": [address_of() for address_of in addresses],
-            "cards": _made(_cards(), request),
+            "cards": [make() for permission, make in CARDS.items() if allowed(permission)],
             "tables": [
                 shown for permission, make in tables.items() if allowed(permission) and (shown := make())
             ],
             "periods": [(f"?period={each.value}", f"Last {each.words}", each is period) for each in Period],
         }
     )
-
-
-def _made(makers: dict[str, tuple[Callable[[], Any], ...]], request: HttpRequest) -> list[Any]:
-    allowed = request.user.has_perm
-    return [make() for permission, several in makers.items() if allowed(permission) for make in several]
 
 
 def _first_steps(request: HttpRequest) -> dict[str, Any]:
@@ -196,7 +188,7 @@ def _execution_needs() -> list[Need]:
     ]
 
 
-NEEDS: dict[str, Callable[[], list[Need]]] = {
+NEEDS: dict[str, Callable[[], list[Need]]] = {  # By permission; the packages above add theirs
     "catalogue.view_source": _source_needs,
     "catalogue.view_workflow": _workflow_needs,
     "executions.view_execution": _execution_needs,
@@ -363,15 +355,6 @@ def _chart(
     )
 
 
-def _cards() -> dict[str, tuple[Callable[[], Card], ...]]:
-    return {
-        "catalogue.view_source": (_sources,),
-        "catalogue.view_workflow": (_workflows,),
-        "executions.view_execution": (_under_way,),
-        "executions.view_approval": (_unapproved,),
-    } | further_cards
-
-
 def _sources() -> Card:
     states = Source.objects.filter(enabled=True).values_list("health_state").annotate(Count("pk")).order_by()
     counts, enabled = dict(states), {"enabled__exact": "1"}
@@ -435,6 +418,12 @@ def _unapproved() -> Card:
     )
 
 
+CARDS: dict[str, Callable[[], Card]] = {  # By permission; the packages above add theirs
+    "catalogue.view_source": _sources,
+    "catalogue.view_workflow": _workflows,
+    "executions.view_execution": _under_way,
+    "executions.view_approval": _unapproved,
+}
 Titled = tuple[str, dict[str, Any]]
 
 

@@ -5,7 +5,7 @@ import django_filters  # type: ignore[import-untyped]
 from django.contrib.auth.models import User
 from django.core.exceptions import ValidationError
 from django.db import transaction
-from django.db.models import Prefetch, QuerySet
+from django.db.models import Prefetch
 from django.utils import timezone
 from drf_spectacular.utils import OpenApiExample, extend_schema, extend_schema_field, extend_schema_view
 from rest_framework import mixins, serializers, status
@@ -21,7 +21,7 @@ from catalogue.exposure import confirmed_catalogue, shown_by
 from catalogue.history import changed_fields, write_fields
 from catalogue.models import Toolset, Workflow
 from catalogue.models.toolset import LONGEST_INLINE_WAIT
-from catalogue.permissions import Access
+from catalogue.permissions import admin_access
 from catalogue.rest import base
 from catalogue.rest.base import RESERVED_FOR
 from catalogue.rest.filters import RuleSerializer
@@ -79,7 +79,7 @@ class ToolsetCostSerializer(serializers.Serializer[Any]):
 
 
 class ToolsetSerializer(serializers.ModelSerializer[Toolset]):
-    reserved_for = serializers.ListField(child=serializers.CharField(), help_text=RESERVED_FOR)
+    reserved_for = base.StringListField(help_text=RESERVED_FOR)
     url = serializers.SerializerMethodField(help_text="The address to which MCP clients connect.")
     workflow_count = serializers.SerializerMethodField(
         help_text="Number of workflows that it shows, or would show if it were enabled."
@@ -224,21 +224,18 @@ class ToolsetFilters(django_filters.FilterSet):  # type: ignore[misc]
 )
 @extend_schema(tags=["Toolsets"])
 class ToolsetViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet[Toolset]):
-    queryset = Toolset.objects.none()
+    queryset = Toolset.objects.prefetch_related(
+        "rules", Prefetch("picked", queryset=Workflow.objects.only("tool_name").order_by())
+    ).order_by("slug")
     filterset_class = ToolsetFilters
     lookup_field = "slug"
     lookup_value_regex = "[A-Za-z0-9_.-]+"
     access = {
-        "list": Access(Scope.ADMIN, "catalogue.view_toolset"),
-        "retrieve": Access(Scope.ADMIN, "catalogue.view_toolset"),
-        "create": Access(Scope.ADMIN, "catalogue.add_toolset"),
-        "partial_update": Access(Scope.ADMIN, "catalogue.change_toolset"),
-        "destroy": Access(Scope.ADMIN, "catalogue.delete_toolset"),
+        **admin_access("catalogue.view_toolset", "list", "retrieve"),
+        **admin_access("catalogue.add_toolset", "create"),
+        **admin_access("catalogue.change_toolset", "partial_update"),
+        **admin_access("catalogue.delete_toolset", "destroy"),
     }
-
-    def get_queryset(self) -> QuerySet[Toolset]:
-        names = Prefetch("picked", queryset=Workflow.objects.only("tool_name").order_by())
-        return Toolset.objects.prefetch_related("rules", names).order_by("slug")
 
     def get_serializer_class(self) -> type[ToolsetSerializer]:
         return ToolsetSerializer if self.action == "list" else ToolsetDetailSerializer
@@ -335,7 +332,7 @@ class TokenSerializer(serializers.ModelSerializer[AccessToken]):
     caller = serializers.CharField(
         source="caller_key", help_text="How executions and the history refer to the token, such as `token:7`."
     )
-    scopes = serializers.ListField(child=serializers.CharField())
+    scopes = base.StringListField()
     toolset = serializers.CharField(source="toolset.slug", allow_null=True, default=None)
     created_by = serializers.CharField(source="created_by.username", allow_null=True, default=None)
     owner = serializers.CharField(
@@ -457,22 +454,16 @@ class RotationSerializer(base.StrictSerializer):
 )
 @extend_schema(tags=["Tokens"])
 class TokenViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet[AccessToken]):
-    queryset = AccessToken.objects.none()
+    queryset = AccessToken.objects.select_related("toolset", "created_by", "owner").order_by("name")
     serializer_class: Any = TokenSerializer
     filterset_class = TokenFilters
     lookup_value_regex = "[0-9]{1,18}"
     access = {
-        "list": Access(Scope.ADMIN, "mcp_bridge.view_accesstoken"),
-        "retrieve": Access(Scope.ADMIN, "mcp_bridge.view_accesstoken"),
-        "create": Access(Scope.ADMIN, "mcp_bridge.add_accesstoken"),
-        "partial_update": Access(Scope.ADMIN, "mcp_bridge.change_accesstoken"),
-        "rotate": Access(Scope.ADMIN, "mcp_bridge.change_accesstoken"),
-        "end_former_secret": Access(Scope.ADMIN, "mcp_bridge.change_accesstoken"),
-        "revoke": Access(Scope.ADMIN, "mcp_bridge.change_accesstoken"),
+        **admin_access("mcp_bridge.view_accesstoken", "list", "retrieve"),
+        **admin_access("mcp_bridge.add_accesstoken", "create"),
+        **admin_access("mcp_bridge.change_accesstoken", "partial_update", "rotate"),
+        **admin_access("mcp_bridge.change_accesstoken", "end_former_secret", "revoke"),
     }
-
-    def get_queryset(self) -> QuerySet[AccessToken]:
-        return AccessToken.objects.select_related("toolset", "created_by", "owner").order_by("name")
 
     @extend_schema(
         summary="Create an access token",

@@ -549,10 +549,7 @@ def _weigh(
     portable: PortableView | None = None,
 ) -> ToolsetCost:
     listed = built_in_tools(workflows, frozenset(default_scopes()))
-    if portable is None:
-        built_in = [_size_of_built_in_tool(name) for name in listed]
-    else:
-        built_in = [_size_of(portable.show(tool)) for tool in listed.values()]
+    built_in = [_size_of(portable.show(tool) if portable else tool) for tool in listed.values()]
     serialise = partial(serialised_tools.of, version=LATEST_PROTOCOL_VERSION, portable=portable)
     sizes = [tool.characters for _, tool in make_of_each(serialise, workflows.values(), catalogue)]
     return ToolsetCost(
@@ -566,11 +563,6 @@ def _weigh(
 def _cost_of_array(sizes: list[int]) -> ListCost:
     commas, brackets = max(0, len(sizes) - 1), 2
     return ListCost(len(sizes), sum(sizes) + commas + brackets)
-
-
-@cache
-def _size_of_built_in_tool(name: str) -> int:
-    return _size_of(BUILT_IN_TOOLS[name].tool)
 
 
 def _size_of(tool: Tool) -> int:

@@ -50,7 +50,7 @@ from executions.admin.page import (
     show_response,
     state_badge,
 )
-from executions.dashboard import WINDOW, Card, address, further_cards
+from executions.dashboard import CARDS, WINDOW, Card, address
 from executions.models import Execution, ExecutionPayload
 from orchestration import records
 from orchestration.models import Stage, StageState, WorkflowRequest
@@ -528,14 +528,10 @@ class WorkflowRequestAdmin(PanelOnlyMixin, TryItMixin, ButtonsMixin):
             return super().search_rows(rows, words)
 
     asked = column("asked", "created_at")
-
-    @admin.display(description="instructions")
-    def instructions_shown(self, record: WorkflowRequest) -> str:
-        return rendering.shortened(" ".join(record.instructions.split()))
-
-    @admin.display(description="chosen tool", ordering="selected_tool")
-    def tool_shown(self, record: WorkflowRequest) -> str:
-        return record.selected_tool or rendering.DASH
+    instructions_shown = column(
+        "instructions", "instructions", lambda text: rendering.shortened(" ".join(text.split())), sorts=False
+    )
+    tool_shown = column("chosen tool", "selected_tool", lambda name: name or rendering.DASH)
 
     @admin.display(description="outcome", ordering="status")
     def outcome(self, record: WorkflowRequest) -> SafeString:
@@ -577,4 +573,4 @@ def _requests() -> Card:
     )
 
 
-further_cards["orchestration.view_workflowrequest"] = (_requests,)
+CARDS["orchestration.view_workflowrequest"] = _requests

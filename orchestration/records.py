@@ -134,7 +134,14 @@ def open_request(asked: RequestInput) -> WorkflowRequest:
 
     The key belongs to the whole request: the model may choose another tool for the same words.
     """
-    digest = _hash_of(asked)
+    meant = [
+        asked.user_instructions,
+        sorted(set(asked.tool_ids)),
+        asked.format_response,
+        asked.response_format_instructions,
+        asked.dry_run,
+    ]
+    digest = hashlib.sha256(json.dumps(meant).encode()).hexdigest()
     if (known := _find_by_key(asked, digest)) is not None:
         return known
     try:
@@ -177,17 +184,6 @@ def _find_by_key(asked: RequestInput, digest: str) -> WorkflowRequest | None:
     if known.request_hash != digest or not asked.caller.owns(known):
         raise IdempotencyConflict(known)
     return known
-
-
-def _hash_of(asked: RequestInput) -> str:
-    meant = [
-        asked.user_instructions,
-        sorted(set(asked.tool_ids)),
-        asked.format_response,
-        asked.response_format_instructions,
-        asked.dry_run,
-    ]
-    return hashlib.sha256(json.dumps(meant).encode()).hexdigest()
 
 
 async def wait_for_original(request: WorkflowRequest) -> None:

@@ -30,6 +30,7 @@ from catalogue.rest.base import (
     StableOrdering,
     StrictBooleanFilter,
     StrictSerializer,
+    StringListField,
     as_problem,
 )
 from catalogue.rest.views import ApiViewSet
@@ -149,8 +150,8 @@ class WorkflowAnswerSerializer(serializers.Serializer[records.RequestOutcome]):
         choices=Stage.choices, source="request.error_stage", allow_null=True
     )
     failure = serializers.ChoiceField(choices=Failure.choices, source="request.failure", allow_null=True)
-    invalid_tool_ids = serializers.ListField(child=serializers.CharField(), source="request.invalid_tool_ids")
-    warnings = serializers.ListField(child=serializers.CharField())
+    invalid_tool_ids = StringListField(source="request.invalid_tool_ids")
+    warnings = StringListField()
     stages = StageEntrySerializer(many=True, source="request.stages")
     usage = ModelUsageSerializer(source="request")
 
@@ -186,7 +187,7 @@ class WorkflowRequestDetailSerializer(WorkflowRequestSerializer):
     """A request in full: what was asked, and the present answer."""
 
     user_instructions = serializers.CharField(source="instructions")
-    tool_ids = serializers.ListField(child=serializers.CharField())
+    tool_ids = StringListField()
     response_format_instructions = serializers.CharField(source="format_instructions")
     payload_removed_at = serializers.DateTimeField(
         source="payload_pruned_at",

@@ -23,7 +23,7 @@ from catalogue.exposure import Placement
 from catalogue.history import actor_of
 from catalogue.http_tools import KIND
 from catalogue.models import DiscoveryRun, HistoryEntry, Review, Source, Workflow
-from catalogue.naming import counted
+from catalogue.naming import counted, listed
 from catalogue.review import (
     KINDS,
     Decided,
@@ -290,9 +290,7 @@ def _decide_selected(request: HttpRequest, reviews: QuerySet[Review], *, keeps: 
 
 def _report(request: HttpRequest, decided: Decided, done: str) -> None:
     if decided.done:
-        named = ", ".join(decided.done[:SHOWN_DONE])
-        more = len(decided.done) - SHOWN_DONE
-        messages.success(request, f"{done}: {named}{f' and {more} more' if more > 0 else ''}.")
+        messages.success(request, f"{done}: {listed(decided.done, SHOWN_DONE)}.")
     if refused := decided.refusal():
         messages.warning(request, refused)
 

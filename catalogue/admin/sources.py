@@ -365,6 +365,7 @@ class SourceAdmin(ButtonsMixin):
         counts = f"{source.enabled_count} / {source.present_count}"
         return html.link(counts, "catalogue_workflow_changelist", query=f"?source__id__exact={source.pk}")
 
+    kind_label = column("kind", "kind", label_of, sorts=False)
     last_refresh = column("last refresh", "last_refreshed_at")
 
     @admin.display(description="next refresh", ordering="next_refresh_at")
@@ -430,10 +431,6 @@ class SourceAdmin(ButtonsMixin):
 
     def get_readonly_fields(self, request: HttpRequest, obj: Source | None = None) -> Any:
         return ("kind_label", "settings_shown")
-
-    @admin.display(description="kind")
-    def kind_label(self, source: Source) -> str:
-        return label_of(source.kind)
 
     @admin.display(description="engine's settings")
     def settings_shown(self, source: Source) -> SafeString:

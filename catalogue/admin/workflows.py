@@ -546,6 +546,7 @@ class WorkflowAdmin(FixedRowsMixin, TableMixin, ToolPagesMixin):
     tool = column("tool name", "tool_name", html.wrapped)
     changed = column("changed", "changed_at")
     upstream_description = column("engine's description", "description", html.paragraphs)
+    upstream_tags = column("engine's tags", "tags", lambda tags: html.side_by_side(map(html.chip, tags)))
     upstream_timeout = column("engine's timeout", "upstream_timeout_seconds", _in_seconds)
     upstream_cache = column("engine's cache time", "upstream_cache_seconds", _in_seconds)
 
@@ -614,10 +615,6 @@ class WorkflowAdmin(FixedRowsMixin, TableMixin, ToolPagesMixin):
     @admin.display(description="or depending on arguments")
     def told_rules(self, workflow: Workflow) -> SafeString:
         return html.paragraphs(write_rules(workflow.approval_rules))
-
-    @admin.display(description="engine's tags")
-    def upstream_tags(self, workflow: Workflow) -> SafeString:
-        return html.side_by_side(map(html.chip, workflow.tags))
 
     @admin.display(description="engine's hints")
     def upstream_hints(self, workflow: Workflow) -> str:

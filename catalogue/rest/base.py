@@ -592,6 +592,10 @@ class JSONObjectField(serializers.DictField):
     default_error_messages: ClassVar[dict[str, Any]] = {"not_a_dict": "Must be a JSON object."}
 
 
+class StringListField(serializers.ListField):
+    child = serializers.CharField()
+
+
 RESERVED_FOR = (
     "The users and groups that may use it, such as `user:ada` and `group:Finance`. Empty: everyone who may "
     "use workflows."

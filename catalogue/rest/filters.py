@@ -1,19 +1,18 @@
 from typing import Any
 
 from django.db import transaction
-from django.db.models import Max, QuerySet
+from django.db.models import Max
 from drf_spectacular.utils import OpenApiExample, OpenApiParameter, extend_schema, extend_schema_view
 from rest_framework import mixins, serializers, status
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from catalogue.access import Scope
 from catalogue.exposure import effect_of_replacing
 from catalogue.history import changed_fields
 from catalogue.models import Revision, WorkflowFilter
 from catalogue.patterns import find_pattern_problem
-from catalogue.permissions import Access
-from catalogue.rest.base import StrictSerializer, check_parameters, is_set
+from catalogue.permissions import admin_access
+from catalogue.rest.base import StrictSerializer, StringListField, check_parameters, is_set
 from catalogue.rest.views import ApiViewSet
 
 HIGHEST_POSITION = 1_000_000_000
@@ -67,10 +66,8 @@ class FilterChangeSerializer(FilterSerializer):
 class FilterEffectSerializer(serializers.Serializer[Any]):
     """The effect of a change on agents, by tool name."""
 
-    shown = serializers.ListField(child=serializers.CharField(), help_text="Workflows that they newly see.")
-    hidden = serializers.ListField(
-        child=serializers.CharField(), help_text="Workflows that they no longer see."
-    )
+    shown = StringListField(help_text="Workflows that they newly see.")
+    hidden = StringListField(help_text="Workflows that they no longer see.")
 
 
 class WrittenFilterSerializer(FilterSerializer):
@@ -86,19 +83,15 @@ class WrittenFilterSerializer(FilterSerializer):
 )
 @extend_schema(tags=["Filters"])
 class FilterViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet[WorkflowFilter]):
-    queryset = WorkflowFilter.objects.none()
+    queryset = WorkflowFilter.objects.all()
     serializer_class = FilterSerializer
     lookup_value_regex = "[0-9]{1,18}"
     access = {
-        "list": Access(Scope.ADMIN, "catalogue.view_workflowfilter"),
-        "retrieve": Access(Scope.ADMIN, "catalogue.view_workflowfilter"),
-        "create": Access(Scope.ADMIN, "catalogue.add_workflowfilter"),
-        "partial_update": Access(Scope.ADMIN, "catalogue.change_workflowfilter"),
-        "destroy": Access(Scope.ADMIN, "catalogue.delete_workflowfilter"),
+        **admin_access("catalogue.view_workflowfilter", "list", "retrieve"),
+        **admin_access("catalogue.add_workflowfilter", "create"),
+        **admin_access("catalogue.change_workflowfilter", "partial_update"),
+        **admin_access("catalogue.delete_workflowfilter", "destroy"),
     }
-
-    def get_queryset(self) -> QuerySet[WorkflowFilter]:
-        return WorkflowFilter.objects.all()
 
     @extend_schema(
         summary="Add a filter",

@@ -86,16 +86,13 @@ class HistoryFilters(django_filters.FilterSet):  # type: ignore[misc]
 )
 @extend_schema(tags=["History"])
 class HistoryViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet[HistoryEntry]):
-    queryset = HistoryEntry.objects.none()
+    queryset = HistoryEntry.objects.order_by("-at", "-pk")
     serializer_class = HistoryEntrySerializer
     filterset_class = HistoryFilters
     pagination_class = LongPages
     newest_by = "at"
     lookup_value_regex = "[0-9]{1,18}"
     access = admin_access("catalogue.view_historyentry", "list", "retrieve", "revert")
-
-    def get_queryset(self) -> QuerySet[HistoryEntry]:
-        return HistoryEntry.objects.order_by("-at", "-pk")
 
     @extend_schema(
         operation_id="history_revert",
@@ -227,16 +224,13 @@ class AuditPages(CursorPagination):
 )
 @extend_schema(tags=["Audit"])
 class AuditViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet[Entry]):
-    queryset = Entry.objects.none()
+    queryset = Entry.objects.order_by("-at", "-pk")
     serializer_class = AuditEntrySerializer
     filterset_class = AuditFilters
     pagination_class = AuditPages
     further_parameters = (CURSOR,)
     lookup_value_regex = "[0-9]{1,18}"
     access = admin_access("audit.view_entry", "list", "retrieve", "chain", "export")
-
-    def get_queryset(self) -> QuerySet[Entry]:
-        return Entry.objects.order_by("-at", "-pk")
 
     @extend_schema(
         operation_id="audit_head",

@@ -15,7 +15,7 @@ from catalogue.imports.temporal import USUAL_NAME, TemporalImport, TemporalImpor
 from catalogue.models import Source
 from catalogue.permissions import Access
 from catalogue.reconciliation import Change
-from catalogue.rest.base import Problem, Refusal, StrictSerializer, as_problem
+from catalogue.rest.base import Problem, Refusal, StrictSerializer, StringListField, as_problem
 from catalogue.rest.sources import CheckSerializer
 from catalogue.rest.views import ApiViewSet
 from connectors.http_tools.openapi.document import RefusedOperation
@@ -90,13 +90,11 @@ class ImportSerializer(serializers.Serializer[TemporalImport]):
 
     source = serializers.CharField()  # type: ignore[assignment]
     is_new = serializers.BooleanField(help_text="Whether the source is created.")
-    settings = serializers.ListField(
-        child=serializers.CharField(), help_text="The source's settings that change, by the file's names."
-    )
+    settings = StringListField(help_text="The source's settings that change, by the file's names.")
     workflows = serializers.SerializerMethodField(
         help_text="The change of each workflow. `kept`: it is from an earlier file and not in this one."
     )
-    notes = serializers.ListField(child=serializers.CharField(), help_text="What else there is to know.")
+    notes = StringListField(help_text="What else there is to know.")
     health = CheckSerializer(help_text="Whether Temporal answers, also in a dry run.")
 
     @extend_schema_field(WorkflowChangeSerializer(many=True))
@@ -203,12 +201,10 @@ class ImportedToolSerializer(serializers.Serializer[ImportedTool]):
     name = serializers.CharField(source="stored.name", help_text="As the document calls the operation.")
     method = serializers.CharField()
     path = serializers.CharField(help_text="Below the base URL.")
-    tags = serializers.ListField(child=serializers.CharField())
+    tags = StringListField()
     change = serializers.ChoiceField(source="stored.change", choices=[change.value for change in Change])
     exposed = serializers.BooleanField(source="stored.exposed", help_text="Whether agents see it.")
-    notes = serializers.ListField(
-        child=serializers.CharField(), help_text="Parts of the operation that the tool lacks."
-    )
+    notes = StringListField(help_text="Parts of the operation that the tool lacks.")
 
 
 class RefusedOperationSerializer(serializers.Serializer[RefusedOperation]):
@@ -237,7 +233,7 @@ class OpenApiImportSerializer(serializers.Serializer[OpenApiImport]):
     not_chosen = serializers.IntegerField()
     characters = serializers.IntegerField(help_text="What the tools take in `tools/list`, about.")
     tokens = serializers.IntegerField(help_text="The same in tokens of a model.")
-    notes = serializers.ListField(child=serializers.CharField(), help_text="What else there is to know.")
+    notes = StringListField(help_text="What else there is to know.")
 
     def get_counts(self, outcome: OpenApiImport) -> dict[str, int]:
         return {change.value: number for change in Change if (number := outcome.count(change))}

@@ -154,16 +154,10 @@ class AcceptanceSerializer(DecisionSerializer):
 class DecidedSerializer(serializers.Serializer[Decided]):
     """Tool names, by the result of the decision."""
 
-    done = serializers.ListField(child=serializers.CharField())
-    changed_again = serializers.ListField(
-        child=serializers.CharField(), help_text="The engine has changed it again: review it again."
-    )
-    nothing_held = serializers.ListField(
-        child=serializers.CharField(), help_text="Already decided, withdrawn by the engine, or unknown."
-    )
-    only_whole = serializers.ListField(
-        child=serializers.CharField(), help_text="New workflows, of which no single fields are accepted."
-    )
+    done = base.StringListField()
+    changed_again = base.StringListField(help_text="The engine has changed it again: review it again.")
+    nothing_held = base.StringListField(help_text="Already decided, withdrawn by the engine, or unknown.")
+    only_whole = base.StringListField(help_text="New workflows, of which no single fields are accepted.")
 
 
 class ReviewFilters(django_filters.FilterSet):  # type: ignore[misc]

@@ -2,7 +2,6 @@ from typing import Any
 
 import django_filters  # type: ignore[import-untyped]
 from django.db import transaction
-from django.db.models import QuerySet
 from drf_spectacular.utils import OpenApiExample, extend_schema, extend_schema_view
 from rest_framework import mixins, serializers, status
 from rest_framework.decorators import action
@@ -86,7 +85,7 @@ class ServerFeatureFilters(django_filters.FilterSet):  # type: ignore[misc]
 )
 @extend_schema(tags=["Prompts and resources"])
 class ServerFeatureViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet[ServerFeature]):
-    queryset = ServerFeature.objects.none()
+    queryset = ServerFeature.objects.select_related("source").order_by("kind", "served_as", "pk")
     serializer_class = ServerFeatureSerializer
     filterset_class = ServerFeatureFilters
     lookup_value_regex = "[0-9]{1,18}"
@@ -94,9 +93,6 @@ class ServerFeatureViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, Api
         **admin_access("catalogue.view_serverfeature", "list", "retrieve"),
         **admin_access("catalogue.change_serverfeature", "partial_update", "accept"),
     }
-
-    def get_queryset(self) -> QuerySet[ServerFeature]:
-        return ServerFeature.objects.select_related("source").order_by("kind", "served_as", "pk")
 
     @extend_schema(
         summary="Change a prompt or resource",

@@ -35,6 +35,7 @@ from catalogue.rest.base import (
     StableOrdering,
     StrictBooleanFilter,
     StrictSerializer,
+    StringListField,
     as_problem,
     set_defaults,
 )
@@ -216,7 +217,7 @@ class SourceSerializer(serializers.ModelSerializer[Source]):
     )
     health = HealthSerializer(source="*")
     webhook = WebhookSerializer(source="*")
-    reserved_for = serializers.ListField(child=serializers.CharField(), help_text=RESERVED_FOR)
+    reserved_for = StringListField(help_text=RESERVED_FOR)
 
     class Meta:
         model = Source
@@ -315,6 +316,7 @@ NEW_SOURCE = {
 class SourceViewSet(
     mixins.ListModelMixin, mixins.RetrieveModelMixin, mixins.DestroyModelMixin, ApiViewSet[Source]
 ):
+    queryset = Source.objects.with_workflow_counts().order_by("name")
     serializer_class = SourceSerializer
     filterset_class = SourceFilters
     lookup_field = "name"
@@ -328,9 +330,6 @@ class SourceViewSet(
             Scope.ADMIN, "catalogue.change_source", other_permission="catalogue.refresh_source"
         ),
     }
-
-    def get_queryset(self) -> QuerySet[Source]:
-        return Source.objects.with_workflow_counts().order_by("name")
 
     @extend_schema(
         summary="Add a source",
@@ -424,8 +423,7 @@ class ConnectorSerializer(serializers.Serializer[Any]):
     problem = serializers.CharField(
         help_text="Why sources of this kind cannot be used at the moment; empty where they can."
     )
-    secret_settings = serializers.ListField(
-        child=serializers.CharField(),
+    secret_settings = StringListField(
         help_text="Which settings belong to a source's `credentials`; all others belong to its `config`.",
     )
     config_schema = JSONObjectField(

@@ -24,7 +24,7 @@ from catalogue.imports.tools import (
 from catalogue.models import Workflow, WorkflowFilter
 from catalogue.permissions import Access, admin_access
 from catalogue.reconciliation import Change
-from catalogue.rest.base import FIELDS, Problem, Refusal, as_problem, wanted_fields
+from catalogue.rest.base import FIELDS, Problem, Refusal, StringListField, as_problem, wanted_fields
 from catalogue.rest.views import ApiViewSet
 from catalogue.rest.workflows import ToolFilters, seen_by_caller
 from connectors.http_tools.tool import ToolConfig
@@ -70,8 +70,8 @@ class StoredToolsSerializer(serializers.Serializer[Any]):
     """The outcome of a submission, or of a dry run."""
 
     tools = ToolChangeSerializer(many=True, help_text="In the order of the submission.")
-    new_sources = serializers.ListField(child=serializers.CharField(), help_text="Sources that were added.")
-    notes = serializers.ListField(child=serializers.CharField(), help_text="Further information.")
+    new_sources = StringListField(help_text="Sources that were added.")
+    notes = StringListField(help_text="Further information.")
     dry_run = serializers.BooleanField(help_text="Whether nothing was stored.")
 
 

@@ -42,6 +42,7 @@ from catalogue.rest.base import (
     StableOrdering,
     StrictBooleanFilter,
     StrictSerializer,
+    StringListField,
     approvers_field,
     as_problem,
     at_once_field,
@@ -68,7 +69,7 @@ class IconSerializer(serializers.Serializer[Any]):
 
     src = serializers.CharField(help_text="An https: or data:image/ address.")
     mimeType = serializers.CharField(required=False)  # noqa: N815 - MCP's own name
-    sizes = serializers.ListField(child=serializers.CharField(), required=False)
+    sizes = StringListField(required=False)
     theme = serializers.ChoiceField(choices=["light", "dark"], required=False)
 
 
@@ -83,7 +84,7 @@ class UpstreamSerializer(LayerMixin, serializers.ModelSerializer[Workflow]):
     """What the engine says of a workflow."""
 
     id = serializers.CharField(source="upstream_id", help_text="The engine's id.")
-    tags = serializers.ListField(child=serializers.CharField())
+    tags = StringListField()
 
     class Meta:
         model = Workflow
@@ -128,7 +129,7 @@ class CuratorSerializer(LayerMixin, serializers.Serializer[Workflow]):
     enabled = serializers.BooleanField()
     title = serializers.CharField(source="title_override")
     description = serializers.CharField(source="description_override")
-    tags = serializers.ListField(child=serializers.CharField(), source="tags_override", allow_null=True)
+    tags = StringListField(source="tags_override", allow_null=True)
     timeout_seconds = serializers.IntegerField(allow_null=True)
     inline_wait_seconds = serializers.IntegerField(allow_null=True)
     execution_type = serializers.ChoiceField(
@@ -161,11 +162,10 @@ class CuratorDetailSerializer(CuratorSerializer):
         child=serializers.CharField(),
         help_text="Changes to arguments that no longer fit the engine's schema, by the argument's name.",
     )
-    approval_rule_problems = serializers.ListField(
-        child=serializers.CharField(),
+    approval_rule_problems = StringListField(
         help_text="Approval rules that no longer fit the engine's schema; each call waits for approval then.",
     )
-    former_tool_names = serializers.ListField(child=serializers.CharField(), help_text="The last name first.")
+    former_tool_names = StringListField(help_text="The last name first.")
     aliases = serializers.DictField(
         child=serializers.DateTimeField(),
         source="live_aliases",
@@ -180,7 +180,7 @@ class WorkflowSerializer(serializers.Serializer[Workflow]):
     source = serializers.CharField(source="source.name")  # type: ignore[assignment]
     title = serializers.CharField()
     description = serializers.CharField(source="shown_description")
-    tags = serializers.ListField(child=serializers.CharField(), source="shown_tags")
+    tags = StringListField(source="shown_tags")
     category = serializers.CharField()
     version = serializers.CharField()
     execution_type = serializers.ChoiceField(
@@ -406,8 +406,7 @@ class ChangedSerializer(serializers.Serializer[Any]):
 
 
 class EnabledSerializer(ChangedSerializer):
-    warned = serializers.ListField(
-        child=serializers.CharField(),
+    warned = StringListField(
         required=False,
         help_text="Tool names of those of them with an `upstream.warning`: review their texts.",
     )

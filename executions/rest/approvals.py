@@ -1,7 +1,6 @@
 from typing import Any
 
 import django_filters  # type: ignore[import-untyped]
-from django.db.models import QuerySet
 from drf_spectacular.utils import OpenApiExample, extend_schema, extend_schema_view
 from rest_framework import mixins, serializers, status
 from rest_framework.decorators import action
@@ -10,7 +9,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from catalogue.access import Scope
-from catalogue.permissions import Access
+from catalogue.permissions import Access, admin_access
 from catalogue.rest import base
 from catalogue.rest.views import ApiViewSet
 from executions.approvals import (
@@ -182,21 +181,19 @@ FORBIDDEN = base.as_problem("Tokens cannot decide, and people cannot decide on t
 )
 @extend_schema(tags=["Approvals"])
 class ApprovalViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, ApiViewSet[Approval]):
-    queryset = Approval.objects.none()
+    queryset = (
+        Approval.objects.select_related("execution__payload")
+        .prefetch_related("decisions")
+        .order_by("-requested_at", "-pk")
+    )
     filterset_class = ApprovalFilters
     pagination_class = base.LongPages
     newest_by = "requested_at"
     lookup_value_regex = "[0-9a-fA-F-]{36}"
     access = {
-        "list": Access(Scope.ADMIN, "executions.view_approval"),
-        "retrieve": Access(Scope.ADMIN, "executions.view_approval"),
-        "approve": Access(Scope.ADMIN, PERMISSION),
-        "refuse": Access(Scope.ADMIN, PERMISSION),
+        **admin_access("executions.view_approval", "list", "retrieve"),
+        **admin_access(PERMISSION, "approve", "refuse"),
     }
-
-    def get_queryset(self) -> QuerySet[Approval]:
-        approvals = Approval.objects.select_related("execution__payload").prefetch_related("decisions")
-        return approvals.order_by("-requested_at", "-pk")
 
     def get_serializer_class(self) -> type[ApprovalSerializer]:
         return ApprovalSerializer if self.action == "list" else ApprovalDetailSerializer

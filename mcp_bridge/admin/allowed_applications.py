@@ -14,13 +14,12 @@ from catalogue.admin.base import (
     ButtonsMixin,
     FixedRowsMixin,
     OptionsFilter,
-    ask_if_many,
     button,
+    change_if_sure,
     column,
 )
 from catalogue.history import actor_of, record_change
 from catalogue.long_lists import SEARCHED
-from catalogue.naming import counted
 from mcp_bridge.models import AllowedApplication
 from mcp_bridge.oauth import grants
 
@@ -78,17 +77,15 @@ class AllowedApplicationAdmin(FixedRowsMixin, ButtonsMixin):
     ) -> HttpResponse | None:
         chosen = queryset.filter(revoked_at=None)
 
-        def revoke() -> None:
+        def revoke() -> int:
             applications = list(chosen)
             for allowed in applications:
                 grants.revoke(allowed)
             record_change(actor_of(request), applications, "Revoked.")
-            messages.success(request, f"Revoked: {len(applications):,}.")
+            return len(applications)
 
-        def note(count: int) -> str:
-            return f"The access of {counted(count, 'application')} ends immediately."
-
-        return ask_if_many(self, request, chosen, "Revoke access", revoke, note=note)
+        said = {"done": "Revoked: {:,}.", "note": "The access of {} ends immediately."}
+        return change_if_sure(self, request, chosen, "Revoke access", revoke, **said, noun=("application",))
 
     @admin.display(description="scopes")
     def scopes_shown(self, allowed: AllowedApplication) -> SafeString:

@@ -30,8 +30,8 @@ from catalogue.admin.base import (
     CatalogueForm,
     Link,
     OptionsFilter,
-    ask_if_many,
     button,
+    change_if_sure,
     column,
 )
 from catalogue.exposure import current_catalogue
@@ -40,7 +40,7 @@ from catalogue.naming import counted
 from catalogue.permissions import grantable_scopes, tell_missing
 from catalogue.reverting import RevertRefused, reverters
 from executions.admin.page import caller_pages
-from executions.dashboard import Need, Step, address, addresses, further_needs, further_steps
+from executions.dashboard import NEEDS, Need, Step, address, addresses, further_steps
 from mcp_bridge import authentication
 from mcp_bridge.addresses import address_of
 from mcp_bridge.client_configuration import HttpServer, configurations_of
@@ -320,21 +320,17 @@ class AccessTokenAdmin(ButtonsMixin):
     def revoke_selected(self, request: HttpRequest, queryset: QuerySet[AccessToken]) -> HttpResponse | None:
         chosen = queryset.filter(revoked_at=None)
 
-        def revoke() -> None:
+        def revoke() -> int:
             tokens = list(chosen)
             for token in tokens:
                 token.revoke()
             record_change(actor_of(request), tokens, "Revoked.")
-            messages.success(request, f"Revoked: {len(tokens):,}.")
+            return len(tokens)
 
-        def note(count: int) -> str:
-            return f"The clients of {counted(count, 'token')} are locked out."
+        said = {"done": "Revoked: {:,}.", "note": "The clients of {} are locked out."}
+        return change_if_sure(self, request, chosen, "Revoke tokens", revoke, **said, noun=("token",))
 
-        return ask_if_many(self, request, chosen, "Revoke tokens", revoke, note=note)
-
-    @admin.display(description="token")
-    def start(self, token: AccessToken) -> str:
-        return f"{token.prefix}…"
+    start = column("token", "prefix", lambda prefix: f"{prefix}…", sorts=False)
 
     @admin.display(description="scopes")
     def scopes_shown(self, token: AccessToken) -> SafeString:
@@ -360,10 +356,7 @@ class AccessTokenAdmin(ButtonsMixin):
     def owner_shown(self, token: AccessToken) -> str:
         return rendering.DASH if token.owner is None else str(token.owner)
 
-    @admin.display(description="expires", ordering="expires_at")
-    def expires(self, token: AccessToken) -> str:
-        return rendering.ago(token.expires_at) if token.expires_at else "never"
-
+    expires = column("expires", "expires_at", lambda at: rendering.ago(at) if at else "never")
     last_used = column("last used", "last_used_at")
     created = column("created", "created_at")
 
@@ -453,23 +446,23 @@ def _make_a_token() -> Step:
 further_steps.append(_make_a_token)
 
 
-def _token_needs() -> Need:
-    return Need(
-        number=AccessToken.objects.expiring().count(),
-        words="Access tokens that expire within 7 days: rotate them before their clients are locked out",
-        url=address("admin:mcp_bridge_accesstoken_changelist", usable="soon"),
-    )
+def _token_needs() -> list[Need]:
+    return [
+        Need(
+            number=AccessToken.objects.expiring().count(),
+            words="Access tokens that expire within 7 days: rotate them before their clients are locked out",
+            url=address("admin:mcp_bridge_accesstoken_changelist", usable="soon"),
+        ),
+        Need(
+            number=AccessToken.objects.stopped().count(),
+            words="Access tokens that stopped with their owner's account: revoke them or assign another "
+            "owner",
+            url=address("admin:mcp_bridge_accesstoken_changelist", usable="orphaned"),
+        ),
+    ]
 
 
-def _stopped_tokens() -> Need:
-    return Need(
-        number=AccessToken.objects.stopped().count(),
-        words="Access tokens that stopped with their owner's account: revoke them or assign another owner",
-        url=address("admin:mcp_bridge_accesstoken_changelist", usable="orphaned"),
-    )
-
-
-further_needs["mcp_bridge.view_accesstoken"] = (_token_needs, _stopped_tokens)
+NEEDS["mcp_bridge.view_accesstoken"] = _token_needs
 addresses.append(resource_url)
 
 

@@ -13,7 +13,7 @@ from django.utils.safestring import SafeString
 from unfold import widgets
 from unfold.contrib.filters.admin import BooleanRadioFilter, ChoicesDropdownFilter
 
-from catalogue.admin.base import ButtonsMixin, CatalogueChangeList, OptionsFilter
+from catalogue.admin.base import ButtonsMixin, CatalogueChangeList, OptionsFilter, column
 from catalogue.admin.form_fields import ReservedForField
 from catalogue.admin.rendering import Group, badge, breakable, chip, cut_short, group_of, link, side_by_side
 from catalogue.compat import formsets_of
@@ -21,7 +21,7 @@ from catalogue.exposure import ExposedCatalogue, choose, confirmed_catalogue, sh
 from catalogue.long_lists import LONGEST_SEARCH
 from catalogue.models import Toolset, ToolsetRule, Workflow
 from catalogue.naming import counted
-from executions.dashboard import Need, address, further_needs
+from executions.dashboard import NEEDS, Need, address
 from mcp_bridge import tool_lists
 from mcp_bridge.client_configuration import configurations_of, server_for_users
 from mcp_bridge.portability import find_refused
@@ -109,15 +109,12 @@ def over_budget() -> list[int]:
     return [toolset.pk for toolset in budgeted if cost_of(toolset, catalogue).is_over_budget]
 
 
-def _needs_smaller_lists() -> Need:
-    return Need(
-        number=len(over_budget()),
-        words="Toolsets over their token budget",
-        url=address("admin:catalogue_toolset_changelist", budget="over"),
-    )
+def _needs_smaller_lists() -> list[Need]:
+    budgets = address("admin:catalogue_toolset_changelist", budget="over")
+    return [Need(number=len(over_budget()), words="Toolsets over their token budget", url=budgets)]
 
 
-further_needs["catalogue.view_toolset"] = (_needs_smaller_lists,)
+NEEDS["catalogue.view_toolset"] = _needs_smaller_lists
 
 
 class BudgetFilter(OptionsFilter):
@@ -178,17 +175,9 @@ class ToolsetAdmin(ButtonsMixin):
         whole = {"whole_url": resource_url(), "whole": tool_lists.cost_of_catalogue(confirmed_catalogue())}
         return super().changelist_view(request, (extra_context or {}) | whole)
 
-    @admin.display(description="address")
-    def address(self, toolset: Toolset) -> SafeString:
-        return chip(breakable(resource_url(toolset.slug)))
-
-    @admin.display(description="mode", ordering="mode")
-    def mode_shown(self, toolset: Toolset) -> str:
-        return toolset.mode
-
-    @admin.display(description="workflows")
-    def workflows(self, toolset: Any) -> int:
-        return len(toolset.shown)
+    address = column("address", "slug", lambda slug: chip(breakable(resource_url(slug))), sorts=False)
+    mode_shown = column("mode", "mode", str)
+    workflows = column("workflows", "shown", len, sorts=False)
 
     @admin.display(description="tokens of its list")
     def tokens_of_list(self, toolset: Any) -> SafeString:

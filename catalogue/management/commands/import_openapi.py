@@ -34,7 +34,13 @@ class Command(ImportCommand):
         parser.add_argument(
             "--base-url", default="", metavar="URL", help="instead of the document's first server"
         )
-        _add_selection(parser)
+        only = 'operations by id, path or both, such as "issues/*", "/repos/*" or "GET /repos/*"'
+        tag = "operations with one of these tags"
+        for option, what, told in (("--only", "PATTERN", only), ("--tag", "TAG", tag)):
+            parser.add_argument(option, nargs="+", action="extend", default=[], metavar=what, help=told)
+        parser.add_argument(
+            "--deprecated", action="store_true", help="also operations that the document calls deprecated"
+        )
         parser.add_argument("--expose", action="store_true", help="enable new tools at once")
         parser.add_argument(
             "--prune", action="store_true", help="remove the source's tools that this import does not contain"
@@ -78,16 +84,6 @@ class Command(ImportCommand):
             dry_run=options["dry_run"],
             by=command("import_openapi"),
         )
-
-
-def _add_selection(parser: ArgumentParser) -> None:
-    only = 'operations by id, path or both, such as "issues/*", "/repos/*" or "GET /repos/*"'
-    tag = "operations with one of these tags"
-    for option, what, told in (("--only", "PATTERN", only), ("--tag", "TAG", tag)):
-        parser.add_argument(option, nargs="+", action="extend", default=[], metavar=what, help=told)
-    parser.add_argument(
-        "--deprecated", action="store_true", help="also operations that the document calls deprecated"
-    )
 
 
 def report_lines(outcome: openapi.OpenApiImport, *, all_names: bool) -> Iterator[str]:
