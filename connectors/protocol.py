@@ -1,9 +1,10 @@
 """The protocol of engine connectors, and the values that cross it."""
 
+import asyncio
 import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, ClassVar, Protocol
@@ -12,9 +13,12 @@ from uuid import UUID
 from pydantic import BaseModel
 
 from connectors.definitions import FeatureDefinition, FeatureKind, RejectedDefinition, WorkflowDefinition
-from connectors.errors import ConnectorError, Rejected, Unsupported
+from connectors.errors import ConnectorError, Rejected, Unreachable, Unsupported
 
 LONGEST_POLL_SECONDS = 3_600.0
+DETAILS_SECONDS = 25.0
+"""From the beginning of a poll, which may take 30 s: what the engine has not said by then of a result, a
+reason or logs is left out, because the run's state must not be lost with it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -108,6 +112,9 @@ class RunSnapshot:
     """The engine's reason for a failure or cancellation, fit for a user."""
     content: Sequence[dict[str, Any]] | None = None
     """MCP's content blocks, if the engine answers with them; `output` is then for programs."""
+    unread: ConnectorError | None = None
+    """Why the result of a completed run, or a part of it, could not be read. If it is Unreachable or
+    NotFound, the run is polled again for a while."""
     needs_operator: bool = False
     """Credentials or settings made it fail: no other arguments help."""
     depends_on_arguments: bool = True
@@ -334,8 +341,9 @@ class Connector(Protocol):
         ...
 
     async def poll(self, run: RunRef) -> RunSnapshot:
-        """The run's state now. Raises NotFound for a run that the engine does not know, Unsupported if it
-        reports no runs; without details that is final."""
+        """The run's state now. Raises NotFound for a run that the engine does not know, which after an
+        accepted cancellation means that it was cancelled, and Unsupported if the engine reports no runs;
+        without details that is final."""
         ...
 
     async def cancel(self, run: RunRef) -> None:
@@ -414,6 +422,17 @@ class Connector(Protocol):
 def capabilities_for(connector: Connector, workflow: WorkflowRef) -> Capabilities:
     of_all = connector.capabilities
     return connector.capabilities_for(workflow) if of_all.differ_by_workflow else of_all
+
+
+async def with_result(ended: RunSnapshot, reading: Awaitable[Any], *, until: float) -> RunSnapshot:
+    """The completed run with its result, or with the reason why it cannot be read. `until`: in loop time."""
+    try:
+        async with asyncio.timeout_at(until):
+            return replace(ended, output=await reading)
+    except TimeoutError:
+        return replace(ended, unread=Unreachable("The engine did not send it in time."))
+    except ConnectorError as error:
+        return replace(ended, unread=error)
 
 
 async def health_of(answer: Awaitable[str]) -> Health:

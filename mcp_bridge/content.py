@@ -111,6 +111,8 @@ def why_no_output(execution: Execution) -> str:
             "still needed."
         )
     is_nothing_left = execution.payload.output is None and execution.payload.content is None
+    if is_nothing_left and execution.succeeded and execution.error:
+        return execution.error
     if is_nothing_left and what_was_cut(execution):
         return "The run completed, but its output was too large to store."
     return ""

@@ -123,7 +123,7 @@ def _output_result(execution: Execution, protocol_version: str, may_be_large: bo
         address = content.result_address(execution)
         beginning = content.beginning_of("The output", text, rest=rest, address=address)
         shown = [TextContent(text=beginning), *_links(execution, text, protocol_version)]
-    if missing := content.what_was_cut(execution):
+    if missing := execution.error or content.what_was_cut(execution):
         shown.append(TextContent(text=f"{missing} {_reference(execution)}"))
     if words := _broken_promise(execution):
         return CallToolResult(content=_preceded(words, shown, execution), is_error=True)
@@ -153,8 +153,8 @@ def _broken_promise(execution: Execution) -> str:
     promised = execution.workflow.promised_output_schema if execution.workflow else None
     if promised is None or not (problems := find_argument_problems(promised, execution.payload.output)):
         return ""
-    if content.what_was_cut(execution):
-        return "The run completed, but its output was too large to store in full."
+    if execution.error or content.what_was_cut(execution):
+        return "The run completed, but not all of its output is here."
     if SAID_BY in execution.payload.metadata:
         return "The run completed, but the output that its schema promises is unknown."
     broken = "\n".join(f"- {problem.of('(output)')}" for problem in problems)

@@ -43,6 +43,7 @@ from connectors.http_job.template import fill_json
 from connectors.http_job.webhook import read_report
 from connectors.network.redaction import first_line, printable, shorten, shorten_error, words_in
 from connectors.protocol import (
+    DETAILS_SECONDS,
     Capabilities,
     Delivery,
     Health,
@@ -277,20 +278,22 @@ class HttpJobConnector:
         return _found(request, answer, workflow_id=workflow.id, key=str(key))
 
     async def poll(self, run: RunRef) -> RunSnapshot:
+        until = asyncio.get_running_loop().time() + DETAILS_SECONDS
         status, answer = await self._status(run)
         seen = read_snapshot(status, self._declared.status.states, answer)
         nothing = dict.fromkeys(self._declared.status.keep)
         names = {**self._of_run(run), **nothing, **kept(status.keep, answer)}
         if seen.state is RunState.RUNNING:
             return await self._with_progress(seen, names)
-        if seen.state is RunState.COMPLETED and self._declared.result:
-            seen = replace(seen, output=await self._walk(self._declared.result, names))
-        if seen.state is RunState.FAILED and self._declared.failure:
-            reason = await self._or_nothing(self._declared.failure, names)
+        if seen.state is RunState.COMPLETED:
+            output, unread = await self._walk(self._declared.result, names, until, output=seen.output)
+            seen = replace(seen, output=output, unread=unread)
+        if seen.state is RunState.FAILED:
+            reason, _ = await self._walk(self._declared.failure, names, until)
             if words := printable(words_in(reason)):
                 seen = replace(seen, error=shorten_error(words))
         if self._declared.logs:
-            lines = await self._or_nothing(self._declared.logs, names)
+            lines, _ = await self._walk(self._declared.logs, names, until)
             if isinstance(lines, list):
                 seen = replace(seen, raw=seen.raw | {"logs": lines[-LOG_LINES:]})
         return seen
@@ -304,7 +307,7 @@ class HttpJobConnector:
         except ConnectorError as error:
             logger.debug("{} did not report the progress of a run: {}", self._declared.name, error.message)
             return seen
-        progress, message = read_progress(request, answer), read_message(request, answer)
+        progress, message = read_progress(request, answer), first_line(text_at(request.message, answer))
         return replace(
             seen,
             progress=seen.progress if progress is None else progress,
@@ -312,13 +315,9 @@ class HttpJobConnector:
         )
 
     async def cancel(self, run: RunRef) -> None:
-        if self._declared.cancel is None:
-            raise Unsupported("This engine cannot cancel a run.")
         await self._command(self._declared.cancel, run)
 
     async def terminate(self, run: RunRef) -> None:
-        if self._declared.terminate is None:
-            raise Unsupported("This engine cannot terminate a run.")
         await self._command(self._declared.terminate, run)
 
     def read_delivery(self, delivery: Delivery) -> ReportedEnd | None:
@@ -329,7 +328,9 @@ class HttpJobConnector:
     async def aclose(self) -> None:
         await self._engine.aclose()
 
-    async def _command(self, command: Cancel, run: RunRef) -> None:
+    async def _command(self, command: Cancel | None, run: RunRef) -> None:
+        if command is None:
+            raise Unsupported("The declaration of this engine has no request for that.")
         names = self._of_run(run)
         if command.unless_ended:
             status, answer = await self._status(run)
@@ -358,28 +359,27 @@ class HttpJobConnector:
             raise NotFound("The engine does not list the run.")
         return status.otherwise, await self._engine.ask(status.otherwise, names)
 
-    async def _walk(self, steps: list[Step], names: dict[str, Any]) -> Any:
-        """The output of the last step; None if an earlier step finds nothing."""
-        output = None
+    async def _walk(
+        self, steps: list[Step], names: dict[str, Any], until: float, *, output: Any = None
+    ) -> tuple[Any, ConnectorError | None]:
+        """The output of the last step that has one, and the error that ended the steps early, which is not
+        the run's."""
         for step in steps:
             try:
-                answer = await self._engine.ask(step, names)
-            except NotFound:
-                return None
-            output = find(step.output, answer) if step.output is not None else None
+                async with asyncio.timeout_at(until):
+                    answer = await self._engine.ask(step, names)
+            except ConnectorError as error:
+                logger.debug("{} answered no further: {}", self._declared.name, error.message)
+                return output, error
+            except TimeoutError:
+                return output, Unreachable(f"{step.method} {step.path}: the engine did not answer in time.")
+            if step.output is not None:
+                output = find(step.output, answer)
             found = kept(step.keep, answer)
             if any(value is None for value in found.values()):
-                return None
+                break
             names = {**names, **found}
-        return output
-
-    async def _or_nothing(self, steps: list[Step], names: dict[str, Any]) -> Any:
-        """For optional parts of a poll; errors are only logged."""
-        try:
-            return await self._walk(steps, names)
-        except ConnectorError as error:
-            logger.debug("An optional request to {} failed: {}", self._declared.name, error.message)
-            return None
+        return output, None
 
     def _names(self, workflow: WorkflowRef) -> dict[str, Any]:
         declared = self._declared.list
@@ -596,7 +596,7 @@ def read_snapshot(status: Seen, states: Mapping[str, str], answer: Any) -> RunSn
         output=find(status.output, answer) if status.output and state is RunState.COMPLETED else None,
         error=error,
         progress=read_progress(status, answer) if is_running else None,
-        progress_message=read_message(status, answer) if is_running else "",
+        progress_message=first_line(text_at(status.message, answer)) if is_running else "",
         created_at=_time(status.created_at, answer),
         started_at=_time(status.started_at, answer),
         updated_at=_time(status.updated_at, answer),
@@ -617,10 +617,6 @@ def read_progress(declared: HowFar, answer: Any) -> float | None:
 
 def _percent_of(done: Any, total: Any) -> float | None:
     return read_percent(100 * done / total) if is_number(done) and is_number(total) and total > 0 else None
-
-
-def read_message(declared: HowFar, answer: Any) -> str:
-    return first_line(text_at(declared.message, answer))
 
 
 def _time(expression: str | None, answer: Any) -> datetime | None:

@@ -1,8 +1,7 @@
 """The YAML document that declares an engine, and its validation."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Annotated, Any, Literal, Self, get_args, get_origin
 
 import jmespath
@@ -630,31 +629,23 @@ class Declaration(Block):
         return {*self.status.keep} if command is not None and command.unless_ended else set()
 
 
-@dataclass(frozen=True, slots=True)
-class _Reading:
-    document: Document
-
-    def place(self, loc: tuple[str | int, ...]) -> Path:
-        """The keys in the document, without the parts that pydantic adds."""
-        found: Path = ()
-        value = self.document.value
-        for position, part in enumerate(loc):
-            inside_list = isinstance(value, list) and isinstance(part, int) and part < len(value)
-            if inside_list or (isinstance(value, dict) and part in value):
-                found, value = (*found, part), value[part]
-            elif position == len(loc) - 1 and isinstance(value, dict) and isinstance(part, str):
-                found = (*found, part)
-        return found
-
-    def problem(self, loc: tuple[str | int, ...], message: str) -> Problem:
-        place = self.place(loc)
-        return Problem(self.document.line_of(place), name_of(place), message)
+def _problem(document: Document, loc: tuple[str | int, ...], message: str) -> Problem:
+    """At `loc` without the parts that pydantic adds."""
+    place: Path = ()
+    value = document.value
+    for position, part in enumerate(loc):
+        inside_list = isinstance(value, list) and isinstance(part, int) and part < len(value)
+        if inside_list or (isinstance(value, dict) and part in value):
+            place, value = (*place, part), value[part]
+        elif position == len(loc) - 1 and isinstance(value, dict) and isinstance(part, str):
+            place = (*place, part)
+    return Problem(document.line_of(place), name_of(place), message)
 
 
 def read_declaration(text: str) -> Declaration:
     """Raises UnusableText with each mistake's line and key."""
     document = read_document(text.encode("utf-8", "surrogatepass"), private=("login",), limits=LIMITS)
-    reading, problems = _Reading(document), [*document.problems]
+    problem, problems = partial(_problem, document), [*document.problems]
     if not isinstance(document.value, dict):
         raise UnusableText([*problems, Problem(1, "", "must be a mapping of keys and values")])
     try:
@@ -663,11 +654,9 @@ def read_declaration(text: str) -> Declaration:
         for one in error.errors(include_url=False):
             loc = tuple(one["loc"])
             known = _keys_at(loc[:-1]) if one["type"] == "extra_forbidden" else []
-            problems.append(
-                reading.problem(loc, unknown_key(str(loc[-1]), known) if known else message_of(one))
-            )
+            problems.append(problem(loc, unknown_key(str(loc[-1]), known) if known else message_of(one)))
         raise UnusableText(problems) from None
-    problems += _placeholder_problems(declared, reading.problem)
+    problems += _placeholder_problems(declared, problem)
     if problems:
         raise UnusableText(problems)
     return declared
@@ -684,7 +673,10 @@ def _placeholder_problems(declared: Declaration, problem: Noting) -> Iterator[Pr
     if unknown := unknown_placeholder(declared.headers, {*declared.values}):
         yield problem(("headers",), _advice(unknown, {*declared.values}))
     yield from _run_problems(declared, problem)
-    yield from _page_problems(declared, problem)
+    if (pages := declared.list.pages) is not None and pages.by != "link":
+        used = {name for _, template in declared.list.templates for name in placeholders_in(template)}
+        if pages.by not in used:
+            yield problem(("list", "pages"), f"the request must contain {{{pages.by}}}")
 
 
 def _run_problems(declared: Declaration, problem: Noting) -> Iterator[Problem]:
@@ -733,15 +725,6 @@ def _name_problems(declared: Declaration, problem: Noting) -> Iterator[Problem]:
         for name in names:
             if name in RESERVED or (name in declared.values and place != ("values",)):
                 yield problem((*place, name), "is a reserved name; choose another")
-
-
-def _page_problems(declared: Declaration, problem: Noting) -> Iterator[Problem]:
-    pages = declared.list.pages
-    if pages is None:
-        return
-    used = {name for _, template in declared.list.templates for name in placeholders_in(template)}
-    if pages.by != "link" and pages.by not in used:
-        yield problem(("list", "pages"), f"the request must contain {{{pages.by}}}")
 
 
 def _advice(unknown: str, known: set[str]) -> str:

@@ -23,7 +23,15 @@ from connectors.errors import (
 )
 from connectors.formats.json import LISTING_DEPTH
 from connectors.formats.yaml import UnusableText
-from connectors.http_job.declaration import Cancel, Declaration, LoginRequest, Request, find, read_declaration
+from connectors.http_job.declaration import (
+    Cancel,
+    Declaration,
+    LoginRequest,
+    Request,
+    Step,
+    find,
+    read_declaration,
+)
 from connectors.http_job.template import (
     fill_headers,
     fill_json,
@@ -206,7 +214,8 @@ def content_of(request: Request, names: Names) -> dict[str, Any]:
 
 
 class DeclaredEngine:
-    """Raises only ConnectorError. `on_answer` receives each response that expressions are applied to."""
+    """Raises only ConnectorError. `on_answer` receives each response that expressions are applied to, or
+    why there is none."""
 
     def __init__(
         self, config: HttpJobConfig, declared: Declaration, *, on_answer: OnAnswer | None = None
@@ -223,11 +232,12 @@ class DeclaredEngine:
             secrets=[*self._secrets.values(), config.webhook_secret.get_secret_value()],
         )
         self._secrets["username"] = config.username
+        self._login_names = {**self.values, **self._secrets}
         self._own_headers = self._fixed_login(config)
         login = declared.login.request
         has_secrets = any(self._secrets.get(name) for name in declared.login.needs)
         self._login = None if login and login.optional and not has_secrets else login
-        self._token = _Token(self._log_in)
+        self._token, self._logging_in = "", asyncio.Lock()
         self._oauth = None
         if declared.login.oauth:
             limits = HttpLimits.of(config)
@@ -251,24 +261,29 @@ class DeclaredEngine:
         target, content = target_of(request, names), content_of(request, names)
         if link:
             target, content = self._client.follow(link, found_at=target), {}
-        if request.read == "lines":
-            _, text = await self._send(request, names, repeatable=repeatable)
-            lines = text.splitlines()
-            self._on_answer(request, names, lines)
-            return lines
-        answer = await self._logged_in(
-            lambda login: self._client.request_json(
-                request.method,
-                target,
-                **content,
-                headers=fill_headers(request.headers, names) | login,
-                repeatable=repeatable,
-                max_depth=LISTING_DEPTH,
-                is_listing=is_listing,
-            )
-        )
+        try:
+            if request.read == "lines":
+                _, text = await self._send(request, names, repeatable=repeatable)
+                answer: Any = text.splitlines()
+            else:
+                answer = await self._logged_in(
+                    lambda login: self._client.request_json(
+                        request.method,
+                        target,
+                        **content,
+                        headers=fill_headers(request.headers, names) | login,
+                        repeatable=repeatable,
+                        max_depth=LISTING_DEPTH,
+                        is_listing=is_listing,
+                        may_be_text=isinstance(request, Step),
+                    )
+                )
+        except ConnectorError as error:
+            self._on_answer(request, names, error)
+            raise
         self._on_answer(request, names, answer)
-        self._refuse(request, answer, repeatable=repeatable)
+        asked = f"{request.method} {target.partition('?')[0]}"
+        self._refuse(request, answer, asked, repeatable=repeatable)
         return answer
 
     async def tell(self, command: Cancel, names: Names) -> None:
@@ -311,9 +326,9 @@ class DeclaredEngine:
         )
         return sent
 
-    def _refuse(self, request: Request, answer: Any, *, repeatable: bool) -> None:
+    def _refuse(self, request: Request, answer: Any, asked: str, *, repeatable: bool) -> None:
         """Raises for an error that a successful response reports."""
-        details = {"request": f"{request.method} {request.path}"}
+        details = {"request": asked}
         if request.graphql is not None:
             if not isinstance(answer, dict):
                 kind = InvalidAnswer if repeatable else OutcomeUnknown
@@ -323,15 +338,15 @@ class DeclaredEngine:
                 # Without data nothing was carried out (GraphQL, 7.1).
                 is_refusal = repeatable or "data" not in answer
                 raise (Rejected if is_refusal else OutcomeUnknown)(
-                    f"The engine returned errors: {words}", details=details
+                    f"{asked}: the engine returned errors: {words}", details=details
                 )
         if request.not_found and find(request.not_found, answer):
-            raise NotFound("The engine does not know this workflow or run.", details=details)
+            raise NotFound(f"{asked}: the engine does not know this workflow or run.", details=details)
         if isinstance(request, Cancel) and request.not_yet and find(request.not_yet, answer):
             raise Unreachable("The engine cannot end this run yet.", details=details)
         if request.refused and (refusal := find(request.refused, answer)):
             words = words_in(refusal) or "it gave no reason"
-            raise Rejected(f"The engine refused: {words}", details=details)
+            raise Rejected(f"{asked}: the engine refused: {words}", details=details)
 
     async def _logged_in(self, send: Any) -> Any:
         login = self._login
@@ -350,17 +365,19 @@ class DeclaredEngine:
     async def _login_headers(self) -> dict[str, str]:
         if self._oauth is not None:
             return {"authorization": f"Bearer {await self._oauth.token()}"}
-        if (login := self._login) is not None:
-            token = await self._token.get()
-            return {login.header.lower(): login.value.replace("{login_token}", token)}
-        return self._own_headers
+        if self._login is not None:
+            async with self._logging_in:  # Concurrent requests share one login.
+                self._token = self._token or await self._log_in()
+        return self._own_headers if self._login is None else self._token_headers(self._login)
+
+    def _token_headers(self, login: LoginRequest) -> dict[str, str]:
+        return {login.header.lower(): login.value.replace("{login_token}", self._token)}
 
     def _forget(self, headers: dict[str, str]) -> None:
         if self._oauth is not None:
             self._oauth.forget(headers["authorization"].removeprefix("Bearer "))
-        elif (login := self._login) is not None:
-            before, _, after = login.value.partition("{login_token}")
-            self._token.forget(headers[login.header.lower()].removeprefix(before).removesuffix(after))
+        elif self._login is not None and headers == self._token_headers(self._login):
+            self._token = ""
 
     def _fixed_login(self, config: HttpJobConfig) -> dict[str, str]:
         login = self._declared.login
@@ -370,18 +387,15 @@ class DeclaredEngine:
             self._client.redactor.learn(word)
             return {"authorization": f"Basic {word}"}
         try:
-            filled = fill_headers(login.headers, self._login_names())
+            filled = fill_headers(login.headers, self._login_names)
         except Rejected as error:
             raise Misconfigured(error.message.removesuffix(" Nothing was sent.")) from None
         return {name.lower(): value for name, value in filled.items()}
 
-    def _login_names(self) -> dict[str, Any]:
-        return {**self.values, **self._secrets}
-
     async def _log_in(self) -> str:
         login = self._login
         assert isinstance(login, LoginRequest)
-        names = self._login_names()
+        names = self._login_names
         try:
             answer = await self._client.request_json(
                 login.method,
@@ -405,27 +419,3 @@ class DeclaredEngine:
         await self._client.aclose()
         if self._oauth is not None:
             await self._oauth.aclose()
-
-
-class _Token:
-    """The token of a login, shared by concurrent requests."""
-
-    def __init__(self, log_in: Any) -> None:
-        self._log_in = log_in
-        self._lock = asyncio.Lock()
-        self._token = ""
-
-    def __repr__(self) -> str:
-        return "_Token()"
-
-    async def get(self) -> str:
-        if not self._token:
-            async with self._lock:
-                # Another request may have logged in while this one waited.
-                if not self._token:
-                    self._token = await self._log_in()
-        return self._token
-
-    def forget(self, token: str) -> None:
-        if token == self._token:
-            self._token = ""

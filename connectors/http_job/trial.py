@@ -55,8 +55,9 @@ class Trial:
                 continue
             named = item.id if item.id == item.name else f"{item.id} ({item.name})"
             self._tell(f"  {named}: {shorten(item.description, 100)}")
-            for name, schema in item.input_schema.get("properties", {}).items():
-                must = " (required)" if name in item.input_schema.get("required", []) else ""
+            inputs = item.input_schema or {}
+            for name, schema in inputs.get("properties", {}).items():
+                must = " (required)" if name in inputs.get("required", []) else ""
                 self._tell(f"    {name}{must}: {_written(schema)}")
         return [item for item in found if isinstance(item, WorkflowDefinition)]
 
@@ -88,6 +89,8 @@ class Trial:
         for name in ("created_at", "started_at", "finished_at"):
             self._tell(f"  {name}: {getattr(seen, name) or 'nothing'}")
         self._tell(f"  logs: {_written(seen.raw.get('logs'))}")
+        if seen.unread is not None:
+            raise seen.unread
         return seen.state
 
     async def _ends(self, run: RunRef) -> bool:
@@ -105,14 +108,16 @@ class Trial:
     def _show(self, request: Request, names: Mapping[str, Any], answer: Any) -> None:
         """Shows each request of the document once, and again if its findings differ."""
         place = self._places.get(id(request), "")
-        lines = list(_findings(request, names, answer))
+        has_failed = isinstance(answer, ConnectorError)
+        lines = [f"fails: {answer.message}"] if has_failed else list(_findings(request, names, answer))
         text = "\n".join(lines)
         is_detail = request is self._config.declared.list.detail
         if self._told.get(place) == text or (is_detail and place in self._told):
             return
         self._told[place] = text
         self._tell(f"\n{place}\n  {request.method} {target_of(request, names)}")
-        self._tell(f"  answers {_written(answer)}")
+        if not has_failed:
+            self._tell(f"  answers {_written(answer)}")
         for line in lines:
             self._tell(f"  {line}")
 
@@ -168,7 +173,8 @@ def describe_requests(declared: Declaration, arguments: dict[str, Any]) -> Itera
         values |= {"key": KEY} if "key" in known else {}
         values |= {"arguments": arguments} if "arguments" in known else {}
         if place == ("list",):
-            values |= _first_page(declared.list)
+            first, size = (pages.first, pages.size) if (pages := declared.list.pages) else ("", "")
+            values |= {"offset": 0, "page": first, "cursor": "", "limit": size}
         yield f"{name_of(place)}\n{_describe(declared, request, values)}"
 
 
@@ -189,12 +195,6 @@ def describe_webhook(webhook: Webhook, report: Any) -> str:
             else "  the delivery reports no end"
         )
     return "\n".join(lines)
-
-
-def _first_page(listing: List) -> dict[str, Any]:
-    pages = listing.pages
-    size = pages.size if pages else ""
-    return {"offset": 0, "page": pages.first if pages else "", "cursor": "", "limit": size}
 
 
 def _describe(declared: Declaration, request: Request, values: dict[str, Any]) -> str:

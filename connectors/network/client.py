@@ -307,11 +307,13 @@ class EngineClient:
         repeatable: bool = True,
         max_depth: int = MAX_DEPTH,
         is_listing: bool = False,
+        may_be_text: bool = False,
     ) -> Any:
         """Send `body` as JSON, or a form, and return the JSON of a 2xx answer; all else is an error.
         `target`: a path below the base URL, or a URL of the same origin. `secrets`: of this request alone,
         masked in errors. With `repeatable=False` failures after which the engine may have acted are
-        OutcomeUnknown. Objects of a listing that are nested too deep become TooDeep."""
+        OutcomeUnknown. Objects of a listing that are nested too deep become TooDeep. `may_be_text`: an answer
+        of a text type, such as CSV, is its text if it is not JSON."""
         parse = parse_listing if is_listing else parse_json
         redactor = self.redactor.also(secrets) if secrets else self.redactor
         exchange = Exchange(method, self._url(target), repeatable, redactor)
@@ -320,6 +322,11 @@ class EngineClient:
         try:
             return self.redactor.answer(parse(content, max_depth=max_depth), content)
         except UnreadableJSON as error:
+            media_type = str(exchange.headers.get("content-type", ""))
+            # A page, such as a login, is no answer of an engine.
+            if may_be_text and media_type.startswith("text/") and not media_type.startswith("text/html"):
+                text = httpx2.Response(200, headers={"content-type": media_type}, content=content).text
+                return self.redactor.text(text.removeprefix("\ufeff"))
             raise exchange.not_json(error) from None
 
     async def request(

@@ -224,7 +224,8 @@ class Exchange:
         media_type = self._header("content-type").partition(";")[0].strip().lower()
         if not self.body or media_type.endswith("json"):
             return self.unusable(f"expected JSON. {error}")
-        return self.unusable(f"expected JSON, got {shorten(media_type, 50) or 'no type'}: {self.words()}")
+        said = f"{len(self.body):,} bytes" if b"\0" in self.body else self.words()  # Not of a picture
+        return self.unusable(f"expected JSON, got {shorten(media_type, 50) or 'no type'}: {said}")
 
     def refusal(self) -> ConnectorError:
         """The error for any other status."""
@@ -260,8 +261,7 @@ class Exchange:
         return self.redactor.text(str(self.headers.get(name, "")))
 
     def _details(self) -> dict[str, Any]:
-        details = {"request": str(self), "status": self.status, "answer": self.words()}
-        return details | ({"truncated": True} if self.truncated else {})
+        return {"request": str(self), "status": self.status, "answer": self.words()}
 
 
 def retry_after(headers: httpx2.Headers) -> float | None:

@@ -37,6 +37,7 @@ from connectors.network.client import EngineClient
 from connectors.network.policy import normalise_base_url
 from connectors.network.redaction import first_line, printable, shorten, shorten_error
 from connectors.protocol import (
+    DETAILS_SECONDS,
     Capabilities,
     Health,
     ListedRun,
@@ -51,6 +52,7 @@ from connectors.protocol import (
     health_of,
     ignore_progress,
     read_offset,
+    with_result,
 )
 from connectors.settings import FieldProblem, SourceConfig, hint
 
@@ -212,12 +214,13 @@ class PrefectConnector:
         return started
 
     async def poll(self, run: RunRef) -> RunSnapshot:
+        until = asyncio.get_running_loop().time() + DETAILS_SECONDS
         flow_run = _object(await self._ask("GET", f"/flow_runs/{_id(run.run_id, 'flow run')}"))
         if not isinstance(flow_run.get("id"), str):
             raise InvalidAnswer("Prefect's answer is not a flow run.")
         seen = snapshot_of(flow_run)
         if seen.state is not RunState.RUNNING:
-            return await self._ended(run.run_id, flow_run, seen)
+            return await self._ended(run.run_id, flow_run, seen, until)
         return await self._under_way(run.run_id, seen) if type_of(flow_run) == "RUNNING" else seen
 
     async def cancel(self, run: RunRef) -> None:
@@ -283,8 +286,12 @@ class PrefectConnector:
         percent = read_percent(artifact.get("data")) if artifact else None
         return replace(seen, progress=percent, progress_message=newest)
 
-    async def _ended(self, run_id: str, flow_run: dict[str, Any], seen: RunSnapshot) -> RunSnapshot:
-        logs = await self._logs_of_ended(run_id, seen)
+    async def _ended(
+        self, run_id: str, flow_run: dict[str, Any], seen: RunSnapshot, until: float
+    ) -> RunSnapshot:
+        if seen.state is RunState.COMPLETED:
+            seen = await with_result(seen, self._result(run_id, flow_run), until=until)
+        logs = await _or_else([], self._logs_of_ended(run_id, seen), until=until)
         oldest_first = [
             {
                 "time": str(entry.get("timestamp")),
@@ -294,23 +301,13 @@ class PrefectConnector:
             for entry in reversed(logs)
             if read_time(entry.get("timestamp"))
         ]
-        raw = seen.raw | {"logs": oldest_first}
-        if seen.state is RunState.COMPLETED:
-            return replace(seen, output=await self._result(run_id, flow_run), raw=raw)
         logged = last_error(logs) if seen.state is RunState.FAILED else ""
         words = f"{seen.error}\nThe last logged error: {logged}" if logged else seen.error
-        return replace(seen, error=words, raw=raw)
+        return replace(seen, error=words, raw=seen.raw | {"logs": oldest_first})
 
     async def _result(self, run_id: str, flow_run: dict[str, Any]) -> Any:
         """The artifact's data, else the state's message, else None."""
-        key = self._config.result_artifact_key
-        try:
-            artifact = await self._newest_artifact(run_id, key=key)
-        except InvalidAnswer as error:
-            if not error.details.get("truncated"):
-                raise
-            limit = f"{self._config.max_response_bytes:,} bytes"
-            return f"The result is larger than {limit}. It is the artifact {key} of the flow run {run_id}."
+        artifact = await self._newest_artifact(run_id, key=self._config.result_artifact_key)
         if artifact is None:
             return message_of(flow_run) or None
         return read_result(artifact.get("data"))
@@ -400,12 +397,15 @@ def _objects(rows: list[Any]) -> list[dict[str, Any]]:
     return [row for row in rows if isinstance(row, dict)]
 
 
-async def _or_else(otherwise: Answer, asked: Coroutine[Any, Any, Answer]) -> Answer:
+async def _or_else(
+    otherwise: Answer, asked: Coroutine[Any, Any, Answer], *, until: float | None = None
+) -> Answer:
     """For optional requests, whose errors are only logged."""
     try:
-        return await asked
-    except (Rejected, NotFound, InvalidAnswer, Unreachable) as error:
-        logger.debug("An optional request to Prefect failed: {}", error.message)
+        async with asyncio.timeout_at(until):
+            return await asked
+    except (Rejected, NotFound, InvalidAnswer, Unreachable, TimeoutError) as error:
+        logger.debug("An optional request to Prefect failed: {}", error)
         return otherwise
 
 

@@ -36,6 +36,7 @@ from connectors.network.client import Answer, EngineClient, encode_body, fill_pa
 from connectors.network.policy import normalise_base_url
 from connectors.network.redaction import first_line, printable, shorten, shorten_error, words_of
 from connectors.protocol import (
+    DETAILS_SECONDS,
     Capabilities,
     Health,
     ListedRun,
@@ -50,6 +51,7 @@ from connectors.protocol import (
     health_of,
     ignore_progress,
     read_offset,
+    with_result,
 )
 from connectors.restate import handlers
 from connectors.restate.handlers import WORKFLOW, type_of
@@ -334,10 +336,11 @@ class RestateConnector:
         return Started(run_id=_id_in(rows[0]), raw=rows[0]) if rows else None
 
     async def poll(self, run: RunRef) -> RunSnapshot:
+        until = asyncio.get_running_loop().time() + DETAILS_SECONDS
         row = await self._row(f"{COLUMNS} where id = {quoted(checked_id(run.run_id))}")
         seen = snapshot_of(row)
         if seen.state is RunState.COMPLETED:
-            return replace(seen, output=await self._output(run.run_id))
+            return await with_result(seen, self._output(run.run_id), until=until)
         if row.get("status") == "paused":
             return replace(seen, progress_message=await self._why_paused(row))
         return seen
@@ -423,13 +426,7 @@ class RestateConnector:
 
     async def _output(self, run_id: str) -> Any:
         path = fill_path("/restate/invocation/{id}/output", id=run_id)
-        try:
-            answer = await self._ingress.exchange("GET", path, repeatable=True)
-        except InvalidAnswer as error:
-            if not error.details.get("truncated"):
-                raise
-            limit = f"{self._config.max_response_bytes:,} bytes"
-            return f"The result is larger than {limit}. Restate has it as the output of {run_id}."
+        answer = await self._ingress.exchange("GET", path, repeatable=True)
         if not 200 <= answer.status < 300:
             raise self._refusal(answer, repeatable=True)
         return self._value(answer)

@@ -408,6 +408,10 @@ def ended(
     return RunSnapshot(state=state, output=output, error=error, raw=_raw(answer) | raw, **_times(answer))
 
 
+def completed_unread(answer: DescribeWorkflowExecutionResponse, error: ConnectorError) -> RunSnapshot:
+    return RunSnapshot(state=RunState.COMPLETED, unread=error, raw=_raw(answer), **_times(answer))
+
+
 def _timed_out(answer: DescribeWorkflowExecutionResponse, retry_state: int) -> str:
     config = answer.execution_config
     limits = [

@@ -23,7 +23,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from connectors.errors import ConnectorError, InvalidAnswer, NotFound, Rejected, Unreachable
 from connectors.network.redaction import printable, shorten
-from connectors.protocol import RunFilter, RunPage, RunRef, RunSnapshot, Started, WorkflowRef
+from connectors.protocol import RunFilter, RunPage, RunRef, RunSnapshot, RunState, Started, WorkflowRef
 from connectors.temporal import runs
 from connectors.temporal.config import TemporalConfig
 from connectors.temporal.connection import IDENTITY, Connection
@@ -152,7 +152,12 @@ class TemporalService:
         if execution.run_id != named.first_run_id:
             self._latest[named] = execution.run_id
         if answer.workflow_execution_info.status not in GOES_ON:
-            event = await runs.close_event(self.connection, execution.workflow_id, execution.run_id)
+            try:
+                event = await runs.close_event(self.connection, execution.workflow_id, execution.run_id)
+            except ConnectorError as error:
+                if runs.STATES[answer.workflow_execution_info.status][0] is not RunState.COMPLETED:
+                    raise
+                return runs.completed_unread(answer, error)
             # The run may have continued as new between the two answers.
             if event is not None and not runs.continued_as(event):
                 return ended(answer, event, output_bytes=self._config.max_output_bytes)

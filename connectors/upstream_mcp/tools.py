@@ -12,7 +12,7 @@ from connectors.definitions import TOO_DEEP, RejectedDefinition, WorkflowDefinit
 from connectors.errors import ConnectorError, InvalidAnswer, NotFound, Rejected, Unreachable, Unsupported
 from connectors.formats.json import TooDeep, as_object, read_time
 from connectors.network.redaction import printable, shorten, shorten_error
-from connectors.protocol import RunSnapshot, RunState, WorkflowRef
+from connectors.protocol import DETAILS_SECONDS, RunSnapshot, RunState, WorkflowRef
 from connectors.upstream_mcp.conversation import TASKS_EXTENSION, Era
 from connectors.upstream_mcp.rate_limits import CUT
 from connectors.upstream_mcp.session import McpSession
@@ -131,8 +131,12 @@ class ServerTasks:
         answer = task.get("result")
         try:
             if not isinstance(answer, dict):
-                answer = await self._ask("tasks/result", task["taskId"])
-        except (Rejected, Unsupported) as error:
+                answer = await self._ask("tasks/result", task["taskId"], seconds=DETAILS_SECONDS)
+        except ConnectorError as error:
+            if snapshot.state is RunState.COMPLETED:
+                return replace(snapshot, unread=error)
+            if not isinstance(error, Rejected | Unsupported):
+                raise
             return replace(snapshot, state=RunState.FAILED, error=shorten_error(error.message))
         result = read_result(answer)
         return replace(

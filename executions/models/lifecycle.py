@@ -308,7 +308,8 @@ class Execution(Transitions):
     def record_failed_poll(
         self, why: str, *, next_attempt_at: datetime, not_found: bool = False, release: bool = False
     ) -> bool:
-        """A poll failed; the run goes on. `not_found`: the engine knows no such run, or reports none."""
+        """A poll failed; the run goes on. `not_found`: the engine knows no such run, reports none, or has
+        completed it without its result so far."""
         is_news = self.attempts == 0 or (not_found and self.not_found == 0)
         return self._plan(
             next_attempt_at,
@@ -399,8 +400,8 @@ class Execution(Transitions):
         payload = {"start_answer": answer} if answer else {}
         return self._finish(State.FAILED, kind=kind, why=why, payload=payload, aftermath=aftermath)
 
-    def cancel(self, why: str) -> bool:
-        return self._finish(State.CANCELLED, kind=ErrorKind.EXECUTION, why=why)
+    def cancel(self, why: str, *, polled: bool = False) -> bool:
+        return self._finish(State.CANCELLED, kind=ErrorKind.EXECUTION, why=why, polled=polled)
 
     def time_out(self, why: str, *, snapshot: RunSnapshot | None = None) -> bool:
         # An execution that has no run id has no run to poll.

@@ -88,12 +88,17 @@ class Transitions(ExecutionRecord):
         **changes: Any,
     ) -> bool:
         state, why = State.FAILED, snapshot.error or "The engine gave no reason."
+        needs_operator = snapshot.needs_operator
         if snapshot.state == RunState.COMPLETED:
             state, why = State.COMPLETED, ""
+            if snapshot.unread is not None:
+                missing = "its result" if snapshot.output is None else "a part of its result"
+                why = f"The run completed, but {missing} could not be read: {snapshot.unread.message}"
+                needs_operator = snapshot.unread.needs_operator
         elif snapshot.state == RunState.CANCELLED:
             state, why = State.CANCELLED, snapshot.error or "The run was cancelled at the engine."
-        kind = ErrorKind.CONFIGURATION if snapshot.needs_operator else ErrorKind.EXECUTION
-        is_to_be_cached = bool(self.cache_key) and state == State.COMPLETED
+        kind = ErrorKind.CONFIGURATION if needs_operator else ErrorKind.EXECUTION
+        is_to_be_cached = bool(self.cache_key) and state == State.COMPLETED and not why
         with transaction.atomic(savepoint=False) if is_to_be_cached else contextlib.nullcontext():
             moved = self._move(
                 allowed,

@@ -134,7 +134,7 @@ class AnyJSONField(serializers.JSONField):
 
 
 class ExecutionErrorSerializer(serializers.Serializer[Execution]):
-    """The error; null without one."""
+    """The error, or why the result of a completed execution could not be read; null without one."""
 
     columns = ("error_kind", "error")  # Of tables
 

@@ -122,6 +122,7 @@ def _update_each(rows: Sequence[dict[str, Any]]) -> None:
 SHORTEST_WAIT_SECONDS = 2.0  # Bounds of one waiting request to an engine,
 LONGEST_WAIT_SECONDS = 10.0  # which otherwise takes a fifth of the run's age
 FORGIVEN_NOT_FOUND = 3  # Engines that record a start late answer "not found" at first
+FORGIVEN_UNREAD = {Unreachable: 6, NotFound: 3}  # The same of its result: about a minute, and 7 s
 CANCELLATION_GRACE = timedelta(seconds=20)  # How long a run past its timeout may go on after the cancellation
 TERMINATION_GRACE = timedelta(seconds=10)  # The same after the termination
 
@@ -145,7 +146,7 @@ async def follow(execution: Execution, *, waited_for: bool) -> None:
     try:
         async with connector_of(execution) as connector:
             capabilities = capabilities_of(connector, execution)
-            await _send_its_end(connector, execution, capabilities)
+            refusal = await _send_its_end(connector, execution, capabilities)
             if waited_for and capabilities.can_wait:
                 look = await _wait(connector, execution, until=_next_turn(execution, capabilities))
             else:
@@ -157,6 +158,8 @@ async def follow(execution: Execution, *, waited_for: bool) -> None:
     if isinstance(look, datetime):
         await record(execution.wait_for_next_poll, next_attempt_at=look, release=release)
         return
+    if refusal:
+        await run_in_database(execution.mark_cancel_refused, refusal)
     metrics.polls.labels("ok").inc()
     if poll_outages.end(execution):
         await run_in_database(list_again_after_outage, execution.source_name)
@@ -218,7 +221,7 @@ def poll_interval(execution: Execution, capabilities: Capabilities, *, waited_fo
     or being cancelled.
     """
     shortest, now = capabilities.min_poll_seconds, timezone.now()
-    is_to_end = execution.overdue_since is not None or execution.cancel_requested_at is not None
+    is_to_end = _is_to_end(execution)
     if capabilities.reports_ends and not is_to_end and has_working_webhook(execution):
         shortest = max(shortest, UNREPORTED_SECONDS)
     if not is_to_end and (learnt := learnt_pause(execution, shortest=shortest)) is not None:
@@ -232,15 +235,18 @@ def poll_interval(execution: Execution, capabilities: Capabilities, *, waited_fo
     return timedelta(seconds=max(shortest, min(relaxed, LONGEST_INTERVAL_SECONDS)))
 
 
-async def _send_its_end(connector: Connector, execution: Execution, capabilities: Capabilities) -> None:
-    """Cancel the run; if it continues, terminate it later."""
-    if execution.cancel_sent_at is None:
-        if execution.overdue_since is not None or execution.cancel_requested_at is not None:
-            await _send_cancel(connector, execution, capabilities)
-        return
+def _is_to_end(execution: Execution) -> bool:
+    return execution.overdue_since is not None or execution.cancel_requested_at is not None
+
+
+async def _send_its_end(connector: Connector, execution: Execution, capabilities: Capabilities) -> str:
+    """Cancel the run; if it continues, terminate it later. Returns as `_send_cancel`."""
+    if execution.cancel_sent_at is None and _is_to_end(execution):
+        return await _send_cancel(connector, execution, capabilities)
     terminated_at = _terminated_at(execution, capabilities)
     if terminated_at is not None and terminated_at <= timezone.now():
         await _send_terminate(connector, execution)
+    return ""
 
 
 def _terminated_at(execution: Execution, capabilities: Capabilities) -> datetime | None:
@@ -289,8 +295,10 @@ def cannot_cancel(execution: Execution) -> str:
     return f"Not supported: the engine behind {execution.source_name} cannot cancel runs."
 
 
-async def _send_cancel(connector: Connector, execution: Execution, capabilities: Capabilities) -> None:
-    """Cancel at the engine; a poll shows the outcome. Repeated at the next step if it failed."""
+async def _send_cancel(connector: Connector, execution: Execution, capabilities: Capabilities) -> str:
+    """Cancel at the engine; a poll shows the outcome. Repeated at the next step if it failed. Returns the
+    engine's "not found", which is a refusal only if the poll finds the run: an earlier request, whose answer
+    was lost, may have ended it."""
     try:
         await ask(connector.cancel(execution.run), seconds=READ_SECONDS, otherwise=Unreachable)
     except (Rejected, NotFound, Unsupported) as error:
@@ -298,6 +306,8 @@ async def _send_cancel(connector: Connector, execution: Execution, capabilities:
         is_missing = answered in (405, 501) or (answered == 404 and capabilities.status_is_optional)
         why = f"{cannot_cancel(execution)} {error.message}" if is_missing else error.message
         log_of(execution).warning("The engine did not cancel the run: {}", why)
+        if isinstance(error, NotFound) and (_has_reported(execution) or not is_missing):
+            return why
         await run_in_database(execution.mark_cancel_refused, why)
     except ConnectorError as error:
         log_of(execution).bind(recurring=f"{execution.pk} cancel {error.message}").warning(
@@ -305,6 +315,7 @@ async def _send_cancel(connector: Connector, execution: Execution, capabilities:
         )
     else:
         await run_in_database(execution.mark_cancel_sent)
+    return ""
 
 
 def _goes_on(execution: Execution, snapshot: RunSnapshot, interval: timedelta) -> bool:
@@ -318,13 +329,18 @@ def _goes_on(execution: Execution, snapshot: RunSnapshot, interval: timedelta) -
 
 def _record_snapshot(execution: Execution, look: _Look, capabilities: Capabilities, *, release: bool) -> None:
     snapshot, given_up_at = look.snapshot, _given_up_at(execution, capabilities)
-    overdue_since, asked_at = execution.overdue_since, execution.cancel_requested_at
-    is_ours = overdue_since is not None and (asked_at is None or asked_at > overdue_since)
-    if snapshot.state == RunState.CANCELLED and is_ours:
+    if snapshot.state == RunState.CANCELLED and _is_ended_by_timeout(execution):
         done = "cancelled" if execution.terminate_sent_at is None else "terminated"
         record_timeout(execution, f"and was {done} at the engine.", snapshot=snapshot)
     elif snapshot.state != RunState.RUNNING:
         last_poll = execution.polled_at or execution.started_at or execution.created_at
+        unread, missed = snapshot.unread, execution.not_found
+        if unread and missed < FORGIVEN_UNREAD.get(type(unread), 0) and execution.overdue_since is None:
+            again = next_try_after(execution, unread, failures=missed)
+            execution.record_failed_poll(
+                unread.message, next_attempt_at=again, not_found=True, release=release
+            )
+            return
         if snapshot.state != RunState.CANCELLED:
             learn_from_end(execution, ended_at=snapshot.finished_at)
         if execution.finish_as_reported(snapshot):
@@ -350,8 +366,7 @@ def _record_failed_poll(
     elif _cannot_report_runs(execution, error, capabilities):
         _record_unreported(execution, error)
     elif isinstance(error, NotFound) and execution.not_found >= FORGIVEN_NOT_FOUND:
-        execution.fail(f"The engine no longer knows the run: {error.message}", polled=True)
-        log_of(execution).warning("The engine no longer knows the run: {}", error.message)
+        _record_forgotten(execution, f"The engine no longer knows the run: {error.message}")
     else:
         # An engine back from an outage is not polled as rarely as during it.
         failures = execution.not_found if is_unknown else None
@@ -362,6 +377,29 @@ def _record_failed_poll(
         poll_outages.note(execution, error)
 
 
+def _record_forgotten(execution: Execution, why: str) -> None:
+    """Cancelled, if the engine accepted that; also if its answer to it was lost and it knew the run before:
+    most likely, it forgets what it cancels. A refused cancellation ended nothing."""
+    was_known = execution.cancel_sent_at is not None or _has_reported(execution)
+    if not (_is_to_end(execution) and was_known) or execution.cancel_refusal:
+        execution.fail(why, polled=True)
+    elif _is_ended_by_timeout(execution):
+        record_timeout(execution, f"and was to be cancelled. {why}")
+    else:
+        execution.cancel(f"It was to be cancelled. {why}", polled=True)
+    log_of(execution).warning("{}", why)
+
+
+def _is_ended_by_timeout(execution: Execution) -> bool:
+    """Rather than by a request to cancel it."""
+    overdue_since, asked_at = execution.overdue_since, execution.cancel_requested_at
+    return overdue_since is not None and (asked_at is None or asked_at > overdue_since)
+
+
+def _has_reported(execution: Execution) -> bool:
+    return execution.polls > execution.attempts
+
+
 def _cannot_report_runs(execution: Execution, error: ConnectorError, capabilities: Capabilities) -> bool:
     if isinstance(error, Unsupported) and not error.details:
         # The settings caused it, not an answer of the engine.
@@ -369,8 +407,7 @@ def _cannot_report_runs(execution: Execution, error: ConnectorError, capabilitie
     is_doubtful = isinstance(error, Unsupported) or (
         isinstance(error, NotFound) and capabilities.status_is_optional
     )
-    has_reported = execution.polls > execution.attempts
-    if not is_doubtful or execution.not_found < FORGIVEN_NOT_FOUND or has_reported:
+    if not is_doubtful or execution.not_found < FORGIVEN_NOT_FOUND or _has_reported(execution):
         return False
     source = execution.known_workflow.source
     others = Execution.objects.filter(workflow__source=source, created_at__gt=source.configured_at)
@@ -395,7 +432,7 @@ def record_timeout(execution: Execution, fate: str, snapshot: RunSnapshot | None
 
 
 def log_end(execution: Execution) -> None:
-    level = "INFO" if execution.succeeded else "WARNING"
+    level = "WARNING" if execution.error else "INFO"
     told = (execution.state, execution.duration_ms, f": {execution.error}" if execution.error else "")
     bound = log_of(execution)
     after_commit(lambda: bound.log(level, "Execution {} after {} ms{}", *told))

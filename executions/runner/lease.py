@@ -173,7 +173,12 @@ def claim_due_executions(*, limit: int, in_flight: Mapping[Lane, int] | None = N
         # Otherwise a lane is full, and behind it others may be due.
         if len(picked) == len(found):
             break
-    return _read(claimed, holder=holder) if claimed else []
+    # A claim is often many runs of few workflows; steps need no schemas.
+    workflows = Workflow.objects.select_related("source").defer(
+        "input_schema", "output_schema", "description"
+    )
+    ours = Execution.objects.filter(pk__in=claimed, lease_holder=holder)
+    return list(ours.prefetch_related(Prefetch("workflow", workflows))) if claimed else []
 
 
 def _pick(found: Iterable[tuple[uuid.UUID, str, str]], counts: Counter[Lane]) -> list[uuid.UUID]:
@@ -207,15 +212,6 @@ def _take(keys: Collection[uuid.UUID], *, now: datetime, holder: str) -> int:
         free = Execution.objects.due(now).filter(pk__in=keys).select_for_update(skip_locked=True)
         lease = {"lease_holder": holder, "lease_expires_at": now + LEASE}
         return Execution.objects.filter(pk__in=free.values("pk")).update(**lease)
-
-
-def _read(keys: Collection[uuid.UUID], *, holder: str) -> list[Execution]:
-    # A claim is often many runs of few workflows; steps need no schemas.
-    workflows = Workflow.objects.select_related("source").defer(
-        "input_schema", "output_schema", "description"
-    )
-    claimed = Execution.objects.filter(pk__in=keys, lease_holder=holder)
-    return list(claimed.prefetch_related(Prefetch("workflow", workflows)))
 
 
 def _in_any(lanes: Iterable[Lane]) -> Q:

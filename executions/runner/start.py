@@ -324,11 +324,12 @@ def _record_refused_start(execution: Execution, error: ConnectorError, too_late:
     why = f"{error.message.removesuffix('.')}. {too_late}" if too_late else error.message
     if isinstance(error, Rejected | NotFound) and (told := _held_change(execution)):
         why = f"{why.removesuffix('.')}. {told}"
+    aftermath = None if error.depends_on_arguments else Aftermath.NO_OTHER_ARGUMENTS
     execution.refuse_start(
         why,
         kind=ErrorKind.CONFIGURATION if error.needs_operator else ErrorKind.EXECUTION,
         answer=error.details,
-        aftermath=_aftermath_of(error),
+        aftermath=Aftermath.NOTHING_DONE if isinstance(error, Unreachable) else aftermath,
     )
     log_of(execution).error("The engine did not start it: {}", why)
 
@@ -337,12 +338,6 @@ def _held_change(execution: Execution) -> str:
     """Empty if agents see the workflow as the engine has it."""
     held = Workflow.objects.filter(review__kind="changed", pk__in=[execution.workflow_id])  # Also if rejected
     return HELD_CHANGE if held.exists() else ""
-
-
-def _aftermath_of(error: ConnectorError) -> Aftermath | None:
-    if isinstance(error, Unreachable):
-        return Aftermath.NOTHING_DONE
-    return None if error.depends_on_arguments else Aftermath.NO_OTHER_ARGUMENTS
 
 
 LOOK_SECONDS = 1.0  # Between two reads of the record, and between two records of progress

@@ -2,11 +2,12 @@
 
 import asyncio
 from collections import Counter
+from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from django.core.management import CommandError
+from django.core.management import CommandError, call_command
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
@@ -139,11 +140,56 @@ def test_a_declaration_is_tried_at_its_engine_before_anything_is_connected(
         "The run is completed.",
     ):
         assert line in told.splitlines(), told
-    assert "The engine refused: No force scheduler starts this builder." in told
+    assert "the engine refused: No force scheduler starts this builder." in told
     assert '"properties": {"cups": [3, "Force Build Form"]}' in told
     assert "The run is running: building" in cancelled and "The run is cancelled." in cancelled
     assert Buildbot.secret not in told + cancelled
     assert not Source.objects.exists()
+
+
+class Kettle(JobEngine):
+    """One whose results are elsewhere."""
+
+    declaration = """
+name: Kettle
+list: {get: /jobs, items: "@", id: id}
+start: {post: "/jobs/{id}/runs", json: "{arguments}", run_id: id}
+status: {get: "/runs/{run_id}", state: state, states: {done: completed}}
+result: {get: "/runs/{run_id}/output", query: {part: all}, output: "@"}
+"""
+
+    def __init__(self, result: Answer) -> None:
+        super().__init__()
+        self.result = result
+
+    def answer(self, asked: Asked) -> Answer:
+        if asked.path.endswith("/output"):
+            return self.result
+        return 200, {"/jobs": [{"id": "boil"}], "/runs/7": {"state": "done"}}.get(asked.path, {"id": "7"})
+
+
+@pytest.mark.parametrize(
+    ("result", "words"),
+    [
+        ((404, {"error": "nothing here"}), "404 Not Found: nothing here"),
+        ((403, {"error": "not yours"}), "403 Forbidden: not yours"),
+        ((503, {"error": "busy"}), "503 Service Unavailable: busy"),
+        ((200, None), "JSON"),
+    ],
+)
+def test_a_trial_names_the_request_that_found_no_result(tmp_path: Path, result: Answer, words: str) -> None:
+    """B10: with its query, so that it can be repeated by hand."""
+    file = tmp_path / "kettle.yaml"
+    file.write_text(Kettle.declaration)
+    shown = StringIO()
+    with serving(Kettle(result)) as engine:
+        at = f"--at=http://127.0.0.1:{engine.port}"
+        with pytest.raises(CommandError) as caught:
+            call_command("job_engine", str(file), at, "--run=boil", stdout=shown)
+    for told in (shown.getvalue(), str(caught.value)):
+        assert "GET /runs/7/output: " in told and words in told
+    assert "result[0]\n  GET /runs/7/output?part=all\n  fails: " in shown.getvalue()
+    assert "The run is completed." in shown.getvalue()
 
 
 @pytest.mark.parametrize(

@@ -13,12 +13,12 @@ from uuid import uuid4
 import pytest
 from loguru import logger
 
-from connectors.errors import ConnectorError, OutcomeUnknown
-from connectors.protocol import RunState, Started, WorkflowRef
+from connectors.errors import ConnectorError, InvalidAnswer, OutcomeUnknown, Rejected, Unreachable
+from connectors.protocol import RunRef, RunState, Started, WorkflowRef
 from connectors.testing import closing, everything_told_by
 from connectors.upstream_mcp.config import McpConfig
 from connectors.upstream_mcp.connector import McpConnector
-from tests.connectors.scripted import ScriptedEngine, response
+from tests.connectors.scripted import Received, ScriptedEngine, response
 from tests.engines import hostile_servers as servers
 from tests.engines.hostile_servers import Answer, result, server
 
@@ -218,3 +218,43 @@ async def test_an_empty_cursor_ends_the_list_of_tools() -> None:
     last_page = servers.answers({"tools": [servers.GOOD_TOOL], "nextCursor": ""})
     async with connected(ScriptedEngine(server(list=last_page))) as connector:
         assert [item.id async for item in connector.discover()] == ["good"]
+
+
+def with_tasks(message: Any, _: Any) -> Any:
+    greeting = servers.initialized(message)
+    greeting["result"]["capabilities"]["tasks"] = {}
+    return greeting
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        (response(500, b"{}"), Unreachable),
+        (response(200, b"<html>", content_type="text/html"), InvalidAnswer),
+        ({"error": {"code": -32603, "message": "lost"}}, Rejected),
+        ({"error": {"code": -32602, "message": "no such task"}}, Rejected),
+    ],
+)
+async def test_a_task_that_has_completed_is_completed_without_its_result(
+    answer: Any, error: type[ConnectorError]
+) -> None:
+    """A2.3: a failed one is not made a completed one by it."""
+    usual, status = server(initialize=with_tasks), "completed"
+
+    async def behave(request: Received, writer: asyncio.StreamWriter) -> None:
+        message = request.json if request.method == "POST" else {}
+        if message.get("method") == "tasks/get":
+            servers.send(result(message, {"taskId": "t-1", "status": status}), writer)
+        elif message.get("method") == "tasks/result":
+            is_raw = isinstance(answer, bytes)
+            servers.send(answer if is_raw else {"jsonrpc": "2.0", "id": message["id"]} | answer, writer)
+        else:
+            await usual(request, writer)
+
+    run = RunRef(workflow=GOOD, run_id="t-1", key=uuid4())
+    async with connected(ScriptedEngine(behave)) as connector:
+        seen = await connector.poll(run)
+        assert (seen.state, seen.output, type(seen.unread)) == (RunState.COMPLETED, None, error)
+        status = "failed"
+        if error is Rejected:
+            assert (await connector.poll(run)).state is RunState.FAILED

@@ -13,7 +13,7 @@ import pytest
 from pydantic import ValidationError
 
 from connectors.definitions import RejectedDefinition, WorkflowDefinition
-from connectors.errors import InvalidAnswer, NotFound, OutcomeUnknown, Rejected, Unreachable
+from connectors.errors import ConnectorError, InvalidAnswer, NotFound, OutcomeUnknown, Rejected, Unreachable
 from connectors.prefect.connector import PAUSES_FOR_LOGS, PrefectConfig, PrefectConnector
 from connectors.protocol import RunFilter, RunRef, RunState, WorkflowRef
 from tests.connectors.scripted import Behaviour, Received, ScriptedEngine, response
@@ -159,21 +159,33 @@ async def test_logs_and_progress_that_cannot_be_read_cost_no_state() -> None:
 
 
 async def test_a_result_that_cannot_be_read_is_asked_for_again() -> None:
-    """A7.2: a completed run without its result would be one that lost it."""
+    """A7.2: the run has completed all the same."""
     told = {READ: flow_run("COMPLETED"), ARTIFACTS: (Status(500), [{"data": "7"}]), LOGS: []}
     async with prefect(told) as (connector, _):
-        with pytest.raises(Unreachable):
-            await connector.poll(RUN)
+        seen = await connector.poll(RUN)
+        assert (seen.state, type(seen.unread)) == (RunState.COMPLETED, Unreachable)
         assert (await connector.poll(RUN)).output == 7
 
 
-async def test_a_result_beyond_the_limit_is_left_where_it_is_and_said_so() -> None:
-    """B6: it would be refused again at every poll."""
-    told = {READ: flow_run("COMPLETED"), ARTIFACTS: [{"data": "x" * 3000}], LOGS: []}
+@pytest.mark.parametrize(
+    ("artifacts", "error"),
+    [
+        ([{"data": "x" * 3000}], InvalidAnswer),
+        ({"data": "7"}, InvalidAnswer),
+        (Status(403), Rejected),
+        (Status(404), NotFound),
+        (Status(500), Unreachable),
+        (Status(503), Unreachable),
+    ],
+)
+async def test_a_completed_run_whose_result_cannot_be_read_has_completed(
+    artifacts: Any, error: type[ConnectorError]
+) -> None:
+    """B6"""
+    told = {READ: flow_run("COMPLETED"), ARTIFACTS: artifacts, LOGS: Status(500)}
     async with prefect(told, max_response_bytes=2000) as (connector, _):
         seen = await connector.poll(RUN)
-    assert seen.state is RunState.COMPLETED
-    assert seen.output.startswith("The result is larger than 2,000 bytes. It is the artifact catalog-result")
+    assert (seen.state, seen.output, type(seen.unread)) == (RunState.COMPLETED, None, error)
 
 
 async def test_logs_are_not_asked_for_where_none_are_wanted() -> None:

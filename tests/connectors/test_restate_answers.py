@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 
 from connectors.definitions import WorkflowDefinition
-from connectors.errors import InvalidAnswer, NotFound, OutcomeUnknown, Rejected, Unreachable
+from connectors.errors import ConnectorError, InvalidAnswer, NotFound, OutcomeUnknown, Rejected, Unreachable
 from connectors.protocol import RunRef, RunState, WorkflowRef
 from connectors.restate.connector import RestateConfig, RestateConnector
 from connectors.testing import closing
@@ -77,25 +77,42 @@ async def test_a_page_of_a_proxy_is_no_result() -> None:
     """B6: all that comes from Restate names an invocation."""
     page = response(200, "<title>Sign in</title>", content_type="text/html")
     async with answering({"/query": rows(COMPLETED), OUTPUT: page}) as (connector, _):
-        with pytest.raises(InvalidAnswer):
-            await connector.poll(RUN)
+        ended = await connector.poll(RUN)
+        assert (ended.state, ended.output, type(ended.unread)) == (RunState.COMPLETED, None, InvalidAnswer)
     async with answering({"/query": rows(RUNNING), f"/Approval/{KEY}/decide": page}) as (connector, _):
         with pytest.raises(OutcomeUnknown):
             await connector.signal(RUN, "decide", {"input": "yes"})
 
 
-async def test_a_result_that_is_too_large_or_no_text_is_named_instead() -> None:
-    """A2.3: the run has completed all the same."""
-    large = response(200, json.dumps("x" * 2_000), **OF_RESTATE)
+@pytest.mark.parametrize(
+    ("output", "error"),
+    [
+        (response(200, json.dumps("x" * 2_000), **OF_RESTATE), InvalidAnswer),
+        (response(200, "{", **OF_RESTATE), InvalidAnswer),
+        (response(401), Rejected),
+        (response(404), NotFound),
+        (response(470, '{"message": "not ready"}'), Rejected),
+        (response(500), Unreachable),
+        (response(503), Unreachable),
+    ],
+)
+async def test_a_completed_run_whose_result_cannot_be_read_has_completed(
+    output: bytes, error: type[ConnectorError]
+) -> None:
+    """A2.3"""
+    told = {"/query": rows(COMPLETED), OUTPUT: output}
+    async with answering(told, max_response_bytes=1_500) as (connector, _):
+        ended = await connector.poll(RUN)
+    assert (ended.state, ended.output, type(ended.unread)) == (RunState.COMPLETED, None, error)
+
+
+async def test_a_result_that_is_no_text_is_named_instead() -> None:
+    """A2.3"""
     binary = response(200, b"\xff\xfe", content_type="application/octet-stream", **OF_RESTATE)
-    for output, told in ((large, f"the output of {RUN_ID}"), (binary, "2 bytes of application/octet-stream")):
-        async with answering({"/query": rows(COMPLETED), OUTPUT: output}, max_response_bytes=1_500) as (
-            connector,
-            _,
-        ):
-            ended = await connector.poll(RUN)
-        assert ended.state is RunState.COMPLETED
-        assert told in ended.output
+    async with answering({"/query": rows(COMPLETED), OUTPUT: binary}) as (connector, _):
+        ended = await connector.poll(RUN)
+    assert (ended.state, ended.unread) == (RunState.COMPLETED, None)
+    assert "2 bytes of application/octet-stream" in ended.output
 
 
 async def test_a_paused_invocation_without_a_journal_is_told_without_its_reason() -> None:

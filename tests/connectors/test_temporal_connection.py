@@ -14,7 +14,7 @@ import grpc
 import pytest
 from pydantic import ValidationError
 
-from connectors.errors import ConnectorError, Misconfigured, OutcomeUnknown, Rejected, Unreachable
+from connectors.errors import ConnectorError, Misconfigured, NotFound, OutcomeUnknown, Rejected, Unreachable
 from connectors.protocol import Connector, RunRef, RunState
 from connectors.temporal.config import TemporalConfig
 from connectors.testing import Sample, everything_told_by, free_port, silent_engine, start, until_ended
@@ -27,6 +27,7 @@ from tests.engines.temporal.tls import Authority, Certificate, tls_proxy
 from tests.processes import ROOT
 
 ECHO = Sample(workflow_ref("Echo"), {"hello": "you"})
+FAIL = Sample(workflow_ref("FailAlone"), {})
 LASTING = Sample(workflow_ref("Lasting"), {})
 PATIENCE_SECONDS = 20.0
 SECRET = "client-secret-0123456789"
@@ -365,6 +366,32 @@ async def test_reads_are_repeated_as_often_as_the_source_says(temporal_server: T
             with pytest.raises(Unreachable):
                 await connector.poll(run)
             assert gateway.seen["DescribeWorkflowExecution"] == 6
+
+
+@pytest.mark.parametrize(
+    ("status", "error"),
+    [
+        (grpc.StatusCode.UNAVAILABLE, Unreachable),
+        (grpc.StatusCode.RESOURCE_EXHAUSTED, Unreachable),
+        (grpc.StatusCode.PERMISSION_DENIED, Rejected),
+        (grpc.StatusCode.NOT_FOUND, NotFound),
+    ],
+)
+async def test_a_completed_run_whose_result_cannot_be_read_has_completed(
+    temporal_server: TemporalServer, status: grpc.StatusCode, error: type[ConnectorError]
+) -> None:
+    """A2.3: a failed one is polled again."""
+    with gateway_to(temporal_server.address) as gateway:
+        settings = {"retry_initial_seconds": 0.01, "retry_maximum_attempts": 2}
+        async with connector_to(gateway.address, **settings) as connector:
+            (_, done), (_, failed) = [await start(connector, sample) for sample in (ECHO, FAIL)]
+            for run in (done, failed):
+                await until_ended(connector, run)
+            gateway.refused = {"GetWorkflowExecutionHistory": [status] * 20}
+            seen = await connector.poll(done)
+            with pytest.raises(error):
+                await connector.poll(failed)
+    assert (seen.state, seen.output, type(seen.unread)) == (RunState.COMPLETED, None, error)
 
 
 @pytest.mark.parametrize(

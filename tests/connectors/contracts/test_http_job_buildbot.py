@@ -82,9 +82,8 @@ async def test_builders_are_listed_with_the_parameters_of_their_force_scheduler(
     }
     assert not {"reason", "username", "priority"} & brew.input_schema["properties"].keys()
     assert spill.input_schema["required"] == ["words"]
-    assert [one.reason for one in skipped] == [
-        "Its detail request failed: The engine refused: No force scheduler starts this builder."
-    ]
+    (without,) = skipped
+    assert without.reason.endswith("the engine refused: No force scheduler starts this builder.")
 
 
 async def test_arguments_reach_the_build_and_what_it_logs_is_kept(
