@@ -499,8 +499,7 @@ class SecurityHeaders:
         if getattr(response, "form_leads_anywhere", False):  # `form-action` applies to redirects as well
             policy = policy.replace("form-action 'self'; ", "")
         response.setdefault("Content-Security-Policy", policy)
-        # Web clients may open the sign-in in a pop-up window and wait until it returns or is closed. They
-        # would lose sight of it at the first page, or redirect, that is isolated from its opener.
+        # Web clients open the sign-in in a pop-up window, and lose sight of it once a response is isolated.
         leads_to = (request.path, request.GET.get("next", "").partition("?")[0])
         if "Location" in response or (is_page and reverse("oauth2_provider:authorize") in leads_to):
             response["Cross-Origin-Opener-Policy"] = "unsafe-none"

@@ -111,15 +111,13 @@ class ConsentPage(BaseAuthorizationView):  # type: ignore[misc]
         return self.redirect(address, asked.application)
 
     def redirect(self, redirect_to: str, application: Any) -> HttpResponseBase:
-        """The validator has checked the address and its scheme."""
         response: HttpResponseBase = OAuth2ResponseRedirect(redirect_to, [urlsplit(redirect_to).scheme])
         return response
 
     def error_response(self, error: Any, application: Any, **kwargs: Any) -> HttpResponseBase:
         """Redirects to the client if its address is verified and the user has decided. Before, it is a page
-        that leads on by itself only to trusted addresses, because anyone can register one (RFC 9700, 4.11.2):
-        programs on the user's machine, and applications that the user allowed earlier. It uses `Refresh`:
-        browsers apply the sign-in page's policy for forms (`form-action`) to redirects as well."""
+        that leads on only to trusted addresses, because anyone can register one (RFC 9700, 4.11.2). It uses
+        `Refresh`: browsers apply the sign-in page's `form-action` to redirects as well."""
         redirects, details = OAuthLibMixin.error_response(self, error)
         # RFC 9207 requires `iss` in errors too; the toolkit adds it only when access is granted.
         address = f"{details['url']}&{urlencode({'iss': settings.PUBLIC_URL})}" if redirects else ""
@@ -140,8 +138,8 @@ class ConsentPage(BaseAuthorizationView):  # type: ignore[misc]
         return page
 
     def _is_trusted(self, address: str) -> bool:
-        parts = urlsplit(address)
-        if parts.scheme in ("http", "https") and parts.hostname in server.LOOPBACK:
+        """Whether it is on the user's machine, or of an application that the user has allowed."""
+        if address.startswith(("http:", "https:")) and urlsplit(address).hostname in server.LOOPBACK:
             return True
         application = Application.objects.filter(client_id=self.request.GET.get("client_id")).first()
         return grants.is_allowed(self.request.user, application)
@@ -211,7 +209,6 @@ class _Asked:
 
 
 def _origin_of(address: str) -> str:
-    """Shows where the browser goes next: a web server, or the scheme of a desktop application."""
     parts = urlsplit(address)
     return f"{parts.scheme}://{parts.netloc}" if parts.scheme in ("http", "https") else f"{parts.scheme}:"
 

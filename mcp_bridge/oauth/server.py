@@ -85,6 +85,10 @@ class Validator(OAuth2Validator):  # type: ignore[misc]
         unread.set(_objection_to(redirect_uri))
         return not unread.get() and bool(request.client.redirect_uri_allowed(redirect_uri))
 
+    def get_default_redirect_uri(self, client_id: str, request: Any, *_: Any) -> str | None:
+        address: str = super().get_default_redirect_uri(client_id, request)
+        return address if self.validate_redirect_uri(client_id, address, request) else None
+
     def validate_scopes(self, client_id: str, scopes: list[str], client: Any, request: Any, *_: Any) -> bool:
         """RFC 6749, 3.1: an empty parameter counts as absent."""
         known = _narrowed(" ".join(scopes), Scope.values, request)

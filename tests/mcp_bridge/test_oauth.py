@@ -880,8 +880,9 @@ def test_an_operator_decides_which_desktop_applications_sign_users_in(
     refusal = agent.send(asked, {"refuse": "yes"})
     assert refusal.headers["location"].startswith(f"{address}?error=access_denied")
     settings.CATALOGUE = before
-    page = agent.browser.get(asked)
-    assert page.status_code == 400 and "CATALOGUE_OAUTH_REDIRECT_SCHEMES" in page.text
+    for request in (asked, agent.address(redirect_uri=None)):
+        page = agent.browser.get(request)
+        assert page.status_code == 400 and "CATALOGUE_OAUTH_REDIRECT_SCHEMES" in page.text
     assert agent.send(asked, {"allow": "yes"}).status_code == 400
 
 
