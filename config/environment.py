@@ -44,6 +44,7 @@ BASE_DIR = Path(__file__).resolve().parent.parent
 IS_CHECKOUT = (BASE_DIR / "pyproject.toml").exists()  # Else it is an installed wheel
 COMMAND = ".venv/bin/python manage.py" if IS_CHECKOUT else "workflow-catalogue"
 MIGRATE_FIRST = f"After an update, run this first: {COMMAND} migrate"
+BROWSERS_OWN = re.compile("about|blob|chrome.*|data|file.*|ftp|https?|intent|.*script|view-source|wss?")
 SCOPES = ("workflows:read", "workflows:run", "catalogue:read", "catalogue:admin")
 GROUP = "live"  # Marks a changeable field, with its heading
 
@@ -511,6 +512,11 @@ class Environment(BaseSettings):
     oauth_document_ca_file: str = _variable(
         "", "File of certificate authorities that are trusted for these hosts in addition to the public ones."
     )
+    oauth_redirect_schemes: str = _variable(
+        "claude,cursor,kiro,mcpjam,raycast,trae,vscode,vscode-insiders,vscodium,warp,windsurf",
+        "Schemes of desktop applications that may sign users in, comma-separated. Reversed domain names such "
+        "as `com.example.app` are always allowed.",
+    )
     oauth_token_seconds: int = _variable(
         3600,
         "Lifetime in seconds of an application's access token. Applications renew it themselves.",
@@ -599,6 +605,14 @@ class Environment(BaseSettings):
     @classmethod
     def _lists_hosts(cls, value: str) -> str:
         AllowedHosts.parse(value)
+        return value
+
+    @field_validator("oauth_redirect_schemes")
+    @classmethod
+    def _lists_schemes(cls, value: str) -> str:
+        for scheme in split_list(value):
+            if BROWSERS_OWN.fullmatch(scheme) or not re.fullmatch(r"[a-z][a-z0-9+.-]*", scheme):
+                raise ValueError(f"{scheme!r} is not the scheme of a desktop application, such as cursor")
         return value
 
     @field_validator("outbound_proxy")

@@ -239,16 +239,6 @@ OAUTH2_PROVIDER = {
     "REFRESH_TOKEN_EXPIRE_SECONDS": ENVIRONMENT.oauth_refresh_days * 86_400,
     "REFRESH_TOKEN_REUSE_PROTECTION": True,
     "REFRESH_TOKEN_GRACE_PERIOD_SECONDS": 10,
-    # Besides web pages, and programs on the user's machine: desktop applications that register these.
-    "ALLOWED_REDIRECT_URI_SCHEMES": [
-        "https",
-        "http",
-        "claude",
-        "cursor",
-        "vscode",
-        "vscode-insiders",
-        "windsurf",
-    ],
     "ALLOW_LOCALHOST_LOOPBACK": True,
     "PKCE_REQUIRED": True,
     "COMPLIANT_BCP_RFC9700_IMPLICIT_GRANT": True,

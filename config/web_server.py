@@ -32,7 +32,7 @@ from django.http import (
     JsonResponse,
     StreamingHttpResponse,
 )
-from django.urls import set_script_prefix
+from django.urls import reverse, set_script_prefix
 from django.views.debug import SafeExceptionReporterFilter
 from loguru import logger
 from sse_starlette.sse import AppStatus
@@ -490,9 +490,13 @@ class SecurityHeaders:
             return response
         is_page = response.get("Content-Type", "").startswith("text/html")
         policy = PAGES if is_page else DOCUMENTS
-        if target := getattr(response, "form_target", ""):  # Further targets of the page's forms
-            policy = policy.replace("form-action 'self'", f"form-action 'self' {target}")
+        if getattr(response, "form_leads_anywhere", False):  # `form-action` applies to redirects as well
+            policy = policy.replace("form-action 'self'; ", "")
         response.setdefault("Content-Security-Policy", policy)
+        # Web clients open the sign-in in a pop-up window, and lose sight of it once a response is isolated.
+        leads_to = (request.path, request.GET.get("next", "").partition("?")[0])
+        if "Location" in response or (is_page and reverse("oauth2_provider:authorize") in leads_to):
+            response["Cross-Origin-Opener-Policy"] = "unsafe-none"
         # Files have a header of their own.
         response.setdefault("Cache-Control", "no-store")
         return response

@@ -29,6 +29,7 @@ from django.views.decorators.http import require_POST, require_safe
 from loguru import logger
 from oauth2_provider import views
 from oauth2_provider.exceptions import FatalClientError, OAuthToolkitError
+from oauth2_provider.http import OAuth2ResponseRedirect
 from oauth2_provider.models import AccessToken, Application
 from oauth2_provider.views.base import BaseAuthorizationView
 from oauth2_provider.views.mixins import OAuthLibMixin
@@ -93,7 +94,7 @@ class ConsentPage(BaseAuthorizationView):  # type: ignore[misc]
             return self.error_response(error, None)
         context = admin.site.each_context(request) | asked.describe()
         response = TemplateResponse(request, "mcp_bridge/consent.html", context)
-        response.form_target = asked.origin  # type: ignore[attr-defined]
+        response.form_leads_anywhere = True  # type: ignore[attr-defined]
         return response
 
     def post(self, request: HttpRequest) -> HttpResponseBase:
@@ -107,28 +108,41 @@ class ConsentPage(BaseAuthorizationView):  # type: ignore[misc]
             )
         except OAuthToolkitError as error:
             return self.error_response(error, None)
-        response: HttpResponseBase = self.redirect(address, asked.application)
+        return self.redirect(address, asked.application)
+
+    def redirect(self, redirect_to: str, application: Any) -> HttpResponseBase:
+        response: HttpResponseBase = OAuth2ResponseRedirect(redirect_to, [urlsplit(redirect_to).scheme])
         return response
 
     def error_response(self, error: Any, application: Any, **kwargs: Any) -> HttpResponseBase:
-        """Redirects to the client if its address is verified and the user has decided. Anyone can register an
-        address, so that no link alone leads there (RFC 9700, 4.11.2): the page has the address as a link."""
+        """Redirects to the client if its address is verified and the user has decided. Before, it is a page
+        that leads on only to trusted addresses, because anyone can register one (RFC 9700, 4.11.2). It uses
+        `Refresh`: browsers apply the sign-in page's `form-action` to redirects as well."""
         redirects, details = OAuthLibMixin.error_response(self, error)
         # RFC 9207 requires `iss` in errors too; the toolkit adds it only when access is granted.
         address = f"{details['url']}&{urlencode({'iss': settings.PUBLIC_URL})}" if redirects else ""
         if address and self.request.method == "POST":
-            response: HttpResponseBase = self.redirect(address, application)
-            return response
+            return self.redirect(address, application)
         problem = details["error"]
         context = admin.site.each_context(self.request) | {
             "title": "This application cannot sign you in",
             "problem": server.unread.get() or problem.description or problem.error,
             "address": address,
-            "target": urlsplit(address).netloc,
+            "target": _origin_of(address),
         }
-        return TemplateResponse(
+        page = TemplateResponse(
             self.request, "mcp_bridge/consent_refused.html", context, status=problem.status_code
         )
+        if address and self._is_trusted(address):
+            page["Refresh"] = f"0;url={address}"
+        return page
+
+    def _is_trusted(self, address: str) -> bool:
+        """Whether it is on the user's machine, or of an application that the user has allowed."""
+        if address.startswith(("http:", "https:")) and urlsplit(address).hostname in server.LOOPBACK:
+            return True
+        application = Application.objects.filter(client_id=self.request.GET.get("client_id")).first()
+        return grants.is_allowed(self.request.user, application)
 
 
 class _Asked:
@@ -172,16 +186,9 @@ class _Asked:
         error.state = self.credentials.get("state")
         raise OAuthToolkitError(error=error, redirect_uri=self.redirect)
 
-    @property
-    def origin(self) -> str:
-        """Where the browser goes next, for the page's Content-Security-Policy."""
-        parts = urlsplit(self.redirect)
-        return f"{parts.scheme}://{parts.netloc}" if parts.scheme in ("http", "https") else f"{parts.scheme}:"
-
     def describe(self) -> dict[str, Any]:
         catalogue = current_catalogue()
         workflows = list(catalogue.seen_within(Bounds(self.slug, person_of(self._user))).values())
-        parts = urlsplit(self.redirect)
         sources = Application.RegistrationSource
         by_document = self.application.registration_source == sources.CIMD
         return {
@@ -195,10 +202,15 @@ class _Asked:
             "toolset": None if self.slug is None else catalogue.toolsets[self.slug].toolset,
             "may_run": Scope.RUN in self.scopes or Scope.ADMIN in self.scopes,
             "extra": [Scope(scope).label for scope in self.scopes if scope not in grants.OF_EVERY_USER],
-            "returns_here": parts.hostname in server.LOOPBACK and parts.scheme == "http",
-            "target": self.origin,
+            "returns_here": not self.redirect.startswith("https:"),
+            "target": _origin_of(self.redirect),
             "described_by": urlsplit(self.application.client_id).hostname if by_document else "",
         }
+
+
+def _origin_of(address: str) -> str:
+    parts = urlsplit(address)
+    return f"{parts.scheme}://{parts.netloc}" if parts.scheme in ("http", "https") else f"{parts.scheme}:"
 
 
 def _foreign_resource() -> CustomOAuth2Error:

@@ -9,7 +9,7 @@ import unicodedata
 from collections.abc import Iterable
 from contextvars import ContextVar
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 import httpx2
 from django.conf import settings
@@ -19,12 +19,13 @@ from oauth2_provider.cimd import CIMDError
 from oauth2_provider.models import AccessToken, Application, RefreshToken
 from oauth2_provider.oauth2_validators import OAuth2Validator
 from oauth2_provider.scopes import BaseScopes
-from oauth2_provider.settings import oauth2_settings
-from oauthlib.oauth2.rfc6749.errors import CustomOAuth2Error, InvalidGrantError
+from oauthlib.oauth2.rfc6749.errors import CustomOAuth2Error, InvalidGrantError, InvalidScopeError
+from oauthlib.oauth2.rfc6749.utils import scope_to_list
 
 from catalogue.access import Scope
 from connectors.errors import ConnectorError, Misconfigured
 from connectors.formats.json import UnreadableJSON, is_visible, parse_json
+from connectors.formats.lists import split_list
 from connectors.network.client import EngineClient
 from connectors.network.policy import AddressPolicy, AllowedHosts, outbound_proxy, port_of
 from connectors.network.transport import HttpLimits
@@ -40,7 +41,7 @@ from mcp_bridge.oauth.grants import (
 from mcp_bridge.tokens import resource_url
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
-MOST_REDIRECTS, LONGEST_REDIRECT = 10, 500
+LONGEST_REDIRECT = 500
 LONGEST_CLIENT_NAME = 100
 MOST_MARKS = 2  # On one letter of a client's name
 PLAIN_HOST = re.compile(r"([a-z0-9._-]+|\[[0-9a-f:.]+\])(:\d+)?", re.IGNORECASE)
@@ -52,6 +53,7 @@ ADVICE = (
     "Where this server cannot reach such addresses, CATALOGUE_OAUTH_CLIENT_DOCUMENTS=false makes clients "
     "register instead."
 )
+SCHEMES = "Desktop applications need a reversed domain name, or one of CATALOGUE_OAUTH_REDIRECT_SCHEMES."
 asked_by_user: ContextVar[bool] = ContextVar("asked_by_user", default=False)
 """Whether a signed-in user waits for this response: only then may the address of a client be read."""
 
@@ -68,7 +70,7 @@ class Scopes(BaseScopes):  # type: ignore[misc]
 
 
 unread: ContextVar[str] = ContextVar("unread", default="")
-"""Why the description of this request's client cannot be used; shown to its user."""
+"""Why the description or the address of this request's client cannot be used; shown to its user."""
 
 
 class InvalidClient(Exception):
@@ -77,6 +79,26 @@ class InvalidClient(Exception):
 
 class Validator(OAuth2Validator):  # type: ignore[misc]
     """Django-oauth-toolkit's rules, limited to this product's resources and the user's consent."""
+
+    def validate_redirect_uri(self, client_id: str, redirect_uri: str, request: Any, *_: Any) -> bool:
+        """Checked again because an operator may have removed its scheme since it was registered."""
+        unread.set(_objection_to(redirect_uri))
+        return not unread.get() and bool(request.client.redirect_uri_allowed(redirect_uri))
+
+    def get_default_redirect_uri(self, client_id: str, request: Any, *_: Any) -> str | None:
+        address: str = super().get_default_redirect_uri(client_id, request)
+        return address if self.validate_redirect_uri(client_id, address, request) else None
+
+    def validate_scopes(self, client_id: str, scopes: list[str], client: Any, request: Any, *_: Any) -> bool:
+        """RFC 6749, 3.1: an empty parameter counts as absent."""
+        known = _narrowed(" ".join(scopes), Scope.values, request)
+        request.scopes = known or self.get_default_scopes(client_id, request)
+        return True
+
+    def get_original_scopes(self, refresh_token: str, request: Any, *args: Any, **kwargs: Any) -> list[str]:
+        granted: list[str] = scope_to_list(super().get_original_scopes(refresh_token, request))
+        request.scope = " ".join(_narrowed(request.scope or "", granted, request))
+        return granted
 
     def validate_code(
         self, client_id: str, code: str, client: Any, request: Any, *args: Any, **kw: Any
@@ -123,6 +145,16 @@ class Validator(OAuth2Validator):  # type: ignore[misc]
         super().save_bearer_token(token, request)
         checksum = hashlib.sha256(token["refresh_token"].encode()).hexdigest()
         RefreshToken.objects.filter(token_checksum=checksum).update(token_family=used.token_family)
+
+
+def _narrowed(requested: str, available: Iterable[str], request: Any) -> list[str]:
+    """Each once. Clients also request scopes of other servers, such as `offline_access`; these are left out
+    (RFC 6749, 3.3). Raises InvalidScopeError if no other is left."""
+    scopes = [scope for scope in dict.fromkeys(requested.split()) if scope in available]
+    if requested.strip() and not scopes:
+        description = f"None of these scopes is available here. Available: {' '.join(available)}"
+        raise InvalidScopeError(description=description, request=request)
+    return scopes
 
 
 def _is_used_up(token: Any, request: Any) -> bool:
@@ -231,22 +263,32 @@ def _usual_metadata(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def check_metadata(document: dict[str, Any]) -> dict[str, Any]:
-    """`client_name` and `redirect_uris` of RFC 7591 metadata. Raises InvalidClient."""
-    grants = document.get("grant_types", ["authorization_code"])
-    if not isinstance(grants, list) or "authorization_code" not in grants:
+    """`client_name` and `redirect_uris` of RFC 7591 metadata, without the addresses that cannot be used. Null
+    counts as absent. Raises InvalidClient."""
+    grants = document.get("grant_types")
+    if isinstance(grants, list) and grants and "authorization_code" not in grants:
         raise InvalidClient("grant_types must include authorization_code.")
     if document.get("token_endpoint_auth_method") == "private_key_jwt":
         logger.info("A client offers its own key. It is treated as a public client with PKCE.")
-    redirects = document.get("redirect_uris")
-    if not isinstance(redirects, list) or not 0 < len(redirects) <= MOST_REDIRECTS:
-        raise InvalidClient(f"redirect_uris must be a list of 1 to {MOST_REDIRECTS} addresses.")
-    for redirect in redirects:
-        if objection := _objection_to(redirect):
-            raise InvalidClient(f"redirect_uris: {objection}.")
-    name = document.get("client_name", "")
-    if not isinstance(name, str):
+    name = document.get("client_name")
+    if not isinstance(name, str | None):
         raise InvalidClient("client_name must be a string.")
-    return {"client_name": _printable(name), "redirect_uris": redirects}
+    name = _printable(name or "")
+    redirects = document.get("redirect_uris")
+    if not isinstance(redirects, list) or not redirects:
+        raise InvalidClient("redirect_uris must be a list of addresses.")
+    objections = [_objection_to(redirect) for redirect in redirects]
+    usable = [redirect for redirect, objection in zip(redirects, objections, strict=True) if not objection]
+    left_out = " ".join(sorted({*objections} - {""})[:5])
+    if not usable:
+        raise InvalidClient(f"redirect_uris: {left_out}")
+    if left_out:
+        logger.warning("Left out redirect_uris of the client {!r}: {}", name, left_out)
+    return {"client_name": name, "redirect_uris": list(dict.fromkeys(usable))}
+
+
+# The toolkit's own check, of documents only, has a fixed list of schemes and refuses all for one address.
+Application.clean = lambda _: None
 
 
 def register(document: dict[str, Any]) -> Application:
@@ -266,24 +308,32 @@ def register(document: dict[str, Any]) -> Application:
 
 
 def _objection_to(redirect: Any) -> str:
+    """A sentence; empty for an address that can be used."""
+    shown = ascii(redirect)[:LONGEST_REDIRECT]
     if not isinstance(redirect, str) or not redirect.isascii() or not redirect.isprintable():
-        return "each must be an address in ASCII"
+        return f"{shown} is not an address in ASCII."
     try:
         parts = urlsplit(redirect)
         host, _ = parts.hostname, parts.port
     except ValueError:
-        return "one is not a valid address"
+        return f"{shown} is not a valid address."
     if len(redirect) > LONGEST_REDIRECT or " " in redirect:
-        return f"each must be an address of at most {LONGEST_REDIRECT} characters"
+        return f"{shown} is not an address of at most {LONGEST_REDIRECT} characters."
     if "#" in redirect or "@" in parts.netloc or "*" in redirect:
-        return "fragments, user names and wildcards are not allowed"
-    if parts.scheme not in oauth2_settings.ALLOWED_REDIRECT_URI_SCHEMES:
-        return f"{redirect} is neither an https address nor one of a known desktop application"
-    if parts.scheme in ("https", "http") and not (host and PLAIN_HOST.fullmatch(parts.netloc)):
-        return f"{redirect} has no valid host"
+        return f"{shown} has a fragment, a user name or a wildcard."
+    if parts.scheme not in ("https", "http"):
+        return "" if _is_of_an_application(parts) else f"{shown} is not an https address. {SCHEMES}"
+    if not host or not PLAIN_HOST.fullmatch(parts.netloc):
+        return f"{shown} has no valid host."
     if parts.scheme == "http" and host not in LOOPBACK:
-        return f"{redirect} is not encrypted; http is for programs on the user's own machine"
+        return f"{shown} is not encrypted; http is for programs on the user's own machine."
     return ""
+
+
+def _is_of_an_application(parts: SplitResult) -> bool:
+    """RFC 8252, 7.1 and 8.4: a scheme with a dot, a reversed domain name, belongs to one application."""
+    known = "." in parts.scheme or parts.scheme in split_list(settings.CATALOGUE.oauth_redirect_schemes)
+    return known and bool(parts.netloc or parts.path.startswith("/"))
 
 
 def _printable(name: str) -> str:

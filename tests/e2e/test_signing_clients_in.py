@@ -11,7 +11,7 @@ from pathlib import Path
 from queue import Queue
 from threading import Thread
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, urlencode, urlsplit
 
 import anyio
 import pytest
@@ -65,18 +65,22 @@ def chromium(window: RealBrowser, product: Product) -> RealBrowser:
 
 
 class Return:
-    """Where the browser goes back to: a program on the user's machine."""
+    """Where the browser goes back to: a program on the user's machine, which may send it on."""
 
     def __init__(self) -> None:
+        self.leads_on_to = ""
         self.queries: Queue[str] = Queue()
-        queries = self.queries
+        queries, back = self.queries, self
 
         class Answer(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 parts = urlsplit(self.path)
                 if parts.path == "/callback":
                     queries.put(parts.query)
-                self.send_response(200)
+                leads_on = parts.path == "/callback" and back.leads_on_to
+                self.send_response(302 if leads_on else 200)
+                if leads_on:
+                    self.send_header("location", back.leads_on_to)
                 self.send_header("content-type", "text/html")
                 self.end_headers()
                 self.wfile.write(b"You can close this page.")
@@ -105,12 +109,20 @@ def allow(
     """What a person does."""
     browser.open(address)
     if not is_signed_in:
-        browser.wait_for("document.querySelector('#id_username')")
-        browser.click("#id_username")
-        browser.press(username)
-        browser.click("#id_password")
-        browser.press(PASSWORD)
-        browser.click("#login-form [type=submit]")
+        sign_in(browser, username)
+    press_allow(browser, username, client)
+
+
+def sign_in(browser: RealBrowser, username: str) -> None:
+    browser.wait_for("document.querySelector('#id_username')")
+    browser.click("#id_username")
+    browser.press(username)
+    browser.click("#id_password")
+    browser.press(PASSWORD)
+    browser.click("#login-form [type=submit]")
+
+
+def press_allow(browser: RealBrowser, username: str, client: str) -> None:
     browser.wait_for_text("requests access on behalf of")
     words = browser.text()
     assert client in words and username in words and "was not verified" in words
@@ -400,6 +412,87 @@ async def test_the_python_client_asks_for_another_scope_when_a_call_needs_one(
     assert set(storage.tokens.scope.split()) == {"workflows:read", "workflows:run"}
     own = [row for row in rest.executions(tool=TOOL) if row["caller_name"] == "stella via Reader"]
     assert len(own) == 1
+
+
+CHALLENGE = "E9Melhoa2OwvFrEMTJguCHaoeK1t8URWbuGJSstw-cM"
+
+
+def request_of(product: Product, back: Return, client: str, **changes: str | None) -> str:
+    """The address that a client which has just registered opens."""
+    issuer = f"http://localhost:{product.port}"
+    metadata = {"client_name": client, "redirect_uris": [back.address]}
+    registered = plain_http.post(f"{issuer}/oauth/register", json=metadata, timeout=30).json()
+    query = {
+        "response_type": "code", "client_id": registered["client_id"], "redirect_uri": back.address,
+        "code_challenge": CHALLENGE, "code_challenge_method": "S256", "scope": "workflows:read",
+        "resource": server_address(product), "state": "s", **changes,
+    }  # fmt: skip
+    asked = urlencode({name: value for name, value in query.items() if value is not None})
+    return f"{issuer}/oauth/authorize?{asked}"
+
+
+def test_an_error_reaches_the_client_right_after_the_password(
+    product: Product, chromium: RealBrowser, back: Return
+) -> None:
+    """The policy of the sign-in page's form does not stop it."""
+    make_user(product, "erna")
+    for changes, error in (
+        ({"scope": "offline_access"}, "invalid_scope"),
+        ({"resource": "https://elsewhere.example/mcp"}, "invalid_target"),
+        ({"code_challenge_method": "plain", "prompt": "none"}, "invalid_request"),
+        ({"code_challenge": None}, "invalid_request"),
+        ({"response_type": "token"}, "unsupported_response_type"),
+    ):
+        address = request_of(product, back, "Wrong", **changes)
+        chromium.open(address)
+        sign_in(chromium, "erna")
+        query = parse_qs(back.queries.get(timeout=30))
+        assert (query["error"], query["state"]) == ([error], ["s"]), changes
+        chromium.open(address)
+        assert parse_qs(back.queries.get(timeout=30))["error"] == [error], "also of a user who is signed in"
+        chromium.open(f"http://localhost:{product.port}/favicon.ico")
+        chromium.devtools("Network.clearBrowserCookies")
+
+
+@pytest.mark.parametrize("button", ["allow", "refuse"])
+def test_the_browser_follows_a_callback_that_redirects_on(
+    product: Product, back: Return, button: str, tmp_path: Path
+) -> None:
+    """To another origin, and to a desktop application, which this machine does not have."""
+    username = f"olga-{button}"
+    make_user(product, username)
+    onwards = back.address.replace("127.0.0.1", "localhost").replace("/callback", "/done")
+    # Its own browser, because Chromium keeps a question about the application in front of later pages.
+    with real_browser(tmp_path) as browser:
+        browser.open(request_of(product, back, "Hops"))
+        sign_in(browser, username)
+        for back.leads_on_to in (onwards, "claude://done"):
+            browser.wait_for_text("requests access on behalf of")
+            browser.complaints()
+            browser.click(f"[name={button}]")
+            assert ("code" if button == "allow" else "error") in parse_qs(back.queries.get(timeout=30))
+            if back.leads_on_to == onwards:
+                browser.wait_for(f"location.href.startsWith({onwards!r})")
+                browser.open(request_of(product, back, "Hops"))
+        assert not [words for words in browser.complaints() if "Content Security Policy" in words]
+
+
+def test_a_page_signs_a_user_in_in_a_pop_up(product: Product, chromium: RealBrowser, back: Return) -> None:
+    """It sees that the window is open, and the callback, which is of its own origin, reaches it."""
+    make_user(product, "poppy")
+    address = request_of(product, back, "Pop-up")
+    chromium.open(back.address.replace("/callback", "/page"))
+    chromium.run(f"window.signing = window.open({address!r}, 'signing', 'width=500,height=600')")
+    chromium.look_at_window(-1)
+    for act in (partial(sign_in, chromium, "poppy"), partial(press_allow, chromium, "poppy", "Pop-up")):
+        chromium.look_at_window(0)
+        assert chromium.run("return window.signing.closed") is False
+        chromium.look_at_window(-1)
+        act()
+    chromium.wait_for("location.pathname === '/callback' && window.opener")
+    chromium.run("window.opener.heard = location.search; window.close()")
+    chromium.look_at_window(0)
+    assert "code=" in chromium.wait_for("window.signing.closed && window.heard")
 
 
 IN_A_PAGE = """

@@ -34,6 +34,7 @@ from catalogue.models import HistoryEntry
 from config.celery import app
 from connectors.background import run_in_background_loop
 from executions.models import Execution
+from mcp_bridge import second_factor
 from mcp_bridge.bearers import authenticate, forget_bearers
 from mcp_bridge.models import AllowedApplication, FailureCount
 from mcp_bridge.oauth import server
@@ -217,7 +218,9 @@ def test_a_user_who_is_no_staff_signs_an_application_in(agent: Agent, anna: User
         "was not verified",
     ):  # fmt: skip
         assert said in words
-    assert "form-action 'self' http://127.0.0.1:4711" in page.headers["content-security-policy"]
+    # Where a client's callback redirects to is not known, and Chromium applies this to redirects as well.
+    assert "form-action" not in page.headers["content-security-policy"]
+    assert "form-action 'self'" in agent.browser.get("/oauth/sign-in").headers["content-security-policy"]
     assert "frame-ancestors 'none'" in page.headers["content-security-policy"]
     assert (page.headers["x-frame-options"], page.headers["cache-control"]) == ("DENY", "no-store")
     given = agent.decide()
@@ -248,7 +251,9 @@ def test_no_secret_is_stored(agent: Agent) -> None:
         ({"code_challenge_method": "plain"}, "invalid_request"),
         ({"code_challenge_method": None}, "invalid_request"),
         ({"response_type": "token"}, "unsupported_response_type"),
-        ({"scope": "workflows:read everything"}, "invalid_scope"),
+        ({"scope": "everything"}, "invalid_scope"),
+        ({"scope": "openid offline_access"}, "invalid_scope"),
+        ({"scope": "workflows:read\u200b WORKFLOWS:READ"}, "invalid_scope"),
         ({"scope": "catalogue:admin"}, "invalid_scope"),
         ({"resource": "https://elsewhere.example/mcp"}, "invalid_target"),
         ({"resource": "http://localhost:8000/api"}, "invalid_target"),
@@ -261,7 +266,8 @@ def test_no_secret_is_stored(agent: Agent) -> None:
 def test_a_request_that_asks_for_too_much_leads_to_a_page_and_from_there_back_with_an_error(
     agent: Agent, changes: dict[str, Any], error: str, prompt: str | None
 ) -> None:
-    """H15: anyone may register an address, so that no link alone leads there."""
+    """The page leads on by itself to a program on the user's machine, without a redirect: the policy of the
+    sign-in page's form would stop that."""
     make_toolset("finance")
     Group.objects.create(name="Finance")
     make_toolset("closed", reserved_for=["group:Finance"])
@@ -275,6 +281,92 @@ def test_a_request_that_asks_for_too_much_leads_to_a_page_and_from_there_back_wi
     [link] = re.findall(rf'href="({REDIRECT}[^"]*)"', page.text)
     given = {name: values[0] for name, values in parse_qs(urlsplit(html.unescape(link)).query).items()}
     assert (given["error"], given["iss"], given["state"]) == (error, agent.metadata["issuer"], "s1")
+    assert page.headers["refresh"] == f"0;url={html.unescape(link)}"
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "https://agent.example/callback",
+        "https://127.0.0.1.agent.example/callback",
+        "claude://localhost/callback",
+        "com.example.agent:/callback",
+    ],
+)
+def test_no_link_alone_leads_to_an_application_that_its_user_never_allowed(
+    agent: Agent, address: str
+) -> None:
+    """H15: anyone may register an address. After the user has allowed it once, it hears of errors at once."""
+    agent.register(redirect_uris=[address])
+    agent.sign_in("anna")
+    wrong = agent.address(redirect_uri=address, scope="everything")
+    page = agent.browser.get(wrong)
+    assert f'href="{address}?error=invalid_scope' in page.text
+    assert not {"location", "refresh"} & set(page.headers)
+    right = agent.address(redirect_uri=address)
+    assert agent.browser.get(right).status_code == 200
+    allowed = agent.send(right, {"allow": "yes"})
+    assert allowed.headers["location"].startswith(f"{address}?code=")
+    assert agent.browser.get(wrong).headers["refresh"].startswith(f"0;url={address}?error=invalid_scope")
+    AllowedApplication.objects.update(revoked_at=timezone.now())
+    assert "refresh" not in agent.browser.get(wrong).headers
+
+
+def test_an_error_after_a_second_factor_leads_to_the_client(agent: Agent, anna: User) -> None:
+    agent.register()
+    factor = second_factor.begin(anna, {})
+    [code, *_] = second_factor.confirm(factor)
+    assert agent.sign_in("anna").status_code == 302
+    wrong = agent.address(scope="everything")
+    asked = agent.browser.get(wrong).headers["location"]
+    entered = agent.send(asked, {"code": code})
+    assert entered.headers["location"] == wrong
+    assert "error=invalid_scope" in agent.browser.get(wrong).headers["refresh"]
+
+
+@pytest.mark.parametrize(
+    ("requested", "granted"),
+    [
+        ("workflows:read workflows:run offline_access", "workflows:read workflows:run"),
+        ("openid profile workflows:read", "workflows:read"),
+        ("workflows:read  workflows:read workflows:run ", "workflows:read workflows:run"),
+        ('workflows:run https://a.example/scope \u00e9 "x" *', "workflows:run"),
+        ("catalogue:admin workflows:read", "workflows:read"),
+        ("", "workflows:read workflows:run"),
+        (" ", "workflows:read workflows:run"),
+        (None, "workflows:read workflows:run"),
+    ],
+)
+def test_scopes_of_other_servers_are_left_out_and_the_token_names_what_is_left(
+    agent: Agent, requested: str | None, granted: str
+) -> None:
+    """RFC 6749, 3.3; also at registration."""
+    assert agent.register(scope=requested).status_code == 201
+    agent.sign_in("anna")
+    agent.redeem(agent.decide(scope=requested)["code"])
+    assert agent.tokens["scope"] == granted
+    assert agent.ask("tools/list").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("requested", "granted"),
+    [
+        ("workflows:read workflows:run offline_access", "workflows:read workflows:run"),
+        ("openid workflows:run workflows:run", "workflows:run"),
+        ("workflows:read catalogue:admin", "workflows:read"),
+        ("", "workflows:read workflows:run"),
+        ("  ", "workflows:read workflows:run"),
+    ],
+)
+def test_a_renewal_narrows_to_what_was_granted(agent: Agent, requested: str, granted: str) -> None:
+    """RFC 6749, 6: never to more."""
+    agent.connect("anna")
+    form = {"grant_type": "refresh_token", "refresh_token": agent.tokens["refresh_token"]}
+    for unknown in ("offline_access", "catalogue:admin"):
+        refused = agent.exchange(**form, scope=unknown)
+        assert (refused.status_code, refused.json()["error"]) == (400, "invalid_scope")
+        assert "workflows:read workflows:run" in refused.json()["error_description"]
+    assert agent.exchange(**form, scope=requested).json()["scope"] == granted
 
 
 @pytest.mark.parametrize(
@@ -715,7 +807,15 @@ def test_a_client_gives_its_tokens_back(agent: Agent) -> None:
         ({"redirect_uris": ["https://a.example:0x50/cb"]}, "invalid_redirect_uri"),
         ({"redirect_uris": ["https://'self'/cb"]}, "invalid_redirect_uri"),
         ({"redirect_uris": "https://a.example/cb"}, "invalid_redirect_uri"),
-        ({"redirect_uris": ["https://a.example/cb"] * 11}, "invalid_redirect_uri"),
+        ({"redirect_uris": None}, "invalid_redirect_uri"),
+        ({"redirect_uris": [None, 7, {}]}, "invalid_redirect_uri"),
+        (
+            {"redirect_uris": ["file:///etc/passwd", "vbscript:x", "blob:https://a.example/1"]},
+            "invalid_redirect_uri",
+        ),
+        ({"redirect_uris": ["a.example:8080/cb"]}, "invalid_redirect_uri"),
+        ({"redirect_uris": ["claude:"]}, "invalid_redirect_uri"),
+        ({"redirect_uris": ["unknown-editor://cb"]}, "invalid_redirect_uri"),
         ({"grant_types": ["client_credentials"]}, "invalid_client_metadata"),
         ({"client_name": 7}, "invalid_client_metadata"),
         ({"client_name": "x" * 20_000}, "invalid_client_metadata"),
@@ -725,6 +825,86 @@ def test_a_registration_that_could_harm_is_refused(agent: Agent, metadata: Any, 
     answer = agent.register(**metadata)
     assert (answer.status_code, answer.json()["error"]) == (400, error)
     assert not Application.objects.exists()
+
+
+HERE, ELSEWHERE = "http://127.0.0.1/cb", "https://a.example/cb"
+MANY = [*(f"{ELSEWHERE}{number}" for number in range(20)), HERE]
+SCHEMES = ["warp://cb", "kiro://kiro.oauth/cb", "com.example.app:/cb", "org.example.app://cb"]
+
+
+@pytest.mark.parametrize(
+    ("metadata", "registered"),
+    [
+        ({"redirect_uris": [ELSEWHERE, HERE, "unknown-editor://cb"]}, [ELSEWHERE, HERE]),
+        ({"redirect_uris": ["http://127.0.0.1:*/cb", "http://a.example/cb", HERE]}, [HERE]),
+        ({"redirect_uris": [None, 7, {"uri": HERE}, "javascript:alert(1)", f"{ELSEWHERE}\n", HERE]}, [HERE]),
+        ({"redirect_uris": [HERE, HERE]}, [HERE]),
+        ({"redirect_uris": MANY}, MANY),
+        ({"redirect_uris": SCHEMES}, SCHEMES),
+        ({"client_name": None, "grant_types": None, "logo_uri": None, "scope": None}, [REDIRECT]),
+        ({"grant_types": "authorization_code", "contacts": {}, "jwks": 7, "scope": 7}, [REDIRECT]),
+        ({"grant_types": []}, [REDIRECT]),
+        ({"grant_types": ["authorization_code", "device", 7, None]}, [REDIRECT]),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_used_of_a_registration_is_left_out_and_said(
+    agent: Agent, metadata: Any, registered: list[str]
+) -> None:
+    with shown_lines() as lines:
+        answer = agent.register(**metadata)
+    assert (answer.status_code, answer.json()["redirect_uris"]) == (201, registered)
+    left_out = set(map(str, metadata.get("redirect_uris", []))) - set(registered)
+    assert bool(left_out) == any("Left out redirect_uris" in line for line in lines)
+    agent.sign_in("anna")
+    for address in registered:
+        page = agent.browser.get(agent.address(redirect_uri=address))
+        assert page.status_code == 200, address
+        shown = "a program on this computer" in " ".join(page.text.split())
+        assert shown is not address.startswith("https:"), address
+
+
+def test_an_operator_decides_which_desktop_applications_sign_users_in(
+    agent: Agent, settings: Settings
+) -> None:
+    """At once, also for those that have registered; the refusal names the setting."""
+    address = "unknown-editor://callback"
+    refused = agent.register(redirect_uris=[address])
+    assert "CATALOGUE_OAUTH_REDIRECT_SCHEMES" in refused.json()["error_description"]
+    before = settings.CATALOGUE
+    settings.CATALOGUE = before | {"oauth_redirect_schemes": "claude, unknown-editor"}
+    assert agent.register(redirect_uris=[address]).status_code == 201
+    agent.sign_in("anna")
+    asked = agent.address(redirect_uri=address)
+    assert "unknown-editor:" in agent.browser.get(asked).text
+    assert agent.send(asked, {"allow": "yes"}).headers["location"].startswith(f"{address}?code=")
+    refusal = agent.send(asked, {"refuse": "yes"})
+    assert refusal.headers["location"].startswith(f"{address}?error=access_denied")
+    settings.CATALOGUE = before
+    for request in (asked, agent.address(redirect_uri=None)):
+        page = agent.browser.get(request)
+        assert page.status_code == 400 and "CATALOGUE_OAUTH_REDIRECT_SCHEMES" in page.text
+    assert agent.send(asked, {"allow": "yes"}).status_code == 400
+
+
+def test_a_page_that_opens_the_sign_in_in_a_pop_up_sees_when_it_ends(agent: Agent) -> None:
+    """No response on the way is isolated from its opener; all others are."""
+    agent.register()
+
+    def isolation(response: httpx2.Response) -> str:
+        return response.headers["cross-origin-opener-policy"]
+
+    asked = agent.browser.get(agent.address())
+    signing_in = asked.headers["location"]
+    assert isolation(asked) == isolation(agent.browser.get(signing_in)) == "unsafe-none"
+    again = agent.send(signing_in, {"username": "anna", "password": "wrong"})
+    assert (again.status_code, isolation(again)) == (200, "unsafe-none")
+    assert isolation(agent.sign_in("anna")) == "unsafe-none"
+    for changes in ({}, {"scope": "everything"}):
+        assert isolation(agent.browser.get(agent.address(**changes))) == "unsafe-none"
+    assert isolation(agent.send(agent.address(), {"allow": "yes"})) == "unsafe-none"
+    assert isolation(agent.browser.get(f"/admin/second-factor/?next={agent.address()}")) == "unsafe-none"
+    for path in ("/oauth/sign-in", "/oauth/applications", "/admin/login/", "/oauth/sign-in?next=/admin/"):
+        assert isolation(agent.browser.get(path)) == "same-origin", path
 
 
 TWICE = b'{"redirect_uris": ["http://127.0.0.1/a"], "redirect_uris": ["http://127.0.0.1/b"]}'
@@ -820,6 +1000,31 @@ def test_a_client_that_describes_itself_at_an_address(agent: Agent, vendor: Vend
     assert agent.redeem(agent.decide()["code"]).status_code == 200
     assert agent.ask("tools/list").status_code == 200
     assert [asked.target for asked in vendor.engine.received] == ["/client.json"]
+
+
+@pytest.mark.parametrize(
+    "described",
+    [
+        {"redirect_uris": ["https://a.example/cb", "http://127.0.0.1/callback", "unknown-editor://callback"]},
+        {"redirect_uris": ["http://127.0.0.1:*/callback", "http://127.0.0.1/callback"]},
+        {"redirect_uris": [*(f"https://a{n}.example/cb" for n in range(12)), "http://127.0.0.1/callback"]},
+        {"redirect_uris": ["https://under_score.example/cb", "https://a.example:9/", "http://127.0.0.1/callback"]},
+        {"redirect_uris": [None, "com.example.app:/cb", "http://127.0.0.1/callback"]},
+        {"client_name": None, "grant_types": None, "response_types": None, "logo_uri": None},
+        {"scope": "openid offline_access", "grant_types": "all", "contacts": 7},
+    ],
+)  # fmt: skip
+def test_what_cannot_be_used_of_a_description_is_left_out(
+    agent: Agent, vendor: Vendor, described: dict[str, Any]
+) -> None:
+    vendor.answers(body=vendor.document | described)
+    agent.client_id = vendor.address
+    agent.sign_in("anna")
+    assert agent.redeem(agent.decide()["code"]).status_code == 200
+    for address in described.get("redirect_uris", ()):
+        usable = address in Application.objects.get().redirect_uris.split()
+        found = agent.browser.get(agent.address(redirect_uri=address or "unknown-editor://callback"))
+        assert found.status_code == (200 if usable else 400), address
 
 
 Change = Callable[[Vendor, Settings, pytest.MonkeyPatch], None]
