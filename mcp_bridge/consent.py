@@ -44,6 +44,7 @@ from mcp_bridge.admin.tokens import SignInForm
 from mcp_bridge.authentication import CLIENT_DOCUMENTS, REGISTRATIONS, TooManyFailures, count_attempt
 from mcp_bridge.models import AllowedApplication
 from mcp_bridge.oauth import grants, server
+from mcp_bridge.tokens import LOOPBACK
 
 app_name = "oauth2_provider"  # Django-oauth-toolkit looks for its addresses under this name
 NAMED_TOOLS = 8
@@ -195,7 +196,7 @@ class _Asked:
             "toolset": None if self.slug is None else catalogue.toolsets[self.slug].toolset,
             "may_run": Scope.RUN in self.scopes or Scope.ADMIN in self.scopes,
             "extra": [Scope(scope).label for scope in self.scopes if scope not in grants.OF_EVERY_USER],
-            "returns_here": parts.hostname in server.LOOPBACK and parts.scheme == "http",
+            "returns_here": parts.hostname in LOOPBACK and parts.scheme == "http",
             "target": self.origin,
             "described_by": urlsplit(self.application.client_id).hostname if by_document else "",
         }
