@@ -238,7 +238,7 @@ OAUTH2_PROVIDER = {
     "ACCESS_TOKEN_EXPIRE_SECONDS": ENVIRONMENT.oauth_token_seconds,
     "REFRESH_TOKEN_EXPIRE_SECONDS": ENVIRONMENT.oauth_refresh_days * 86_400,
     "REFRESH_TOKEN_REUSE_PROTECTION": True,
-    "REFRESH_TOKEN_GRACE_PERIOD_SECONDS": 10,
+    "REFRESH_TOKEN_GRACE_PERIOD_SECONDS": ENVIRONMENT.oauth_refresh_grace_seconds,
     # Besides web pages, and programs on the user's machine: desktop applications that register these.
     "ALLOWED_REDIRECT_URI_SCHEMES": [
         "https",
